@@ -18,27 +18,21 @@ from surrogate.trace.graph import EDGE_KINDS, Graph, graph_of, serialised_pct, s
 from surrogate.trace.graph.tasks import DEVICE_KINDS, HANDOVER, LAUNCH, SYNC, previous_on_resource
 
 
+def _delayed(graph: Graph, gap_us: float, lag_us: float) -> Graph:
+    """Every device task that long behind the previous one of its stream, and behind its launch."""
+    device = np.isin(graph.kind, DEVICE_KINDS) & (previous_on_resource(graph.resource) >= 0)
+    gaps_us = np.where(device, gap_us, graph.gap_us)
+    return replace(graph, gap_us=gaps_us, lag_us=np.where(graph.edge_kind == LAUNCH, lag_us, graph.lag_us))
+
+
 def typical_delays(graph: Graph) -> Graph:
     """Every device task with the trace's typical gap and launch latency in place of its own."""
-    device = np.isin(graph.kind, DEVICE_KINDS) & (previous_on_resource(graph.resource) >= 0)
-    launch = graph.edge_kind == LAUNCH
-    return replace(
-        graph,
-        gap_us=np.where(device, graph.coverage["dispatch_gap_us"], graph.gap_us),
-        lag_us=np.where(launch, graph.coverage["launch_latency_us"], graph.lag_us),
-    )
+    return _delayed(graph, graph.coverage["dispatch_gap_us"], graph.coverage["launch_latency_us"])
 
 
 def no_delays(graph: Graph) -> Graph:
     """Device tasks right at the end of their launch call and of their stream's previous task."""
-    device = np.isin(graph.kind, DEVICE_KINDS) & (previous_on_resource(graph.resource) >= 0)
-    launch = graph.edge_kind == LAUNCH
-    return replace(
-        graph,
-        gap_us=np.where(device, 0.0, graph.gap_us),
-        lag_us=np.where(launch, 0.0, graph.lag_us),
-        from_start=graph.from_start & ~launch,
-    )
+    return replace(_delayed(graph, 0.0, 0.0), from_start=graph.from_start & ~(graph.edge_kind == LAUNCH))
 
 
 def without(kind: int) -> Callable[[Graph], Graph]:

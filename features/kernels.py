@@ -35,7 +35,7 @@ class KernelName:
 def identify(kernel_name: str) -> KernelName | None:
     """What the name of one kernel says; None for what is no convolution, GEMM or helper of one."""
     name = kernel_name.lower()
-    rules, generations = _table()
+    rules, generations, *_ = _table()
     for pattern, algorithm, family in rules:
         match = pattern.search(name)
         if match is None:
@@ -48,6 +48,20 @@ def identify(kernel_name: str) -> KernelName | None:
         generation = found.get("arch") or generations.get(found.get("sm") or "", "")
         return KernelName(algorithm, tile_m, tile_n, family, generation)
     return None
+
+
+@lru_cache(maxsize=4096)
+def uses_tensor_cores(kernel_name: str) -> bool:
+    """True where the name tells of tensor cores; with fp32 data these compute in TF32 (from Ampere on)."""
+    name = kernel_name.lower()
+    return "ffma" not in name and _table()[2].search(name) is not None
+
+
+@lru_cache(maxsize=4096)
+def word_rank(word: str) -> int:
+    """How little a word of a kernel's template arguments tells: 0 for a function, 1 for a type, 2 for a wrapper."""
+    types, wrappers = _table()[3:]
+    return 2 if wrappers.fullmatch(word) else 1 if types.fullmatch(word) else 0
 
 
 _DECISIVE = (
@@ -65,15 +79,16 @@ def identify_call(kernel_names: Iterable[str]) -> str | None:
 
 
 @lru_cache(maxsize=1)
-def _table() -> tuple[list[tuple[re.Pattern[str], str | None, str]], dict[str, str]]:
-    """The compiled rules, and the generations by number, of `kernel_names.toml`."""
+def _table() -> tuple[Any, ...]:
+    """`kernel_names.toml`: compiled rules, generations by number; tensor cores, types and wrappers, a pattern each."""
     content = tomllib.loads(Path(__file__).with_name("kernel_names.toml").read_text(encoding="utf-8"))
     rules = []
     for pattern, algorithm, family in content["rules"]:
         for name, part in content["parts"].items():
             pattern = pattern.replace(f"{{{name}}}", part)
         rules.append((re.compile(pattern), algorithm or None, family))
-    return rules, content["generations"]
+    marks = (re.compile("|".join(content[name])) for name in ("tensor", "types", "wrappers"))
+    return rules, content["generations"], *marks
 
 
 BUNDLED = Path(__file__).with_name("kernels.toml")

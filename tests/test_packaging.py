@@ -97,8 +97,8 @@ def test_what_is_shipped_is_small_and_names_no_machine() -> None:
     kept = [path for path in files if "__pycache__" not in path.parts]
     assert {"py.typed"} <= {path.name for path in (ROOT / "features").iterdir()}
     assert sum(path.stat().st_size for path in kept) < 2 * MOST_WHEEL_BYTES  # a wheel is packed
-    data = {".onnx", ".toml", ".json", ".parquet", ".ubj", ".npy", ".npz", ".gz", ".mplstyle"}
-    pages = {".md", ".css", ".html", ".j2"}
+    data = {".onnx", ".toml", ".json", ".parquet", ".ubj", ".npy", ".npz", ".gz"}
+    pages = {".md", ".css", ".html", ".j2", ".mplstyle"}
     assert {path.suffix for path in kept if path.suffix} <= data | pages | {".py", ".typed", ".cu", ".in"}
     texts = (path for path in kept if path.suffix in (".py", ".toml", ".json", ".md"))
     homes = [str(ROOT) + os.sep, str(Path.home()) + os.sep]

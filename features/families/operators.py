@@ -13,9 +13,11 @@ from ..elementwise import Number, ceil_div, log2, maximum, where
 from ..errors import require_known
 from ..gpu import Gpu
 from ..machine import MACHINE_NAMES, Machine, machine, machine_features
-from ..operators import OPERATORS, Operator, Pointwise
+from ..operators import OPERATORS, Operator
 from ..operators.gemm import TILES
+from ..operators.pointwise import POINTWISE_CLASSES, Pointwise
 from ..operators.pool import FOLLOWS
+from ..operators.rowwise import ROWWISE_CLASSES
 from ..problem import ELEMENTS, QUANTISED
 from .family import Family, Formula, ProblemTerms, Size
 
@@ -193,14 +195,6 @@ _MATRIX = tuple(kind for kind, cls in OPERATORS.items() if "k" in cls.size_names
 _POOLS = tuple(kind for kind, cls in OPERATORS.items() if "stride" in cls.size_names())
 _EMBEDDINGS = tuple(kind for kind, cls in OPERATORS.items() if "bag" in cls.size_names())
 _TRANSFERS = ("memcpy", "concat", "all_reduce", "all_to_all", "all_gather", "reduce_scatter")
-_LANGUAGE = ("attention", "mla", "moe", "quantise")
-_ROWWISE = (
-    "softmax", "softmax_backward", "layer_norm", "batch_norm", "batch_norm_inference", "batch_norm_backward",
-    "bias_backward",
-)  # fmt: skip
-_POINTWISE = tuple(
-    kind for kind in OPERATORS if kind not in (*_MATRIX, *_POOLS, *_EMBEDDINGS, *_TRANSFERS, *_ROWWISE, *_LANGUAGE)
-)
 _IMAGE_SIZES = ("log2_n", "log2_c", "log2_h", "log2_w")
 
 
@@ -214,8 +208,8 @@ GEMM = OperatorFamily(
     "gemm", _MATRIX, gemm_columns, GEMM_NAMES, ("log2_batch", "log2_m", "log2_n", "log2_k"), ("batch", "m"),
     lines=({"k": 1}, {"n": 1}), ticks=("m", "n", "k"),
 )  # fmt: skip
-POINTWISE = _memory("pointwise", _POINTWISE, (*_IMAGE_SIZES, "log2_elements"), ("n",))
-ROWWISE = _memory("rowwise", _ROWWISE, _IMAGE_SIZES, ("n",))
+POINTWISE = _memory("pointwise", tuple(POINTWISE_CLASSES), (*_IMAGE_SIZES, "log2_elements"), ("n",))
+ROWWISE = _memory("rowwise", tuple(ROWWISE_CLASSES), _IMAGE_SIZES, ("n",))
 QUANTISE = _memory("quantise", ("quantise",), _IMAGE_SIZES, ("n",), lines=({"n": 1}, {"c": 1}), ticks=("n", "c"))
 POOL = _memory("pool", _POOLS, (*_IMAGE_SIZES, "log2_window", "log2_window_w", "log2_stride", "pad"), ("n",))
 EMBEDDING = _memory(

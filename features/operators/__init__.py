@@ -17,6 +17,7 @@ from ..operators.operator import Operator
 from ..operators.pointwise import POINTWISE_CLASSES, Concat, Pointwise
 from ..operators.pool import AvgPool, AvgPoolBackward, MaxPool, MaxPoolBackward
 from ..operators.rowwise import (
+    ROWWISE_CLASSES,
     BatchNorm,
     BatchNormBackward,
     BatchNormInference,
@@ -33,9 +34,8 @@ OPERATORS: dict[str, type[Operator]] = {
         cls.kind: cls
         for cls in (
             Gemm, Bmm, Addmm, Linear, EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad,
-            Softmax, SoftmaxBackward, LayerNorm, BatchNorm, BatchNormInference, BatchNormBackward, BiasBackward,
-            Quantise, MaxPool, MaxPoolBackward, AvgPool, AvgPoolBackward, Concat, Memcpy, AllReduce, AllToAll,
-            AllGather, ReduceScatter, Attention, Mla, Moe,
+            *ROWWISE_CLASSES.values(), Quantise, MaxPool, MaxPoolBackward, AvgPool, AvgPoolBackward, Concat, Memcpy,
+            AllReduce, AllToAll, AllGather, ReduceScatter, Attention, Mla, Moe,
         )
     },
     **POINTWISE_CLASSES,

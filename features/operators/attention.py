@@ -13,7 +13,7 @@ import numpy as np
 
 from ..elementwise import Number, ceil_div, minimum, where
 from ..operators.operator import Operator
-from ..problem import ELEMENTS, MATHS, may_use_tensor_cores
+from ..problem import ELEMENTS, MATHS
 
 PHASES = ("context", "generation", "encoder")
 """A prompt under a causal mask, one token or few after a filled cache, or all positions that see one another."""
@@ -46,6 +46,7 @@ class Attending(Operator):
     """
 
     BATCH: ClassVar[str] = "batch"
+    MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "dtype": ("bf16", "fp16", "fp8", "fp32"), "math": MATHS, "phase": PHASES, "kv_dtype": KV_DTYPES,
     }  # fmt: skip
@@ -75,11 +76,6 @@ class Attending(Operator):
         """A context holds the query."""
         short = sizes["context_length"] < sizes["query_length"]
         return [("context_length", short, "it counts the query's own tokens, so it is at least query_length")]
-
-    @classmethod
-    def tensor_cores(cls, dtype: str, math: str) -> bool:
-        """As in `surrogate.features.operators.gemm.Gemm`."""
-        return may_use_tensor_cores(dtype, math)
 
     @property
     def stratum(self) -> str:

@@ -8,7 +8,7 @@ from .. import roofline
 from ..elementwise import Number, ceil_div, where
 from ..gpu import Gpu
 from ..operators.operator import Operator
-from ..problem import ELEMENTS, MATHS, may_use_tensor_cores
+from ..problem import ELEMENTS, MATHS
 
 TILES = (32, 64, 128)
 """Edges of the output tiles that SGEMM kernels of cuBLAS and cuDNN use (their names tell)."""
@@ -30,17 +30,13 @@ class Gemm(Operator):
 
     kind: ClassVar[str] = "gemm"
     BATCH: ClassVar[str] = "batch"
+    MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(ELEMENTS), "math": MATHS}
 
     batch: int = 1
     m: int
     n: int
     k: int
-
-    @classmethod
-    def tensor_cores(cls, dtype: str, math: str) -> bool:
-        """As in `surrogate.features.conv.Conv`."""
-        return may_use_tensor_cores(dtype, math)
 
     @classmethod
     def peak_tflops(cls, gpu: Gpu, dtype: str, math: str) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from ..elementwise import Number, ceil_div, maximum, minimum
 from ..errors import InputError
 from ..operators.operator import Operator
-from ..problem import ELEMENTS, MATHS, may_use_tensor_cores
+from ..problem import ELEMENTS, MATHS
 
 BALANCED = "balanced"
 _POWER_LAW = re.compile(r"power_law_(\d+(?:\.\d+)?)")
@@ -57,6 +57,7 @@ class Moe(Operator):
 
     kind: ClassVar[str] = "moe"
     BATCH: ClassVar[str] = "tokens"
+    MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(ELEMENTS), "math": MATHS}
     LETTERS: ClassVar[Mapping[str, str]] = {
         "t": "tokens", "h": "hidden", "i": "inter", "k": "topk", "e": "experts", "tp": "tensor_parallel",
@@ -90,11 +91,6 @@ class Moe(Operator):
             ("topk", sizes["topk"] > sizes["experts"], "a token's experts are different ones of experts"),
             ("expert_parallel", sizes["experts"] % sizes["expert_parallel"] != 0, "it divides experts"),
         ]
-
-    @classmethod
-    def tensor_cores(cls, dtype: str, math: str) -> bool:
-        """As in `surrogate.features.operators.gemm.Gemm`."""
-        return may_use_tensor_cores(dtype, math)
 
     @property
     def stratum(self) -> str:

@@ -12,7 +12,7 @@ from .. import roofline
 from ..elementwise import Number
 from ..errors import InputError, require_known
 from ..gpu import Gpu
-from ..problem import DTYPES, ELEMENTS, MATHS, QUANTISED, Element
+from ..problem import DTYPES, ELEMENTS, MATHS, QUANTISED, Element, may_use_tensor_cores
 
 MAX_SIZE = 2**53
 """Sizes stay exact in float64, which the feature table and the formulas with rates use."""
@@ -39,6 +39,8 @@ class Operator(ABC):
     """Short name of a size in a text → the size."""
     EXAMPLE: ClassVar[str] = ""
     """A problem's text, for messages."""
+    MULTIPLIES: ClassVar[bool] = False
+    """True for products of matrices."""
 
     dtype: str = "fp32"
     math: str = "fma"
@@ -100,7 +102,7 @@ class Operator(ABC):
     @classmethod
     def tensor_cores(cls, dtype: str, math: str) -> bool:
         """True where matrix units may run it under that element type and math."""
-        return False
+        return cls.MULTIPLIES and may_use_tensor_cores(dtype, math)
 
     @property
     def uses_tensor_cores(self) -> bool:
@@ -213,3 +215,10 @@ class Image(Operator):
     def roofline_us(self, gpu: Gpu) -> Number:
         """Memory time at the bandwidth that copies reach: the counted operations of gelu and softmax hide behind it."""
         return roofline.memory_us(self.dram_bytes, gpu.dram_share * gpu.dram_gbs)
+
+
+def image_class(base: type[Image], kind: str, flops: int, accesses: int, meaning: str) -> type[Any]:
+    """The class of one kind of a table, which adds to ``base`` what an element costs."""
+    name = "".join(word.capitalize() for word in kind.split("_"))
+    members = {"__slots__": (), "__doc__": f"{kind}: {meaning}.", "__module__": base.__module__}
+    return type(name, (base,), members | {"kind": kind, "FLOPS": flops, "ACCESSES": accesses})

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ..elementwise import Number, ceil_div
 from ..gpu import Gpu
-from ..operators.operator import Image, Operator
+from ..operators.operator import Image, Operator, image_class
 
 ELEMENTS_PER_BLOCK = 512
 """128 threads of 4 elements each: PyTorch's vectorized_elementwise_kernel."""
@@ -23,16 +23,10 @@ class Pointwise(Image):
         return ceil_div(self.elements, ELEMENTS_PER_BLOCK)
 
 
-def _made(kind: str, flops: int, accesses: int, meaning: str) -> type[Pointwise]:
-    """The class of one kind of `pointwise.toml`."""
-    name = "".join(word.capitalize() for word in kind.split("_"))
-    members = {"__slots__": (), "__doc__": f"{kind}: {meaning}.", "__module__": __name__}
-    members |= {"kind": kind, "FLOPS": flops, "ACCESSES": accesses}
-    return type(name, (Pointwise,), members)
-
-
-_TABLE = tomllib.loads(Path(__file__).with_name("pointwise.toml").read_text(encoding="utf-8"))
-POINTWISE_CLASSES: dict[str, type[Pointwise]] = {kind: _made(kind, *row) for kind, row in _TABLE.items()}
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+POINTWISE_CLASSES: dict[str, type[Pointwise]] = {
+    kind: image_class(Pointwise, kind, *row) for kind, row in _TABLE.items()
+}
 """Kind → class, one for every kind of the table."""
 
 

@@ -1,10 +1,12 @@
 """Operators that reduce along rows or channels: softmax, layer norm, batch norm, the gradient of a bias."""
 
+import tomllib
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from ..elementwise import Number
-from ..operators.operator import Image
+from ..operators.operator import Image, image_class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,28 +25,13 @@ class Reduction(Image):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Softmax(Reduction):
-    """Softmax over c, at every n, h and w. 174 FLOPs and 2 accesses per element: Lin et al. (HiPC 2022)."""
+class ChannelReduction(Reduction):
+    """One reduction per channel, over n, h and w."""
 
-    kind: ClassVar[str] = "softmax"
-    FLOPS: ClassVar[int] = 174
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftmaxBackward(Reduction):
-    """y·(dy − Σ y·dy) over c: 2 tensors in, 1 out."""
-
-    kind: ClassVar[str] = "softmax_backward"
-    FLOPS: ClassVar[int] = 4
-    ACCESSES: ClassVar[int] = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerNorm(Reduction):
-    """Mean 0 and variance 1 over c, then scale and shift: 8 FLOPs per element (mean 1, variance 3, the rest 4)."""
-
-    kind: ClassVar[str] = "layer_norm"
-    FLOPS: ClassVar[int] = 8
+    @property
+    def rows(self) -> Number:
+        """Channels."""
+        return self.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,45 +50,12 @@ class Quantise(Reduction):
         return (self.itemsize + 1) * self.elements
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchNorm(Reduction):
-    """Training's forward pass: mean and variance of every channel, then scale and shift. 8 FLOPs per element.
-
-    Two passes read x twice where a channel does not fit on chip: 3 accesses.
-    """
-
-    kind: ClassVar[str] = "batch_norm"
-    FLOPS: ClassVar[int] = 8
-    ACCESSES: ClassVar[int] = 3
-
-    @property
-    def rows(self) -> Number:
-        """Channels."""
-        return self.c
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchNormInference(BatchNorm):
-    """Scale and shift by stored statistics: one multiply-add per element, 2 accesses."""
-
-    kind: ClassVar[str] = "batch_norm_inference"
-    FLOPS: ClassVar[int] = 2
-    ACCESSES: ClassVar[int] = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchNormBackward(BatchNorm):
-    """Two sums per channel over x and dy, then dx from both: 5 accesses, 11 FLOPs per element."""
-
-    kind: ClassVar[str] = "batch_norm_backward"
-    FLOPS: ClassVar[int] = 11
-    ACCESSES: ClassVar[int] = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BiasBackward(BatchNorm):
-    """The sum of the gradient (n × c × h × w) over all but the channels: 1 FLOP and 1 access per element."""
-
-    kind: ClassVar[str] = "bias_backward"
-    FLOPS: ClassVar[int] = 1
-    ACCESSES: ClassVar[int] = 1
+_TABLE: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+ROWWISE_CLASSES: dict[str, type[Reduction]] = {
+    kind: image_class(base, kind, *row)
+    for base, rows in ((Reduction, "rows"), (ChannelReduction, "channels"))
+    for kind, row in _TABLE[rows].items()
+}
+"""Kind → class, one for every kind of the table."""
+Softmax, SoftmaxBackward, LayerNorm = (ROWWISE_CLASSES[kind] for kind in _TABLE["rows"])
+BatchNorm, BatchNormInference, BatchNormBackward, BiasBackward = (ROWWISE_CLASSES[kind] for kind in _TABLE["channels"])

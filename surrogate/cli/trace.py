@@ -1,9 +1,10 @@
 """``seer trace``: what profiler traces say. Each command imports what it needs only when it runs."""
 
+import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -13,20 +14,24 @@ import click
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import GPU, PATH, choice_option, output_options, show
 from surrogate.features.errors import InputError
-from surrogate.report.tables import Table, terminal_width
+from surrogate.report.tables import Table, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
     from surrogate.trace.profiling import Profile
+    from surrogate.trace.result import ResultTable
 
-_KERNEL_COLUMNS = (
-    "kernel", "time_pct", "total_us", "calls", "avg_us", "min_us", "max_us", "bound", "tflops", "dram_gbs",
-    "occupancy_pct", "limited_by",
+_KERNEL_COLUMNS = (  # the last ones go first where a line is too long
+    "kernel", "time_pct", "total_us", "calls", "avg_us", "bound", "unit", "tflops", "dram_gbs", "occupancy_pct",
+    "limited_by", "min_us", "max_us",
 )  # fmt: skip
 _COUNTER_COLUMNS = (
-    "kernel", "time_pct", "total_us", "calls", "counted", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb",
-    "measured_flop_per_byte", "occupancy_pct", "measured_occupancy_pct", "bound", "measured_bound",
+    "kernel", "time_pct", "total_us", "calls", "counted", "bound", "measured_bound", "occupancy_pct",
+    "measured_occupancy_pct", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb", "measured_flop_per_byte",
 )  # fmt: skip
+_PIPE_WIDTH = 160
+_BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
+_SPAN_COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
 _SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
 _ITERATION_COLUMNS = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
@@ -142,6 +147,13 @@ def _columns(records: Sequence[dict[str, Any]], names: Sequence[str], **around: 
     return Table([{name: record[name] for name in names} for record in records], **around)
 
 
+def _people(result: "ResultTable", columns: Sequence[str] = ()) -> Table:
+    """The table with short names, in the width of the terminal or of a pipe."""
+    table = result.table()
+    kept = [{name: row[name] for name in columns or row} for row in table.records]
+    return replace(table, records=kept, widest=_PIPE_WIDTH)
+
+
 class _TraceGroup(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All commands, in the order people need them."""
@@ -176,7 +188,8 @@ def summary(
     files: tuple[Path, ...], by: str, batch: tuple[int, ...], gpu: str | None, top: int | None, html: Path | None,
     as_json: bool, as_csv: bool, **part: Any,
 ) -> None:  # fmt: skip
-    """Iteration times, busy and idle time of the device, layers, layer types and copies of a trace.
+    """What bounds a step of a trace: the device, the host, communication or copies. Then iteration times, busy and
+    idle time of the device, layers, layer types and copies.
 
     Several FILES, a folder or a .tar.gz of them, that name ranks of one run: a row per rank with what its device does,
     how much communication is hidden behind compute, and the rank that the others wait for. Other FILES are one model at
@@ -207,19 +220,22 @@ def summary(
     _write_page(only, html)
     if by != "model":
         of = {"layer": tables.layer_table, "type": tables.type_table, "copy": tables.copy_table}[by]
-        show(of(only).top(top).rows, as_json=as_json, as_csv=as_csv)
+        table = of(only).top(top)
+        show(table.rows, as_json=as_json, as_csv=as_csv, table=_people(table))
         return
     facts = tables.summary(only)
     if batch:
         facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
     types, copies = tables.type_table(only).top(top), tables.copy_table(only).top(top)
-    pairs = Table([{"figure": key, "value": value} for key, value in facts.items()])
-    whole = {"summary": facts, "types": list(types), "copies": list(copies)}
+    pairs = Table([{"figure": key, "value": value} for key, value in facts.items() if key != "bound"])
+    whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies)}
+    if facts["bound"] and not (as_json or as_csv):
+        click.echo(wrapped(f"Bound by {facts['bound']}\n", terminal_width()))
     show([facts], as_json=as_json, as_csv=as_csv, whole=whole, table=pairs)
     for table in (types, copies) if not (as_json or as_csv) else ():
         if len(table):
-            click.echo(f"\n{table.title}")
-            show(table.rows)
+            click.echo()
+            show(table.rows, table=_people(table))
 
 
 def _show_ranks(traces: "Sequence[Trace]", top: int | None, as_json: bool, as_csv: bool) -> None:
@@ -257,8 +273,9 @@ def kernels(
 ) -> None:  # fmt: skip
     """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
 
-    Where shapes tell the work: the rate reached and the bound (under 60 % of both peaks: latency-bound). Occupancy
-    is the launch's, with what limits it. --json and --csv also give grid, block, registers, FLOPs and bytes.
+    Where shapes tell the work: the rate reached and the bound. Under 60 % of both peaks a launch is latency-bound for
+    too few bytes, FLOPs or blocks; a full one is below both peaks. Occupancy is the launch's, with what limits it.
+    Names are shortened; --json and --csv hold the full ones, and grid, block, registers, FLOPs and bytes.
     With --counters what was counted stands beside it: FLOPs, DRAM traffic, achieved occupancy and the bound by them.
     FILE may be what `nvprof PROGRAM` prints, too: its kernels, copies and API calls by name.
 
@@ -280,15 +297,14 @@ def kernels(
                 f"{file}: nvprof's summary knows kernels by name alone; leave out every option for a trace"
             )
         summarised = summary_table(read_summary(file), counters, gpu_named(gpu) if gpu else None).top(top)
-        show(summarised.rows, as_json=as_json, as_csv=as_csv, table=summarised.table())
+        show(summarised.rows, as_json=as_json, as_csv=as_csv, table=_people(summarised))
         return
     profiled = profile(_load(file, **part), gpu)
     profiled = with_counters(profiled, counters) if counters else profiled
     _write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
     names = _COUNTER_COLUMNS if counters else _KERNEL_COLUMNS
-    table = _columns(result.rows, names, title=result.title, notes=result.notes)
-    show(result.rows, as_json=as_json, as_csv=as_csv, table=table)
+    show(result.rows, as_json=as_json, as_csv=as_csv, table=_people(result, names))
 
 
 @command.command(short_help="Two traces of one program compared: what became slower or faster, and by how much.")
@@ -315,13 +331,22 @@ def diff(
       seer trace diff trace.json.gz trace.json.gz --iteration 1 --iteration-b 3
     """
     from surrogate.trace.diff import trace_diff
+    from surrogate.trace.names import short_names
 
     found = trace_diff(_load(a, **part), _load(b, **part), by, (iteration, iteration_b or iteration))
     _echo_notes(found.notes)
     rows = found.rows[:top]
     if not (as_json or as_csv):
         click.echo(Table(found.totals, title="A before, B after, µs per iteration").text(terminal_width()) + "\n")
-    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(found) | {"rows": rows})
+    table = Table(rows)
+    if found.by == "kernel":
+        short = short_names(name for row in rows for name in _BETWEEN_NAMES.split(row["kernel"])[::2])
+
+        def shown(both: str) -> str:
+            return "".join(short.get(part, part) for part in _BETWEEN_NAMES.split(both))
+
+        table = replace(table, formats={"kernel": shown}, widest=_PIPE_WIDTH)
+    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(found) | {"rows": rows}, table=table)
 
 
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
@@ -352,13 +377,14 @@ def spans(
     if html:
         _write_page(profile(traces[-1]), html)
     if len(traces) == 1:
-        show(trace_spans(traces[0]).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
+        table = trace_spans(traces[0]).rows(level).top(top)
+        show(table.rows, as_json=as_json, as_csv=as_csv, table=_people(table, _SPAN_COLUMNS))
         return
     experiment = leveled_traces(traces)
     merged, lost = experiment.merged()
     table, levels = merged.rows(level).top(top), experiment.rows()
     whole = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
-    show(table.rows, as_json=as_json, as_csv=as_csv, whole=whole)
+    show(table.rows, as_json=as_json, as_csv=as_csv, whole=whole, table=_people(table, _SPAN_COLUMNS))
     if not (as_json or as_csv):
         click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
         show(levels.rows)

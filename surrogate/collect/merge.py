@@ -314,17 +314,12 @@ def _operator_row(device: tuple[str, str, str], record: Mapping[str, Any]) -> di
     values = _measurement(record["result"])
     kernels = values.pop("kernels")
     longest = max(kernels, key=lambda kernel: kernel.time_us, default=None)
-    sizes = operator.named
-    if "window" in sizes:  # windows are square here, and never padded
-        sizes |= {"window_w": sizes["window"], "stride_w": sizes["stride"], "pad": 0, "pad_w": 0}
     return {
         **dict(zip(DEVICE_COLUMNS, device, strict=True)),
         "family": FAMILY_OF_KIND[operator.kind],
         "operator": operator.kind,
-        "dtype": "fp32",
-        "math": "fma",
-        "variant": "",
-        **sizes,
+        **{name: getattr(operator, name) for name in operator.setting_names()},
+        **operator.sizes,
         "algorithm": "default",
         **values,
         "sm_clock_mhz": record["conditions"].get("sm_clock_mhz"),

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from surrogate.collect.device import Choice, Device, DeviceInfo, DeviceLostError, Measurement, Record, RepeatPolicy
-from surrogate.collect.operators.operator import Operator, parse
+from surrogate.collect.operators.operator import key_of, parse
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS, Caps
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.operators import Operator
 
 FIRST_TIMEOUT_S = 300.0
 """Silence after which a child is taken for hung at its first call, which loads libraries and checks itself."""
@@ -138,7 +139,7 @@ class WorkerOperators(Worker):
 
     def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
         """As `WorkerDevice.measure`, of one operator."""
-        return Measurement.from_dict(self._ask("measure", operator=operator.key, policy=policy))
+        return Measurement.from_dict(self._ask("measure", operator=key_of(operator), policy=policy))
 
 
 def serve(open_device: Callable[[], Any], requests: TextIO, replies: TextIO) -> None:

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from surrogate.collect.device import POLICY, Device, DeviceLostError, Measurement, RepeatPolicy
 from surrogate.collect.log import Header, RunLog, problem_record
-from surrogate.collect.operators.operator import Operator
+from surrogate.collect.operators.operator import key_of
 from surrogate.collect.plan import Plan, PlannedProblem
+from surrogate.features.operators import Operator
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
@@ -239,12 +240,13 @@ def collect_operators(
     """
     budget = Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
     lost_in_a_row, statuses = 0, Counter[str]()
-    digest = hashlib.sha256("\n".join(sorted(one.key for one in operators)).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join(sorted(map(key_of, operators))).encode()).hexdigest()
     device_info, created_s = device.describe(), round(time.time(), 3)
     with RunLog(path, Header(device_info, digest, (1, 1), "operators", 0, asdict(POLICY), created_s)) as run:
         done = {record["problem"] for record in run.records if record["kind"] == "operator"}
         for operator in operators:
-            if operator.key in done:
+            key = key_of(operator)
+            if key in done:
                 continue
             if budget.spent():
                 return Outcome(len(done), len(operators), statuses, TIME_UP)
@@ -257,8 +259,8 @@ def collect_operators(
             except DeviceLostError as error:
                 lost_in_a_row += 1
                 result = Measurement("failed", f"the device was lost: {error}")
-            run.append({"kind": "operator", "problem": operator.key, "result": result, "conditions": conditions})
-            done.add(operator.key)
+            run.append({"kind": "operator", "problem": key, "result": result, "conditions": conditions})
+            done.add(key)
             statuses[result.status] += 1
             if progress:
                 pace = budget.pace(statuses.total(), statuses.total(), len(operators) - len(done))

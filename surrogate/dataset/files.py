@@ -46,7 +46,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             with temporary.open("rb") as content, nullcontext(own) if own else Path(path).open("ab") as stream:
                 shutil.copyfileobj(content, stream)
         else:
-            _keep_mode(temporary)
+            temporary.chmod(0o666 & ~_mask())  # a temporary file has fewer permissions than any new one
             temporary.replace(target)
     except BrokenPipeError:
         raise  # the reader left, which is no fault of the path
@@ -167,8 +167,3 @@ def _mask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def _keep_mode(path: Path) -> None:
-    """The permissions that the user's mask leaves to any new file; a temporary file has fewer."""
-    path.chmod(0o666 & ~_mask())

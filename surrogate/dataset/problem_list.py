@@ -19,12 +19,11 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest, read_bounded, require_regular
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.text import EXAMPLE, REQUIRED
 
 SETTINGS = ("dtype", "math", "layout", "direction")
-NEEDED = ("n", "c", "h", "k", "r")
 MAX_BYTES = 64 << 20
 """Most bytes of a list as text; a million problems take 40 MB."""
-EXAMPLE = "n32c256h14w14k256r3s3p1u1"
 _NUMBERS = "a line has 8 numbers: batch, C, W, K, out W, filter, stride, pad (and 9: algorithm)"
 _HEADER = re.compile(r"\s*[A-Za-z_]+\s*[,;\t]")
 _NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+(#.*)?")
@@ -144,7 +143,7 @@ def _csv(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[str, dict[s
 
 def _require_sizes(header: Iterable[Any], where: str) -> None:
     names = [str(name) for name in header]
-    missing = [name for name in NEEDED if name not in names]
+    missing = [name for name in REQUIRED if name not in names]
     if missing and "problem" not in names:
         raise InputError(
             f"{where}: column {', '.join(missing)} is missing; a problem has {', '.join(SIZE_COLUMNS)}"
@@ -189,11 +188,11 @@ def _problem(row: Mapping[str, Any], settings: dict[str, str], operator: str) ->
         settings["layout"] = LAYOUT_ALIASES.get(settings["layout"], settings["layout"])
     if "problem" in row:
         return parse_problem(str(row["problem"]), **settings)
-    missing = [name for name in NEEDED if name not in row]
+    missing = [name for name in REQUIRED if name not in row]
     if missing and operator:
         return None
     if missing:
-        raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(NEEDED)}")
+        raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(REQUIRED)}")
     sizes = {name: _whole(name, row[name]) for name in SIZE_COLUMNS if name in row}
     values: dict[str, Any] = {**sizes, **settings}
     return Conv(**values)

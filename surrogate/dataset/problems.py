@@ -82,10 +82,14 @@ def _of_problems(frame: pd.DataFrame, kind: Family, name: Callable[[Any], Any]) 
 def groups(frame: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str, ...], np.ndarray]]:
     """(values, positions) of every combination of the columns' values, in order of appearance."""
     code = frame.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup().to_numpy()
-    order = np.argsort(code, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
     values = [frame[column].to_numpy(dtype=object) for column in columns]
-    return [(tuple(str(column[part[0]]) for column in values), part) for part in parts]
+    return [(tuple(str(column[part[0]]) for column in values), part) for part in rows_by_code(code)]
+
+
+def rows_by_code(code: np.ndarray) -> list[np.ndarray]:
+    """The rows of every code (rows,), codes ascending."""
+    order = np.argsort(code, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
 
 
 def by_setting(frame: pd.DataFrame, kind: Family) -> list[tuple[tuple[str, ...], np.ndarray]]:

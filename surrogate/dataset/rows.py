@@ -48,6 +48,11 @@ class Rows:
         return len(self.frame)
 
     @property
+    def sizes(self) -> np.ndarray:
+        """(rows, sizes) int64, in the order of the family's ``size_names``."""
+        return self.frame[list(self.family.size_names)].to_numpy(dtype=np.int64)
+
+    @property
     def column_names(self) -> tuple[str, ...]:
         """Names of the columns of ``features``."""
         return (*self.family.column_names, *CONTEXT_NAMES)

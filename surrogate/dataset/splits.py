@@ -6,7 +6,7 @@ hashing what is held out with the seed, so they do not depend on the order of ro
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,6 @@ import pandas as pd
 from surrogate.dataset.problems import codes, device_names, joined, shape_names
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import Family
-
-SPLITS = ("shape", "network", "gpu", "random")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +50,10 @@ def folds(by: str, kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: 
     shape of the held networks leaves training), ``gpu`` (one GPU each), ``random`` (rows; flatters, for comparison).
     Raises `InputError` for an unknown split, or one that the table cannot carry.
     """
-    makers: dict[str, Callable[..., list[Fold]]] = dict(
-        zip(SPLITS, (_by_shape, _by_network, _by_gpu, _by_row), strict=True)
-    )
     require_known("split", by, SPLITS)
     if count < 2:
         raise InputError(f"{count} fold{'s' * (count != 1)}: at least 2 are needed")
-    return makers[by](kind, main, also, count, seed)
+    return SPLITS[by](kind, main, also, count, seed)
 
 
 def _both(kind: Family, main: pd.DataFrame, also: pd.DataFrame) -> np.ndarray:
@@ -128,6 +123,9 @@ def _by_row(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, se
     extra = np.array([label_of.get(name, count) for name in further], dtype=int)
     everywhere = np.concatenate([label, extra])
     return [Fold(str(f), np.flatnonzero(everywhere != f), np.flatnonzero(label == f)) for f in range(count)]
+
+
+SPLITS = {"shape": _by_shape, "network": _by_network, "gpu": _by_gpu, "random": _by_row}
 
 
 def seer_split(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.dataset.problems import device_names, judged_rows
+from surrogate.dataset.problems import device_names, judged_rows, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import resample_weights, shape_interval, time_errors
 from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times, plain
 from surrogate.models import Support
-from surrogate.uncertainty.fit import held_out_half_widths, rows_by_problem
+from surrogate.uncertainty.fit import held_out_half_widths
 from surrogate.uncertainty.intervals import probability_best
 
 DIGITS = 6
@@ -118,7 +118,7 @@ def picks(
     """
     known = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us) & np.isfinite(half_width))
     stated, best = [], []
-    groups = rows_by_problem(problem[known])
+    groups = rows_by_code(problem[known])
     for rows in (known[part] for part in groups[:: len(groups) // MOST_PICKS + 1]):
         if len(rows) > 1:
             pick = int(predicted_us[rows].argmin())

@@ -175,7 +175,7 @@ class GemmInterpolation(TimeModel):
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         if rows.family.size_names != SIZES:
             raise InputError(f"{self.name} predicts matrix products, and these rows are {rows.family.name}")
-        rates, grid = peak_times(rows) / time_us[:, None], 2.0 ** np.round(np.log2(_points(rows)))
+        rates, grid = peak_times(rows) / time_us[:, None], 2.0 ** np.round(np.log2(rows.sizes))
         self.levels_ = {
             setting: levels(grid[positions], rates[positions])
             for setting, positions in by_setting(rows.frame, rows.family)
@@ -183,14 +183,9 @@ class GemmInterpolation(TimeModel):
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """The longer of both: work / rate."""
-        out, work, points = np.full(len(rows), np.nan), peak_times(rows), _points(rows)
+        out, work, points = np.full(len(rows), np.nan), peak_times(rows), rows.sizes.astype(np.float64)
         for setting, positions in by_setting(rows.frame, rows.family):
             if setting in self.levels_:
                 rates = [interpolated(self.levels_[setting], point) for point in points[positions].tolist()]
                 out[positions] = (work[positions] / np.array(rates)).max(axis=1)
         return out
-
-
-def _points(rows: Rows) -> np.ndarray:
-    """(rows, 4) sizes."""
-    return rows.frame[list(SIZES)].to_numpy(dtype=np.float64)

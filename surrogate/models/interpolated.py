@@ -56,7 +56,7 @@ class InterpolatedTerms(TimeModel):
         target, inputs, labels = np.log(sample_us / self.terms_.base_us(sample)), [], []
         for own, codes, measured in self._asked(sample):
             part = sample.take(own)
-            extra, start, _ = line_columns(measured, measured.lines.keys(codes, _sizes(part))[:, 1:])
+            extra, start, _ = line_columns(measured, measured.lines.keys(codes, part.sizes)[:, 1:])
             known = np.isfinite(start)
             inputs.append(np.hstack([self.terms_.design(part), extra])[known])
             labels.append((target[own] - start)[known])
@@ -96,7 +96,7 @@ class InterpolatedTerms(TimeModel):
         residual = None if self.trees_ is None else self.booster_.inplace_predict
         for own, codes, measured in self._asked(rows):
             part = rows.take(own)
-            sizes, library = _sizes(part), part.frame["library"].to_numpy()
+            sizes, library = part.sizes, part.frame["library"].to_numpy()
 
             def terms(
                 same: np.ndarray, owner: np.ndarray, changed: np.ndarray, part: Rows = part
@@ -144,7 +144,7 @@ class InterpolatedTerms(TimeModel):
 def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
     """Of log(time / base) (rows,)."""
     names, codes = np.unique(_labels(rows), return_inverse=True)
-    sizes, device, packed = _sizes(rows), device_names(rows.frame), {}
+    sizes, device, packed = rows.sizes, device_names(rows.frame), {}
     for gpu in np.unique(device).tolist():
         own = device == gpu
         packed[gpu] = GridPart.of(codes[own], sizes[own], values[own]).to_bytes(rows.family.size_names)
@@ -155,8 +155,3 @@ def _labels(rows: Rows) -> np.ndarray:
     """(rows,) as `surrogate.models.grid.label`."""
     settings = joined(rows.frame, rows.family.setting_names)
     return (settings + "|" + rows.candidate.astype(str)).to_numpy().astype(str)
-
-
-def _sizes(rows: Rows) -> np.ndarray:
-    """(rows, sizes) int64."""
-    return rows.frame[list(rows.family.size_names)].to_numpy(dtype=np.int64)

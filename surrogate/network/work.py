@@ -144,13 +144,13 @@ def pool(
     )  # fmt: skip
 
 
-def batch_norm(shape: Shape, dtype: str, *, training: bool = False) -> operators.BatchNorm:
+def batch_norm(shape: Shape, dtype: str, *, training: bool = False) -> operators.Operator:
     """Batch norm of an (n, c, …) tensor: by stored statistics, or by the batch's own."""
     n, c, h, w = image(shape)
     return (operators.BatchNorm if training else operators.BatchNormInference)(n=n, c=c, h=h, w=w, dtype=dtype)
 
 
-def softmax(shape: Shape, axis: int, dtype: str) -> operators.Softmax:
+def softmax(shape: Shape, axis: int, dtype: str) -> operators.Operator:
     """Softmax along ``axis``."""
     axis %= len(shape)
     return operators.Softmax(n=prod(shape[:axis]), c=shape[axis], h=prod(shape[axis + 1 :]), dtype=dtype)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.dataset.tables import read_table
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, AnyProblem, Family, family
@@ -16,7 +17,6 @@ from surrogate.prediction.results import Predictions
 
 CHUNK_ROWS = 65_536
 MAX_SIZE = 2**53
-LAYOUTS = {"NCHW-NCHW-NCHW": "NCHW", "NHWC-NHWC-NHWC": "NHWC"}
 PLACE = ("gpu", "library", "library_version")
 NOTHING: dict[str, Any] = {
     **dict.fromkeys(("library", "algorithm"), ""),
@@ -230,4 +230,4 @@ def _text(columns: Mapping[str, Any], name: str, default: str, rows: int) -> Col
     if name not in columns:
         return [default], np.zeros(rows, dtype=np.int64)
     place, values = pd.factorize(np.asarray(columns[name], dtype=object), use_na_sentinel=False)
-    return [default if pd.isna(value) else LAYOUTS.get(str(value), str(value)) for value in values], place
+    return [default if pd.isna(value) else LAYOUT_ALIASES.get(str(value), str(value)) for value in values], place

@@ -27,6 +27,8 @@ CAPTIONS = {
 FIGURE_FILES = tuple(f"figures/{name}.svg" for name in CAPTIONS)
 """What a report may draw; one that this run does not draw is removed, so that an earlier run's cannot pass for it."""
 QUESTION = "How much slower than the fastest algorithm is the one a model picks?"
+Bar = tuple[float, float, int, str, str]
+"""Start and length in µs, fill, text inside the bar, text on hover."""
 _VARIABLES = {INK: "ink", PAPER: "paper", RULE: "rule", BAND: "band", BLUE: "blue"}
 """Colour of a figure → the page's variable, which differs in dark mode."""
 
@@ -64,6 +66,17 @@ class Section:
     def anchor(self) -> str:
         """What a link to the section names."""
         return re.sub(r"\W+", "-", self.title.lower())
+
+
+def lanes_chart(
+    name: str, caption: str, lanes: Mapping[str, Sequence[Bar]], legend: Mapping[int, str], whole_us: float
+) -> Markup:
+    """Bars in lanes (by label) of ``whole_us`` µs as inline SVG, as wide as its place with letters of one size.
+
+    Of the fills, 0 to 7 differ in colour and hatch, 8 is the others'; ``legend`` says what each stands for.
+    """
+    drawn = template("lanes.html.j2").render(name=name, caption=caption, lanes=lanes, legend=legend, whole=whole_us)
+    return Markup(drawn)
 
 
 def page(title: str, sections: Sequence[Section], *, kicker: str, question: str = "", answer: str = "") -> str:

@@ -14,7 +14,7 @@ import sys
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
 from numbers import Integral, Number, Real
@@ -29,6 +29,8 @@ NARROWEST = 12
 """No column of texts is cut below this, in characters."""
 NARROWEST_KEY = 24
 """Nor the first column, which tells the rows apart."""
+SHORTENED_KEY = 36
+"""The first column is cut to this before anything else is, and further after the others."""
 LONGEST_NAME = 80
 """Characters of a row's name on a page: three lines of it."""
 LONGEST_WORD = 40
@@ -124,7 +126,9 @@ class Table:
 
     ``formats``: column → how its values read, never asked about None or NaN. ``note`` stands behind the title in
     parentheses, ``notes`` stand below the table. The last ``references`` records are yardsticks: a rule parts them from
-    the others. ``empty`` is printed where there is no record.
+    the others. ``empty`` is printed where there is no record. With ``widest``, the characters of a
+    line where output is no terminal, the last columns are left out where a line is too long, which a note says.
+    On a page the records behind the first ``unfolded`` are folded away.
     """
 
     records: Sequence[Mapping[str, Any]]
@@ -134,6 +138,8 @@ class Table:
     notes: Sequence[str] = ()
     references: int = 0
     empty: str = "(no rows)"
+    widest: int | None = None
+    unfolded: int | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -143,13 +149,17 @@ class Table:
     def text(self, width: int | None = None) -> str:
         """Title, columns padded to their widest cell with numbers to the right, and notes; no trailing newline.
 
-        In ``width`` characters where one is given: sentences are wrapped, long texts cut in the middle, those of the
-        first column last, and the columns that still do not fit go on in a further table below, each behind the first
-        column again.
+        In ``width`` characters where one is given: sentences are wrapped, long texts cut in the middle, and columns
+        that still do not fit left out (``widest``), or go on in a further table below, behind the first column again.
         """
+        key, width = SHORTENED_KEY if width else LONGEST_NAME, width or self.widest
         title = f"{self.title} ({self.note})" if self.note else self.title
-        lines = [*([wrapped(title, width)] if title else []), self._grid(width)]
-        return printable("\n".join([*lines, *(wrapped(note, width) for note in self.notes)]))
+        dropped, notes = self._dropped(width, key) if width and self.widest else [], list(self.notes)
+        if dropped:
+            notes.append(f"left out for want of room: {', '.join(dropped)}; --csv and --json have every column")
+        kept = replace(self, records=[{k: v for k, v in row.items() if k not in dropped} for row in self.records])
+        lines = [*([wrapped(title, width)] if title else []), kept._grid(width)]
+        return printable("\n".join([*lines, *(wrapped(note, width) for note in notes)]))
 
     def __html__(self) -> str:
         """A heading and a table in a container that scrolls sideways on its own; every text is escaped."""
@@ -163,7 +173,8 @@ class Table:
         split = len(rows) - self.references
         return template("table.html.j2").render(
             table=self, heads=list(zip(names, sides, strict=True)), longest=LONGEST_NAME, shortened=shortened,
-            bodies=[("", rows[:split]), ("references", rows[split:])],
+            bodies=[("", rows[:split][: self.unfolded]), ("references", rows[split:])],
+            closed=rows[self.unfolded : split] if self.unfolded else [],
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -182,6 +193,15 @@ class Table:
             value is not None and (isinstance(value, bool) or not isinstance(value, Number | tuple))
             for value in self._values(column)
         )
+
+    def _dropped(self, width: int, key: int) -> list[str]:
+        """The last columns that do not fit ``width`` behind the others with texts cut, the first column to ``key``."""
+        room = width + len(GAP)
+        for i, name in enumerate(self.columns):
+            room -= len(GAP) + min(max(map(len, [name, *self._texts(name)])), 2 * NARROWEST if i else key)
+            if room < 0 and i:
+                return self.columns[i:]
+        return []
 
     def _grid(self, width: int | None) -> str:
         if not self.records:
@@ -308,8 +328,8 @@ def _fitted(columns: list[list[str]], left: list[bool], width: int) -> tuple[lis
     """The columns with texts cut so that they fit ``width``, and the indices of the columns of each table."""
     widths = [max(map(len, column)) for column in columns]
     others = [i for i, is_text in enumerate(left) if is_text and i > 0]
-    _shrink(widths, others, NARROWEST, width)
-    _shrink(widths, [0], NARROWEST_KEY, width)
+    for indices, least in ([0], SHORTENED_KEY), (others, NARROWEST), ([0], NARROWEST_KEY):
+        _shrink(widths, indices, least, width)
     if _total(widths) > width:  # it takes several tables, so texts may be longer
         longest = max(width // 3, NARROWEST)
         widths = [max(map(len, column)) for column in columns]

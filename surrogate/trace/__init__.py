@@ -24,7 +24,7 @@ _HOMES = {
         "iteration.ranks": "rank_summary",
         "result": "ResultTable",
         "spans": "LEVELS Spans trace_spans",
-        "tables": "batch_sweep copy_table layer_table summary type_table",
+        "tables": "batch_sweep copy_table layer_table step_table summary type_table",
         "tracer": "Tracer clear disable enable module_spans operator_spans recorded span",
     }.items()
     for name in names.split()

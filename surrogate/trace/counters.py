@@ -18,12 +18,13 @@ import pandas as pd
 from surrogate.collect.device import demangled
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
+from surrogate.features.kernels import uses_tensor_cores
 from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_lines
 from surrogate.formats.nvprof import GPU_ACTIVITIES
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Ints
-from surrogate.trace.kernels import measured, uses_tensor_cores
+from surrogate.trace.kernels import measured
 from surrogate.trace.profiling import Profile
 from surrogate.trace.result import ResultTable, Row
 

@@ -1,37 +1,39 @@
 """Kernels aggregated as nvprof prints them, by name, layer, layer type or for the whole model, with their bounds."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
+from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.occupancy import LIMITS, WARP_THREADS, occupancy
 from surrogate.features.roofline import bound, compute_us, memory_us, peak_tflops
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Ints, grouped
+from surrogate.trace.names import short_names
 from surrogate.trace.profiling import Profile
 from surrogate.trace.result import ResultTable, Row
 
 GROUPINGS = ("name", "layer", "type", "model")
-LATENCY_BOUND = "latency-bound"
+LATENCY_BOUND, BELOW_PEAKS, COMMUNICATION = "latency-bound", "below both peaks", "communication"
 WELL_USED = 0.6
-"""Below this share of both peaks a kernel is latency-bound (NVIDIA's profiling guide for `nvvp`)."""
-_TENSOR_MARKS = (
-    "884", "1688", "16816", "tensorop", "hmma", "imma", "wgmma", "_tf32", "tf32tf32", "f16f16_", "bf16bf16", "wmma",
-)  # fmt: skip
-_WORK = ("bound", "gflop", "dram_mb", "flop_per_byte", "tflops", "dram_gbs", "compute_pct", "memory_pct")
+"""From this share of a peak on a kernel is bound by it (NVIDIA's profiling guide for `nvvp`)."""
+DRAM_LATENCY_US = 0.5
+"""A load from DRAM: 400 to 800 cycles (CUDA C++ Programming Guide, 5.2.3) at 1.0 to 1.7 GHz."""
+FULL_WAVE = 0.8
+"""Share of a wave that counts as a full one: clusters and persistent kernels leave some places of the device free."""
+_WORK = ("bound", "unit", "gflop", "dram_mb", "flop_per_byte", "tflops", "dram_gbs", "compute_pct", "memory_pct")
 _JUDGED = ("flop_per_byte", "compute_pct", "memory_pct", "bound")
 
 
 def kernel_table(profile: Profile, by: str = "name") -> ResultTable:
     """Time %, total, calls, average, minimum, maximum of the kernels of each group, the longest total first.
 
-    Beside them the launch of the group's longest kernel with its occupancy and what limits it, and where the work
-    is known FLOPs, bytes, arithmetic intensity, the shares of the peaks and the bound (under 60 % of both:
-    latency-bound; the talk in NVIDIA's profiling practice). Shares are of all kernel time. ``by``: `GROUPINGS`.
+    Beside them the launch of the group's longest kernel with its occupancy and what limits it, and where the work is
+    known FLOPs, bytes, arithmetic intensity, the shares of the peaks and the bound (`verdict`). Shares are of all
+    kernel time. ``by``: `GROUPINGS`.
 
     Raises `InputError` for another grouping.
     """
@@ -44,7 +46,8 @@ def kernel_table(profile: Profile, by: str = "name") -> ResultTable:
     rows = [_row(profile, labels[label], kernels[members], total) for label, members in groups]
     rows.sort(key=lambda row: -row["total_us"])
     title = f"Kernels by {by}: {len(kernels):,}, {total / 1e3:.3f} ms"
-    return ResultTable(title, tuple(rows), _notes(profile, kernels, rows))
+    short = short_names(row["kernel"] for row in rows) if by == "name" else {}
+    return ResultTable(title, tuple(rows), _notes(profile, kernels, rows), short)
 
 
 def _groups(profile: Profile, kernels: Ints, by: str) -> tuple[list[str], Ints]:
@@ -64,6 +67,7 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
     grid, block = activities.grid[longest], activities.block[longest]
     registers, shared = int(activities.registers[longest]), int(activities.shared_bytes[longest])
     device = profile.fact("compute_capability"), profile.fact("sms")
+    use = launch_use(*device, int(grid.prod()), int(block.prod()), registers, shared)
     return {
         "kernel": label,
         "time_pct": 100 * float(time.sum()) / total if total else 0.0,
@@ -72,17 +76,18 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
         "avg_us": float(time.mean()),
         "min_us": float(time.min()),
         "max_us": float(time.max()),
-        **_work(profile, members),
+        **_work(profile, members, use["waves"]),
+        **({"bound": COMMUNICATION} if kinds.COLLECTIVE_NAME.search(label) else {}),
         **({} if profile.counters is None else measured(profile.counters, activities.time_us, members, profile.gpu)),
         "grid": "x".join(map(str, grid.tolist())) if grid.all() else None,
         "block": "x".join(map(str, block.tolist())) if block.all() else None,
         "registers": registers if registers >= 0 else None,
         "shared_bytes": shared if shared >= 0 else None,
-        **launch_use(*device, int(grid.prod()), int(block.prod()), registers, shared),
+        **use,
     }
 
 
-def _work(profile: Profile, members: Ints) -> Row:
+def _work(profile: Profile, members: Ints, waves: float | None) -> Row:
     """FLOPs and bytes of those members whose work is known, over the time of the same members."""
     known = members[np.isfinite(profile.flops[members])]
     if not len(known):
@@ -93,8 +98,9 @@ def _work(profile: Profile, members: Ints) -> Row:
     gflop, dram_mb, whole_us = float(flops.sum()) / 1e9, float(moved.sum()) / 1e6, float(time_us.sum())
     rates = {"tflops": gflop / whole_us * 1e3, "dram_gbs": dram_mb / whole_us * 1e3} if whole_us else {}
     peaks = None if profile.gpu is None else _peaks(profile, profile.gpu, known)
-    judged = _judged(flops, moved, time_us, peaks, profile.gpu)
-    return {**dict.fromkeys(_WORK), "gflop": gflop, "dram_mb": dram_mb, **rates, **judged}
+    judged = _judged(flops, moved, time_us, peaks, profile.gpu, waves)
+    unit = _unit(profile, int(known[time_us.argmax()]))
+    return {**dict.fromkeys(_WORK), "unit": unit, "gflop": gflop, "dram_mb": dram_mb, **rates, **judged}
 
 
 def measured(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu: Gpu | None) -> Row:
@@ -126,7 +132,9 @@ def _total(column: pd.Series, unit: float) -> float | None:
     return float(column.sum()) / unit if column.notna().any() else None
 
 
-def _judged(flops: Floats, moved: Floats, time_us: Floats, peaks: Floats | None, gpu: Gpu | None) -> Row:
+def _judged(
+    flops: Floats, moved: Floats, time_us: Floats, peaks: Floats | None, gpu: Gpu | None, waves: float | None = None
+) -> Row:
     """The arithmetic intensity of several launches, and their `verdict` where the GPU and so their peaks are known."""
     flop, byte = float(flops.sum()), float(moved.sum())
     row: Row = {"flop_per_byte": flop / byte if byte else None}
@@ -134,7 +142,7 @@ def _judged(flops: Floats, moved: Floats, time_us: Floats, peaks: Floats | None,
         return row
     # The peak for a mixed group: total FLOPs over the time that each member's own peak would need.
     peak = flop / float((flops / peaks).sum()) if flop > 0 else float(peaks.mean())
-    return row | verdict(flop, byte, float(time_us.sum()), peak, gpu.dram_gbs)
+    return row | verdict(flop, byte, float(time_us.sum()), peak, gpu.dram_gbs, launches=len(flops), waves=waves)
 
 
 def _peaks(profile: Profile, gpu: Gpu, members: Ints) -> Floats:
@@ -144,6 +152,13 @@ def _peaks(profile: Profile, gpu: Gpu, members: Ints) -> Floats:
     return np.array(
         [peak_tflops(gpu, dtype, uses_tensor_cores(name)) for dtype, name in zip(dtypes, names, strict=True)]
     )
+
+
+def _unit(profile: Profile, member: int) -> str:
+    """What computes: ``fp32``, ``tf32``, ``fp16 tensor``; fp32 data on tensor cores are TF32's where there is TF32."""
+    is_tensor, dtype = uses_tensor_cores(profile.trace.name_of(profile.trace.activities, member)), profile.dtype[member]
+    is_tf32 = is_tensor and dtype == "fp32" and profile.gpu is not None and profile.gpu.tf32_tflops
+    return "tf32" if is_tf32 else dtype + " tensor" * is_tensor
 
 
 def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -165,24 +180,29 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
     return tuple(notes)
 
 
-def verdict(flops: float, dram_bytes: float, time_us: float, peak: float, dram_gbs: float) -> Row:
-    """Shares of the peaks (TFLOP/s and GB/s) in percent, and the bound: latency where both stay under 60 %.
+def verdict(
+    flops: float, dram_bytes: float, time_us: float, peak: float, dram_gbs: float, *, launches: int = 1,
+    waves: float | None = None,
+) -> Row:  # fmt: skip
+    """Shares of the peaks (TFLOP/s and GB/s) of ``launches`` in percent, and what bounds them.
 
-    Empty for a time of 0.
+    From 60 % of a peak on it is that peak. Below it a launch is latency-bound for too few bytes (or FLOPs) where they
+    take less than 0.6 / (1 - 0.6) times the latency of a load from DRAM, for no launch is shorter than that latency: by
+    Little's law bandwidth × latency, 0.45 MB at 900 GB/s, are in flight, and fewer than 0.675 MB cannot reach 60 %. It
+    is so for too few blocks where they do not fill a wave: all run at once, and the kernel takes as long as one block.
+    Else a full launch is below both peaks, held up by its own instructions or accesses. Empty for a time of 0.
     """
     if not time_us:
         return {}
     compute, memory = compute_us(flops, peak) / time_us, memory_us(dram_bytes, dram_gbs) / time_us
-    is_used = max(compute, memory) >= WELL_USED
-    limit = bound(flops, dram_bytes, peak, dram_gbs) if is_used else LATENCY_BOUND
+    least_us = max(compute, memory) * time_us / launches
+    limit = bound(flops, dram_bytes, peak, dram_gbs)
+    if max(compute, memory) < WELL_USED:
+        if least_us < WELL_USED / (1 - WELL_USED) * DRAM_LATENCY_US:
+            limit = f"{LATENCY_BOUND} ({'FLOPs' if compute > memory else 'bytes'})"
+        else:
+            limit = f"{LATENCY_BOUND} (blocks)" if waves is not None and waves < FULL_WAVE else BELOW_PEAKS
     return {"compute_pct": 100 * compute, "memory_pct": 100 * memory, "bound": limit}
-
-
-@lru_cache(maxsize=4096)
-def uses_tensor_cores(kernel_name: str) -> bool:
-    """True where the name carries a tensor-core instruction (884, 1688, 16816, wgmma), a tensor-op or TF32 mark."""
-    lower = kernel_name.lower()
-    return any(mark in lower for mark in _TENSOR_MARKS) and "ffma" not in lower
 
 
 def launch_use(

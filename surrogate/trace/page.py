@@ -1,33 +1,47 @@
-"""A profile as one HTML file that needs nothing else, with the roofline of its kernels as inline SVG.
+"""A profile as one HTML file that needs nothing else: what bounds the step, charts, then every table.
 
 Everything that comes from the trace is escaped.
 """
 
-from surrogate.features.roofline import peak_tflops, ridge_flops_per_byte
-from surrogate.report.page import Figure, Section, page
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from surrogate.features.roofline import ridge_flops_per_byte
+from surrogate.report.page import Figure, Section, lanes_chart, page
 from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
 from surrogate.report.tables import Facts, plain
-from surrogate.trace.kernels import kernel_table
+from surrogate.trace.events.iterations import iteration_at
+from surrogate.trace.events.tables import linked
+from surrogate.trace.kernels import COMMUNICATION, kernel_table
+from surrogate.trace.layers import OUTSIDE
+from surrogate.trace.names import short_names
 from surrogate.trace.profiling import Profile
 from surrogate.trace.result import ResultTable, Row
-from surrogate.trace.tables import copy_table, layer_table, summary, type_table
+from surrogate.trace.tables import STEP_PARTS, copy_table, layer_table, step_table, summary, type_table
 
 MAX_LINES = 200
-_MAX_DOTS = 300
+_MAX_STEPS = 12
+_OTHERS = 8
+"""Fill of the layer types that are not among those with the most time."""
+_MAX_DOTS = 30
 
 
 def trace_page(profile: Profile) -> str:
-    """Headline, summary, layer types, layers, kernels by name with a roofline figure, copies; 200 lines a table."""
-    facts = summary(profile)
-    kernels = kernel_table(profile)
+    """What bounds the steps, layers over time and a roofline as charts, then all tables; 200 lines a table."""
+    facts, steps, kernels, layers = summary(profile), step_table(profile), kernel_table(profile), layer_table(profile)
+    by_time = replace(layers, rows=tuple(sorted(layers.rows, key=lambda row: -row["total_us"])))
     roofline = roofline_svg(kernels, profile)
-    caption = f"Roofline of {facts['gpu']}, fp32 without tensor cores; area by total time; bytes are the least traffic."
-    figures = [Figure("roofline", roofline, caption)] if roofline else []
+    caption = f"Roofs of {facts['gpu']}; a dot per kernel, area by total time; bytes are the least traffic."
+    tables = {"Kernels": kernels, "Layer types": type_table(profile), "Layers": by_time,
+              "Copies and memsets": copy_table(profile), "Iterations": steps}  # fmt: skip
     sections = [
-        Section("Layer types", [type_table(profile).table(MAX_LINES)]),
-        Section("Layers", [layer_table(profile).table(MAX_LINES)]),
-        Section("Kernels", [kernels.table(MAX_LINES)], figures),
-        Section("Copies and memsets", [copy_table(profile).table(MAX_LINES)]),
+        Section("What bounds the step", [_step_chart(steps)] if facts["bound"] else []),
+        Section("Layers over time", [_layer_chart(profile)]),
+        Section("Roofline", [], [Figure("roofline", roofline, caption)] if roofline else []),
+        *(Section(title, [table.table(MAX_LINES)]) for title, table in tables.items()),
         Section("Summary", [Facts([(key, plain(value)) for key, value in facts.items()])]),
     ]
     return page(str(facts["trace"]), sections, kicker="profile of a trace", answer=_answer(facts))
@@ -38,22 +52,91 @@ def _answer(facts: Row) -> str:
     device = "no device activity"
     if busy is not None:
         device = f"the device ({gpu}) was busy {plain(busy)} % of its span"
-    return f"{plain(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
+    bound = f"Bound by {facts['bound']}.\n" if facts["bound"] else ""
+    return f"{bound}{plain(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
+
+
+def _step_chart(steps: ResultTable) -> Markup:
+    """A lane per iteration: its parts in the order of `STEP_PARTS`."""
+    rows, said, lanes = steps.rows[:_MAX_STEPS], [words for _, words in STEP_PARTS.values()], {}
+    for row in rows:
+        times = [row[name] for name in STEP_PARTS]
+        bars = zip(np.cumsum([0.0, *times]).tolist(), times, range(len(times)), said, strict=False)
+        lanes[f"{row['iteration']}, {row['time_us'] / 1e3:.3f} ms"] = [
+            (start, time, fill, f"{100 * time / row['time_us']:.0f} %", words)
+            for start, time, fill, words in bars
+            if time
+        ]
+    first = f"The first {len(rows)} of {len(steps)} iterations. " if len(steps) > len(rows) else ""
+    caption = f"{first}What the device does during each iteration; {'; '.join(steps.notes)}."
+    return lanes_chart("steps", caption, lanes, dict(enumerate(said)), max(row["time_us"] for row in rows))
+
+
+def _layer_chart(profile: Profile) -> Markup:
+    """The layers of the middle iteration over time: host threads above, streams of the device below.
+
+    Bars of a lane that begin in the same thousandth of it are drawn as one.
+    """
+    trace, layers, rounds = profile.trace, profile.layers, profile.layers.iterations
+    ranges, activities, of_range = trace.ranges, trace.activities, layers.of_range
+    chosen = int(np.argsort([part.time_us for part in rounds])[len(rounds) // 2])
+    outermost = (of_range >= 0) & (linked(of_range, ranges.parent) != of_range)
+    host = outermost & (iteration_at(rounds, ranges.start_ns) == chosen)
+    threads = [thread.name or f"host thread {thread.thread}" for thread in trace.threads]
+    streams = [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams]
+    lanes = (
+        (ranges, host, of_range, threads, ranges.thread),
+        (activities, layers.iteration_of_activity == chosen, layers.of_activity, streams, activities.stream),
+    )
+    on_host, on_device = (
+        pd.DataFrame({
+            "start": (table.start_ns[rows] - rounds[chosen].start_ns) / 1e3, "time": table.time_us[rows],
+            **{
+                name: np.array([*texts, OUTSIDE], object)[index[rows]]
+                for name, texts, index in (("type", layers.type, of_layer), ("layer", layers.name, of_layer),
+                                           ("name", trace.names, table.name), ("lane", labels, lane))
+            },
+        })
+        for table, rows, of_layer, labels, lane in lanes
+    )  # fmt: skip
+    bars = pd.concat([on_host, on_device], ignore_index=True)
+    bars["end"] = bars["start"] + bars["time"]
+    whole_us = max(rounds[chosen].time_us, bars["end"].max())
+    legend = dict(enumerate(on_device.groupby("type")["time"].sum().nlargest(_OTHERS).index)) | {_OTHERS: "other types"}
+    bars["fill"] = bars["type"].map({name: fill for fill, name in legend.items()}).fillna(_OTHERS).astype(int)
+    short = short_names(on_device["name"])
+    bars["title"] = bars["layer"] + ": " + pd.Series([short.get(str(name), str(name)) for name in bars["name"]])
+    bars["lane"], bars["at"] = pd.Categorical(bars["lane"], bars["lane"].unique()), 1000 * bars["start"] // whole_us
+    longest_first = bars.sort_values("time", ascending=False).groupby(["lane", "at"], observed=True)
+    drawn = longest_first.agg({"start": "min", "end": "max", "fill": "first", "layer": "first", "title": "first"})
+    drawn["end"] -= drawn["start"]
+    by_lane = {
+        str(lane): list(group.itertuples(index=False, name=None))
+        for lane, group in drawn.set_axis(drawn.index.get_level_values("lane")).groupby(level=0, observed=True)
+    }
+    caption = f"{rounds[chosen].label}: layers by type, on the host while they are called, on the device while they run"
+    return lanes_chart("layers-over-time", f"{caption}.", by_lane, legend, whole_us)
 
 
 def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
-    """A dot per kernel name (area by its time) under the fp32 roof; "" where no kernel has both rates, or no peaks."""
-    dots = [row for row in kernels.rows if row.get("tflops") and row.get("flop_per_byte")][:_MAX_DOTS]
+    """A dot per kernel name (area by its time) under the roofs of the units that compute, for those of the most time;
+    "" where no kernel has both rates, or there are no peaks."""
+    rated = [row for row in kernels.rows if row["tflops"] and row["flop_per_byte"] and row["bound"] != COMMUNICATION]
+    dots = rated[:_MAX_DOTS]
     if profile.gpu is None or not dots:
         return ""
-    peak, dram = peak_tflops(profile.gpu, "fp32"), profile.gpu.dram_gbs
-    ridge = ridge_flops_per_byte(peak, dram)
+    units = {round(100 * row["tflops"] / row["compute_pct"], 3): row["unit"] for row in reversed(dots)}
+    dram, peaks = profile.gpu.dram_gbs, sorted(units, reverse=True)
+    ridges = [ridge_flops_per_byte(peak, dram) for peak in peaks]
     intensities, rates = ([row[column] for row in dots] for column in ("flop_per_byte", "tflops"))
-    lowest, highest = min([ridge, *intensities]) / 2, max([ridge, *intensities]) * 2
+    lowest, highest = min([*ridges, *intensities]) / 2, max([*ridges, *intensities]) * 4
     with theme():
         figure, (axis,) = blank(3.6)
-        # The roof rises with the bandwidth until the ridge and is flat behind it.
-        axis.loglog([lowest, ridge, highest], [lowest * dram / 1e3, peak, peak], color=INK)
+        # A roof rises with the bandwidth until its ridge and is flat behind it.
+        for peak, ridge in zip(peaks, ridges, strict=True):
+            axis.loglog([lowest, ridge, highest], [lowest * dram / 1e3, peak, peak], color=INK)
+            side = "bottom" if peak == peaks[0] else "top"
+            axis.annotate(f"{units[peak]} {plain(peak)}", (highest, peak), ha="right", va=side)
         axis.scatter(intensities, rates, [20 + 20 * row["time_pct"] for row in dots], color=BLUE, alpha=0.6)
         axis.set_xlabel("FLOP per DRAM byte")
         axis.set_ylabel("TFLOP/s")

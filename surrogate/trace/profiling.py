@@ -69,11 +69,14 @@ def profile(trace: Trace, gpu: str | None = None) -> Profile:
 def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
     """The registry's GPU for a device of the trace, or the one of ``name``; None where the registry has none.
 
+    A trace that describes devices of one name alone, under other numbers (ROCm), has all its devices from these.
+
     Raises `InputError` where ``name`` is given and unknown.
     """
     if name:
         return gpu_named(name)
-    recorded = trace.device_name(device)
+    names = {known.name for known in trace.devices}
+    recorded = trace.device_name(device) or ("".join(names) if len(names) == 1 else "")
     try:
         return gpu_named(recorded) if recorded else None
     except InputError:

@@ -11,6 +11,7 @@ from surrogate.trace.events.build import nest
 from surrogate.trace.events.iterations import iteration_at
 from surrogate.trace.events.tables import Ints, Trace, linked, take
 from surrogate.trace.layers import find_layers
+from surrogate.trace.names import short_names
 from surrogate.trace.result import ResultTable
 
 LEVELS = ("model", "layer", "operator", "call", "kernel")
@@ -74,7 +75,8 @@ class Spans:
             for row, depth in self.depth_first()
             if self.level[row] <= last
         )
-        return ResultTable(f"Spans down to {deepest}: {len(rows):,}", rows)
+        short = short_names(row["span"].lstrip() for row in rows if row["level"] == LEVELS[-1])
+        return ResultTable(f"Spans down to {deepest}: {len(rows):,}", rows, short=short)
 
 
 def level_number(level: str) -> int:

@@ -10,13 +10,25 @@ import pandas as pd
 
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, grouped, linked
+from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged
+from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.layers import BACKWARD, FORWARD
 from surrogate.trace.profiling import Profile, union_us
 from surrogate.trace.result import ResultTable, Row
 
 _OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
 _MOVES = (kinds.COPY, kinds.MEMSET)
+STEP_PARTS = {
+    "compute_us": ("the device", "kernels compute"),
+    "communication_us": ("communication", "only communication runs"),
+    "copy_us": ("copies", "only copies run"),
+    "idle_host_us": ("the host", "idle until the host launches"),
+    "idle_sync_us": ("synchronisation", "idle while the host synchronises"),
+    "idle_copy_us": ("copies", "idle for a copy"),
+    "idle_launched_us": ("launched work that waits", "idle though work is launched"),
+    "idle_unknown_us": ("unknown waits", "idle, no launch recorded"),
+}
+"""Parts of a step → what bounds a step that is mostly this, and what the device does meanwhile."""
 
 
 def layer_table(profile: Profile) -> ResultTable:
@@ -163,6 +175,76 @@ def copy_table(profile: Profile) -> ResultTable:
     return ResultTable(f"Copies and memsets: {len(moving):,}, {total / 1e3:.3f} ms", tuple(rows))
 
 
+def step_table(profile: Profile) -> ResultTable:
+    """Per iteration what the main device does from its start to its end on the host: `STEP_PARTS`, which add up to it.
+
+    Communication and copies count where nothing else runs. Idle time up to the launch call of the next activity is a
+    synchronisation's or a copy's while the host is blocked in one, else the host's. Idle time behind the launch is
+    latency or another stream's; before a copy it is the copy's.
+    """
+    trace, activities, calls = profile.trace, profile.trace.activities, profile.trace.calls
+    rounds = profile.layers.iterations
+    edges_ns = np.array([[part.start_ns, part.end_ns] for part in rounds])
+    own = np.flatnonzero(profile.device_of == profile.device)
+    starts, ends = activities.start_ns[own], activities.end_ns[own]
+    moves = np.isin(activities.kind[own], _MOVES)
+    computes = ~moves & ~trace.named(activities, kinds.COLLECTIVE_NAME.search)[own]
+
+    def inside(*intervals: tuple[Ints, Ints]) -> Floats:
+        """Time in µs of each iteration that the intervals (starts, ends) cover together."""
+        begun, ended = (np.concatenate(column) for column in zip(*intervals, strict=True))
+        return np.diff(_covered_us(begun, ended, edges_ns)).ravel()
+
+    compute, kernel, busy = (inside((starts[mask], ends[mask])) for mask in (computes, ~moves, moves | ~moves))
+    # Every gap of the device, with the activity that ends it; nothing ends the last one.
+    busy_start, busy_end = merged(starts, ends)
+    gap_start = np.append(edges_ns.min(), busy_end)
+    gap_end = np.maximum(gap_start, np.append(busy_start, edges_ns.max()))
+    following = np.append(own[np.searchsorted(starts, busy_start)], -1)
+    call = linked(activities.call, following)
+    known, before_copy = (following < 0) | (call >= 0), np.isin(linked(activities.kind, following), _MOVES)
+    launch_ns = np.clip(np.where(following < 0, gap_end, linked(calls.start_ns, call)), gap_start, gap_end)
+    late, unknown = (gap_start[known], launch_ns[known]), (gap_start[~known], gap_end[~known])
+    # What both of two sets of intervals cover is the sum of both less what they cover together.
+    is_sync = calls.kind == kinds.SYNC_CALL
+    is_block = is_sync | np.isin(np.arange(len(calls)), list(blocking_copies(trace)))
+    syncs, blocks = ((calls.start_ns[mask], calls.end_ns[mask]) for mask in (is_sync, is_block))
+    waits = inside(late)
+    sync, blocked = (inside(calls) + waits - inside(calls, late) for calls in (syncs, blocks))
+    copy, launched = (inside((launch_ns[mask], gap_end[mask])) for mask in (known & before_copy, known & ~before_copy))
+    parts = (compute, kernel - compute, busy - kernel, waits - blocked, sync, blocked - sync + copy, launched,
+             inside(unknown))  # fmt: skip
+    rows = [
+        {"iteration": part.label, "time_us": part.time_us, **dict(zip(STEP_PARTS, times, strict=True))}
+        for part, times in zip(rounds, np.column_stack(parts).tolist(), strict=True)
+    ]
+    near_ns = np.column_stack([gap_start - TOLERANCE_NS, gap_start + TOLERANCE_NS])
+    idle, after = gap_end - gap_start, np.diff(_covered_us(*blocks, near_ns)).ravel() > 0
+    share = 100 * idle[after].sum() / max(idle.sum(), 1)
+    notes = (f"{share:.0f} % of the idle time begins while the host is blocked in a synchronisation or a copy",
+             "the profiler slows the host, so without it a step waits less for the host")  # fmt: skip
+    return ResultTable(f"Iterations: {len(rows)}", tuple(rows), notes)
+
+
+def _covered_us(starts: Ints, ends: Ints, times_ns: Ints) -> Floats:
+    """How much of the time before each of ``times_ns`` the intervals cover together, in µs."""
+    starts, ends = merged(starts, ends)
+    if not len(starts):
+        return np.zeros(times_ns.shape)
+    before = np.cumsum(ends - starts) - (ends - starts)
+    covered = np.column_stack([before, before + ends - starts])
+    return np.interp(times_ns, np.column_stack([starts, ends]).ravel(), covered.ravel()) / 1e3
+
+
+def step_bound(steps: ResultTable) -> str:
+    """What bounds the steps: the cause of the largest part of their time, whose absence would gain most."""
+    whole = sum(row["time_us"] for row in steps) or 1
+    shares = {name: 100 * sum(row[name] for row in steps) / whole for name in STEP_PARTS}
+    largest = sorted(shares, key=lambda name: -shares[name])[:3]
+    said = [f"{STEP_PARTS[name][1]} {shares[name]:.0f} %" for name in largest if shares[name] >= 0.5]
+    return f"{STEP_PARTS[largest[0]][0]}: {', '.join(said)} of the step"
+
+
 def summary(profile: Profile) -> Row:
     """The figures of one trace: what it holds, iteration times, and how the device's time is spent.
 
@@ -179,6 +261,7 @@ def summary(profile: Profile) -> Row:
     rounds = [iteration.time_us for iteration in layers.iterations]
     batch, middle_us = batch_size(trace), float(np.median(rounds))
     return {
+        "bound": step_bound(step_table(profile)) if len(own) else None,
         "trace": Path(trace.source).name,
         "format": trace.format,
         "rank": trace.rank,

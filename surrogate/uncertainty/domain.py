@@ -277,7 +277,7 @@ def setting_columns(kind: Family) -> tuple[str, ...]:
 
 def references_of(rows: "Rows", held_out_distance: np.ndarray | None = None) -> dict[str, References]:
     """`Domain.reference_key` → the problems of its rows that distances are taken to (see `Domain.of`)."""
-    sizes = _sizes(rows)
+    sizes = rows.sizes
     far = np.full(len(rows), np.nan) if held_out_distance is None else held_out_distance
     references = {}
     for key, positions in _by_reference(rows):
@@ -289,7 +289,7 @@ def references_of(rows: "Rows", held_out_distance: np.ndarray | None = None) -> 
 
 def distances_to(references: Mapping[str, References], rows: "Rows") -> np.ndarray:
     """(rows,) distances to `references_of` other rows, infinite where there are none of a row's key."""
-    sizes, out = _sizes(rows), np.full(len(rows), inf)
+    sizes, out = rows.sizes, np.full(len(rows), inf)
     for key, positions in _by_reference(rows):
         if key in references:
             out[positions] = references[key].distances(sizes[positions])
@@ -299,7 +299,7 @@ def distances_to(references: Mapping[str, References], rows: "Rows") -> np.ndarr
 def shape_hashes(rows: "Rows") -> np.ndarray:
     """(rows,) 16 hex digits naming each row's shape without telling it."""
     first, code = np.unique(rows.shape, return_index=True, return_inverse=True)[1:]
-    hashes = [shape_hash(rows.family, sizes) for sizes in _sizes(rows)[first].tolist()]
+    hashes = [shape_hash(rows.family, sizes) for sizes in rows.sizes[first].tolist()]
     return np.array(hashes, dtype="U16")[code]
 
 
@@ -337,10 +337,6 @@ def _is_batch(kind: Family) -> np.ndarray:
 def _coordinates(kind: Family, sizes: np.ndarray) -> np.ndarray:
     """Scaled log2 sizes (…, sizes)."""
     return np.log2(np.asarray(sizes, dtype=np.float64) + _shift(kind)) * weights(kind)
-
-
-def _sizes(rows: "Rows") -> np.ndarray:
-    return rows.frame[list(rows.family.size_names)].to_numpy(dtype=np.int64)
 
 
 def _reference_columns(kind: Family) -> tuple[str, ...]:

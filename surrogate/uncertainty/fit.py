@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names, shape_names
+from surrogate.dataset.problems import device_names, rows_by_code, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
@@ -219,7 +219,7 @@ def fit_own_share(
     """
     from scipy.optimize import minimize_scalar
 
-    groups = [rows for rows in rows_by_problem(problem) if len(rows) > 1]
+    groups = [rows for rows in rows_by_code(problem) if len(rows) > 1]
     if not groups:
         return 1.0
     picked = np.random.default_rng(0).permutation(len(groups))[:SHARE_PROBLEMS]
@@ -236,12 +236,6 @@ def fit_own_share(
 
     found: Any = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
     return float(np.exp(found.x))
-
-
-def rows_by_problem(problem: np.ndarray) -> list[np.ndarray]:
-    """The rows of every problem."""
-    order = np.argsort(problem, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(problem[order])) + 1)
 
 
 def held_out_by_shape(

@@ -20,13 +20,13 @@ from surrogate.collect.device import DeviceLostError, RepeatPolicy, demangled
 from surrogate.collect.deviceless import Deviceless, collect_heuristic
 from surrogate.collect.log import read
 from surrogate.collect.operators.gpu import GpuOperators
-from surrogate.collect.operators.operator import Operator
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.plan_source import PlanSource
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify_call
+from surrogate.features.operators import operator
 from surrogate.features.text import parse
 
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)
@@ -316,12 +316,13 @@ def test_an_unfinished_event_has_no_time(opened):
     assert device.gpu.elapsed_us(start, end) > 0
 
 
-IMAGE = (2, 16, 8, 8)
+IMAGE = {"n": 2, "c": 16, "h": 8, "w": 8}
+BAG = {"batch": 64, "rows": 100, "tables": 2, "bag": 4, "dim": 16, "rows_per_block": 4}
 OPERATORS = (
-    Operator("max_pool", (*IMAGE, 3, 2)), Operator("max_pool_backward", (*IMAGE, 2, 2)), Operator("batch_norm", IMAGE),
-    Operator("relu", IMAGE), Operator("add", IMAGE), Operator("layout_transform", IMAGE), Operator("softmax", (8, 100)),
-    Operator("gemm", (1, 8, 9, 10)), Operator("gemm", (3, 8, 9, 10)), Operator("embedding_bag", (64, 100, 2, 4, 16, 4)),
-    Operator("embedding_bag_backward", (64, 100, 2, 4, 16, 4)),
+    operator("max_pool", **IMAGE, window=3, stride=2), operator("max_pool_backward", **IMAGE, window=2, stride=2),
+    *(operator(kind, **IMAGE) for kind in ("batch_norm", "relu", "add", "layout_transform")),
+    operator("softmax", n=8, c=100), operator("gemm", m=8, n=9, k=10), operator("gemm", batch=3, m=8, n=9, k=10),
+    operator("embedding_bag", **BAG), operator("embedding_bag_backward", **BAG),
 )  # fmt: skip
 
 

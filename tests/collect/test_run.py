@@ -39,15 +39,6 @@ def test_the_progress_tells_rows_per_second_and_the_time_left():
     assert budget.pace(80, 4, 1000) == "2.0 rows/s, 9:20 left"  # the budget ends before
 
 
-def test_a_finished_run_measures_nothing_more(make_plan, record, fake_device):
-    plan = make_plan(4)
-    record(plan)
-    device = fake_device()
-    before = record(plan, device).read_bytes()
-    assert device.calls == []
-    assert record(plan, fake_device()).read_bytes() == before
-
-
 @pytest.mark.parametrize("lines", [1, 2, 4, 6, 7, 11])
 def test_a_cut_run_goes_on_where_it_ended(make_plan, record, fake_device, lines):
     plan = make_plan(4)
@@ -59,6 +50,8 @@ def test_a_cut_run_goes_on_where_it_ended(make_plan, record, fake_device, lines)
     kept = sum('"kind":"measure"' in line for line in whole[:lines])
     assert len(device.calls) == 16 - kept
     assert Counter(kinds(path)) == Counter((r["kind"], r["problem"]) for r in map(json.loads, whole[1:]))
+    finished, idle = path.read_bytes(), fake_device()
+    assert record(plan, idle).read_bytes() == finished and not idle.calls
 
 
 class Clock:

@@ -6,16 +6,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from surrogate.collect import plan_source
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS
-from surrogate.collect.plan_source import (
-    BATCHES,
-    GRIDS,
-    PlanSource,
-    grid_problems,
-    network_problems,
-    networks,
-    parse_shard,
-)
 from surrogate.collect.sample import mixture, sampled
 from surrogate.features.errors import InputError
 
@@ -28,7 +20,7 @@ from surrogate.features.errors import InputError
     ],
 )  # fmt: skip
 def test_grids_have_the_papers_sizes(name, count):
-    convs = [problem.conv for problem in grid_problems(name)]
+    convs = [problem.conv for problem in plan_source.grid_problems(name)]
     assert len(convs) == len(set(convs)) == count
     assert {conv.n for conv in convs} == {128}
     assert {conv.pad_h for conv in convs} == ({1} if "winograd" in name else {0})
@@ -37,9 +29,13 @@ def test_grids_have_the_papers_sizes(name, count):
 
 
 def test_all_grids_together_and_an_unknown_one():
-    assert len(grid_problems("seer")) == sum(len(grid_problems(name)) for name in GRIDS) == 22984 + 384
+    assert (
+        len(plan_source.grid_problems("seer"))
+        == sum(len(plan_source.grid_problems(name)) for name in plan_source.GRIDS)
+        == 22984 + 384
+    )
     with pytest.raises(InputError, match="did you mean seer-gemm"):
-        grid_problems("seer-gem")
+        plan_source.grid_problems("seer-gem")
 
 
 @pytest.mark.parametrize(
@@ -53,14 +49,14 @@ def test_all_grids_together_and_an_unknown_one():
 )  # fmt: skip
 def test_networks_have_the_published_layers_and_arithmetic(name, count, gmacs):
     """Convolution counts and multiply-adds as published (the dense layers at the end are not counted)."""
-    convs = networks()[name]
+    convs = plan_source.networks()[name]
     assert len(convs) == count
     assert sum(conv.flops for conv in convs) / 2e9 == pytest.approx(gmacs, abs=0.0006)
 
 
 def test_network_problems_are_distinct_and_carry_names():
-    found = network_problems()
-    assert len({problem.conv for problem in found}) == len(found) == 247 * len(BATCHES)
+    found = plan_source.network_problems()
+    assert len({problem.conv for problem in found}) == len(found) == 247 * len(plan_source.BATCHES)
     stem = [problem for problem in found if problem.conv.n == 1 and problem.conv.c == 3 and problem.conv.r == 7]
     assert [problem.networks for problem in stem] == [
         ("Inception-V1", "ResNet-18", "ResNet-34", "ResNet-50", "ResNeXt-50-32x4d", "DenseNet-121")
@@ -107,18 +103,20 @@ def test_the_mixture_has_its_shares(caps):
 
 
 def test_a_source_builds_its_plan(tmp_path):
-    plan = PlanSource(sample=300, seed=5).build(CPU_CAPS)
+    plan = plan_source.PlanSource(sample=300, seed=5).build(CPU_CAPS)
     assert plan.description == "sample 300"
     assert {problem.visit for problem in plan.problems} == {0, 1, 2, 3, 4}
     path = tmp_path / "plan.txt"
     path.write_text("n1c64h28k32r3\n")
-    assert [str(p.conv) for p in PlanSource(file=path).build(GPU_CAPS).problems] == ["n1c64h28w28k32r3s3p0u1"]
-    assert len(PlanSource(networks=True).build(GPU_CAPS)) > 1500
-    assert len(PlanSource(grid="seer-winograd").build(GPU_CAPS)) > 800
+    assert [str(p.conv) for p in plan_source.PlanSource(file=path).build(GPU_CAPS).problems] == [
+        "n1c64h28w28k32r3s3p0u1"
+    ]
+    assert len(plan_source.PlanSource(networks=True).build(GPU_CAPS)) > 1500
+    assert len(plan_source.PlanSource(grid="seer-winograd").build(GPU_CAPS)) > 800
 
 
 def test_shards_are_read():
-    assert parse_shard("2/4") == (2, 4)
+    assert plan_source.parse_shard("2/4") == (2, 4)
     for text in ("2", "a/b", "2/", "1/-3", ""):
         with pytest.raises(InputError, match="i/n"):
-            parse_shard(text)
+            plan_source.parse_shard(text)

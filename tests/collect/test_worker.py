@@ -6,9 +6,9 @@ import pytest
 
 from surrogate.collect.device import DeviceLostError, RepeatPolicy
 from surrogate.collect.open_device import WorkerDevice, WorkerOperators, caps_for, open_device
-from surrogate.collect.operators.operator import Operator
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.operators import operator
 
 CONV = Conv(n=2, c=3, h=9, k=4, r=3, dtype="fp16", direction="bwd_data")
 POLICY = RepeatPolicy()
@@ -17,6 +17,7 @@ import os, sys, time
 from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError, Kernel, Measurement
 from surrogate.collect.open_device import serve
 from surrogate.features.errors import InputError
+from surrogate.features.operators import operator
 
 class Device:
     def describe(self):
@@ -31,7 +32,7 @@ class Device:
         return {"pid": os.getpid()}
     def measure(self, policy, conv=None, algorithm="", operator=None):
         if operator:
-            return Measurement("failed", operator.key)
+            return Measurement("failed", str(operator))
         if algorithm == "LOST":
             raise DeviceLostError("sticky")
         if algorithm == "CRASH":
@@ -85,9 +86,9 @@ def test_a_lost_process_is_replaced_at_the_next_call(worker, algorithm, reason):
 
 
 def test_operators_cross_the_process_by_their_key():
-    worker, operator = WorkerOperators([sys.executable, "-c", CHILD]), Operator("add", (1, 2, 3, 4))
+    worker, problem = WorkerOperators([sys.executable, "-c", CHILD]), operator("add", n=1, c=2, h=3, w=4)
     try:
-        assert worker.measure(operator, POLICY).reason == operator.key == "add n=1 c=2 h=3 w=4"
+        assert worker.measure(problem, POLICY).reason == str(problem)
     finally:
         worker.close()
 

@@ -6,14 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.problems import (
-    fastest_solver,
-    fully_measured,
-    judged_rows,
-    newest_version,
-    problem_codes,
-    shape_codes,
-)
+from surrogate.dataset import problems
 from surrogate.features.families import CONV
 from surrogate.features.text import version_number
 
@@ -22,10 +15,10 @@ Table = Callable[..., pd.DataFrame]
 
 def test_a_problem_is_device_settings_and_sizes_a_shape_is_sizes_without_batch(table: Table) -> None:
     frame = table(3, batches=(1, 8), gpus=("Tesla T4", "TITAN Xp"))
-    assert len(set(problem_codes(frame, CONV))) == 3 * 2 * 2
-    assert len(set(shape_codes(frame, CONV))) == 3
-    assert (frame.groupby(problem_codes(frame, CONV)).size() == 4).all()
-    assert problem_codes(frame, CONV)[0] == shape_codes(frame, CONV)[0] == 0
+    assert len(set(problems.problem_codes(frame, CONV))) == 3 * 2 * 2
+    assert len(set(problems.shape_codes(frame, CONV))) == 3
+    assert (frame.groupby(problems.problem_codes(frame, CONV)).size() == 4).all()
+    assert problems.problem_codes(frame, CONV)[0] == problems.shape_codes(frame, CONV)[0] == 0
 
 
 @pytest.mark.parametrize(("text", "expected"), [("7.6.4", (7, 6, 4)), ("find-db v2", (2,)), ("unknown", (0,))])
@@ -36,8 +29,8 @@ def test_version_numbers(text: str, expected: tuple[int, ...]) -> None:
 def test_the_newest_version_is_found_by_number_per_problem(table: Table) -> None:
     old, new = table(2, version="7.9.1"), table(1, version="7.10.0")
     frame = pd.concat([old, new], ignore_index=True)
-    newest = newest_version(frame, CONV)
-    shapes = shape_codes(frame, CONV)
+    newest = problems.newest_version(frame, CONV)
+    shapes = problems.shape_codes(frame, CONV)
     # The first shape was measured with both: as text "7.9.1" would be the newer one.
     assert newest.tolist() == [
         (v == "7.10.0") if s == 0 else True for v, s in zip(frame["library_version"], shapes, strict=True)
@@ -47,22 +40,22 @@ def test_the_newest_version_is_found_by_number_per_problem(table: Table) -> None
 def test_a_full_table_needs_every_algorithm(table: Table) -> None:
     frame = table(3, batches=(1,), gpus=("Tesla T4",))
     missing = frame.drop(index=[1]).reset_index(drop=True)
-    assert fully_measured(frame, CONV).all()
-    assert fully_measured(missing, CONV).tolist() == [False] * 3 + [True] * 8
-    assert judged_rows(missing, CONV, "all").sum() == 8
-    assert judged_rows(missing, CONV, "listed").all()
+    assert problems.fully_measured(frame, CONV).all()
+    assert problems.fully_measured(missing, CONV).tolist() == [False] * 3 + [True] * 8
+    assert problems.judged_rows(missing, CONV, "all").sum() == 8
+    assert problems.judged_rows(missing, CONV, "listed").all()
 
 
 def test_another_device_or_setting_may_have_other_algorithms(table: Table) -> None:
     frame = pd.concat([table(2, gpus=("Tesla T4",)), table(2, gpus=("TITAN V",), algorithms=("IMPLICIT_GEMM", "FFT"))])
-    assert fully_measured(frame.reset_index(drop=True), CONV).all()
+    assert problems.fully_measured(frame.reset_index(drop=True), CONV).all()
 
 
 def test_fewer_than_two_ok_candidates_are_no_choice(table: Table) -> None:
     frame = table(2, batches=(1,), gpus=("Tesla T4",))
     frame.loc[:2, "status"] = "failed"  # of the first problem one candidate stays
     for kind in ("all", "listed"):
-        assert judged_rows(frame, CONV, kind).tolist() == [False] * 4 + [True] * 4
+        assert problems.judged_rows(frame, CONV, kind).tolist() == [False] * 4 + [True] * 4
 
 
 def test_fastest_solver_per_algorithm(table: Table) -> None:
@@ -72,17 +65,17 @@ def test_fastest_solver_per_algorithm(table: Table) -> None:
         time_us=[9.0, 4.0, 1.0, np.nan],
         status=["ok", "ok", "failed", "not_supported"],
     ).reset_index(drop=True)
-    kept = fastest_solver(frame)
+    kept = problems.fastest_solver(frame)
     # A failed solver's time does not count, and an algorithm without an ok solver keeps one row.
     assert kept["time_us"].tolist()[:1] == [4.0] and kept["status"].tolist() == ["ok", "not_supported"]
     assert "solver" not in kept
-    assert fastest_solver(frame.drop(columns="solver")).equals(frame.drop(columns="solver"))
+    assert problems.fastest_solver(frame.drop(columns="solver")).equals(frame.drop(columns="solver"))
 
 
 def test_candidates_of_a_problem_may_come_from_several_libraries(table: Table) -> None:
     """Versions are compared within a library; a library that measured a problem in part leaves it unjudged."""
     both = pd.concat([table(2, batches=(1,)), table(2, batches=(1,)).assign(library="other")], ignore_index=True)
-    assert len(set(problem_codes(both, CONV))) == len(both) // 8
-    assert newest_version(both.assign(library_version="1"), CONV).all()
-    assert judged_rows(both, CONV, "all").all()
-    assert not judged_rows(both.drop(index=0).reset_index(drop=True), CONV, "all")[:3].any()
+    assert len(set(problems.problem_codes(both, CONV))) == len(both) // 8
+    assert problems.newest_version(both.assign(library_version="1"), CONV).all()
+    assert problems.judged_rows(both, CONV, "all").all()
+    assert not problems.judged_rows(both.drop(index=0).reset_index(drop=True), CONV, "all")[:3].any()

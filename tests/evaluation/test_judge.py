@@ -7,22 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.evaluation.judge import (
-    GMAE_FLOOR,
-    Candidates,
-    choose,
-    choose_rows,
-    resample_weights,
-    shape_interval,
-    time_errors,
-)
+from surrogate.evaluation import judge
 
 NAN = float("nan")
 
 
 def test_time_errors_by_hand() -> None:
     # Errors 0.1, 0.2, 0.5, 0.4: median 0.3, mean 0.3, p90 at rank 2.7: 0.4 + 0.7·0.1, rms √(0.46/4).
-    errors = time_errors(np.array([110.0, 80.0, 150.0, 60.0]), np.full(4, 100.0))
+    errors = judge.time_errors(np.array([110.0, 80.0, 150.0, 60.0]), np.full(4, 100.0))
     assert errors.n == 4
     assert errors.median_ape == pytest.approx(0.3)
     assert errors.mape == pytest.approx(0.3)
@@ -34,33 +26,33 @@ def test_time_errors_by_hand() -> None:
 
 def test_spearman_by_hand() -> None:
     # Ranks 1 2 3 4 5 and 2 1 4 3 5: 1 − 6·4/(5·24) = 0.8.
-    assert time_errors(np.array([2.0, 1, 4, 3, 5]), np.array([1.0, 2, 3, 4, 5])).spearman == pytest.approx(0.8)
+    assert judge.time_errors(np.array([2.0, 1, 4, 3, 5]), np.array([1.0, 2, 3, 4, 5])).spearman == pytest.approx(0.8)
     # Ties share their mean rank: 1.5 1.5 3 against 1 2 3 is √3/2.
-    assert time_errors(np.array([1.0, 1, 2]), np.array([1.0, 2, 3])).spearman == pytest.approx(math.sqrt(3) / 2)
+    assert judge.time_errors(np.array([1.0, 1, 2]), np.array([1.0, 2, 3])).spearman == pytest.approx(math.sqrt(3) / 2)
 
 
 def test_an_exact_prediction_does_not_make_the_geometric_mean_zero() -> None:
-    errors = time_errors(np.array([100.0, 101.0]), np.array([100.0, 100.0]))
-    assert errors.gmae == pytest.approx(math.sqrt(GMAE_FLOOR * 0.01))
+    errors = judge.time_errors(np.array([100.0, 101.0]), np.array([100.0, 100.0]))
+    assert errors.gmae == pytest.approx(math.sqrt(judge.GMAE_FLOOR * 0.01))
     assert errors.rmspe == pytest.approx(0.01 / math.sqrt(2))
 
 
 def test_rows_without_both_times_are_left_out() -> None:
-    errors = time_errors(np.array([110.0, NAN, 5.0, np.inf]), np.array([100.0, 100.0, NAN, 1.0]))
+    errors = judge.time_errors(np.array([110.0, NAN, 5.0, np.inf]), np.array([100.0, 100.0, NAN, 1.0]))
     assert (errors.n, errors.mape) == (1, pytest.approx(0.1))
-    nothing = time_errors(np.array([NAN]), np.array([1.0]))
+    nothing = judge.time_errors(np.array([NAN]), np.array([1.0]))
     assert nothing.n == 0 and math.isnan(nothing.mape) and math.isnan(nothing.spearman)
 
 
 PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])
 TIME = np.array([10.0, 20.0, 40.0, 6.0, 5.0, 8.0, NAN])
 OK = np.isfinite(TIME)
-THREE = Candidates(PROBLEM, TIME, OK, np.array([0, 1, 2, 0, 1, 0, 1]))
+THREE = judge.Candidates(PROBLEM, TIME, OK, np.array([0, 1, 2, 0, 1, 0, 1]))
 ANY = np.ones(7, dtype=bool)
 
 
 def test_picks_by_hand() -> None:
-    choice = choose(THREE, np.array([3.0, 1, 2, 1, 2, 1, 9]), ANY)
+    choice = judge.choose(THREE, np.array([3.0, 1, 2, 1, 2, 1, 9]), ANY)
     assert choice.row.tolist() == [1, 3, 5]
     assert choice.slowdown == pytest.approx([2.0, 1.2, 1.0])
     # Second picks: row 2 (40, no better), row 4 (5, the best), row 6 (did not run).
@@ -70,20 +62,20 @@ def test_picks_by_hand() -> None:
 
 def test_ties_go_to_the_lowest_order() -> None:
     score = np.ones(7)
-    assert choose(THREE, score, ANY).row.tolist() == [0, 3, 5]
-    turned = Candidates(PROBLEM, TIME, OK, np.array([2, 1, 0, 1, 0, 1, 0]))
-    assert choose(turned, score, ANY).row.tolist() == [2, 4, 6]
+    assert judge.choose(THREE, score, ANY).row.tolist() == [0, 3, 5]
+    turned = judge.Candidates(PROBLEM, TIME, OK, np.array([2, 1, 0, 1, 0, 1, 0]))
+    assert judge.choose(turned, score, ANY).row.tolist() == [2, 4, 6]
 
 
 def test_known_picks() -> None:
-    choice = choose_rows(THREE, np.array([1, -1, 6]), np.array([True, True, False]))
+    choice = judge.choose_rows(THREE, np.array([1, -1, 6]), np.array([True, True, False]))
     assert choice.slowdown == pytest.approx([2.0, 6 / 5, 1.0])
     assert choice.infeasible.tolist() == [False, True, True]
     assert choice.made.tolist() == [True, True, False]
 
 
 @st.composite
-def _tables(draw: st.DrawFn) -> tuple[Candidates, np.ndarray, np.ndarray]:
+def _tables(draw: st.DrawFn) -> tuple[judge.Candidates, np.ndarray, np.ndarray]:
     sizes = draw(st.lists(st.integers(2, 5), min_size=1, max_size=5))
     problem = np.repeat(np.arange(len(sizes)), sizes)
     rows = len(problem)
@@ -93,13 +85,13 @@ def _tables(draw: st.DrawFn) -> tuple[Candidates, np.ndarray, np.ndarray]:
     score = np.array(draw(st.lists(st.floats(1, 1e4) | st.just(NAN), min_size=rows, max_size=rows)))
     allowed = np.array(draw(st.lists(st.booleans(), min_size=rows, max_size=rows)))
     order = np.concatenate([np.arange(size) for size in sizes])
-    return Candidates(problem, np.where(ok, time, NAN), ok, order), score, allowed
+    return judge.Candidates(problem, np.where(ok, time, NAN), ok, order), score, allowed
 
 
 @given(_tables())
-def test_choices_against_a_plain_loop(made: tuple[Candidates, np.ndarray, np.ndarray]) -> None:
+def test_choices_against_a_plain_loop(made: tuple[judge.Candidates, np.ndarray, np.ndarray]) -> None:
     c, score, allowed = made
-    choice = choose(c, score, allowed)
+    choice = judge.choose(c, score, allowed)
     for problem in range(c.count):
         rows = np.flatnonzero(c.problem == problem)
         ranked = sorted((i for i in rows if allowed[i] and np.isfinite(score[i])), key=lambda i: (score[i], c.order[i]))
@@ -116,9 +108,9 @@ def test_choices_against_a_plain_loop(made: tuple[Candidates, np.ndarray, np.nda
 def test_macro_and_pooled_by_hand() -> None:
     # Shape 0 has problems 1, 2, 3 (mean 2), shape 1 has 8: macro (2 + 8)/2, pooled 14/4.
     values, shape = np.array([1.0, 2.0, 3.0, 8.0]), np.array([0, 0, 0, 1])
-    weights = resample_weights(2, 200, seed=0)
-    macro = shape_interval(values, shape, weights, macro=True)
-    pooled = shape_interval(values, shape, weights, macro=False)
+    weights = judge.resample_weights(2, 200, seed=0)
+    macro = judge.shape_interval(values, shape, weights, macro=True)
+    pooled = judge.shape_interval(values, shape, weights, macro=False)
     assert (macro.mid, pooled.mid) == (5.0, 3.5)
     # Draws of two shapes: (0, 0), (0, 1), (1, 1): macro 2, 5, 8 and pooled 2, 3.5, 8 are the only values.
     assert (macro.low, macro.high) == (pooled.low, pooled.high) == (2.0, 8.0)

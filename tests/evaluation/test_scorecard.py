@@ -9,17 +9,7 @@ import pytest
 
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.evaluation.scorecard import (
-    ORACLE,
-    Judged,
-    choice_rows,
-    heuristic_name,
-    is_heuristic,
-    pick_by_heuristic,
-    pick_by_times,
-    pick_oracle,
-    time_rows,
-)
+from surrogate.evaluation import scorecard
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.features.text import parse
 
@@ -52,8 +42,8 @@ def frame() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _judged(frame: pd.DataFrame) -> Judged:
-    return Judged.of(rows_of(normalise(frame, "test")))
+def _judged(frame: pd.DataFrame) -> scorecard.Judged:
+    return scorecard.Judged.of(rows_of(normalise(frame, "test")))
 
 
 def _ok(frame: pd.DataFrame) -> Rows:
@@ -69,9 +59,13 @@ def _row(rows: list[dict[str, Any]], **where: str) -> dict[str, Any]:
 def test_choices_by_hand(frame: pd.DataFrame) -> None:
     judged = _judged(frame)
     # The model picks Winograd everywhere: slowdowns 4, 4, 1; cuDNN's heuristic GEMM: 1, 2, 2.
-    model = pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))
-    picks = {"model": [model], HEURISTIC: [pick_by_heuristic(judged)], ORACLE: [pick_oracle(judged)]}
-    rows = choice_rows(judged, picks, {})
+    model = scorecard.pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))
+    picks = {
+        "model": [model],
+        HEURISTIC: [scorecard.pick_by_heuristic(judged)],
+        scorecard.ORACLE: [scorecard.pick_oracle(judged)],
+    }
+    rows = scorecard.choice_rows(judged, picks, {})
     row = _row(rows, model="model", stratum="all", gpu="all")
     assert (row["n"], row["shapes"], row["infeasible_picks"]) == (3, 2, 0)
     assert row["slowdown_macro"] == pytest.approx(2.0)  # shapes: 4 and 1, geometric mean
@@ -86,7 +80,7 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
     low, mid, high = row["paired_vs_heuristic"]
     assert mid == pytest.approx((1.5 * math.log(2) - math.log(2)) / 2) and low <= mid <= high
     assert row["paired_pooled_vs_heuristic"][1] == pytest.approx((2 + 1 - 1) * math.log(2) / 3)
-    oracle = _row(rows, model=ORACLE, stratum="all", gpu="all")
+    oracle = _row(rows, model=scorecard.ORACLE, stratum="all", gpu="all")
     assert (oracle["slowdown_macro"], oracle["slowdown_max"], oracle["top1"]) == (1, 1, 1)
     heuristic = _row(rows, model=HEURISTIC, stratum="all", gpu="all")
     assert heuristic["paired_vs_heuristic"] == [0, 0, 0]
@@ -94,7 +88,7 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
 
 def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
     judged = _judged(frame)
-    rows = choice_rows(judged, {HEURISTIC: [pick_by_heuristic(judged)]}, {})
+    rows = scorecard.choice_rows(judged, {HEURISTIC: [scorecard.pick_by_heuristic(judged)]}, {})
     assert {(row["gpu"], row["stratum"]) for row in rows} == {
         (gpu, stratum)
         for gpu, strata_here in {
@@ -110,10 +104,10 @@ def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
 
 def test_seeds_are_averaged_in_logs_problem_by_problem(frame: pd.DataFrame) -> None:
     judged = _judged(frame)
-    one = pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))  # GEMM: 1, 2, 2
-    two = pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))  # Winograd: 4, 4, 1
+    one = scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))  # GEMM: 1, 2, 2
+    two = scorecard.pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))  # Winograd: 4, 4, 1
     row = _row(
-        choice_rows(judged, {"m": [one, two], HEURISTIC: [pick_by_heuristic(judged)]}, {}),
+        scorecard.choice_rows(judged, {"m": [one, two], HEURISTIC: [scorecard.pick_by_heuristic(judged)]}, {}),
         model="m",
         gpu="all",
         stratum="all",
@@ -124,7 +118,7 @@ def test_seeds_are_averaged_in_logs_problem_by_problem(frame: pd.DataFrame) -> N
 
 def test_a_heuristic_that_names_an_absent_algorithm_is_infeasible(frame: pd.DataFrame) -> None:
     named = frame.assign(heuristic_algorithm=["DIRECT"] * 3 + ["GEMM"] * 3 + ["FFT"] * 3)
-    choice = pick_by_heuristic(_judged(named))
+    choice = scorecard.pick_by_heuristic(_judged(named))
     assert choice.made.all()
     assert choice.row.tolist() == [-1, 3, 7]
     # Absent, and present but not supported: both are charged the slowest.
@@ -135,15 +129,15 @@ def test_a_heuristic_that_names_an_absent_algorithm_is_infeasible(frame: pd.Data
 def test_problems_without_a_heuristic_are_not_counted_for_it(frame: pd.DataFrame) -> None:
     some = frame.assign(heuristic_algorithm=np.array(["GEMM"] * 6 + [None] * 3, dtype=object))
     judged = _judged(some)
-    oracle, heuristic = pick_oracle(judged), pick_by_heuristic(judged)
+    oracle, heuristic = scorecard.pick_oracle(judged), scorecard.pick_by_heuristic(judged)
     assert heuristic.made.tolist() == [True, True, False]
-    rows = choice_rows(judged, {HEURISTIC: [heuristic], ORACLE: [oracle]}, {})
+    rows = scorecard.choice_rows(judged, {HEURISTIC: [heuristic], scorecard.ORACLE: [oracle]}, {})
     assert _row(rows, model=HEURISTIC, stratum="all", gpu="all")["n"] == 2
     # The pair is taken on the two problems where both chose; on the other GPU there is none.
-    assert _row(rows, model=ORACLE, stratum="all", gpu="all")["paired_vs_heuristic"][1] == pytest.approx(
+    assert _row(rows, model=scorecard.ORACLE, stratum="all", gpu="all")["paired_vs_heuristic"][1] == pytest.approx(
         -math.log(2) / 2
     )
-    assert _row(rows, model=ORACLE, stratum="all", gpu="TITAN V")["paired_vs_heuristic"] is None
+    assert _row(rows, model=scorecard.ORACLE, stratum="all", gpu="TITAN V")["paired_vs_heuristic"] is None
     absent = _row(rows, model=HEURISTIC, stratum="all", gpu="TITAN V")
     assert absent["n"] == 0 and absent["reason"]
 
@@ -152,7 +146,7 @@ def test_time_rows_by_hand(frame: pd.DataFrame) -> None:
     ok = _ok(frame)
     ratio = ok.time_us / pd.Series(ok.time_us).groupby(ok.problem).transform("min").to_numpy()
     predicted = ok.time_us * np.where(ratio == 1, 1.1, 1.3)
-    rows = time_rows(ok, ratio, {"m": [predicted], "ranks": []}, {"ranks": "it ranks"})
+    rows = scorecard.time_rows(ok, ratio, {"m": [predicted], "ranks": []}, {"ranks": "it ranks"})
     whole = _row(rows, model="m", population="all", stratum="all", gpu="all", algorithm="all")
     assert (whole["n"], whole["shapes"]) == (8, 2)
     assert whole["mape"] == pytest.approx((3 * 0.1 + 5 * 0.3) / 8)
@@ -169,7 +163,7 @@ def test_time_rows_by_hand(frame: pd.DataFrame) -> None:
 
 def test_errors_of_several_seeds_are_averaged(frame: pd.DataFrame) -> None:
     ok = _ok(frame)
-    rows = time_rows(ok, np.ones(len(ok)), {"m": [1.1 * ok.time_us, 1.3 * ok.time_us]}, {})
+    rows = scorecard.time_rows(ok, np.ones(len(ok)), {"m": [1.1 * ok.time_us, 1.3 * ok.time_us]}, {})
     row = _row(rows, model="m", population="all", stratum="all", gpu="all", algorithm="all")
     assert row["median_ape"] == pytest.approx(0.2) and row["n"] == 8
 
@@ -177,8 +171,8 @@ def test_errors_of_several_seeds_are_averaged(frame: pd.DataFrame) -> None:
 def test_within_ten_percent_counts_picks_up_to_that_factor(frame: pd.DataFrame) -> None:
     # Picks at 1.05, 1.2 and 1.0 times the best: two of three are within 10 %, one is the best.
     judged = _judged(frame.assign(status="ok", time_us=NEAR_US))
-    gemm = pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
-    rows = choice_rows(judged, {"m": [gemm], HEURISTIC: [pick_by_heuristic(judged)]}, {})
+    gemm = scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
+    rows = scorecard.choice_rows(judged, {"m": [gemm], HEURISTIC: [scorecard.pick_by_heuristic(judged)]}, {})
     row = _row(rows, model="m", stratum="all", gpu="all")
     assert row["within_10pct"] == pytest.approx(2 / 3) and row["top1"] == pytest.approx(1 / 3)
     assert row["slowdown_p95"] == pytest.approx(1.05 + 0.9 * 0.15) and row["slowdown_max"] == pytest.approx(1.2)
@@ -187,7 +181,7 @@ def test_within_ten_percent_counts_picks_up_to_that_factor(frame: pd.DataFrame) 
 def test_rows_without_a_prediction_count_neither_as_rows_nor_as_shapes(frame: pd.DataFrame) -> None:
     ok = _ok(frame)
     some = np.where(ok.frame["groups"] == 1, ok.time_us, NAN)
-    rows = time_rows(ok, np.ones(len(ok)), {"some": [some], "none": [ok.time_us * NAN]}, {})
+    rows = scorecard.time_rows(ok, np.ones(len(ok)), {"some": [some], "none": [ok.time_us * NAN]}, {})
     part = _row(rows, model="some", population="all", stratum="all", gpu="all", algorithm="all")
     assert (part["n"], part["shapes"]) == (6, 1)
     missing = _row(rows, model="none")
@@ -195,19 +189,21 @@ def test_rows_without_a_prediction_count_neither_as_rows_nor_as_shapes(frame: pd
 
 
 def test_the_librarys_own_picker_has_its_librarys_name(frame: pd.DataFrame) -> None:
-    assert _judged(frame).heuristic == heuristic_name(["cudnn", "cudnn"]) == HEURISTIC
-    assert is_heuristic(heuristic_name(["vllm", "sglang"])) and not is_heuristic(ORACLE)
+    assert _judged(frame).heuristic == scorecard.heuristic_name(["cudnn", "cudnn"]) == HEURISTIC
+    assert scorecard.is_heuristic(scorecard.heuristic_name(["vllm", "sglang"])) and not scorecard.is_heuristic(
+        scorecard.ORACLE
+    )
     tuna = frame.assign(library="miopen", solver=frame["algorithm"] + "-a", heuristic_solver="FFT-a")
     judged = _judged(tuna)
     assert judged.heuristic == "tunanet"
-    assert pick_by_heuristic(judged).row.tolist() == [1, 4, 7]  # among solvers, the solver that it names
+    assert scorecard.pick_by_heuristic(judged).row.tolist() == [1, 4, 7]  # among solvers, the solver that it names
 
 
 def test_noise_makes_near_picks_as_good_as_the_best(frame: pd.DataFrame) -> None:
     near = frame.assign(status="ok", time_us=NEAR_US)
     for noise, slowdowns in ((0.0, [1.05, 1.2, 1.0]), (0.06, [1.0, 1.2, 1.0])):
-        judged = Judged.of(rows_of(normalise(near, "test")), noise)
-        gemm = pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
+        judged = scorecard.Judged.of(rows_of(normalise(near, "test")), noise)
+        gemm = scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
         assert gemm.slowdown == pytest.approx(slowdowns)
 
 
@@ -221,8 +217,8 @@ def test_another_familys_rows_are_grouped_by_its_own_strata() -> None:
         ]
     )  # fmt: skip
     judged = _judged(frame)
-    slow = pick_by_times(judged, np.tile([2.0, 1.0], 4), np.ones(8, bool))
-    rows = choice_rows(judged, {"m": [slow], judged.heuristic: [pick_by_heuristic(judged)]}, {})
+    slow = scorecard.pick_by_times(judged, np.tile([2.0, 1.0], 4), np.ones(8, bool))
+    rows = scorecard.choice_rows(judged, {"m": [slow], judged.heuristic: [scorecard.pick_by_heuristic(judged)]}, {})
     mine = [row for row in rows if row["model"] == "m"]
     assert {row["stratum"]: row["n"] for row in mine} == {"all": 4, "softmax": 2, "layer_norm": 2}
     assert all(row["family"] == "rowwise" and row["slowdown_macro"] == pytest.approx(2) for row in mine)

@@ -116,7 +116,6 @@ def test_launches_are_consistent_with_their_names() -> None:
         ("v100", "IMPLICIT_PRECOMP_GEMM", (128, 64), 4),
         ("v100", "WINOGRAD", (128, 128), 2),
         ("a100-sxm4-40gb", "IMPLICIT_PRECOMP_GEMM", (128, 128), 2),
-        ("a100-sxm4-40gb", "IMPLICIT_PRECOMP_GEMM", (128, 128), 2),
         # No launch is known: the table, by the nearest tile; none there: a stated constant.
         ("v100", "GEMM", (64, 128), 2),
         ("h200", "FFT", (0, 0), 2),

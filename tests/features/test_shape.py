@@ -9,27 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from surrogate.features import shape
 from surrogate.features.conv import Conv
 from surrogate.features.problem import ConvColumns
-from surrogate.features.shape import (
-    filter_bytes,
-    fits,
-    flops,
-    gemm_k,
-    gemm_m,
-    gemm_n,
-    input_bytes,
-    is_depthwise,
-    out_h,
-    out_w,
-    output_bytes,
-    output_size,
-    tensor_bytes,
-)
 
 CONVS = st.from_type(Conv)
 FUNCTIONS = (
-    out_h, out_w, flops, input_bytes, filter_bytes, output_bytes, tensor_bytes, gemm_m, gemm_n, gemm_k, is_depthwise,
+    shape.out_h, shape.out_w, shape.flops, shape.input_bytes, shape.filter_bytes, shape.output_bytes,
+    shape.tensor_bytes, shape.gemm_m, shape.gemm_n, shape.gemm_k, shape.is_depthwise,
 )  # fmt: skip
 
 
@@ -44,9 +31,9 @@ def test_output_size_is_the_number_of_filter_positions(
     size: int, taps: int, pad: int, stride: int, dilation: int
 ) -> None:
     positions = _positions(size, taps, pad, stride, dilation)
-    assert fits(size, taps, pad, dilation) == (positions > 0)
+    assert shape.fits(size, taps, pad, dilation) == (positions > 0)
     if positions:
-        assert output_size(size, taps, pad, stride, dilation) == positions
+        assert shape.output_size(size, taps, pad, stride, dilation) == positions
 
 
 TINY: dict[str, Any] = {"n": 2, "c": 4, "h": 5, "w": 6, "k": 6, "r": 3, "s": 2}
@@ -66,7 +53,7 @@ def _multiply_adds(conv: Conv) -> int:
 def test_flops_are_two_per_counted_multiply_add(change: dict[str, int]) -> None:
     sizes: dict[str, Any] = {**TINY, **change}
     conv = Conv(**sizes)
-    assert flops(conv) == 2 * _multiply_adds(conv)
+    assert shape.flops(conv) == 2 * _multiply_adds(conv)
     for direction in ("bwd_data", "bwd_filter"):
         assert Conv(**sizes, direction=direction).flops == conv.flops
 
@@ -77,15 +64,15 @@ def test_gemm_sizes_by_hand() -> None:
     answers = {"fwd": (128, 2, 27), "bwd_data": (128, 3, 18), "bwd_filter": (27, 2, 128)}
     for direction, expected in answers.items():
         conv = Conv(**sizes, direction=direction)
-        assert (gemm_m(conv), gemm_n(conv), gemm_k(conv)) == expected
+        assert (shape.gemm_m(conv), shape.gemm_n(conv), shape.gemm_k(conv)) == expected
 
 
 @given(CONVS)
 def test_bytes_are_elements_times_width(conv: Conv) -> None:
-    assert input_bytes(conv) == conv.itemsize * np.prod([conv.n, conv.c, conv.h, conv.w])
-    assert filter_bytes(conv) == conv.itemsize * np.prod([conv.k, conv.c // conv.groups, conv.r, conv.s])
-    assert output_bytes(conv) == conv.itemsize * np.prod([conv.n, conv.k, conv.out_h, conv.out_w])
-    assert tensor_bytes(conv) == input_bytes(conv) + filter_bytes(conv) + output_bytes(conv)
+    assert shape.input_bytes(conv) == conv.itemsize * np.prod([conv.n, conv.c, conv.h, conv.w])
+    assert shape.filter_bytes(conv) == conv.itemsize * np.prod([conv.k, conv.c // conv.groups, conv.r, conv.s])
+    assert shape.output_bytes(conv) == conv.itemsize * np.prod([conv.n, conv.k, conv.out_h, conv.out_w])
+    assert shape.tensor_bytes(conv) == shape.input_bytes(conv) + shape.filter_bytes(conv) + shape.output_bytes(conv)
 
 
 @settings(max_examples=30)
@@ -97,12 +84,12 @@ def test_arrays_equal_scalars_exactly(columns_of: Callable[[Sequence[Conv]], Con
 
 
 def test_depthwise_is_one_channel_per_group() -> None:
-    assert is_depthwise(Conv(n=1, c=8, h=4, k=16, r=3, groups=8))
-    assert not is_depthwise(Conv(n=1, c=8, h=4, k=8, r=3, groups=4))
-    assert not is_depthwise(Conv(n=1, c=1, h=4, k=8, r=3))
+    assert shape.is_depthwise(Conv(n=1, c=8, h=4, k=16, r=3, groups=8))
+    assert not shape.is_depthwise(Conv(n=1, c=8, h=4, k=8, r=3, groups=4))
+    assert not shape.is_depthwise(Conv(n=1, c=1, h=4, k=8, r=3))
 
 
 def test_a_filter_that_does_not_fit_has_one_output() -> None:
     # As columns only: a `Conv` refuses it, MIOpen's tables hold it (5×5 filter on 3×3 input).
     p = ConvColumns.of([np.array([v]) for v in (1, 1, 3, 3, 1, 5, 5, 0, 0, 1, 1, 1, 1, 1)])
-    assert out_h(p).tolist() == [1] and out_w(p).tolist() == [1]
+    assert shape.out_h(p).tolist() == [1] and shape.out_w(p).tolist() == [1]

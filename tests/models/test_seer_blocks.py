@@ -5,14 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surrogate.models.seer import physics
 from surrogate.models.seer.kernels import GEMM_P_TILES, gemm_p_tile, variant_name
-from surrogate.models.seer.physics import (
-    kernel_class,
-    launched_blocks,
-    roofline_class,
-    tile_sizes,
-    winograd_nonfused_blocks,
-)
 
 SIZES: dict[str, Any] = {"batch": 128, "width": 56, "outputs": 130, "out_width": 54, "filter_width": 3}
 
@@ -32,18 +26,18 @@ SIZES: dict[str, Any] = {"batch": 128, "width": 56, "outputs": 130, "out_width":
     ],
 )
 def test_launched_blocks(algorithm: str, tile: str, blocks: int) -> None:
-    assert launched_blocks(algorithm, tile, **SIZES) == blocks
+    assert physics.launched_blocks(algorithm, tile, **SIZES) == blocks
 
 
 def test_five_by_five_filters() -> None:
     """⌈128·6²/128⌉ = 36 rows of blocks, 169 GEMMs."""
-    assert winograd_nonfused_blocks(128, 54, 130, 5, 128) == 36 * 2 * 169
+    assert physics.winograd_nonfused_blocks(128, 54, 130, 5, 128) == 36 * 2 * 169
 
 
 @pytest.mark.parametrize("tile", ["", "some_kernel", "128", "1x2x3x4"])
 def test_a_name_that_is_no_tile_has_no_rule(tile: str) -> None:
-    assert tile_sizes(tile) == ()
-    assert np.isnan(launched_blocks("GEMM", tile, **SIZES))
+    assert physics.tile_sizes(tile) == ()
+    assert np.isnan(physics.launched_blocks("GEMM", tile, **SIZES))
 
 
 def test_gemm_p_tile_by_outputs() -> None:
@@ -71,10 +65,10 @@ def test_variant_names(algorithm: str, kernel: str, tile: object, expected: str)
 
 def test_kernel_class_at_its_edges() -> None:
     fp32, dram = np.array([80, 79.9, 79.9, 100]), np.array([100, 80, 79.9, 0])
-    np.testing.assert_array_equal(kernel_class(fp32, dram), [0, 1, 2, 0])
-    assert [kernel_class(a, b) for a, b in zip(fp32, dram, strict=True)] == [0, 1, 2, 0]
+    np.testing.assert_array_equal(physics.kernel_class(fp32, dram), [0, 1, 2, 0])
+    assert [physics.kernel_class(a, b) for a, b in zip(fp32, dram, strict=True)] == [0, 1, 2, 0]
 
 
 def test_roofline_class() -> None:
-    found = roofline_class(np.array([2.0, 2, 1, 9]), np.array([1.0, 2, 2, 1]), np.array([1.0, 5, 5, 0.9]))
+    found = physics.roofline_class(np.array([2.0, 2, 1, 9]), np.array([1.0, 2, 2, 1]), np.array([1.0, 5, 5, 0.9]))
     np.testing.assert_array_equal(found, [0, 0, 1, 2])

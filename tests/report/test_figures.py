@@ -12,21 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
-from surrogate.report.figures import (
-    MAX_PANELS,
-    MAX_POINTS,
-    OTHERS,
-    bucket_errors,
-    bucket_figure,
-    exceedance,
-    gpu_figure,
-    panels,
-    predicted_figure,
-    read_choices,
-    read_predictions,
-    slowdown_figure,
-    thinned,
-)
+from surrogate.report import figures
 from surrogate.report.results import shown_models
 from surrogate.report.style import looks, time_tick
 
@@ -45,47 +31,47 @@ def _words(svg: str) -> str:
 
 @given(st.lists(st.floats(1, 100), min_size=1), st.lists(st.floats(0, 100), min_size=2))
 def test_exceedance_falls_and_counts(slowdown: list[float], over: list[float]) -> None:
-    share = np.nan_to_num(exceedance(np.array(slowdown), np.sort(over)))
+    share = np.nan_to_num(figures.exceedance(np.array(slowdown), np.sort(over)))
     assert (np.diff(share) <= 0).all()
     assert share[0] == pytest.approx(np.mean(np.array(slowdown) > 1 + min(over)))
 
 
 def test_exceedance_known_answer() -> None:
-    known = exceedance(np.array([1.0, 1.05, 1.2, np.inf]), np.array([0.001, 0.1, 5.0]))
+    known = figures.exceedance(np.array([1.0, 1.05, 1.2, np.inf]), np.array([0.001, 0.1, 5.0]))
     assert known.tolist() == [0.75, 0.5, 0.25]
-    assert np.isnan(exceedance(np.array([1.0]), np.array([0.1]))).all()
+    assert np.isnan(figures.exceedance(np.array([1.0]), np.array([0.1]))).all()
 
 
 def test_bucket_errors_known_answer() -> None:
     times = {"time_us": [20.0] * 5 + [200.0] * 4, "predicted_us": [22.0] * 5 + [400.0] * 4}
-    errors = bucket_errors(pd.DataFrame({"model": "m", **times}))
+    errors = figures.bucket_errors(pd.DataFrame({"model": "m", **times}))
     assert errors.loc[("m", 1), "median"] == pytest.approx(10.0)
     assert errors["median"].isna().tolist() == [False, True]  # four rows are too few
 
 
 def test_decades_of_too_few_rows_are_not_on_the_axis() -> None:
     times = {"time_us": [20.0] * 9 + [2e6] * 4, "predicted_us": [22.0] * 9 + [2e6] * 4}
-    words = _words(bucket_figure(pd.DataFrame({"model": "m", **times}), ["m"]) or "")
+    words = _words(figures.bucket_figure(pd.DataFrame({"model": "m", **times}), ["m"]) or "")
     assert "100 µs" in words and "1 s" not in words and "10 s" not in words
 
 
 def test_thinning_keeps_the_ends_and_the_limit() -> None:
     rows = _times(5000)
-    few = thinned(rows)
-    assert len(few) == MAX_POINTS and len(thinned(rows.head(7))) == 7
+    few = figures.thinned(rows)
+    assert len(few) == figures.MAX_POINTS and len(figures.thinned(rows.head(7))) == 7
     assert few["time_us"].min() == rows["time_us"].min() and few["time_us"].max() == rows["time_us"].max()
-    assert few.equals(thinned(rows.sample(frac=1, random_state=1)))
+    assert few.equals(figures.thinned(rows.sample(frac=1, random_state=1)))
 
 
 def test_many_families_share_a_panel() -> None:
-    names = panels(pd.Series([f"f{i:02d}" for i in range(30)] + ["f29"]))
-    assert len(names) == MAX_PANELS and names[0] == "f29" and names[-1] == OTHERS
-    assert panels(pd.Series(["a", "b", "b"])) == ["b", "a"]
+    names = figures.panels(pd.Series([f"f{i:02d}" for i in range(30)] + ["f29"]))
+    assert len(names) == figures.MAX_PANELS and names[0] == "f29" and names[-1] == figures.OTHERS
+    assert figures.panels(pd.Series(["a", "b", "b"])) == ["b", "a"]
 
 
 def test_predicted_figure_names_its_families_and_counts_all_rows() -> None:
     frame = _times(1000)
-    words = _words(predicted_figure(frame) or "")
+    words = _words(figures.predicted_figure(frame) or "")
     for family, rows in frame.groupby("algorithm"):
         assert str(family) in words and f"{len(rows)} rows" in words
 
@@ -96,9 +82,9 @@ def test_few_rows_and_extreme_values_can_be_drawn() -> None:
         frame = _times(rows)
         frame.loc[0, "predicted_us"] = 1e30
         frame.loc[rows - 1, "predicted_us"] = 1e-30
-        assert predicted_figure(frame) and bucket_figure(frame, ["booster"])
+        assert figures.predicted_figure(frame) and figures.bucket_figure(frame, ["booster"])
     slowdowns = pd.DataFrame({"model": ["a", "a", "a", "b"], "slowdown": [1.0, np.inf, 1e9, 1.0]})
-    assert slowdown_figure(slowdowns, ["a", "b"]) and slowdown_figure(slowdowns, ["b"])
+    assert figures.slowdown_figure(slowdowns, ["a", "b"]) and figures.slowdown_figure(slowdowns, ["b"])
 
 
 @pytest.mark.slow
@@ -106,14 +92,14 @@ def test_odd_and_long_names_are_drawn_as_they_are() -> None:
     """A long name has the legend's whole line, a very long one is cut."""
     names = ["_hidden", "$x_1$", "<b>&\"'", "模型", "", "boosted trees on terms and sizes of the problem"]
     frame = pd.concat([_times(5, name).assign(algorithm=name, slowdown=1.5) for name in [*names, "x" * 200]])
-    words = _words(slowdown_figure(frame, [*names, "x" * 200]) or "")
+    words = _words(figures.slowdown_figure(frame, [*names, "x" * 200]) or "")
     assert all(name in words for name in [*names, "x" * 50])
     for name in names[1:4]:
-        assert name[:25] in _words(predicted_figure(frame[frame["model"] == name]) or "")
+        assert name[:25] in _words(figures.predicted_figure(frame[frame["model"] == name]) or "")
 
 
 def test_gpu_figure_draws_every_gpu_and_model_but_the_oracle(results: dict[str, Any]) -> None:
-    words = _words(gpu_figure(results, shown_models(results)) or "")
+    words = _words(figures.gpu_figure(results, shown_models(results)) or "")
     assert all(part in words for gpu in results["dataset"]["gpus"] for part in gpu.split(" "))
     assert "booster" in words and "cudnn-heuristic" in words and "oracle" not in words
 
@@ -121,7 +107,7 @@ def test_gpu_figure_draws_every_gpu_and_model_but_the_oracle(results: dict[str, 
 def test_gpu_figure_without_intervals(results: dict[str, Any]) -> None:
     for row in results["choice_rows"]:
         row["ci_low"] = row["ci_high"] = None
-    assert gpu_figure(results, ["booster"])
+    assert figures.gpu_figure(results, ["booster"])
 
 
 def test_thirteen_series_and_two_references_all_look_different() -> None:
@@ -151,15 +137,15 @@ def test_only_usable_rows_of_the_first_seed_count(tmp_path: Path) -> None:
             {"supported": False}, {"predicted_us": np.inf}, {"predicted_us": -1.0},
             {"model": "other"}]  # fmt: skip
     pd.concat([_predictions(**row) for row in rows]).to_parquet(tmp_path / "predictions.parquet")
-    frame = read_predictions(tmp_path, ["m"])
+    frame = figures.read_predictions(tmp_path, ["m"])
     assert frame.values.tolist() == [["m", "GEMM", 10.0, 11.0]]
 
 
 def test_rows_of_one_family_and_unnamed_algorithms(tmp_path: Path) -> None:
     rows = [_predictions(family="conv"), _predictions(family="gemm", algorithm=None)]
     pd.concat(rows).to_parquet(tmp_path / "predictions.parquet")
-    assert len(read_predictions(tmp_path, ["m"])) == 2
-    assert read_predictions(tmp_path, ["m"], "gemm")["algorithm"].tolist() == ["unnamed"]
+    assert len(figures.read_predictions(tmp_path, ["m"])) == 2
+    assert figures.read_predictions(tmp_path, ["m"], "gemm")["algorithm"].tolist() == ["unnamed"]
 
 
 def test_strata_of_choices(tmp_path: Path) -> None:
@@ -169,19 +155,19 @@ def test_strata_of_choices(tmp_path: Path) -> None:
     ).to_parquet(tmp_path / "choices.parquet")  # fmt: skip
     for stratum, expected in {"ungrouped": [1.5, np.inf], "all": [9.0, 1.5, np.inf]}.items():
         results = {"choice_rows": [{"model": "m", "n": 1, "stratum": stratum}]}
-        assert read_choices(tmp_path, results, ["m"])["slowdown"].tolist() == expected
+        assert figures.read_choices(tmp_path, results, ["m"])["slowdown"].tolist() == expected
 
 
 def test_damaged_files_and_missing_columns_are_named(tmp_path: Path) -> None:
     path = tmp_path / "predictions.parquet"
     path.write_bytes(b"PAR1 nothing")
     with pytest.raises(InputError, match="no readable parquet"):
-        read_predictions(tmp_path, ["m"])
+        figures.read_predictions(tmp_path, ["m"])
     _predictions().drop(columns=["algorithm", "time_us"]).to_parquet(path)
     with pytest.raises(InputError, match="lacks algorithm, time_us"):
-        read_predictions(tmp_path, ["m"])
+        figures.read_predictions(tmp_path, ["m"])
     whole = tmp_path / "choices.parquet"
     _predictions().to_parquet(whole)
     whole.write_bytes(whole.read_bytes()[:-40])
     with pytest.raises(InputError, match="no readable parquet"):
-        read_choices(tmp_path, {"choice_rows": []}, ["m"])
+        figures.read_choices(tmp_path, {"choice_rows": []}, ["m"])

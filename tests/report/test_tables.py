@@ -87,6 +87,13 @@ def test_columns_that_do_not_fit_go_on_below_behind_the_first() -> None:
     assert sum(part.split("\n")[0].count("figure_") for part in parts) == 10
 
 
+def test_the_last_columns_are_left_out_and_a_note_names_them() -> None:
+    table = Table([{"name": "a" * 30, "kept": 1.5, "first": "b" * 20, "second": 10**20}], widest=70)
+    assert table.text(100).count("\n") == 1
+    assert table.text().splitlines()[-1] == "left out for want of room: second; --csv and --json have every column"
+    assert table.text(40).splitlines()[0].split() == ["name", "kept"] and "first,\n  second;" in table.text(40)
+
+
 @given(
     st.lists(st.fixed_dictionaries({"key": WORDS, "text": WORDS, "n": st.integers(0, 10**9)}), min_size=1),
     st.integers(50, 120),

@@ -1,6 +1,7 @@
 """``seer trace`` through its entry point, and the HTML page."""
 
 import csv
+import html
 import io
 import json
 
@@ -79,6 +80,9 @@ def test_pages_of_real_traces(real):
     for name in ("vgg13_b128_training_h100.json.gz", "nsys_power_iteration.sqlite", "edge_no_gpu_events.json.gz"):
         page = trace_page(profile(real(name)))
         assert page.startswith("<!doctype html>") and page.count("<table>") == page.count("</table>")
+        assert page.count("<svg") == page.count("</svg>") and page.count("<details>") == page.count("</details>")
+        assert ("Bound by" in page) == ("What bounds the step" in page) == ("gpu_events" not in name)
+        assert 0 < page.index('id="figure-layers-over-time"') < page.index("<table>")
 
 
 def test_reading_with_a_limit(seer, file, tmp_path):
@@ -117,3 +121,17 @@ def test_levels_recorded_apart(seer, make_trace, tmp_path):
     assert code == 0 and "overhead_pct" in out
     code, _, err = seer("spans", *reversed(files))
     assert code == 2 and "outermost level in" in err
+
+
+def test_people_read_short_names_in_lines_that_fit_and_files_hold_the_full_ones(seer, make_trace, tmp_path):
+    name, path, page = (
+        "void at::native::relu_kernel<float>(at::Tensor<float>, int)",
+        tmp_path / "t.json",
+        tmp_path / "p",
+    )
+    path.write_text(json.dumps(make_trace()).replace("relu_kernel", name))
+    for words in (f"kernels {path} --html {page}", f"spans {path} --level kernel", f"diff {path} {path} --by kernel"):
+        out, *files = (seer(*words.split(), *form)[1] for form in ((), ("--json",), ("--csv",)))
+        assert "relu_kernel" in out and "at::native" not in out and max(map(len, out.splitlines())) <= 160
+        assert all(name in text for text in files)
+    assert f'title="{html.escape(name)}"' in page.read_text(encoding="utf-8")

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.trace.kernels import GROUPINGS, kernel_table, launch_use, uses_tensor_cores, verdict
+from surrogate.features.kernels import uses_tensor_cores
+from surrogate.trace.kernels import GROUPINGS, kernel_table, launch_use, verdict
 from surrogate.trace.layers import BACKWARD, FORWARD, OTHER, find_layers
 from surrogate.trace.profiling import idle_before_us, profile, union_us
-from surrogate.trace.tables import batch_sweep, copy_table, layer_table, summary, type_table
+from surrogate.trace.tables import STEP_PARTS, batch_sweep, copy_table, layer_table, step_table, summary, type_table
 
 CONV_FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3
 CONV_BYTES = 4 * (8 * 3 * 32 * 32 + 16 * 3 * 3 * 3 + 8 * 16 * 30 * 30)
@@ -93,7 +94,7 @@ def test_the_kernel_table_by_hand(made):
     assert row["time_pct"] == pytest.approx(100 * 100 / 360)
     assert row["gflop"] == pytest.approx(2 * CONV_FLOPS / 1e9)
     assert row["dram_mb"] == pytest.approx(2 * CONV_BYTES / 1e6)
-    assert row["tflops"] == pytest.approx(CONV_FLOPS / 100 / 1e6) and row["bound"] == "latency-bound"
+    assert row["tflops"] == pytest.approx(CONV_FLOPS / 100 / 1e6) and row["bound"] == "latency-bound (bytes)"
     # 256 threads of 32 registers and 4 KiB shared memory on a V100: 8 blocks of 8 warps fill its 64 warps.
     assert row["occupancy_pct"] == 100.0 and row["waves"] == pytest.approx(160 / (8 * 80))
     assert row["limited_by"] == "grid (160 blocks)"
@@ -127,6 +128,38 @@ def test_the_summary_by_hand(made):
     assert facts["busy_ms"] == pytest.approx(0.8) and facts["rank"] == 3
     assert facts["busy_ms"] + facts["idle_ms"] == pytest.approx((1680 - 50) / 1e3)
     assert facts["gpu"] == "v100-sxm2-16gb" and facts["unattributed_pct"] == 0.0
+
+
+def _parts(trace):
+    (row,) = step_table(profile(trace)).rows
+    return [round(row[name], 3) for name in STEP_PARTS]
+
+
+def test_the_parts_of_a_step_by_hand(make_trace, read):
+    trace = make_trace(steps=1, start=0)
+    # Kernels 50-150, 160-180, 230-260, 300-500, 510-520, a copy 640-680; launches at 30, 125, 210, 280, 420, 610-690.
+    assert _parts(read(trace)) == [360, 0, 40, 470, 0, 40, 80, 0]
+    copy = next(event for event in trace["traceEvents"] if event.get("cat") == "gpu_memcpy")
+    kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+    # The host synchronises for 50 µs behind the copy, and a collective of another stream fills the first gap.
+    wait = next(event for event in trace["traceEvents"] if event.get("cat") == "cuda_runtime")
+    wait = wait | {"name": "cudaDeviceSynchronize", "ts": 700, "dur": 50, "args": {}}
+    on_stream_8 = {"tid": 8, "args": kernels[0]["args"] | {"stream": 8}}
+    reduce = kernels[0] | {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ts": 140, "dur": 30} | on_stream_8
+    more = read({**trace, "traceEvents": [*trace["traceEvents"], wait, reduce]})
+    assert _parts(more) == [360, 10, 40, 420, 50, 40, 70, 0]
+    said = "the host: idle until the host launches 42 %, kernels compute 36 %, idle though work is launched 7 %"
+    assert summary(profile(more))["bound"] == f"{said} of the step"
+    del copy["args"]["correlation"]  # nothing is known of the gap before a copy without a launch
+    assert _parts(read(trace)) == [360, 0, 40, 390, 0, 0, 80, 120]
+
+
+def test_the_parts_of_real_steps_add_up(of_resnet, real):
+    for one in (of_resnet, profile(real("nsys_power_iteration.sqlite")), profile(real("edge_no_gpu_events.json.gz"))):
+        for row in step_table(one):
+            assert min(row[name] for name in STEP_PARTS) > -1e-6
+            assert sum(row[name] for name in STEP_PARTS) == pytest.approx(row["time_us"])
+    assert summary(of_resnet)["bound"].startswith("the device: kernels compute 55 %")
 
 
 def test_a_batch_sweep_finds_the_smallest_good_batch(make_trace, read):
@@ -208,6 +241,9 @@ def test_modules_are_layers_where_frames_were_recorded(real):
     assert sum(row["total_us"] for row in layer_table(one)) == pytest.approx(one.total_us)
     assert types["Conv2d"]["backward_us"] > types["Conv2d"]["forward_us"] > 0
     assert summary(one)["unattributed_pct"] == 0.0 and one.gpu is not None and one.gpu.name.startswith("h100")
+    units = {row["unit"]: row for row in reversed(kernel_table(one).rows) if row["compute_pct"]}
+    peaks = {unit: round(100 * row["tflops"] / row["compute_pct"], 1) for unit, row in units.items()}
+    assert peaks == {"fp32": 66.9, "tf32": 494.7}  # the data sheet's TF32 without sparsity
 
 
 def test_nvtx_ranges_are_layers_where_no_operator_is(real):
@@ -233,7 +269,7 @@ def test_an_unknown_gpu_has_no_bounds_but_takes_a_name(make_trace, read):
     assert nameless.gpu is None and kernel_table(nameless).rows[0]["bound"] is None
     assert "not in the registry" in kernel_table(nameless).notes[-1]
     named = profile(read(trace), gpu="t4")
-    assert _by(kernel_table(named), "kernel")["relu_kernel"]["bound"] == "latency-bound"
+    assert _by(kernel_table(named), "kernel")["relu_kernel"]["bound"] == "latency-bound (blocks)"
     with pytest.raises(InputError):
         profile(read(trace), gpu="imaginary")
 
@@ -241,10 +277,26 @@ def test_an_unknown_gpu_has_no_bounds_but_takes_a_name(make_trace, read):
 def test_verdicts_at_sixty_per_cent():
     # GTX 1080 Ti's doubles: 354.368 GFLOP/s and 484 GB/s; 1 ms each.
     full = 354.368e9 * 1e-3
-    for share, bound in ((0.61, "compute-bound"), (0.59, "latency-bound")):
+    for share, bound in ((0.61, "compute-bound"), (0.59, "below both peaks")):
         assert verdict(share * full, 1e6, 1000.0, 0.354368, 484)["bound"] == bound
     assert verdict(1e6, 0.9 * 484e9 * 1e-3, 1000.0, 0.354368, 484)["bound"] == "memory-bound"
     assert verdict(1e6, 1e6, 0.0, 1, 1) == {}
+
+
+def test_why_a_launch_is_latency_bound():
+    # V100: 900 GB/s × 0.5 µs = 0.45 MB in flight, so 1.5 × 0.45 = 0.675 MB take 0.75 µs and reach 60 % at 1.25 µs.
+    def bound(flops, dram_bytes, time_us, **launch):
+        return verdict(flops, dram_bytes, time_us, 15.7, 900, **launch)["bound"]
+
+    assert bound(1e3, 0.674e6, 1.30) == bound(1e3, 0.674e6, 1.30, waves=0.1) == "latency-bound (bytes)"
+    assert bound(1e3, 0.676e6, 1.30) == "below both peaks"
+    assert bound(1e3, 0.676e6, 1.25) == "memory-bound"
+    # 10 launches of 0.5 MB, and one of 5 MB in half a wave and in ten.
+    assert bound(1e3, 5e6, 20.0, launches=10) == "latency-bound (bytes)"
+    assert bound(1e3, 5e6, 20.0, waves=0.5) == "latency-bound (blocks)"
+    assert bound(1e3, 5e6, 20.0, waves=10.0) == "below both peaks"
+    # 15.7 TFLOP/s × 0.75 µs = 11.8 MFLOP.
+    assert (bound(11e6, 1e3, 3.0), bound(12e6, 1e3, 3.0)) == ("latency-bound (FLOPs)", "below both peaks")
 
 
 def test_occupancy_and_its_limit():
@@ -260,6 +312,8 @@ def test_occupancy_and_its_limit():
 @pytest.mark.parametrize(
     "name",
     ["volta_fp16_s884cudnn_fp16_128x128_ldg8_relu", "cutlass_tensorop_s1688wgrad_optimized_tf32_256x64",
+     "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", "void pytorch_flash::flash_fwd_kernel<64>(Flash_fwd_params)",
+     "igemm_fwd_gtcx3_nhwc_bf16_bx0", "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x16x64_MI16x16x1_SN_LDSB1",
      "sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x32"],
 )  # fmt: skip
 def test_tensor_cores_by_name(name):
@@ -269,7 +323,8 @@ def test_tensor_cores_by_name(name):
 @pytest.mark.parametrize(
     "name",
     ["sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize256x64x8_ffma_aligna4",
-     "volta_scudnn_128x64_relu_interior_nn_v1", "volta_sgemm_128x64_nt"],
+     "volta_scudnn_128x64_relu_interior_nn_v1", "volta_sgemm_128x64_nt", "SubTensorOpWithCastTensor1d",
+     "void vllm::reshape_and_cache_flash_kernel<float>(float*)"],
 )  # fmt: skip
 def test_other_cores_by_name(name):
     assert not uses_tensor_cores(name)

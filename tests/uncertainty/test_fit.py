@@ -14,15 +14,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import GEMM
 from surrogate.models import model_class
-from surrogate.uncertainty.fit import (
-    LEAST_SHAPES,
-    LEAST_WIDTH,
-    conformal_quantile,
-    fit_unseen_gpu,
-    fit_widths,
-    held_out_by_shape,
-    held_out_half_widths,
-)
+from surrogate.uncertainty import fit
 from surrogate.uncertainty.intervals import ALL, StepFunction, UnseenGpu, Widths
 
 Table = Callable[..., pd.DataFrame]
@@ -61,7 +53,7 @@ def held_out(shapes: int, batches: int = 6, seed: int = 0) -> tuple[Rows, np.nda
 
 def fitted(rows: Rows, predicted: np.ndarray, measured: np.ndarray, distance: np.ndarray) -> Widths:
     """Widths whose own share nobody asks for, which would cost most of the time."""
-    return fit_widths(rows, predicted, measured, distance, judged=np.zeros(len(rows), dtype=bool))
+    return fit.fit_widths(rows, predicted, measured, distance, judged=np.zeros(len(rows), dtype=bool))
 
 
 def part(where: np.ndarray, held: tuple[Rows, np.ndarray, np.ndarray, np.ndarray]) -> tuple:
@@ -73,7 +65,7 @@ def part(where: np.ndarray, held: tuple[Rows, np.ndarray, np.ndarray, np.ndarray
 def test_with_a_shape_per_row_the_rank_is_split_conformals(scores: np.ndarray) -> None:
     """⌈(n + 1) · 0.9⌉, the greatest where there are too few."""
     rank = -(-9 * (len(scores) + 1) // 10)
-    assert conformal_quantile(scores, np.arange(len(scores))) == np.sort(scores)[min(rank, len(scores)) - 1]
+    assert fit.conformal_quantile(scores, np.arange(len(scores))) == np.sort(scores)[min(rank, len(scores)) - 1]
 
 
 @pytest.mark.parametrize("count", [12, 99, 250])
@@ -96,7 +88,7 @@ def test_mapie_has_the_same_quantile(count: int) -> None:
     oracle = regression.SplitConformalRegressor(Zero(), confidence_level=0.9, prefit=True)
     oracle.conformalize(np.zeros((count, 1)), error)
     _, interval = oracle.predict_interval(np.zeros((1, 1)))
-    assert conformal_quantile(np.abs(error), np.arange(count)) == pytest.approx(float(interval[0, 1, 0]))
+    assert fit.conformal_quantile(np.abs(error), np.arange(count)) == pytest.approx(float(interval[0, 1, 0]))
 
 
 @given(SCORES, st.integers(1, 20), st.randoms(use_true_random=False))
@@ -105,9 +97,9 @@ def test_the_order_of_rows_does_not_matter(scores: np.ndarray, shapes: int, rand
     shape = np.arange(len(scores)) % shapes
     order = list(range(len(scores)))
     random.shuffle(order)
-    whole = conformal_quantile(scores, shape)
-    assert whole == conformal_quantile(scores[order], shape[order])
-    assert whole >= conformal_quantile(scores, np.arange(len(scores)))
+    whole = fit.conformal_quantile(scores, shape)
+    assert whole == fit.conformal_quantile(scores[order], shape[order])
+    assert whole >= fit.conformal_quantile(scores, np.arange(len(scores)))
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +142,9 @@ def test_base_and_both_factors_multiply(widths: Widths) -> None:
 
 def test_what_has_too_few_shapes_falls_back() -> None:
     """To its candidate, then to all."""
-    held = held_out(LEAST_SHAPES + 5)
+    held = held_out(fit.LEAST_SHAPES + 5)
     frame = held[0].frame
-    few = (frame["c"] > LEAST_SHAPES - 1).to_numpy() & (frame["gpu"] == "TITAN Xp").to_numpy()
+    few = (frame["c"] > fit.LEAST_SHAPES - 1).to_numpy() & (frame["gpu"] == "TITAN Xp").to_numpy()
     found = fitted(*part(~few, held))
     assert f"t4|{FFT}" in found.by_key and f"titan-xp|{FFT}" not in found.by_key
     assert half_width(found, "titan-xp", FFT, 0.5) == pytest.approx(
@@ -186,10 +178,10 @@ def test_held_out_half_widths_come_from_other_shapes() -> None:
     """A shape's own errors, made enormous, leave its own intervals as they were and widen those of others."""
     rows, predicted, measured, distance = held_out(40, batches=2)
     predicted[3] = np.nan
-    before = held_out_half_widths(rows, predicted, measured, distance)
+    before = fit.held_out_half_widths(rows, predicted, measured, distance)
     assert np.flatnonzero(np.isnan(before)).tolist() == [3]
     wild = (rows.frame["c"] == 7).to_numpy()
-    after = held_out_half_widths(rows, predicted, np.where(wild, measured * 1e6, measured), distance)
+    after = fit.held_out_half_widths(rows, predicted, np.where(wild, measured * 1e6, measured), distance)
     np.testing.assert_array_equal(after[wild], before[wild])
     assert (after[~wild] > before[~wild]).mean() > 0.3
 
@@ -199,10 +191,10 @@ def test_errors_and_edges() -> None:
     held = held_out(4)
     rows, _, measured, distance = held
     with pytest.raises(InputError, match="intervals"):
-        fit_widths(rows, np.full(len(rows), np.nan), measured, distance)
+        fit.fit_widths(rows, np.full(len(rows), np.nan), measured, distance)
     alone = part((rows.frame["c"] == 1).to_numpy(), held)
     assert half_width(fitted(*alone), "t4", SMALL, 1.0) > 0
-    assert np.isnan(held_out_half_widths(*alone)).all()
+    assert np.isnan(fit.held_out_half_widths(*alone)).all()
     assert (fitted(rows, measured, measured, distance).of(rows, distance, measured) > 0).all()
 
 
@@ -210,8 +202,8 @@ def test_an_exact_model_has_the_least_widths_and_no_warning() -> None:
     """Errors of nothing and of a last digit: factors stay factors."""
     rows, _, measured_us, distance = held_out(12)
     predicted_us = measured_us * np.where(measured_us < np.median(measured_us), 1.0, 1.0 + 4e-16)
-    widths = fit_widths(rows, predicted_us, measured_us, distance)
-    assert set(widths.by_key.values()) == {LEAST_WIDTH}
+    widths = fit.fit_widths(rows, predicted_us, measured_us, distance)
+    assert set(widths.by_key.values()) == {fit.LEAST_WIDTH}
     assert all(0.5 < value < 2.0 for value in (*widths.distance.values, *widths.time_us.values))
 
 
@@ -235,13 +227,15 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     rows = roofline_times(frame, np.where(frame["gpu"] == "TITAN V", 3.0, 2.0))
     model = model_class("roofline")()
     judged = np.full(len(rows), True)
-    found = fit_unseen_gpu(rows, Widths({ALL: 0.1}), model, judged)
+    found = fit.fit_unseen_gpu(rows, Widths({ALL: 0.1}), model, judged)
     wanted = pytest.approx(np.log(3.0) / 0.1, rel=1e-3)
     assert (found.factor("fma"), found.factor("default")) == (wanted, wanted)  # of another math type the largest
     assert (found.gpus, found.factor_90) == (3, pytest.approx(3.0)) and 0 < found.own_share <= 2
-    assert fit_unseen_gpu(rows, Widths({ALL: 100.0}), model, judged).factor("fma") == 1.0  # it never narrows
+    assert fit.fit_unseen_gpu(rows, Widths({ALL: 100.0}), model, judged).factor("fma") == 1.0  # it never narrows
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
-    assert fit_unseen_gpu(two, Widths({ALL: 0.1}), model, judged[: len(two)]) == UnseenGpu()  # says nothing of a third
+    assert (
+        fit.fit_unseen_gpu(two, Widths({ALL: 0.1}), model, judged[: len(two)]) == UnseenGpu()
+    )  # says nothing of a third
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:
@@ -258,7 +252,7 @@ def products(gpus: tuple[str, ...]) -> pd.DataFrame:
 def test_held_out_predictions_never_saw_the_shape(table: Table) -> None:
     """Every row gets a prediction, some distance away from what its fold trained on."""
     rows = rows_of(normalise(table(12), "test"))
-    predicted, distance = held_out_by_shape(model_class("linear-terms")(), rows, 4, 0)
+    predicted, distance = fit.held_out_by_shape(model_class("linear-terms")(), rows, 4, 0)
     assert np.isfinite(predicted[rows.ok]).all() and (distance > 0).all()
     with pytest.raises(InputError, match="shape"):
-        held_out_by_shape(model_class("linear-terms")(), rows.take(rows.shape == 0), 4, 0)
+        fit.held_out_by_shape(model_class("linear-terms")(), rows.take(rows.shape == 0), 4, 0)

@@ -17,7 +17,7 @@ from surrogate.collect.cudnn.gpu import settle
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy, one_line
-from surrogate.collect.operators.operator import Operator
+from surrogate.features.operators import MaxPool, Operator
 
 ARENA_BYTES = 1 << 20
 """`Gpu` lends its stream, events and flush here; the operands are CuPy's own, from its pool."""
@@ -58,10 +58,10 @@ class CudnnCalls:
 
     def prepare(self, operator: Operator, empty: Callable[[tuple[int, ...]], Any]) -> Callable[[], None]:
         """A call that runs ``operator``; ``empty(shape)`` gives a random fp32 device array with ``data.ptr``."""
-        shape = operator.sizes[:4] if operator.kind != "softmax" else (*operator.sizes, 1, 1)
+        shape = tuple(operator.sizes[name] for name in "nchw")
         x = empty(shape)
         self._describe(self._x, shape)
-        if operator.kind.startswith("max_pool"):
+        if isinstance(operator, MaxPool):
             return self._pool(operator, x, empty)
         y = empty(shape)
         self._describe(self._y, shape, "NHWC" if operator.kind == "layout_transform" else "NCHW")
@@ -79,13 +79,13 @@ class CudnnCalls:
     def _describe(self, descriptor: Handle, shape: tuple[int, ...], layout: str = "NCHW") -> None:
         self._check("cudnnSetTensor4dDescriptor", descriptor, LAYOUTS[layout], DTYPES["fp32"], *shape)
 
-    def _pool(self, operator: Operator, x: Any, empty: Callable[..., Any]) -> Callable[[], None]:
-        window, stride = operator["window"], operator["stride"]
+    def _pool(self, operator: MaxPool, x: Any, empty: Callable[..., Any]) -> Callable[[], None]:
+        window, stride = operator.window, operator.stride
         self._check(
             "cudnnSetPooling2dDescriptor", self._pooling, _MAX_POOLING, _NO_NAN, window, window, 0, 0, stride,
             stride,
         )  # fmt: skip
-        shape = (operator["n"], operator["c"], *operator.pooled)
+        shape = (operator.n, operator.c, operator.out_h, operator.out_w)
         y = empty(shape)
         self._describe(self._y, shape)
         call, common = self._check, (self._handle, self._pooling, self._one)
@@ -97,7 +97,7 @@ class CudnnCalls:
         if operator.kind == "max_pool":
             return forward
         forward()  # the backward pass finds the largest values by comparing with the forward's result
-        dy, dx = empty(shape), empty(operator.sizes[:4])
+        dy, dx = empty(shape), empty(x.shape)
 
         def backward() -> None:  # holds the arrays themselves: CuPy gives memory to others once nobody does
             operands = self._y, y.data.ptr, self._y, dy.data.ptr, self._x, x.data.ptr
@@ -131,17 +131,17 @@ class CupyCalls:
     def prepare(self, operator: Operator, empty: Callable[[tuple[int, ...]], Any]) -> Callable[[], None]:
         """A call that runs ``operator``; ``empty(shape)`` gives a random fp32 device array."""
         if operator.kind == "gemm":
-            batch, m, n, k = operator.sizes
+            batch, m, n, k = operator.sizes.values()
             lead = () if batch == 1 else (batch,)
             a, b, c = empty((*lead, m, k)), empty((*lead, k, n)), empty((*lead, m, n))
             return lambda: self._cupy.matmul(a, b, out=c)
         if operator.kind == "add":
-            x, y, z = (empty(operator.sizes) for _ in range(3))
+            x, y, z = (empty(tuple(operator.sizes.values())) for _ in range(3))
             return lambda: self._cupy.add(x, y, out=z)
         return self._embedding(operator, empty)
 
     def _embedding(self, operator: Operator, empty: Callable[..., Any]) -> Callable[[], None]:
-        batch, rows, tables, bag, dim, per_block = operator.sizes
+        batch, rows, tables, bag, dim, per_block = operator.sizes.values()
         weights, pooled = empty((tables, rows, dim)), empty((tables, batch, dim))
         indices = self._cupy.random.randint(0, rows, (tables, batch, bag), dtype=self._cupy.int32)
         samples = tables * batch

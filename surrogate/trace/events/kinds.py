@@ -18,6 +18,9 @@ SYNC_EVENT, SYNC_STREAM_WAIT, SYNC_STREAM, SYNC_CONTEXT, SYNC_UNKNOWN = range(5)
 """Kinds of a synchronisation record."""
 SYNC_KINDS = ("event", "stream waits for event", "stream", "context", "unknown")
 
+COLLECTIVE_NAME = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter", re.I)
+"""In the name of a kernel that communicates."""
+
 # Regular expressions of which the first match wins, on the name in lower case: CUDA's runtime and driver API and HIP's.
 _CALLS = {
     r"graphlaunch": GRAPH_LAUNCH, r"launch(?!hostfunc)": LAUNCH, r"memcpy": COPY_CALL, r"memset": MEMSET_CALL,

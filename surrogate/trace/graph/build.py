@@ -1,6 +1,5 @@
 """A trace → its dependency graph (Daydream, ATC 2020, section 4.2), with all six kinds of dependencies."""
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from surrogate.trace.graph import tasks as t
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 from surrogate.trace.layers import OTHER, Layers, find_layers
 
-_COLLECTIVE_NAME = re.compile(r"nccl(?:Dev)?Kernel|rccl|all_?reduce|all_?gather|reduce_?scatter", re.I)
 _OUTSIDE = "(outside ranges)"
 
 
@@ -163,7 +161,7 @@ class _Assembly:
         return times, np.tile([first, first + 1], len(every)), np.repeat(np.arange(len(every)), 2)
 
     def _device_kinds(self) -> Ints:
-        collective = self.trace.named(self.trace.activities, _COLLECTIVE_NAME.search)
+        collective = self.trace.named(self.trace.activities, kinds.COLLECTIVE_NAME.search)
         kind = np.array([t.KERNEL, t.COPY, t.MEMSET, t.KERNEL])[self.trace.activities.kind]
         return np.where((kind == t.KERNEL) & collective, t.COLLECTIVE, kind)
 

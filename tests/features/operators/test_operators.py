@@ -5,59 +5,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from surrogate.features import operators
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.features.operators import (
-    OPERATORS,
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Attention,
-    CollectiveLaw,
-    Concat,
-    Gemm,
-    Linear,
-    MaxPool,
-    MaxPoolBackward,
-    Memcpy,
-    Mla,
-    Moe,
-    Quantise,
-    ReduceScatter,
-    Softmax,
-    operator,
-)
 
 V100 = gpu("v100")
-LAW = CollectiveLaw(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)
+LAW = operators.CollectiveLaw(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)
 
 
 def sizes_of(kind: str, base: int) -> dict[str, int]:
     """Valid sizes of any kind."""
-    sizes = {name: base + place for place, name in enumerate(OPERATORS[kind].size_names())}
+    sizes = {name: base + place for place, name in enumerate(operators.OPERATORS[kind].size_names())}
     small = {"window": 2, "window_w": 2, "stride": 1, "stride_w": 1, "pad": 0, "pad_w": 0}
     small |= {"kv_heads": 1, "expert_parallel": 1}
     return {name: small.get(name, size) for name, size in sizes.items()}
 
 
 def test_gemm_by_hand() -> None:
-    one = Gemm(batch=2, m=128, n=64, k=32)
+    one = operators.Gemm(batch=2, m=128, n=64, k=32)
     assert one.flops == 2 * 2 * 128 * 64 * 32
     assert one.dram_bytes == 4 * 2 * (128 * 32 + 32 * 64 + 128 * 64)
     assert one.blocks == 2
-    assert Gemm(m=129, n=33, k=1).blocks == 2
-    assert Linear(m=3, n=5, k=7).dram_bytes == 4 * (3 * 7 + 7 * 5 + 3 * 5 + 5)
+    assert operators.Gemm(m=129, n=33, k=1).blocks == 2
+    assert operators.Linear(m=3, n=5, k=7).dram_bytes == 4 * (3 * 7 + 7 * 5 + 3 * 5 + 5)
 
 
 def test_pooling_by_hand() -> None:
     """112 × 112, window 3, stride 2, padding 1: 56 × 56."""
-    forward, backward = (cls(n=2, c=64, h=112, w=112, window=3, stride=2, pad=1) for cls in (MaxPool, MaxPoolBackward))
+    forward, backward = (
+        cls(n=2, c=64, h=112, w=112, window=3, stride=2, pad=1)
+        for cls in (operators.MaxPool, operators.MaxPoolBackward)
+    )
     assert (forward.out_h, forward.out_w) == (56, 56)
     assert forward.flops == 2 * 64 * 56 * 56 * 9
     assert forward.dram_bytes == 4 * 2 * 64 * (112 * 112 + 56 * 56)
     assert backward.dram_bytes == 2 * forward.dram_bytes
     with pytest.raises(InputError, match=r"max_pool: the window 9 exceeds the padded image 8"):
-        MaxPool(n=1, c=1, h=8, w=8, window=9)
+        operators.MaxPool(n=1, c=1, h=8, w=8, window=9)
 
 
 @pytest.mark.parametrize(
@@ -65,17 +49,17 @@ def test_pooling_by_hand() -> None:
 )
 def test_published_counts(kind: str, flops: int, accesses: int) -> None:
     """Lin et al.'s counts per element."""
-    one = operator(kind, n=3, c=5, h=7, w=11)
+    one = operators.operator(kind, n=3, c=5, h=7, w=11)
     elements = 3 * 5 * 7 * 11
     assert one.flops == flops * elements
     assert one.dram_bytes == accesses * 4 * elements
-    half = operator(kind, n=3, c=5, h=7, w=11, dtype="fp16")
+    half = operators.operator(kind, n=3, c=5, h=7, w=11, dtype="fp16")
     assert half.dram_bytes == one.dram_bytes / 2
 
 
 def test_concat_and_memcpy() -> None:
-    assert Concat(elements=1000).roofline_us(V100) == pytest.approx(2 * 4000 / (0.79 * V100.dram_gbs) / 1000)
-    assert Memcpy(elements=1000).roofline_us(V100) == pytest.approx(4000 / V100.pcie_gbs / 1000)
+    assert operators.Concat(elements=1000).roofline_us(V100) == pytest.approx(2 * 4000 / (0.79 * V100.dram_gbs) / 1000)
+    assert operators.Memcpy(elements=1000).roofline_us(V100) == pytest.approx(4000 / V100.pcie_gbs / 1000)
 
 
 def test_collective_law_has_three_parts() -> None:
@@ -86,16 +70,18 @@ def test_collective_law_has_three_parts() -> None:
     together = LAW.time_us(2.0 ** np.array([10, 17, 26]), 1.5)
     assert together == pytest.approx([LAW.time_us(2**x, 1.5) for x in (10, 17, 26)])
     with pytest.raises(InputError, match="a ≤ c"):
-        CollectiveLaw(overhead_us=1, max_gbs=1, a=3, c=2, l=1, k=1, x0=1, b=1)
+        operators.CollectiveLaw(overhead_us=1, max_gbs=1, a=3, c=2, l=1, k=1, x0=1, b=1)
 
 
 def test_collective_factors() -> None:
-    assert AllReduce(elements=8, ranks=4).factor == pytest.approx(2 * 3 / 4)
-    linked, alone = (AllReduce(elements=10**9, ranks=2).roofline_us(gpu(name)) for name in ("h100-sxm", "l40s"))
+    assert operators.AllReduce(elements=8, ranks=4).factor == pytest.approx(2 * 3 / 4)
+    linked, alone = (
+        operators.AllReduce(elements=10**9, ranks=2).roofline_us(gpu(name)) for name in ("h100-sxm", "l40s")
+    )
     assert (linked, alone) == pytest.approx((4e6 / 450 + 4, 4e6 / 31.5 + 4))
-    for share in (AllToAll, AllGather, ReduceScatter):
+    for share in (operators.AllToAll, operators.AllGather, operators.ReduceScatter):
         assert share(elements=8, ranks=4).factor == pytest.approx(3 / 4)
-    assert (ReduceScatter(elements=8, ranks=4).flops, AllGather(elements=8, ranks=4).flops) == (6, 0)
+    assert [share(elements=8, ranks=4).flops for share in (operators.ReduceScatter, operators.AllGather)] == [6, 0]
 
 
 @pytest.mark.parametrize(
@@ -107,24 +93,26 @@ def test_collective_factors() -> None:
     ],
 )  # fmt: skip
 def test_quantised_products_move_scales_and_write_halves(dtype: str, a: float, b: float, c: float) -> None:
-    one = Gemm(m=128, n=64, k=256, dtype=dtype, math="default")
+    one = operators.Gemm(m=128, n=64, k=256, dtype=dtype, math="default")
     assert one.dram_bytes == pytest.approx(a * 128 * 256 + b * 256 * 64 + c * 128 * 64)
     assert one.math == "default" and one.uses_tensor_cores
-    assert Quantise(n=3, c=5, dtype="bf16").dram_bytes == 3 * 5 * 3
+    assert operators.Quantise(n=3, c=5, dtype="bf16").dram_bytes == 3 * 5 * 3
 
 
 def test_attention_by_hand() -> None:
     """4 queries of 6 keys see 3, 4, 5 and 6; with a window of 4: 3 + 4 + 4 + 4."""
     sizes = {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 16, "query_length": 4, "context_length": 6}
-    prefix, window = Attention(**sizes), Attention(**sizes, window=4, kv_dtype="fp8")
+    prefix, window = operators.Attention(**sizes), operators.Attention(**sizes, window=4, kv_dtype="fp8")
     assert (prefix.phase, prefix.kv_dtype, prefix.blocks) == ("context", "bf16", 16)
     assert prefix.flops == 4 * 2 * 8 * 16 * 18 and window.flops == 4 * 2 * 8 * 16 * 15
     queries = 2 * 8 * 4 * 16 * (2 + 2)
     assert prefix.dram_bytes == queries + 2 * 2 * 2 * 6 * 16 * 2
-    assert Attention(**sizes | {"context_length": 9}, window=4, kv_dtype="fp8").kv_bytes == 2 * 2 * 2 * 7 * 16
-    encoder = Attention(heads=8, head_dim=16, query_length=4, phase="encoder")
+    assert operators.Attention(**sizes | {"context_length": 9}, window=4, kv_dtype="fp8").kv_bytes == 2 * 2 * 2 * 7 * 16
+    encoder = operators.Attention(heads=8, head_dim=16, query_length=4, phase="encoder")
     assert encoder.flops == 4 * 8 * 16 * 16 and encoder.kv_heads == 8
-    token = Attention(batch=3, heads=8, kv_heads=2, head_dim=16, query_length=1, context_length=100, window=64)
+    token = operators.Attention(
+        batch=3, heads=8, kv_heads=2, head_dim=16, query_length=1, context_length=100, window=64
+    )
     assert (token.phase, token.flops, token.blocks) == ("generation", 4 * 3 * 8 * 16 * 64, 6)
     assert token.kv_bytes == 2 * 3 * 2 * 64 * 16 * 2
 
@@ -134,16 +122,16 @@ def test_attention_by_hand() -> None:
 def test_pairs_are_counted_exactly(query: int, before: int, window: int) -> None:
     context = query + before
     counted = sum(min(p, window or p) for p in range(before + 1, context + 1))
-    one = Attention(heads=1, head_dim=1, query_length=query, context_length=context, window=window)
+    one = operators.Attention(heads=1, head_dim=1, query_length=query, context_length=context, window=window)
     assert one.flops == 4 * counted
 
 
 def test_latent_attention_by_hand() -> None:
     """Absorbed: 576 and 512 values over the shared cache; in a prompt 192 and 128 per head."""
-    token = Mla(batch=2, heads=16, query_length=1, context_length=1000, kv_dtype="fp8")
+    token = operators.Mla(batch=2, heads=16, query_length=1, context_length=1000, kv_dtype="fp8")
     assert token.flops == 2 * 2 * 16 * 1000 * (576 + 512)
     assert token.dram_bytes == 2 * 1000 * 576 + 2 * 16 * (576 * 2 + 512 * 2)
-    prompt = Mla(heads=16, query_length=10)
+    prompt = operators.Mla(heads=16, query_length=10)
     assert prompt.flops == 2 * 16 * 55 * (192 + 128)
     assert prompt.dram_bytes == 2 * (10 * 576 + 16 * 10 * 2 * 320) and prompt.blocks == 16
 
@@ -151,14 +139,14 @@ def test_latent_attention_by_hand() -> None:
 def test_experts_by_hand() -> None:
     """16 pairs on 8 experts; on each of 2 ranks 8 pairs and 4 experts, half as wide with 2 ranks a width."""
     layer = {"hidden": 256, "inter": 512, "topk": 2, "experts": 8}
-    one = Moe(tokens=8, **layer)
+    one = operators.Moe(tokens=8, **layer)
     assert one.load == (16, 8, 2, 8) and one.flops == 2 * 3 * 16 * 256 * 512
     assert one.dram_bytes == 2 * (3 * 8 * 256 * 512 + 2 * (8 * 256 + 16 * 512))
     assert one.blocks == 8 * 8
-    split = Moe(tokens=8, **layer, expert_parallel=2, tensor_parallel=2, variant="nongated", dtype="int4_wo")
+    split = operators.Moe(tokens=8, **layer, expert_parallel=2, tensor_parallel=2, variant="nongated", dtype="int4_wo")
     assert split.load == (8, 4, 2, 4) and split.flops == 2 * 2 * 8 * 256 * 256
     assert split.weight_bytes == 2 * 4 * 256 * 256 * 0.515625
-    assert Moe(tokens=1, **layer).load == (2, 2, 1, 2)  # a token meets two experts
+    assert operators.Moe(tokens=1, **layer).load == (2, 2, 1, 2)  # a token meets two experts
 
 
 @pytest.mark.parametrize("exponent", [1.01, 1.2])
@@ -168,7 +156,7 @@ def test_a_power_law_loads_the_busiest_rank_as_draws_do(exponent: float, tokens:
     loads = (1 + ((0.8 * tokens) ** a - 1) * draw) ** (1 / a)
     loads = np.round(loads / loads.sum(axis=1, keepdims=True) * tokens * topk)
     busiest = loads.reshape(400, ranks, -1).sum(axis=2).max(axis=1)
-    one = Moe(
+    one = operators.Moe(
         tokens=tokens, hidden=8, inter=8, topk=topk, experts=experts, expert_parallel=ranks,
         routing=f"power_law_{exponent}",
     )  # fmt: skip
@@ -180,10 +168,10 @@ def test_a_power_law_loads_the_busiest_rank_as_draws_do(exponent: float, tokens:
 def test_few_pairs_of_a_power_law_gather_on_the_first_experts() -> None:
     """Loads below half a pair are rounded to none, and what that loses goes to the first experts, one each."""
     layer = {"hidden": 8, "inter": 8, "topk": 8, "experts": 256, "routing": "power_law_1.01"}
-    assert Moe(tokens=1, **layer, expert_parallel=8).load == (8, 8, 1, 8)
-    assert Moe(tokens=16, **layer).load[1] < 0.7 * 128
-    both = Moe(tokens=np.array([1, 16]), **layer)
-    assert [float(value[1]) for value in both.load] == list(Moe(tokens=16, **layer).load)
+    assert operators.Moe(tokens=1, **layer, expert_parallel=8).load == (8, 8, 1, 8)
+    assert operators.Moe(tokens=16, **layer).load[1] < 0.7 * 128
+    both = operators.Moe(tokens=np.array([1, 16]), **layer)
+    assert [float(value[1]) for value in both.load] == list(operators.Moe(tokens=16, **layer).load)
 
 
 @pytest.mark.parametrize(
@@ -201,36 +189,36 @@ def test_few_pairs_of_a_power_law_gather_on_the_first_experts() -> None:
 )  # fmt: skip
 def test_sizes_that_do_not_fit_one_another(refused, kind: str, sizes: dict[str, object], named: str) -> None:
     with refused(kind, named):
-        operator(kind, **sizes)
+        operators.operator(kind, **sizes)
 
 
-@pytest.mark.parametrize("kind", OPERATORS)
+@pytest.mark.parametrize("kind", operators.OPERATORS)
 @settings(max_examples=8)
 @given(base=st.integers(2, 3000))
 def test_arrays_give_the_scalars(kind: str, base: int) -> None:
     first, second = sizes_of(kind, base), sizes_of(kind, 2 * base)
-    both = operator(kind, **{name: np.array([first[name], second[name]]) for name in first})
-    singles = [operator(kind, **first), operator(kind, **second)]
+    both = operators.operator(kind, **{name: np.array([first[name], second[name]]) for name in first})
+    singles = [operators.operator(kind, **first), operators.operator(kind, **second)]
     for name in ("flops", "dram_bytes", "blocks"):
         assert getattr(both, name) == pytest.approx([getattr(one, name) for one in singles])
     assert both.roofline_us(V100) == pytest.approx([one.roofline_us(V100) for one in singles])
 
 
-@pytest.mark.parametrize("kind", OPERATORS)
+@pytest.mark.parametrize("kind", operators.OPERATORS)
 @settings(max_examples=8)
 @given(base=st.integers(2, 300))
 def test_larger_takes_no_less(kind: str, base: int) -> None:
     """Sizes that only add work only add time. (A larger batch of embedding bags may not: fewer tables share L2.)"""
     sizes = sizes_of(kind, base)
-    one = operator(kind, **sizes)
+    one = operators.operator(kind, **sizes)
     adding = {"n", "c", "m", "k", "batch", "elements", "tables", "ranks", "heads", "head_dim", "context_length"}
     adding |= {"tokens", "hidden", "inter", "experts"}
     adding -= {"batch" * (kind == "embedding_bag")}
     for name in set(sizes) & adding:
-        grown = operator(kind, **{**sizes, name: 2 * sizes[name]})
+        grown = operators.operator(kind, **{**sizes, name: 2 * sizes[name]})
         assert grown.roofline_us(V100) >= one.roofline_us(V100) * (1 - 1e-9)
 
 
 def test_narrow_columns_do_not_overflow() -> None:
     sizes = np.array([60000], dtype=np.int32)
-    assert Softmax(n=sizes, c=sizes).flops[0] == 174 * 60000**2
+    assert operators.Softmax(n=sizes, c=sizes).flops[0] == 174 * 60000**2

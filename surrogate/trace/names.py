@@ -1,0 +1,97 @@
+"""Kernel names as people read them. What matches, counts or simulates takes the full names."""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+from surrogate.collect.device import demangled
+from surrogate.features.kernels import word_rank
+from surrogate.report.tables import shortened
+
+LONGEST = 60
+"""Characters of a short name."""
+_HEAD = 40
+"""Characters of a plain name that stay, whatever of its end must be told."""
+_MOST_WORDS = 300
+_CARRIER = re.compile(r"elementwise|^reduce_kernel|multi_tensor_apply")
+"""Kernels that say nothing without the function they run."""
+_ANY_KERNEL = re.compile(r"(?:device_)?kernel\d?", re.I)
+_NOWHERE = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\{anonymous\})(?:::)?|^void | \[clone .*")
+_GROUP = re.compile(r"\([^()<]*\)|<[^<>()]*>")
+_WORD = re.compile(r"[A-Za-z_]\w*(?!\w*::)|\b\d\w*")
+_PIECE = re.compile(r"_*[A-Z]*[a-z0-9]+|_*[A-Z]+|_+|[^\W_]")
+"""Of a plain name: ``_MT256x16x64``, ``_Paged``, ``Kv``."""
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Full name → short one of at most `LONGEST` characters, distinct for distinct names.
+
+    The function alone, without its result, namespaces, arguments and template arguments; where a kernel only runs
+    another function (elementwise, reductions, CUTLASS) that one, too. Of names that would become the same each keeps
+    the words that tell it from the others: functions first, then types, then the rest. What is still too long loses
+    its middle, and a number tells apart what nothing else does.
+    """
+    words: dict[str, list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        base, every = _split(_NOWHERE.sub("", demangled(name)))
+        words[name] = every[:_MOST_WORDS]
+        groups.setdefault(base, []).append(name)
+    told = {name: parting for group in groups.values() for name, parting in _parting(group, words).items()}
+    short: dict[str, str] = {}
+    taken: set[str] = set()
+    for (own, lead), group in groups.items():
+        for name in dict.fromkeys(group):
+            label = shortened(_joined(own, lead, told[name], words[name]), LONGEST)
+            numbered = (f"{shortened(label, LONGEST - 6)} #{number}" for number in count(2))
+            short[name] = label if label not in taken else next(text for text in numbered if text not in taken)
+            taken.add(short[name])
+    return {name: short[name] for name in words}
+
+
+def _split(text: str) -> tuple[tuple[str, str], list[str]]:
+    """A function and what it runs ("…": a part of a long name), and all other words, the most telling first."""
+    path, inside, removed = text, list[str](), 1
+    while removed:
+        path, removed = _GROUP.subn("", path)
+    path = path.rpartition(" ")[2] or text
+    own, lead = path.rpartition("::")[2] or path, ""
+    if path != text:
+        inside = _WORD.findall(text.partition(own)[2])
+    elif start := re.match(r"_ZN?(?=\d)", text):  # cut short, or newer than what demangles
+        at = start.end()
+        while length := re.match(r"\d+", text[at:]):
+            own, at = text[at + length.end() :][: int(length[0])], at + length.end() + int(length[0])
+        inside = re.findall(r"(?<=L[a-z])\d+(?=E)", text[at:])
+    if _ANY_KERNEL.fullmatch(own) and inside:
+        own = inside[0] if not word_rank(inside[0]) else "::".join(path.split("::")[-2:])
+    elif _CARRIER.search(own):
+        lead = next((word for word in inside if not word_rank(word)), "")
+    inside.sort(key=word_rank)
+    if len(own) <= LONGEST:
+        return (own, lead), inside
+    head = own.rfind("_", 0, _HEAD) if "_" in own[1:_HEAD] else _HEAD
+    return (own[:head], "…"), [*_PIECE.findall(own[head:]), *(f"_{word}" for word in inside)]
+
+
+def _parting(group: Sequence[str], words: dict[str, list[str]], at: int = 0) -> dict[str, list[str]]:
+    """Of the words of each name those at which it parts from others of the group that agree with it up to there."""
+    parts: dict[str, list[str]] = {}
+    for name in group:
+        parts.setdefault(words[name][at] if at < len(words[name]) else "", []).append(name)
+    told = {}
+    for word, names in parts.items():
+        below = _parting(names, words, at + 1) if word and len(names) > 1 else {name: [] for name in names}
+        told |= {name: [*([word] if word and len(parts) > 1 else []), *rest] for name, rest in below.items()}
+    return told
+
+
+def _joined(own: str, lead: str, told: Sequence[str], words: Sequence[str]) -> str:
+    if lead != "…":
+        inside = list(dict.fromkeys([lead, *told] if lead else told))
+        return f"{own}<{', '.join(inside)}>" if inside else own
+    tail = "".join(told).removeprefix("_")
+    whole = own + "".join(words[: words.index(told[0])] if told else words)
+    if told and len(whole) + len(tail) < LONGEST:
+        return f"{whole}_{tail}"
+    return f"{whole[: LONGEST - 1 - len(tail)]}…{tail}"
