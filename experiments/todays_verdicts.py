@@ -81,7 +81,7 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
             record |= _time_record(values, rows)
         if name not in ONLY_TIMES:
             choice = choose(candidates, values, every)
-            slowdowns[name] = np.where(judged & choice.made, np.log(choice.slowdown), np.nan)
+            slowdowns[name] = np.where(judged & choice.chosen, np.log(choice.slowdown), np.nan)
             record |= _choice_record(slowdowns[name], shape)
         records.append(record)
     # 3. Against the references, row by row and problem by problem.

@@ -151,8 +151,8 @@ def problem_picks(predictions: Predictions, part: np.ndarray | None = None) -> p
         row=index[judged.problem_row],
     )
     parts = [
-        problems[choice.made].assign(
-            model=name, slowdown=choice.slowdown[choice.made], infeasible=choice.infeasible[choice.made]
+        problems[choice.chosen].assign(
+            model=name, slowdown=choice.slowdown[choice.chosen], infeasible=choice.infeasible[choice.chosen]
         )
         for name, (choice,) in picks.items()
     ]

@@ -41,8 +41,8 @@ def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress |
         part = bundle.part(kind)
         check_libraries(part, rows, data.name)
         trained_gpus = {canonical(name) for name in bundle.card.get("data", {}).get("gpus", ())}
-        parts[kind.name], told = _calibrate_part(part, rows, trained_gpus, data.name, seed, step)
-        for device, row in told.items():
+        parts[kind.name], records = _calibrate_part(part, rows, trained_gpus, data.name, seed, step)
+        for device, row in records.items():
             card[device if kind.name == next(iter(bundle.parts)) else f"{device} {kind.name}"] = row
     return replace(bundle, parts=parts, devices=devices, card={**bundle.card, "calibration": card})
 
@@ -79,11 +79,11 @@ def _calibrate_part(
         domain=_domain(part.domain, Domain.of(rows.take(rows.ok))),
         least_us={**least_times(rows.take(rows.ok)), **part.least_us},
     )
-    told = {}
+    records = {}
     for device in names:
         mine = np.flatnonzero((of_device == device) & np.isfinite(held_us))
         apart, measured = np.intersect1d(mine, judged), rows.take(mine)
-        told[device] = {
+        records[device] = {
             "data": name,
             "rows": len(mine),
             "problems": len(np.unique(measured.problem)),
@@ -93,7 +93,7 @@ def _calibrate_part(
             "median_ape_before": _median_ape(base_us[apart], rows.time_us[apart]),
             "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
         }
-    return calibrated, told
+    return calibrated, records
 
 
 def check_libraries(part: Part, rows: Rows, name: str) -> None:

@@ -69,7 +69,7 @@ def train_on_dask(
         for name, part in bundle.parts.items():
             fitted = part.model
             assert isinstance(fitted, BoostedTerms)
-            designs = [dask.delayed(_design)(*one, name, candidate, fitted) for one in parts]
+            designs = [dask.delayed(_design)(*part, name, candidate, fitted) for part in parts]
             lengths = client.gather(client.compute([dask.delayed(len)(design) for design in designs]))
             width = len(fitted.columns(part.family)) + 1
             pages = [

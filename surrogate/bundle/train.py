@@ -115,10 +115,10 @@ def _train_family(
 ) -> tuple[Part, dict[str, Any]]:
     """The fitted part of one family, and what the card says of its held-out rows."""
     if trials:
-        found = search(
+        best_params = search(
             type(model), rows, trials, seed, progress=lambda n, of, best: step(0.0, f"trial {n} of {of} {best}")
         )
-        model = type(model)(**{**model.get_params(), **found})
+        model = type(model)(**{**model.get_params(), **best_params})
     count = fold_count(rows)
     least = -(-count * LEAST_HELD_SHAPES // len(np.unique(rows.shape)))
     fits = min(count, max(1, least, HELD_OUT_ROWS // len(rows)))

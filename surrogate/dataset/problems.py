@@ -114,7 +114,7 @@ def version_key(version: str) -> tuple[Any, ...]:
 def newest_version(frame: pd.DataFrame, kind: Family) -> np.ndarray:
     """True for rows whose library version is the newest measured for their (gpu, problem, library)."""
     versions = sorted(frame["library_version"].unique(), key=version_key)
-    rank = frame["library_version"].map({version: place for place, version in enumerate(versions)})
+    rank = frame["library_version"].map({version: rank for rank, version in enumerate(versions)})
     newest = rank.groupby(codes(frame, (*kind.problem_key, "library"))).transform("max")
     return (rank == newest).to_numpy()
 

@@ -70,7 +70,7 @@ class Rows:
 
     def columns(self, names: tuple[str, ...]) -> np.ndarray:
         """(rows, len(names)) float32."""
-        places = {name: place for place, name in enumerate(self.column_names)}
+        places = {name: position for position, name in enumerate(self.column_names)}
         return self.features[:, [places[name] for name in names]]
 
 
@@ -150,8 +150,8 @@ def rows_by_family(
 def _stacked(columns: tuple[Any, ...], length: int) -> np.ndarray:
     """(length, columns) float32 of arrays and constants."""
     out = np.empty((length, len(columns)), dtype=np.float32)
-    for place, values in enumerate(columns):
-        out[:, place] = values
+    for position, values in enumerate(columns):
+        out[:, position] = values
     return out
 
 

@@ -220,8 +220,8 @@ class Tuned:
 
     def settings(self) -> Settings:
         """As a settings file holds it."""
-        found = {k: v for k, v in self.to_dict().items() if k not in ("model", "params", "storage")}
-        return Settings(self.model, self.params, found)
+        search = {k: v for k, v in self.to_dict().items() if k not in ("model", "params", "storage")}
+        return Settings(self.model, self.params, search)
 
 
 def tune(

@@ -68,8 +68,8 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     low = grouped["time_us"].quantile(FLOOR_QUANTILE)
     flat = grouped["time_us"].quantile(FLAT_QUANTILE) < FLAT_RATIO * low
     enough = grouped.size() >= FLOOR_ROWS
-    place = [name for name in candidate if name in ("gpu", "operator", "phase")]
-    least = low[enough].groupby(place, observed=True).transform("min").reindex(low.index)
+    kernel_group = [name for name in candidate if name in ("gpu", "operator", "phase")]
+    least = low[enough].groupby(kernel_group, observed=True).transform("min").reindex(low.index)
     floors = low[enough & flat & (low > FLOOR_RATIO * least)]
     code = grouped.ngroup().to_numpy()
     limit = AT_FLOOR * low.where(low.index.isin(floors.index), 0.0).to_numpy()

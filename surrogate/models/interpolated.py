@@ -79,8 +79,8 @@ class InterpolatedTerms(TimeModel):
     def _asked(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, Measured]]:
         """GPU by GPU the rows whose candidate was measured there: positions, codes, and what was measured."""
         device = device_names(rows.frame)
-        names, place = np.unique(_labels(rows), return_inverse=True)
-        codes = np.array([self.grid_.labels.get(name, -1) for name in names])[place]
+        names, name_index = np.unique(_labels(rows), return_inverse=True)
+        codes = np.array([self.grid_.labels.get(name, -1) for name in names])[name_index]
         for gpu in self.grid_.packed:
             if not (device == gpu).any():
                 continue
@@ -106,8 +106,8 @@ class InterpolatedTerms(TimeModel):
                     columns = dict(zip(part.family.size_names, changed.T, strict=True))
                     frame = part.frame.iloc[owner].assign(**columns).reset_index(drop=True)
                     whole.append(rows_of(frame, part.family, part.devices))
-                design = [self.terms_.design(one) for one in whole]
-                logs = [np.log(self.terms_.predict(one) / self.terms_.base_us(one)) for one in whole]
+                design = [self.terms_.design(part) for part in whole]
+                logs = [np.log(self.terms_.predict(part) / self.terms_.base_us(part)) for part in whole]
                 return np.concatenate(design), np.concatenate(logs)
 
             log[own] = log_corrections(measured, rows.family, codes, sizes, library, terms, residual)

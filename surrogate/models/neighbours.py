@@ -90,9 +90,9 @@ def log_corrections(
     other = (corner != sizes[owner]).any(axis=1)
     keys = measured.lines.keys(codes[owner], corner)
     values = measured.at(keys[:, 0])
-    found = ~np.isnan(values)
+    is_measured = ~np.isnan(values)
     # 1. A measured problem has its measured time.
-    out, direct = np.full(len(codes), np.nan), found & ~other
+    out, direct = np.full(len(codes), np.nan), is_measured & ~other
     out[owner[direct]] = values[direct]
     left = np.flatnonzero(np.isnan(out))
     if not len(left):
@@ -103,8 +103,8 @@ def log_corrections(
     own[left] = np.arange(len(left))
     at = np.where(other, len(left) - 1 + np.cumsum(other), own[owner])
     # 3. What the corners add to the terms: exact where measured, else by interpolation, where neighbours are near.
-    added = np.where(found, values - log_terms[at], 0.0)
-    unknown = np.flatnonzero(~found)
+    added = np.where(is_measured, values - log_terms[at], 0.0)
+    unknown = np.flatnonzero(~is_measured)
     if residual is not None and len(unknown):
         extra, start, gap = line_columns(measured, keys[unknown, 1:])
         share = np.nan_to_num(SHARE * np.clip((FAR - gap) / (FAR - NEAR), 0.0, 1.0))
@@ -143,9 +143,9 @@ def _corners(
     # 2. All corners of every row, and their weights.
     sides = np.array(list(product((0, 1), repeat=len(off))))
     corner, weight = np.repeat(sizes[None], len(sides), axis=0), np.ones((len(sides), count))
-    for place, size in enumerate(off.tolist()):
-        corner[:, :, measured.ticked[size]] = ends[sides[:, place], :, place]
-        weight *= counts[sides[:, place], :, place]
+    for column, size in enumerate(off.tolist()):
+        corner[:, :, measured.ticked[size]] = ends[sides[:, column], :, column]
+        weight *= counts[sides[:, column], :, column]
     # 3. Those that count, and whose sizes fit one another.
     kept, owner = np.nonzero(weight)
     corners = corner[kept, owner]

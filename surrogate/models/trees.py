@@ -171,9 +171,9 @@ class Trees:
         leaf = self.left[nodes] < 0
         # 3. Columns by their new positions.
         position = np.full(int(self.feature.max(initial=0)) + 1, -1)
-        for place, column in enumerate(varying):
+        for new_position, column in enumerate(varying):
             if 0 <= column < len(position):
-                position[column] = place
+                position[column] = new_position
         feature = np.where(leaf, 0, position[self.feature[nodes]])
         if (feature < 0).any():
             raise ValueError("a column of the trees is neither varying nor constant")

@@ -61,8 +61,8 @@ class Trend:
         slopes = np.linalg.solve(normal, scaled.T @ _centred(target[:, None], group))[:, 0] / spread
         # 3. The range of every candidate on every GPU, then that of a candidate on any GPU and that of all rows.
         ranges = {"": np.stack([terms.min(axis=0), terms.max(axis=0)])}
-        for place, (key, row) in enumerate(zip(keys.tolist(), first.tolist(), strict=True)):
-            own = terms[group == place]
+        for number, (key, row) in enumerate(zip(keys.tolist(), first.tolist(), strict=True)):
+            own = terms[group == number]
             ranges[key] = np.stack([own.min(axis=0), own.max(axis=0)])
             low, high = ranges.get(f"{candidates[row]}|", ranges[key])
             ranges[f"{candidates[row]}|"] = np.stack(

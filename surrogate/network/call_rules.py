@@ -73,8 +73,8 @@ def _window(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> Win
         raise UnsupportedError("output of the convolution")
     padding = call.numbers("padding", rank, 0) if call.knows("padding") else (None,) * rank
     answers = [
-        solved(*sizes, stride=given, pad=pad)
-        for *sizes, given, pad in zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
+        solved(*sizes, stride=step, pad=pad)
+        for *sizes, step, pad in zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
     ]
     pads = tuple(pad for _, pad in answers)
     return pads, pads, tuple(step for step, _ in answers), dilation
@@ -83,8 +83,8 @@ def _window(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> Win
 def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tuple[Shape, Shape]:
     """Elements before and after each axis: a number each, both in a row (ONNX), or by name."""
     rank = len(extents)
-    given = call.value("padding")
-    mode = call.value("auto_pad", given if isinstance(given, str) else "")
+    padding = call.value("padding")
+    mode = call.value("auto_pad", padding if isinstance(padding, str) else "")
     if mode.lower().startswith("same"):
         total = [
             max(0, (-(-length // step) - 1) * step + extent - length)
@@ -92,9 +92,9 @@ def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tupl
         ]
         small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
         return (large, small) if mode == "SAME_LOWER" else (small, large)
-    if isinstance(given, str) or given is None:
+    if isinstance(padding, str) or padding is None:
         return (0,) * rank, (0,) * rank
-    both = isinstance(given, list | tuple) and len(given) == 2 * rank
+    both = isinstance(padding, list | tuple) and len(padding) == 2 * rank
     pads = call.numbers("padding", 2 * rank if both else rank, 0)
     return pads[:rank], pads[-rank:]
 
@@ -270,8 +270,8 @@ def pool(call: Call) -> Layers:
         kernel = call.numbers("kernel_size", rank, 1)
         if not call.knows("stride", "padding"):
             raise UnsupportedError("window, stride and padding")
-        given = call if call.value("stride") else replace(call, arguments={**call.arguments, "stride": kernel})
-        begin, end, stride, _ = _window(given, size[2:], kernel, None)
+        pooled = call if call.value("stride") else replace(call, arguments={**call.arguments, "stride": kernel})
+        begin, end, stride, _ = _window(pooled, size[2:], kernel, None)
         pad = tuple(map(min, begin, end))
     kind = "max" if "max" in call.op.lower() else "average"
     work = make.pool(kind, size, result, kernel, stride, pad, call.dtype)

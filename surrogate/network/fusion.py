@@ -40,7 +40,7 @@ def compiled(network: Network) -> Network:
         raise InputError("a compiled training iteration is not modelled; drop --training or --runtime compiled")
     layers: list[Layer] = []
     chain: _Kernel | None = None
-    place = 0
+    chain_index = 0
     for layer in network.layers:
         work = layer.work
         if isinstance(work, Operator) and work.kind in FUSED:
@@ -50,11 +50,11 @@ def compiled(network: Network) -> Network:
                 kept = chain.writes if reduces else 0  # others still read what is reduced
                 reads = chain.reads + own.reads - own.main
                 chain = _Kernel(chain.elements, chain.main, reads, kept + own.writes, own.result)
-                layers[place] = _joined(layers[place], layer, work, chain)
+                layers[chain_index] = _joined(layers[chain_index], layer, work, chain)
             else:
                 layers.append(layer)
                 if chain is None or own.elements > chain.result:
-                    chain, place = own, len(layers) - 1
+                    chain, chain_index = own, len(layers) - 1
             chain = None if reduces else chain
             continue
         chain = None

@@ -54,7 +54,7 @@ class Predictors:
     def timed(self, problems: Sequence[Operator]) -> dict[Operator, Any]:
         """Operator → its prediction, with ``time_us``, ``lower_us``, ``upper_us`` and ``source``."""
         answers = self.operators.kernel_times(problems) if problems else ()
-        return {problem: self._possible(problem, one) for problem, one in zip(problems, answers, strict=True)}
+        return {problem: self._possible(problem, answer) for problem, answer in zip(problems, answers, strict=True)}
 
     def _possible(self, problem: Operator, answer: Any) -> Any:
         """The answer, where it goes by a specification no shorter than `SUSTAINED` of the peak and the power allow."""

@@ -109,11 +109,11 @@ class Engine(ABC):
         terms = self.formula.problem(self.setting.problem(sizes[problem].T))
         kind, out = self.setting.family, np.array(terms.roofline_us, dtype=np.float64)
         if kind.own_roofline:
-            place = kind.candidate_names.index(kind.own_roofline)
+            position = kind.candidate_names.index(kind.own_roofline)
             for candidate in np.unique(index):
                 rows = np.flatnonzero(index == candidate)
                 columns, _ = self.own(_taken(terms, rows), candidate)
-                out[rows] *= np.exp2(columns[place])
+                out[rows] *= np.exp2(columns[position])
         return np.maximum(out, self.least_us[index])
 
 
@@ -224,8 +224,8 @@ class BoosterEngine(Engine):
         if correction is not None:
             from surrogate.models.calibrated import correction_columns  # needs pandas
 
-            place = {name: number for number, name in enumerate(varying)}
-            inputs = [(place.get(name, -1), constant.get(name, 0.0)) for name in correction_columns(kind)]
+            index = {name: number for number, name in enumerate(varying)}
+            inputs = [(index.get(name, -1), constant.get(name, 0.0)) for name in correction_columns(kind)]
         engine = cls(
             setting,
             device,
@@ -357,7 +357,7 @@ class BoosterEngine(Engine):
             base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
         time_us = (base_us + self.call_us[candidate]) * np.exp(log_correction)
         if self.correction is not None:
-            columns = (np.full(len(x), value) if place < 0 else x[:, place] for place, value in self.correction_inputs)
+            columns = (np.full(len(x), value) if index < 0 else x[:, index] for index, value in self.correction_inputs)
             seen = np.column_stack([*columns])
             keys = np.array([self.candidates[i].key for i in candidate])
             time_us *= np.exp(self.correction.log_factor(seen, keys, time_us))

@@ -222,8 +222,8 @@ class PreparedSetting:
         if name in names:
             places = [i for i, known in enumerate(names) if known == name]
             return sorted({self.candidates[i].library: i for i in reversed(places)}.values())
-        told = " ".join(filter(None, (self.setting.versions[0][0], self.setting.values[0])))
-        raise InputError(f"algorithm {name!r} is none of {told}; known: {', '.join(names)}{nearest(name, names)}")
+        where = " ".join(filter(None, (self.setting.versions[0][0], self.setting.values[0])))
+        raise InputError(f"algorithm {name!r} is none of {where}; known: {', '.join(names)}{nearest(name, names)}")
 
     def reason(self, problem: Any, candidate: Candidate, distances: Mapping[str, float]) -> str | None:
         """What of the question training did not see, or None; ``distances`` as in `Ranking`."""
@@ -303,9 +303,9 @@ class SettingCache:
 
         Raises `InputError` for an unknown library, and where none has a candidate.
         """
-        asked = (kind, gpu_name, values, library, library_version)
-        if asked in self._prepared:
-            return self._prepared[asked]
+        key = (kind, gpu_name, values, library, library_version)
+        if key in self._prepared:
+            return self._prepared[key]
         if library is not None:
             self.check_library(library)
         part = self.bundle.part(kind, gpu_name, values)
@@ -329,8 +329,8 @@ class SettingCache:
         if not candidates:
             raise failures[0]
         setting = Setting(kind, gpu_name, tuple(versions), values)
-        self._prepared[asked] = self._prepare(setting, candidates, part, alike)
-        return self._prepared[asked]
+        self._prepared[key] = self._prepare(setting, candidates, part, alike)
+        return self._prepared[key]
 
     def check_library(self, wanted: str) -> None:
         """Raises `InputError`, with the nearest names, for a library that no part of the bundle knows."""
@@ -353,8 +353,8 @@ class SettingCache:
         candidates, choosable, lenders = tuple(known), tuple(known.values()), {}
         if law is not None:
             part = law.instead_of(part)
-            candidates = tuple(sorted(known, key=lambda one: one.mechanism != mechanism))
-            choosable = [one.mechanism == mechanism for one in candidates]
+            candidates = tuple(sorted(known, key=lambda candidate: candidate.mechanism != mechanism))
+            choosable = [candidate.mechanism == mechanism for candidate in candidates]
             formula = kind.formula(setting.values, device)
             engine = TensorCoreEngine(setting, device, candidates, formula, np.zeros(len(candidates)), law.law)
         else:
@@ -364,8 +364,8 @@ class SettingCache:
             if never and device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default"):
                 values = tuple({**names, "math": "fma"}[name] for name in kind.setting_names)
                 plain = _engine(setting._replace(values=values), device, candidates, part, siblings)
-                able = np.array([kind.has_tensor_kernels(one.mechanism) for one in candidates])
-                unseen = np.array([one.library in never for one in candidates])
+                able = np.array([kind.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
+                unseen = np.array([candidate.library in never for candidate in candidates])
                 shared = (setting, device, candidates, engine.formula, engine.least_us)
                 engine = Tf32Engine(*shared, plain, engine, able, unseen)
         notes = {}
@@ -376,7 +376,7 @@ class SettingCache:
             if law is None and library in never:
                 own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
             notes[library] = tuple(own)
-        rules_gpu = setting.gpu if any(one.name == setting.gpu for one in gpus()) else ""
+        rules_gpu = setting.gpu if any(known_gpu.name == setting.gpu for known_gpu in gpus()) else ""
         return PreparedSetting(
             setting,
             candidates,
@@ -413,7 +413,7 @@ def _engine(
     """What answers from the part's model: arrays for trees, tables for every other."""
     from surrogate.models.trees import call_cost_us
 
-    least_us = np.array([call_cost_us(part.least_us, setting.gpu, one.library) for one in candidates])
+    least_us = np.array([call_cost_us(part.least_us, setting.gpu, candidate.library) for candidate in candidates])
     if part.times is not None:
         return BoosterEngine.of(setting, device, candidates, part.times, least_us, siblings)
     formula = setting.family.formula(setting.values, device)
@@ -447,11 +447,11 @@ def _candidates(
         measured = ({algorithm for name, algorithm in ran if name in group} for group in alike)
         if known := next(filter(None, measured), None):
             pairs = [pair for pair in pairs if pair[0] in known]
-    order = {name: place for place, name in enumerate(registry)}
+    order = {name: rank for rank, name in enumerate(registry)}
     pairs.sort(key=lambda pair: (order.get(pair[0], len(order)), pair))
     if not pairs:
-        told = " ".join(filter(None, (library, *start.split("|")[1:])))
-        raise InputError(f"the bundle holds no {told} algorithm; train one that does")
+        setting = " ".join(filter(None, (library, *start.split("|")[1:])))
+        raise InputError(f"the bundle holds no {setting} algorithm; train one that does")
     measured = {algorithm for algorithm, _ in pairs}
     others = ((name, "") for name in registry if name not in measured)
     return {

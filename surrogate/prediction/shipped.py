@@ -79,21 +79,21 @@ def shipped() -> tuple[Shipped, ...]:
     return tuple(bundles)
 
 
-def bundle_for(one: Gpu, library: str | None = None) -> Path:
+def bundle_for(device: Gpu, library: str | None = None) -> Path:
     """The shipped bundle fitted on this GPU with most rows, else the vendor's that was fitted on most GPUs.
 
     Raises `InputError` where none serves the GPU or the library.
     """
     known = tuple(bundle for bundle in shipped() if DEFAULT_FAMILY in bundle.families)
     fitting = [b for b in known if library is None or library in b.libraries]
-    own = VENDOR_LIBRARIES.get(one.vendor) if library is None else library
+    own = VENDOR_LIBRARIES.get(device.vendor) if library is None else library
     for serves in (
-        [b for b in fitting if one.name in b.gpus],
-        [b for b in fitting if one.vendor in b.vendors and own in b.libraries],
+        [b for b in fitting if device.name in b.gpus],
+        [b for b in fitting if device.vendor in b.vendors and own in b.libraries],
     ):
         if serves:
-            return max(serves, key=lambda b: (one.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
-    wanted = f"{one.name} with {library}" if library else one.name
+            return max(serves, key=lambda b: (device.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
+    wanted = f"{device.name} with {library}" if library else device.name
     listed = sorted({name for b in known for name in b.gpus})
     raise InputError(
         f"no bundle for {wanted} ships with the package; "
@@ -102,12 +102,12 @@ def bundle_for(one: Gpu, library: str | None = None) -> Path:
     )
 
 
-def answering(one: Gpu) -> dict[str, Shipped]:
+def answering(device: Gpu) -> dict[str, Shipped]:
     """Family → the shipped bundle that answers for it on a GPU."""
-    answers = {name: _serving(name, "", one.name) for bundle in shipped() for name in bundle.families}
+    answers = {name: _serving(name, "", device.name) for bundle in shipped() for name in bundle.families}
     answers.pop(DEFAULT_FAMILY, None)
     try:
-        path = bundle_for(one)
+        path = bundle_for(device)
     except InputError:
         return answers
     own = next(bundle for bundle in shipped() if bundle.path == path)
@@ -139,10 +139,10 @@ def as_bundle(bundle: Any) -> Bundle:
     """The bundle that a caller means: itself, a predictor's, the one in a folder, or the one that ships for a GPU."""
     if isinstance(bundle, str | Path):
         return load_bundle(bundle_path(bundle))
-    found = bundle.bundle if isinstance(bundle, Predictor) else bundle
-    if not isinstance(found, Bundle):
-        raise InputError(f"a {type(found).__name__} is no bundle; give a Bundle, its folder, or a GPU's name")
-    return found
+    bundle = bundle.bundle if isinstance(bundle, Predictor) else bundle
+    if not isinstance(bundle, Bundle):
+        raise InputError(f"a {type(bundle).__name__} is no bundle; give a Bundle, its folder, or a GPU's name")
+    return bundle
 
 
 def calibrate(bundle: Any, data: Any, **settings: Any) -> Bundle:

@@ -248,13 +248,13 @@ class Facts:
         names = max((len(name) for name, _ in self.pairs), default=0) + len(GAP)
         return printable(
             "\n".join(
-                textwrap.fill(f"{name:{names}}{said}", width, subsequent_indent=" " * names)
-                for name, said in self.pairs
+                textwrap.fill(f"{name:{names}}{text}", width, subsequent_indent=" " * names)
+                for name, text in self.pairs
             )
         )
 
     def __html__(self) -> str:
-        items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(said)}</dd>" for name, said in self.pairs)
+        items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in self.pairs)
         return f'<dl class="facts">\n{items}\n</dl>'
 
 

@@ -159,7 +159,7 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
             rows.append((spans.name[i], spans.level[i], at, last[key][1], track[i], above, spans.tags[i]))
         reached = max(reached, int(spans.level.max(initial=-1)))
     columns = list(zip(*rows, strict=True))
-    level, starts, ends, parents = (np.rint(np.array(columns[place], float)).astype(np.int64) for place in (1, 2, 3, 5))
+    level, starts, ends, parents = (np.rint(np.array(columns[index], float)).astype(np.int64) for index in (1, 2, 3, 5))
     return in_time_order(columns[0], level, starts, ends, columns[4], parents, columns[6]), lost
 
 

@@ -132,7 +132,7 @@ def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], 
         name = layers.name[int(layers.of_range[row])]
         if not texts.get(name):
             texts[name] = text(row)
-    return {name: found for name, found in texts.items() if found}
+    return {name: text for name, text in texts.items() if text}
 
 
 def _notes(profile: Profile) -> tuple[str, ...]:
@@ -241,8 +241,8 @@ def step_bound(steps: ResultTable) -> str:
     whole = sum(row["time_us"] for row in steps) or 1
     shares = {name: 100 * sum(row[name] for row in steps) / whole for name in STEP_PARTS}
     largest = sorted(shares, key=lambda name: -shares[name])[:3]
-    said = [f"{STEP_PARTS[name][1]} {shares[name]:.0f} %" for name in largest if shares[name] >= 0.5]
-    return f"{STEP_PARTS[largest[0]][0]}: {', '.join(said)} of the step"
+    parts = [f"{STEP_PARTS[name][1]} {shares[name]:.0f} %" for name in largest if shares[name] >= 0.5]
+    return f"{STEP_PARTS[largest[0]][0]}: {', '.join(parts)} of the step"
 
 
 def summary(profile: Profile) -> Row:

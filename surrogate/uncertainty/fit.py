@@ -234,8 +234,8 @@ def fit_own_share(
         likely = [probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
         return -float(weight @ np.log(np.maximum(likely, LEAST_LIKELIHOOD)))
 
-    found: Any = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
-    return float(np.exp(found.x))
+    fitted: Any = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
+    return float(np.exp(fitted.x))
 
 
 def held_out_by_shape(
@@ -296,11 +296,11 @@ def fit_unseen_gpu(
     most = MOST_GPUS if len(rows) <= LARGE_ROWS else LEAST_GPUS
     fold = fold_labels(names, GPU_FOLDS, seed)
     predicted, half = np.full(len(rows), np.nan), np.ones(len(rows))
-    for place, (architecture, name) in enumerate(list(largest.items())[:most]):
+    for number, (architecture, name) in enumerate(list(largest.items())[:most]):
         own = device == name
         siblings = np.isin(device, [other for other in known if known[other].architecture == architecture])
         folds = np.unique(fold[own])  # those of which the GPU has rows, another one for each GPU
-        held_fold = folds[place % len(folds)]
+        held_fold = folds[number % len(folds)]
         inside, outside = (fold != held_fold) & ~siblings, np.flatnonzero(own & (fold == held_fold))
         try:
             kept = np.random.default_rng(seed).permutation(np.flatnonzero(inside))[:LARGE_ROWS]
@@ -310,23 +310,23 @@ def fit_unseen_gpu(
             continue
         distance, no_gpu = distances_to(references_of(rest), held), np.full(len(held), "", dtype=object)
         half[outside] = widths.at(no_gpu, held.candidate, distance, predicted[outside])
-    found = np.flatnonzero(np.isfinite(predicted))
-    if not len(found):
+    scored = np.flatnonzero(np.isfinite(predicted))
+    if not len(scored):
         return UnseenGpu()
     log_error = np.abs(np.log(predicted / rows.time_us))
     math = rows.frame["math"].to_numpy(str) if "math" in rows.frame else np.full(len(rows), "")
-    part_of = {name: found[math[found] == name] for name in np.unique(math[found]).tolist()}
-    kept = {name: part for name, part in part_of.items() if len(np.unique(device[part])) > 1} | {"": found}
+    part_of = {name: scored[math[scored] == name] for name in np.unique(math[scored]).tolist()}
+    kept = {name: part for name, part in part_of.items() if len(np.unique(device[part])) > 1} | {"": scored}
     factors = {
         name: float(f"{max(1.0, _equal_quantile(log_error[part] / half[part], device[part])):.4g}")
         for name, part in kept.items()
     }
-    unseen = UnseenGpu(factors, gpus=len(np.unique(device[found])))
+    unseen = UnseenGpu(factors, gpus=len(np.unique(device[scored])))
     half *= [unseen.factor(name) for name in math]
-    known, arrays = found[judged[found]], (predicted, rows.time_us, half, rows.problem, rows.shape)
+    known, arrays = scored[judged[scored]], (predicted, rows.time_us, half, rows.problem, rows.shape)
     share = fit_own_share(*(values[known] for values in arrays))
-    median = _equal_quantile(np.abs(predicted / rows.time_us - 1)[found], device[found], 0.5)
-    ninth = np.exp(_equal_quantile(log_error[found], device[found]))
+    median = _equal_quantile(np.abs(predicted / rows.time_us - 1)[scored], device[scored], 0.5)
+    ninth = np.exp(_equal_quantile(log_error[scored], device[scored]))
     share, median, ninth = (float(f"{value:.4g}") for value in (share, median, ninth))
     return replace(unseen, own_share=share, median_ape=median, factor_90=ninth)
 

@@ -97,12 +97,12 @@ def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = (
     faults = [f"slice {report.number}: {report.stopped}" for report in reports.values() if report.failed]
     tables = _tables(out, faults)
     faults += [fault for table in tables.values() for fault in untrustworthy(table)]
-    said = verdict(campaign.device_name, faults, [note for report in reports.values() for note in report.notes])
-    write_text(out / "README.md", page(said, [report.line() for report in reports.values()], tables, checks))
+    conclusion = verdict(campaign.device_name, faults, [note for report in reports.values() for note in report.notes])
+    write_text(out / "README.md", page(conclusion, [report.line() for report in reports.values()], tables, checks))
     if campaign.device_name == "cudnn" and not faults:
         gpu = tables["convolutions.parquet"].frame["gpu"].iloc[0]
         campaign.tell(f"to publish: cd {out} && {publishing_command(gpu)}")
-    return not faults, said
+    return not faults, conclusion
 
 
 def allotted(shares: Mapping[int, float], spent: Mapping[int, float], seconds: float) -> dict[int, float]:
@@ -123,30 +123,30 @@ def _reports(out: Path) -> dict[int, SliceReport]:
         earlier = {}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{out / STATE}: not readable ({one_line(error)}); remove it, the logs remain") from None
-    return {number: earlier.get(number, SliceReport(number, one.title)) for number, one in SLICES.items()}
+    return {number: earlier.get(number, SliceReport(number, slice_.title)) for number, slice_ in SLICES.items()}
 
 
-def _slice(one: Slice, campaign: Campaign, device: Device, seconds: float, report: SliceReport) -> None:
+def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, report: SliceReport) -> None:
     """Go on with one slice for so many seconds; ``report`` takes what it did."""
     report.stopped, report.failed = "", False
-    path, end_s = campaign.out / one.log_name, campaign.clock() + seconds * (1.0 - one.counters_share)
+    path, end_s = campaign.out / slice_.log_name, campaign.clock() + seconds * (1.0 - slice_.counters_share)
     limits = {"progress": campaign.progress, "clock": campaign.clock}
     try:
-        if one.source == "operators" and campaign.device_name != "cudnn":
+        if slice_.source == "operators" and campaign.device_name != "cudnn":
             report.stopped = "left out: only a GPU measures other operators"
-        elif one.source == "operators":
+        elif slice_.source == "operators":
             device.close()  # the operators need the GPU's memory
-            operators = sampled(campaign.shapes or one.problems, campaign.seed)
+            operators = sampled(campaign.shapes or slice_.problems, campaign.seed)
             with closing(open_operators(campaign.device_name)) as own:
                 _take(report, collect_operators(operators, own, path, minutes=seconds / 60.0, **limits))
         else:
-            plan = plan_of(one, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
+            plan = plan_of(slice_, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
             with RunLog(path, header_for(plan, device)) as log:
                 minutes = (end_s - campaign.clock()) / 60.0
                 _take(report, run(plan, device, log, minutes=minutes, **limits))
-                if one.counters_share:
+                if slice_.counters_share:
                     device.close()
-                    _count(log, seconds * one.counters_share, campaign.seed, report)
+                    _count(log, seconds * slice_.counters_share, campaign.seed, report)
     except (InputError, DeviceLostError, OSError) as error:
         report.stopped, report.failed = one_line(error), True
 
@@ -172,7 +172,7 @@ def _tables(out: Path, faults: list[str]) -> dict[str, Dataset]:
     """File name → what was written to it; ``faults`` takes why a table could not be."""
     tables: dict[str, Dataset] = {}
     for name in ("convolutions.parquet", "operators.parquet"):
-        logs = [out / one.log_name for one in SLICES.values() if one.table == name]
+        logs = [out / slice_.log_name for slice_ in SLICES.values() if slice_.table == name]
         try:
             if paths := [path for path in logs if path.exists()]:
                 table = merge_runs(paths)

@@ -53,14 +53,14 @@ def usable_cores() -> int:
 
 def last_level_cache_bytes(caches: Path) -> int:
     """Size of the highest cache level under a folder laid out as sysfs does (index*/level, size), or 0."""
-    found = [(0, 0)]
+    level_sizes = [(0, 0)]
     for index in caches.glob("index*"):
         try:
             level, size = (index / "level").read_text().strip(), (index / "size").read_text().strip()
-            found.append((int(level), 2**10 * int(size.removesuffix("K"))))  # sysfs counts in KiB
+            level_sizes.append((int(level), 2**10 * int(size.removesuffix("K"))))  # sysfs counts in KiB
         except (OSError, ValueError):
             continue  # a virtual machine may hide some of the files
-    return max(found)[1]
+    return max(level_sizes)[1]
 
 
 def blas_threads() -> int:

@@ -26,8 +26,8 @@ class FormFit:
     @classmethod
     def of(cls, terms: Terms, target: np.ndarray) -> "FormFit":
         """`relative_fit` of ``target`` (rows,)."""
-        found = relative_fit(term_matrix(terms, len(target)), target)
-        return cls(tuple(found.tolist()), float(target.min()))
+        coefficients = relative_fit(term_matrix(terms, len(target)), target)
+        return cls(tuple(coefficients.tolist()), float(target.min()))
 
     def predict(self, terms: Terms, length: int) -> np.ndarray:
         """The form's values (length,), all positive."""
@@ -116,9 +116,9 @@ class VariantFit:
         writes = self.write_tree.predict(dram)
         b_max, time_us = np.full(rows, self.b_max), np.empty(rows)
         m = Measured(sizes, blocks, b_max, instructions, reads, writes, bound, time_us)
-        for one in np.unique(bound):
-            mine = bound == one
-            time_us[mine] = self.times[int(one)].predict(_time_terms(m, mine, int(one)), int(mine.sum()))
+        for form in np.unique(bound):
+            mine = bound == form
+            time_us[mine] = self.times[int(form)].predict(_time_terms(m, mine, int(form)), int(mine.sum()))
         return time_us
 
 
@@ -230,7 +230,7 @@ class AlgorithmFit:
         if tiles is None:
             keys = self._keys(sizes)
         else:
-            keys = np.array([_key(self.algorithm, *one) for one in zip(tiles, sizes.filter_width, strict=True)])
+            keys = np.array([_key(self.algorithm, *pair) for pair in zip(tiles, sizes.filter_width, strict=True)])
         for key in np.unique(keys):
             if key in self.variants:
                 yield self.variants[key], str(key), np.flatnonzero(keys == key)
@@ -248,8 +248,8 @@ class AlgorithmFit:
         for position in np.unique(chosen):
             for width in np.unique(sizes.filter_width):
                 by_distance = sorted(range(len(tiles)), key=lambda other: (abs(other - int(position)), other))
-                found = (_key(self.algorithm, tiles[other], int(width)) for other in by_distance)
-                key = next((one for one in found if one in self.variants), "")
+                nearest_keys = (_key(self.algorithm, tiles[other], int(width)) for other in by_distance)
+                key = next((candidate for candidate in nearest_keys if candidate in self.variants), "")
                 keys[(chosen == position) & (sizes.filter_width == width)] = key
         return keys
 
@@ -292,8 +292,8 @@ class FftFit:
         bucket = buckets(algorithm, sizes)
         scaled = time_us * batch / sizes.batch
         fits = {
-            int(one): FormFit.of(_terms(algorithm, sizes.take(bucket == one)), scaled[bucket == one])
-            for one in np.unique(bucket)
+            int(width): FormFit.of(_terms(algorithm, sizes.take(bucket == width)), scaled[bucket == width])
+            for width in np.unique(bucket)
         }
         counted, tree = np.flatnonzero(np.isfinite(bound)), None
         if len(counted) and algorithm == "FFT_TILING":
@@ -313,8 +313,8 @@ class FftFit:
         """Time in µs (rows,); NaN in a width bucket that training did not hold."""
         bucket = buckets(self.algorithm, sizes)
         time_us = np.full(len(bucket), np.nan)
-        for one, fit in self.fits.items():
-            mine = bucket == one
+        for width, fit in self.fits.items():
+            mine = bucket == width
             time_us[mine] = fit.predict(_terms(self.algorithm, sizes.take(mine)), int(mine.sum()))
         return time_us * sizes.batch / self.batch
 

@@ -192,12 +192,12 @@ def walk_of(
 
 
 def _overheads(
-    work: HostWork, source: str, given: Overheads | None, leave_one_out: bool
+    work: HostWork, source: str, overheads: Overheads | None, leave_one_out: bool
 ) -> tuple[list[Overheads], Overheads]:
     """Those of every iteration, and those to keep."""
-    if given is not None and leave_one_out:
+    if overheads is not None and leave_one_out:
         raise InputError("overheads were given, so none come from other iterations; leave one out")
-    own = measure_overheads(work, source) if given is None else given
+    own = measure_overheads(work, source) if overheads is None else overheads
     count = len(work.iterations)
     if not leave_one_out:
         return [own] * count, own

@@ -85,10 +85,10 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         replace(walk, latest_us={traced: latest - start for traced, (latest, _) in met.items()}).result()
         for walk, start in zip(walks, starts, strict=True)
     )
-    last = int(np.argmax(starts + [sum(one.predicted_us for one in own) for own in results]))
+    last = int(np.argmax(starts + [sum(iteration.predicted_us for iteration in result) for result in results]))
     ranks = [at if walk.trace.rank is None else walk.trace.rank for at, walk in enumerate(walks)]
     times = zip(ranks, results, starts.tolist(), (traced_us - shortest_us).sum(axis=1), waits.sum(axis=1), strict=True)
-    table = tuple(_rank(*one) | {"slowest": one[0] == ranks[last]} for one in times)
+    table = tuple(_rank(*rank_times) | {"slowest": rank_times[0] == ranks[last]} for rank_times in times)
     apart = tuple(
         {
             "index": at,
@@ -109,7 +109,7 @@ def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, 
     """One rank's row from its iterations and its waits in them, as traced and as predicted."""
     count = len(result)
     names = ("measured_us", "predicted_us", "measured_device_us", "device_us")
-    measured, predicted, device, after = (float(sum(getattr(one, name) for one in result)) / count for name in names)
+    measured, predicted, device, after = (float(sum(getattr(step, name) for step in result)) / count for name in names)
     after += after_us / count
     comparable = result.iterations[0].error_pct is not None
     return {

@@ -89,8 +89,8 @@ def answers_of(by: Predictors, wanted: set[Work]) -> "dict[Work, PredictedWork |
     convs = sorted((problem for problem in wanted if isinstance(problem, Conv)), key=str)
     others = sorted((problem for problem in wanted if not isinstance(problem, Conv)), key=str)
     answers: dict[Work, PredictedWork | str] = {
-        problem: PredictedWork(found.time_us, found.source, log(found.upper_us / found.time_us), problem.kind)
-        for problem, found in by.timed(others).items()
+        problem: PredictedWork(answer.time_us, answer.source, log(answer.upper_us / answer.time_us), problem.kind)
+        for problem, answer in by.timed(others).items()
     }
     if by.convs is None:
         return answers | dict.fromkeys(convs, "a model of convolutions")
@@ -169,8 +169,8 @@ def _carried(
     V100, 2.56 times as fast, decided for the mean (2.9): the rates alone say 3.8, the predictions 1.9.
     """
     work = [[_as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
-    found = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
-    known, kind = [[one for one in side if not isinstance(one, str)] for side in found], problems[1][0].kind
+    by_gpu = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
+    known, kind = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu], problems[1][0].kind
     own, target = (
         len(side) == len(work[0]) and all(answer.source in (MODEL, MEASURED) for answer in side) for side in known
     )
