@@ -121,23 +121,23 @@ def _check_measured(rows: Rows, device: str, name: str) -> None:
         )
 
 
-def _support(base: Support, own: Support) -> Support:
+def _support(base: Support, new: Support) -> Support:
     """The new device's own statuses; what was never seen before joins the general table, nothing known is changed."""
-    return Support({**base.exact, **own.exact}, {**own.general, **base.general})
+    return Support({**base.exact, **new.exact}, {**new.general, **base.general})
 
 
-def _domain(base: Domain, own: Domain) -> Domain:
+def _domain(base: Domain, new: Domain) -> Domain:
     """What either spans; distances stay those to the shapes that the model itself was trained on."""
-    references = {**own.references, **base.references}
-    for key, theirs in own.references.items():
-        mine = references[key]
-        least, greatest = np.minimum(mine.least, theirs.least), np.maximum(mine.greatest, theirs.greatest)
-        references[key] = replace(mine, least=least, greatest=greatest)
+    references = {**new.references, **base.references}
+    for key, added in new.references.items():
+        known = references[key]
+        least, greatest = np.minimum(known.least, added.least), np.maximum(known.greatest, added.greatest)
+        references[key] = replace(known, least=least, greatest=greatest)
     return replace(
         base,
-        settings=base.settings | own.settings,
-        shapes=base.shapes | own.shapes,
-        versions=base.versions | own.versions,
+        settings=base.settings | new.settings,
+        shapes=base.shapes | new.shapes,
+        versions=base.versions | new.versions,
         references=references,
     )
 
@@ -163,9 +163,9 @@ def _widths(part: Part, rows: Rows, held_us: np.ndarray) -> Widths:
         for candidate in candidates:
             by_key[f"{name}|{candidate}"] = max(part.widths.by_key[candidate], pooled)
         for candidate in sorted(set(rows.candidate[mine])):
-            own = mine & (rows.candidate == candidate)
-            quantile = conformal_quantile(score[own], rows.shape[own])
-            by_key[f"{name}|{candidate}"] = pooled_base(quantile, pooled, len(set(rows.shape[own])))
+            of_candidate = mine & (rows.candidate == candidate)
+            quantile = conformal_quantile(score[of_candidate], rows.shape[of_candidate])
+            by_key[f"{name}|{candidate}"] = pooled_base(quantile, pooled, len(set(rows.shape[of_candidate])))
     return replace(part.widths, by_key=by_key)
 
 

@@ -163,5 +163,5 @@ def fastest_solver(frame: pd.DataFrame) -> pd.DataFrame:
 
     key = [column for column in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm") if column in frame]
     order = frame.assign(_late=(frame["status"] != "ok")).sort_values(["_late", "time_us"], kind="stable")
-    kept = order.drop_duplicates(key).drop(columns=["_late", "solver"])
-    return kept.sort_index().reset_index(drop=True)
+    fastest = order.drop_duplicates(key).drop(columns=["_late", "solver"])
+    return fastest.sort_index().reset_index(drop=True)

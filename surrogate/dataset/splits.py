@@ -63,11 +63,11 @@ def _both(kind: Family, main: pd.DataFrame, also: pd.DataFrame) -> np.ndarray:
 
 def _by_shape(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     names = _both(kind, main, also)
-    own = names[: len(main)]
-    distinct = len(set(own))
+    main_names = names[: len(main)]
+    distinct = len(set(main_names))
     if distinct < 2:
         raise InputError(f"the table has {distinct} distinct shape; a split by shape needs at least 2")
-    fold_of = fold_of_names(own, min(count, distinct), seed)
+    fold_of = fold_of_names(main_names, min(count, distinct), seed)
     label = np.array([fold_of.get(name, -1) for name in names])
     return [
         Fold(str(f), np.flatnonzero(label != f), np.flatnonzero(label[: len(main)] == f))

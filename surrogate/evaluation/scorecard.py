@@ -130,8 +130,8 @@ def _choice_row(
     both = chosen & heuristic.chosen
     macro_difference = pooled_difference = None
     if both.any():
-        mine = np.mean([np.log(choice.slowdown[both]) for choice in choices], axis=0)
-        difference = mine - np.log(heuristic.slowdown[both])
+        log_picked = np.mean([np.log(choice.slowdown[both]) for choice in choices], axis=0)
+        difference = log_picked - np.log(heuristic.slowdown[both])
         (macro_difference, pooled_difference), _ = _intervals(difference, judged.shape[both], weights)
     return {
         "n": int(chosen.sum()),

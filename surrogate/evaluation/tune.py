@@ -112,19 +112,19 @@ def _held_signals() -> Iterator[Callable[[bool], None]]:
     drops it. The first signal is kept until it may act, or the search is over; a second one acts at once.
     """
     handlers: dict[int, Any] = {}
-    kept: list[int] = []
+    caught: list[int] = []
     may_act = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        kept.append(number)
-        if may_act or len(kept) > 1:
+        caught.append(number)
+        if may_act or len(caught) > 1:
             handlers[number](number, frame)
 
     def allow(allowed: bool) -> None:
         nonlocal may_act
         may_act = allowed
-        if allowed and kept:
-            handlers[kept[0]](kept[0], None)
+        if allowed and caught:
+            handlers[caught[0]](caught[0], None)
 
     if threading.current_thread() is threading.main_thread():  # only there are handlers set, and run
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
@@ -298,8 +298,8 @@ def _join(
                 f"study {name!r} in {where} is for {key} {theirs.get(key)}, this run has {value};"
                 " values would not compare: give another --study name"
             )
-    kept = [t for t in study.get_trials(deepcopy=False) if t.state != optuna.trial.TrialState.FAIL]
-    if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in kept]:
+    usable = [t for t in study.get_trials(deepcopy=False) if t.state != optuna.trial.TrialState.FAIL]
+    if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in usable]:
         study.enqueue_trial(stored)  # an interrupted trial of theirs is no trial
     return study
 

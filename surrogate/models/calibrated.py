@@ -128,9 +128,9 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
     scales = _fitted_scales(inputs.take(few), target[few])
 
     def conditioned(index: np.ndarray) -> Correction:
-        kept = index[_thinned(len(index), MOST_ROWS, seed)]
-        part = inputs.take(kept)
-        return Correction(scales, part, _dual(scales, part, target[kept]), units, codes)
+        sample = index[_thinned(len(index), MOST_ROWS, seed)]
+        part = inputs.take(sample)
+        return Correction(scales, part, _dual(scales, part, target[sample]), units, codes)
 
     label, held_out = fold_labels(shape_names(rows.frame, rows.family), FOLDS, seed), np.empty(len(rows))
     for fold in np.unique(label):

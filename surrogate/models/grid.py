@@ -209,8 +209,8 @@ class Grid:
         parts = []
         for gpu, codes in lent.items():
             part = self.rows(gpu)
-            own = slice(None) if codes is None else np.flatnonzero(np.isin(part.codes, codes))
-            parts.append((part.codes[own], part.sizes[own], part.values[own]))
+            members = slice(None) if codes is None else np.flatnonzero(np.isin(part.codes, codes))
+            parts.append((part.codes[members], part.sizes[members], part.values[members]))
         ticked = [kind.size_names.index(name) for name in kind.ticks]
         joined = GridPart(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         return joined.measured(Lines.of(self.lines, kind.size_names), ticked)

@@ -46,15 +46,15 @@ class Neighbours:
 
 def times_from_files(files: Mapping[str, bytes]) -> tuple[BoostedTimes, Neighbours]:
     """The terms' times, of the files of an interpolated model, and the same neighbours that these hold."""
-    own = {
+    files_of = {
         start: {name.removeprefix(start): content for name, content in files.items() if name.startswith(start)}
         for start in (TERMS, GRID)
     }
-    packed = {name.removesuffix(".parquet"): content for name, content in own[GRID].items()}
+    packed = {name.removesuffix(".parquet"): content for name, content in files_of[GRID].items()}
     facts = json.loads(files[LABELS])
     grid = Grid(facts["labels"], packed, tuple(facts["lines"]))
     near = Neighbours(grid, files.get(TREES, b""))
-    return replace(BoostedTimes.from_files(own[TERMS]), neighbours=near), near
+    return replace(BoostedTimes.from_files(files_of[TERMS]), neighbours=near), near
 
 
 def line_columns(measured: Measured, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -99,9 +99,9 @@ def log_corrections(
         return out
     # 2. The terms at the other problems, and at the corners between which they lie.
     design, log_terms = terms(left, owner[other], corner[other])
-    own = np.zeros(len(codes), dtype=np.int64)
-    own[left] = np.arange(len(left))
-    at = np.where(other, len(left) - 1 + np.cumsum(other), own[owner])
+    term_row = np.zeros(len(codes), dtype=np.int64)
+    term_row[left] = np.arange(len(left))
+    at = np.where(other, len(left) - 1 + np.cumsum(other), term_row[owner])
     # 3. What the corners add to the terms: exact where measured, else by interpolation, where neighbours are near.
     added = np.where(is_measured, values - log_terms[at], 0.0)
     unknown = np.flatnonzero(~is_measured)
@@ -147,9 +147,9 @@ def _corners(
         corner[:, :, measured.ticked[size]] = ends[sides[:, column], :, column]
         weight *= counts[sides[:, column], :, column]
     # 3. Those that count, and whose sizes fit one another.
-    kept, owner = np.nonzero(weight)
-    corners = corner[kept, owner]
+    side, owner = np.nonzero(weight)
+    corners = corner[side, owner]
     fits = np.ones(len(owner), dtype=bool)
     for _, misfit, _ in kind.geometry(dict(zip(kind.size_names, corners.T, strict=True)), library[owner]):
         fits &= ~misfit
-    return owner[fits], corners[fits], weight[kept, owner][fits], weight.sum(axis=0)
+    return owner[fits], corners[fits], weight[side, owner][fits], weight.sum(axis=0)

@@ -25,8 +25,8 @@ LEAST_SPREAD = 0.1
 
 def trend_names(family: Family) -> tuple[str, ...]:
     """The terms: roofline time, the candidate's own over it, and FLOPs per byte. More, being collinear, did worse."""
-    own = (family.own_roofline,) if family.own_roofline else ()
-    return ("log2_roofline_us", *own, "log2_intensity")
+    rooflines = (family.own_roofline,) if family.own_roofline else ()
+    return ("log2_roofline_us", *rooflines, "log2_intensity")
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Trend:
         # 3. The range of every candidate on every GPU, then that of a candidate on any GPU and that of all rows.
         ranges = {"": np.stack([terms.min(axis=0), terms.max(axis=0)])}
         for number, (key, row) in enumerate(zip(keys.tolist(), first.tolist(), strict=True)):
-            own = terms[group == number]
-            ranges[key] = np.stack([own.min(axis=0), own.max(axis=0)])
+            group_terms = terms[group == number]
+            ranges[key] = np.stack([group_terms.min(axis=0), group_terms.max(axis=0)])
             low, high = ranges.get(f"{candidates[row]}|", ranges[key])
             ranges[f"{candidates[row]}|"] = np.stack(
                 [np.minimum(low, ranges[key][0]), np.maximum(high, ranges[key][1])]

@@ -215,8 +215,8 @@ def attention_backward(call: Call) -> Layers:
 
 def batch_norm(call: Call) -> Layers:
     """Batch norm by stored statistics, or by the batch's own, which an unrecorded flag counts as."""
-    own = call.op == "_batch_norm_with_update" or bool(call.arguments.get("training"))
-    work = make.batch_norm(call.shape(), call.dtype, training=own)
+    training = call.op == "_batch_norm_with_update" or bool(call.arguments.get("training"))
+    work = make.batch_norm(call.shape(), call.dtype, training=training)
     yield call.layer(work, weights=("weight", "bias"))
 
 
@@ -381,8 +381,8 @@ def reduction(call: Call) -> Layers:
     result, axes = call.output, call.arguments.get("dim")
     if result is None:
         axes = [axes] if isinstance(axes, int) else axes if isinstance(axes, list) else []
-        kept = {axis % len(size) for axis in axes if isinstance(axis, int)} if size else set()
-        result = tuple(length for axis, length in enumerate(size) if axis not in kept) if kept else ()
+        reduced = {axis % len(size) for axis in axes if isinstance(axis, int)} if size else set()
+        result = tuple(length for axis, length in enumerate(size) if axis not in reduced) if reduced else ()
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating] or [size]
     work = -(-prod(size) // max(prod(result), 1))
     yield call.layer(make.streamed(make.REDUCE, reads, [result], call.dtype, work=work))

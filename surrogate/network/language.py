@@ -295,10 +295,10 @@ class _Step:
         return word, work, heads * outputs * inputs
 
     def dense(self, prefix: str, inter: int) -> Iterator[_Kernel]:
-        own = ceil_div(inter, self.ranks)
-        yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * own)
-        yield f"{prefix}activation", self.moved("activation", 2 * own, own), 0
-        yield from self.product(f"{prefix}down_proj", own, self.decoder.hidden)
+        width = ceil_div(inter, self.ranks)
+        yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * width)
+        yield f"{prefix}activation", self.moved("activation", 2 * width, width), 0
+        yield from self.product(f"{prefix}down_proj", width, self.decoder.hidden)
 
     def routed(self) -> Iterator[_Kernel]:
         d = self.decoder
@@ -322,8 +322,8 @@ def kv_cache_bytes(network: Network) -> int:
     total = 0.0
     for work in (layer.work for layer in network.layers):
         if isinstance(work, Attention):
-            kept = min(work.context_length, work.window or work.context_length)
-            total += 2 * work.batch * work.kv_heads * work.head_dim * kept * work.kv_itemsize
+            tokens = min(work.context_length, work.window or work.context_length)
+            total += 2 * work.batch * work.kv_heads * work.head_dim * tokens * work.kv_itemsize
         elif isinstance(work, Mla):
             total += work.batch * (LATENT + ROPE) * work.context_length * work.kv_itemsize
     return round(total)

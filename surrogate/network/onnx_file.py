@@ -149,14 +149,14 @@ def _set_weights_aside(graph: Any) -> set[str]:
 
     names = {weight.name for weight in graph.initializer} | {weight.values.name for weight in graph.sparse_initializer}
     inputs = {info.name for info in graph.input}
-    kept = []
+    small_weights = []
     for weight in graph.initializer:
         if prod(weight.dims) <= KEPT_ELEMENTS and weight.data_location != onnx.TensorProto.EXTERNAL:
-            kept.append(weight)
+            small_weights.append(weight)
         elif weight.name not in inputs:
             sizes = None if _endless(weight.data_type, weight.dims) else list(weight.dims)
             graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, sizes))
-    copies = [onnx.TensorProto.FromString(weight.SerializeToString()) for weight in kept]
+    copies = [onnx.TensorProto.FromString(weight.SerializeToString()) for weight in small_weights]
     for weight in graph.sparse_initializer:
         if weight.values.name not in inputs:
             info = onnx.helper.make_tensor_value_info(weight.values.name, weight.values.data_type, list(weight.dims))

@@ -229,8 +229,8 @@ def _heuristic(network: Network, choices: Mapping[Conv, Any]) -> dict[str, float
         for estimate in choices[conv].estimates
         if estimate.candidate.name == pick
     ]
-    own, best = sum(own for own, _ in times), sum(best for _, best in times)
-    return {"convs": len(times), "unknown": len(picks) - len(times), "time_us": own, "saved_us": own - best}
+    picked_us, best = sum(picked_us for picked_us, _ in times), sum(best for _, best in times)
+    return {"convs": len(times), "unknown": len(picks) - len(times), "time_us": picked_us, "saved_us": picked_us - best}
 
 
 @lru_cache(maxsize=65536)

@@ -87,8 +87,8 @@ def _gradient(work: operators.Operator) -> Iterator[operators.Operator]:
     """
     if work.kind in ("bias", "add_scalar", "sub_scalar"):
         return
-    if own := gradient(work):
-        yield own
+    if operator := gradient(work):
+        yield operator
     elif isinstance(work, operators.Concat):
         yield elementwise("copy", (work.elements,), work.dtype)
     elif isinstance(work, Streamed):

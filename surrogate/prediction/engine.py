@@ -248,9 +248,9 @@ class BoosterEngine(Engine):
         codes = near.grid.codes(setting.values, [candidate.key for candidate in candidates])
         owner, lenders, lent = np.array([candidate.library for candidate in candidates]), {}, {}
         for library in versions:
-            own = codes[owner == library]
-            if name := near.grid.lender((setting.gpu, *siblings), own):
-                lenders[library], lent[name] = name, np.append(lent.get(name, own[:0]), own)
+            library_codes = codes[owner == library]
+            if name := near.grid.lender((setting.gpu, *siblings), library_codes):
+                lenders[library], lent[name] = name, np.append(lent.get(name, library_codes[:0]), library_codes)
         if not lent:
             return engine
         measured = near.grid.measured(kind, lent)
@@ -265,13 +265,13 @@ class BoosterEngine(Engine):
         shared, kind = len(terms.values), self.setting.family
         x = self.template[wanted]
         x[:, :shared] = np.fromiter(terms.values, np.float32, shared)
-        own: list[float] = []
+        values: list[float] = []
         workspace: list[float] = []
         for candidate in wanted:
             columns, bytes_needed = self.own(terms, candidate)
-            own += columns
+            values += columns
             workspace.append(bytes_needed)
-        x[:, shared:-2] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), -1)
+        x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(wanted), -1)
         index = np.array(wanted)
         if self.measured is None:
             log_correction = self._log_terms(x, index)
@@ -327,20 +327,20 @@ class BoosterEngine(Engine):
     ) -> np.ndarray:
         """(rows,) log(time / base) at ``sizes`` (rows, sizes): by what was measured, else by the terms alone."""
         known = np.flatnonzero(self.codes[index] >= 0)
-        own = index[known]
-        library = np.array([self.candidates[i].library for i in own.tolist()], dtype=object)
+        candidates = index[known]
+        library = np.array([self.candidates[i].library for i in candidates.tolist()], dtype=object)
 
         def terms(same: np.ndarray, owner: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            design, candidate, group = (x[known[same]], own[np.concatenate([same, owner])], problem[known[same]])
+            design, candidate, group = (x[known[same]], candidates[np.concatenate([same, owner])], problem[known[same]])
             if len(owner):
                 places, group_of = np.unique(changed, axis=0, return_inverse=True)
-                more, _, _ = self._inputs(places, group_of, own[owner])
+                more, _, _ = self._inputs(places, group_of, candidates[owner])
                 design = np.concatenate([design, more])
                 group = np.concatenate([group, group_of + group.max() + 1])
             return design, self._log_terms(design, candidate, group)
 
         residual = self.residual.inplace_predict if self.residual else None
-        codes, kind = self.codes[own], self.setting.family
+        codes, kind = self.codes[candidates], self.setting.family
         near = log_corrections(measured, kind, codes, sizes[known], library, terms, residual)
         if len(known) == len(index):
             return near

@@ -110,8 +110,8 @@ class KernelTimes:
             formula = kind.formula(kind.setting_of(problem), target)
             least_us = float(formula.problem(problem).roofline_us)
         slopes = [(key.split("|")[0], launch.slope) for key, launch in self._bundle.launches.items()]
-        own = [slope for name, slope in slopes if name == target.name]
-        slope = min(own or [slope for name, slope in slopes if not name], default=1.0)
+        own_slopes = [slope for name, slope in slopes if name == target.name]
+        slope = min(own_slopes or [slope for name, slope in slopes if not name], default=1.0)
         ends = max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * least_us + 2 * KERNEL_LEAST_US
         time_us = slope * least_us + KERNEL_LEAST_US
         return KernelTime(problem, target.name, "", "", time_us, *ends, time_us, ROOFLINE, False)

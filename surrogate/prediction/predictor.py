@@ -240,8 +240,8 @@ def within(estimates: Iterable[Estimate], limits: Limits) -> tuple[tuple[Estimat
 
 def limited(selection: Selection, limits: Limits) -> Selection:
     """What ``limits`` leave of a selection; the rest is excluded with the reason."""
-    kept, refused = within(selection.estimates, limits)
-    return replace(selection, estimates=kept, excluded=selection.excluded + refused, top=limits.top)
+    allowed, refused = within(selection.estimates, limits)
+    return replace(selection, estimates=allowed, excluded=selection.excluded + refused, top=limits.top)
 
 
 def _best(prepared: PreparedSetting, selection: Selection) -> Prediction:

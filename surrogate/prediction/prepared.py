@@ -65,16 +65,16 @@ class SupportRules:
     candidates: tuple[Candidate, ...]
     support: "Support"
     rules_gpu: str
-    _kept: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
+    _known_reasons: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, problem: Any) -> Reasons:
         """Reason or None for every candidate, for one problem."""
         traits = self.setting.family.traits(problem)
-        if traits not in self._kept:
+        if traits not in self._known_reasons:
             names = [(candidate.library, candidate.algorithm) for candidate in self.candidates]
             by_name = {name: self._reason(*name, problem, traits) for name in dict.fromkeys(names)}
-            self._kept[traits] = tuple(by_name[name] for name in names)
-        return self._kept[traits]
+            self._known_reasons[traits] = tuple(by_name[name] for name in names)
+        return self._known_reasons[traits]
 
     def allowed(self, sizes: np.ndarray) -> np.ndarray:
         """(problems, candidates) True where the library is expected to run it; ``sizes`` (problems, sizes)."""
@@ -370,12 +370,12 @@ class SettingCache:
                 engine = Tf32Engine(*shared, plain, engine, able, unseen)
         notes = {}
         for library, _ in setting.versions:
-            lender, own = lenders.get(library, setting.gpu), [] if seen else [part.unseen_gpu.note]
+            lender, library_notes = lenders.get(library, setting.gpu), [] if seen else [part.unseen_gpu.note]
             if lender != setting.gpu:
-                own.append(LENT.format(gpu=setting.gpu, sibling=lender))
+                library_notes.append(LENT.format(gpu=setting.gpu, sibling=lender))
             if law is None and library in never:
-                own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
-            notes[library] = tuple(own)
+                library_notes.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
+            notes[library] = tuple(library_notes)
         rules_gpu = setting.gpu if any(known_gpu.name == setting.gpu for known_gpu in gpus()) else ""
         return PreparedSetting(
             setting,
@@ -394,15 +394,15 @@ class SettingCache:
 
     def _alike(self, gpu_name: str, part: "Part") -> list[frozenset[str]]:
         """The GPU, each measured one of its architecture (nearest in bandwidth and peak first), its vendor's, all."""
-        own = self.device(gpu_name)
+        device = self.device(gpu_name)
         known = {name: self.device(name) for name in part.domain.gpus if name != gpu_name}
 
         def distance(name: str) -> float:
-            pairs = ((known[name].dram_gbs, own.dram_gbs), (known[name].fp32_tflops, own.fp32_tflops))
+            pairs = ((known[name].dram_gbs, device.dram_gbs), (known[name].fp32_tflops, device.fp32_tflops))
             return sum(abs(log(theirs / mine)) for theirs, mine in pairs)
 
-        siblings = [name for name, other in known.items() if other.architecture == own.architecture]
-        vendor = frozenset(name for name, other in known.items() if other.vendor == own.vendor)
+        siblings = [name for name, other in known.items() if other.architecture == device.architecture]
+        vendor = frozenset(name for name, other in known.items() if other.vendor == device.vendor)
         nearest_first = sorted(siblings, key=distance) if len(siblings) > 1 else siblings
         return [*(frozenset({name}) for name in (gpu_name, *nearest_first)), vendor, frozenset(known)]
 
@@ -441,8 +441,8 @@ def _candidates(
     registry = {known.algorithm: known for known in kind.candidates(library, values)}
     if not registry:
         # Nothing tells what the library runs in the setting but what was measured on this GPU, else on those alike.
-        own = "|".join((library, *values)) + "|"
-        keys = (key.removeprefix(own).split("|") for key in part.support.exact if key.startswith(own))
+        prefix = "|".join((library, *values)) + "|"
+        keys = (key.removeprefix(prefix).split("|") for key in part.support.exact if key.startswith(prefix))
         ran = {(key[-2], key[0]) for key in keys}
         measured = ({algorithm for name, algorithm in ran if name in group} for group in alike)
         if known := next(filter(None, measured), None):

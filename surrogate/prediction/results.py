@@ -353,5 +353,5 @@ def _title(answer: Selection | Prediction) -> str:
 
 def setting_line(problem: Any) -> str:
     """A problem with everything that is asked about it: sizes, direction, element type, math and layout."""
-    own = (value for value in family_of(problem).setting_of(problem) if value not in ("", problem.kind))
-    return " ".join((str(problem), *own))
+    values = (value for value in family_of(problem).setting_of(problem) if value not in ("", problem.kind))
+    return " ".join((str(problem), *values))

@@ -46,13 +46,13 @@ class Shipped:
         times are off by at most on this one; where it was never measured (``source`` spec) both are of GPUs left out.
         """
         known, unseen = self.held_out[family], self.unseen[family]
-        own = next((row for row in known["intervals"] if row["gpu"] == gpu_name), None)
+        interval = next((row for row in known["intervals"] if row["gpu"] == gpu_name), None)
         return {
             "bundle": self.path.name,
-            "rows": own["rows"] if own else 0,
-            "source": MODEL if own else SPEC,
-            "median_ape": known["time"]["median_ape"] if own else unseen.median_ape,
-            "factor_90": own["interval_factor"] if own else unseen.factor_90,
+            "rows": interval["rows"] if interval else 0,
+            "source": MODEL if interval else SPEC,
+            "median_ape": known["time"]["median_ape"] if interval else unseen.median_ape,
+            "factor_90": interval["interval_factor"] if interval else unseen.factor_90,
         }
 
 
@@ -86,10 +86,10 @@ def bundle_for(device: Gpu, library: str | None = None) -> Path:
     """
     known = tuple(bundle for bundle in shipped() if DEFAULT_FAMILY in bundle.families)
     fitting = [b for b in known if library is None or library in b.libraries]
-    own = VENDOR_LIBRARIES.get(device.vendor) if library is None else library
+    wanted_library = VENDOR_LIBRARIES.get(device.vendor) if library is None else library
     for serves in (
         [b for b in fitting if device.name in b.gpus],
-        [b for b in fitting if device.vendor in b.vendors and own in b.libraries],
+        [b for b in fitting if device.vendor in b.vendors and wanted_library in b.libraries],
     ):
         if serves:
             return max(serves, key=lambda b: (device.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
@@ -110,8 +110,8 @@ def answering(device: Gpu) -> dict[str, Shipped]:
         path = bundle_for(device)
     except InputError:
         return answers
-    own = next(bundle for bundle in shipped() if bundle.path == path)
-    return dict.fromkeys(own.families, own) | {k: v for k, v in answers.items() if k not in own.families}
+    serving = next(bundle for bundle in shipped() if bundle.path == path)
+    return dict.fromkeys(serving.families, serving) | {k: v for k, v in answers.items() if k not in serving.families}
 
 
 def is_path(text: str | Path) -> bool:
@@ -166,21 +166,21 @@ def load(gpu_or_path: Any, *, gpu: str | None = None, library: str | None = None
         raise InputError(f"a GPU is named twice, {name!r} and {gpu!r}; gpu= goes with a bundle's path")
     device = _found(name)
     try:
-        own = _load(bundle_for(device, library))
+        bundle = _load(bundle_for(device, library))
     except InputError:  # a GPU or a library of which other kernels than convolutions were measured
         others = [known for known in shipped() if DEFAULT_FAMILY not in known.families]
         if not any(library in b.libraries if library else device.name in b.gpus for b in others):
             raise
-        own = Bundle({})
-    return Predictor(_joined(own), gpu=name, library=library)
+        bundle = Bundle({})
+    return Predictor(_joined(bundle), gpu=name, library=library)
 
 
 def _serving(family: str, dtype: str, gpu_name: str) -> Shipped:
     """Of the shipped bundles with a family: one measured with the type on the GPU, else with the type, else any."""
     bundles = [bundle for bundle in shipped() if family in bundle.families]
-    own = [bundle for bundle in bundles if gpu_name in bundle.gpus]
-    like = [[b for b in some if dtype in b.families[family]] for some in (own, bundles)]
-    return next(some for some in (*like, own if not dtype else [], bundles) if some)[-1]
+    measured = [bundle for bundle in bundles if gpu_name in bundle.gpus]
+    like = [[b for b in some if dtype in b.families[family]] for some in (measured, bundles)]
+    return next(some for some in (*like, measured if not dtype else [], bundles) if some)[-1]
 
 
 class ShippedParts(Mapping[str, Part]):
@@ -189,10 +189,10 @@ class ShippedParts(Mapping[str, Part]):
     ``family|dtype|gpu`` names the part for such problems. A bundle is read when its part is first asked for.
     """
 
-    def __init__(self, own: Mapping[str, Part]) -> None:
-        self._own = own
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        self._own = parts
         others = (name for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY)
-        self._names = dict.fromkeys([*own, *others])  # convolutions are answered for the bundle's own GPUs alone
+        self._names = dict.fromkeys([*parts, *others])  # convolutions are answered for the bundle's own GPUs alone
 
     def __getitem__(self, name: str) -> Part:
         family, _, rest = name.partition("|")

@@ -65,9 +65,9 @@ def _groups(
         for values, number in texts.values():
             code = code * len(values) + number
         for group in np.unique(code):
-            own = np.flatnonzero(code == group)
-            setting = {name: values[int(number[own[0]])] for name, (values, number) in texts.items()}
-            yield kind, _with_math(settings, kind, setting), sizes[own], positions[own]
+            members = np.flatnonzero(code == group)
+            setting = {name: values[int(number[members[0]])] for name, (values, number) in texts.items()}
+            yield kind, _with_math(settings, kind, setting), sizes[members], positions[members]
 
 
 def _with_math(settings: SettingCache, kind: Family, setting: dict[str, str]) -> dict[str, str]:

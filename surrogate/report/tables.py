@@ -157,8 +157,8 @@ class Table:
         dropped, notes = self._dropped(width, key) if width and self.widest else [], list(self.notes)
         if dropped:
             notes.append(f"left out for want of room: {', '.join(dropped)}; --csv and --json have every column")
-        kept = replace(self, records=[{k: v for k, v in row.items() if k not in dropped} for row in self.records])
-        lines = [*([wrapped(title, width)] if title else []), kept._grid(width)]
+        shown = replace(self, records=[{k: v for k, v in row.items() if k not in dropped} for row in self.records])
+        lines = [*([wrapped(title, width)] if title else []), shown._grid(width)]
         return printable("\n".join([*lines, *(wrapped(note, width) for note in notes)]))
 
     def __html__(self) -> str:

@@ -153,10 +153,10 @@ def conformal_quantile(scores: np.ndarray, shape: np.ndarray) -> float:
     return float(np.sort(scores)[min(rank, len(scores)) - 1])
 
 
-def pooled_base(own: float, parent: float, shapes: int) -> float:
+def pooled_base(base: float, parent: float, shapes: int) -> float:
     """A key's quantile, drawn (in logs) towards its parent's as far as its shapes are few."""
     weight = shapes / (shapes + POOLED_SHAPES) if shapes >= LEAST_SHAPES else 0.0
-    return own**weight * parent ** (1 - weight)
+    return base**weight * parent ** (1 - weight)
 
 
 def _fitted(scores: Scores) -> Widths:
@@ -176,10 +176,10 @@ def _bases(scores: Scores, left: np.ndarray) -> dict[str, float]:
         for names, index in table.groupby(columns).indices.items():
             shapes = len(np.unique(scores.shape[index]))
             if shapes >= LEAST_SHAPES:
-                own = max(conformal_quantile(left[index], scores.shape[index]), LEAST_WIDTH)
+                base = max(conformal_quantile(left[index], scores.shape[index]), LEAST_WIDTH)
                 parent = bases.get(str(scores.candidate[index[0]]), bases[ALL])
                 key = "|".join(names) if isinstance(names, tuple) else str(names)
-                bases[key] = float(pooled_base(own, parent, shapes))
+                bases[key] = float(pooled_base(base, parent, shapes))
     return bases
 
 
@@ -259,10 +259,10 @@ def held_out_by_shape(
     predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     for fold in range(count if fits is None else fits):
         step(fold)
-        kept, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)
-        if most_rows is not None and len(kept) > most_rows:
-            kept = np.sort(np.random.default_rng(seed).permutation(kept)[:most_rows])
-        inside = rows.take(kept)
+        inside_rows, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)
+        if most_rows is not None and len(inside_rows) > most_rows:
+            inside_rows = np.sort(np.random.default_rng(seed).permutation(inside_rows)[:most_rows])
+        inside = rows.take(inside_rows)
         if inside.ok.any() and len(outside):
             held = rows.take(outside)
             predicted[outside] = times_of(duplicate(model), inside, held, keep)
@@ -297,14 +297,14 @@ def fit_unseen_gpu(
     fold = fold_labels(names, GPU_FOLDS, seed)
     predicted, half = np.full(len(rows), np.nan), np.ones(len(rows))
     for number, (architecture, name) in enumerate(list(largest.items())[:most]):
-        own = device == name
+        on_gpu = device == name
         siblings = np.isin(device, [other for other in known if known[other].architecture == architecture])
-        folds = np.unique(fold[own])  # those of which the GPU has rows, another one for each GPU
+        folds = np.unique(fold[on_gpu])  # those of which the GPU has rows, another one for each GPU
         held_fold = folds[number % len(folds)]
-        inside, outside = (fold != held_fold) & ~siblings, np.flatnonzero(own & (fold == held_fold))
+        inside, outside = (fold != held_fold) & ~siblings, np.flatnonzero(on_gpu & (fold == held_fold))
         try:
-            kept = np.random.default_rng(seed).permutation(np.flatnonzero(inside))[:LARGE_ROWS]
-            rest, held = rows.take(np.sort(kept)), rows.take(outside)
+            sample = np.random.default_rng(seed).permutation(np.flatnonzero(inside))[:LARGE_ROWS]
+            rest, held = rows.take(np.sort(sample)), rows.take(outside)
             predicted[outside] = times_of(model.elsewhere(), rest, held, keep)
         except InputError:  # nothing to learn from
             continue
@@ -316,10 +316,10 @@ def fit_unseen_gpu(
     log_error = np.abs(np.log(predicted / rows.time_us))
     math = rows.frame["math"].to_numpy(str) if "math" in rows.frame else np.full(len(rows), "")
     part_of = {name: scored[math[scored] == name] for name in np.unique(math[scored]).tolist()}
-    kept = {name: part for name, part in part_of.items() if len(np.unique(device[part])) > 1} | {"": scored}
+    parts = {name: part for name, part in part_of.items() if len(np.unique(device[part])) > 1} | {"": scored}
     factors = {
         name: float(f"{max(1.0, _equal_quantile(log_error[part] / half[part], device[part])):.4g}")
-        for name, part in kept.items()
+        for name, part in parts.items()
     }
     unseen = UnseenGpu(factors, gpus=len(np.unique(device[scored])))
     half *= [unseen.factor(name) for name in math]

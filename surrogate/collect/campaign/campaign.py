@@ -137,8 +137,8 @@ def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, re
         elif slice_.source == "operators":
             device.close()  # the operators need the GPU's memory
             operators = sampled(campaign.shapes or slice_.problems, campaign.seed)
-            with closing(open_operators(campaign.device_name)) as own:
-                _take(report, collect_operators(operators, own, path, minutes=seconds / 60.0, **limits))
+            with closing(open_operators(campaign.device_name)) as operator_device:
+                _take(report, collect_operators(operators, operator_device, path, minutes=seconds / 60.0, **limits))
         else:
             plan = plan_of(slice_, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
             with RunLog(path, header_for(plan, device)) as log:

@@ -66,8 +66,8 @@ def last_level_cache_bytes(caches: Path) -> int:
 def blas_threads() -> int:
     """Threads of the BLAS that NumPy calls; SciPy may bring a second one of its own."""
     pools = [pool for pool in threadpool_info() if pool.get("user_api") == "blas"]
-    own = [pool for pool in pools if "numpy" in str(pool.get("filepath", ""))] or pools
-    return int(own[0]["num_threads"]) if own else usable_cores()
+    numpy_pools = [pool for pool in pools if "numpy" in str(pool.get("filepath", ""))] or pools
+    return int(numpy_pools[0]["num_threads"]) if numpy_pools else usable_cores()
 
 
 def steady_threads() -> None:

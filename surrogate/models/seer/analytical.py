@@ -77,8 +77,8 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
     if mechanism in FFT_MECHANISMS:
         terms = ((_fft_terms(p, mechanism, peak, bandwidth),),)
         return Analytical(mechanism, _fft_bucket(p, mechanism), 0 * span, 0 * span, terms)
-    own = compute_us(kernel.arithmetic_flops, peak), memory_us(kernel.dram_bytes, bandwidth)
-    bound = roofline_class(*own, kernel.launches[1].waves)
+    floors = compute_us(kernel.arithmetic_flops, peak), memory_us(kernel.dram_bytes, bandwidth)
+    bound = roofline_class(*floors, kernel.launches[1].waves)
     tile = gemm_p_tile(p.channels_out) if mechanism == "precomp_gemm" else np.full(len(rows), -1)
     terms = tuple(_forms(p, mechanism, kernel, t, slots[t], peak, bandwidth) for t in range(len(TILES[mechanism])))
     return Analytical(mechanism, bound, span, tile, terms)

@@ -209,8 +209,8 @@ def launched_by(
     for row in np.flatnonzero(count > 1).tolist():
         candidates = order[low[row] : high[row]]
         if process[row] >= 0:
-            own = candidates[call_process[candidates] == process[row]]
-            candidates = own if len(own) else candidates
+            same_process = candidates[call_process[candidates] == process[row]]
+            candidates = same_process if len(same_process) else candidates
         before = candidates[: np.searchsorted(call_start_ns[candidates], start_ns[row], "right")]
         call[row] = before[-1] if len(before) else candidates[0]
     return call

@@ -154,5 +154,5 @@ def _match(trace: Trace, rows: Ints, nodes: Sequence[Node]) -> list[tuple[int, N
     sizes = [len(group) for group in theirs]
     if len(set(sizes)) == len(sizes) and sizes == [len(group) for group in ours]:
         matched = zip(ours, theirs, strict=True)
-        return [pair for group, own in matched for pair in zip(group.tolist(), own, strict=True)]
+        return [pair for group, members in matched for pair in zip(group.tolist(), members, strict=True)]
     return list(zip(rows.tolist(), nodes, strict=True)) if len(theirs) == len(ours) == 1 else []

@@ -239,9 +239,9 @@ def enclosing(ranges: Ranges, chosen: NDArray[np.bool_], *, outermost: bool = Fa
     """For every range the innermost chosen one (or the outermost) of itself and those around it, -1 for none."""
     ancestor = np.where(chosen, np.arange(len(ranges)), -1)
     for _, rows in grouped(ranges.depth, np.arange(len(ranges))):  # outer ranges first
-        parents, own = ranges.parent[rows], ancestor[rows]
+        parents, current = ranges.parent[rows], ancestor[rows]
         above = np.where(parents >= 0, ancestor[parents], -1)
-        ancestor[rows] = np.where((above >= 0) & (outermost | (own < 0)), above, own)
+        ancestor[rows] = np.where((above >= 0) & (outermost | (current < 0)), above, current)
     return ancestor
 
 

@@ -130,10 +130,10 @@ def predicted_times(
     activities, time_us = trace.activities, trace.activities.time_us.copy()
     source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedWork]()
     for before, after, rows in groups:
-        own = [there[_as_run(problem, by.gpu)] for problem in after]
-        known = [answer for answer in own if not isinstance(answer, str)]
-        if len(known) < len(own):
-            missing = next(answer for answer in own if isinstance(answer, str))
+        answers = [there[_as_run(problem, by.gpu)] for problem in after]
+        known = [answer for answer in answers if not isinstance(answer, str)]
+        if len(known) < len(answers):
+            missing = next(answer for answer in answers if isinstance(answer, str))
             reasons.extend((row, missing) for row in rows)
             continue
         whole, sources = float(time_us[rows].sum()), {answer.source for answer in known}
@@ -171,23 +171,23 @@ def _carried(
     work = [[_as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
     by_gpu = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
     known, kind = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu], problems[1][0].kind
-    own, target = (
+    own_measured, target_measured = (
         len(side) == len(work[0]) and all(answer.source in (MODEL, MEASURED) for answer in side) for side in known
     )
     least = [kernels * SHORTEST_US.get(gpu.vendor, SHORTEST_US["amd"]) for gpu in gpus]
     predicted = [sum(answer.time_us for answer in side) for side in known]
-    if own and target:
+    if own_measured and target_measured:
         time_us = max(measured_us * predicted[1] / predicted[0], least[1])
         return PredictedWork(time_us, MODEL, hypot(*(side[0].half_width for side in known)), kind)
     rates = [sum(sustained_us(problem, gpu) for problem in side) for gpu, side in zip(gpus, work, strict=True)]
     ratio = rates[1] / rates[0]
-    ratio = sqrt(ratio * predicted[1] / predicted[0]) if own else ratio
+    ratio = sqrt(ratio * predicted[1] / predicted[0]) if own_measured else ratio
     time_us = least[1] * min(measured_us / least[0], 1.0) + ratio * max(measured_us - least[0], 0.0)
     return PredictedWork(time_us, RATES, _rates_half_width(*gpus), kind)
 
 
-def _rates_half_width(own: Gpu, target: Gpu) -> float:
-    return log(UNMEASURED_FACTOR[own.vendor == target.vendor])
+def _rates_half_width(base: Gpu, target: Gpu) -> float:
+    return log(UNMEASURED_FACTOR[base.vendor == target.vendor])
 
 
 def collectives(trace: Trace) -> NDArray[np.bool_]:
@@ -255,5 +255,5 @@ def unpredicted(trace: Trace, times: DeviceTimes, rows: Container[int]) -> tuple
             around = int(activities.range[row])
             name = trace.name_of(ranges, around) if around >= 0 else trace.name_of(activities, row)
             sums[name, reason].append(float(measured[row]))
-    kept = [UnpredictedOperator(*key, len(values), sum(values)) for key, values in sums.items()]
-    return tuple(sorted(kept, key=lambda entry: (-entry.time_us, entry.operator, entry.lacks)))
+    operators = [UnpredictedOperator(*key, len(values), sum(values)) for key, values in sums.items()]
+    return tuple(sorted(operators, key=lambda entry: (-entry.time_us, entry.operator, entry.lacks)))
