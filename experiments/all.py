@@ -84,20 +84,20 @@ def run_all(names: list[str], options: list[str], jobs: int) -> list[Finished]:
     """
     from tqdm import tqdm
 
-    found: dict[str, Finished] = {}
+    finished: dict[str, Finished] = {}
     with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(names), unit="experiment", disable=None) as bar:
         for together in ([name for name in names if name not in ALONE], *([n] for n in names if n in ALONE)):
             futures = [pool.submit(_run_one, name, options) for name in together]
             try:
                 for future in as_completed(futures):
                     done = future.result()
-                    found[done.name] = done
+                    finished[done.name] = done
                     bar.set_postfix_str(done.name, refresh=False)
                     bar.update()
             except KeyboardInterrupt:
                 pool.shutdown(cancel_futures=True)  # else those that wait would still be run
                 raise
-    return [found[name] for name in names]
+    return [finished[name] for name in names]
 
 
 def _run_one(name: str, options: list[str]) -> Finished:

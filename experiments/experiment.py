@@ -73,8 +73,8 @@ class Effort:
         distinct = len(set(names))
         if not limits or distinct <= min(limits):
             return frame
-        place = fold_of_names(names, distinct, self.seed)
-        return frame[np.array([place[name] < min(limits) for name in names])]
+        fold_of = fold_of_names(names, distinct, self.seed)
+        return frame[np.array([fold_of[name] < min(limits) for name in names])]
 
 
 def seeded(cls: type[TimeModel], seed: int) -> TimeModel:

@@ -44,8 +44,8 @@ class Plan:
             table = aiconfigurator.read([], family=self.family)
             like = table.rows[(table.rows["dtype"] == "fp16") & (self.family == "transfer")]
             rows = pd.concat([table.rows, like.assign(dtype="bf16")])
-            told = {**table.metadata, "where": [ALIKE] * (len(like) > 0)}
-            return Dataset(normalise(rows, self.family), table.candidates, self.family, told)
+            metadata = {**table.metadata, "where": [ALIKE] * (len(like) > 0)}
+            return Dataset(normalise(rows, self.family), table.candidates, self.family, metadata)
         paths = [folder / name for name in self.files]
         if self.notices:
             notices = {"licence_notices": list(self.notices)}

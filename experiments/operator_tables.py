@@ -151,8 +151,8 @@ def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
     """
     pairs = zip(frame["op"], frame["variant"].fillna("").astype(str), strict=True)
     known = pd.Series([KINDS.get(pair) for pair in pairs], index=frame.index)
-    kept = known.notna() & (frame["time_us"] > 0)
-    rows, known = frame[kept], known[kept]
+    usable = known.notna() & (frame["time_us"] > 0)
+    rows, known = frame[usable], known[usable]
     facts = {"network_batch": rows["batch"], "status": "ok", "algorithm": "default"}
     layers = rows[["network", "gpu", "library_version", "time_us"]].assign(**facts)
     layers = layers.assign(operator=known.str[0], variant=known.str[1])

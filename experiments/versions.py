@@ -34,16 +34,16 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         raise InputError(f"{data.name}: one library version on {GPU} ({known[0]}); a change needs two")
     parts = []
     for older, newer in pairwise(known):
-        place = known.index(newer)
-        train = np.flatnonzero(np.isin(version, known[:place]))
+        position = known.index(newer)
+        train = np.flatnonzero(np.isin(version, known[:position]))
         test = np.flatnonzero(version == newer)
         models = effort.timed(*MODELS_SHOWN)
-        found = predict_rounds(rows, data.candidates, [(train, test)], models, effort.tick).take(test)
-        both = times_and_picks(found, "n", stratum="all")
+        predictions = predict_rounds(rows, data.candidates, [(train, test)], models, effort.tick).take(test)
+        both = times_and_picks(predictions, "n", stratum="all")
         change = changes(rows.frame[version == older], rows.frame[version == newer])
         overall = change[change["algorithm"] == "all"].iloc[0]
-        own = {"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}
-        both = pd.concat([both, pd.DataFrame([own])]).assign(kind="prediction", algorithm="all")
+        row = {"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}
+        both = pd.concat([both, pd.DataFrame([row])]).assign(kind="prediction", algorithm="all")
         parts += [part.assign(older=older, newer=newer) for part in (both, change.assign(kind="change"))]
     table = columns_first(pd.concat(parts, ignore_index=True), "kind", "older", "newer", "algorithm", "model")
     return Outcome(table, _figure(table), answer(table))
