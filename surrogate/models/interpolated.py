@@ -54,7 +54,7 @@ class InterpolatedTerms(TimeModel):
         self.grid_ = _fitted_grid(rows, np.log(time_us / self.terms_.base_us(rows)))
         self.trees_, self._measured = None, {}
         target, inputs, labels = np.log(sample_us / self.terms_.base_us(sample)), [], []
-        for members, codes, measured in self._asked(sample):
+        for members, codes, measured in self._measured_rows(sample):
             part = sample.take(members)
             extra, start, _ = line_columns(measured, measured.lines.keys(codes, part.sizes)[:, 1:])
             known = np.isfinite(start)
@@ -76,7 +76,7 @@ class InterpolatedTerms(TimeModel):
         params |= {"rounds": 0, "median_rounds": self.rounds}
         return BoostedTerms(**params, max_depth=0, max_bin=256, best_weight=0.0)
 
-    def _asked(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, Measured]]:
+    def _measured_rows(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, Measured]]:
         """GPU by GPU the rows whose candidate was measured there: positions, codes, and what was measured."""
         device = device_names(rows.frame)
         names, name_index = np.unique(_labels(rows), return_inverse=True)
@@ -94,7 +94,7 @@ class InterpolatedTerms(TimeModel):
     def _predict(self, rows: Rows) -> np.ndarray:
         log = np.full(len(rows), np.nan)
         residual = None if self.trees_ is None else self.booster_.inplace_predict
-        for members, codes, measured in self._asked(rows):
+        for members, codes, measured in self._measured_rows(rows):
             part = rows.take(members)
             sizes, library = part.sizes, part.frame["library"].to_numpy()
 

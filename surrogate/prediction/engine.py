@@ -98,7 +98,7 @@ class Engine(ABC):
         """(rows,) each, of candidate ``index[i]`` for problem ``problem[i]`` of ``sizes`` (problems, sizes)."""
         ...
 
-    def own(self, terms: ProblemTerms, candidate: int) -> tuple[tuple[Any, ...], Any]:
+    def candidate_columns(self, terms: ProblemTerms, candidate: int) -> tuple[tuple[Any, ...], Any]:
         """The candidate's own columns on problems, and its workspace in bytes."""
         if not self.setting.family.candidate_names:
             return (), 0
@@ -112,7 +112,7 @@ class Engine(ABC):
             position = kind.candidate_names.index(kind.own_roofline)
             for candidate in np.unique(index):
                 rows = np.flatnonzero(index == candidate)
-                columns, _ = self.own(_taken(terms, rows), candidate)
+                columns, _ = self.candidate_columns(_taken(terms, rows), candidate)
                 out[rows] *= np.exp2(columns[position])
         return np.maximum(out, self.least_us[index])
 
@@ -268,7 +268,7 @@ class BoosterEngine(Engine):
         values: list[float] = []
         workspace: list[float] = []
         for candidate in wanted:
-            columns, bytes_needed = self.own(terms, candidate)
+            columns, bytes_needed = self.candidate_columns(terms, candidate)
             values += columns
             workspace.append(bytes_needed)
         x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(wanted), -1)
@@ -307,7 +307,7 @@ class BoosterEngine(Engine):
         if self.setting.family.candidate_names:
             for candidate in np.unique(index).tolist():
                 rows = np.flatnonzero(index == candidate)
-                columns, bytes_needed = self.own(_taken(terms, problem[rows]), candidate)
+                columns, bytes_needed = self.candidate_columns(_taken(terms, problem[rows]), candidate)
                 for number, column in enumerate(columns, shared):
                     x[rows, number] = column
                 workspace[rows] = bytes_needed

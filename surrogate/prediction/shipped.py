@@ -190,14 +190,14 @@ class ShippedParts(Mapping[str, Part]):
     """
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
-        self._own = parts
+        self._parts = parts
         others = (name for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY)
         self._names = dict.fromkeys([*parts, *others])  # convolutions are answered for the bundle's own GPUs alone
 
     def __getitem__(self, name: str) -> Part:
         family, _, rest = name.partition("|")
-        if family in self._own or family not in self._names:
-            return self._own[family]
+        if family in self._parts or family not in self._names:
+            return self._parts[family]
         dtype, _, gpu_name = rest.partition("|")
         return _load(_serving(family, dtype, gpu_name).path).parts[family]
 
