@@ -183,7 +183,7 @@ def _print_report(
 
 def _section(title: str, rows: list[dict[str, Any]]) -> None:
     if rows:
-        table = Table(rows, {"90 %": interval_us}, title).text(terminal_width())
+        table = Table(rows, {"90 %, µs": interval_us}, title).text(terminal_width())
         click.echo(f"\n{table}" if title else table)
 
 
@@ -197,7 +197,7 @@ def _totals(time: "NetworkTime") -> dict[str, Any]:
     parameters = None if time.parameters is None else time.parameters / 1e6
     shown = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}
     shown |= {f"{name} GiB": size / 2**30 for name, size in time.memory.items()}
-    return shown | {"memory GiB": _gib(time.memory_bytes), "of": _gib(time.gpu_memory_bytes), "fits": time.fits}
+    return shown | {"memory GiB": _gib(time.memory_bytes), "of GiB": _gib(time.gpu_memory_bytes), "fits": time.fits}
 
 
 def _gib(size: int | None) -> float | None:
@@ -212,7 +212,7 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
     """A batch or a GPU; of several batches the best one is marked."""
     shown: dict[str, Any] = {name: row[name] for name in ("batch", "gpu", "total_us") if name in row}
     shown |= {
-        "90 %": (row["lower_us"], row["upper_us"]),
+        "90 %, µs": (row["lower_us"], row["upper_us"]),
         "samples_per_s": row["samples_per_s"],
         "coverage %": round(100 * row["coverage"], 1),
         "GiB": _gib(row["memory_bytes"]),

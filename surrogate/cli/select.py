@@ -130,17 +130,20 @@ def export(bundle: str, problems: Path, form: str, gpu: str | None, output: Path
       seer export bundle --problems problems.txt --as c-header -o picks.h
     """
     from surrogate.dataset.files import write_text
-    from surrogate.dataset.problem_list import read_convs
+    from surrogate.dataset.problem_list import read_convs, read_list
     from surrogate.prediction.export import export as written
     from surrogate.prediction.export import picks_for
     from surrogate.prediction.shipped import bundle_path, load
 
     predictor = load(bundle_path(bundle), gpu=named_gpu(bundle, gpu))
-    picks = picks_for(predictor, read_convs(problems), **settings)
+    convs = read_convs(problems)
+    others = len({listed.problem for listed in read_list(problems)}) - len(convs)
+    picks = picks_for(predictor, convs, **settings)
     if not picks.feasible:
         click.echo(f"seer export: none of {len(picks.selections)} problems has a pick", err=True)
         sys.exit(1)
     write_text(output, written(picks, form))
     left, count = len(picks.infeasible), len(picks.feasible)
     none = f"; {left} {'has' if left == 1 else 'have'} none" if left else ""
-    said(output, f"{output}: picks of {count} problem{'s' * (count != 1)}{none}")
+    other = f"; {others} left out, for only convolutions are exported" if others else ""
+    said(output, f"{output}: picks of {count} problem{'s' * (count != 1)}{none}{other}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import GPU, PATH, choice_option, output_options, show
+from surrogate.cli.options import COUNT, FOLDER, GPU, OUT, PATH, choice_option, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table, terminal_width, wrapped
 
@@ -41,27 +41,27 @@ _ITERATION_COLUMNS = (
 _TRACES = (".json", ".json.gz", ".sqlite")
 
 _file = click.argument("file", type=PATH)
-_top = click.option("--top", type=click.IntRange(min=1), metavar="K", help="Only the first K rows.")
-_gpu = click.option("--gpu", metavar="G", type=GPU,
-                    help="The GPU whose peaks count, where the trace names none or another.")  # fmt: skip
-_html = click.option("--html", type=PATH, help="Also write everything as one HTML file.")
-_execution_trace = click.option("--execution-trace", type=PATH,
-                                help="A PyTorch execution trace of the same program: adds shapes.")  # fmt: skip
+_files = click.argument("files", nargs=-1, required=True, type=PATH)
+_top = option("--top", "Only the first K rows.", COUNT, metavar="K")
+_gpu = option("--gpu", "The GPU whose peaks count, where the trace names none or another.", GPU)
+_html = option("--html", "Also write everything as one HTML file.", OUT)
+_bundle = option("--bundle", "Fitted model of convolutions, a folder; else the shipped one.", PATH)
+_execution_trace = option("--execution-trace", "A PyTorch execution trace of the same program: adds shapes.", PATH)
+_INDEX = click.IntRange(min=0)
 _PART = (
-    click.option("--iteration", type=click.IntRange(min=0), multiple=True, metavar="N",
-                 help="Only this one; repeatable."),
-    click.option("--from", "from_ms", type=float, metavar="MS", help="Only what starts at this time or later."),
-    click.option("--to", "to_ms", type=float, metavar="MS", help="Only what starts before this time."),
-    click.option("--device", type=click.IntRange(min=0), metavar="N", help="Only this GPU's activities."),
+    option("--iteration", "Only this one; repeatable.", _INDEX, multiple=True, metavar="N"),
+    option("--from from_ms", "Only what starts at this time or later.", float, metavar="MS"),
+    option("--to to_ms", "Only what starts before this time.", float, metavar="MS"),
+    option("--device", "Only this GPU's activities.", _INDEX, metavar="N"),
     _execution_trace,
-    click.option("--max-bytes", type=click.IntRange(min=1), help="Most bytes a packed trace may unpack to [2 GiB]."),
-)  # fmt: skip
+    option("--max-bytes", "Most bytes a packed trace may unpack to [2 GiB].", COUNT),
+)
 
 
 def _part_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose a part of the trace; the command passes them on to `_load` as keywords."""
-    for option in reversed(_PART):
-        function = option(function)
+    for declare in reversed(_PART):
+        function = declare(function)
     return function
 
 
@@ -170,7 +170,7 @@ def command() -> None:
 
 
 @command.command(short_help="The whole model: iterations, busy and idle time, layer types, copies; ranks; batches.")
-@click.argument("files", nargs=-1, required=True, type=PATH)
+@_files
 @_part_options
 @choice_option(
     "--by",
@@ -178,8 +178,7 @@ def command() -> None:
     "The whole model, or a table of its layers, layer types or copies.",
     "model",
 )
-@click.option("--batch", type=click.IntRange(min=1), multiple=True,
-              help="Batch size of each file, where no shape tells.")  # fmt: skip
+@option("--batch", "Batch size of each file, where no shape tells.", COUNT, multiple=True)
 @_gpu
 @_top
 @_html
@@ -261,8 +260,7 @@ def _show_ranks(traces: "Sequence[Trace]", top: int | None, as_json: bool, as_cs
     "One row per kernel name, layer, layer type, or for the whole model.",
     "name",
 )
-@click.option("--counters", type=PATH, multiple=True, metavar="FILE",
-              help="Counters of the same program, by Nsight Compute or nvprof; repeatable.")  # fmt: skip
+@option("--counters", "Counters of the same program, by Nsight Compute or nvprof; repeatable.", PATH, multiple=True)
 @_gpu
 @_top
 @_html
@@ -350,7 +348,7 @@ def diff(
 
 
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
-@click.argument("files", nargs=-1, required=True, type=PATH)
+@_files
 @_part_options
 @choice_option("--level", ("model", "layer", "operator", "call", "kernel"), "The deepest level to show.", "layer")
 @_top
@@ -436,20 +434,20 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
 @_file
 @click.argument("what_ifs", nargs=-1, metavar="WHAT-IF…")
 @_part_options
-@click.option("--gpu", metavar="G", type=GPU, help="The GPU asked about (gpu, amp-roofline).")
-@click.option("--own-gpu", metavar="G", help="The GPU of the trace, where it names none or another.")
-@click.option("--workers", type=click.IntRange(min=1), default=8, help="Of data-parallel, blueconnect, dgc: GPUs.")
-@click.option("--bandwidth", type=float, default=10.0, metavar="GB/s", help="Of a machine's network.")
-@click.option("--latency", type=float, default=10.0, metavar="US", help="µs per step.")
-@click.option("--gpus-per-machine", type=click.IntRange(min=1), default=1, metavar="N", help="Of the workers [1].")
-@click.option("--link-bandwidth", type=float, default=150.0, metavar="GB/s", help="Between a machine's GPUs [150].")
+@option("--gpu", "The GPU asked about (gpu, amp-roofline).", GPU)
+@option("--own-gpu", "The GPU of the trace, where it names none or another.", GPU)
+@option("--workers", "Of data-parallel, blueconnect, dgc: GPUs.", COUNT, default=8)
+@option("--bandwidth", "Of a machine's network.", float, default=10.0, metavar="GB/s")
+@option("--latency", "µs per step.", float, default=10.0, metavar="US")
+@option("--gpus-per-machine", "Of the workers.", COUNT, default=1, metavar="N")
+@option("--link-bandwidth", "Between a machine's GPUs.", float, default=150.0, metavar="GB/s")
 @choice_option("--all-reduce", ("ring", "tree", "hierarchical"), "NCCL's algorithm, of data-parallel and dgc.", "ring")
-@click.option("--bundle", type=PATH, help="A fitted bundle for best-convolution.")
-@click.option("--function", "functions", multiple=True, metavar="MODULE:CALLABLE",
-              help="Your own: imported, called with the graph, returns one. Repeatable.")  # fmt: skip
-@click.option("--together", is_flag=True, help="Also all of them at once, in the given order.")
-@click.option("--timeline", type=PATH, help="The last one's timeline, for Perfetto.")
-@click.option("--figures", type=PATH, metavar="DIR", help="Figures, as SVG.")
+@_bundle
+@option("--function functions", "Your own: imported, called with the graph, returns one. Repeatable.", multiple=True,
+        metavar="MODULE:CALLABLE")  # fmt: skip
+@option("--together", "Also all of them at once, in the given order.", is_flag=True)
+@option("--timeline", "The last one's timeline, for Perfetto.", OUT)
+@option("--figures", "Folder for SVG figures.", FOLDER)
 @output_options
 def whatif(
     file: Path, what_ifs: tuple[str, ...], gpu: str | None, own_gpu: str | None, workers: int, bandwidth: float,
@@ -493,30 +491,40 @@ def whatif(
         write_figures(answers, figures)
     rows = [answer.to_dict() for answer in answers]
     flat = [name for name, value in rows[0].items() if not isinstance(value, dict | list)]
-    # People read the evidence below the table, and no column without a value.
-    shown = [name for name in flat if name != "evidence" and any(row[name] is not None for row in rows)]
-    narrow = _columns(rows, flat if as_csv else shown)
-    show(rows if as_json else narrow.records, as_json=as_json, as_csv=as_csv, table=narrow)
+    cells = [_whatif_cells(row) for row in rows]
+    known = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]
+    table = replace(_columns(cells, known), widest=_PIPE_WIDTH)
+    show(rows if as_json else _columns(rows, flat).records, as_json=as_json, as_csv=as_csv, table=table)
     for answer in answers if not (as_json or as_csv) else []:
         for note in (*answer.notes, answer.evidence):
             click.echo(f"{answer.name}: {note}")
 
 
+def _whatif_cells(row: dict[str, Any]) -> dict[str, str]:
+    """What people read of an answer: an interval, and what is known before and after, in a cell each."""
+    from surrogate.report.tables import UNKNOWN, interval_us, plain
+
+    def ends(low: str, high: str) -> str:
+        return UNKNOWN if row[low] is None else interval_us((row[low], row[high]))
+
+    cells = {name: plain(row[name]) for name in ("baseline_us", "predicted_us", "speedup")}
+    cells = {"name": row["name"], **cells, "interval_us": ends("low_us", "high_us")}
+    for name in ("device_us", "samples_per_s", "bound"):
+        cells[name] = " → ".join(plain(row[f"{name}_{when}"]) for when in ("before", "after"))
+    return cells | {"interval_device_us": ends("device_low_us", "device_high_us")}
+
+
 @command.command(short_help="Iteration times from host overheads and measured or predicted kernels; ranks together.")
-@click.argument("files", nargs=-1, required=True, type=PATH)
-@click.option("--gpu", metavar="G", type=GPU, help="Predict for this GPU; the host stays the traced one.")
-@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Predict for this batch size.")
-@click.option(
-    "--times", type=click.Choice(["measured", "surrogate"]),
-    help="Kernel times of the trace, or predicted [measured; surrogate for another GPU or batch].",
-)  # fmt: skip
-@click.option("--overheads", "overheads_file", type=PATH,
-              help="Host overheads of another trace, as --save-overheads writes them.")  # fmt: skip
-@click.option("--save-overheads", type=PATH,
-              help="Write the host overheads, and the laws of ranks' collectives, as JSON.")  # fmt: skip
-@click.option("--leave-one-out", is_flag=True, help="Overheads of each iteration from the other ones.")
-@click.option("--iteration", type=click.IntRange(min=0), metavar="K", help="Only this one.")
-@click.option("--bundle", type=PATH, help="Fitted model of convolutions, a folder; else the shipped one.")
+@_files
+@option("--gpu", "Predict for this GPU; the host stays the traced one.", GPU)
+@option("--batch", "Predict for this batch size.", COUNT, metavar="N")
+@choice_option("--times", ("measured", "surrogate"),
+               "Kernel times of the trace, or predicted [measured; surrogate for another GPU or batch].")  # fmt: skip
+@option("--overheads overheads_file", "Host overheads of another trace, as --save-overheads writes them.", PATH)
+@option("--save-overheads", "Write the host overheads, and the laws of ranks' collectives, as JSON.", OUT)
+@option("--leave-one-out", "Overheads of each iteration from the other ones.", is_flag=True)
+@option("--iteration", "Only this one.", _INDEX, metavar="K")
+@_bundle
 @_execution_trace
 @_top
 @output_options

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODEL, SPEC, MEASURED, ROOFLINE = "model", "spec", "measured", "roofline"
 SHOWN = 5
 """Rows of `Predictions` that are printed."""
-FORMATS = {"90 %": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
+FORMATS = {"90 %, µs": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
 """How the columns of predictions and selections read."""
 UNITS = {
     "": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12, "tb": 10**12,
@@ -201,7 +201,7 @@ class Selection(Shown):
                 "algorithm": "/".join(filter(None, (ranked.algorithm, ranked.solver))),
                 **({"library": ranked.library} if several else {}),
                 "time_us": ranked.time_us,
-                "90 %": (ranked.lower_us, ranked.upper_us),
+                "90 %, µs": (ranked.lower_us, ranked.upper_us),
                 "workspace": ranked.workspace_bytes,
                 "determ.": ranked.deterministic,
                 "source": ranked.source,
@@ -254,7 +254,7 @@ class Prediction(Shown):
         record = {
             "algorithm": self.algorithm,
             "time_us": self.time_us,
-            "90 %": (self.lower_us, self.upper_us),
+            "90 %, µs": (self.lower_us, self.upper_us),
             "workspace": self.workspace_bytes,
             "source": self.source,
             "in_domain": self.in_domain,

@@ -58,7 +58,7 @@ def _answer(facts: Row) -> str:
 
 def _step_chart(steps: ResultTable) -> Markup:
     """A lane per iteration: its parts in the order of `STEP_PARTS`."""
-    rows, labels, lanes = steps.rows[:_MAX_STEPS], [words for _, words in STEP_PARTS.values()], {}
+    rows, labels, lanes = steps.rows[:_MAX_STEPS], list(STEP_PARTS.values()), {}
     for row in rows:
         times = [row[name] for name in STEP_PARTS]
         bars = zip(np.cumsum([0.0, *times]).tolist(), times, range(len(times)), labels, strict=False)

@@ -11,6 +11,7 @@ import pandas as pd
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged
+from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.layers import BACKWARD, FORWARD
 from surrogate.trace.profiling import Profile, union_us
@@ -19,16 +20,17 @@ from surrogate.trace.result import ResultTable, Row
 _OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
 _MOVES = (kinds.COPY, kinds.MEMSET)
 STEP_PARTS = {
-    "compute_us": ("the device", "kernels compute"),
-    "communication_us": ("communication", "only communication runs"),
-    "copy_us": ("copies", "only copies run"),
-    "idle_host_us": ("the host", "idle until the host launches"),
-    "idle_sync_us": ("synchronisation", "idle while the host synchronises"),
-    "idle_copy_us": ("copies", "idle for a copy"),
-    "idle_launched_us": ("launched work that waits", "idle though work is launched"),
-    "idle_unknown_us": ("unknown waits", "idle, no launch recorded"),
+    "compute_us": "kernels compute",
+    "communication_us": "only communication runs",
+    "copy_us": "only copies run",
+    "idle_host_us": "idle until the host launches",
+    "idle_sync_us": "idle while the host synchronises",
+    "idle_copy_us": "idle for a copy",
+    "idle_launched_us": "idle though work is launched",
+    "idle_unknown_us": "idle, no launch recorded",
 }
-"""Parts of a step → what bounds a step that is mostly this, and what the device does meanwhile."""
+"""Parts of a step → what the device does meanwhile."""
+_BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "waiting": "waits"}
 
 
 def layer_table(profile: Profile) -> ResultTable:
@@ -236,13 +238,20 @@ def _covered_us(starts: Ints, ends: Ints, times_ns: Ints) -> Floats:
     return np.interp(times_ns, np.column_stack([starts, ends]).ravel(), covered.ravel()) / 1e3
 
 
-def step_bound(steps: ResultTable) -> str:
-    """What bounds the steps: the cause of the largest part of their time, whose absence would gain most."""
-    whole = sum(row["time_us"] for row in steps) or 1
-    shares = {name: 100 * sum(row[name] for row in steps) / whole for name in STEP_PARTS}
-    largest = sorted(shares, key=lambda name: -shares[name])[:3]
-    parts = [f"{STEP_PARTS[name][1]} {shares[name]:.0f} %" for name in largest if shares[name] >= 0.5]
-    return f"{STEP_PARTS[largest[0]][0]}: {', '.join(parts)} of the step"
+def step_bound(profile: Profile) -> str | None:
+    """What bounds the steps by their critical path, and the three largest parts of the device's time.
+
+    They may differ: a device that computes half of the time bounds nothing where it always waits for the host.
+    """
+    steps, path = step_table(profile), path_us(simulate(graph_of(profile.trace, profile.layers)))
+    longest = bound(path)
+    whole = sum(row["time_us"] for row in steps)
+    if not longest or not whole:
+        return None
+    shares = {words: 100 * sum(row[name] for row in steps) / whole for name, words in STEP_PARTS.items()}
+    largest = sorted(shares, key=lambda words: -shares[words])[:3]
+    parts = ", ".join(f"{words} {shares[words]:.0f} %" for words in largest if shares[words] >= 0.5)
+    return f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path). The device's time: {parts}"
 
 
 def summary(profile: Profile) -> Row:
@@ -261,7 +270,7 @@ def summary(profile: Profile) -> Row:
     rounds = [iteration.time_us for iteration in layers.iterations]
     batch, middle_us = batch_size(trace), float(np.median(rounds))
     return {
-        "bound": step_bound(step_table(profile)) if len(on_device) else None,
+        "bound": step_bound(profile) if len(on_device) else None,
         "trace": Path(trace.source).name,
         "format": trace.format,
         "rank": trace.rank,

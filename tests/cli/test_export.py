@@ -18,6 +18,10 @@ def test_every_format(seer, trained, dataset, tmp_path):
     refused = seer(*words, tmp_path / "x", "--as", "miopen-user-db")
     assert refused.is_refusal("needs a bundle fitted on MIOpen"), refused.err
     assert not (tmp_path / "x").exists()
+    mixed = tmp_path / "mixed.txt"
+    mixed.write_text("n8c64h28w28k64r3s3p1\ngemm:m128n128k128\n")
+    result = seer("export", trained, "--problems", mixed, "--gpu", "t4", "-o", tmp_path / "m.json", "--as", "json")
+    assert "picks of 1 problem; 1 left out" in result.out
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,11 @@ from surrogate.trace.graph.tasks import Floats, Graph, previous_on_resource
 POLICIES = ("recorded", "arrival", "priority", "shortest")
 """Which ready task a resource runs next: as recorded (default), the first ready, of highest priority, the shortest."""
 
+_BOUNDS = {
+    "host work": "host", "call": "host", "kernel": "device", "memset": "device", "collective": "communication",
+    "copy": "copy", "waiting": "waiting",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Timeline:
@@ -194,6 +199,24 @@ def critical_path(timeline: Timeline) -> CriticalPath:
         if (graph.kind[tasks] == code).any() and name != "mark"
     }
     return CriticalPath(tasks, by_kind, timeline.total_us - sum(by_kind.values()))
+
+
+def path_us(timeline: Timeline) -> dict[str, float]:
+    """The critical path by kind of task, and what it waits, as shares of `Timeline.per_iteration_us`."""
+    path = critical_path(timeline)
+    share = timeline.per_iteration_us / (timeline.total_us or 1.0)
+    return {kind: share * time_us for kind, time_us in {**path.by_kind_us, "waiting": path.waiting_us}.items()}
+
+
+def bound(path: Mapping[str, float]) -> str | None:
+    """What the longest part of a critical path (`path_us`) is: host, device, communication, copy or waiting.
+
+    Only less of that makes the whole shorter, however busy the rest is. None for an empty path.
+    """
+    sums = dict.fromkeys(_BOUNDS.values(), 0.0)
+    for kind, time_us in path.items():
+        sums[_BOUNDS[kind]] += time_us
+    return max(sums, key=sums.__getitem__) if any(sums.values()) else None
 
 
 def _binding(timeline: Timeline) -> Ints:

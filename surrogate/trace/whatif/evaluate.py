@@ -10,7 +10,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError, require_known
 from surrogate.trace.calls import batch_size
-from surrogate.trace.graph import Graph, Timeline, critical_path, simulate
+from surrogate.trace.graph import Graph, Timeline, bound, path_us, simulate
 from surrogate.trace.graph.tasks import STREAM
 from surrogate.trace.layers import OUTSIDE
 from surrogate.trace.whatif import distributed, hardware, memory
@@ -70,8 +70,6 @@ EVIDENCE: dict[str, tuple[float | None, str]] = {
 }
 """Name → the largest published error of the what-if's rule on whole iterations, and what is known of its error."""
 NO_EVIDENCE = (None, "no times before and after were found in public, so no interval")
-BOUNDS = {"host work": "host", "call": "host", "memset": "device", "kernel": "device", "collective": "communication"}
-"""Part of a critical path → what bounds a step of which it is the most, where that is no word of its own."""
 
 
 def what_if(text: str) -> WhatIf:
@@ -152,7 +150,7 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """Name, times, speedup, interval, samples per second of all GPUs, what bounds an iteration, critical path and
         layers before and after, evidence and notes, as plain JSON values."""
-        paths = [path_us(self.baseline), path_us(self.predicted)]
+        paths = [path_us(timeline) for timeline in (self.baseline, self.predicted)]
         per_s = 1e6 * self.batch / self.baseline_us if self.batch and self.baseline_us else None
         return {
             "name": self.name, "baseline_us": self.baseline_us, "predicted_us": self.predicted_us,
@@ -160,7 +158,7 @@ class Answer:
             "device_us_before": device_us(self.baseline), "device_us_after": device_us(self.predicted),
             "device_low_us": self.device_low_us, "device_high_us": self.device_high_us,
             "samples_per_s_before": per_s, "samples_per_s_after": per_s and per_s * self.speedup * self.gpus,
-            "bound_before": _bound(paths[0]), "bound_after": _bound(paths[1]),
+            "bound_before": bound(paths[0]), "bound_after": bound(paths[1]),
             "critical_path_before": paths[0], "critical_path_after": paths[1],
             "layers": layer_changes(self.baseline, self.predicted), "evidence": self.evidence,
             "notes": list(self.notes),
@@ -196,14 +194,6 @@ def evaluate(graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, toge
     return answers
 
 
-def _bound(path: dict[str, float]) -> str | None:
-    """What the longest part of a critical path is, None for an empty one."""
-    sums = defaultdict[str, float](float)
-    for kind, time_us in path.items():
-        sums[BOUNDS.get(kind, kind)] += time_us
-    return max(sums, key=sums.__getitem__) if any(sums.values()) else None
-
-
 def device_us(timeline: Timeline) -> float:
     """Time of all tasks on streams per iteration, in µs; overlapping ones count each, an added network not."""
     graph = timeline.graph
@@ -213,13 +203,6 @@ def device_us(timeline: Timeline) -> float:
 def _on_streams(graph: Graph) -> np.ndarray:
     is_stream = np.array([resource.kind == STREAM for resource in graph.resources] or [False])
     return np.flatnonzero(is_stream[graph.resource])
-
-
-def path_us(timeline: Timeline) -> dict[str, float]:
-    """The critical path by kind of task, and what it waits, as shares of `Timeline.per_iteration_us`."""
-    path = critical_path(timeline)
-    share = timeline.per_iteration_us / (timeline.total_us or 1.0)
-    return {kind: share * time_us for kind, time_us in {**path.by_kind_us, "waiting": path.waiting_us}.items()}
 
 
 def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ import numpy as np
 from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 from surrogate.report.style import BAND, BLUE, INK, PAPER, blank, legend, plain_tick, svg, theme
-from surrogate.trace.graph import TASK_KINDS, Timeline
+from surrogate.trace.graph import TASK_KINDS, Timeline, path_us
 from surrogate.trace.graph.tasks import MARK, STREAM
-from surrogate.trace.whatif.evaluate import Answer, path_us
+from surrogate.trace.whatif.evaluate import Answer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -40,9 +40,10 @@ def test_whatif(seer, file):
     columns = set(next(csv.DictReader(io.StringIO(out))))
     assert code == 0 and columns >= {"name", "baseline_us", "predicted_us"}
     code, out, _ = seer("whatif", file, "gpu", "--gpu", "h100-sxm")
-    assert code == 0 and "speedup" in out and "device_low_us" in out
+    assert code == 0 and "speedup" in out and "interval_device_us" in out
     code, out, _ = seer("whatif", file, "faster-kernels=4")
-    assert code == 0 and "device_us_after" in out and "low_us" not in out and "no interval" in out
+    assert code == 0 and "device_us" in out and "interval_us" not in out and "no interval" in out
+    assert "</html>" in seer("summary", file, "--html", "-")[1]
 
 
 def test_the_timeline_can_be_read_back(seer, file, tmp_path):
