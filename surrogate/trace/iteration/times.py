@@ -4,7 +4,6 @@ carried over to another GPU.
 This is the only file of `surrogate.trace.iteration` that knows the predictors.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,6 @@ its first two levels) and A100 or H100 to one die of an MI250X (1.6 to 2.2)."""
 TF32_FROM = 8.0
 """Compute capability from which PyTorch's convolutions use TF32 by default (its matrix products do not)."""
 _OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
-_COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
 Group = tuple[tuple[Work, ...], tuple[Work, ...], list[int]]
 """What an operator computed, what it computes at the new batch, and the activities that it launched."""
 
@@ -191,8 +189,8 @@ def _rates_half_width(base: Gpu, target: Gpu) -> float:
 
 
 def collectives(trace: Trace) -> NDArray[np.bool_]:
-    """Which activities are collectives, by the library's name in the kernel's."""
-    return trace.named(trace.activities, _COLLECTIVE.search) & (trace.activities.kind == kinds.KERNEL)
+    """Which activities are collectives, by the name of the kernel."""
+    return trace.named(trace.activities, kinds.COLLECTIVE_NAME.search) & (trace.activities.kind == kinds.KERNEL)
 
 
 def _groups(trace: Trace, old: int, new: int) -> tuple[list[Group], list[tuple[int, str]]]:
