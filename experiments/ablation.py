@@ -157,12 +157,12 @@ def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
     records = []
     for label, time in predictions.time_us.items():
         known = np.flatnonzero(np.isfinite(time[counted]))
-        mine = [values[known] for values in (time[counted], first, measured, shape)]
-        change, low, high = median_change(*mine)
+        columns = [values[known] for values in (time[counted], first, measured, shape)]
+        change, low, high = median_change(*columns)
         records.append(
             {
                 "variant": label,
-                **verdicts.error_record(mine[0], mine[2], mine[3]),
+                **verdicts.error_record(columns[0], columns[2], columns[3]),
                 "error_change_pct": 100 * change,
                 "error_change_low": 100 * low,
                 "error_change_high": 100 * high,

@@ -18,7 +18,7 @@ from surrogate.dataset.problems import shape_names
 from surrogate.features.families import CONV
 
 FEW = 6
-"""Shapes whose share of the loss is told."""
+"""Shapes whose share of the loss is given."""
 LEFT_OUT = ("oracle",)
 """Models that the table would say nothing of."""
 HEADS = ("model", "slowdown [95 %]", "pooled", "p95", "≤ 10 % slower")

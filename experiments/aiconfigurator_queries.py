@@ -105,7 +105,7 @@ def heuristics(queries: pd.DataFrame) -> np.ndarray:
 
 
 def main(systems: str, queries: str, answers: str) -> None:
-    """Writes the answers; a package that is missing is told on standard error, and leaves NaN."""
+    """Writes the answers; a package that is missing is named on standard error, and its answers are NaN."""
     questions = pd.read_parquet(queries)
     results = pd.DataFrame({"time_us": np.nan, "mode": "", "heuristics_us": np.nan}, index=questions.index)
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from experiments.catalogue import ALONE, NAMES, experiment, table_row, update_readme
-from experiments.experiment import HOME, SKIPPED, read_sources, shared_options, told
+from experiments.experiment import HOME, SKIPPED, in_one_line, read_sources, shared_options
 from surrogate.features.errors import InputError, nearest
 
 PROJECT = HOME.parent
@@ -40,7 +40,7 @@ def main(
     Every one runs on one thread, so the same seed gives the same bits whatever --jobs says; `speed`, which reads
     clocks, runs last and alone. Exit status 0; 1 where one was skipped or failed; 2 for a user's error.
     """
-    with told("experiments"):
+    with in_one_line("experiments"):
         names, sources = chosen(only), read_sources(data, use)
     if listed:
         for name in names:
@@ -63,7 +63,7 @@ def main(
         drawn = (out / "figures" / f"{done.name}.svg").is_file()
         rows[done.name] = table_row(done.name, command, done.seconds, drawn, done.answer)
         click.echo(f"{done.name} ({done.seconds:.0f} s): {done.answer}")
-    with told("experiments"):
+    with in_one_line("experiments"):
         update_readme(out / "README.md", rows)
     sys.exit(SKIPPED if len(rows) < len(names) else 0)
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pandas as pd
 
-from experiments.experiment import HOME, Effort, told
+from experiments.experiment import HOME, Effort, in_one_line
 from experiments.sources import DEFAULT_FOLDER, FILES
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset, read_dataset, write_dataset
@@ -101,7 +101,7 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
     from surrogate.bundle.train import train
     from surrogate.cli.datasets import progress_bar
 
-    with told("fit_bundles"):
+    with in_one_line("fit_bundles"):
         out.mkdir(parents=True, exist_ok=True)
         for name in only or (TABLE, *PLANS):
             if name == TABLE:

@@ -61,8 +61,8 @@ def answer(table: pd.DataFrame) -> str:
         shapes = " → ".join(f"{int(part.loc[part['share'] == share, 'training_shapes'].iloc[0]):,}" for share in STEPS)
         each = []
         for name in named_models(last["model"].iloc[0], last["model"]):
-            mine = part[part["model"] == name].set_index("share")
-            errors, slowdowns = mine["median_error_pct"], mine["slowdown_macro"]
+            model_rows = part[part["model"] == name].set_index("share")
+            errors, slowdowns = model_rows["median_error_pct"], model_rows["slowdown_macro"]
             each.append(
                 f"{name} {' → '.join(percent(errors[share]) for share in STEPS)}"
                 f" and {' → '.join(ratio(slowdowns[share]) for share in STEPS)} (the last doubling takes off"

@@ -27,8 +27,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     gpu_of = predictions.rows.frame["gpu"].to_numpy()
     parts = []
     for gpu in [EVERY, *sorted(set(gpu_of))]:
-        mine = gpu_of == gpu if gpu != EVERY else np.ones(len(gpu_of), dtype=bool)
-        parts.append(picks_and_times(predictions, PICKS, mine).assign(gpu=gpu))
+        of_gpu = gpu_of == gpu if gpu != EVERY else np.ones(len(gpu_of), dtype=bool)
+        parts.append(picks_and_times(predictions, PICKS, of_gpu).assign(gpu=gpu))
     table = columns_first(pd.concat(parts, ignore_index=True), "gpu")
     return Outcome(table, _figure(table), answer(table))
 

@@ -203,7 +203,7 @@ def sizes_of(kind: str, variant: str, args: dict[str, int]) -> dict[str, int] | 
     else:
         sizes = dict(zip("nchw", inputs, strict=True))
         if "pool" in kind:
-            sizes |= {ours: args.get(theirs) for ours, theirs in _POOL_ARGUMENTS.items()}
+            sizes |= {size: args.get(argument) for size, argument in _POOL_ARGUMENTS.items()}
         elif inputs[2:] == [None, None]:
             sizes |= {"h": 1, "w": 1}
     known = {name: size for name, size in sizes.items() if size is not None}

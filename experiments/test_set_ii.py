@@ -43,7 +43,7 @@ def by_network(predictions: Predictions) -> pd.DataFrame:
         rows_inside = np.array([network == EVERY or network in names for names in row_members])
         times = time_verdicts(predictions, rows_inside).set_index("model")
         for model, part in picks[inside].groupby("model", sort=False):
-            mine = totals[(totals["model"] == model) & ((totals["network"] == network) | (network == EVERY))]
+            errors = totals[(totals["model"] == model) & ((totals["network"] == network) | (network == EVERY))]
             least = part.dropna(subset="predicted_us")
             minimum = verdicts.error_record(*(least[name].to_numpy() for name in ("predicted_us", "best_us", "shape")))
             records.append(
@@ -56,7 +56,7 @@ def by_network(predictions: Predictions) -> pd.DataFrame:
                     "within_10pct": (part["slowdown"] <= 1.1).mean(),
                     **{name: times[name].get(model, np.nan) for name in ERRORS},
                     **{f"minimum_{name}": minimum[name] for name in ERRORS[1:]},
-                    "total_error_pct": mine["error_pct"].median(),
+                    "total_error_pct": errors["error_pct"].median(),
                 }
             )
     return pd.DataFrame(records)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from experiments.aiconfigurator_answers import answers, systems_folder
 from experiments.drawing import dots
-from experiments.experiment import HOME, Outcome, told, write_outcome
+from experiments.experiment import HOME, Outcome, in_one_line, write_outcome
 from experiments.held_out import Round
 from experiments.todays_verdicts import AICONFIGURATOR, HABIT, HEURISTICS, NEAREST_HABIT, verdicts
 from experiments.verdicts import interval, percent, ratio
@@ -192,7 +192,7 @@ def main(
     siblings = leave_out == "siblings"
     name = f"todays_{family}{'_siblings' if siblings else ''}"
     judged = judge.split(",")
-    with told(name):
+    with in_one_line(name):
         frame = measured(table or TABLES / f"aiconfigurator_{family}.parquet", family, python, judged)
         trained = gpus.split(",") if gpus else sorted(frame["gpu"].unique())
         frame = frame[frame["gpu"].isin({*trained, *judged}).to_numpy()].reset_index(drop=True)

@@ -34,8 +34,8 @@ def time_verdicts(predictions: Predictions, part: np.ndarray | None = None) -> p
     records = []
     for name, predicted in predictions.time_us.items():
         if name not in MODELS or MODELS[name].predicts_time:
-            mine = counted[np.isfinite(predicted[counted])]
-            record = error_record(predicted[mine], rows.time_us[mine], rows.shape[mine])
+            known = counted[np.isfinite(predicted[counted])]
+            record = error_record(predicted[known], rows.time_us[known], rows.shape[known])
             records.append({"model": name, **record})
     return pd.DataFrame(records)
 

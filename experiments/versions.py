@@ -61,8 +61,8 @@ def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
     moved = _best_changed(both, [*SIZE_COLUMNS, "math"])
     records = []
     for name in ["all", *sorted(both["algorithm"].unique())]:
-        mine = (both["algorithm"] == name) | (name == "all")
-        pairs = both[mine & was & now]
+        of_algorithm = (both["algorithm"] == name) | (name == "all")
+        pairs = both[of_algorithm & was & now]
         times = (pairs["time_us_new"] / pairs["time_us_old"]).to_numpy(dtype=float)
         low, middle, high = np.quantile(times, [0.05, 0.5, 0.95]) if len(times) else [np.nan] * 3
         records.append(
@@ -74,8 +74,8 @@ def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
                 "ratio_p95": high,
                 "change_pct": 100 * np.median(np.abs(times - 1)) if len(times) else np.nan,
                 "changed_pct": 100 * np.mean(np.abs(times - 1) > CHANGED) if len(times) else np.nan,
-                "newly_supported": int((mine & ~was & now).sum()),
-                "no_longer_supported": int((mine & was & ~now).sum()),
+                "newly_supported": int((of_algorithm & ~was & now).sum()),
+                "no_longer_supported": int((of_algorithm & was & ~now).sum()),
                 "best_changed_pct": moved if name == "all" else np.nan,
             }
         )

@@ -1,4 +1,4 @@
-"""The architectures as ONNX graphs; weights are named as external data that nobody needs to have."""
+"""The architectures as ONNX graphs; weights are named as external data, which need not exist."""
 
 from collections import Counter
 from math import prod

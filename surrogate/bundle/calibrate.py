@@ -62,11 +62,11 @@ def _calibrate_part(
     names = sorted(set(of_device))
     for done, device in enumerate(names):
         step(done, len(names), device)
-        mine = np.flatnonzero(usable & (of_device == device))
-        measured = rows.take(mine)
+        on_device = np.flatnonzero(usable & (of_device == device))
+        measured = rows.take(on_device)
         _check_measured(measured, device, name)
-        corrections[device], held_out = fit_correction(measured, base_us[mine], seed)
-        held_us[mine] = base_us[mine] * np.exp(held_out)
+        corrections[device], held_out = fit_correction(measured, base_us[on_device], seed)
+        held_us[on_device] = base_us[on_device] * np.exp(held_out)
     step(len(names), len(names), "done")
     # Errors on shapes that training had on that device foretell nothing.
     trained_on = np.isin(of_device, sorted(trained_gpus)) & part.domain.seen(rows)
@@ -81,11 +81,11 @@ def _calibrate_part(
     )
     records = {}
     for device in names:
-        mine = np.flatnonzero((of_device == device) & np.isfinite(held_us))
-        apart, measured = np.intersect1d(mine, judged), rows.take(mine)
+        on_device = np.flatnonzero((of_device == device) & np.isfinite(held_us))
+        apart, measured = np.intersect1d(on_device, judged), rows.take(on_device)
         records[device] = {
             "data": name,
-            "rows": len(mine),
+            "rows": len(on_device),
             "problems": len(np.unique(measured.problem)),
             "shapes": len(np.unique(measured.shape)),
             "method": "Gaussian process",
@@ -156,14 +156,14 @@ def _widths(part: Part, rows: Rows, held_us: np.ndarray) -> Widths:
     gpus = tuple(f"{gpu}|" for gpu in part.domain.gpus)
     candidates = {key for key in by_key if key != ALL and not key.startswith(gpus)}
     for name in sorted(set(device)):
-        mine = device == name
-        if len(set(rows.shape[mine])) < 2:
+        on_device = device == name
+        if len(set(rows.shape[on_device])) < 2:
             continue
-        pooled = conformal_quantile(score[mine], rows.shape[mine])
+        pooled = conformal_quantile(score[on_device], rows.shape[on_device])
         for candidate in candidates:
             by_key[f"{name}|{candidate}"] = max(part.widths.by_key[candidate], pooled)
-        for candidate in sorted(set(rows.candidate[mine])):
-            of_candidate = mine & (rows.candidate == candidate)
+        for candidate in sorted(set(rows.candidate[on_device])):
+            of_candidate = on_device & (rows.candidate == candidate)
             quantile = conformal_quantile(score[of_candidate], rows.shape[of_candidate])
             by_key[f"{name}|{candidate}"] = pooled_base(quantile, pooled, len(set(rows.shape[of_candidate])))
     return replace(part.widths, by_key=by_key)

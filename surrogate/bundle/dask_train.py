@@ -105,10 +105,10 @@ def _sample(path: str, group: int, share: float, seed: int) -> pd.DataFrame:
     frame = _read(path, group)
     is_sampled = np.zeros(len(frame), dtype=bool)
     for kind in families_of(frame):
-        mine = family_rows(frame, kind)
-        names = frame.loc[mine, list(kind.problem_key)].astype(str).agg("|".join, axis=1)
+        in_family = family_rows(frame, kind)
+        names = frame.loc[in_family, list(kind.problem_key)].astype(str).agg("|".join, axis=1)
         hashes = pd.util.hash_pandas_object(names)
-        is_sampled[mine] = ((hashes.to_numpy() ^ np.uint64(seed)) / 2.0**64) < share
+        is_sampled[in_family] = ((hashes.to_numpy() ^ np.uint64(seed)) / 2.0**64) < share
     return frame[is_sampled].reset_index(drop=True)
 
 

@@ -52,7 +52,7 @@ SYS_ADMIN = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part: its name, its status, what was found, and what mends it."""
+    """One part: its name, its status, what was found, and the remedy."""
 
     name: str
     status: str

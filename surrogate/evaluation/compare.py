@@ -146,7 +146,7 @@ def _run(
     step: Callable[[str], None],
     folder: Path | None,
 ) -> None:
-    """Fit and predict all folds, as many at a time as there are cores; ``step`` hears of every fit that begins.
+    """Fit and predict all folds, as many at a time as there are cores; ``step`` is called when a fit begins.
 
     A fit has its share of the cores, because two that want all of them slow each other down. A model that the data
     cannot carry is left out with its reason. Raises `InputError` where none can be fitted.

@@ -291,11 +291,11 @@ def _join(
         if trials:
             raise InputError(f"study {name!r} in {where} is none of `seer tune`; give another --study name")
         study.set_user_attr(IDENTITY, identity)
-    theirs = study.user_attrs[IDENTITY]
+    stored_identity = study.user_attrs[IDENTITY]
     for key, value in identity.items():
-        if theirs.get(key) != value:
+        if stored_identity.get(key) != value:
             raise InputError(
-                f"study {name!r} in {where} is for {key} {theirs.get(key)}, this run has {value};"
+                f"study {name!r} in {where} is for {key} {stored_identity.get(key)}, this run has {value};"
                 " values would not compare: give another --study name"
             )
     usable = [t for t in study.get_trials(deepcopy=False) if t.state != optuna.trial.TrialState.FAIL]

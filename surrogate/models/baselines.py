@@ -1,4 +1,4 @@
-"""`roofline`, `always-best-single` and `li-et-al`: no learning, one habit, and a linear model of the literature.
+"""`roofline`, `always-best-single` and `li-et-al`: a bound, a fixed ranking, and a linear model of the literature.
 
 Source of `li-et-al`: Li, Sun, Jog, "Path Forward Beyond Simulators: Fast and Accurate GPU Execution Time Prediction for
 DNN Workloads" (MICRO 2023): linear regression per kernel on operation counts and input / output sizes; for another GPU

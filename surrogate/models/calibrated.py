@@ -204,10 +204,10 @@ class Calibrated(TimeModel):
     def _predict(self, rows: Rows) -> np.ndarray:
         times, devices = self.base.predict(rows), device_names(rows.frame)
         for device, correction in self.corrections.items():
-            mine = np.flatnonzero((devices == device) & np.isfinite(times))
-            if len(mine):
-                x = rows.take(mine).columns(correction_columns(rows.family))
-                times[mine] *= np.exp(correction.log_factor(x, rows.candidate[mine], times[mine]))
+            members = np.flatnonzero((devices == device) & np.isfinite(times))
+            if len(members):
+                x = rows.take(members).columns(correction_columns(rows.family))
+                times[members] *= np.exp(correction.log_factor(x, rows.candidate[members], times[members]))
         return times
 
     def times(self) -> BoostedTimes | None:

@@ -43,7 +43,7 @@ class InterpolatedTerms(TimeModel):
     device: str = "cpu"
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Both models' trees by absolute error: spikes of a table shall not lead them."""
+        """Fit both models' trees by absolute error, which the outliers of a table hardly change."""
         import xgboost
 
         if not rows.family.lines:

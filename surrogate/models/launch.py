@@ -111,5 +111,5 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[str, Launch]:
 
 
 def launch_of(launches: Mapping[str, Launch], gpu: str, library: str) -> Launch:
-    """Of the GPU and library, else of the library, else none."""
+    """The launch of the GPU and library, else that of the library, else none."""
     return launches.get(f"{gpu}|{library}", launches.get(f"|{library}", NO_LAUNCH))

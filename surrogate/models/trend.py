@@ -1,4 +1,4 @@
-"""`Trend`: a smooth continuation of a log correction outside the range of its training data, where trees stand still.
+"""`Trend`: a smooth continuation of a log correction outside the range of its training data, where trees stay constant.
 
 Inside the range the trend adds nothing, so that the trees alone rank the candidates there. Outside it adds the
 difference between its value at the problem and its value at the nearest point of the range. Slopes are common

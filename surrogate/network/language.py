@@ -226,7 +226,7 @@ class _Step:
         return sum(new for new, _ in self.requests)
 
     def kernels(self) -> Iterator[tuple[str, _Kernel]]:
-        """Where it stands, and what, of every kernel of the step, in order."""
+        """The prefix of the layer's name and the kernel, for every kernel of the step in order."""
         d, own_vocabulary = self.decoder, ceil_div(self.decoder.vocabulary, self.ranks)
         norm = ("norm", self.moved("norm", 2 * d.hidden, 2 * d.hidden), d.hidden)
         table = 0 if d.tied else own_vocabulary * d.hidden

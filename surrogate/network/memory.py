@@ -51,7 +51,7 @@ def memory(network: Network, workspace_bytes: int) -> dict[str, int]:
 
 
 def held_by(tensors: Iterable[Tensor], calls: Sequence[Call], *, training: bool) -> dict[str, int]:
-    """The fields of a `Network` that its stored ``tensors`` and its ``calls`` settle."""
+    """The fields of a `Network` that follow from its stored ``tensors`` and its ``calls``."""
     stored = [tensor for tensor in tensors if tensor.constant]
     return {
         "parameters": sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),

@@ -137,14 +137,14 @@ def one_line(error: Exception) -> str:
 
 
 def _name_domains(model: Any) -> None:
-    """Inference gives up on a domain without a version; on an unknown operator of a named one it passes by."""
+    """Give every domain a version: inference fails on a domain without one, and skips unknown operators of others."""
     named = {opset.domain for opset in model.opset_import}
     for domain in {node.domain for node in model.graph.node} - named:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
 
 
 def _set_weights_aside(graph: Any) -> set[str]:
-    """Names of all initializers; large ones become inputs of their shape, so that their bytes travel nowhere."""
+    """Names of all initializers; large ones become inputs of their shape, so that their bytes are not copied."""
     import onnx
 
     names = {weight.name for weight in graph.initializer} | {weight.values.name for weight in graph.sparse_initializer}

@@ -399,7 +399,7 @@ class SettingCache:
 
         def distance(name: str) -> float:
             pairs = ((known[name].dram_gbs, device.dram_gbs), (known[name].fp32_tflops, device.fp32_tflops))
-            return sum(abs(log(theirs / mine)) for theirs, mine in pairs)
+            return sum(abs(log(known_rate / rate)) for known_rate, rate in pairs)
 
         siblings = [name for name, other in known.items() if other.architecture == device.architecture]
         vendor = frozenset(name for name, other in known.items() if other.vendor == device.vendor)

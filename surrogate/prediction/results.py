@@ -97,7 +97,7 @@ class Limits:
         return cls(size, deterministic, top)
 
     def refusal(self, workspace_bytes: int | None, deterministic: bool | None) -> str | None:
-        """Why a candidate of this workspace and determinism (None: unknown) is out, or None."""
+        """Why a candidate of this workspace and determinism (None: unknown) is refused, or None."""
         if self.deterministic and deterministic is False:
             return "nondeterministic: it adds in an order that changes from run to run"
         limit = self.workspace_bytes

@@ -232,7 +232,7 @@ def load_operators(name: str, library: str | None = None) -> Predictor:
 
 
 def _found(name: str) -> Gpu:
-    """The registry's GPU of that name; the error also tells of folders."""
+    """The registry's GPU of that name; the error also says that a folder may be given."""
     try:
         return gpu(name)
     except InputError as error:

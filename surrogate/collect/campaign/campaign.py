@@ -106,7 +106,7 @@ def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = (
 
 
 def allotted(shares: Mapping[int, float], spent: Mapping[int, float], seconds: float) -> dict[int, float]:
-    """Slice → its part of ``seconds``, by what it lacks of its share of all that was ever spent and is still to be."""
+    """Slice → its part of ``seconds``, in proportion to what it lacks of its share of all time, spent and to come."""
     seconds = max(seconds, 0.0)
     share_s = (seconds + sum(spent.values())) / sum(shares.values())
     lacking = {number: max(shares[number] * share_s - spent[number], 0.0) for number in shares}
@@ -115,7 +115,7 @@ def allotted(shares: Mapping[int, float], spent: Mapping[int, float], seconds: f
 
 
 def _reports(out: Path) -> dict[int, SliceReport]:
-    """What earlier calls left in the folder, or nothing done yet."""
+    """The reports that earlier calls left in the folder; empty ones where there are none."""
     try:
         held = json.loads((out / STATE).read_text(encoding="utf-8"))
         earlier = {values["number"]: SliceReport(**values) for values in held}
@@ -127,7 +127,7 @@ def _reports(out: Path) -> dict[int, SliceReport]:
 
 
 def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, report: SliceReport) -> None:
-    """Go on with one slice for so many seconds; ``report`` takes what it did."""
+    """Continue one slice for ``seconds``, and write what it did to ``report``."""
     report.stopped, report.failed = "", False
     path, end_s = campaign.out / slice_.log_name, campaign.clock() + seconds * (1.0 - slice_.counters_share)
     limits = {"progress": campaign.progress, "clock": campaign.clock}
@@ -158,7 +158,7 @@ def _take(report: SliceReport, outcome: Outcome) -> None:
 
 
 def _count(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
-    """Counters where they are allowed. What was missed while others were counted is never made up for."""
+    """Count where that is allowed; the notes of earlier calls stay where they counted something."""
     try:
         counted = collect_counters(log, seconds, seed)
         number, notes = len(counted.kernels), counted.notes
@@ -169,7 +169,7 @@ def _count(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
 
 
 def _tables(out: Path, faults: list[str]) -> dict[str, Dataset]:
-    """File name → what was written to it; ``faults`` takes why a table could not be."""
+    """File name → the table written to it; the reasons for tables that are missing go to ``faults``."""
     tables: dict[str, Dataset] = {}
     for name in ("convolutions.parquet", "operators.parquet"):
         logs = [out / slice_.log_name for slice_ in SLICES.values() if slice_.table == name]

@@ -13,7 +13,7 @@ LEAST_CUPTI = 0.99
 
 
 def untrustworthy(table: Dataset) -> list[str]:
-    """What is wrong with a table of times, in whole phrases. A CPU's times are the wall clock's, and are let pass."""
+    """What is wrong with a table of times, in whole phrases. A CPU's times are the wall clock's and are accepted."""
     ok = table.frame[table.frame["status"] == "ok"]
     if ok.empty:
         reasons = table.frame["reason"].dropna()

@@ -28,12 +28,12 @@ class Slice:
 
     @property
     def log_name(self) -> str:
-        """What the slice's log is called."""
+        """The name of the slice's log."""
         return f"slice-{self.number}.jsonl"
 
     @property
     def table(self) -> str:
-        """What the table that it goes into is called."""
+        """The name of the table that its rows go into."""
         return "operators.parquet" if self.source == "operators" else "convolutions.parquet"
 
 
@@ -50,7 +50,7 @@ SLICES: Mapping[int, Slice] = {
 
 
 def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -> Plan:
-    """The plan of a slice; ``problems`` replaces its number of shapes. The same for the same arguments."""
+    """The plan of a slice; ``problems`` replaces its number of shapes. Equal arguments give equal plans."""
     count = slice_.problems if problems is None else problems
     anchors: list[PlannedProblem] | None = None
     if slice_.source == "mixture":

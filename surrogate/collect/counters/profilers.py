@@ -204,7 +204,7 @@ def count(
 
 
 def _run(profiled: Pass, timeout_s: float) -> str:
-    """Run one pass; what went wrong in a line, or nothing. An earlier try's output is removed first.
+    """Run one pass; returns what went wrong in one line, or "". An earlier try's output is removed first.
 
     Raises `PermissionError` where the profiler says that it may not count.
     """

@@ -71,7 +71,7 @@ def blas_threads() -> int:
 
 
 def steady_threads() -> None:
-    """One BLAS thread from here on, unless the environment names a number: more make small times wander."""
+    """One BLAS thread from here on, unless the environment names a number: more make short times vary."""
     if not any(os.environ.get(name) for name in _THREAD_VARIABLES):
         threadpool_limits(1, user_api="blas")
 

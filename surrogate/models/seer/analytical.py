@@ -136,7 +136,7 @@ def _fft_bucket(p: Sized, mechanism: Mechanism) -> np.ndarray:
 
 
 def _fft_terms(p: Sized, mechanism: Mechanism, peak: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
-    """SEER's four terms times N/128 (and groups, tiles); the filters' transform and the launches, which know no N."""
+    """SEER's four terms times N/128 (and groups, tiles); the filters' transform and the launches, independent of N."""
     c, k = p.channels_in, p.channels_out
     images = p.n / 128 * p.groups
     if mechanism == "fft_tiling":
@@ -193,6 +193,6 @@ class TileFit:
         tile = np.where(a.tile[rows] >= 0, a.tile[rows], np.array(self.tile_of)[a.span[rows]])
         time_us = np.empty(len(rows))
         for t in np.unique(tile):
-            mine = tile == t
-            time_us[mine] = a.terms[t][form][rows[mine]] @ np.array(self.coefficients[int(t)])
+            members = tile == t
+            time_us[members] = a.terms[t][form][rows[members]] @ np.array(self.coefficients[int(t)])
         return time_us

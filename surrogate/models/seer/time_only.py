@@ -36,9 +36,9 @@ class SeerTimeOnly(TimeModel):
         for part, terms in _mechanisms(rows):
             for number, level in enumerate(_levels(rows.take(part), terms), 1):
                 least = self.least_rows if number < len(_LEVELS) else 1  # the last takes what there is
-                for key, mine in pd.Series(level).groupby(level).indices.items():
-                    if len(mine) >= least:
-                        form, index = _form(str(key), terms), np.asarray(mine)
+                for key, members in pd.Series(level).groupby(level).indices.items():
+                    if len(members) >= least:
+                        form, index = _form(str(key), terms), np.asarray(members)
                         self.fits_[str(key)] = TileFit.fit(terms, form, index, time_us[part][index])
 
     def _predict(self, rows: Rows) -> np.ndarray:
@@ -51,8 +51,8 @@ class SeerTimeOnly(TimeModel):
                 names = level[open_rows]
                 for key in np.unique(names):
                     if key in self.fits_:
-                        mine = open_rows[names == key]
-                        part_us[mine] = self.fits_[key].predict(terms, _form(key, terms), mine)
+                        members = open_rows[names == key]
+                        part_us[members] = self.fits_[key].predict(terms, _form(key, terms), members)
             time_us[part] = np.maximum(part_us, LEAST_US)
         return time_us
 

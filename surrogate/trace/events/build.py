@@ -178,7 +178,7 @@ def within(start_ns: Ints, end_ns: Ints, thread: Ints, ranges: Ranges, tolerance
 
 
 def _by_external_id(table: Mapping[str, Ints], ranges: Ranges) -> Ints:
-    """The range with each row's id, -1 for none; newer profilers put the correlation id there, which means nothing."""
+    """The range with each row's id, -1 for none; newer profilers put the correlation id there, which names no range."""
     external_id, known = table["external_id"], np.flatnonzero(ranges.external_id > 0)
     if not len(known) or not len(external_id):
         return np.full(len(external_id), -1, np.int64)

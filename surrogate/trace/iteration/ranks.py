@@ -171,7 +171,7 @@ def _starts(walks: Sequence[Walk], rows: Sequence[Sequence[int]]) -> Floats:
 def _met(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
     """When the last rank reaches each collective, in µs of the common clock, and how long each rank waits for it.
 
-    Ranks are walked again until nobody comes later: each turn settles one more collective at least.
+    Ranks are walked again until no arrival changes: each pass settles at least one more collective.
     """
     latest: Floats = np.empty(0)
     while True:
