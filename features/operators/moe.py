@@ -86,7 +86,7 @@ class Moe(Operator):
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
-        """Experts are enough, and equally many on every rank."""
+        """There are enough experts, and equally many on every rank."""
         return [
             ("topk", sizes["topk"] > sizes["experts"], "a token's experts are different ones of experts"),
             ("expert_parallel", sizes["experts"] % sizes["expert_parallel"] != 0, "it divides experts"),

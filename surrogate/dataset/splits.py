@@ -1,4 +1,4 @@
-"""Who is held out: folds by shape, network, GPU or row, and SEER's own 7-of-10.
+"""What is held out: folds by shape, network, GPU or row, and SEER's own 7-of-10.
 
 A fold is a label per row of the main table; rows of further training tables follow their shapes. All folds are made by
 hashing what is held out with the seed, so they do not depend on the order of rows.

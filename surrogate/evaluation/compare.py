@@ -123,7 +123,7 @@ def compare(
 
 
 def _silent(done: int, total: int, text: str) -> None:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
 
 def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:

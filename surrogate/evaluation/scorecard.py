@@ -1,4 +1,4 @@
-"""From predictions to the rows of `results.json`: who was right, by how much, on which part of the data."""
+"""From predictions to the rows of `results.json`: which model was right, by how much, on which part of the data."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass

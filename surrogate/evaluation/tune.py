@@ -1,4 +1,4 @@
-"""Hyperparameters, searched inside the training part: group folds by shape, never a look at the held-out rows.
+"""Hyperparameters searched inside the training part, by folds over shapes; held-out rows are never used.
 
 The splits are nested. Whoever judges (the outer folds of ``seer compare``) hands over training rows only; every trial
 is then valued on `INNER_FOLDS` folds of those rows by shape. `search` works in memory, `tune` over an Optuna storage
@@ -105,7 +105,7 @@ def _search_method(seed: int | None) -> dict[str, Any]:
 
 @contextmanager
 def _held_signals() -> Iterator[Callable[[bool], None]]:
-    """Keeps Ctrl-C and its like from a search; what it gives is called with True where they may act, else with False.
+    """Hold back Ctrl-C and the like during a search; call what it yields with True where they may act, else False.
 
     Optuna closes a trial properly only if the exception comes from within its valuing. Elsewhere it can leave the
     heartbeat's thread running, for which the interpreter then waits forever, or be raised in a finaliser, where Python
@@ -142,7 +142,7 @@ def _held_signals() -> Iterator[Callable[[bool], None]]:
 
 @dataclass(frozen=True)
 class _Valuing:
-    """What a trial's settings are worth: a model fitted on all folds but one, in turn. ``objective`` is minimised."""
+    """The loss of a trial's settings: a model is fitted on all folds but one, in turn. ``objective`` is minimised."""
 
     cls: type[TimeModel]
     folds: InnerFolds
@@ -278,7 +278,7 @@ def tune(
 def _join(
     storage: "BaseStorage", name: str, identity: dict[str, Any], stored: dict[str, Any], where: str, seed: int
 ) -> "Study":
-    """The study of that name, made if missing. Its maker samples with ``seed``, those who join as chance has it."""
+    """The study of that name, made if missing. The process that makes it samples with ``seed``, others without one."""
     import optuna
 
     try:

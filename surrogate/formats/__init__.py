@@ -1,4 +1,4 @@
-"""Other people's files: one reader per foreign format, each imported when it is first used."""
+"""Files of other programs: one reader per foreign format, each imported when it is first used."""
 
 import importlib
 from collections.abc import Mapping, Sequence

@@ -128,7 +128,7 @@ class KernelTimes:
         return self._chosen[key]
 
     def _most_evidence(self, problem: AnyProblem, target: Gpu) -> tuple[int, PreparedSetting] | None:
-        """The nearest that was measured in earnest on this GPU, else on any, by the library of most rows."""
+        """The nearest with at least `EARNEST_ROWS` rows on this GPU, else on any, by the library of most rows."""
         known: list[tuple[tuple[bool, bool, int, int], tuple[Family, tuple[str, ...], str]]] = []
         for index, like in enumerate(stand_ins(problem)):
             kind = family_of(like)

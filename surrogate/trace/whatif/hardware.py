@@ -293,7 +293,7 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
 
 
 def _ratio(predictor: Any, conv: Conv, algorithm: str | None) -> tuple[float, float, float] | None:
-    """Best / own predicted time and its interval, in [0, 1]: nobody would swap for a slower one."""
+    """Best / own predicted time and its interval, in [0, 1]: a slower one would not be chosen."""
     try:
         selection = predictor.select(conv)
     except InputError:
