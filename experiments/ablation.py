@@ -97,7 +97,7 @@ def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Rows, list[
     cudnn = effort.sample(sources.dataset("cudnn"))
     rows = candidate_rows([cudnn, sources.dataset("partial")])
     for by, label in (("shape", LABELS["cudnn"]), ("gpu", f"{LABELS['cudnn']}, GPU unseen")):
-        rounds = rounds_by(by, rows, effort.folds, effort.seed, own=len(model_frame(cudnn)))
+        rounds = rounds_by(by, rows, effort.folds, effort.seed, main_rows=len(model_frame(cudnn)))
         yield label, rows, rounds[: effort.folds], "all"
     data = effort.sample(sources.dataset("mi210"), MI210_SHAPES)
     rows = candidate_rows([data])
@@ -118,10 +118,10 @@ def variant_verdicts(predictions: Predictions) -> pd.DataFrame:
 
 
 def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
-    found = verdicts.judged_picks(predictions, part)
-    if found is None:
+    judged_choices = verdicts.judged_picks(predictions, part)
+    if judged_choices is None:
         return pd.DataFrame({"variant": pd.Series(dtype=str)})
-    judged, picks, _ = found
+    judged, picks, _ = judged_choices
     names, shape = np.unique(judged.shape, return_inverse=True)
     draw = resample_weights(len(names), DRAWS, seed=len(names))
     picked = {label: choice for label, (choice,) in picks.items() if not is_heuristic(label)}
@@ -157,12 +157,12 @@ def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
     records = []
     for label, time in predictions.time_us.items():
         known = np.flatnonzero(np.isfinite(time[counted]))
-        mine = [values[known] for values in (time[counted], first, measured, shape)]
-        change, low, high = median_change(*mine)
+        columns = [values[known] for values in (time[counted], first, measured, shape)]
+        change, low, high = median_change(*columns)
         records.append(
             {
                 "variant": label,
-                **verdicts.error_record(mine[0], mine[2], mine[3]),
+                **verdicts.error_record(columns[0], columns[2], columns[3]),
                 "error_change_pct": 100 * change,
                 "error_change_low": 100 * low,
                 "error_change_high": 100 * high,
@@ -187,13 +187,13 @@ def answer(table: pd.DataFrame) -> str:
     for label, part in table.groupby("data", sort=False):
         part = part.set_index("variant")
         whole = part.loc[WHOLE]
-        told = f"{label}: {WHOLE} {verdicts.percent(whole['median_error_pct'])}"
+        sentence = f"{label}: {WHOLE} {verdicts.percent(whole['median_error_pct'])}"
         if np.isfinite(whole["slowdown_macro"]):
             within = verdicts.interval(whole["ci_low"], whole["ci_high"])
-            told += f", picks at {verdicts.ratio(whole['slowdown_macro'])} {within}"
+            sentence += f", picks at {verdicts.ratio(whole['slowdown_macro'])} {within}"
         for kind in ("error", "slowdown"):
-            told += f"; {kind} changes beyond chance with {verdicts.listing(_significant(part, kind))}"
-        sentences.append(told)
+            sentence += f"; {kind} changes beyond chance with {verdicts.listing(_significant(part, kind))}"
+        sentences.append(sentence)
     return ". ".join(sentences) + "."
 
 

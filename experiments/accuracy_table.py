@@ -18,7 +18,7 @@ from surrogate.dataset.problems import shape_names
 from surrogate.features.families import CONV
 
 FEW = 6
-"""Shapes whose share of the loss is told."""
+"""Shapes whose share of the loss is given."""
 LEFT_OUT = ("oracle",)
 """Models that the table would say nothing of."""
 HEADS = ("model", "slowdown [95 %]", "pooled", "p95", "≤ 10 % slower")
@@ -65,16 +65,16 @@ def _change(paired: Sequence[float] | None) -> str:
 
 
 def _errors(errors: Mapping[tuple[str, str], Mapping[str, Any]], model: str) -> str:
-    found = [errors.get((model, population)) for population in ("all", "within-2x")]
-    return " / ".join(f"{row['median_ape']:.1%}".replace("%", " %") for row in found if row) or "–"
+    rows = [errors.get((model, population)) for population in ("all", "within-2x")]
+    return " / ".join(f"{row['median_ape']:.1%}".replace("%", " %") for row in rows if row) or "–"
 
 
 def spread(choices: pd.DataFrame, model: str) -> str:
     """``model`` on ungrouped problems: slowdowns (macro over shapes) of single seeds, and the worst shapes' share."""
-    mine = choices[(choices["model"] == model) & (choices["stratum"] != "grouped")]
-    mine = mine.assign(loss=np.log(mine["slowdown"]), shape=shape_names(mine, CONV))
-    seeds = np.exp(mine.groupby(["seed", "shape"])["loss"].mean().groupby("seed").mean())
-    shapes = mine.groupby("shape")["loss"].mean().sort_values(ascending=False)
+    picks = choices[(choices["model"] == model) & (choices["stratum"] != "grouped")]
+    picks = picks.assign(loss=np.log(picks["slowdown"]), shape=shape_names(picks, CONV))
+    seeds = np.exp(picks.groupby(["seed", "shape"])["loss"].mean().groupby("seed").mean())
+    shapes = picks.groupby("shape")["loss"].mean().sort_values(ascending=False)
     share = shapes.head(FEW).sum() / shapes.sum() if shapes.sum() else 0.0
     return (
         f"{model}: single seeds from {seeds.min():.4f} to {seeds.max():.4f}; the {FEW} worst of {len(shapes)} shapes"

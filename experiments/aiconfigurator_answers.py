@@ -31,10 +31,10 @@ FOLDERS = {name: folder for folder, name in GPUS.items()}
 def systems_folder(python: str) -> Path:
     """The tables of the package that this interpreter has. Raises `InputError` where it has none."""
     try:
-        found = subprocess.run([python, "-c", FIND], capture_output=True, text=True, check=True)
+        process = subprocess.run([python, "-c", FIND], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         raise InputError(f"{python} has no aiconfigurator-core; name one that has by --aiconfigurator-python") from None
-    return Path(found.stdout.strip()) / "systems"
+    return Path(process.stdout.strip()) / "systems"
 
 
 def reduced_tables(systems: Path, to: Path, kind: Family, folders: Collection[str], held: Collection[str]) -> int:
@@ -50,11 +50,11 @@ def reduced_tables(systems: Path, to: Path, kind: Family, folders: Collection[st
         frame = table.to_pandas().rename(columns=COLUMNS)
         if not set(kind.shape_names) <= set(frame):
             continue
-        kept = ~np.isin(shape_names(frame, kind), list(held))
-        left_out += int((~kept).sum())
+        is_left = ~np.isin(shape_names(frame, kind), list(held))
+        left_out += int((~is_left).sum())
         target = to / path.relative_to(systems)
         target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table.filter(pa.array(kept)), target)
+        pq.write_table(table.filter(pa.array(is_left)), target)
         for note in path.parent.glob("*.yaml"):
             (target.parent / note.name).write_bytes(note.read_bytes())
     return left_out
@@ -72,32 +72,32 @@ def queries(frame: pd.DataFrame, kind: Family) -> pd.DataFrame:
     )
 
 
-def answers(python: str, trained: pd.DataFrame, asked: pd.DataFrame, kind: Family) -> tuple[pd.DataFrame, str]:
-    """(rows of ``asked``) `time_us`, `mode` and `heuristics_us`, and what the script complained of.
+def answers(python: str, trained: pd.DataFrame, wanted: pd.DataFrame, kind: Family) -> tuple[pd.DataFrame, str]:
+    """(rows of ``wanted``) `time_us`, `mode` and `heuristics_us`, and what the script complained of.
 
-    No shape of ``asked`` is left in the tables; ``trained`` are rows that stay there. Raises `InputError` where the
+    No shape of ``wanted`` is left in the tables; ``trained`` are rows that stay there. Raises `InputError` where the
     package is missing.
     """
     systems = systems_folder(python)
-    known = trained[trained["gpu"].isin(asked["gpu"].unique()) & trained["time_us"].notna()]
+    known = trained[trained["gpu"].isin(wanted["gpu"].unique()) & trained["time_us"].notna()]
     known = known[known["phase"] == BESIDE] if "phase" in known else known.iloc[:0]
     known = known.sample(frac=1.0, random_state=0).groupby(["gpu", "library"], observed=True).head(KNOWN_ROWS)
-    both = queries(pd.concat([asked, known], ignore_index=True), kind)
+    both = queries(pd.concat([wanted, known], ignore_index=True), kind)
     distinct = both.drop_duplicates().reset_index(drop=True)
     with TemporaryDirectory() as folder:
         tree, question, answer = (Path(folder) / name for name in ("systems", "asked.parquet", "answers.parquet"))
-        reduced_tables(systems, tree, kind, set(both["system"]), set(shape_names(asked, kind)))
+        reduced_tables(systems, tree, kind, set(both["system"]), set(shape_names(wanted, kind)))
         distinct.to_parquet(question)
         command = [python, str(SCRIPT), str(tree), str(question), str(answer)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise InputError(f"{python}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
-        found = both.merge(distinct.join(pd.read_parquet(answer)), how="left", on=list(both))
+        answered = both.merge(distinct.join(pd.read_parquet(answer)), how="left", on=list(both))
     # A row that is in the tables is answered with its measured time and the constant beside it.
-    further = found["time_us"].iloc[len(asked) :] - known["time_us"].to_numpy()
-    constant = further.groupby([found["system"], found["backend"]]).median()
-    own = found.iloc[: len(asked)]
-    places = pd.MultiIndex.from_frame(own[["system", "backend"]])
-    beside = constant.reindex(places).fillna(0.0).to_numpy() * (own["kind"] == BESIDE)
+    further = answered["time_us"].iloc[len(wanted) :] - known["time_us"].to_numpy()
+    constant = further.groupby([answered["system"], answered["backend"]]).median()
+    of_wanted = answered.iloc[: len(wanted)]
+    places = pd.MultiIndex.from_frame(of_wanted[["system", "backend"]])
+    beside = constant.reindex(places).fillna(0.0).to_numpy() * (of_wanted["kind"] == BESIDE)
     complaint = " ".join(done.stderr.split())
-    return own[["mode", "heuristics_us"]].assign(time_us=own["time_us"] - beside), complaint
+    return of_wanted[["mode", "heuristics_us"]].assign(time_us=of_wanted["time_us"] - beside), complaint

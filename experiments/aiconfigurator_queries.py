@@ -34,13 +34,13 @@ def aiconfigurator(systems: str, queries: pd.DataFrame) -> tuple[np.ndarray, np.
             continue
         for name in MODES:
             database.set_default_database_mode(common.DatabaseMode[name])
-            for place, query in _each(part):
-                if mode[place]:
+            for row, query in _each(part):
+                if mode[row]:
                     continue
                 try:
                     operation, sizes = _operation(query)
-                    time_us[place] = 1e3 * float(operation._engine_query(database, **sizes))
-                    mode[place] = name
+                    time_us[row] = 1e3 * float(operation._engine_query(database, **sizes))
+                    mode[row] = name
                 except (Exception, SystemExit):  # a refusal has many classes
                     continue
     return time_us, mode
@@ -88,35 +88,35 @@ def heuristics(queries: pd.DataFrame) -> np.ndarray:
     tuned = nv.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING
     library = nv.NvMatmulHeuristicsInterface(nv.NvMatmulHeuristicsTarget.GENERIC, "TST", flags=tuned)
     layout = nv.NvMatmulHeuristicsMatmulLayout.TN_ROW_MAJOR
-    asked = queries[(queries["kind"] == "gemm") & (queries["dtype"] == "bf16")]
-    for system, part in asked.groupby("system"):
+    gemms = queries[(queries["kind"] == "gemm") & (queries["dtype"] == "bf16")]
+    for system, part in gemms.groupby("system"):
         board = getattr(nv.NvMatmulHeuristicsNvidiaGpu, known.get(str(system), ""), None)
         if board is None:
             continue
         hardware = library.createHardwareDescriptor()
         library.setHardwarePredefinedGpu(hardware, board)
         library.loadInternalDiscoverySet(layout, hardware)
-        for place, query in _each(part):
+        for row, query in _each(part):
             kernels = library.get_with_mnk(query.m, query.n, query.k, layout, 1, hardware)
             if kernels:
-                time_us[place] = 1e6 * kernels[0]["runtime"]
+                time_us[row] = 1e6 * kernels[0]["runtime"]
     library.handle = None  # version 0.1.0.27 crashes where it destroys its handle
     return time_us
 
 
 def main(systems: str, queries: str, answers: str) -> None:
-    """Writes the answers; a package that is missing is told on standard error, and leaves NaN."""
-    asked = pd.read_parquet(queries)
-    found = pd.DataFrame({"time_us": np.nan, "mode": "", "heuristics_us": np.nan}, index=asked.index)
+    """Writes the answers; a package that is missing is named on standard error, and its answers are NaN."""
+    questions = pd.read_parquet(queries)
+    results = pd.DataFrame({"time_us": np.nan, "mode": "", "heuristics_us": np.nan}, index=questions.index)
     try:
-        found["time_us"], found["mode"] = aiconfigurator(systems, asked)
+        results["time_us"], results["mode"] = aiconfigurator(systems, questions)
     except ImportError as error:
         print(f"aiconfigurator: {error}", file=sys.stderr)
     try:
-        found["heuristics_us"] = heuristics(asked)
+        results["heuristics_us"] = heuristics(questions)
     except (ImportError, OSError) as error:
         print(f"nvMatmulHeuristics: {error}", file=sys.stderr)
-    found.to_parquet(answers)
+    results.to_parquet(answers)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from experiments.catalogue import ALONE, NAMES, experiment, table_row, update_readme
-from experiments.experiment import HOME, SKIPPED, read_sources, shared_options, told
+from experiments.experiment import HOME, SKIPPED, in_one_line, read_sources, shared_options
 from surrogate.features.errors import InputError, nearest
 
 PROJECT = HOME.parent
@@ -40,7 +40,7 @@ def main(
     Every one runs on one thread, so the same seed gives the same bits whatever --jobs says; `speed`, which reads
     clocks, runs last and alone. Exit status 0; 1 where one was skipped or failed; 2 for a user's error.
     """
-    with told("experiments"):
+    with in_one_line("experiments"):
         names, sources = chosen(only), read_sources(data, use)
     if listed:
         for name in names:
@@ -63,7 +63,7 @@ def main(
         drawn = (out / "figures" / f"{done.name}.svg").is_file()
         rows[done.name] = table_row(done.name, command, done.seconds, drawn, done.answer)
         click.echo(f"{done.name} ({done.seconds:.0f} s): {done.answer}")
-    with told("experiments"):
+    with in_one_line("experiments"):
         update_readme(out / "README.md", rows)
     sys.exit(SKIPPED if len(rows) < len(names) else 0)
 
@@ -84,20 +84,20 @@ def run_all(names: list[str], options: list[str], jobs: int) -> list[Finished]:
     """
     from tqdm import tqdm
 
-    found: dict[str, Finished] = {}
+    finished: dict[str, Finished] = {}
     with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(names), unit="experiment", disable=None) as bar:
         for together in ([name for name in names if name not in ALONE], *([n] for n in names if n in ALONE)):
             futures = [pool.submit(_run_one, name, options) for name in together]
             try:
                 for future in as_completed(futures):
                     done = future.result()
-                    found[done.name] = done
+                    finished[done.name] = done
                     bar.set_postfix_str(done.name, refresh=False)
                     bar.update()
             except KeyboardInterrupt:
                 pool.shutdown(cancel_futures=True)  # else those that wait would still be run
                 raise
-    return [found[name] for name in names]
+    return [finished[name] for name in names]
 
 
 def _run_one(name: str, options: list[str]) -> Finished:

@@ -59,10 +59,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 def _cudnn(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
     rows = candidate_rows([data, also])
-    own = np.arange(len(rows)) < len(data)
+    of_cudnn = np.arange(len(rows)) < len(data)
     device = device_names(rows.frame)
-    for gpu in sorted(set(device[own])):
-        yield _left_out(LABELS["cudnn"], gpu, "all", rows, device != gpu, own & (device == gpu), effort)
+    for gpu in sorted(set(device[of_cudnn])):
+        yield _left_out(LABELS["cudnn"], gpu, "all", rows, device != gpu, of_cudnn & (device == gpu), effort)
 
 
 def _amd(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
@@ -91,7 +91,7 @@ def _calibrated(new: NewGpu, effort: Effort) -> Iterator[tuple[int, str, np.ndar
     """(problems measured, how they were chosen, times (rows,)); only problems of other shapes were measured."""
     yield 0, NOTHING, new.predicted_us
     fold = fold_labels(shape_names(new.rows.frame, new.rows.family), min(FOLDS, effort.folds), effort.seed)
-    found: dict[tuple[int, str], np.ndarray] = {}
+    predicted: dict[tuple[int, str], np.ndarray] = {}
     for held in np.unique(fold):
         orders = _orders(new, fold != held, effort.seed)
         for count in COUNTS:
@@ -99,9 +99,9 @@ def _calibrated(new: NewGpu, effort: Effort) -> Iterator[tuple[int, str, np.ndar
                 continue
             for chosen, order in orders.items():
                 effort.tick(f"{new.gpu}, {count} {chosen}")
-                times = found.setdefault((count, chosen), np.full(len(new.rows), np.nan))
+                times = predicted.setdefault((count, chosen), np.full(len(new.rows), np.nan))
                 times[fold == held] = _corrected(new, order[:count], fold == held, effort.seed)
-    for (count, chosen), times in found.items():
+    for (count, chosen), times in predicted.items():
         if np.isfinite(times).all():  # a fold may have left too few to measure
             yield count, chosen, times
 
@@ -110,9 +110,9 @@ def _orders(new: NewGpu, inside: np.ndarray, seed: int) -> dict[str, Sequence[in
     """Problems (codes) in the order planned and in a random one; both choose from those that something ran."""
     pool = np.unique(new.rows.problem[inside & new.rows.ok])
     mixed = np.random.default_rng(seed).permutation(pool)
-    kept = np.flatnonzero(np.isin(new.rows.problem, mixed[: max(POOL, 2 * max(COUNTS))]) & new.allowed & inside)
+    pool_rows = np.flatnonzero(np.isin(new.rows.problem, mixed[: max(POOL, 2 * max(COUNTS))]) & new.allowed & inside)
     planned = choose_problems(
-        new.rows.take(kept), new.rows.problem[kept], new.predicted_us[kept], min(max(COUNTS), len(pool))
+        new.rows.take(pool_rows), new.rows.problem[pool_rows], new.predicted_us[pool_rows], min(max(COUNTS), len(pool))
     )
     return {PLANNED: planned, RANDOM: mixed.tolist()}
 
@@ -127,9 +127,9 @@ def _corrected(new: NewGpu, problems: Sequence[int], judged: np.ndarray, seed: i
 
 def _verdict(new: NewGpu, count: int, chosen: str, predicted_us: np.ndarray) -> dict[str, object]:
     everywhere = np.ones(len(new.rows), dtype=bool)
-    found = Predictions(new.rows, new.candidates, {MODEL: predicted_us}, new.allowed, everywhere, {})
-    times = time_verdicts(found).iloc[0]
-    choices = choice_verdicts(found).set_index("model")
+    predictions = Predictions(new.rows, new.candidates, {MODEL: predicted_us}, new.allowed, everywhere, {})
+    times = time_verdicts(predictions).iloc[0]
+    choices = choice_verdicts(predictions).set_index("model")
     slowdown = float(choices["slowdown_macro"].get(MODEL, np.nan))
     columns = ("n", "shapes", "median_error_pct", "error_low_pct", "error_high_pct")
     return {"problems": count, "chosen": chosen, **{c: times[c] for c in columns}, "slowdown_macro": slowdown}

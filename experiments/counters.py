@@ -76,7 +76,7 @@ AS_RUN = (
 """What the kernels of inputs and outputs run on top of the terms."""
 INPUTS = {
     "kernel_name": "measured in fp16; the fp32 layers name no kernel",
-    "blocks": "modelled by the tile's rule; the tile of {told} kernels follows from the count",
+    "blocks": "modelled by the tile's rule; the tile of {tiled} kernels follows from the count",
     "b_max": "modelled: occupancy of known launches",
     "fp32_instructions": "measured but for comparisons: additions, multiplications, multiply-adds",
     "dram_read_transactions": "missing: 0 in every layer; analytical",
@@ -92,18 +92,18 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     """The table's parts: FLOPs, instructions per block, times, and where each input of seer-paper comes from."""
     layers = layer_kernels(sources.path("layer_counts"))
     timed = pd.concat([sources.dataset(name).frame.query("n == 1") for name in ("cudnn", "partial")])
-    found, lost = matched(layers, timed)
+    counted, lost = matched(layers, timed)
     sequences = read_table(sources.path("sequences"))[0]
     at_batch_1 = (sequences["gpu"] == DEVICE) & (sequences["batch"] == 1)
     profile = FORMATS["cudnn-scope"].read(sorted(sources.path("kernel_counts").glob("*.json.gz"))).kernels
     assert profile is not None
     records = [
-        *convolution_flops(layers, found, lost),
+        *convolution_flops(layers, counted, lost),
         *operator_flops(layers, other_layers(sequences[at_batch_1])),
         *profile_flops(profile),
-        *instruction_errors(found, effort),
-        *time_errors(found, timed, effort),
-        *inputs(layers, found, profile),
+        *instruction_errors(counted, effort),
+        *time_errors(counted, timed, effort),
+        *inputs(layers, counted, profile),
     ]
     table = pd.DataFrame(records)
     table["n"] = table["n"].astype(int)
@@ -145,15 +145,15 @@ def matched(layers: pd.DataFrame, timed: pd.DataFrame) -> tuple[pd.DataFrame, st
         parts.append(both.assign(tile=f"{tile_m}x{tile_n}", blocks=blocks)[exact])
     fitting = pd.concat(parts).sort_index()
     by_layer = fitting.groupby(LAYER)
-    one = by_layer[list(SIZE_COLUMNS)].transform("nunique").max(axis=1) == 1
+    is_unique = by_layer[list(SIZE_COLUMNS)].transform("nunique").max(axis=1) == 1
     fitting["tile"] = fitting["tile"].where(by_layer["tile"].transform("nunique") == 1, "")
-    found = fitting[one].drop_duplicates(LAYER).reset_index(drop=True)
+    single = fitting[is_unique].drop_duplicates(LAYER).reset_index(drop=True)
     named, exact = len(both.drop_duplicates(LAYER)), by_layer.ngroups
     lost = (
         f"without a match: {len(kernels) - named} of no ungrouped problem in the tables of times,"
-        f" {exact - len(found)} of several, {named - exact} that no tile explains"
+        f" {exact - len(single)} of several, {named - exact} that no tile explains"
     )
-    return found, lost
+    return single, lost
 
 
 def _row(part: str, source: str, kernels: str, compared: str, note: str = "", **figures: Any) -> Record:
@@ -178,12 +178,12 @@ def _sizes(frame: pd.DataFrame) -> ConvColumns:
     return ConvColumns.of([frame[name] for name in SIZE_COLUMNS])
 
 
-def convolution_flops(layers: pd.DataFrame, found: pd.DataFrame, lost: str) -> Iterator[Record]:
+def convolution_flops(layers: pd.DataFrame, counted: pd.DataFrame, lost: str) -> Iterator[Record]:
     """The implicit GEMM's terms against its kernels, without and with the tile's padding; the bias kernels."""
     conv = layers[layers["LayerType"] == "Conv"]
-    own = MECHANISM_TERMS[MECHANISM](_sizes(found), b_max(gpu(DEVICE), MECHANISM)).arithmetic_flops
-    yield _ratio(FP32, "implicit GEMM", own, found["flop_count_sp"], _shapes(found), note=lost)
-    for tile, part in found[found["tile"] != ""].groupby("tile"):
+    flops = MECHANISM_TERMS[MECHANISM](_sizes(counted), b_max(gpu(DEVICE), MECHANISM)).arithmetic_flops
+    yield _ratio(FP32, "implicit GEMM", flops, counted["flop_count_sp"], _shapes(counted), note=lost)
+    for tile, part in counted[counted["tile"] != ""].groupby("tile"):
         padded = 2 * part["blocks"] * np.prod(physics.tile_sizes(str(tile))) * part["depth"]
         note = f"the tile follows from the count; the sums are padded to {DEPTH_STEP} on top"
         named = {"note": note, "compared": PADDED}
@@ -223,19 +223,19 @@ def _operator_flops(kind: str, sizes: Mapping[Any, Any]) -> float:
 def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
     """Non-fused Winograd's transforms; the kernels whose arithmetic the counted metrics leave out."""
     counted = profile[profile["flop_count_sp"].notna()]
-    for place, name in enumerate(TRANSFORMS):
+    for index, name in enumerate(TRANSFORMS):
         part = counted[counted["kernel_name"].str.contains(name)]
         p, flop_count = _sizes(part), part["flop_count_sp"]
         side, images, vector = ceil_div(out_h(p), 4), round_up(p.n, IMAGE_STEP), vector_flops(4, 6, 3)
         tiles, filled = side * side, round_up(side, TILE_STEP) ** 2
-        own = transforms(sized(p), p.n * tiles, 4, 6, vector)[place]
-        yield _ratio(FP16, name, own, flop_count, _shapes(part))
-        if place:  # filters have no tiles
+        terms = transforms(sized(p), p.n * tiles, 4, 6, vector)[index]
+        yield _ratio(FP16, name, terms, flop_count, _shapes(part))
+        if index:  # filters have no tiles
             # An input's first pass runs on the padded tiles, its second on the image's own; outputs are scaled, too.
-            run = images * (filled if place == 2 else (tiles + filled) / 2)
-            rest = p.k * (18 * tiles * images + 4 * p.n * out_h(p) ** 2) if place == 2 else 0
-            padded = transforms(sized(p), run, 4, 6, vector)[place] + rest
-            yield _ratio(FP16, name, padded, flop_count, _shapes(part), compared=PADDED, note=AS_RUN[place - 1])
+            run = images * (filled if index == 2 else (tiles + filled) / 2)
+            rest = p.k * (18 * tiles * images + 4 * p.n * out_h(p) ** 2) if index == 2 else 0
+            padded = transforms(sized(p), run, 4, 6, vector)[index] + rest
+            yield _ratio(FP16, name, padded, flop_count, _shapes(part), compared=PADDED, note=AS_RUN[index - 1])
     layout = int(counted["kernel_name"].str.contains("nchwToNhwc|nhwcToNchw").sum())
     note = "they multiply each element once; the terms count no FLOPs"
     yield _row("FLOPs", FP16, "layout transforms", "terms", note, n=layout)
@@ -244,15 +244,15 @@ def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
     yield _row("FLOPs", FP16, "matrix products", "terms", note)
 
 
-def instruction_errors(found: pd.DataFrame, effort: Effort) -> Iterator[Record]:
+def instruction_errors(counted: pd.DataFrame, effort: Effort) -> Iterator[Record]:
     """SEER's a·k²·C + b per block with whole shapes held out, and t_m·t_n·k²·C as seer-time-only takes it."""
-    distinct = found[found["tile"] != ""].drop_duplicates(list(SIZE_COLUMNS))
+    distinct = counted[counted["tile"] != ""].drop_duplicates(list(SIZE_COLUMNS))
     for tile, part in distinct.groupby("tile"):
         measured, depth = (part["instructions"] / part["blocks"]).to_numpy(), part["depth"].to_numpy()
         names = np.array([str(sizes) for sizes in part[list(SIZE_COLUMNS)].to_numpy().tolist()])
         fold, fitted = fold_labels(names, min(effort.folds, len(names)), effort.seed), np.empty(len(part))
-        for one in np.unique(fold):
-            fitted[fold == one] = _instructions(depth[fold != one], measured[fold != one], depth[fold == one])
+        for label in np.unique(fold):
+            fitted[fold == label] = _instructions(depth[fold != label], measured[fold != label], depth[fold == label])
         analytic = np.prod(physics.tile_sizes(str(tile))) * depth
         for compared, predicted in ((FORMULA, fitted), ("terms", analytic)):
             record = error_record(predicted, measured, np.arange(len(part)))
@@ -261,13 +261,13 @@ def instruction_errors(found: pd.DataFrame, effort: Effort) -> Iterator[Record]:
     yield _row("instructions per block", FP32, "Winograd", FORMULA, "no fp32 kernel was counted")
 
 
-def _instructions(depth: np.ndarray, measured: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """SEER's formula fitted on blocks that sum over ``depth``, for blocks that sum over ``asked``."""
+def _instructions(depth: np.ndarray, measured: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """SEER's formula fitted on blocks that sum over ``depth``, for blocks that sum over ``wanted``."""
     fit = FormFit.of(physics.gemm_instruction_terms(depth, 1), measured)
-    return fit.predict(physics.gemm_instruction_terms(asked, 1), len(asked))
+    return fit.predict(physics.gemm_instruction_terms(wanted, 1), len(wanted))
 
 
-def time_errors(found: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> list[Record]:
+def time_errors(counted: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> list[Record]:
     """SEER's time forms with counted instructions, beside other models on the same rows: those of the commonest tile.
 
     Times are the public table's, of the same problem and GPU by implicit GEMM: the counted runs have none of use.
@@ -275,7 +275,7 @@ def time_errors(found: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> lis
     chosen = (timed["gpu"] == DEVICE) & (timed["algorithm"] == ALGORITHM) & (timed["status"] == "ok")
     newest = timed[chosen & newest_version(timed, CONV)].drop_duplicates(list(SIZE_COLUMNS))
     columns = [*SIZE_COLUMNS, "tile", "blocks", "instructions", "depth"]
-    kernels = found.loc[found["tile"] != "", columns].drop_duplicates(columns[: len(SIZE_COLUMNS)])
+    kernels = counted.loc[counted["tile"] != "", columns].drop_duplicates(columns[: len(SIZE_COLUMNS)])
     both = newest.merge(kernels, on=list(SIZE_COLUMNS))
     tile = str(both["tile"].mode()[0])
     rows = candidate_rows([Dataset(both[both["tile"] == tile])])
@@ -309,27 +309,27 @@ def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
             physics.memory_terms(w, slots, reads, writes),
             physics.under_utilised_terms(w, slots, per_block, reads, writes),
         )
-        for one in np.unique(bound[test]):
-            asked, learn, form = test[bound[test] == one], train[bound[train] == one], int(one)
+        for code in np.unique(bound[test]):
+            held, learn, form = test[bound[test] == code], train[bound[train] == code], int(code)
             if len(learn) < LEAST_ROWS:
                 learn, form = train, physics.UNDER_UTILISED
             matrix = physics.term_matrix(forms[form], len(rows))
             fit = FormFit.of(tuple(matrix[learn].T), rows.time_us[learn])
-            predicted[asked] = fit.predict(tuple(matrix[asked].T), len(asked))
+            predicted[held] = fit.predict(tuple(matrix[held].T), len(held))
     return predicted
 
 
-def inputs(layers: pd.DataFrame, found: pd.DataFrame, profile: pd.DataFrame) -> Iterator[Record]:
+def inputs(layers: pd.DataFrame, counted: pd.DataFrame, profile: pd.DataFrame) -> Iterator[Record]:
     """Where every input of seer-paper comes from: n kernels of its own algorithms in which it was measured."""
     conv = layers[(layers["LayerType"] == "Conv") & layers["main"]]
     counts = {"kernel_name": len(profile), "fp32_instructions": len(conv)}
     for way in ("read", "write"):
         counts[f"dram_{way}_transactions"] = int((conv[f"dram_{way}_bytes"] > 0).sum())
-    told = (found["tile"] != "").sum()
+    tiled = (counted["tile"] != "").sum()
     halves = profile["half_precision_fu_utilization_pct"].notna().sum()
     for column, note in INPUTS.items():
-        told_of = note.format(told=told, halves=halves)
-        yield _row("inputs of seer-paper", "both", "all", column, told_of, n=counts.get(column, 0))
+        note = note.format(tiled=tiled, halves=halves)
+        yield _row("inputs of seer-paper", "both", "all", column, note, n=counts.get(column, 0))
 
 
 def answer(table: pd.DataFrame) -> str:

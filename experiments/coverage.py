@@ -49,11 +49,11 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     for source, also, where in (("cudnn", ["partial"], {}), ("mi210", [], FORWARD)):
         data = effort.sample(sources.dataset(source, where), QUICK_SHAPES if effort.quick else SHAPES)
         rows = candidate_rows([data, *(sources.dataset(name, where) for name in also)])
-        own = len(model_frame(data))
-        rounds = rounds_by("shape", rows, effort.folds, effort.seed, own)
+        main_rows = len(model_frame(data))
+        rounds = rounds_by("shape", rows, effort.folds, effort.seed, main_rows)
         judged = judged_rows(rows.frame, rows.family, data.candidates)
         held = nested(rows, rounds, judged, effort.named(DEFAULT_MODEL)[DEFAULT_MODEL], effort)
-        parts.append(table_of(held, np.arange(len(rows)) < own).assign(data=LABELS[source]))
+        parts.append(table_of(held, np.arange(len(rows)) < main_rows).assign(data=LABELS[source]))
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "kind", "of").drop(columns="gpu")
     return Outcome(table, _figure(table), answer(table))
 

@@ -44,9 +44,9 @@ def dots(
     with theme():
         figure, (axis,) = blank(1.0 + len(categories) * (0.12 + 0.12 * len(names)) + 0.1 * len(names))
         handles = []
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             rows = frame[frame[series] == name]
-            heights = [categories.index(c) + (place - (len(names) - 1) / 2) * 0.7 / len(names) for c in rows[category]]
+            heights = [categories.index(c) + (index - (len(names) - 1) / 2) * 0.7 / len(names) for c in rows[category]]
             x = rows[value].to_numpy(dtype=float)
             if arms:
                 ends = np.abs(np.nan_to_num(rows[list(arms)].to_numpy(dtype=float).T - x))
@@ -108,9 +108,9 @@ def shares(table: pd.DataFrame, category: str, columns: Mapping[str, str], xlabe
 
 def spreads(table: pd.DataFrame, category: str, series: str, value: str, xlabel: str) -> str | None:
     """`dots` of the medians of ``value``, with arms from its 10th to its 90th percentile."""
-    found = table.groupby([category, series], sort=True)[value].quantile(np.array([0.1, 0.5, 0.9])).unstack()
-    found = found.set_axis(["low", "middle", "high"], axis=1).reset_index()
-    return dots(found, category, series, "middle", xlabel, arms=("low", "high"))
+    quantiles = table.groupby([category, series], sort=True)[value].quantile(np.array([0.1, 0.5, 0.9])).unstack()
+    quantiles = quantiles.set_axis(["low", "middle", "high"], axis=1).reset_index()
+    return dots(quantiles, category, series, "middle", xlabel, arms=("low", "high"))
 
 
 def _wrapped(label: str, log: bool, beside: int = 8) -> str:

@@ -25,7 +25,7 @@ from surrogate.models import MODELS, TimeModel
 
 
 def _silent(text: str) -> None:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Effort:
         distinct = len(set(names))
         if not limits or distinct <= min(limits):
             return frame
-        place = fold_of_names(names, distinct, self.seed)
-        return frame[np.array([place[name] < min(limits) for name in names])]
+        fold_of = fold_of_names(names, distinct, self.seed)
+        return frame[np.array([fold_of[name] < min(limits) for name in names])]
 
 
 def seeded(cls: type[TimeModel], seed: int) -> TimeModel:
@@ -154,7 +154,7 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
+def in_one_line(name: str) -> Iterator[None]:
     """Inside this a user's error is one line on standard error, and the program ends with exit status 2."""
     try:
         yield
@@ -200,7 +200,7 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None, choic
     def command(quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path, only: tuple[str, ...]) -> None:
         from tqdm import tqdm
 
-        with told(experiment.name):
+        with in_one_line(experiment.name):
             sources = read_sources(data, use)
             absent = experiment.missing(sources)
             if absent:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pandas as pd
 
-from experiments.experiment import HOME, Effort, told
+from experiments.experiment import HOME, Effort, in_one_line
 from experiments.sources import DEFAULT_FOLDER, FILES
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset, read_dataset, write_dataset
@@ -44,8 +44,8 @@ class Plan:
             table = aiconfigurator.read([], family=self.family)
             like = table.rows[(table.rows["dtype"] == "fp16") & (self.family == "transfer")]
             rows = pd.concat([table.rows, like.assign(dtype="bf16")])
-            told = {**table.metadata, "where": [ALIKE] * (len(like) > 0)}
-            return Dataset(normalise(rows, self.family), table.candidates, self.family, told)
+            metadata = {**table.metadata, "where": [ALIKE] * (len(like) > 0)}
+            return Dataset(normalise(rows, self.family), table.candidates, self.family, metadata)
         paths = [folder / name for name in self.files]
         if self.notices:
             notices = {"licence_notices": list(self.notices)}
@@ -101,7 +101,7 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
     from surrogate.bundle.train import train
     from surrogate.cli.datasets import progress_bar
 
-    with told("fit_bundles"):
+    with in_one_line("fit_bundles"):
         out.mkdir(parents=True, exist_ok=True)
         for name in only or (TABLE, *PLANS):
             if name == TABLE:

@@ -48,11 +48,11 @@ def candidate_rows(parts: Sequence[Dataset], candidate: str = "algorithm") -> Ro
     return rows_of(pd.concat(frames, ignore_index=True), CONV, devices)
 
 
-def rounds_by(by: str, rows: Rows, count: int, seed: int, own: int | None = None) -> list[Round]:
-    """The rounds of `surrogate.dataset.splits.folds`; rows from position ``own`` on (None: none) only train."""
-    also = rows.frame.iloc[len(rows) if own is None else own :]
-    made = folds(by, rows.family, rows.frame.iloc[:own], also, count, seed)
-    return [(fold.train, fold.test) for fold in made]
+def rounds_by(by: str, rows: Rows, count: int, seed: int, main_rows: int | None = None) -> list[Round]:
+    """The rounds of `surrogate.dataset.splits.folds`; rows from position ``main_rows`` on (None: none) only train."""
+    also = rows.frame.iloc[len(rows) if main_rows is None else main_rows :]
+    rounds = folds(by, rows.family, rows.frame.iloc[:main_rows], also, count, seed)
+    return [(fold.train, fold.test) for fold in rounds]
 
 
 def fit_predict(
@@ -87,8 +87,8 @@ def predict_rounds(
             time_us[label][outside] = values
         allowed[outside] = Support.fit(train).supported(test)
         tested[outside] = True
-    kept = {label: values for label, values in time_us.items() if label not in reasons}
-    return Predictions(rows, candidates, kept, allowed, tested, reasons)
+    complete = {label: values for label, values in time_us.items() if label not in reasons}
+    return Predictions(rows, candidates, complete, allowed, tested, reasons)
 
 
 def cross_validate(
@@ -104,6 +104,6 @@ def cross_validate(
 ) -> Predictions:
     """Folds as `surrogate.dataset.splits.folds` makes them; ``also`` only trains. Predictions cover ``data`` alone."""
     rows = candidate_rows([data, *also], candidate)
-    own = len(model_frame(data, candidate))
-    rounds = rounds_by(by, rows, count, seed, own)
-    return predict_rounds(rows, data.candidates, rounds, models, tick).take(np.arange(own))
+    main_rows = len(model_frame(data, candidate))
+    rounds = rounds_by(by, rows, count, seed, main_rows)
+    return predict_rounds(rows, data.candidates, rounds, models, tick).take(np.arange(main_rows))

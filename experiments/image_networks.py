@@ -52,10 +52,10 @@ def measured(training: bool) -> pd.DataFrame:
     table["network"] = table["model"].str.split(".").str[0]
     family = table["network"].map(_model_to_module)
     # The older release's compiled passes are its first, and took other batches.
-    kept = table["torch"].isin(["pt240", "pt291"]) & ~(table["compiled"] & (table["torch"] == "pt240"))
-    kept &= family.notna() & ((family.map(_hash) % 2 == 0) == training)
+    is_judged = table["torch"].isin(["pt240", "pt291"]) & ~(table["compiled"] & (table["torch"] == "pt240"))
+    is_judged &= family.notna() & ((family.map(_hash) % 2 == 0) == training)
     size = table.groupby("network")["infer_img_size"].transform("max")
-    table = table[kept & (table["infer_img_size"] == size)].dropna(subset="infer_batch_size").assign(family=family)
+    table = table[is_judged & (table["infer_img_size"] == size)].dropna(subset="infer_batch_size").assign(family=family)
     drawn = table.drop_duplicates("network").sort_values("network", key=lambda names: names.map(_hash))
     table = table[table["network"].isin(drawn.groupby("family").head(PER_FAMILY)["network"])]
     table["measured_ms"] = 1e3 * table["infer_batch_size"] / table["infer_samples_per_sec"]
@@ -155,8 +155,8 @@ def fitted(table: pd.DataFrame, start: TensorCoreLaw) -> TensorCoreLaw:
         return np.append(log_errors(TensorCoreLaw(*np.exp(x).tolist()), table, parts), 0.3 * (x - first))
 
     settings = {"bounds": (-np.inf, upper), "loss": "soft_l1", "f_scale": 0.15, "diff_step": 1e-3, "max_nfev": 20}
-    found = least_squares(residuals, np.minimum(first, upper - 0.01), **settings)
-    return TensorCoreLaw(*(float(f"{value:.4g}") for value in np.exp(found.x)))
+    solution = least_squares(residuals, np.minimum(first, upper - 0.01), **settings)
+    return TensorCoreLaw(*(float(f"{value:.4g}") for value in np.exp(solution.x)))
 
 
 def main() -> None:

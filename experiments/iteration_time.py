@@ -31,8 +31,8 @@ PUBLISHED_PCT, PUBLISHED_DEVICE_PCT = 7.96, 4.61
 def run(sources: Sources, effort: Effort) -> Outcome:
     """Every trace under every setting that it allows; a row each, over its iterations."""
     models = {name: workers(sources, name) for name in TRACES}
-    found = [measure(name, models, effort) for name in models]
-    table = pd.DataFrame([row for rows in found for row in rows])
+    measured = [measure(name, models, effort) for name in models]
+    table = pd.DataFrame([row for rows in measured for row in rows])
     drawn = table.dropna(subset=["error_geomean_pct"])
     xlabel = "error of the iteration time, geometric mean of its size, %"
     figure = dots(drawn, "trace", "setting", "error_geomean_pct", xlabel, log=True)
@@ -42,24 +42,24 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[dict[str, object]]:
     """The rows of one model."""
     effort.tick(name)
-    mine = models[name]
-    own = {id(one): measure_overheads(host_work(one)) for group in models.values() for one in group}
-    elsewhere = [own[id(one)] for other, group in models.items() if other != name for one in group]
-    rows = [summed(name, OWN, [iteration_times(one, overheads=own[id(one)]) for one in mine])]
-    if len(mine) > 1:
-        rest = [(one, pooled([own[id(two)] for two in mine if two is not one])) for one in mine]
-        rows.append(summed(name, OTHERS, [iteration_times(one, overheads=others) for one, others in rest]))
-    elif len(host_work(mine[0]).iterations) > 1:
-        rows.append(summed(name, OTHERS, [iteration_times(mine[0], leave_one_out=True)]))
+    traces = models[name]
+    overheads = {id(trace): measure_overheads(host_work(trace)) for group in models.values() for trace in group}
+    elsewhere = [overheads[id(trace)] for other, group in models.items() if other != name for trace in group]
+    rows = [summed(name, OWN, [iteration_times(trace, overheads=overheads[id(trace)]) for trace in traces])]
+    if len(traces) > 1:
+        rest = [(trace, pooled([overheads[id(other)] for other in traces if other is not trace])) for trace in traces]
+        rows.append(summed(name, OTHERS, [iteration_times(trace, overheads=others) for trace, others in rest]))
+    elif len(host_work(traces[0]).iterations) > 1:
+        rows.append(summed(name, OTHERS, [iteration_times(traces[0], leave_one_out=True)]))
     if elsewhere:
         shared = pooled(elsewhere)
-        rows.append(summed(name, ELSEWHERE, [iteration_times(one, overheads=shared) for one in mine]))
-    if not (mine[0].ranges.shapes >= 0).any():
+        rows.append(summed(name, ELSEWHERE, [iteration_times(trace, overheads=shared) for trace in traces]))
+    if not (traces[0].ranges.shapes >= 0).any():
         return rows
-    if len(mine) > 1 and collectives(mine[0]).any():
-        together = rank_times(mine, times="surrogate")
+    if len(traces) > 1 and collectives(traces[0]).any():
+        together = rank_times(traces, times="surrogate")
         return [*rows, summed(name, PREDICTED, together.results, [row["waiting_us"] for row in together.ranks])]
-    predicted = [iteration_times(one, times="surrogate", overheads=own[id(one)]) for one in mine]
+    predicted = [iteration_times(trace, times="surrogate", overheads=overheads[id(trace)]) for trace in traces]
     return [*rows, summed(name, PREDICTED, predicted)]
 
 
@@ -71,21 +71,21 @@ def summed(
     ``waits_us`` are each result's waits in collectives per iteration, which count as device time.
     """
     skip = int(name in STARTUP)
-    every: list[IterationTime] = [one for result in results for one in result.iterations[skip:]]
-    errors = np.array([one.error_pct for one in every], dtype=float)
-    alone = np.array([100 * (one.alone_us / one.measured_us - 1) for one in every])
+    every: list[IterationTime] = [step for result in results for step in result.iterations[skip:]]
+    errors = np.array([step.error_pct for step in every], dtype=float)
+    alone = np.array([100 * (step.alone_us / step.measured_us - 1) for step in every])
     waits = np.repeat(
         waits_us or 0.0, [len(result.iterations[skip:]) for result in results] if waits_us else len(every)
     )
-    active = np.array([one.device_us for one in every]) + waits
-    measured = np.array([one.measured_device_us for one in every])
-    device, measured_device = sum(one.device_us for one in every), float(measured.sum())
+    active = np.array([step.device_us for step in every]) + waits
+    measured = np.array([step.measured_device_us for step in every])
+    device, measured_device = sum(step.device_us for step in every), float(measured.sum())
     return {
         "trace": name,
         "setting": setting,
         "n": len(every),
-        "measured_ms": float(np.median([one.measured_us for one in every])) / 1e3,
-        "predicted_ms": float(np.median([one.predicted_us for one in every])) / 1e3,
+        "measured_ms": float(np.median([step.measured_us for step in every])) / 1e3,
+        "predicted_ms": float(np.median([step.predicted_us for step in every])) / 1e3,
         "error_geomean_pct": geomean(errors),
         "error_median_pct": float(np.median(np.abs(errors))),
         "error_max_pct": float(np.max(np.abs(errors))),
@@ -94,8 +94,8 @@ def summed(
         "alone_geomean_pct": geomean(alone),
         "device_error_pct": 100 * (float(active.sum()) / measured_device - 1) if measured_device else None,
         "device_geomean_pct": geomean(100 * (active / measured - 1)) if measured.all() else None,
-        "coverage_pct": 100 * sum(one.coverage * one.device_us for one in every) / device if device else 0.0,
-        "input_share_pct": 100 * sum(one.input_us for one in every) / sum(one.measured_us for one in every),
+        "coverage_pct": 100 * sum(step.coverage * step.device_us for step in every) / device if device else 0.0,
+        "input_share_pct": 100 * sum(step.input_us for step in every) / sum(step.measured_us for step in every),
     }
 
 

@@ -44,8 +44,8 @@ def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
             picojoules = 1e9 * board.board_watts * row["measured_ms"] / flops
             energies.setdefault((board.architecture, row["gpu"]), []).append(picojoules)
     for row, board, network in steps:
-        own = (board.architecture, row["gpu"])
-        others = [fmean(values) for key, values in energies.items() if key[0] == own[0] and key != own]
+        board_key = (board.architecture, row["gpu"])
+        others = [fmean(values) for key, values in energies.items() if key[0] == board_key[0] and key != board_key]
         by = load_predictors(board.name, library="sglang")
         if board.tensor_pj_per_flop and others:
             by = replace(by, gpu=replace(board, tensor_pj_per_flop=fmean(others)))
@@ -57,27 +57,27 @@ def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
     for name, part in table.groupby("gpu"):
         gap_ms = max(left[table["gpu"] != name].median(), 0.0) * part["kernels"]
         table.loc[part.index, ENDS] = part[ENDS].add(gap_ms, axis=0)
-    one = table["tensor_parallel"].eq(1).map({True: "one GPU", False: "several GPUs"})
-    return table.drop(columns="kernels").assign(set="llm, " + table["phase"] + ", " + one)
+    gpus = table["tensor_parallel"].eq(1).map({True: "one GPU", False: "several GPUs"})
+    return table.drop(columns="kernels").assign(set="llm, " + table["phase"] + ", " + gpus)
 
 
 def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
     """What is known of each run and phase, its GPU, and what is computed."""
     lengths: Any = pd.read_csv(folder / "pipeweave_lengths.csv", index_col="workload")
     table: Any = pd.read_csv(folder / "pipeweave_end_to_end.csv", dtype=str)
-    for (name, ranks, model, workload), said in table.groupby(["Hardware", "TP", "Model", "Workload"]):
+    for (name, ranks, model, workload), predictions in table.groupby(["Hardware", "TP", "Model", "Workload"]):
         path = folder / "pipeweave_runs" / f"e2e_{f'tp{ranks}_' if ranks != '1' else ''}{name}.jsonl"
         repeats = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        own = [one for one in repeats if one["run_name"] == f"{model}-{workload}"]
+        runs = [run for run in repeats if run["run_name"] == f"{model}-{workload}"]
         decoder = read_decoder(folder / "transformer_configs" / f"{model}.json")
-        prompts, half = lengths.loc[workload, "prompt_tokens"].tolist(), own[0]["output_len"] // 2
+        prompts, half = lengths.loc[workload, "prompt_tokens"].tolist(), runs[0]["output_len"] // 2
         for phase, field in PHASES.items():
             requests = [(n, n) if phase == "prefill" else (1, n + half) for n in prompts]
             network = language_network(decoder, requests, tensor_parallel=int(ranks))
             row = {
                 "network": f"{model}, {workload}", "gpu": name, "tensor_parallel": int(ranks), "phase": phase,
-                "measured_ms": 1e3 * median(one[field] for one in own),
+                "measured_ms": 1e3 * median(run[field] for run in runs),
             }  # fmt: skip
-            published = zip(said["predictor"], said[f"pred_{phase}_ms"], strict=True)
+            published = zip(predictions["predictor"], predictions[f"pred_{phase}_ms"], strict=True)
             row |= {f"{predictor}_ms": float(time_ms) for predictor, time_ms in published}
             yield row, gpu(name.removesuffix("_S")), replace(network, gap_us=0.0)

@@ -30,8 +30,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         rows = candidate_rows([data])
         for share in SHARES:
             rounds = share_rounds(rows, share, effort.seed)[: 1 if effort.quick else TEST_FOLDS]
-            found = predict_rounds(rows, data.candidates, rounds, effort.timed(*MODELS_SHOWN), effort.tick)
-            both = times_and_picks(found)
+            predictions = predict_rounds(rows, data.candidates, rounds, effort.timed(*MODELS_SHOWN), effort.tick)
+            both = times_and_picks(predictions)
             shapes = int(np.mean([len(np.unique(rows.shape[inside])) for inside, _ in rounds]))
             parts.append(both.assign(data=LABELS[source], share=share, training_shapes=shapes))
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "share", "training_shapes", "model")
@@ -42,12 +42,12 @@ def share_rounds(rows: Rows, share: float, seed: int) -> list[Round]:
     """(train, test) per fold; a smaller share's training shapes are among a larger one's. At least one shape trains."""
     names = shape_names(rows.frame, rows.family)
     fold_of = fold_of_names(names, TEST_FOLDS, seed)
-    place = fold_of_names(names, len(fold_of), seed + 1)
+    order = fold_of_names(names, len(fold_of), seed + 1)
     rounds = []
     for fold in range(min(TEST_FOLDS, len(fold_of))):
-        others = sorted((name for name in fold_of if fold_of[name] != fold), key=lambda name: place[name])
-        kept = set(others[: max(1, round(share * len(others)))])
-        inside = np.array([name in kept for name in names])
+        others = sorted((name for name in fold_of if fold_of[name] != fold), key=lambda name: order[name])
+        taken = set(others[: max(1, round(share * len(others)))])
+        inside = np.array([name in taken for name in names])
         outside = np.array([fold_of[name] == fold for name in names])
         rounds.append((np.flatnonzero(inside), np.flatnonzero(outside)))
     return rounds
@@ -61,8 +61,8 @@ def answer(table: pd.DataFrame) -> str:
         shapes = " → ".join(f"{int(part.loc[part['share'] == share, 'training_shapes'].iloc[0]):,}" for share in STEPS)
         each = []
         for name in named_models(last["model"].iloc[0], last["model"]):
-            mine = part[part["model"] == name].set_index("share")
-            errors, slowdowns = mine["median_error_pct"], mine["slowdown_macro"]
+            model_rows = part[part["model"] == name].set_index("share")
+            errors, slowdowns = model_rows["median_error_pct"], model_rows["slowdown_macro"]
             each.append(
                 f"{name} {' → '.join(percent(errors[share]) for share in STEPS)}"
                 f" and {' → '.join(ratio(slowdowns[share]) for share in STEPS)} (the last doubling takes off"

@@ -23,12 +23,12 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     """The cuDNN table, one round per GPU; the partial table's rows of the held GPU stay out, too."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
     models = effort.named(*SHOWN, *CHEAP) if effort.quick else effort.named()
-    found = cross_validate(data, models, by="gpu", count=2, seed=effort.seed, also=[also], tick=effort.tick)
-    gpu_of = found.rows.frame["gpu"].to_numpy()
+    predictions = cross_validate(data, models, by="gpu", count=2, seed=effort.seed, also=[also], tick=effort.tick)
+    gpu_of = predictions.rows.frame["gpu"].to_numpy()
     parts = []
     for gpu in [EVERY, *sorted(set(gpu_of))]:
-        mine = gpu_of == gpu if gpu != EVERY else np.ones(len(gpu_of), dtype=bool)
-        parts.append(picks_and_times(found, PICKS, mine).assign(gpu=gpu))
+        of_gpu = gpu_of == gpu if gpu != EVERY else np.ones(len(gpu_of), dtype=bool)
+        parts.append(picks_and_times(predictions, PICKS, of_gpu).assign(gpu=gpu))
     table = columns_first(pd.concat(parts, ignore_index=True), "gpu")
     return Outcome(table, _figure(table), answer(table))
 

@@ -31,14 +31,14 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     parts = []
     for candidate in ("algorithm", "solver"):
         for name in GPUS:
-            found = cross_validate(
+            predictions = cross_validate(
                 data[name], models, count=min(effort.folds, FOLDS), seed=effort.seed, candidate=candidate,
                 tick=effort.tick,
             )  # fmt: skip
-            both = picks_and_times(found, SHOWN)
+            both = picks_and_times(predictions, SHOWN)
             parts.append(both.assign(gpu=LABELS[name], candidate=candidate, split=BY_SHAPE))
-        for split, found in _unseen(data, candidate, models, effort):
-            both = picks_and_times(found, SHOWN)
+        for split, predictions in _unseen(data, candidate, models, effort):
+            both = picks_and_times(predictions, SHOWN)
             parts.append(both.assign(gpu=LABELS[UNSEEN], candidate=candidate, split=split))
     table = columns_first(pd.concat(parts, ignore_index=True), "gpu", "candidate", "split", "model")
     return Outcome(table, _figure(table), answer(table))
@@ -52,11 +52,11 @@ def _unseen(
     rows = candidate_rows([*others, data[UNSEEN]], candidate)
     held = (rows.frame["gpu"] == data[UNSEEN].frame["gpu"].iloc[0]).to_numpy()
     inside, outside = np.flatnonzero(~held), np.flatnonzero(held)
-    found = predict_rounds(rows, data[UNSEEN].candidates, [(inside, outside)], models, effort.tick)
+    predictions = predict_rounds(rows, data[UNSEEN].candidates, [(inside, outside)], models, effort.tick)
     names = shape_names(rows.frame, rows.family)
     seen = np.isin(names[outside], np.unique(names[inside]))
     parts = ((KNOWN, seen), (NEW, ~seen))
-    return [(label, found.take(outside[mask])) for label, mask in parts if mask.any()]
+    return [(label, predictions.take(outside[mask])) for label, mask in parts if mask.any()]
 
 
 def answer(table: pd.DataFrame) -> str:
@@ -92,9 +92,9 @@ def answer(table: pd.DataFrame) -> str:
 
 def _figure(table: pd.DataFrame) -> str | None:
     shown = table[(table["candidate"] == "algorithm") & (table["model"] != "always-best-single")]
-    own = shown["split"] == BY_SHAPE
+    seen = shown["split"] == BY_SHAPE
     shown = shown.assign(
-        place=shown["gpu"] + np.where(own, "", np.where(shown["split"] == KNOWN, ",\nGPU unseen", ",\nboth unseen")),
+        place=shown["gpu"] + np.where(seen, "", np.where(shown["split"] == KNOWN, ",\nGPU unseen", ",\nboth unseen")),
         loss=np.maximum(100 * (shown["slowdown_macro"] - 1), 0.01),
         low=np.maximum(100 * (shown["ci_low"] - 1), 0.01),
         high=np.maximum(100 * (shown["ci_high"] - 1), 0.01),

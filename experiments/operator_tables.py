@@ -151,8 +151,8 @@ def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
     """
     pairs = zip(frame["op"], frame["variant"].fillna("").astype(str), strict=True)
     known = pd.Series([KINDS.get(pair) for pair in pairs], index=frame.index)
-    kept = known.notna() & (frame["time_us"] > 0)
-    rows, known = frame[kept], known[kept]
+    usable = known.notna() & (frame["time_us"] > 0)
+    rows, known = frame[usable], known[usable]
     facts = {"network_batch": rows["batch"], "status": "ok", "algorithm": "default"}
     layers = rows[["network", "gpu", "library_version", "time_us"]].assign(**facts)
     layers = layers.assign(operator=known.str[0], variant=known.str[1])
@@ -203,7 +203,7 @@ def sizes_of(kind: str, variant: str, args: dict[str, int]) -> dict[str, int] | 
     else:
         sizes = dict(zip("nchw", inputs, strict=True))
         if "pool" in kind:
-            sizes |= {ours: args.get(theirs) for ours, theirs in _POOL_ARGUMENTS.items()}
+            sizes |= {size: args.get(argument) for size, argument in _POOL_ARGUMENTS.items()}
         elif inputs[2:] == [None, None]:
             sizes |= {"h": 1, "w": 1}
     known = {name: size for name, size in sizes.items() if size is not None}

@@ -92,8 +92,8 @@ def answer(overall: pd.DataFrame) -> str:
     """Medians over operators of each library, and where a baseline is ahead on its own rows."""
     texts = []
     for library, part in overall.groupby("library"):
-        own = part[part["model"] == DEFAULT_MODEL]["median_error_pct"]
-        texts.append(f"{library} {percent(own.median())} (worst operator {percent(own.max())})")
+        default_errors = part[part["model"] == DEFAULT_MODEL]["median_error_pct"]
+        texts.append(f"{library} {percent(default_errors.median())} (worst operator {percent(default_errors.max())})")
     others = overall[(overall["model"] != DEFAULT_MODEL) & (overall["n"] > 0)]
     ahead = others[others["median_error_pct"] < others["default_same_rows_pct"]]
     worse = [

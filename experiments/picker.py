@@ -19,11 +19,11 @@ WHOLE, PAPER = "all problems", "paper's pick set"
 def run(sources: Sources, effort: Effort) -> Outcome:
     """By shape on the cuDNN table; the partial table trains. Judged: all problems, and the paper's pick set."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
-    found = cross_validate(data, effort.named(), count=effort.folds, seed=effort.seed, also=[also], tick=effort.tick)
-    picks = problem_picks(found)
+    held = cross_validate(data, effort.named(), count=effort.folds, seed=effort.seed, also=[also], tick=effort.tick)
+    picks = problem_picks(held)
     square = (picks["h"] == picks["w"]) & (picks["groups"] == 1)
     paper = square & (picks["n"] == PAPER_BATCH) & (picks["best_us"] > PAPER_LEAST_US)
-    verdicts = choice_verdicts(found, stratum="all").set_index("model")
+    verdicts = choice_verdicts(held, stratum="all").set_index("model")
     table = pd.concat(
         [error_rates(picks).assign(problems_of=WHOLE), error_rates(picks[paper]).assign(problems_of=PAPER)],
         ignore_index=True,

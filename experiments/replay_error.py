@@ -39,9 +39,9 @@ def without(kind: int) -> Callable[[Graph], Graph]:
     """The graph less all edges of a kind."""
 
     def change(graph: Graph) -> Graph:
-        kept = graph.edge_kind != kind
+        remaining = graph.edge_kind != kind
         columns = ("src", "dst", "edge_kind", "lag_us", "from_start")
-        return replace(graph, **{name: getattr(graph, name)[kept] for name in columns})
+        return replace(graph, **{name: getattr(graph, name)[remaining] for name in columns})
 
     return change
 
@@ -53,13 +53,13 @@ def times_of_other_iterations(graph: Graph) -> Graph | None:
     """
     device = np.isin(graph.kind, DEVICE_KINDS)
     places = range(len(graph.iterations))
-    rows = [np.flatnonzero(device & (graph.iteration == place)) for place in places]
+    rows = [np.flatnonzero(device & (graph.iteration == number)) for number in places]
     if len(rows) < 2 or any((graph.name[r].tolist() != graph.name[rows[0]].tolist()) for r in rows):
         return None
     times = np.stack([graph.duration_us[r] for r in rows])
     duration = graph.duration_us.copy()
-    for place, own in enumerate(rows):
-        duration[own] = np.median(np.delete(times, place, axis=0), axis=0)
+    for number, tasks in enumerate(rows):
+        duration[tasks] = np.median(np.delete(times, number, axis=0), axis=0)
     return replace(graph, duration_us=duration)
 
 
@@ -96,9 +96,9 @@ def variants(graph: Graph) -> list[dict[str, object]]:
         changed = change(graph)
         if changed is None:
             continue
-        for one, time_us in zip(graph.iterations, simulate(changed).iteration_us(), strict=True):
-            error = 100 * (time_us / one.time_us - 1)
-            rows.append({"iteration": one.index, "variant": name, "measured_us": one.time_us,
+        for iteration, time_us in zip(graph.iterations, simulate(changed).iteration_us(), strict=True):
+            error = 100 * (time_us / iteration.time_us - 1)
+            rows.append({"iteration": iteration.index, "variant": name, "measured_us": iteration.time_us,
                          "simulated_us": time_us, "error_pct": error, **facts})  # fmt: skip
     return rows
 

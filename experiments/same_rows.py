@@ -26,13 +26,13 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     parts = []
     for label, data, also in _tables(sources, effort):
         count = effort.folds if label.startswith(LABELS["cudnn"]) else min(effort.folds, MI210_FOLDS)
-        found = cross_validate(data, effort.named(), count=count, seed=effort.seed, also=also, tick=effort.tick)
-        both = picks_and_times(found, COLUMNS[3:])
-        absent = pd.DataFrame(refused(found.reasons))
+        predictions = cross_validate(data, effort.named(), count=count, seed=effort.seed, also=also, tick=effort.tick)
+        both = picks_and_times(predictions, COLUMNS[3:])
+        absent = pd.DataFrame(refused(predictions.reasons))
         parts.append(pd.concat([both, absent], ignore_index=True).assign(data=label))
     table = pd.concat(parts, ignore_index=True)
     table["n"] = table["n"].fillna(0).astype(int)
-    order = {name: place for place, name in enumerate(effort.named())}
+    order = {name: rank for rank, name in enumerate(effort.named())}
     table = table.assign(_place=table["model"].map(order).fillna(len(order)))
     table = table.sort_values("_place", kind="stable").drop(columns="_place")
     labels = list(dict.fromkeys(part["data"].iloc[0] for part in parts))
@@ -56,7 +56,7 @@ def answer(table: pd.DataFrame) -> str:
     sentences = []
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
         times = part.sort_values("median_error_pct").set_index("model")["median_error_pct"]
-        said = f"{label}: " + ", ".join(
+        sentence = f"{label}: " + ", ".join(
             f"{name} {percent(times[name])}" for name in named_models(times.index[0], times.index)
         )
         chosen = part[part["model"] != HEURISTIC].dropna(subset=["slowdown_macro"]).set_index("model")
@@ -66,8 +66,8 @@ def answer(table: pd.DataFrame) -> str:
                 for name in named_models(chosen["slowdown_macro"].idxmin(), chosen.index)
                 for row in [chosen.loc[name]]
             ]
-            said += f"; picks {', '.join(picks)}"
-        sentences.append(said)
+            sentence += f"; picks {', '.join(picks)}"
+        sentences.append(sentence)
     gains = _gains(table)
     absent = sorted(set(table.loc[table["n"] == 0, "model"]) & {"seer-paper"})
     tail = f" {gains}" if gains else ""

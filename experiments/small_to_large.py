@@ -36,11 +36,11 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         by_shape = rounds_by("shape", rows, FOLDS, effort.seed)
         inner = [(train, test[excess[test] > 1.0]) for train, test in by_shape]
         for training, rounds in ((OUTSIDE, [(small, large)]), (INSIDE, inner)):
-            found = predict_rounds(rows, data.candidates, rounds, effort.timed(*MODELS_SHOWN), effort.tick)
+            predictions = predict_rounds(rows, data.candidates, rounds, effort.timed(*MODELS_SHOWN), effort.tick)
             for low, high in pairwise(STEPS):
                 index = np.flatnonzero((excess > low) & (excess <= high))
                 if len(index) and rows.ok[index].any():
-                    both = times_and_picks(found.take(index), "n")
+                    both = times_and_picks(predictions.take(index), "n")
                     span = f"{low:g}–{high:g}×" if np.isfinite(high) else f"> {low:g}×"
                     named = {"data": LABELS[source], "training": training, "flops_over": span, "_at": low}
                     parts.append(both.assign(**named))
@@ -64,10 +64,10 @@ def answer(table: pd.DataFrame) -> str:
         far = part[part["flops_over"] == part["flops_over"].iloc[-1]]
         wide = far.pivot_table(index="model", columns="training", values="median_error_pct")
         best = wide.sort_values(OUTSIDE).index
-        told = [f"{m} {percent(wide.loc[m, OUTSIDE])} (seen: {percent(wide.loc[m, INSIDE])})" for m in best]
+        figures = [f"{m} {percent(wide.loc[m, OUTSIDE])} (seen: {percent(wide.loc[m, INSIDE])})" for m in best]
         chosen = far[(far["model"] == best[0]) & (far["training"] == OUTSIDE)]["slowdown_macro"].iloc[0]
         tail = f", picks of {best[0]} at {ratio(chosen)}" if np.isfinite(chosen) else ""
-        sentences.append(f"{label}, {far['flops_over'].iloc[0]} the largest trained: {listing(told)}{tail}")
+        sentences.append(f"{label}, {far['flops_over'].iloc[0]} the largest trained: {listing(figures)}{tail}")
     return "Median error — " + ". ".join(sentences) + "."
 
 

@@ -102,6 +102,6 @@ def paper_domain(frame: pd.DataFrame) -> pd.DataFrame:
     be judged: the paper's pick set, too, wants the best above 1 ms.
     """
     square = (frame["h"] == frame["w"]) & (frame["r"] == frame["s"])
-    kept = (frame["n"] == PAPER_BATCH) & square & (frame["groups"] == 1)
+    in_domain = (frame["n"] == PAPER_BATCH) & square & (frame["groups"] == 1)
     slow = (frame["status"] != "ok") | (frame["time_us"] > PAPER_LEAST_US)
-    return frame[kept & slow].reset_index(drop=True)
+    return frame[in_domain & slow].reset_index(drop=True)

@@ -121,14 +121,14 @@ def heuristic(convs: Sequence[Conv]) -> dict[str, Any]:
     from surrogate.collect.deviceless import Deviceless
 
     try:
-        asked = Deviceless(gpu(GPU))
+        device = Deviceless(gpu(GPU))
     except (InputError, OSError) as error:
         return {"note": str(error)}
     try:
-        note = f"cuDNN {asked.describe().library_version}"
-        return {"select": median_us(asked.heuristic, convs), "note": note}
+        note = f"cuDNN {device.describe().library_version}"
+        return {"select": median_us(device.heuristic, convs), "note": note}
     finally:
-        asked.close()
+        device.close()
 
 
 def table_of(convs: Sequence[Conv], names: Sequence[str] = ()) -> pd.DataFrame:

@@ -39,8 +39,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         by_shape = rounds_by("shape", rows, SHAPE_FOLDS, effort.seed)
         for label, rounds in ((SEER_SPLIT, seer_rounds(rows)), (SHAPE_SPLIT, by_shape)):
             models = {**effort.timed(), KNOWN: SeerPaper(random_state=effort.seed, known_launch=True)}
-            found = predict_rounds(rows, data.candidates, rounds, models, effort.tick)
-            parts.append(per_algorithm(found).assign(data=source, population=population, split=label))
+            predictions = predict_rounds(rows, data.candidates, rounds, models, effort.tick)
+            parts.append(per_algorithm(predictions).assign(data=source, population=population, split=label))
     table = pd.concat(parts, ignore_index=True)
     table = columns_first(table, "data", "population", "algorithm", "model", "split")
     return Outcome(table, _figure(table), answer(table))
@@ -71,18 +71,18 @@ def seer_rounds(rows: Rows) -> list[Round]:
     return [(np.concatenate(train), np.concatenate(test))]
 
 
-def per_algorithm(found: Predictions) -> pd.DataFrame:
+def per_algorithm(predictions: Predictions) -> pd.DataFrame:
     """`time_verdicts` for all algorithms together, for each (where kernels were counted for each of its variants, too),
     and the models that could not be fitted."""
-    frame = found.rows.frame
+    frame = predictions.rows.frame
     names = frame["algorithm"].to_numpy()
-    parts = [time_verdicts(found).assign(algorithm="all")]
-    parts += [time_verdicts(found, names == name).assign(algorithm=name) for name in sorted(set(names))]
+    parts = [time_verdicts(predictions).assign(algorithm="all")]
+    parts += [time_verdicts(predictions, names == name).assign(algorithm=name) for name in sorted(set(names))]
     if "variant" in frame:
         variants = (frame["algorithm"] + " " + frame["variant"].fillna("")).str.strip().to_numpy()
         known = sorted(set(variants) - set(names))
-        parts += [time_verdicts(found, variants == name).assign(algorithm=name) for name in known]
-    parts.append(pd.DataFrame(refused(found.reasons)).assign(algorithm="all"))
+        parts += [time_verdicts(predictions, variants == name).assign(algorithm=name) for name in known]
+    parts.append(pd.DataFrame(refused(predictions.reasons)).assign(algorithm="all"))
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
 

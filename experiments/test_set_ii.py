@@ -24,26 +24,26 @@ ERRORS = ("median_error_pct", "rmspe_pct", "rmse_ms")
 def run(sources: Sources, effort: Effort) -> Outcome:
     """Folds of whole networks of the cuDNN table; the partial table trains where its shapes are not held out."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
-    found = cross_validate(
+    predictions = cross_validate(
         data, effort.named(), by="network", count=QUICK_FOLDS if effort.quick else 10, seed=effort.seed,
         also=[also], tick=effort.tick,
     )  # fmt: skip
-    table = by_network(found)
+    table = by_network(predictions)
     return Outcome(table, _figure(table), answer(table))
 
 
-def by_network(found: Predictions) -> pd.DataFrame:
+def by_network(predictions: Predictions) -> pd.DataFrame:
     """Per network (and over all) and chooser: slowdown of the picks, errors of times and of the network's sum."""
-    picks = _with_minimum(found, problem_picks(found))
+    picks = _with_minimum(predictions, problem_picks(predictions))
     totals = _totals(picks)
-    members, row_members = network_names(picks), network_names(found.rows.frame)
+    members, row_members = network_names(picks), network_names(predictions.rows.frame)
     records = []
     for network in [EVERY, *sorted(set().union(*members))]:
         inside = np.array([network == EVERY or network in names for names in members])
         rows_inside = np.array([network == EVERY or network in names for names in row_members])
-        times = time_verdicts(found, rows_inside).set_index("model")
+        times = time_verdicts(predictions, rows_inside).set_index("model")
         for model, part in picks[inside].groupby("model", sort=False):
-            mine = totals[(totals["model"] == model) & ((totals["network"] == network) | (network == EVERY))]
+            errors = totals[(totals["model"] == model) & ((totals["network"] == network) | (network == EVERY))]
             least = part.dropna(subset="predicted_us")
             minimum = verdicts.error_record(*(least[name].to_numpy() for name in ("predicted_us", "best_us", "shape")))
             records.append(
@@ -56,19 +56,19 @@ def by_network(found: Predictions) -> pd.DataFrame:
                     "within_10pct": (part["slowdown"] <= 1.1).mean(),
                     **{name: times[name].get(model, np.nan) for name in ERRORS},
                     **{f"minimum_{name}": minimum[name] for name in ERRORS[1:]},
-                    "total_error_pct": mine["error_pct"].median(),
+                    "total_error_pct": errors["error_pct"].median(),
                 }
             )
     return pd.DataFrame(records)
 
 
-def _with_minimum(found: Predictions, picks: pd.DataFrame) -> pd.DataFrame:
+def _with_minimum(predictions: Predictions, picks: pd.DataFrame) -> pd.DataFrame:
     """``picks`` with ``predicted_us``, the problem's least time by the model; NaN where it has none."""
-    problem, parts = found.rows.problem, []
+    problem, parts = predictions.rows.problem, []
     for model, part in picks.groupby("model", sort=False):
-        times = model in found.time_us and (model not in MODELS or MODELS[str(model)].predicts_time)
-        predicted = found.time_us[str(model)] if times else np.full(len(problem), np.nan)
-        least = pd.Series(np.where(found.allowed, predicted, np.nan)).groupby(problem).min()
+        times = model in predictions.time_us and (model not in MODELS or MODELS[str(model)].predicts_time)
+        predicted = predictions.time_us[str(model)] if times else np.full(len(problem), np.nan)
+        least = pd.Series(np.where(predictions.allowed, predicted, np.nan)).groupby(problem).min()
         codes = problem[part["row"].to_numpy(dtype=int)]
         parts.append(part.assign(predicted_us=least.reindex(codes).to_numpy()))
     return pd.concat(parts, ignore_index=True)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from experiments.aiconfigurator_answers import answers, systems_folder
 from experiments.drawing import dots
-from experiments.experiment import HOME, Outcome, told, write_outcome
+from experiments.experiment import HOME, Outcome, in_one_line, write_outcome
 from experiments.held_out import Round
 from experiments.todays_verdicts import AICONFIGURATOR, HABIT, HEURISTICS, NEAREST_HABIT, verdicts
 from experiments.verdicts import interval, percent, ratio
@@ -50,14 +50,14 @@ def rounds(
 ) -> Iterator[Round]:  # fmt: skip
     """``count`` of the folds by shape, each with all judged GPUs, or with one of them and without its siblings."""
     label, boards = fold_labels(shape_names(frame, kind), FOLDS, seed), frame["gpu"].astype(str).to_numpy()
-    asked = np.ones(len(frame), dtype=bool)
+    is_judged = np.ones(len(frame), dtype=bool)
     for column in set(JUDGED) & set(frame):
-        asked &= frame[column].isin(JUDGED[column]).to_numpy()
+        is_judged &= frame[column].isin(JUDGED[column]).to_numpy()
     for fold in range(count):
-        for own in [[name] for name in judge] if siblings else [judge]:
-            left_out = set(own).union(*(part for part in SIBLINGS if set(own) & part)) if siblings else set()
+        for tested in [[name] for name in judge] if siblings else [judge]:
+            left_out = set(tested).union(*(part for part in SIBLINGS if set(tested) & part)) if siblings else set()
             train = (label != fold) & np.isin(boards, sorted(set(gpus) - left_out))
-            yield np.flatnonzero(train), np.flatnonzero((label == fold) & asked & np.isin(boards, own))
+            yield np.flatnonzero(train), np.flatnonzero((label == fold) & is_judged & np.isin(boards, tested))
 
 
 def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows, model: InterpolatedTerms) -> Scores:
@@ -66,9 +66,9 @@ def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows, model: Interpolated
     The best single candidate of this GPU, from its other shapes; that of the nearest GPU; the nearest GPU's time of
     the same row, scaled by the roofline; the model corrected by problems that were measured here, of other shapes.
     """
-    kind, own = test.family, frame[frame["gpu"].isin(test.frame["gpu"].unique()).to_numpy()]
-    own = own[~np.isin(shape_names(own, kind), shape_names(test.frame, kind))]
-    here = rows_of(own.reset_index(drop=True), kind)
+    kind, same_gpu = test.family, frame[frame["gpu"].isin(test.frame["gpu"].unique()).to_numpy()]
+    same_gpu = same_gpu[~np.isin(shape_names(same_gpu, kind), shape_names(test.frame, kind))]
+    here = rows_of(same_gpu.reset_index(drop=True), kind)
     habit = AlwaysBestSingle().fit(here)
     near, there = nearest(test, sorted(train.frame["gpu"].astype(str).unique()))
     near_habit = AlwaysBestSingle().fit(train.take((train.frame["gpu"] == near).to_numpy()))
@@ -98,15 +98,15 @@ def nearest(test: Rows, gpus: list[str]) -> tuple[str, Rows]:
 def others(python: str, train: Rows, test: Rows) -> tuple[Scores, str]:
     """What aiconfigurator and nvMatmulHeuristics say of the tested rows, and what there is to know of it."""
     try:
-        found, complaint = answers(python, train.frame, test.frame, test.family)
+        answered, complaint = answers(python, train.frame, test.frame, test.family)
     except InputError as error:
         return {}, str(error)
     bound = test.time_us >= HEURISTICS_LEAST_US
-    shares = found["mode"].replace("", "refused").value_counts(normalize=True)
+    shares = answered["mode"].replace("", "refused").value_counts(normalize=True)
     modes = ", ".join(f"{mode} {share:.1%}" for mode, share in shares.items())
-    scores = {AICONFIGURATOR: found["time_us"].to_numpy()}
-    if found["heuristics_us"].notna().any():
-        scores[HEURISTICS] = np.where(bound, found["heuristics_us"], np.nan)
+    scores = {AICONFIGURATOR: answered["time_us"].to_numpy()}
+    if answered["heuristics_us"].notna().any():
+        scores[HEURISTICS] = np.where(bound, answered["heuristics_us"], np.nan)
     return scores, f"aiconfigurator's answers: {modes}{complaint and f' ({complaint})'}"
 
 
@@ -114,8 +114,8 @@ def measured(table: Path, family: str, python: str, judged: list[str]) -> pd.Dat
     """The family's rows, imported from the package that ``python`` has where the file is missing."""
     if not table.exists():
         table.parent.mkdir(parents=True, exist_ok=True)
-        made = aiconfigurator.read([systems_folder(python)], family=family)
-        write_dataset(made.rows, table, candidates=made.candidates, metadata=made.metadata)
+        imported = aiconfigurator.read([systems_folder(python)], family=family)
+        write_dataset(imported.rows, table, candidates=imported.candidates, metadata=imported.metadata)
     frame = read_dataset(table).frame
     known = sorted(frame["gpu"].unique())
     for name in set(judged) - set(known):
@@ -144,16 +144,16 @@ def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) 
     frames, scored, reasons = zip(*parts, strict=True)
     scores = pd.concat(scored, ignore_index=True)
     rows = rows_of(pd.concat(frames, ignore_index=True))
-    found = verdicts(rows, {name: scores[name].to_numpy() for name in scores})
-    whole = found[(found["part"] == "all") & (found["frameworks"] == "all")]
+    table = verdicts(rows, {name: scores[name].to_numpy() for name in scores})
+    whole = table[(table["part"] == "all") & (table["frameworks"] == "all")]
     shown = whole[whole["population"] == "raw"]
     arms = ("median_low", "median_high")
     figure = dots(shown, "gpu", "model", "median_error_pct", "median error, %", arms=arms)
     if AICONFIGURATOR not in scores:
         absent = pd.DataFrame([{"model": AICONFIGURATOR, "n": 0, "reason": reasons[0]}])
-        found = pd.concat([found, absent], ignore_index=True)
+        table = pd.concat([table, absent], ignore_index=True)
     published = f"PIPEWEAVE, as published: {PUBLISHED[family]}"
-    return Outcome(found, figure, answer(whole, [*dict.fromkeys(reasons), published]))
+    return Outcome(table, figure, answer(whole, [*dict.fromkeys(reasons), published]))
 
 
 def answer(table: pd.DataFrame, reasons: list[str]) -> str:
@@ -192,7 +192,7 @@ def main(
     siblings = leave_out == "siblings"
     name = f"todays_{family}{'_siblings' if siblings else ''}"
     judged = judge.split(",")
-    with told(name):
+    with in_one_line(name):
         frame = measured(table or TABLES / f"aiconfigurator_{family}.parquet", family, python, judged)
         trained = gpus.split(",") if gpus else sorted(frame["gpu"].unique())
         frame = frame[frame["gpu"].isin({*trained, *judged}).to_numpy()].reset_index(drop=True)

@@ -34,10 +34,10 @@ def verdicts(rows: Rows, scores: Mapping[str, np.ndarray]) -> pd.DataFrame:
     ``scores`` (rows,): µs or ranks, NaN where a predictor has none. Errors and missed picks are in percent.
     """
     records = []
-    for labels, kept, margin in _parts(rows):
-        part = rows.take(kept)
-        own = {name: values[kept] for name, values in scores.items()}
-        records += [{**labels, **record} for record in _records(part, own, margin)]
+    for labels, members, margin in _parts(rows):
+        part = rows.take(members)
+        part_scores = {name: values[members] for name, values in scores.items()}
+        records += [{**labels, **record} for record in _records(part, part_scores, margin)]
     return pd.DataFrame(records)
 
 
@@ -50,12 +50,12 @@ def _parts(rows: Rows) -> Iterator[tuple[dict[str, str], np.ndarray, float]]:
     for name in sorted(set(gpu)):
         for part in ("all", *sorted(set(value[gpu == name]))):
             for frameworks, wanted in FRAMEWORKS.items():
-                own = (gpu == name) & ((part == "all") | (value == part))
-                own &= np.isin(library, wanted) if wanted else True
-                for population, kept, least in (("raw", own, 0.0), ("cleaned", own & clean, margin)):
+                members = (gpu == name) & ((part == "all") | (value == part))
+                members &= np.isin(library, wanted) if wanted else True
+                for population, chosen, least in (("raw", members, 0.0), ("cleaned", members & clean, margin)):
                     labels = {"gpu": name, "part": part, "frameworks": frameworks, "population": population}
-                    if kept.any():
-                        yield labels, kept, least
+                    if chosen.any():
+                        yield labels, chosen, least
 
 
 def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
             record |= _time_record(values, rows)
         if name not in ONLY_TIMES:
             choice = choose(candidates, values, every)
-            slowdowns[name] = np.where(judged & choice.made, np.log(choice.slowdown), np.nan)
+            slowdowns[name] = np.where(judged & choice.chosen, np.log(choice.slowdown), np.nan)
             record |= _choice_record(slowdowns[name], shape)
         records.append(record)
     # 3. Against the references, row by row and problem by problem.
@@ -93,8 +93,8 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
                     record |= _interval(f"log_{kind}_vs_{reference}", difference, shapes)
         if {record["model"], AICONFIGURATOR} <= set(times):
             both = np.isfinite(times[AICONFIGURATOR])
-            found = time_errors(times[record["model"]][both], rows.time_us[both])
-            record["same_rows_median_pct"], record["same_rows_p90_pct"] = (100 * found.median_ape, 100 * found.p90_ape)
+            error = time_errors(times[record["model"]][both], rows.time_us[both])
+            record["same_rows_median_pct"], record["same_rows_p90_pct"] = (100 * error.median_ape, 100 * error.p90_ape)
     return records
 
 
@@ -102,10 +102,10 @@ def _time_record(predicted_us: np.ndarray, rows: Rows) -> dict[str, Any]:
     known = np.isfinite(predicted_us)
     if not known.any():
         return {}
-    found = time_errors(predicted_us[known], rows.time_us[known])
+    errors = time_errors(predicted_us[known], rows.time_us[known])
     error, shape = np.abs(predicted_us[known] / rows.time_us[known] - 1), rows.shape[known]
-    record: dict[str, Any] = {"n": found.n, "mean_error_pct": 100 * found.mape}
-    for name, share, middle in (("median", 0.5, found.median_ape), ("p90", 0.9, found.p90_ape)):
+    record: dict[str, Any] = {"n": errors.n, "mean_error_pct": 100 * errors.mape}
+    for name, share, middle in (("median", 0.5, errors.median_ape), ("p90", 0.9, errors.p90_ape)):
         low, high = np.quantile(median_draws(error, shape, share), [0.025, 0.975])
         record |= {f"{name}_error_pct": 100 * middle, f"{name}_low": 100 * low, f"{name}_high": 100 * high}
     return record
@@ -130,5 +130,5 @@ def _interval(name: str, values: np.ndarray, shape: np.ndarray) -> dict[str, flo
     if not known.any():
         return {}
     names, code = np.unique(shape[known], return_inverse=True)
-    found = shape_interval(values[known], code, resample_weights(len(names), DRAWS, seed=0), macro=True)
-    return {name: found.mid, f"{name}_low": found.low, f"{name}_high": found.high}
+    interval = shape_interval(values[known], code, resample_weights(len(names), DRAWS, seed=0), macro=True)
+    return {name: interval.mid, f"{name}_low": interval.low, f"{name}_high": interval.high}

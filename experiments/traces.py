@@ -30,8 +30,8 @@ def workers(sources: Sources, label: str) -> list[Trace]:
 def _unpacked(path: Path) -> Iterator[Trace]:
     """Every .json of an archive, by name; written under a name of our own, as those in an archive may lead anywhere."""
     with tarfile.open(path) as archive, tempfile.TemporaryDirectory() as folder:
-        members = [one for one in archive.getmembers() if one.isfile() and one.name.endswith(".json")]
-        for member in sorted(members, key=lambda one: one.name):
+        members = [member for member in archive.getmembers() if member.isfile() and member.name.endswith(".json")]
+        for member in sorted(members, key=lambda member: member.name):
             content = archive.extractfile(member)
             if content is not None:
                 copy = Path(folder) / "worker.json"

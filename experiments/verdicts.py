@@ -34,8 +34,8 @@ def time_verdicts(predictions: Predictions, part: np.ndarray | None = None) -> p
     records = []
     for name, predicted in predictions.time_us.items():
         if name not in MODELS or MODELS[name].predicts_time:
-            mine = counted[np.isfinite(predicted[counted])]
-            record = error_record(predicted[mine], rows.time_us[mine], rows.shape[mine])
+            known = counted[np.isfinite(predicted[counted])]
+            record = error_record(predicted[known], rows.time_us[known], rows.shape[known])
             records.append({"model": name, **record})
     return pd.DataFrame(records)
 
@@ -110,12 +110,12 @@ def choice_verdicts(
     predictions: Predictions, part: np.ndarray | None = None, *, gpu: str = "all", stratum: str = "ungrouped"
 ) -> pd.DataFrame:
     """Per model: slowdown of its picks with its interval, over one stratum and GPU; empty without judged problems."""
-    found = judged_picks(predictions, part)
-    if found is None:
+    judged_choices = judged_picks(predictions, part)
+    if judged_choices is None:
         return pd.DataFrame({key: pd.Series(dtype=object if key in _TEXTS else float) for key in COLUMNS})
     records = [
         {key: row[key] for key in COLUMNS if key in row}
-        for row in choice_rows(found[0], found[1], {})
+        for row in choice_rows(judged_choices[0], judged_choices[1], {})
         if row["n"] and row["gpu"] == gpu and row["stratum"] == stratum
     ]
     return pd.DataFrame(records, columns=list(COLUMNS))
@@ -123,8 +123,8 @@ def choice_verdicts(
 
 def times_and_picks(predictions: Predictions, *columns: str, stratum: str = "ungrouped") -> pd.DataFrame:
     """`time_verdicts`, and beside them these columns of `choice_verdicts` and the slowdown with its interval."""
-    kept = ["model", *columns, "slowdown_macro", "ci_low", "ci_high"]
-    picks = choice_verdicts(predictions, stratum=stratum)[kept].rename(columns={"n": "problems"})
+    shown = ["model", *columns, "slowdown_macro", "ci_low", "ci_high"]
+    picks = choice_verdicts(predictions, stratum=stratum)[shown].rename(columns={"n": "problems"})
     return time_verdicts(predictions).merge(picks, on="model", how="left")
 
 
@@ -139,10 +139,10 @@ def problem_picks(predictions: Predictions, part: np.ndarray | None = None) -> p
     """One row per judged problem and chooser: its first row's columns, stratum, best_us, slowdown, infeasible, row
 
     (position among the predictions' rows)."""
-    found = judged_picks(predictions, part)
-    if found is None:
+    judged_choices = judged_picks(predictions, part)
+    if judged_choices is None:
         return pd.DataFrame(columns=["model", "slowdown", "infeasible", "stratum", "best_us", "shape", "row"])
-    judged, picks, index = found
+    judged, picks, index = judged_choices
     problems = judged.rows.frame.iloc[judged.problem_row].reset_index(drop=True)
     problems = problems.assign(
         stratum=judged.rows.stratum[judged.problem_row],
@@ -151,8 +151,8 @@ def problem_picks(predictions: Predictions, part: np.ndarray | None = None) -> p
         row=index[judged.problem_row],
     )
     parts = [
-        problems[choice.made].assign(
-            model=name, slowdown=choice.slowdown[choice.made], infeasible=choice.infeasible[choice.made]
+        problems[choice.chosen].assign(
+            model=name, slowdown=choice.slowdown[choice.chosen], infeasible=choice.infeasible[choice.chosen]
         )
         for name, (choice,) in picks.items()
     ]

@@ -34,16 +34,16 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         raise InputError(f"{data.name}: one library version on {GPU} ({known[0]}); a change needs two")
     parts = []
     for older, newer in pairwise(known):
-        place = known.index(newer)
-        train = np.flatnonzero(np.isin(version, known[:place]))
+        position = known.index(newer)
+        train = np.flatnonzero(np.isin(version, known[:position]))
         test = np.flatnonzero(version == newer)
         models = effort.timed(*MODELS_SHOWN)
-        found = predict_rounds(rows, data.candidates, [(train, test)], models, effort.tick).take(test)
-        both = times_and_picks(found, "n", stratum="all")
+        predictions = predict_rounds(rows, data.candidates, [(train, test)], models, effort.tick).take(test)
+        both = times_and_picks(predictions, "n", stratum="all")
         change = changes(rows.frame[version == older], rows.frame[version == newer])
         overall = change[change["algorithm"] == "all"].iloc[0]
-        own = {"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}
-        both = pd.concat([both, pd.DataFrame([own])]).assign(kind="prediction", algorithm="all")
+        row = {"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}
+        both = pd.concat([both, pd.DataFrame([row])]).assign(kind="prediction", algorithm="all")
         parts += [part.assign(older=older, newer=newer) for part in (both, change.assign(kind="change"))]
     table = columns_first(pd.concat(parts, ignore_index=True), "kind", "older", "newer", "algorithm", "model")
     return Outcome(table, _figure(table), answer(table))
@@ -61,8 +61,8 @@ def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
     moved = _best_changed(both, [*SIZE_COLUMNS, "math"])
     records = []
     for name in ["all", *sorted(both["algorithm"].unique())]:
-        mine = (both["algorithm"] == name) | (name == "all")
-        pairs = both[mine & was & now]
+        of_algorithm = (both["algorithm"] == name) | (name == "all")
+        pairs = both[of_algorithm & was & now]
         times = (pairs["time_us_new"] / pairs["time_us_old"]).to_numpy(dtype=float)
         low, middle, high = np.quantile(times, [0.05, 0.5, 0.95]) if len(times) else [np.nan] * 3
         records.append(
@@ -74,8 +74,8 @@ def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
                 "ratio_p95": high,
                 "change_pct": 100 * np.median(np.abs(times - 1)) if len(times) else np.nan,
                 "changed_pct": 100 * np.mean(np.abs(times - 1) > CHANGED) if len(times) else np.nan,
-                "newly_supported": int((mine & ~was & now).sum()),
-                "no_longer_supported": int((mine & was & ~now).sum()),
+                "newly_supported": int((of_algorithm & ~was & now).sum()),
+                "no_longer_supported": int((of_algorithm & was & ~now).sum()),
                 "best_changed_pct": moved if name == "all" else np.nan,
             }
         )

@@ -34,24 +34,24 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     rows = []
     for label in STEPS:
         trace = workers(sources, label)[0]  # the workers of one step run the same program
-        one = profile(trace)
-        graph = graph_of(trace, one.layers)
-        plain = setting_of(one, network=NETWORK)
-        other = setting_of(one, target=TARGET, network=NETWORK)
+        profiled = profile(trace)
+        graph = graph_of(trace, profiled.layers)
+        plain = setting_of(profiled, network=NETWORK)
+        other = setting_of(profiled, target=TARGET, network=NETWORK)
         for name in MODELS:
             effort.tick(f"{name} on {label}")
             row = {"trace": label, "what_if": name, "published": PUBLISHED.get(name, "")}
             try:
-                found = evaluate(graph, [what_if(name)], other if name == "gpu" else plain)[0].to_dict()
+                result = evaluate(graph, [what_if(name)], other if name == "gpu" else plain)[0].to_dict()
             except InputError as error:
                 rows.append({**row, "refused": str(error)})
                 continue
             rows.append({
-                **row, "baseline_us": found["baseline_us"], "predicted_us": found["predicted_us"],
-                "speedup": found["speedup"], "low_us": found["low_us"], "high_us": found["high_us"],
-                "device_speedup": found["device_us_before"] / found["device_us_after"],
-                "host_share_pct": host_share(found["critical_path_before"]),
-                "host_share_after_pct": host_share(found["critical_path_after"]), "refused": "",
+                **row, "baseline_us": result["baseline_us"], "predicted_us": result["predicted_us"],
+                "speedup": result["speedup"], "low_us": result["low_us"], "high_us": result["high_us"],
+                "device_speedup": result["device_us_before"] / result["device_us_after"],
+                "host_share_pct": host_share(result["critical_path_before"]),
+                "host_share_after_pct": host_share(result["critical_path_after"]), "refused": "",
             })  # fmt: skip
     table = pd.DataFrame(rows)
     for column in ("low_us", "high_us"):

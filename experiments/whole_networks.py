@@ -145,14 +145,14 @@ def without(bundle: Bundle, tables: Mapping[str, Rows], device: Gpu) -> tuple[Bu
     """The bundle as if no row of the GPU had been there, and its times of that GPU's operators over `LONG_US`."""
     parts, errors = {}, []
     for name, rows in tables.items():
-        part, own = bundle.parts[name], device_names(rows.frame) == device.name
+        part, on_device = bundle.parts[name], device_names(rows.frame) == device.name
         assert isinstance(part.fitted, StoredModel)
-        model = model_class(part.fitted.name)(**part.fitted.params).fit(rows.take(~own))
+        model = model_class(part.fitted.name)(**part.fitted.params).fit(rows.take(~on_device))
         settings = frozenset(text for text in part.domain.settings if not text.startswith(f"{device.name}|"))
         domain = replace(part.domain, settings=settings)
         counts, least_us = (_others(known, device.name) for known in (part.row_counts, part.least_us))
         parts[name] = replace(part, fitted=model, domain=domain, row_counts=counts, least_us=least_us)
-        long = rows.take(own & rows.ok & (rows.time_us > LONG_US))
+        long = rows.take(on_device & rows.ok & (rows.time_us > LONG_US))
         if len(long):
             times = {"measured_ms": long.time_us / 1e3, OWN: model.predict(long) / 1e3}
             facts = {"gpu": device.name, "training": LEFT_OUT, "set": f"{name} over 100 µs"}
@@ -201,11 +201,11 @@ def answer(table: pd.DataFrame) -> str:
     texts = []
     for key, part in table.groupby(["set", "training"], sort=False):
         whole = part[part["gpu"] == ALL].set_index("predictor")
-        own = part[(part["gpu"] != ALL) & (part["predictor"] == OURS)].set_index("gpu")["mean_error_pct"]
+        errors = part[(part["gpu"] != ALL) & (part["predictor"] == OURS)].set_index("gpu")["mean_error_pct"]
         ours = whole.loc[OURS]
         text = (
-            f"{', '.join(map(str, key))} ({ours['n']:.0f} times on {len(own)} GPUs): mean error"
-            f" {percent(ours['mean_error_pct'])}, at most {percent(own.max())} ({own.idxmax()})"
+            f"{', '.join(map(str, key))} ({ours['n']:.0f} times on {len(errors)} GPUs): mean error"
+            f" {percent(ours['mean_error_pct'])}, at most {percent(errors.max())} ({errors.idxmax()})"
         )
         if np.isfinite(ours["coverage_pct"]):
             text += f", intervals hold {percent(ours['coverage_pct'])}"

@@ -70,17 +70,17 @@ def algorithms(library: str, direction: str = "fwd") -> tuple[Algorithm, ...]:
 
 def algorithm(name: str, library: str = "cudnn", direction: str = "fwd") -> Algorithm:
     """The algorithm of that name. Raises `InputError` with the nearest names."""
-    found = _INDEX.get((library, direction, name))
-    if found is None:
+    entry = _INDEX.get((library, direction, name))
+    if entry is None:
         names = [a.name for a in algorithms(library, direction)]
         raise InputError(
             f"algorithm {name!r} is no {library} {direction} algorithm; known: {', '.join(names)}{nearest(name, names)}"
         )
-    return found
+    return entry
 
 
 @cache
 def mechanism_of(name: str, library: str = "cudnn", direction: str = "fwd") -> Mechanism:
     """The mechanism of an algorithm; an algorithm that no registry row names is taken for an implicit GEMM."""
-    found = _INDEX.get((library, direction, name))
-    return found.mechanism if found else "implicit_gemm"
+    entry = _INDEX.get((library, direction, name))
+    return entry.mechanism if entry else "implicit_gemm"

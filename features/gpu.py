@@ -107,12 +107,12 @@ class Registry:
 
     def __post_init__(self) -> None:
         labels: dict[str, Gpu] = {}
-        for one in self.gpus:
-            for label in (one.name, *one.aliases):
-                other = labels.setdefault(_key(label), one)
-                if other.name != one.name:
+        for known in self.gpus:
+            for label in (known.name, *known.aliases):
+                other = labels.setdefault(_key(label), known)
+                if other.name != known.name:
                     raise InputError(
-                        f"GPU name {label!r} belongs to {other.name} and to {one.name}; rename one of them"
+                        f"GPU name {label!r} belongs to {other.name} and to {known.name}; rename one of them"
                     )
         object.__setattr__(self, "_labels", labels)
 
@@ -123,19 +123,19 @@ class Registry:
         `InputError` with the candidates where it fits several others ("titan"), and with the nearest names where it
         fits none.
         """
-        found = self._labels.get(_key(name))
-        if found is not None:
-            return found
+        known = self._labels.get(_key(name))
+        if known is not None:
+            return known
         part = _PART.fullmatch(name)
         if part:
             return _part(self.find(part["board"]), name, int(part["slices"]), float(part["gib"]))
         fitting = self._fitting(name)
-        common = [one for one in fitting if one.name in COMMON_BOARDS]
+        common = [board for board in fitting if board.name in COMMON_BOARDS]
         if len(common) == 1 or len(fitting) == 1:
             return (common or fitting)[0]
         if fitting:
-            raise InputError(f"GPU {name!r} fits several; give one of: {', '.join(one.name for one in fitting)}")
-        labels = [label for one in self.gpus for label in (one.name, *one.aliases)]
+            raise InputError(f"GPU {name!r} fits several; give one of: {', '.join(board.name for board in fitting)}")
+        labels = [label for known in self.gpus for label in (known.name, *known.aliases)]
         raise InputError(
             f"GPU {name!r} is unknown{nearest(name, labels)}; `seer gpus` lists the known ones,"
             f" and a file named in {ENVIRONMENT_VARIABLE} adds others"
@@ -143,15 +143,15 @@ class Registry:
 
     def note(self, name: str) -> str | None:
         """What a reader must know where ``name`` fits several boards and `find` takes the commonest one, or None."""
-        found = self.find(name)
-        others = [one.name for one in self._fitting(name) if one is not found]
-        if not others or _key(name) == _key(found.name):
+        board = self.find(name)
+        others = [other.name for other in self._fitting(name) if other is not board]
+        if not others or _key(name) == _key(board.name):
             return None
-        return f"GPU {name} is taken as {found.name}, its commonest board; others: {', '.join(others)}"
+        return f"GPU {name} is taken as {board.name}, its commonest board; others: {', '.join(others)}"
 
     def _fitting(self, name: str) -> list[Gpu]:
-        labels = ((one, label) for one in self.gpus for label in (one.name, *one.aliases))
-        return list(dict.fromkeys(one for one, label in labels if _shortens(name, label)))
+        labels = ((known, label) for known in self.gpus for label in (known.name, *known.aliases))
+        return list(dict.fromkeys(known for known, label in labels if _shortens(name, label)))
 
     def with_file(self, path: str | os.PathLike[str]) -> "Registry":
         """This registry and the GPUs of a TOML file (layout: `gpus.toml`); a row of a known name replaces that GPU.
@@ -159,8 +159,8 @@ class Registry:
         Raises `InputError` that names every missing, unknown and ill-typed key.
         """
         architectures, added = _read(Path(path), self.architectures)
-        names = {one.name for one in added}
-        return Registry((*(one for one in self.gpus if one.name not in names), *added), architectures)
+        names = {board.name for board in added}
+        return Registry((*(known for known in self.gpus if known.name not in names), *added), architectures)
 
 
 _PART = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.IGNORECASE | re.ASCII)
@@ -197,7 +197,7 @@ def gpus() -> tuple[Gpu, ...]:
     return registry().gpus
 
 
-def uncapped(one: Gpu) -> Gpu:
+def uncapped(board: Gpu) -> Gpu:
     """The GPU with the tensor rate per SM and clock of its architecture's fastest; itself where it has that.
 
     For export and for games, makers hold tensor units down. What else limits a product stays as it is.
@@ -206,12 +206,12 @@ def uncapped(one: Gpu) -> Gpu:
     def rate(of: Gpu) -> float:
         return of.fp16_tensor_tflops / (of.sms * of.boost_mhz)
 
-    fastest = max((rate(other) for other in gpus() if other.architecture == one.architecture), default=0.0)
-    factor = fastest / (rate(one) or 1.0) if one.vendor == "nvidia" and rate(one) else 1.0
+    fastest = max((rate(other) for other in gpus() if other.architecture == board.architecture), default=0.0)
+    factor = fastest / (rate(board) or 1.0) if board.vendor == "nvidia" and rate(board) else 1.0
     if factor < CAPPED:
-        return one
+        return board
     units = ("fp16_tensor_tflops", "bf16_tensor_tflops", "fp8_tensor_tflops", "tf32_tflops")
-    return replace(one, **{unit: factor * getattr(one, unit) for unit in units})
+    return replace(board, **{unit: factor * getattr(board, unit) for unit in units})
 
 
 def registry() -> Registry:

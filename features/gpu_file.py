@@ -70,9 +70,9 @@ def read_gpu_file(
     Raises `InputError`: unreadable file, other ``schema``, or keys missing, unknown or ill-typed (all named).
     """
     content = _parse(path)
-    found = content.get("schema", schema)
-    if found != schema:
-        raise InputError(f"{path}: schema is {found!r}; this version reads schema {schema}; update the program or file")
+    named = content.get("schema", schema)
+    if named != schema:
+        raise InputError(f"{path}: schema is {named!r}; this version reads schema {schema}; update the program or file")
     stray = sorted(set(content) - {"schema", "architecture", "gpu"})
     if stray:
         raise InputError(f"{path}: unknown section {', '.join(stray)}; known: schema, architecture, gpu")

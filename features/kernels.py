@@ -40,12 +40,12 @@ def identify(kernel_name: str) -> KernelName | None:
         match = pattern.search(name)
         if match is None:
             continue
-        found = match.groupdict()
-        if found.get("log_m"):
-            tile_m, tile_n = 2 ** int(found["log_m"]), 2 ** int(found["log_n"])
+        groups = match.groupdict()
+        if groups.get("log_m"):
+            tile_m, tile_n = 2 ** int(groups["log_m"]), 2 ** int(groups["log_n"])
         else:
-            tile_m, tile_n = int(found.get("m") or 0), int(found.get("n") or 0)
-        generation = found.get("arch") or generations.get(found.get("sm") or "", "")
+            tile_m, tile_n = int(groups.get("m") or 0), int(groups.get("n") or 0)
+        generation = groups.get("arch") or generations.get(groups.get("sm") or "", "")
         return KernelName(algorithm, tile_m, tile_n, family, generation)
     return None
 
@@ -74,7 +74,7 @@ def identify_call(kernel_names: Iterable[str]) -> str | None:
 
     The rarer mark decides: index kernels make an implicit GEMM a precomputed one, and so on.
     """
-    seen = {found.algorithm for found in map(identify, kernel_names) if found}
+    seen = {kernel.algorithm for kernel in map(identify, kernel_names) if kernel}
     return next((algorithm for algorithm in _DECISIVE if algorithm in seen), None)
 
 
@@ -143,7 +143,7 @@ class KernelLaunch:
 
 def launches(algorithm: str | None = None) -> tuple[KernelLaunch, ...]:
     """The known launches, all or those of one cuDNN algorithm. The file is read once."""
-    return _launches() if algorithm is None else tuple(one for one in _launches() if one.algorithm == algorithm)
+    return _launches() if algorithm is None else tuple(known for known in _launches() if known.algorithm == algorithm)
 
 
 def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float:
@@ -159,13 +159,13 @@ def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float
 def _resident(architecture: str, compute_capability: float, algorithm: str, tile_m: int, tile_n: int) -> float:
     if compute_capability in LIMITS:
         known = [
-            one
-            for one in _launches()
-            if _serves(one, algorithm, tile_m, tile_n)
-            and any(_SEEN_ON[seen] <= compute_capability for seen in one.architectures)
+            launch
+            for launch in _launches()
+            if _serves(launch, algorithm, tile_m, tile_n)
+            and any(_SEEN_ON[seen] <= compute_capability for seen in launch.architectures)
         ]
-        own = [one for one in known if architecture in one.architectures]
-        blocks = sorted(one.blocks_per_sm(compute_capability) for one in own or known)
+        same_architecture = [launch for launch in known if architecture in launch.architectures]
+        blocks = sorted(launch.blocks_per_sm(compute_capability) for launch in same_architecture or known)
         # The kernels of one tile differ a little in registers: the middle one, never one that cannot run.
         if blocks and blocks[len(blocks) // 2] > 0:
             return float(blocks[len(blocks) // 2])
@@ -175,16 +175,16 @@ def _resident(architecture: str, compute_capability: float, algorithm: str, tile
     return table[min(table, key=lambda tile: (abs(tile[0] * tile[1] - tile_m * tile_n), tile))]
 
 
-def _serves(one: KernelLaunch, algorithm: str, tile_m: int, tile_n: int) -> bool:
+def _serves(launch: KernelLaunch, algorithm: str, tile_m: int, tile_n: int) -> bool:
     """True where the launch is a plain fp32 forward kernel (NCHW) of that algorithm's main step and tile."""
-    if one.tensor or one.direction != "fwd" or not one.tile_m or "nhwc" in one.pattern:
+    if launch.tensor or launch.direction != "fwd" or not launch.tile_m or "nhwc" in launch.pattern:
         return False
     if algorithm == "WINOGRAD":
-        return one.algorithm == algorithm
+        return launch.algorithm == algorithm
     # The GEMM inside non-fused Winograd is cuBLAS's, whoever calls it, and its tile is named in either order.
-    if algorithm == "WINOGRAD_NONFUSED" and "gemm" in one.pattern and one.algorithm in (algorithm, ""):
-        return (tile_m, tile_n) in ((one.tile_m, one.tile_n), (one.tile_n, one.tile_m))
-    return one.algorithm == algorithm and (one.tile_m, one.tile_n) == (tile_m, tile_n)
+    if algorithm == "WINOGRAD_NONFUSED" and "gemm" in launch.pattern and launch.algorithm in (algorithm, ""):
+        return (tile_m, tile_n) in ((launch.tile_m, launch.tile_n), (launch.tile_n, launch.tile_m))
+    return launch.algorithm == algorithm and (launch.tile_m, launch.tile_n) == (tile_m, tile_n)
 
 
 @lru_cache(maxsize=1)

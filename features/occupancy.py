@@ -97,10 +97,10 @@ def resident(
 def sm_limits(compute_capability: Number) -> SmLimits:
     """`LIMITS` of a compute capability, or columns of them. Raises `InputError` for one that is not known."""
     if not isinstance(compute_capability, np.ndarray):
-        found = LIMITS.get(compute_capability)
-        if found is None:
+        limits = LIMITS.get(compute_capability)
+        if limits is None:
             raise InputError(_unknown(compute_capability))
-        return found
+        return limits
     kinds, row_kind = np.unique(compute_capability, return_inverse=True)
     table = [sm_limits(kind) for kind in kinds.tolist()]
     return SmLimits(*(np.array(column, dtype=np.int64)[row_kind] for column in zip(*table, strict=True)))
@@ -133,8 +133,8 @@ def b_max(
     gpu: Gpu, threads: Number, registers_per_thread: Number, shared_bytes: Number, dynamic_shared_bytes: Number = 0
 ) -> Number:
     """Blocks that the whole GPU holds at once: resident blocks per SM x SMs (SEER's B_max)."""
-    found = occupancy(gpu.compute_capability, threads, registers_per_thread, shared_bytes, dynamic_shared_bytes)
-    return found.blocks_per_sm * gpu.sms
+    resident = occupancy(gpu.compute_capability, threads, registers_per_thread, shared_bytes, dynamic_shared_bytes)
+    return resident.blocks_per_sm * gpu.sms
 
 
 def _unknown(compute_capability: Any) -> str:

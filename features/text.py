@@ -36,8 +36,8 @@ def parse(text: str, **settings: Any) -> Conv:
     """
     text = text.strip()
     if is_driver_line(text.split()):
-        flags, own = read_driver_line(text.split())
-        return parse_flags(flags, **settings | own)
+        flags, driver_settings = read_driver_line(text.split())
+        return parse_flags(flags, **settings | driver_settings)
     if text.startswith("-"):
         return parse_flags(text.split(), **settings)
     sizes: dict[str, int] = {}
@@ -73,7 +73,7 @@ def version_number(version: str) -> tuple[int, ...]:
 
 def version_column(version: str) -> float:
     """A version as one number: 7.6.4 → 7.0604, so that a threshold separates releases."""
-    return sum(part / 100.0**place for place, part in enumerate(version_number(version)[:3]))
+    return sum(part / 100.0**position for position, part in enumerate(version_number(version)[:3]))
 
 
 def _add(sizes: dict[str, int], names: dict[str, str], key: str, value: str, text: str) -> None:

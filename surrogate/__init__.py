@@ -89,7 +89,7 @@ _named, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """A public name or a room, imported now: ``import surrogate`` itself stays free of pandas and xgboost."""
+    """A public name or a subpackage, imported now: ``import surrogate`` itself imports no pandas and no xgboost."""
     if name == "__version__":
         from importlib.metadata import version
 

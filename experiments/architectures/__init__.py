@@ -76,11 +76,11 @@ def inception_v1(b: Builder, n: int) -> Value:
 
     x = b.activate("lrn", b.pool("max", conv(_image(b, n), 64, 7, 2), 3, stride=2, ceil=True))
     x = b.pool("max", b.activate("lrn", conv(conv(x, 64, 1), 192, 3)), 3, stride=2, ceil=True)
-    for index, (one, reduce3, three, reduce5, five, pooled) in enumerate(INCEPTION_V1):
+    for index, (single, reduce3, three, reduce5, five, pooled) in enumerate(INCEPTION_V1):
         if index in POOL_BEFORE:
             x = b.pool("max", x, 3, stride=2, ceil=True)
         branches = [
-            conv(x, one, 1),
+            conv(x, single, 1),
             conv(conv(x, reduce3, 1), three, 3),
             conv(conv(x, reduce5, 1), five, 5),
             conv(b.pool("max", x, 3, stride=1, pad=1), pooled, 1),
@@ -139,8 +139,8 @@ def densenet121(b: Builder, n: int) -> Value:
 
 
 def _mlp(b: Builder, x: Value, widths: tuple[int, ...], last: str = "relu") -> Value:
-    for place, width in enumerate(widths):
-        x = b.activate(last if place == len(widths) - 1 else "relu", b.linear(x, width))
+    for index, width in enumerate(widths):
+        x = b.activate(last if index == len(widths) - 1 else "relu", b.linear(x, width))
     return x
 
 

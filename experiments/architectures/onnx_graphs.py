@@ -1,4 +1,4 @@
-"""The architectures as ONNX graphs; weights are named as external data that nobody needs to have."""
+"""The architectures as ONNX graphs; weights are named as external data, which need not exist."""
 
 from collections import Counter
 from math import prod
@@ -64,10 +64,10 @@ class OnnxBuilder:
         """Conv."""
         n, c, h, w = self.shape(x)
         pad = (r - 1) // 2 if pad is None else pad
-        given = [x, self._weight((k, c // groups, r, r)), *([self._weight((k,))] if bias else [])]
+        inputs = [x, self._weight((k, c // groups, r, r)), *([self._weight((k,))] if bias else [])]
         size = (n, k, output_size(h, r, pad, stride, 1), output_size(w, r, pad, stride, 1))
         return self._node(
-            "Conv", given, size, kernel_shape=[r, r], strides=[stride] * 2, pads=[pad] * 4, group=groups
+            "Conv", inputs, size, kernel_shape=[r, r], strides=[stride] * 2, pads=[pad] * 4, group=groups
         )  # fmt: skip
 
     def batch_norm(self, x: str) -> str:
@@ -124,10 +124,10 @@ class OnnxBuilder:
         """Gemm of a matrix; MatMul and Add of anything larger."""
         size = self.shape(x)
         if len(size) == 2:
-            given = [x, self._weight((n, size[1])), self._weight((n,))]
-            return self._node("Gemm", given, (size[0], n), transB=1)
-        made = self._node("MatMul", [x, self._weight((size[-1], n))], (*size[:-1], n))
-        return self._node("Add", [made, self._weight((n,))], (*size[:-1], n))
+            inputs = [x, self._weight((n, size[1])), self._weight((n,))]
+            return self._node("Gemm", inputs, (size[0], n), transB=1)
+        product = self._node("MatMul", [x, self._weight((size[-1], n))], (*size[:-1], n))
+        return self._node("Add", [product, self._weight((n,))], (*size[:-1], n))
 
     def matmul(self, a: str, b: str) -> str:
         """MatMul."""
@@ -144,10 +144,10 @@ class OnnxBuilder:
     def lookup(self, indices: str, rows: int, dim: int, *, summed: bool = False) -> str:
         """Gather from a stored table, and ReduceSum over the bag."""
         size = self.shape(indices)
-        made = self._node("Gather", [self._weight((rows, dim)), indices], (*size, dim), axis=0)
+        gathered = self._node("Gather", [self._weight((rows, dim)), indices], (*size, dim), axis=0)
         if not summed:
-            return made
-        return self._node("ReduceSum", [made, self._integers((len(size) - 1,))], (*size[:-1], dim), keepdims=0)
+            return gathered
+        return self._node("ReduceSum", [gathered, self._integers((len(size) - 1,))], (*size[:-1], dim), keepdims=0)
 
     def _input(self, name: str, shape: tuple[int, ...], kind: int) -> str:
         from onnx import helper
@@ -156,12 +156,12 @@ class OnnxBuilder:
         self._shapes[name], self.types[name] = shape, kind
         return name
 
-    def _node(self, operator: str, given: list[str], made: tuple[int, ...], **attributes: Any) -> str:
+    def _node(self, operator: str, inputs: list[str], shape: tuple[int, ...], **attributes: Any) -> str:
         from onnx import helper
 
         name = self._name(operator)
-        self.nodes.append(helper.make_node(operator, given, [f"{name}_out"], name=name, **attributes))
-        self._shapes[f"{name}_out"], self.types[f"{name}_out"] = made, 1
+        self.nodes.append(helper.make_node(operator, inputs, [f"{name}_out"], name=name, **attributes))
+        self._shapes[f"{name}_out"], self.types[f"{name}_out"] = shape, 1
         return f"{name}_out"
 
     def _name(self, kind: str) -> str:

@@ -55,10 +55,10 @@ def parse_problem(text: str, **settings: str) -> AnyProblem:
         raise InputError(
             f"problem {text!r}: {kind!r} is unknown; known: conv, {', '.join(OPERATORS)}{nearest(kind, OPERATORS)}"
         )
-    own = FAMILIES[FAMILY_OF_KIND[kind]]
-    foreign = [name for name in settings if name not in own.settings]
+    kind_family = FAMILIES[FAMILY_OF_KIND[kind]]
+    foreign = [name for name in settings if name not in kind_family.settings]
     if foreign:
-        names = ", ".join(name for name in own.setting_names if name != "operator")
+        names = ", ".join(name for name in kind_family.setting_names if name != "operator")
         raise InputError(f"{', '.join(foreign)} is no setting of {kind}; it has {names}")
     if kind == "conv":
         return parse(body, **settings)

@@ -161,7 +161,7 @@ class ConvFamily(Family):
         direction, dtype, math, layout = setting
         flags = Conv(n=1, c=1, h=1, k=1, r=1, dtype=dtype, math=math, layout=layout, direction=direction)
         m = machine(gpu, dtype, flags.uses_tensor_cores)
-        own = (flags.itemsize, flags.is_bwd_data, flags.is_bwd_filter, flags.is_nhwc, flags.uses_tensor_cores)
+        constants = (flags.itemsize, flags.is_bwd_data, flags.is_bwd_filter, flags.is_nhwc, flags.uses_tensor_cores)
         slots = {mechanism: b_max(gpu, mechanism) for mechanism in MECHANISM_CODE}
 
         def problem(p: Problem) -> ProblemTerms:
@@ -174,7 +174,7 @@ class ConvFamily(Family):
             code = MECHANISM_CODE[mechanism]
             return (algorithm_features(terms.sized, m, terms.roofline_us, code, kernel), kernel.workspace_bytes)
 
-        return Formula((*map(float, (*own, *machine_features(m))),), problem, candidate)
+        return Formula((*map(float, (*constants, *machine_features(m))),), problem, candidate)
 
     def stratum(self, problem: Any) -> np.ndarray:
         """Filter and stride; grouped (depthwise too) before all, dilated and the rest under ``other``."""

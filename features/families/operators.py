@@ -127,8 +127,8 @@ class OperatorFamily(Family):
         kind = setting.get("operator") or self.setting_defaults["operator"]
         require_known(f"family {self.name}: operator", kind, self.kinds)
         cls = self.kinds[kind]
-        own = {name: sizes[name] for name in cls.size_names() if name in sizes}
-        return cls(**own, **{name: setting[name] for name in self.setting_names[1:] if name in setting})
+        known_sizes = {name: sizes[name] for name in cls.size_names() if name in sizes}
+        return cls(**known_sizes, **{name: setting[name] for name in self.setting_names[1:] if name in setting})
 
     def setting_of(self, problem: Any) -> tuple[str, ...]:
         """Operator, dtype, math, variant, and the family's others."""

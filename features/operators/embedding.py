@@ -37,7 +37,7 @@ class EmbeddingBag(Operator):
 
     @property
     def dram_bytes(self) -> Number:
-        """What no cache can save: expected distinct rows once, indices, offsets and sums, in 32-byte sectors."""
+        """Compulsory traffic: expected distinct rows once, indices, offsets and sums, in 32-byte sectors."""
         per_sample = traffic.sectors(self.bag) + 3 * traffic.SECTOR_BYTES + traffic.sectors(self.dim)
         unique = traffic.unique_rows(self.batch, self.rows, self.bag)
         return self.tables * (self.batch * per_sample + unique * traffic.sectors(self.dim))

@@ -32,9 +32,9 @@ def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) ->
     share = (low**a + even * (high**a - low**a)) ** (1.0 / a)
     loads = np.rint(share * (pairs / share.sum(axis=1, keepdims=True)))
     # What rounding lost goes to the largest loads, one each; what it made comes off the largest one.
-    place = np.argsort(np.argsort(-loads, axis=1, kind="stable"), axis=1)
+    order = np.argsort(np.argsort(-loads, axis=1, kind="stable"), axis=1)
     left = pairs - loads.sum(axis=1, keepdims=True)
-    loads += (place < left) + (place == 0) * np.minimum(left, 0.0)
+    loads += (order < left) + (order == 0) * np.minimum(left, 0.0)
     parts = loads.reshape(DRAWS, ranks, -1)
     busiest = parts[np.arange(DRAWS), parts.sum(axis=2).argmax(axis=1)]
     tiles = np.ceil(busiest / TILE)
@@ -86,7 +86,7 @@ class Moe(Operator):
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
-        """Experts are enough, and equally many on every rank."""
+        """There are enough experts, and equally many on every rank."""
         return [
             ("topk", sizes["topk"] > sizes["experts"], "a token's experts are different ones of experts"),
             ("expert_parallel", sizes["experts"] % sizes["expert_parallel"] != 0, "it divides experts"),
@@ -130,15 +130,15 @@ class Moe(Operator):
     def _expected_load(self) -> tuple[Number, Number, Number, Number]:
         pairs, share = 1.0 * self.tokens * self.topk, 1.0 / self.expert_parallel
         if not self.exponent:
-            mine = maximum(pairs * share, 1.0)
+            routed = maximum(pairs * share, 1.0)
             touched = maximum(minimum(pairs, self.experts) * share, 1.0)
-            return mine, touched, mine / touched, touched * ceil_div(mine / touched, TILE)
+            return routed, touched, routed / touched, touched * ceil_div(routed / touched, TILE)
         sizes = np.broadcast_arrays(self.tokens, self.topk, self.experts, self.expert_parallel)
         if not sizes[0].ndim:
             return _drawn(self.exponent, *map(int, sizes))
-        distinct, place = np.unique(np.stack(sizes), axis=1, return_inverse=True)
+        distinct, index = np.unique(np.stack(sizes), axis=1, return_inverse=True)
         drawn = np.array([_drawn(self.exponent, *each) for each in distinct.T.tolist()])
-        return tuple(drawn[place.ravel()].T)
+        return tuple(drawn[index.ravel()].T)
 
     @property
     def flops(self) -> Number:

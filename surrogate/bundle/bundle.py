@@ -243,5 +243,5 @@ def _part(name: str, row: Mapping[str, Any], files: Mapping[str, bytes]) -> Part
 
 def _gpu_row(gpu: Gpu) -> dict[str, Any]:
     """A device's fields as JSON, without names that belong to a registry."""
-    own = ("aliases", "measured_figures")
-    return {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in own}
+    left_out = ("aliases", "measured_figures")
+    return {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in left_out}

@@ -41,8 +41,8 @@ def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress |
         part = bundle.part(kind)
         check_libraries(part, rows, data.name)
         trained_gpus = {canonical(name) for name in bundle.card.get("data", {}).get("gpus", ())}
-        parts[kind.name], told = _calibrate_part(part, rows, trained_gpus, data.name, seed, step)
-        for device, row in told.items():
+        parts[kind.name], records = _calibrate_part(part, rows, trained_gpus, data.name, seed, step)
+        for device, row in records.items():
             card[device if kind.name == next(iter(bundle.parts)) else f"{device} {kind.name}"] = row
     return replace(bundle, parts=parts, devices=devices, card={**bundle.card, "calibration": card})
 
@@ -62,11 +62,11 @@ def _calibrate_part(
     names = sorted(set(of_device))
     for done, device in enumerate(names):
         step(done, len(names), device)
-        mine = np.flatnonzero(usable & (of_device == device))
-        measured = rows.take(mine)
+        on_device = np.flatnonzero(usable & (of_device == device))
+        measured = rows.take(on_device)
         _check_measured(measured, device, name)
-        corrections[device], held_out = fit_correction(measured, base_us[mine], seed)
-        held_us[mine] = base_us[mine] * np.exp(held_out)
+        corrections[device], held_out = fit_correction(measured, base_us[on_device], seed)
+        held_us[on_device] = base_us[on_device] * np.exp(held_out)
     step(len(names), len(names), "done")
     # Errors on shapes that training had on that device foretell nothing.
     trained_on = np.isin(of_device, sorted(trained_gpus)) & part.domain.seen(rows)
@@ -79,13 +79,13 @@ def _calibrate_part(
         domain=_domain(part.domain, Domain.of(rows.take(rows.ok))),
         least_us={**least_times(rows.take(rows.ok)), **part.least_us},
     )
-    told = {}
+    records = {}
     for device in names:
-        mine = np.flatnonzero((of_device == device) & np.isfinite(held_us))
-        apart, measured = np.intersect1d(mine, judged), rows.take(mine)
-        told[device] = {
+        on_device = np.flatnonzero((of_device == device) & np.isfinite(held_us))
+        apart, measured = np.intersect1d(on_device, judged), rows.take(on_device)
+        records[device] = {
             "data": name,
-            "rows": len(mine),
+            "rows": len(on_device),
             "problems": len(np.unique(measured.problem)),
             "shapes": len(np.unique(measured.shape)),
             "method": "Gaussian process",
@@ -93,7 +93,7 @@ def _calibrate_part(
             "median_ape_before": _median_ape(base_us[apart], rows.time_us[apart]),
             "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
         }
-    return calibrated, told
+    return calibrated, records
 
 
 def check_libraries(part: Part, rows: Rows, name: str) -> None:
@@ -121,23 +121,23 @@ def _check_measured(rows: Rows, device: str, name: str) -> None:
         )
 
 
-def _support(base: Support, own: Support) -> Support:
+def _support(base: Support, new: Support) -> Support:
     """The new device's own statuses; what was never seen before joins the general table, nothing known is changed."""
-    return Support({**base.exact, **own.exact}, {**own.general, **base.general})
+    return Support({**base.exact, **new.exact}, {**new.general, **base.general})
 
 
-def _domain(base: Domain, own: Domain) -> Domain:
+def _domain(base: Domain, new: Domain) -> Domain:
     """What either spans; distances stay those to the shapes that the model itself was trained on."""
-    references = {**own.references, **base.references}
-    for key, theirs in own.references.items():
-        mine = references[key]
-        least, greatest = np.minimum(mine.least, theirs.least), np.maximum(mine.greatest, theirs.greatest)
-        references[key] = replace(mine, least=least, greatest=greatest)
+    references = {**new.references, **base.references}
+    for key, added in new.references.items():
+        known = references[key]
+        least, greatest = np.minimum(known.least, added.least), np.maximum(known.greatest, added.greatest)
+        references[key] = replace(known, least=least, greatest=greatest)
     return replace(
         base,
-        settings=base.settings | own.settings,
-        shapes=base.shapes | own.shapes,
-        versions=base.versions | own.versions,
+        settings=base.settings | new.settings,
+        shapes=base.shapes | new.shapes,
+        versions=base.versions | new.versions,
         references=references,
     )
 
@@ -156,16 +156,16 @@ def _widths(part: Part, rows: Rows, held_us: np.ndarray) -> Widths:
     gpus = tuple(f"{gpu}|" for gpu in part.domain.gpus)
     candidates = {key for key in by_key if key != ALL and not key.startswith(gpus)}
     for name in sorted(set(device)):
-        mine = device == name
-        if len(set(rows.shape[mine])) < 2:
+        on_device = device == name
+        if len(set(rows.shape[on_device])) < 2:
             continue
-        pooled = conformal_quantile(score[mine], rows.shape[mine])
+        pooled = conformal_quantile(score[on_device], rows.shape[on_device])
         for candidate in candidates:
             by_key[f"{name}|{candidate}"] = max(part.widths.by_key[candidate], pooled)
-        for candidate in sorted(set(rows.candidate[mine])):
-            own = mine & (rows.candidate == candidate)
-            quantile = conformal_quantile(score[own], rows.shape[own])
-            by_key[f"{name}|{candidate}"] = pooled_base(quantile, pooled, len(set(rows.shape[own])))
+        for candidate in sorted(set(rows.candidate[on_device])):
+            of_candidate = on_device & (rows.candidate == candidate)
+            quantile = conformal_quantile(score[of_candidate], rows.shape[of_candidate])
+            by_key[f"{name}|{candidate}"] = pooled_base(quantile, pooled, len(set(rows.shape[of_candidate])))
     return replace(part.widths, by_key=by_key)
 
 

@@ -69,7 +69,7 @@ def train_on_dask(
         for name, part in bundle.parts.items():
             fitted = part.model
             assert isinstance(fitted, BoostedTerms)
-            designs = [dask.delayed(_design)(*one, name, candidate, fitted) for one in parts]
+            designs = [dask.delayed(_design)(*part, name, candidate, fitted) for part in parts]
             lengths = client.gather(client.compute([dask.delayed(len)(design) for design in designs]))
             width = len(fitted.columns(part.family)) + 1
             pages = [
@@ -103,13 +103,13 @@ def _read(path: str, group: int) -> pd.DataFrame:
 def _sample(path: str, group: int, share: float, seed: int) -> pd.DataFrame:
     """Whole problems, drawn by a hash of their keys, so that every worker draws alike."""
     frame = _read(path, group)
-    kept = np.zeros(len(frame), dtype=bool)
+    is_sampled = np.zeros(len(frame), dtype=bool)
     for kind in families_of(frame):
-        mine = family_rows(frame, kind)
-        names = frame.loc[mine, list(kind.problem_key)].astype(str).agg("|".join, axis=1)
+        in_family = family_rows(frame, kind)
+        names = frame.loc[in_family, list(kind.problem_key)].astype(str).agg("|".join, axis=1)
         hashes = pd.util.hash_pandas_object(names)
-        kept[mine] = ((hashes.to_numpy() ^ np.uint64(seed)) / 2.0**64) < share
-    return frame[kept].reset_index(drop=True)
+        is_sampled[in_family] = ((hashes.to_numpy() ^ np.uint64(seed)) / 2.0**64) < share
+    return frame[is_sampled].reset_index(drop=True)
 
 
 def _design(path: str, group: int, name: str, candidate: str, model: BoostedTerms) -> np.ndarray:

@@ -44,12 +44,12 @@ def plan_calibration(
     """
     if count < 1:
         raise InputError(f"a plan of {count} problems is empty; give at least 1")
-    given = _pool(problems, count, seed)
-    if len(given) < count:
-        raise InputError(f"{len(given)} problems to choose {count} from; give more, or plan fewer")
-    rows, problem = candidates_of(bundle, gpu, [planned.conv for planned in given], library)
+    pool = _pool(problems, count, seed)
+    if len(pool) < count:
+        raise InputError(f"{len(pool)} problems to choose {count} from; give more, or plan fewer")
+    rows, problem = candidates_of(bundle, gpu, [planned.conv for planned in pool], library)
     chosen = choose_problems(rows, problem, bundle.part(rows.family).model.predict(rows), count, progress)
-    return [given[place] for place in chosen]
+    return [pool[index] for index in chosen]
 
 
 def _pool(problems: Sequence[PlannedProblem] | None, count: int, seed: int) -> list[PlannedProblem]:
@@ -89,9 +89,9 @@ def candidates_of(
             **dict(zip(kind.setting_names, kind.setting_of(problem), strict=True)),
             **dict(zip(kind.size_names, kind.sizes_of(problem), strict=True)),
             "algorithm": algorithm,
-            "place": place,
+            "place": index,
         }
-        for place, problem in enumerate(problems)
+        for index, problem in enumerate(problems)
         for algorithm in algorithms
         if not (offered := kind.candidates(library, kind.setting_of(problem)))
         or any(candidate.algorithm == algorithm for candidate in offered)
@@ -127,18 +127,18 @@ def greedy(inputs: Inputs, problem: np.ndarray, count: int, progress: Progress |
     scales = {name: median for name, (median, _) in PRIORS.items()}
     variance = covariance(scales, inputs, inputs)
     noise = scales["noise"] ** 2
-    codes, place = np.unique(problem, return_inverse=True)
+    codes, code = np.unique(problem, return_inverse=True)
     left = np.ones(len(codes), dtype=bool)
     chosen: list[int] = []
     for done in range(min(count, len(codes))):
         # 1. What measuring each row would take off the summed variance, added up over the rows of a problem.
         gain = (variance**2).sum(axis=0) / (np.diag(variance) + noise)
-        of_problem = np.bincount(place, weights=gain, minlength=len(codes))
+        of_problem = np.bincount(code, weights=gain, minlength=len(codes))
         best = int(np.argmax(np.where(left, of_problem, -np.inf)))
         left[best] = False
         chosen.append(int(codes[best]))
         # 2. The covariance that is left once all rows of the chosen problem are measured.
-        block = np.flatnonzero(place == best)
+        block = np.flatnonzero(code == best)
         shared = variance[:, block]
         inner = variance[np.ix_(block, block)] + noise * np.eye(len(block))
         variance = variance - shared @ np.linalg.solve(inner, shared.T)

@@ -67,17 +67,17 @@ def train(
     if len(few) == len(tables):
         raise InputError(f"{data.name}: all rows have one shape; errors and intervals need at least two")
     parts, cards = {}, {}
-    kept = {kind: rows for kind, rows in tables.items() if kind.name not in few}
-    total = len(kept) * 100
-    for done, (kind, rows) in enumerate(kept.items()):
+    trained_tables = {kind: rows for kind, rows in tables.items() if kind.name not in few}
+    total = len(trained_tables) * 100
+    for done, (kind, rows) in enumerate(trained_tables.items()):
 
         def inner(share: float, text: str, done: int = done, name: str = kind.name) -> None:
-            step(done * 100 + int(100 * share), total, f"{name}: {text}" if len(kept) > 1 else text)
+            step(done * 100 + int(100 * share), total, f"{name}: {text}" if len(trained_tables) > 1 else text)
 
         parts[kind.name], cards[kind.name] = _train_family(rows, unfitted, data, trials, seed, inner, keep)
     step(total, total, "done")
     card = {
-        "data": data_card(data, list(kept.values())),
+        "data": data_card(data, list(trained_tables.values())),
         "licence_notices": each(data, "licence_notices"),
         "training": {"trials": trials, "seed": seed, "left_out": few},
         "held_out": cards,
@@ -95,8 +95,8 @@ def unfitted_model(name: str, params: Mapping[str, Any] | None, seed: int) -> Ti
     unknown = [key for key in params or {} if key not in known_params]
     if unknown:
         raise InputError(f"{name} has no setting {unknown[0]!r}; known: {', '.join(known_params)}")
-    own = {"random_state": seed} if "random_state" in known_params else {}
-    return cls(**{**own, **(params or {})})
+    seeded = {"random_state": seed} if "random_state" in known_params else {}
+    return cls(**{**seeded, **(params or {})})
 
 
 def fold_count(rows: Rows) -> int:
@@ -115,10 +115,10 @@ def _train_family(
 ) -> tuple[Part, dict[str, Any]]:
     """The fitted part of one family, and what the card says of its held-out rows."""
     if trials:
-        found = search(
+        best_params = search(
             type(model), rows, trials, seed, progress=lambda n, of, best: step(0.0, f"trial {n} of {of} {best}")
         )
-        model = type(model)(**{**model.get_params(), **found})
+        model = type(model)(**{**model.get_params(), **best_params})
     count = fold_count(rows)
     least = -(-count * LEAST_HELD_SHAPES // len(np.unique(rows.shape)))
     fits = min(count, max(1, least, HELD_OUT_ROWS // len(rows)))

@@ -52,7 +52,7 @@ SYS_ADMIN = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part: its name, its status, what was found, and what mends it."""
+    """One part: its name, its status, what was found, and the remedy."""
 
     name: str
     status: str
@@ -75,8 +75,8 @@ def examine(device: Device, folder: Path, *, quick: bool = False) -> list[Check]
         info = device.describe()
     except (InputError, DeviceLostError) as error:
         checks += _parts()
-        told = any(str(error) == check.value for check in checks)
-        checks.append(Check("device", FAILED, "does not open" if told else str(error), "mend what failed above first"))
+        known = any(str(error) == check.value for check in checks)
+        checks.append(Check("device", FAILED, "does not open" if known else str(error), "mend what failed above first"))
     else:
         checks += [*_board(info), *_software(info), *_measured(device, info), *_sharing(info)]
         checks.append(_counters(device, info, quick))

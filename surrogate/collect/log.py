@@ -92,12 +92,12 @@ class Header:
 
     def conflict(self, other: "Header") -> str:
         """Why a run with this header cannot go on as ``other``; empty where it can."""
-        mine, theirs = self._identity(), other._identity()
+        identity, other_identity = self._identity(), other._identity()
         if self.plan_digest == other.plan_digest:  # which alone decides whether two plans are the same
-            theirs["plan"] = mine["plan"]
-        for name, value in mine.items():
-            if value != theirs[name]:
-                return f"was recorded with {name} {value}, this is {theirs[name]}"
+            other_identity["plan"] = identity["plan"]
+        for name, value in identity.items():
+            if value != other_identity[name]:
+                return f"was recorded with {name} {value}, this is {other_identity[name]}"
         return ""
 
     def _identity(self) -> dict[str, Any]:

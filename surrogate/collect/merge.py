@@ -192,7 +192,7 @@ def _rows(visits: pd.DataFrame, notes: Mapping[tuple[str, ...], ProblemNotes]) -
     row, ok = list(ROW), visits[visits["status"] == "ok"]
     order = pd.MultiIndex.from_frame(visits[row].drop_duplicates())
     first = pd.concat([ok, visits]).drop_duplicates(row).set_index(row)
-    kept = first[["status", "reason", "workspace_bytes", "deterministic", "timer"]].reindex(order)
+    first_values = first[["status", "reason", "workspace_bytes", "deterministic", "timer"]].reindex(order)
     over: Any = ok.groupby(row)
     median = over[["time_us", "time_us_mad", "span_us"]].median()
     extremes = {"time_us_min": over["time_us_min"].min(), "time_us_max": over["time_us_max"].max()}
@@ -201,7 +201,7 @@ def _rows(visits: pd.DataFrame, notes: Mapping[tuple[str, ...], ProblemNotes]) -
     clocks = ever.agg(
         sm_clock_mhz=("sm_clock_mhz", "median"), slow_clock=("slow_clock", "any"), throttled=("throttled", "any")
     )
-    table = kept.join([median, clocks]).assign(**extremes, stable=stable, repeats=over["repeats"].sum())
+    table = first_values.join([median, clocks]).assign(**extremes, stable=stable, repeats=over["repeats"].sum())
     table["repeats"] = table["repeats"].fillna(0)
     described = []
     for *device, problem, algorithm in order:
@@ -234,12 +234,12 @@ def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], Any]) -> l
     for *row, kernels in visits[visits["kernels"].map(bool)].drop_duplicates(list(ROW))[[*ROW, "kernels"]].to_numpy():
         counted = counters.get(tuple(row), ())
         for index, kernel in enumerate(kernels):
-            own = {**asdict(kernel), "kernel_name": demangled(kernel.kernel_name)}
-            own["blocks"] = kernel.grid_x * kernel.grid_y * kernel.grid_z
+            launch = {**asdict(kernel), "kernel_name": demangled(kernel.kernel_name)}
+            launch["blocks"] = kernel.grid_x * kernel.grid_y * kernel.grid_z
             # another kernel may have run under the profiler
-            if index < len(counted) and counted[index]["kernel_name"] == own["kernel_name"]:
-                own = {**counted[index], "counted_time_us": counted[index].get("time_us", math.nan), **own}
-            launches.append({**_settings(tuple(row)), "kernel_index": index, **own})
+            if index < len(counted) and counted[index]["kernel_name"] == launch["kernel_name"]:
+                launch = {**counted[index], "counted_time_us": counted[index].get("time_us", math.nan), **launch}
+            launches.append({**_settings(tuple(row)), "kernel_index": index, **launch})
     return launches
 
 

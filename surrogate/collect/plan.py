@@ -137,17 +137,17 @@ def build(
     if not 1 <= index <= count:
         raise InputError(f"shard {index}/{count} is out of range; give i/n with 1 ≤ i ≤ n, as in 2/4")
     settings = settings or Settings()
-    kept, left_out = within(unique(under for problem in problems for under in settings.over(problem)), caps)
-    if not kept:
+    runnable, left_out = within(unique(under for problem in problems for under in settings.over(problem)), caps)
+    if not runnable:
         reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "the sources are empty"
         raise InputError(f"the plan {description!r} holds no problem to measure ({reasons})")
-    pool, _ = within(unique(under for problem in anchors or kept for under in settings.over(problem)), caps)
-    chosen = spread(pool, min(MAX_ANCHORS, int(len(kept) / count * ANCHOR_SHARE)))
-    mine = _with_anchors(in_hash_order(kept, seed)[index - 1 :: count], chosen)
-    if not mine:
-        raise InputError(f"shard {index}/{count} is empty; use at most {len(kept)} shards")
-    digest = _digest(kept, chosen, seed, caps)
-    return Plan(tuple(mine), description, seed, shard, digest, left_out, caps)
+    pool, _ = within(unique(under for problem in anchors or runnable for under in settings.over(problem)), caps)
+    chosen = spread(pool, min(MAX_ANCHORS, int(len(runnable) / count * ANCHOR_SHARE)))
+    shard_problems = _with_anchors(in_hash_order(runnable, seed)[index - 1 :: count], chosen)
+    if not shard_problems:
+        raise InputError(f"shard {index}/{count} is empty; use at most {len(runnable)} shards")
+    digest = _digest(runnable, chosen, seed, caps)
+    return Plan(tuple(shard_problems), description, seed, shard, digest, left_out, caps)
 
 
 def spread(problems: Sequence[PlannedProblem], count: int) -> list[PlannedProblem]:
@@ -181,15 +181,15 @@ def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
 
 def within(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[PlannedProblem], dict[str, int]]:
     """The problems that ``caps`` admit, and how many each of its limits leaves out."""
-    kept: list[PlannedProblem] = []
+    runnable: list[PlannedProblem] = []
     reasons: Counter[str] = Counter()
     for problem in problems:
         reason = caps.reason(problem.conv)
         if reason:
             reasons[reason] += 1
         else:
-            kept.append(problem)
-    return kept, dict(reasons)
+            runnable.append(problem)
+    return runnable, dict(reasons)
 
 
 def _with_anchors(problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem]) -> list[PlannedProblem]:

@@ -187,16 +187,16 @@ def _rules(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
 
 
 def _family_rules(frame: pd.DataFrame, kind: Family) -> Iterator[tuple[str, np.ndarray, str]]:
-    own = family_rows(frame, kind)
-    sane = own.copy()
+    in_family = family_rows(frame, kind)
+    sane = in_family.copy()
     for size in kind.sizes:
         values = frame[size.name].to_numpy()
-        outside = own & ((values < size.least) | (values > MAX_SIZE))
+        outside = in_family & ((values < size.least) | (values > MAX_SIZE))
         sane &= ~outside
         yield size.name, outside, f"it must be between {size.least} and {MAX_SIZE}"
     for column, known in kind.settings.items():
         if known:
-            yield column, own & ~frame[column].isin(known).to_numpy(), f"known: {', '.join(known)}"
+            yield column, in_family & ~frame[column].isin(known).to_numpy(), f"known: {', '.join(known)}"
     with np.errstate(over="ignore"):
         sizes = [np.maximum(frame[name].to_numpy(dtype=float), 1) for name in kind.counted_names]
         large = sane & (np.prod(sizes, axis=0) >= MAX_WORK)
@@ -205,7 +205,7 @@ def _family_rules(frame: pd.DataFrame, kind: Family) -> Iterator[tuple[str, np.n
     for column, wrong, rule in kind.geometry(columns, frame["library"].to_numpy(dtype=object)):
         yield column, sane & ~large & wrong, rule
     key = [*kind.row_key, *(["solver"] if "solver" in frame else [])]
-    yield "algorithm", own & frame[key].duplicated().to_numpy(), "the same row stands above; one row per key"
+    yield "algorithm", in_family & frame[key].duplicated().to_numpy(), "the same row stands above; one row per key"
 
 
 def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:

@@ -42,8 +42,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         if is_stream:  # behind what the stream holds already: the shell may have opened a file for appending
             if sys.stdout:
                 sys.stdout.flush()
-            own = sys.stdout.buffer if path == STDOUT and sys.stdout else None
-            with temporary.open("rb") as content, nullcontext(own) if own else Path(path).open("ab") as stream:
+            stdout = sys.stdout.buffer if path == STDOUT and sys.stdout else None
+            with temporary.open("rb") as content, nullcontext(stdout) if stdout else Path(path).open("ab") as stream:
                 shutil.copyfileobj(content, stream)
         else:
             temporary.chmod(0o666 & ~_mask())  # a temporary file has fewer permissions than any new one

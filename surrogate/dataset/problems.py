@@ -114,7 +114,7 @@ def version_key(version: str) -> tuple[Any, ...]:
 def newest_version(frame: pd.DataFrame, kind: Family) -> np.ndarray:
     """True for rows whose library version is the newest measured for their (gpu, problem, library)."""
     versions = sorted(frame["library_version"].unique(), key=version_key)
-    rank = frame["library_version"].map({version: place for place, version in enumerate(versions)})
+    rank = frame["library_version"].map({version: rank for rank, version in enumerate(versions)})
     newest = rank.groupby(codes(frame, (*kind.problem_key, "library"))).transform("max")
     return (rank == newest).to_numpy()
 
@@ -163,5 +163,5 @@ def fastest_solver(frame: pd.DataFrame) -> pd.DataFrame:
 
     key = [column for column in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm") if column in frame]
     order = frame.assign(_late=(frame["status"] != "ok")).sort_values(["_late", "time_us"], kind="stable")
-    kept = order.drop_duplicates(key).drop(columns=["_late", "solver"])
-    return kept.sort_index().reset_index(drop=True)
+    fastest = order.drop_duplicates(key).drop(columns=["_late", "solver"])
+    return fastest.sort_index().reset_index(drop=True)

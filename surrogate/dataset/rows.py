@@ -70,7 +70,7 @@ class Rows:
 
     def columns(self, names: tuple[str, ...]) -> np.ndarray:
         """(rows, len(names)) float32."""
-        places = {name: place for place, name in enumerate(self.column_names)}
+        places = {name: position for position, name in enumerate(self.column_names)}
         return self.features[:, [places[name] for name in names]]
 
 
@@ -93,14 +93,14 @@ def rows_of(
     width = len(kind.column_names) + len(CONTEXT_NAMES)
     features = np.empty((len(frame), width), dtype=np.float32)
     roofline_us, workspace = np.empty(len(frame)), np.zeros(len(frame))
-    own = slice(len(kind.problem_names), len(kind.problem_names) + len(kind.candidate_names))
+    candidate_columns = slice(len(kind.problem_names), len(kind.problem_names) + len(kind.candidate_names))
     # 1. One formula serves all rows of a setting on a GPU.
     for (device, *values), positions in groups(frame, ("gpu", *kind.setting_names)):
         setting, part = tuple(values), frame.iloc[positions]
         formula = kind.formula(setting, devices.get(device) or gpu(device))
         terms = formula.problem(problems_of(part, kind, setting))
-        features[positions, : own.start] = _stacked(terms.values, len(part))
-        features[positions, own.stop : -len(CONTEXT_NAMES)] = formula.constant
+        features[positions, : candidate_columns.start] = _stacked(terms.values, len(part))
+        features[positions, candidate_columns.stop : -len(CONTEXT_NAMES)] = formula.constant
         roofline_us[positions] = terms.roofline_us
         if not kind.candidate_names:
             continue
@@ -110,7 +110,7 @@ def rows_of(
             chosen_terms = formula.problem(problems_of(chosen, kind, setting))
             columns, bytes_needed = formula.candidate(chosen_terms, mechanism)
             at = positions[members]
-            features[at, own] = _stacked(columns, len(at))
+            features[at, candidate_columns] = _stacked(columns, len(at))
             workspace[at] = bytes_needed
     versions = {version: version_column(version) for version in frame["library_version"].unique()}
     features[:, -1] = frame["library_version"].map(versions)
@@ -150,8 +150,8 @@ def rows_by_family(
 def _stacked(columns: tuple[Any, ...], length: int) -> np.ndarray:
     """(length, columns) float32 of arrays and constants."""
     out = np.empty((length, len(columns)), dtype=np.float32)
-    for place, values in enumerate(columns):
-        out[:, place] = values
+    for position, values in enumerate(columns):
+        out[:, position] = values
     return out
 
 

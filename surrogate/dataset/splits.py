@@ -1,4 +1,4 @@
-"""Who is held out: folds by shape, network, GPU or row, and SEER's own 7-of-10.
+"""What is held out: folds by shape, network, GPU or row, and SEER's own 7-of-10.
 
 A fold is a label per row of the main table; rows of further training tables follow their shapes. All folds are made by
 hashing what is held out with the seed, so they do not depend on the order of rows.
@@ -63,11 +63,11 @@ def _both(kind: Family, main: pd.DataFrame, also: pd.DataFrame) -> np.ndarray:
 
 def _by_shape(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     names = _both(kind, main, also)
-    own = names[: len(main)]
-    distinct = len(set(own))
+    main_names = names[: len(main)]
+    distinct = len(set(main_names))
     if distinct < 2:
         raise InputError(f"the table has {distinct} distinct shape; a split by shape needs at least 2")
-    fold_of = fold_of_names(own, min(count, distinct), seed)
+    fold_of = fold_of_names(main_names, min(count, distinct), seed)
     label = np.array([fold_of.get(name, -1) for name in names])
     return [
         Fold(str(f), np.flatnonzero(label != f), np.flatnonzero(label[: len(main)] == f))

@@ -27,14 +27,14 @@ _LOG = (b'{"kind":"seer-collect"', b"\x1f\x8b")
 
 def devices_in(metadata: Mapping[str, Any]) -> dict[str, Gpu]:
     """Devices described in a dataset's metadata, also in that of the parts it was merged from."""
-    found: dict[str, Gpu] = {}
+    devices: dict[str, Gpu] = {}
     for part in metadata.get("parts", []):
-        found |= devices_in(part)
+        devices |= devices_in(part)
     for run in metadata.get("runs", []):
         device = run["device"]
         if device["library"] == "reference":
-            found[device["gpu"]] = cpu_device(device["gpu"], device["properties"])
-    return found
+            devices[device["gpu"]] = cpu_device(device["gpu"], device["properties"])
+    return devices
 
 
 def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:

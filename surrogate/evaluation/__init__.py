@@ -1,1 +1,1 @@
-"""Who picks best: the judge, the scorecard, comparisons over folds, and the search for settings."""
+"""Which model picks best: the judge, the scorecard, comparisons over folds, and the search for settings."""

@@ -98,13 +98,13 @@ def compare(
     parts: list[FamilyRuns] = []
     refused: dict[Family, str] = {}
     for kind in families_of(frames[0]):
-        own, *also = (frame[family_rows(frame, kind)] for frame in frames)
-        rows = rows_of(pd.concat([own, *also], ignore_index=True), kind, devices)
-        held, trained = rows.frame.iloc[: len(own)], rows.frame.iloc[len(own) :]
+        main_frame, *also = (frame[family_rows(frame, kind)] for frame in frames)
+        rows = rows_of(pd.concat([main_frame, *also], ignore_index=True), kind, devices)
+        held, trained = rows.frame.iloc[: len(main_frame)], rows.frame.iloc[len(main_frame) :]
         try:
-            judged = _judged_rows(main, rows, len(own))
+            judged = _judged_rows(main, rows, len(main_frame))
             rounds = [folds(by, kind, held, trained, folds_count, seed) for seed in range(seeds)]
-            parts.append(FamilyRuns(rows, len(own), rounds, judged))
+            parts.append(FamilyRuns(rows, len(main_frame), rounds, judged))
         except InputError as error:
             refused[kind] = str(error)
     if not parts:
@@ -116,14 +116,14 @@ def compare(
             (progress or _silent)(next(begun), total, text)
 
     for part in parts:
-        kept = keep and keep / _signature(part, by, tune, candidate, device)
-        _run(part, classes, tune, device, step, kept)
+        folder = keep and keep / _signature(part, by, tune, candidate, device)
+        _run(part, classes, tune, device, step, folder)
     (progress or _silent)(total, total, "judging")
     return _judged(main, others, parts, refused, [cls.name for cls in classes], by)
 
 
 def _silent(done: int, total: int, text: str) -> None:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
 
 def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
@@ -144,9 +144,9 @@ def _run(
     tune: str,
     device: str,
     step: Callable[[str], None],
-    kept: Path | None,
+    folder: Path | None,
 ) -> None:
-    """Fit and predict all folds, as many at a time as there are cores; ``step`` hears of every fit that begins.
+    """Fit and predict all folds, as many at a time as there are cores; ``step`` is called when a fit begins.
 
     A fit has its share of the cores, because two that want all of them slow each other down. A model that the data
     cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
@@ -168,7 +168,7 @@ def _run(
                 if stopped.is_set():
                     break
                 step(f"{part.rows.family.name} seed {seed} fold {fold.name} {cls.name}")
-                file = kept and kept / f"{cls.name}-{seed}-{number}.json"
+                file = folder and folder / f"{cls.name}-{seed}-{number}.json"
                 try:
                     outcomes[cls.name] = _fitted(cls, train, held, tune, seed, device, file)
                 except InputError as error:

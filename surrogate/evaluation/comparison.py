@@ -117,7 +117,7 @@ def choice_table(judged: Judged, picks: Mapping[str, Sequence[Choice]]) -> pd.Da
                 infeasible=choice.infeasible,
                 top2_slowdown=choice.top2_slowdown,
             )
-            parts.append(_named(table[choice.made], model, seed))
+            parts.append(_named(table[choice.chosen], model, seed))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -95,14 +95,14 @@ class Choice:
     """The picks of one chooser over judged problems; arrays (problems,).
 
     ``row`` is the picked row's position among the candidates (−1 where the pick is no candidate); an infeasible pick is
-    charged the slowest ok time. ``made`` is False where the chooser has no pick: such problems are not counted.
+    charged the slowest ok time. ``chosen`` is False where the chooser has no pick: such problems are not counted.
     """
 
     row: np.ndarray
     slowdown: np.ndarray
     infeasible: np.ndarray
     top2_slowdown: np.ndarray
-    made: np.ndarray
+    chosen: np.ndarray
 
 
 def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Choice:
@@ -122,17 +122,17 @@ def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Ch
     )
     second = np.where(has_second, ranked[following], row)
     scored = np.isfinite(score)
-    made = np.zeros(candidates.count, dtype=bool)
-    made[candidates.problem[scored]] = True
-    return _charged(candidates, row, second, made)
+    chosen = np.zeros(candidates.count, dtype=bool)
+    chosen[candidates.problem[scored]] = True
+    return _charged(candidates, row, second, chosen)
 
 
-def choose_rows(candidates: Candidates, row: np.ndarray, made: np.ndarray) -> Choice:
+def choose_rows(candidates: Candidates, row: np.ndarray, chosen: np.ndarray) -> Choice:
     """A chooser whose picks are known: ``row`` (problems,) positions among the candidates, −1 for none of them."""
-    return _charged(candidates, row, row, made)
+    return _charged(candidates, row, row, chosen)
 
 
-def _charged(candidates: Candidates, row: np.ndarray, second: np.ndarray, made: np.ndarray) -> Choice:
+def _charged(candidates: Candidates, row: np.ndarray, second: np.ndarray, chosen: np.ndarray) -> Choice:
     best, worst = candidates.best_us(), candidates.worst_us()
 
     def cost(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -142,7 +142,7 @@ def _charged(candidates: Candidates, row: np.ndarray, second: np.ndarray, made: 
 
     slowdown, feasible = cost(row)
     fallback, _ = cost(second)
-    return Choice(row, slowdown, ~feasible, np.minimum(slowdown, fallback), made)
+    return Choice(row, slowdown, ~feasible, np.minimum(slowdown, fallback), chosen)
 
 
 def resample_weights(groups: int, draws: int, seed: int) -> np.ndarray:

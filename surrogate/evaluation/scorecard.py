@@ -1,4 +1,4 @@
-"""From predictions to the rows of `results.json`: who was right, by how much, on which part of the data."""
+"""From predictions to the rows of `results.json`: which model was right, by how much, on which part of the data."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -72,14 +72,14 @@ def pick_by_heuristic(judged: Judged) -> judge.Choice:
     No pick where the column is empty or missing.
     """
     c, frame = judged.candidates, judged.rows.frame
-    row, made = np.full(c.count, -1), np.zeros(c.count, dtype=bool)
+    row, has_pick = np.full(c.count, -1), np.zeros(c.count, dtype=bool)
     chosen = "solver" if "solver" in frame and "heuristic_solver" in frame else "algorithm"
     if f"heuristic_{chosen}" in frame:
         named = frame[f"heuristic_{chosen}"].notna().to_numpy()
-        made[c.problem[named]] = True
+        has_pick[c.problem[named]] = True
         hit = np.flatnonzero(named & (frame[f"heuristic_{chosen}"] == frame[chosen]).to_numpy())
         row[c.problem[hit]] = hit
-    return judge.choose_rows(c, row, made)
+    return judge.choose_rows(c, row, has_pick)
 
 
 def pick_oracle(judged: Judged) -> judge.Choice:
@@ -118,23 +118,23 @@ def _choice_row(
     weights: dict[int, np.ndarray],
     reason: str,
 ) -> dict[str, Any]:
-    made = part & np.logical_and.reduce([choice.made for choice in choices])
-    if not made.any():
+    chosen = part & np.logical_and.reduce([choice.chosen for choice in choices])
+    if not chosen.any():
         return {"n": 0, "shapes": 0, "reason": reason or "no pick for these problems"}
-    log_slowdown = np.mean([np.log(choice.slowdown[made]) for choice in choices], axis=0)
-    slowdown = np.concatenate([choice.slowdown[made] for choice in choices])
-    top2 = np.mean([np.log(choice.top2_slowdown[made]) for choice in choices], axis=0)
-    (macro, pooled), shapes = _intervals(log_slowdown, judged.shape[made], weights)
+    log_slowdown = np.mean([np.log(choice.slowdown[chosen]) for choice in choices], axis=0)
+    slowdown = np.concatenate([choice.slowdown[chosen] for choice in choices])
+    top2 = np.mean([np.log(choice.top2_slowdown[chosen]) for choice in choices], axis=0)
+    (macro, pooled), shapes = _intervals(log_slowdown, judged.shape[chosen], weights)
     # The difference to the library's own picker is taken on the problems where both chose.
     heuristic = picks[judged.heuristic][0]
-    both = made & heuristic.made
+    both = chosen & heuristic.chosen
     macro_difference = pooled_difference = None
     if both.any():
-        mine = np.mean([np.log(choice.slowdown[both]) for choice in choices], axis=0)
-        difference = mine - np.log(heuristic.slowdown[both])
+        log_picked = np.mean([np.log(choice.slowdown[both]) for choice in choices], axis=0)
+        difference = log_picked - np.log(heuristic.slowdown[both])
         (macro_difference, pooled_difference), _ = _intervals(difference, judged.shape[both], weights)
     return {
-        "n": int(made.sum()),
+        "n": int(chosen.sum()),
         "shapes": shapes,
         "slowdown_macro": np.exp(macro[1]),
         "ci_low": np.exp(macro[0]),
@@ -146,7 +146,7 @@ def _choice_row(
         "top1": np.mean(slowdown <= 1.0),
         "within_10pct": np.mean(slowdown <= judge.WITHIN),
         "top2_slowdown": np.exp(top2.mean()),
-        "infeasible_picks": round(float(np.mean([choice.infeasible[made].sum() for choice in choices]))),
+        "infeasible_picks": round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices]))),
         "paired_vs_heuristic": macro_difference,
         "paired_pooled_vs_heuristic": pooled_difference,
     }
@@ -181,12 +181,12 @@ def time_rows(
     for column in ("gpu", "algorithm"):
         values = rows.frame[column].to_numpy()
         parts += [(blank | {column: str(value)}, values == value) for value in sorted(set(values))]
-    found = []
+    records = []
     for model, runs in predictions.items():
         known = np.isfinite(runs).all(axis=0) if runs else np.zeros(len(rows), bool)
         if not known.any():
             missing = {"n": 0, "shapes": 0, "reason": reasons.get(model, "it predicts none of these rows")}
-            found.append({"model": model, "population": ALL, **blank, **missing})
+            records.append({"model": model, "population": ALL, **blank, **missing})
             continue
         for population, factor in WITHIN_FACTOR.items():
             for where, part in parts:
@@ -195,8 +195,8 @@ def time_rows(
                     shapes = len(np.unique(rows.shape[counted]))
                     errors = _mean_errors([run[counted] for run in runs], rows.time_us[counted])
                     named = {"model": model, "population": population, **where}
-                    found.append({**named, "shapes": shapes, **errors})
-    return found
+                    records.append({**named, "shapes": shapes, **errors})
+    return records
 
 
 def _mean_errors(runs: list[np.ndarray], measured: np.ndarray) -> dict[str, Any]:

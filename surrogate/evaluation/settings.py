@@ -58,8 +58,8 @@ def read_settings(path: str | Path) -> Settings:
             )
         if not _alike(value, stored[name]):
             raise InputError(f"{path}: {name} is {value!r}; {model} needs a value like {stored[name]!r}")
-    found = content.get("found")
-    return Settings(model, params, found if isinstance(found, dict) else {})
+    search = content.get("found")
+    return Settings(model, params, search if isinstance(search, dict) else {})
 
 
 def _alike(value: Any, stored: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Where a study lives: Optuna's storages by file name or URL, opened and closed, their failures as one line."""
+"""Where a study is stored: Optuna's storages by file name or URL, opened and closed, their failures as one line."""
 
 import json
 import time
@@ -17,7 +17,7 @@ SCHEMES = ("journal", "sqlite", "postgresql")
 LOCK_WAIT = {"connect_args": {"timeout": 30}}  # seconds in which SQLite waits for another worker's write
 FORMS = "a file name, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 HEARTBEAT_S = 30
-"""How often a worker on a database says that it lives; after three times as long its trial is tried again."""
+"""How often a worker on a database reports that it runs; after three times as long its trial is tried again."""
 RETRIES = 3
 OPEN_ATTEMPTS = 4
 

@@ -1,4 +1,4 @@
-"""Hyperparameters, searched inside the training part: group folds by shape, never a look at the held-out rows.
+"""Hyperparameters searched inside the training part, by folds over shapes; held-out rows are never used.
 
 The splits are nested. Whoever judges (the outer folds of ``seer compare``) hands over training rows only; every trial
 is then valued on `INNER_FOLDS` folds of those rows by shape. `search` works in memory, `tune` over an Optuna storage
@@ -105,26 +105,26 @@ def _search_method(seed: int | None) -> dict[str, Any]:
 
 @contextmanager
 def _held_signals() -> Iterator[Callable[[bool], None]]:
-    """Keeps Ctrl-C and its like from a search; what it gives is called with True where they may act, else with False.
+    """Hold back Ctrl-C and the like during a search; call what it yields with True where they may act, else False.
 
     Optuna closes a trial properly only if the exception comes from within its valuing. Elsewhere it can leave the
     heartbeat's thread running, for which the interpreter then waits forever, or be raised in a finaliser, where Python
     drops it. The first signal is kept until it may act, or the search is over; a second one acts at once.
     """
     handlers: dict[int, Any] = {}
-    kept: list[int] = []
+    caught: list[int] = []
     may_act = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        kept.append(number)
-        if may_act or len(kept) > 1:
+        caught.append(number)
+        if may_act or len(caught) > 1:
             handlers[number](number, frame)
 
     def allow(allowed: bool) -> None:
         nonlocal may_act
         may_act = allowed
-        if allowed and kept:
-            handlers[kept[0]](kept[0], None)
+        if allowed and caught:
+            handlers[caught[0]](caught[0], None)
 
     if threading.current_thread() is threading.main_thread():  # only there are handlers set, and run
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
@@ -142,7 +142,7 @@ def _held_signals() -> Iterator[Callable[[bool], None]]:
 
 @dataclass(frozen=True)
 class _Valuing:
-    """What a trial's settings are worth: a model fitted on all folds but one, in turn. ``objective`` is minimised."""
+    """The loss of a trial's settings: a model is fitted on all folds but one, in turn. ``objective`` is minimised."""
 
     cls: type[TimeModel]
     folds: InnerFolds
@@ -220,8 +220,8 @@ class Tuned:
 
     def settings(self) -> Settings:
         """As a settings file holds it."""
-        found = {k: v for k, v in self.to_dict().items() if k not in ("model", "params", "storage")}
-        return Settings(self.model, self.params, found)
+        search = {k: v for k, v in self.to_dict().items() if k not in ("model", "params", "storage")}
+        return Settings(self.model, self.params, search)
 
 
 def tune(
@@ -278,7 +278,7 @@ def tune(
 def _join(
     storage: "BaseStorage", name: str, identity: dict[str, Any], stored: dict[str, Any], where: str, seed: int
 ) -> "Study":
-    """The study of that name, made if missing. Its maker samples with ``seed``, those who join as chance has it."""
+    """The study of that name, made if missing. The process that makes it samples with ``seed``, others without one."""
     import optuna
 
     try:
@@ -291,15 +291,15 @@ def _join(
         if trials:
             raise InputError(f"study {name!r} in {where} is none of `seer tune`; give another --study name")
         study.set_user_attr(IDENTITY, identity)
-    theirs = study.user_attrs[IDENTITY]
+    stored_identity = study.user_attrs[IDENTITY]
     for key, value in identity.items():
-        if theirs.get(key) != value:
+        if stored_identity.get(key) != value:
             raise InputError(
-                f"study {name!r} in {where} is for {key} {theirs.get(key)}, this run has {value};"
+                f"study {name!r} in {where} is for {key} {stored_identity.get(key)}, this run has {value};"
                 " values would not compare: give another --study name"
             )
-    kept = [t for t in study.get_trials(deepcopy=False) if t.state != optuna.trial.TrialState.FAIL]
-    if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in kept]:
+    usable = [t for t in study.get_trials(deepcopy=False) if t.state != optuna.trial.TrialState.FAIL]
+    if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in usable]:
         study.enqueue_trial(stored)  # an interrupted trial of theirs is no trial
     return study
 

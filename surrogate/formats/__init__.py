@@ -1,4 +1,4 @@
-"""Other people's files: one reader per foreign format, each imported when it is first used."""
+"""Files of other programs: one reader per foreign format, each imported when it is first used."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -30,13 +30,13 @@ class Format:
 
         Raises `InputError` for an option that the format lacks or needs, or a wrong file.
         """
-        given = {name for name, value in options.items() if value is not None}
-        for name in sorted(given - self.options):
+        given_names = {name for name, value in options.items() if value is not None}
+        for name in sorted(given_names - self.options):
             known = sorted(self.options - {"progress"})
             raise InputError(
                 f"{self.name} takes no {_flag(name)}; known: {', '.join(map(_flag, known))}{nearest(name, known)}"
             )
-        for name in sorted(self.required - given):
+        for name in sorted(self.required - given_names):
             raise InputError(f"its files do not tell the {name}; give {_flag(name)}")
         if not paths and not self.finds_files:
             raise InputError(f"no {self.name} file given; give at least one path")
@@ -48,7 +48,7 @@ class Format:
                 raise InputError(
                     f"{path}: cannot be read (no such file); `seer import {self.name} --how` says how to get one"
                 )
-        return self._module().read(paths, **{name: options[name] for name in given})
+        return self._module().read(paths, **{name: options[name] for name in given_names})
 
     def how_to_get(self) -> str:
         """How a user obtains the files, in sentences (the reader's own documentation)."""

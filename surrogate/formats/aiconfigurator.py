@@ -138,17 +138,17 @@ def read(
         raise InputError(f"{path}: holds no table of family {kind.name} on a known GPU; families: {readable}")
     # 2. One frame, cleaned.
     columns = {name: _joined([part[name] for part in parts]) for name in parts[0].columns}
-    frame, found = _cleaned(pd.DataFrame(columns), kind, left_out)
+    frame, quality = _cleaned(pd.DataFrame(columns), kind, left_out)
     origin = " at ".join(["ai-dynamo/aiconfigurator", *([COMMITS[version]] if version in COMMITS else [])])
     notices = [f"Measurements of {origin}, aiconfigurator-core {version} (Apache-2.0)."]
     notes = (
         f"rows of {_listed(frame['gpu'].value_counts())}",
         f"left out: {_listed(left_out) or 'nothing'}",
         f"tables not imported: {_listed(foreign) or 'none'}",
-        f"{plural(found['spikes'], 'spike')}; noise {found['noise']:.1%}",
+        f"{plural(quality['spikes'], 'spike')}; noise {quality['noise']:.1%}",
     )
     counts = {"left_out": dict(+left_out), "not_imported": dict(foreign)}
-    metadata = {**found, "licence_notices": notices, **counts}
+    metadata = {**quality, "licence_notices": notices, **counts}
     return Imported(frame, candidates="listed", notes=notes, metadata=metadata)
 
 
@@ -173,11 +173,11 @@ def _cleaned(frame: pd.DataFrame, kind: Family, left_out: Counter[str]) -> tuple
     if frame.empty:
         raise InputError(f"no row of family {kind.name} is left: {_listed(left_out)}")
     spike, distance = along_lines(frame, kind)
-    found = {
+    quality = {
         "noise": noise_of(distance), "noise_by": noise_records(frame, distance), "floors": floors,
         "spikes": int(spike.sum()),
     }  # fmt: skip
-    return frame.assign(spike=spike).reset_index(drop=True), found
+    return frame.assign(spike=spike).reset_index(drop=True), quality
 
 
 def _listed(counts: Mapping[str, int] | pd.Series) -> str:
@@ -225,10 +225,10 @@ def _gpu_name(folder: str) -> str | None:
 def _wanted(gpus: Sequence[str], names: Mapping[str, str | None]) -> set[str | None]:
     """Registry names of ``gpus``, all of which must be among ``names``."""
     here = sorted(name for name in names.values() if name)
-    for given in gpus:
-        if _gpu_name(given) not in here:
-            raise InputError(f"--gpu {given}: no table; those with one: {', '.join(here)}{nearest(given, here)}")
-    return {_gpu_name(given) for given in gpus}
+    for name in gpus:
+        if _gpu_name(name) not in here:
+            raise InputError(f"--gpu {name}: no table; those with one: {', '.join(here)}{nearest(name, here)}")
+    return {_gpu_name(name) for name in gpus}
 
 
 def _table(source: Source, rows_only: bool = False) -> pd.DataFrame:

@@ -44,13 +44,13 @@ def newest(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, int]:
     rank = versions.cat.set_categories(ordered).cat.codes.to_numpy()
     newest_rank = np.full(code.max(initial=0) + 1, -1, dtype=rank.dtype)
     np.maximum.at(newest_rank, code, rank)
-    kept = rank == newest_rank[code]
-    frame = frame[kept]
+    is_newest = rank == newest_rank[code]
+    frame = frame[is_newest]
     row = pd.Series(_codes(frame, [*problem, "algorithm"]))
     again = row.duplicated(keep=False).to_numpy()
     times = frame["time_us"].to_numpy(copy=True)
     times[again] = pd.Series(times[again]).groupby(row[again].to_numpy()).transform("median")
-    return frame.assign(time_us=times)[~row.duplicated().to_numpy()], int((~kept).sum())
+    return frame.assign(time_us=times)[~row.duplicated().to_numpy()], int((~is_newest).sum())
 
 
 def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, list[dict[Any, Any]]]:
@@ -68,8 +68,8 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     low = grouped["time_us"].quantile(FLOOR_QUANTILE)
     flat = grouped["time_us"].quantile(FLAT_QUANTILE) < FLAT_RATIO * low
     enough = grouped.size() >= FLOOR_ROWS
-    place = [name for name in candidate if name in ("gpu", "operator", "phase")]
-    least = low[enough].groupby(place, observed=True).transform("min").reindex(low.index)
+    kernel_group = [name for name in candidate if name in ("gpu", "operator", "phase")]
+    least = low[enough].groupby(kernel_group, observed=True).transform("min").reindex(low.index)
     floors = low[enough & flat & (low > FLOOR_RATIO * least)]
     code = grouped.ngroup().to_numpy()
     limit = AT_FLOOR * low.where(low.index.isin(floors.index), 0.0).to_numpy()

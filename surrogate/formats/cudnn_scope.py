@@ -88,8 +88,8 @@ def _only(path: Path, what: str, values: pd.Series, option: str) -> str:
     """The one value of a file. A benchmark that failed names none: its value is that of the rest of its file."""
     distinct = [value for value in values.unique() if value]
     if len(distinct) != 1:
-        said = f"names {' and '.join(distinct)} as its" if distinct else "names no"
-        raise InputError(f"{path}: {said} {what}; one is needed: give it with {option}")
+        statement = f"names {' and '.join(distinct)} as its" if distinct else "names no"
+        raise InputError(f"{path}: {statement} {what}; one is needed: give it with {option}")
     return distinct[0]
 
 

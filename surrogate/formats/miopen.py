@@ -54,12 +54,12 @@ def read(
         frames.append(frame)
         notes += [f"{path.name}: {count:,} left out: {why}" for why, count in left_out.items()]
     rows = pd.concat(frames, ignore_index=True)
-    kept = rows.drop_duplicates([*KEY_COLUMNS, "solver"], ignore_index=True)
-    if len(kept) < len(rows):
-        repeated = plural(len(rows) - len(kept), "repeated row")
+    distinct = rows.drop_duplicates([*KEY_COLUMNS, "solver"], ignore_index=True)
+    if len(distinct) < len(rows):
+        repeated = plural(len(rows) - len(distinct), "repeated row")
         notes.append(f"{repeated} left out: the first of a problem and solver counts")
-    columns = [*KEY_COLUMNS, *(name for name in kept if name not in KEY_COLUMNS)]
-    return Imported(kept[columns], candidates="listed", notes=tuple(notes))
+    columns = [*KEY_COLUMNS, *(name for name in distinct if name not in KEY_COLUMNS)]
+    return Imported(distinct[columns], candidates="listed", notes=tuple(notes))
 
 
 def _lawful(rows: pd.DataFrame, left_out: Counter[str]) -> pd.DataFrame:

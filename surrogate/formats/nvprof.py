@@ -108,7 +108,7 @@ class _Log:
             (self.copies, "memory operation", "left out"),
             (self.skipped, "line", "left out that nvprof did not print"),
         )
-        return [f"{self.path.name}: {plural(count, what)} {said}" for count, what, said in counts if count]
+        return [f"{self.path.name}: {plural(count, what)} {outcome}" for count, what, outcome in counts if count]
 
     def read(self, max_bytes: int, progress: Progress | None) -> "_Log":
         """Take in all tables; lines between them (the program's own output) are skipped, and counted inside one."""
@@ -194,10 +194,10 @@ class _Log:
         """A name's line; only the first of a type tells the type in text."""
         self.type = row.get("Type") or self.type
         share, calls = scaled(row["Time(%)"], "%", {"%": 1}, where), whole(row["Calls"], where)
-        told: Record = {"type": self.type, "kernel": row["Name"], "time_pct": share, "calls": calls}
+        record: Record = {"type": self.type, "kernel": row["Name"], "time_pct": share, "calls": calls}
         for name, column in {"total_us": "Time", "avg_us": "Avg", "min_us": "Min", "max_us": "Max"}.items():
-            told[name] = scaled(row[column], table.units.get(column, ""), TIME_US, where)
-        self.summary.append(told)
+            record[name] = scaled(row[column], table.units.get(column, ""), TIME_US, where)
+        self.summary.append(record)
 
     def _metrics(self, table: _Table, row: dict[str, str]) -> None:
         values = dict(

@@ -107,9 +107,9 @@ def _assemble(content: _Content, settings: dict[str, Any]) -> imported.Imported:
     if rows.empty:
         notes.append("no main kernel's workbook among the files: a kernel table only")
         return imported.Imported(imported.no_rows(), kernels, notes=tuple(notes))
-    kept = rows.assign(**settings, origin=_ORIGIN).drop_duplicates(list(imported.KEY_COLUMNS), ignore_index=True)
-    if len(kept) < len(rows):
-        repeated = imported.plural(len(rows) - len(kept), "repeated measurement")
+    distinct = rows.assign(**settings, origin=_ORIGIN).drop_duplicates(list(imported.KEY_COLUMNS), ignore_index=True)
+    if len(distinct) < len(rows):
+        repeated = imported.plural(len(rows) - len(distinct), "repeated measurement")
         notes.append(f"{repeated} left out: the first of a key counts")
     variants, pre = ({row.algorithm for row in rows} for rows in (content.variants, content.pre))
     without_pre = variants & set(_WITH_PRE) - pre
@@ -117,7 +117,7 @@ def _assemble(content: _Content, settings: dict[str, Any]) -> imported.Imported:
         f"{name}: no pre/post workbook given, so its times are the main kernel's alone" for name in sorted(without_pre)
     ]
     first = [*imported.KEY_COLUMNS, "status", "time_us"]
-    return imported.Imported(kept[[*first, *(c for c in kept if c not in first)]], kernels, notes=tuple(notes))
+    return imported.Imported(distinct[[*first, *(c for c in distinct if c not in first)]], kernels, notes=tuple(notes))
 
 
 def _variant_frame(content: _Content) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""`roofline`, `always-best-single` and `li-et-al`: no learning, one habit, and a linear model of the literature.
+"""`roofline`, `always-best-single` and `li-et-al`: a bound, a fixed ranking, and a linear model of the literature.
 
 Source of `li-et-al`: Li, Sun, Jog, "Path Forward Beyond Simulators: Fast and Accurate GPU Execution Time Prediction for
 DNN Workloads" (MICRO 2023): linear regression per kernel on operation counts and input / output sizes; for another GPU
@@ -151,15 +151,15 @@ def interpolated(level: Level, point: Sequence[float]) -> np.ndarray:
     if not isinstance(level, dict):
         return level
     here, rest, values = point[0], point[1:], list(level)
-    place = bisect_left(values, here)
-    if place == len(values):
+    position = bisect_left(values, here)
+    if position == len(values):
         return (interpolated(level[values[-1]], rest) + 1.0) / 2
-    upper = interpolated(level[values[place]], rest)
-    if values[place] == here:
+    upper = interpolated(level[values[position]], rest)
+    if values[position] == here:
         return upper
-    before = values[place - 1] if place else 0.0
-    lower = interpolated(level[before], rest) if place else np.zeros(2)
-    return lower + (here - before) / (values[place] - before) * (upper - lower)
+    before = values[position - 1] if position else 0.0
+    lower = interpolated(level[before], rest) if position else np.zeros(2)
+    return lower + (here - before) / (values[position] - before) * (upper - lower)
 
 
 class GemmInterpolation(TimeModel):

@@ -82,9 +82,9 @@ class _Boosted(TimeModel):
 
     def settings(self) -> dict[str, Any]:
         """Parameters for ``xgboost.train``; `stages` tells the numbers of trees."""
-        own = self.get_params(deep=False)
+        params = self.get_params(deep=False)
         not_xgboost = ("rounds", "random_state", "best_weight", "median_rounds")
-        return {name: own[name] for name in own if name not in not_xgboost} | {
+        return {name: params[name] for name in params if name not in not_xgboost} | {
             "tree_method": "hist",
             "grow_policy": "lossguide",
             "seed": self.random_state,

@@ -128,9 +128,9 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
     scales = _fitted_scales(inputs.take(few), target[few])
 
     def conditioned(index: np.ndarray) -> Correction:
-        kept = index[_thinned(len(index), MOST_ROWS, seed)]
-        part = inputs.take(kept)
-        return Correction(scales, part, _dual(scales, part, target[kept]), units, codes)
+        sample = index[_thinned(len(index), MOST_ROWS, seed)]
+        part = inputs.take(sample)
+        return Correction(scales, part, _dual(scales, part, target[sample]), units, codes)
 
     label, held_out = fold_labels(shape_names(rows.frame, rows.family), FOLDS, seed), np.empty(len(rows))
     for fold in np.unique(label):
@@ -204,10 +204,10 @@ class Calibrated(TimeModel):
     def _predict(self, rows: Rows) -> np.ndarray:
         times, devices = self.base.predict(rows), device_names(rows.frame)
         for device, correction in self.corrections.items():
-            mine = np.flatnonzero((devices == device) & np.isfinite(times))
-            if len(mine):
-                x = rows.take(mine).columns(correction_columns(rows.family))
-                times[mine] *= np.exp(correction.log_factor(x, rows.candidate[mine], times[mine]))
+            members = np.flatnonzero((devices == device) & np.isfinite(times))
+            if len(members):
+                x = rows.take(members).columns(correction_columns(rows.family))
+                times[members] *= np.exp(correction.log_factor(x, rows.candidate[members], times[members]))
         return times
 
     def times(self) -> BoostedTimes | None:

@@ -42,13 +42,13 @@ class Forest(TimeModel):
                 random_state=self.random_state,
                 n_jobs=1,
             )
-            mine = rows.candidate == name
-            self.forests_[str(name)] = forest.fit(x[mine], y[mine])
+            members = rows.candidate == name
+            self.forests_[str(name)] = forest.fit(x[members], y[members])
 
     def _predict(self, rows: Rows) -> np.ndarray:
         x, time_us = rows.columns(configuration(rows.family)), np.full(len(rows), np.nan)
         for name in np.unique(rows.candidate):
             if forest := self.forests_.get(str(name)):
-                mine = rows.candidate == name
-                time_us[mine] = np.exp(forest.predict(x[mine]))
+                members = rows.candidate == name
+                time_us[members] = np.exp(forest.predict(x[members]))
         return time_us

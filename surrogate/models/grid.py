@@ -52,16 +52,16 @@ class Lines(NamedTuple):
         Of the codes of candidates (rows,) and ``sizes`` (rows, sizes).
         """
         logs = np.log2(np.maximum(sizes, 1))
-        place = logs[:, self.leading]
-        place[:, 0] = 0.0
-        moved = np.round((logs[:, None] - self.exponents * place[:, :, None]) * 4096)
+        leading_log = logs[:, self.leading]
+        leading_log[:, 0] = 0.0
+        moved = np.round((logs[:, None] - self.exponents * leading_log[:, :, None]) * 4096)
         fixed = np.where(self.exponents != 0, moved, sizes[:, None]).astype(np.int64).view(np.uint64)
         line = codes[:, None] * len(self.leading) + np.arange(1, len(self.leading) + 1)
         key = line.astype(np.uint64) * MULTIPLIER
         for position in range(sizes.shape[1]):
             key = (key ^ fixed[:, :, position]) * MULTIPLIER
             key ^= key >> np.uint64(29)
-        position = np.round(place * POSITION_SCALE).astype(np.uint64)
+        position = np.round(leading_log * POSITION_SCALE).astype(np.uint64)
         return (key >> np.uint64(POSITION_BITS) << np.uint64(POSITION_BITS)) | position
 
 
@@ -82,8 +82,8 @@ class Measured:
 
     def at(self, keys: np.ndarray) -> np.ndarray:
         """(rows,) the value measured there, NaN where none was."""
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[place] == keys, self.values[place], np.nan)
+        position = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[position] == keys, self.values[position], np.nan)
 
     def between(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As ``keys``: the value between the nearest other places of the line, and how far they are in doublings.
@@ -107,12 +107,12 @@ class Measured:
 
     def ends(self, codes: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(rows, ticked) the measured values of sizes next below and next above, outside all the nearest twice."""
-        asked = _ticks(codes, sizes[:, self.ticked])
-        above = np.searchsorted(self.ticks, asked)
+        wanted = _ticks(codes, sizes[:, self.ticked])
+        above = np.searchsorted(self.ticks, wanted)
         high = self.ticks[np.minimum(above, len(self.ticks) - 1)]
-        low = np.where(high == asked, high, self.ticks[np.maximum(above - 1, 0)])
+        low = np.where(high == wanted, high, self.ticks[np.maximum(above - 1, 0)])
         low, high = (
-            np.where(first >> SIZE_BITS == asked >> SIZE_BITS, first, second)
+            np.where(first >> SIZE_BITS == wanted >> SIZE_BITS, first, second)
             for first, second in ((low, high), (high, low))
         )
         return low & MOST_SIZE, high & MOST_SIZE
@@ -209,8 +209,8 @@ class Grid:
         parts = []
         for gpu, codes in lent.items():
             part = self.rows(gpu)
-            own = slice(None) if codes is None else np.flatnonzero(np.isin(part.codes, codes))
-            parts.append((part.codes[own], part.sizes[own], part.values[own]))
+            members = slice(None) if codes is None else np.flatnonzero(np.isin(part.codes, codes))
+            parts.append((part.codes[members], part.sizes[members], part.values[members]))
         ticked = [kind.size_names.index(name) for name in kind.ticks]
         joined = GridPart(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         return joined.measured(Lines.of(self.lines, kind.size_names), ticked)

@@ -43,7 +43,7 @@ class InterpolatedTerms(TimeModel):
     device: str = "cpu"
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Both models' trees by absolute error: spikes of a table shall not lead them."""
+        """Fit both models' trees by absolute error, which the outliers of a table hardly change."""
         import xgboost
 
         if not rows.family.lines:
@@ -54,12 +54,12 @@ class InterpolatedTerms(TimeModel):
         self.grid_ = _fitted_grid(rows, np.log(time_us / self.terms_.base_us(rows)))
         self.trees_, self._measured = None, {}
         target, inputs, labels = np.log(sample_us / self.terms_.base_us(sample)), [], []
-        for own, codes, measured in self._asked(sample):
-            part = sample.take(own)
+        for members, codes, measured in self._measured_rows(sample):
+            part = sample.take(members)
             extra, start, _ = line_columns(measured, measured.lines.keys(codes, part.sizes)[:, 1:])
             known = np.isfinite(start)
             inputs.append(np.hstack([self.terms_.design(part), extra])[known])
-            labels.append((target[own] - start)[known])
+            labels.append((target[members] - start)[known])
         if sum(map(len, inputs)):
             threads = threads_for(len(sample))
             data = xgboost.QuantileDMatrix(
@@ -71,31 +71,31 @@ class InterpolatedTerms(TimeModel):
 
     def elsewhere(self) -> BoostedTerms:
         """The terms alone."""
-        own = self.get_params(deep=False)
-        del own["most_rows"]
-        own |= {"rounds": 0, "median_rounds": self.rounds}
-        return BoostedTerms(**own, max_depth=0, max_bin=256, best_weight=0.0)
+        params = self.get_params(deep=False)
+        del params["most_rows"]
+        params |= {"rounds": 0, "median_rounds": self.rounds}
+        return BoostedTerms(**params, max_depth=0, max_bin=256, best_weight=0.0)
 
-    def _asked(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, Measured]]:
+    def _measured_rows(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, Measured]]:
         """GPU by GPU the rows whose candidate was measured there: positions, codes, and what was measured."""
         device = device_names(rows.frame)
-        names, place = np.unique(_labels(rows), return_inverse=True)
-        codes = np.array([self.grid_.labels.get(name, -1) for name in names])[place]
+        names, name_index = np.unique(_labels(rows), return_inverse=True)
+        codes = np.array([self.grid_.labels.get(name, -1) for name in names])[name_index]
         for gpu in self.grid_.packed:
             if not (device == gpu).any():
                 continue
             if gpu not in self._measured:
                 self._measured[gpu] = self.grid_.measured(rows.family, {gpu: None})
             measured = self._measured[gpu]
-            own = np.flatnonzero((device == gpu) & np.isin(codes, measured.codes))
-            if len(own):
-                yield own, codes[own], measured
+            members = np.flatnonzero((device == gpu) & np.isin(codes, measured.codes))
+            if len(members):
+                yield members, codes[members], measured
 
     def _predict(self, rows: Rows) -> np.ndarray:
         log = np.full(len(rows), np.nan)
         residual = None if self.trees_ is None else self.booster_.inplace_predict
-        for own, codes, measured in self._asked(rows):
-            part = rows.take(own)
+        for members, codes, measured in self._measured_rows(rows):
+            part = rows.take(members)
             sizes, library = part.sizes, part.frame["library"].to_numpy()
 
             def terms(
@@ -106,11 +106,11 @@ class InterpolatedTerms(TimeModel):
                     columns = dict(zip(part.family.size_names, changed.T, strict=True))
                     frame = part.frame.iloc[owner].assign(**columns).reset_index(drop=True)
                     whole.append(rows_of(frame, part.family, part.devices))
-                design = [self.terms_.design(one) for one in whole]
-                logs = [np.log(self.terms_.predict(one) / self.terms_.base_us(one)) for one in whole]
+                design = [self.terms_.design(part) for part in whole]
+                logs = [np.log(self.terms_.predict(part) / self.terms_.base_us(part)) for part in whole]
                 return np.concatenate(design), np.concatenate(logs)
 
-            log[own] = log_corrections(measured, rows.family, codes, sizes, library, terms, residual)
+            log[members] = log_corrections(measured, rows.family, codes, sizes, library, terms, residual)
         time_us, far = self.terms_.base_us(rows) * np.exp(log), np.flatnonzero(np.isnan(log))
         time_us[far] = self.terms_.predict(rows.take(far))
         return time_us
@@ -146,8 +146,8 @@ def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
     names, codes = np.unique(_labels(rows), return_inverse=True)
     sizes, device, packed = rows.sizes, device_names(rows.frame), {}
     for gpu in np.unique(device).tolist():
-        own = device == gpu
-        packed[gpu] = GridPart.of(codes[own], sizes[own], values[own]).to_bytes(rows.family.size_names)
+        on_gpu = device == gpu
+        packed[gpu] = GridPart.of(codes[on_gpu], sizes[on_gpu], values[on_gpu]).to_bytes(rows.family.size_names)
     return Grid({name: code for code, name in enumerate(names.tolist())}, packed, rows.family.lines)
 
 

@@ -41,12 +41,12 @@ class Launch:
         Where the host bounds the call its time says nothing of the kernel: a·roofline plus the least duration of a
         kernel stands in, if that is less or the operator is a ``streaming`` one.
         """
-        own, law = predicted_us - self.launch_us, self.slope * roofline_us + KERNEL_LEAST_US
+        time_us, law = predicted_us - self.launch_us, self.slope * roofline_us + KERNEL_LEAST_US
         if streaming and predicted_us <= LAW_BOUND * self.call_us:
-            own = law
+            time_us = law
         elif predicted_us <= HOST_BOUND * self.call_us:
-            own = min(own, law)
-        return max(own, roofline_us, KERNEL_LEAST_US)
+            time_us = min(time_us, law)
+        return max(time_us, roofline_us, KERNEL_LEAST_US)
 
 
 NO_LAUNCH = Launch()
@@ -111,5 +111,5 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[str, Launch]:
 
 
 def launch_of(launches: Mapping[str, Launch], gpu: str, library: str) -> Launch:
-    """Of the GPU and library, else of the library, else none."""
+    """The launch of the GPU and library, else that of the library, else none."""
     return launches.get(f"{gpu}|{library}", launches.get(f"|{library}", NO_LAUNCH))

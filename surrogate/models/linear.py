@@ -27,15 +27,15 @@ class _Linear(TimeModel):
         x, y = self._design(rows), np.log(time_us)
         self.fits_ = {OVERALL: self._ridge(x, y)}
         for name in np.unique(rows.candidate):
-            mine = rows.candidate == name
-            self.fits_[str(name)] = self._ridge(x[mine], y[mine])
+            members = rows.candidate == name
+            self.fits_[str(name)] = self._ridge(x[members], y[members])
 
     def _predict(self, rows: Rows) -> np.ndarray:
         x, log_time = self._design(rows), np.empty(len(rows))
         for name in np.unique(rows.candidate):
-            mine = rows.candidate == name
+            members = rows.candidate == name
             fit = self.fits_.get(str(name), self.fits_[OVERALL])
-            log_time[mine] = x[mine] @ np.array(fit["weights"]) + fit["intercept"]
+            log_time[members] = x[members] @ np.array(fit["weights"]) + fit["intercept"]
         return np.exp(np.clip(log_time, -20.0, 40.0))
 
     def _design(self, rows: Rows) -> np.ndarray:

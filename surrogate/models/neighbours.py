@@ -46,15 +46,15 @@ class Neighbours:
 
 def times_from_files(files: Mapping[str, bytes]) -> tuple[BoostedTimes, Neighbours]:
     """The terms' times, of the files of an interpolated model, and the same neighbours that these hold."""
-    own = {
+    files_of = {
         start: {name.removeprefix(start): content for name, content in files.items() if name.startswith(start)}
         for start in (TERMS, GRID)
     }
-    packed = {name.removesuffix(".parquet"): content for name, content in own[GRID].items()}
+    packed = {name.removesuffix(".parquet"): content for name, content in files_of[GRID].items()}
     facts = json.loads(files[LABELS])
     grid = Grid(facts["labels"], packed, tuple(facts["lines"]))
     near = Neighbours(grid, files.get(TREES, b""))
-    return replace(BoostedTimes.from_files(own[TERMS]), neighbours=near), near
+    return replace(BoostedTimes.from_files(files_of[TERMS]), neighbours=near), near
 
 
 def line_columns(measured: Measured, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -90,21 +90,21 @@ def log_corrections(
     other = (corner != sizes[owner]).any(axis=1)
     keys = measured.lines.keys(codes[owner], corner)
     values = measured.at(keys[:, 0])
-    found = ~np.isnan(values)
+    is_measured = ~np.isnan(values)
     # 1. A measured problem has its measured time.
-    out, direct = np.full(len(codes), np.nan), found & ~other
+    out, direct = np.full(len(codes), np.nan), is_measured & ~other
     out[owner[direct]] = values[direct]
     left = np.flatnonzero(np.isnan(out))
     if not len(left):
         return out
     # 2. The terms at the other problems, and at the corners between which they lie.
     design, log_terms = terms(left, owner[other], corner[other])
-    own = np.zeros(len(codes), dtype=np.int64)
-    own[left] = np.arange(len(left))
-    at = np.where(other, len(left) - 1 + np.cumsum(other), own[owner])
+    term_row = np.zeros(len(codes), dtype=np.int64)
+    term_row[left] = np.arange(len(left))
+    at = np.where(other, len(left) - 1 + np.cumsum(other), term_row[owner])
     # 3. What the corners add to the terms: exact where measured, else by interpolation, where neighbours are near.
-    added = np.where(found, values - log_terms[at], 0.0)
-    unknown = np.flatnonzero(~found)
+    added = np.where(is_measured, values - log_terms[at], 0.0)
+    unknown = np.flatnonzero(~is_measured)
     if residual is not None and len(unknown):
         extra, start, gap = line_columns(measured, keys[unknown, 1:])
         share = np.nan_to_num(SHARE * np.clip((FAR - gap) / (FAR - NEAR), 0.0, 1.0))
@@ -143,13 +143,13 @@ def _corners(
     # 2. All corners of every row, and their weights.
     sides = np.array(list(product((0, 1), repeat=len(off))))
     corner, weight = np.repeat(sizes[None], len(sides), axis=0), np.ones((len(sides), count))
-    for place, size in enumerate(off.tolist()):
-        corner[:, :, measured.ticked[size]] = ends[sides[:, place], :, place]
-        weight *= counts[sides[:, place], :, place]
+    for column, size in enumerate(off.tolist()):
+        corner[:, :, measured.ticked[size]] = ends[sides[:, column], :, column]
+        weight *= counts[sides[:, column], :, column]
     # 3. Those that count, and whose sizes fit one another.
-    kept, owner = np.nonzero(weight)
-    corners = corner[kept, owner]
+    side, owner = np.nonzero(weight)
+    corners = corner[side, owner]
     fits = np.ones(len(owner), dtype=bool)
     for _, misfit, _ in kind.geometry(dict(zip(kind.size_names, corners.T, strict=True)), library[owner]):
         fits &= ~misfit
-    return owner[fits], corners[fits], weight[kept, owner][fits], weight.sum(axis=0)
+    return owner[fits], corners[fits], weight[side, owner][fits], weight.sum(axis=0)

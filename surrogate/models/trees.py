@@ -126,7 +126,7 @@ class Trees:
             inner = np.flatnonzero(left >= 0)
             parents = np.full(count, 2**31 - 1)
             parents[left[inner]] = parents[left[inner] + 1] = inner
-            own = {
+            tree = {
                 "id": number,
                 "left_children": left.tolist(),
                 "right_children": np.where(left < 0, -1, left + 1).tolist(),
@@ -138,7 +138,7 @@ class Trees:
                 **dict.fromkeys(("base_weights", "loss_changes", "sum_hessian"), [0.0] * count),
                 "tree_param": leaf["tree_param"] | {"num_nodes": str(count)},
             }
-            trees.append(leaf | own)
+            trees.append(leaf | tree)
         model["gbtree_model_param"]["num_trees"] = str(len(trees))
         model |= {"trees": trees, "tree_info": [0] * len(trees), "iteration_indptr": list(range(len(trees) + 1))}
         learner["learner_model_param"]["base_score"] = f"[{float(self.base_score[0])!r}]"
@@ -171,9 +171,9 @@ class Trees:
         leaf = self.left[nodes] < 0
         # 3. Columns by their new positions.
         position = np.full(int(self.feature.max(initial=0)) + 1, -1)
-        for place, column in enumerate(varying):
+        for new_position, column in enumerate(varying):
             if 0 <= column < len(position):
-                position[column] = place
+                position[column] = new_position
         feature = np.where(leaf, 0, position[self.feature[nodes]])
         if (feature < 0).any():
             raise ValueError("a column of the trees is neither varying nor constant")

@@ -1,4 +1,4 @@
-"""`Trend`: a smooth continuation of a log correction outside the range of its training data, where trees stand still.
+"""`Trend`: a smooth continuation of a log correction outside the range of its training data, where trees stay constant.
 
 Inside the range the trend adds nothing, so that the trees alone rank the candidates there. Outside it adds the
 difference between its value at the problem and its value at the nearest point of the range. Slopes are common
@@ -25,8 +25,8 @@ LEAST_SPREAD = 0.1
 
 def trend_names(family: Family) -> tuple[str, ...]:
     """The terms: roofline time, the candidate's own over it, and FLOPs per byte. More, being collinear, did worse."""
-    own = (family.own_roofline,) if family.own_roofline else ()
-    return ("log2_roofline_us", *own, "log2_intensity")
+    rooflines = (family.own_roofline,) if family.own_roofline else ()
+    return ("log2_roofline_us", *rooflines, "log2_intensity")
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Trend:
         slopes = np.linalg.solve(normal, scaled.T @ _centred(target[:, None], group))[:, 0] / spread
         # 3. The range of every candidate on every GPU, then that of a candidate on any GPU and that of all rows.
         ranges = {"": np.stack([terms.min(axis=0), terms.max(axis=0)])}
-        for place, (key, row) in enumerate(zip(keys.tolist(), first.tolist(), strict=True)):
-            own = terms[group == place]
-            ranges[key] = np.stack([own.min(axis=0), own.max(axis=0)])
+        for number, (key, row) in enumerate(zip(keys.tolist(), first.tolist(), strict=True)):
+            group_terms = terms[group == number]
+            ranges[key] = np.stack([group_terms.min(axis=0), group_terms.max(axis=0)])
             low, high = ranges.get(f"{candidates[row]}|", ranges[key])
             ranges[f"{candidates[row]}|"] = np.stack(
                 [np.minimum(low, ranges[key][0]), np.maximum(high, ranges[key][1])]

@@ -73,8 +73,8 @@ def _window(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> Win
         raise UnsupportedError("output of the convolution")
     padding = call.numbers("padding", rank, 0) if call.knows("padding") else (None,) * rank
     answers = [
-        solved(*sizes, stride=given, pad=pad)
-        for *sizes, given, pad in zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
+        solved(*sizes, stride=step, pad=pad)
+        for *sizes, step, pad in zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
     ]
     pads = tuple(pad for _, pad in answers)
     return pads, pads, tuple(step for step, _ in answers), dilation
@@ -83,8 +83,8 @@ def _window(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> Win
 def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tuple[Shape, Shape]:
     """Elements before and after each axis: a number each, both in a row (ONNX), or by name."""
     rank = len(extents)
-    given = call.value("padding")
-    mode = call.value("auto_pad", given if isinstance(given, str) else "")
+    padding = call.value("padding")
+    mode = call.value("auto_pad", padding if isinstance(padding, str) else "")
     if mode.lower().startswith("same"):
         total = [
             max(0, (-(-length // step) - 1) * step + extent - length)
@@ -92,9 +92,9 @@ def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tupl
         ]
         small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
         return (large, small) if mode == "SAME_LOWER" else (small, large)
-    if isinstance(given, str) or given is None:
+    if isinstance(padding, str) or padding is None:
         return (0,) * rank, (0,) * rank
-    both = isinstance(given, list | tuple) and len(given) == 2 * rank
+    both = isinstance(padding, list | tuple) and len(padding) == 2 * rank
     pads = call.numbers("padding", 2 * rank if both else rank, 0)
     return pads[:rank], pads[-rank:]
 
@@ -215,8 +215,8 @@ def attention_backward(call: Call) -> Layers:
 
 def batch_norm(call: Call) -> Layers:
     """Batch norm by stored statistics, or by the batch's own, which an unrecorded flag counts as."""
-    own = call.op == "_batch_norm_with_update" or bool(call.arguments.get("training"))
-    work = make.batch_norm(call.shape(), call.dtype, training=own)
+    training = call.op == "_batch_norm_with_update" or bool(call.arguments.get("training"))
+    work = make.batch_norm(call.shape(), call.dtype, training=training)
     yield call.layer(work, weights=("weight", "bias"))
 
 
@@ -270,8 +270,8 @@ def pool(call: Call) -> Layers:
         kernel = call.numbers("kernel_size", rank, 1)
         if not call.knows("stride", "padding"):
             raise UnsupportedError("window, stride and padding")
-        given = call if call.value("stride") else replace(call, arguments={**call.arguments, "stride": kernel})
-        begin, end, stride, _ = _window(given, size[2:], kernel, None)
+        pooled = call if call.value("stride") else replace(call, arguments={**call.arguments, "stride": kernel})
+        begin, end, stride, _ = _window(pooled, size[2:], kernel, None)
         pad = tuple(map(min, begin, end))
     kind = "max" if "max" in call.op.lower() else "average"
     work = make.pool(kind, size, result, kernel, stride, pad, call.dtype)
@@ -381,8 +381,8 @@ def reduction(call: Call) -> Layers:
     result, axes = call.output, call.arguments.get("dim")
     if result is None:
         axes = [axes] if isinstance(axes, int) else axes if isinstance(axes, list) else []
-        kept = {axis % len(size) for axis in axes if isinstance(axis, int)} if size else set()
-        result = tuple(length for axis, length in enumerate(size) if axis not in kept) if kept else ()
+        reduced = {axis % len(size) for axis in axes if isinstance(axis, int)} if size else set()
+        result = tuple(length for axis, length in enumerate(size) if axis not in reduced) if reduced else ()
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating] or [size]
     work = -(-prod(size) // max(prod(result), 1))
     yield call.layer(make.streamed(make.REDUCE, reads, [result], call.dtype, work=work))

@@ -172,12 +172,12 @@ def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], training: bool) -
     """A node with shapes in the place of names; what is trained is passed on to its results."""
     op = base_name(str(node["target"]))
     module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))
-    arguments = {given["name"]: _argument(given["arg"], tensors) for given in node["inputs"] if given["name"]}
+    arguments = {item["name"]: _argument(item["arg"], tensors) for item in node["inputs"] if item["name"]}
     call = Call(op, arguments, name=f"{module}.{op}" if module else op)
     trained = any(tensor.trained or tensor.parameter for tensor in call.tensors())
-    given, outputs = call.tensors()[:1], []
-    view = given and is_view(call, training=training)
-    source: dict[str, Any] = {"buffer": given[0].buffer, "constant": given[0].constant} if view else {}
+    first, outputs = call.tensors()[:1], []
+    view = first and is_view(call, training=training)
+    source: dict[str, Any] = {"buffer": first[0].buffer, "constant": first[0].constant} if view else {}
     for result in node["outputs"]:
         for tensor in [result["as_tensor"]] if "as_tensor" in result else result.get("as_tensors") or []:
             tensors[tensor["name"]] = replace(tensors[tensor["name"]], trained=trained, **source)

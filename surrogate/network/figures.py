@@ -44,27 +44,27 @@ def types_figure(time: NetworkTime) -> str | None:
 def layers_figure(time: NetworkTime) -> str | None:
     """The longest layers in order of the network, coloured by what bounds them, with their intervals."""
     longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:SHOWN_LAYERS]
-    kept = [layer for layer in time.layers if layer in longest]
-    if not kept:
+    shown = [layer for layer in time.layers if layer in longest]
+    if not shown:
         return None
     look = looks(list(BOUNDS))
     with theme():
-        figure, (axis,) = blank(1.0 + 0.16 * len(kept))
+        figure, (axis,) = blank(1.0 + 0.16 * len(shown))
         handles, names = [], []
         for name in BOUNDS:
-            places = [i for i, layer in enumerate(kept) if layer.bound == name]
+            places = [i for i, layer in enumerate(shown) if layer.bound == name]
             if not places:
                 continue
             style = look[name]
-            widths = [kept[i].time_us / 1e3 for i in places]
+            widths = [shown[i].time_us / 1e3 for i in places]
             handles.append(axis.barh(places, widths, 0.8, color=style.colour, hatch=style.hatch, edgecolor=PAPER))
             names.append(name)
             ends = [
-                [(kept[i].time_us - kept[i].lower_us) / 1e3 for i in places],
-                [(kept[i].upper_us - kept[i].time_us) / 1e3 for i in places],
+                [(shown[i].time_us - shown[i].lower_us) / 1e3 for i in places],
+                [(shown[i].upper_us - shown[i].time_us) / 1e3 for i in places],
             ]
             axis.errorbar(widths, places, xerr=ends, fmt="none", ecolor="#1c1d1f", elinewidth=0.8, capsize=1.4)
-        _label_bars(axis, [layer.name for layer in kept], "predicted time, ms (90 % interval)")
+        _label_bars(axis, [layer.name for layer in shown], "predicted time, ms (90 % interval)")
         legend(figure, handles, names)
         return svg(figure)
 

@@ -40,21 +40,21 @@ def compiled(network: Network) -> Network:
         raise InputError("a compiled training iteration is not modelled; drop --training or --runtime compiled")
     layers: list[Layer] = []
     chain: _Kernel | None = None
-    place = 0
+    chain_index = 0
     for layer in network.layers:
         work = layer.work
         if isinstance(work, Operator) and work.kind in FUSED:
-            own = _kernel(work)
+            kernel = _kernel(work)
             reduces = isinstance(work, Streamed) and work.variant == REDUCE
-            if chain is not None and own.elements == chain.result and own.reads >= own.main:
-                kept = chain.writes if reduces else 0  # others still read what is reduced
-                reads = chain.reads + own.reads - own.main
-                chain = _Kernel(chain.elements, chain.main, reads, kept + own.writes, own.result)
-                layers[place] = _joined(layers[place], layer, work, chain)
+            if chain is not None and kernel.elements == chain.result and kernel.reads >= kernel.main:
+                chain_writes = chain.writes if reduces else 0  # others still read what is reduced
+                reads = chain.reads + kernel.reads - kernel.main
+                chain = _Kernel(chain.elements, chain.main, reads, chain_writes + kernel.writes, kernel.result)
+                layers[chain_index] = _joined(layers[chain_index], layer, work, chain)
             else:
                 layers.append(layer)
-                if chain is None or own.elements > chain.result:
-                    chain, place = own, len(layers) - 1
+                if chain is None or kernel.elements > chain.result:
+                    chain, chain_index = kernel, len(layers) - 1
             chain = None if reduces else chain
             continue
         chain = None

@@ -152,10 +152,10 @@ def _routes(sizes: _Sizes, layer: int) -> bool:
 
 def _quantised(config: Mapping[str, Any], dtype: str) -> str:
     """The arithmetic that ``quantization_config`` says; ``dtype`` where there is none."""
-    given = config.get("quantization_config")
-    method = str(given.get("quant_method", "")) if isinstance(given, dict) else ""
+    quantisation = config.get("quantization_config")
+    method = str(quantisation.get("quant_method", "")) if isinstance(quantisation, dict) else ""
     if method == "fp8":
-        return "fp8_block" if given and given.get("weight_block_size") else "fp8"
+        return "fp8_block" if quantisation and quantisation.get("weight_block_size") else "fp8"
     return METHODS.get(method, dtype)
 
 
@@ -177,8 +177,8 @@ def language_network(
     products = dtype or decoder.products, dtype or decoder.routed
     step = _Step(decoder, requests, plain, *products, tensor_parallel)
     tally = Tally()
-    for place, (word, work, weights) in step.kernels():
-        tally.add([Layer(f"{place}{word}", word, work, parameters=weights)])
+    for prefix, (word, work, weights) in step.kernels():
+        tally.add([Layer(f"{prefix}{word}", word, work, parameters=weights)])
     network = chained(tally.network(decoder.name, len(requests)))
     return replace(network, gap_us=GAP_US, state_bytes=kv_cache_bytes(network))
 
@@ -226,17 +226,17 @@ class _Step:
         return sum(new for new, _ in self.requests)
 
     def kernels(self) -> Iterator[tuple[str, _Kernel]]:
-        """Where it stands, and what, of every kernel of the step, in order."""
+        """The prefix of the layer's name and the kernel, for every kernel of the step in order."""
         d, own_vocabulary = self.decoder, ceil_div(self.decoder.vocabulary, self.ranks)
         norm = ("norm", self.moved("norm", 2 * d.hidden, 2 * d.hidden), d.hidden)
         table = 0 if d.tied else own_vocabulary * d.hidden
         yield "", ("embedding", self.moved("embedding", d.hidden, d.hidden), table)
-        for place, (window, routes) in enumerate(zip(d.windows, d.sparse, strict=True)):
+        for number, (window, routes) in enumerate(zip(d.windows, d.sparse, strict=True)):
             mixing = self.mla() if d.latent else self.attention(window)
             feeding = self.routed() if routes else self.dense("", d.inter)
             for part in (mixing, feeding):
                 for kernel in (norm, *part, *self.reduced()):
-                    yield f"layers.{place}.", kernel
+                    yield f"layers.{number}.", kernel
         batch = len(self.requests)
         head = self.product("lm_head", d.hidden, own_vocabulary, rows=batch, dtype=self.dtype)
         logits = streamed("sampling", [(batch, d.vocabulary)], [(batch, 1)], "fp32")
@@ -295,10 +295,10 @@ class _Step:
         return word, work, heads * outputs * inputs
 
     def dense(self, prefix: str, inter: int) -> Iterator[_Kernel]:
-        own = ceil_div(inter, self.ranks)
-        yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * own)
-        yield f"{prefix}activation", self.moved("activation", 2 * own, own), 0
-        yield from self.product(f"{prefix}down_proj", own, self.decoder.hidden)
+        width = ceil_div(inter, self.ranks)
+        yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * width)
+        yield f"{prefix}activation", self.moved("activation", 2 * width, width), 0
+        yield from self.product(f"{prefix}down_proj", width, self.decoder.hidden)
 
     def routed(self) -> Iterator[_Kernel]:
         d = self.decoder
@@ -322,8 +322,8 @@ def kv_cache_bytes(network: Network) -> int:
     total = 0.0
     for work in (layer.work for layer in network.layers):
         if isinstance(work, Attention):
-            kept = min(work.context_length, work.window or work.context_length)
-            total += 2 * work.batch * work.kv_heads * work.head_dim * kept * work.kv_itemsize
+            tokens = min(work.context_length, work.window or work.context_length)
+            total += 2 * work.batch * work.kv_heads * work.head_dim * tokens * work.kv_itemsize
         elif isinstance(work, Mla):
             total += work.batch * (LATENT + ROPE) * work.context_length * work.kv_itemsize
     return round(total)

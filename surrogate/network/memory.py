@@ -51,7 +51,7 @@ def memory(network: Network, workspace_bytes: int) -> dict[str, int]:
 
 
 def held_by(tensors: Iterable[Tensor], calls: Sequence[Call], *, training: bool) -> dict[str, int]:
-    """The fields of a `Network` that its stored ``tensors`` and its ``calls`` settle."""
+    """The fields of a `Network` that follow from its stored ``tensors`` and its ``calls``."""
     stored = [tensor for tensor in tensors if tensor.constant]
     return {
         "parameters": sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
@@ -102,11 +102,11 @@ def peak_bytes(calls: Sequence[Call], *, backward: bool = False) -> int:
 def _saved(call: Call) -> Iterable[Tensor]:
     """What autograd keeps of a call for its gradient."""
     kind, rule = ELEMENTWISE.get(call.op, ""), RULES.get(call.op)
-    given = [tensor for tensor in call.tensors() if not tensor.constant]
+    inputs = [tensor for tensor in call.tensors() if not tensor.constant]
     if rule in _MOVES or rule is None or kind in _OF_NEITHER or not any(out.trained for out in call.outputs):
         return []
     if kind in _OF_BOTH:
-        return given if all(t.trained or t.parameter for t in call.tensors()) else []
+        return inputs if all(t.trained or t.parameter for t in call.tensors()) else []
     if kind in _OF_RESULT or rule is rules.softmax:
         return call.outputs
-    return [*given, *call.outputs] if rule in (rules.attention, rules.pool) else given
+    return [*inputs, *call.outputs] if rule in (rules.attention, rules.pool) else inputs

@@ -1,4 +1,4 @@
-"""`Network`: what a model of a network does, as operators with sizes; where they came from no longer matters."""
+"""`Network`: what a model of a network does, as operators with sizes, whatever source it was read from."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

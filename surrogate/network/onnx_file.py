@@ -137,26 +137,26 @@ def one_line(error: Exception) -> str:
 
 
 def _name_domains(model: Any) -> None:
-    """Inference gives up on a domain without a version; on an unknown operator of a named one it passes by."""
+    """Give every domain a version: inference fails on a domain without one, and skips unknown operators of others."""
     named = {opset.domain for opset in model.opset_import}
     for domain in {node.domain for node in model.graph.node} - named:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
 
 
 def _set_weights_aside(graph: Any) -> set[str]:
-    """Names of all initializers; large ones become inputs of their shape, so that their bytes travel nowhere."""
+    """Names of all initializers; large ones become inputs of their shape, so that their bytes are not copied."""
     import onnx
 
     names = {weight.name for weight in graph.initializer} | {weight.values.name for weight in graph.sparse_initializer}
-    inputs = {given.name for given in graph.input}
-    kept = []
+    inputs = {info.name for info in graph.input}
+    small_weights = []
     for weight in graph.initializer:
         if prod(weight.dims) <= KEPT_ELEMENTS and weight.data_location != onnx.TensorProto.EXTERNAL:
-            kept.append(weight)
+            small_weights.append(weight)
         elif weight.name not in inputs:
             sizes = None if _endless(weight.data_type, weight.dims) else list(weight.dims)
             graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, sizes))
-    copies = [onnx.TensorProto.FromString(weight.SerializeToString()) for weight in kept]
+    copies = [onnx.TensorProto.FromString(weight.SerializeToString()) for weight in small_weights]
     for weight in graph.sparse_initializer:
         if weight.values.name not in inputs:
             info = onnx.helper.make_tensor_value_info(weight.values.name, weight.values.data_type, list(weight.dims))
@@ -179,17 +179,17 @@ def _size_inputs(
     old = new = None
     used: set[str] = set()
     sizes: set[str] = set()
-    for given in (given for given in graph.input if given.name not in weights):
-        if not given.type.tensor_type.HasField("shape"):
+    for info in (info for info in graph.input if info.name not in weights):
+        if not info.type.tensor_type.HasField("shape"):
             raise InputError(
-                f"{path}: input {given.name!r} has no shape; export the model with one, or run onnx.shape_inference"
+                f"{path}: input {info.name!r} has no shape; export the model with one, or run onnx.shape_inference"
             )
         value = 0
-        for axis, dim in enumerate(given.type.tensor_type.shape.dim):
-            key = dim.dim_param or f"{given.name}.{axis}"
-            sizes |= {key, f"{given.name}.{axis}"}
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            key = dim.dim_param or f"{info.name}.{axis}"
+            sizes |= {key, f"{info.name}.{axis}"}
             used |= sizes & set(known)
-            value = known.get(f"{given.name}.{axis}", known.get(key))
+            value = known.get(f"{info.name}.{axis}", known.get(key))
             if axis == 0:
                 old = dim.dim_value if dim.dim_value > 0 and old is None else old
                 value = batch or value or dim.dim_value or 1
@@ -199,15 +199,13 @@ def _size_inputs(
             elif value is None:
                 value = dim.dim_value
             if value < 1:
-                raise InputError(
-                    f"{path}: input {given.name!r} has an unknown size {key!r}; give it as --dim {key}=224"
-                )
+                raise InputError(f"{path}: input {info.name!r} has an unknown size {key!r}; give it as --dim {key}=224")
             dim.ClearField("dim_param")
             dim.dim_value = value
-        tensor = given.type.tensor_type
+        tensor = info.type.tensor_type
         if _endless(tensor.elem_type, (dim.dim_value for dim in tensor.shape.dim)):
             raise InputError(
-                f"{path}: input {given.name!r} is a list of {value} whole numbers; up to {MAX_INDICES} are read"
+                f"{path}: input {info.name!r} is a list of {value} whole numbers; up to {MAX_INDICES} are read"
             )
     for name in dims:
         if name not in used:
@@ -283,16 +281,16 @@ def fold_shapes(model: Any) -> None:
     for node in graph.node:
         outputs, data = list(filter(None, node.output)), {n: values[n] for n in node.input if n in values}
         try:
-            given = {name: types[name] for name in filter(None, node.input)}
+            input_types = {name: types[name] for name in filter(None, node.input)}
             schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
-            found = onnx.shape_inference.infer_node_outputs(
-                schema, node, given, data, {}, list(model.opset_import), model.ir_version
+            output_types = onnx.shape_inference.infer_node_outputs(
+                schema, node, input_types, data, {}, list(model.opset_import), model.ir_version
             )
-            for name in (name for name in outputs if elements(found.get(name)) is not None):
+            for name in (name for name in outputs if elements(output_types.get(name)) is not None):
                 info = infos.get(name) or graph.value_info.add(name=name)
-                info.type.CopyFrom(found[name])
+                info.type.CopyFrom(output_types[name])
                 types[name] = info.type
-            known = data.keys() == given.keys() or (node.op_type in OF_SHAPE and elements(*given.values()))
+            known = data.keys() == input_types.keys() or (node.op_type in OF_SHAPE and elements(*input_types.values()))
             if known and all(elements(types[name]) in range(MAX_VALUES + 1) for name in outputs):
                 values.update(zip(outputs, _evaluated(node, data, types, versions), strict=True))
         except Exception:  # onnx and its reference operators raise errors without a common base
@@ -314,8 +312,8 @@ def _evaluated(node: Any, data: dict[str, Any], types: dict[str, Any], versions:
 
     if node.op_type in OF_SHAPE:  # an array of that shape that takes no memory
         shape = [dim.dim_value for dim in types[node.input[0]].tensor_type.shape.dim]
-        given = {node.input[0]: np.broadcast_to(np.int8(0), shape)}
+        inputs = {node.input[0]: np.broadcast_to(np.int8(0), shape)}
     else:
-        given = {name: to_array(tensor) for name, tensor in data.items()}
-    results = ReferenceEvaluator(node, opsets=versions).run(None, given)
+        inputs = {name: to_array(tensor) for name, tensor in data.items()}
+    results = ReferenceEvaluator(node, opsets=versions).run(None, inputs)
     return [from_array(np.asarray(result)) for result in results]

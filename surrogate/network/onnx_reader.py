@@ -124,7 +124,7 @@ def _nodes(graph: Any, tensors: dict[str, Tensor], training: bool) -> Iterator[t
 def _call(proto: Any, inputs: tuple[Tensor, ...], name: str) -> Call:
     """A node as a call: inputs and attributes by the names that rules ask for; other domains stay in the name."""
     op = proto.op_type
-    own = proto.domain in ("", "ai.onnx") or (proto.domain == "com.microsoft" and op in RULES)
+    is_standard = proto.domain in ("", "ai.onnx") or (proto.domain == "com.microsoft" and op in RULES)
     arguments: dict[str, Any] = {
         argument_name(op, position): tensor for position, tensor in enumerate(inputs) if proto.input[position]
     }
@@ -138,7 +138,7 @@ def _call(proto: Any, inputs: tuple[Tensor, ...], name: str) -> Call:
             arguments[key] = attribute.s.decode("utf-8", "replace")
     if "kernel_size" in arguments:
         arguments.setdefault("stride", [1])  # ATen's pooling takes the window in its place
-    return Call(op if own else f"{proto.domain}.{op}", arguments, name=name)
+    return Call(op if is_standard else f"{proto.domain}.{op}", arguments, name=name)
 
 
 def _holds_graph(proto: Any) -> bool:

@@ -54,7 +54,7 @@ class Predictors:
     def timed(self, problems: Sequence[Operator]) -> dict[Operator, Any]:
         """Operator → its prediction, with ``time_us``, ``lower_us``, ``upper_us`` and ``source``."""
         answers = self.operators.kernel_times(problems) if problems else ()
-        return {problem: self._possible(problem, one) for problem, one in zip(problems, answers, strict=True)}
+        return {problem: self._possible(problem, answer) for problem, answer in zip(problems, answers, strict=True)}
 
     def _possible(self, problem: Operator, answer: Any) -> Any:
         """The answer, where it goes by a specification no shorter than `SUSTAINED` of the peak and the power allow."""
@@ -229,8 +229,8 @@ def _heuristic(network: Network, choices: Mapping[Conv, Any]) -> dict[str, float
         for estimate in choices[conv].estimates
         if estimate.candidate.name == pick
     ]
-    own, best = sum(own for own, _ in times), sum(best for _, best in times)
-    return {"convs": len(times), "unknown": len(picks) - len(times), "time_us": own, "saved_us": own - best}
+    picked_us, best = sum(picked_us for picked_us, _ in times), sum(best for _, best in times)
+    return {"convs": len(times), "unknown": len(picks) - len(times), "time_us": picked_us, "saved_us": picked_us - best}
 
 
 @lru_cache(maxsize=65536)

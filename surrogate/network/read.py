@@ -59,9 +59,9 @@ def read_network(
         if training or dims:
             raise InputError(f"{text}: a language model's step has no {'training' if training else '--dim'}")
         return read_language(path, **language, batch=batch, dtype=dtype)
-    given = next((name for name, size in language.items() if size is not None), None)
-    if given or dtype in QUANTISED:
-        what = f"--{given.replace('_', '-')}" if given else f"--dtype {dtype}"
+    option = next((name for name, size in language.items() if size is not None), None)
+    if option or dtype in QUANTISED:
+        what = f"--{option.replace('_', '-')}" if option else f"--dtype {dtype}"
         raise InputError(f"{text}: {what} is for language models; give the model's config.json")
     if dims and kind not in (".onnx", ".pt2"):
         raise InputError(f"{text}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")

@@ -98,7 +98,7 @@ class NetworkTime(Shown):
 
     @property
     def lower_us(self) -> float:
-        """Sum of the lower ends: errors that all point one way."""
+        """Sum of the lower ends, as if all errors had the same sign."""
         return sum(layer.lower_us for layer in self.layers)
 
     @property

@@ -82,9 +82,9 @@ def module_network(module: Any, inputs: Any, *, training: bool = False, dtype: s
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with in_one_line(name):
         with FakeCopyMode(fake):
-            copied, given = copy.deepcopy((module, inputs if isinstance(inputs, tuple) else (inputs,)))
+            copied, copied_inputs = copy.deepcopy((module, inputs if isinstance(inputs, tuple) else (inputs,)))
         with fake:
-            return _network(name, copied, given, training, dtype, None)
+            return _network(name, copied, copied_inputs, training, dtype, None)
 
 
 def time_module(
@@ -133,7 +133,7 @@ def _network(
     tally.add(optimizer_step(sum(prod(weight.shape) for weight in trained)))
     if not tally.layers and not tally.unsupported:
         raise InputError(f"{source}: the module calls no operator that costs time; give one that computes something")
-    first = next((given for given in inputs if isinstance(given, torch.Tensor) and given.dim()), None)
+    first = next((value for value in inputs if isinstance(value, torch.Tensor) and value.dim()), None)
     return tally.network(
         source.rpartition(":")[2],
         first.shape[0] if first is not None else batch,
@@ -157,8 +157,8 @@ def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[A
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if batch is not None and not takes:
         inputs = tuple(
-            given.new_empty((batch, *given.shape[1:])) if isinstance(given, torch.Tensor) and given.dim() else given
-            for given in inputs
+            value.new_empty((batch, *value.shape[1:])) if isinstance(value, torch.Tensor) and value.dim() else value
+            for value in inputs
         )
     return module, inputs
 
@@ -199,11 +199,11 @@ def recorded_calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             hold(result)
-            given = {name: _plain(value, dtype) for name, value in _named(func, args, kwargs or {}).items()}
+            arguments = {name: _plain(value, dtype) for name, value in _named(func, args, kwargs or {}).items()}
             results = _plain(list(result) if isinstance(result, list | tuple) else [result], dtype)
             outputs = tuple(value for value in results if isinstance(value, Tensor))
             op, path = base_name(func.name()), _deepest(tracker.parents)
-            calls.append(Call(op, given, outputs, f"{path}.{op}" if path else op))
+            calls.append(Call(op, arguments, outputs, f"{path}.{op}" if path else op))
             return result
 
     hold(inputs)

@@ -87,8 +87,8 @@ def _gradient(work: operators.Operator) -> Iterator[operators.Operator]:
     """
     if work.kind in ("bias", "add_scalar", "sub_scalar"):
         return
-    if own := gradient(work):
-        yield own
+    if operator := gradient(work):
+        yield operator
     elif isinstance(work, operators.Concat):
         yield elementwise("copy", (work.elements,), work.dtype)
     elif isinstance(work, Streamed):
@@ -103,7 +103,7 @@ def _gradient(work: operators.Operator) -> Iterator[operators.Operator]:
 
 
 def _streamed_gradient(work: Streamed) -> Streamed:
-    """Reductions spread; the rest reads what it read, and dy, and writes dx."""
+    """The gradient of a reduction is broadcast; any other reads its inputs and dy, and writes dx."""
     if work.variant == "reduce":
         reads, writes = work.writes, work.reads
     else:

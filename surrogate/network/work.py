@@ -45,7 +45,7 @@ class Streamed(operators.Operator):
 
     @property
     def dram_bytes(self) -> Number:
-        """Everything once."""
+        """Bytes of all elements, each moved once."""
         return self.itemsize * (self.reads + self.writes)
 
     @property

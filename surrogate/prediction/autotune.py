@@ -227,9 +227,9 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     tried = {attempt.algorithm: attempt for attempt in attempts}
     ran = {name: attempt for name, attempt in tried.items() if attempt.measured_us is not None}
     refused = {name: attempt.reason for name, attempt in tried.items() if name not in ran}
-    kept = [e for e in selection.estimates if e.candidate.solver or e.candidate.algorithm not in refused]
-    known = {estimate.candidate.algorithm for estimate in kept}
-    estimates = [_measured_estimate(estimate, ran) for estimate in kept]
+    remaining = [e for e in selection.estimates if e.candidate.solver or e.candidate.algorithm not in refused]
+    known = {estimate.candidate.algorithm for estimate in remaining}
+    estimates = [_measured_estimate(estimate, ran) for estimate in remaining]
     joined = [
         _measured_estimate(Estimate(Candidate("", selection.library, name), 0.0, 0.0, 0, MEASURED), ran)
         for name, attempt in ran.items()

@@ -64,8 +64,8 @@ class TuningCache:
         except (OSError, sqlite3.Error) as error:
             self._give_up(error)
 
-    def _open(self, place: str | Path) -> None:
-        self._connection = sqlite3.connect(place, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    def _open(self, path: str | Path) -> None:
+        self._connection = sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=NORMAL")
         self._connection.execute(_CREATE)

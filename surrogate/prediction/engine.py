@@ -98,7 +98,7 @@ class Engine(ABC):
         """(rows,) each, of candidate ``index[i]`` for problem ``problem[i]`` of ``sizes`` (problems, sizes)."""
         ...
 
-    def own(self, terms: ProblemTerms, candidate: int) -> tuple[tuple[Any, ...], Any]:
+    def candidate_columns(self, terms: ProblemTerms, candidate: int) -> tuple[tuple[Any, ...], Any]:
         """The candidate's own columns on problems, and its workspace in bytes."""
         if not self.setting.family.candidate_names:
             return (), 0
@@ -109,11 +109,11 @@ class Engine(ABC):
         terms = self.formula.problem(self.setting.problem(sizes[problem].T))
         kind, out = self.setting.family, np.array(terms.roofline_us, dtype=np.float64)
         if kind.own_roofline:
-            place = kind.candidate_names.index(kind.own_roofline)
+            position = kind.candidate_names.index(kind.own_roofline)
             for candidate in np.unique(index):
                 rows = np.flatnonzero(index == candidate)
-                columns, _ = self.own(_taken(terms, rows), candidate)
-                out[rows] *= np.exp2(columns[place])
+                columns, _ = self.candidate_columns(_taken(terms, rows), candidate)
+                out[rows] *= np.exp2(columns[position])
         return np.maximum(out, self.least_us[index])
 
 
@@ -224,8 +224,8 @@ class BoosterEngine(Engine):
         if correction is not None:
             from surrogate.models.calibrated import correction_columns  # needs pandas
 
-            place = {name: number for number, name in enumerate(varying)}
-            inputs = [(place.get(name, -1), constant.get(name, 0.0)) for name in correction_columns(kind)]
+            index = {name: number for number, name in enumerate(varying)}
+            inputs = [(index.get(name, -1), constant.get(name, 0.0)) for name in correction_columns(kind)]
         engine = cls(
             setting,
             device,
@@ -248,9 +248,9 @@ class BoosterEngine(Engine):
         codes = near.grid.codes(setting.values, [candidate.key for candidate in candidates])
         owner, lenders, lent = np.array([candidate.library for candidate in candidates]), {}, {}
         for library in versions:
-            own = codes[owner == library]
-            if name := near.grid.lender((setting.gpu, *siblings), own):
-                lenders[library], lent[name] = name, np.append(lent.get(name, own[:0]), own)
+            library_codes = codes[owner == library]
+            if name := near.grid.lender((setting.gpu, *siblings), library_codes):
+                lenders[library], lent[name] = name, np.append(lent.get(name, library_codes[:0]), library_codes)
         if not lent:
             return engine
         measured = near.grid.measured(kind, lent)
@@ -265,13 +265,13 @@ class BoosterEngine(Engine):
         shared, kind = len(terms.values), self.setting.family
         x = self.template[wanted]
         x[:, :shared] = np.fromiter(terms.values, np.float32, shared)
-        own: list[float] = []
+        values: list[float] = []
         workspace: list[float] = []
         for candidate in wanted:
-            columns, bytes_needed = self.own(terms, candidate)
-            own += columns
+            columns, bytes_needed = self.candidate_columns(terms, candidate)
+            values += columns
             workspace.append(bytes_needed)
-        x[:, shared:-2] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), -1)
+        x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(wanted), -1)
         index = np.array(wanted)
         if self.measured is None:
             log_correction = self._log_terms(x, index)
@@ -307,7 +307,7 @@ class BoosterEngine(Engine):
         if self.setting.family.candidate_names:
             for candidate in np.unique(index).tolist():
                 rows = np.flatnonzero(index == candidate)
-                columns, bytes_needed = self.own(_taken(terms, problem[rows]), candidate)
+                columns, bytes_needed = self.candidate_columns(_taken(terms, problem[rows]), candidate)
                 for number, column in enumerate(columns, shared):
                     x[rows, number] = column
                 workspace[rows] = bytes_needed
@@ -327,20 +327,20 @@ class BoosterEngine(Engine):
     ) -> np.ndarray:
         """(rows,) log(time / base) at ``sizes`` (rows, sizes): by what was measured, else by the terms alone."""
         known = np.flatnonzero(self.codes[index] >= 0)
-        own = index[known]
-        library = np.array([self.candidates[i].library for i in own.tolist()], dtype=object)
+        candidates = index[known]
+        library = np.array([self.candidates[i].library for i in candidates.tolist()], dtype=object)
 
         def terms(same: np.ndarray, owner: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            design, candidate, group = (x[known[same]], own[np.concatenate([same, owner])], problem[known[same]])
+            design, candidate, group = (x[known[same]], candidates[np.concatenate([same, owner])], problem[known[same]])
             if len(owner):
                 places, group_of = np.unique(changed, axis=0, return_inverse=True)
-                more, _, _ = self._inputs(places, group_of, own[owner])
+                more, _, _ = self._inputs(places, group_of, candidates[owner])
                 design = np.concatenate([design, more])
                 group = np.concatenate([group, group_of + group.max() + 1])
             return design, self._log_terms(design, candidate, group)
 
         residual = self.residual.inplace_predict if self.residual else None
-        codes, kind = self.codes[own], self.setting.family
+        codes, kind = self.codes[candidates], self.setting.family
         near = log_corrections(measured, kind, codes, sizes[known], library, terms, residual)
         if len(known) == len(index):
             return near
@@ -357,7 +357,7 @@ class BoosterEngine(Engine):
             base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
         time_us = (base_us + self.call_us[candidate]) * np.exp(log_correction)
         if self.correction is not None:
-            columns = (np.full(len(x), value) if place < 0 else x[:, place] for place, value in self.correction_inputs)
+            columns = (np.full(len(x), value) if index < 0 else x[:, index] for index, value in self.correction_inputs)
             seen = np.column_stack([*columns])
             keys = np.array([self.candidates[i].key for i in candidate])
             time_us *= np.exp(self.correction.log_factor(seen, keys, time_us))

@@ -45,8 +45,8 @@ def evaluate(bundle: Any, data: Data) -> list[dict[str, Any]]:
 
 def _predicted(settings: SettingCache, rows: Rows, known: np.ndarray) -> pd.DataFrame:
     """A predictor's columns of the ``known`` rows; NaN and no support for candidates that training never saw run."""
-    asked: dict[str, str | None] = dict.fromkeys(("gpu", "library", "library_version"))
-    predicted = predict_table(settings, rows.frame[known], asked).to_frame().set_index(np.flatnonzero(known))
+    from_table: dict[str, str | None] = dict.fromkeys(("gpu", "library", "library_version"))
+    predicted = predict_table(settings, rows.frame[known], from_table).to_frame().set_index(np.flatnonzero(known))
     predicted = predicted.reindex(np.arange(len(rows)))
     flags = {name: predicted[name].eq(True).to_numpy() for name in ("in_domain", "supported")}
     return predicted.assign(**flags)

@@ -202,7 +202,7 @@ def _key(conv: Conv) -> tuple[int, ...]:
 
 def _row(key: tuple[int, ...], conv: Conv, ranking: Selection) -> str:
     best = ranking.candidates[0]
-    numbers = [enum_value(one.algorithm, ranking.library, conv.direction) for one in ranking.candidates]
+    numbers = [enum_value(candidate.algorithm, ranking.library, conv.direction) for candidate in ranking.candidates]
     others = [number for number in dict.fromkeys(numbers) if number != numbers[0]]
     fallback = others[0] if others else -1
     values = ", ".join(map(str, key))
@@ -239,7 +239,7 @@ def miopen_user_db(picks: Picks) -> str:
             " `seer train DATA --candidate solver`"
         )
     lines = {
-        find_db_key(conv): ";".join(_entry(one, conv.direction) for one in ranking.candidates)
+        find_db_key(conv): ";".join(_entry(candidate, conv.direction) for candidate in ranking.candidates)
         for conv, ranking in _convs(picks)
     }
     return "".join(f"{key}={entries}\n" for key, entries in lines.items())

@@ -51,8 +51,8 @@ class KernelTimes:
             elif chosen is None:
                 self._answers[problem] = self._by_roofline(problem, target)
             else:
-                place, prepared = chosen
-                by_setting.setdefault(prepared, []).append((problem, stand_ins(problem)[place]))
+                index, prepared = chosen
+                by_setting.setdefault(prepared, []).append((problem, stand_ins(problem)[index]))
         for prepared, pairs in by_setting.items():
             rankings = prepared.rank_many([like for _, like in pairs])
             for (problem, like), ranking in zip(pairs, rankings, strict=True):
@@ -110,8 +110,8 @@ class KernelTimes:
             formula = kind.formula(kind.setting_of(problem), target)
             least_us = float(formula.problem(problem).roofline_us)
         slopes = [(key.split("|")[0], launch.slope) for key, launch in self._bundle.launches.items()]
-        own = [slope for name, slope in slopes if name == target.name]
-        slope = min(own or [slope for name, slope in slopes if not name], default=1.0)
+        own_slopes = [slope for name, slope in slopes if name == target.name]
+        slope = min(own_slopes or [slope for name, slope in slopes if not name], default=1.0)
         ends = max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * least_us + 2 * KERNEL_LEAST_US
         time_us = slope * least_us + KERNEL_LEAST_US
         return KernelTime(problem, target.name, "", "", time_us, *ends, time_us, ROOFLINE, False)
@@ -128,9 +128,9 @@ class KernelTimes:
         return self._chosen[key]
 
     def _most_evidence(self, problem: AnyProblem, target: Gpu) -> tuple[int, PreparedSetting] | None:
-        """The nearest that was measured in earnest on this GPU, else on any, by the library of most rows."""
+        """The nearest with at least `EARNEST_ROWS` rows on this GPU, else on any, by the library of most rows."""
         known: list[tuple[tuple[bool, bool, int, int], tuple[Family, tuple[str, ...], str]]] = []
-        for place, like in enumerate(stand_ins(problem)):
+        for index, like in enumerate(stand_ins(problem)):
             kind = family_of(like)
             if kind.name not in self._bundle.parts:
                 continue
@@ -143,7 +143,7 @@ class KernelTimes:
                 overall = part.row_counts.get(reference, 0)
                 here = part.row_counts.get(f"{target.name}|{reference}", 0)
                 if overall:
-                    evidence = (here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -place, overall)
+                    evidence = (here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -index, overall)
                     known.append((evidence, (kind, values, library)))
         if not known:
             return None

@@ -96,8 +96,8 @@ class Predictor:
             return self._predict_one(problem, algorithm, library_version)
         from surrogate.prediction.table import predict_table
 
-        given = {"gpu": self.gpu, "library": self._library, "library_version": library_version}
-        return predict_table(self._settings, problem, given, algorithm)
+        defaults = {"gpu": self.gpu, "library": self._library, "library_version": library_version}
+        return predict_table(self._settings, problem, defaults, algorithm)
 
     def select(
         self,
@@ -130,26 +130,26 @@ class Predictor:
         self._remember(key, self._select([problem], limits, library_version, library)[0])
         return self._answers[key]
 
-    def select_many(self, problems: Iterable[Any], **asked: Any) -> list[Selection]:
+    def select_many(self, problems: Iterable[Any], **options: Any) -> list[Selection]:
         """`select` for every problem of a network, in order; equal problems are computed once, all of them together."""
-        return self.select(list(problems), **asked)
+        return self.select(list(problems), **options)
 
     def _select(
         self, problems: Iterable[Any], limits: Limits, library_version: str | None, library: str | None
     ) -> list[Selection]:
-        asked = (limits, library_version, library)
+        conditions = (limits, library_version, library)
         known = [self.read(problem) for problem in problems]
         answers: dict[Any, Selection] = {}
         new: dict[PreparedSetting, list[Any]] = {}
         for problem in dict.fromkeys(known):
-            if (answer := self._answers.get((problem, *asked))) is not None:
+            if (answer := self._answers.get((problem, *conditions))) is not None:
                 answers[problem] = answer
             else:
                 new.setdefault(self._prepared(problem, library_version, library), []).append(problem)
         for prepared, group in new.items():
             for problem, ranking in zip(group, prepared.rank_many(group), strict=True):
                 answers[problem] = _selection(prepared, problem, ranking, limits)
-                self._remember((problem, *asked), answers[problem])
+                self._remember((problem, *conditions), answers[problem])
         return [answers[problem] for problem in known]
 
     def _select_table(
@@ -158,8 +158,8 @@ class Predictor:
         """The distinct problems of a table, by the GPU, library and version that each row names."""
         from surrogate.prediction.table import asked_problems
 
-        given = {"gpu": self.gpu, "library": library or self._library, "library_version": library_version}
-        listed = asked_problems(self._settings, table, given)
+        defaults = {"gpu": self.gpu, "library": library or self._library, "library_version": library_version}
+        listed = asked_problems(self._settings, table, defaults)
         answers: dict[Any, Selection] = {}
         for where in dict.fromkeys(where for _, where in listed):
             gpu, named, version = (name or None for name in where)
@@ -231,23 +231,25 @@ def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking,
 
 def within(estimates: Iterable[Estimate], limits: Limits) -> tuple[tuple[Estimate, ...], tuple[Excluded, ...]]:
     """The estimates that the limits allow, in order, and the others with the reason."""
-    judged = [(one, limits.refusal(one.workspace_bytes, one.candidate.deterministic)) for one in estimates]
-    refused = tuple(Excluded(one.candidate.name, reason) for one, reason in judged if reason)
-    return tuple(one for one, reason in judged if reason is None), refused
+    judged = [
+        (estimate, limits.refusal(estimate.workspace_bytes, estimate.candidate.deterministic)) for estimate in estimates
+    ]
+    refused = tuple(Excluded(estimate.candidate.name, reason) for estimate, reason in judged if reason)
+    return tuple(estimate for estimate, reason in judged if reason is None), refused
 
 
 def limited(selection: Selection, limits: Limits) -> Selection:
     """What ``limits`` leave of a selection; the rest is excluded with the reason."""
-    kept, refused = within(selection.estimates, limits)
-    return replace(selection, estimates=kept, excluded=selection.excluded + refused, top=limits.top)
+    allowed, refused = within(selection.estimates, limits)
+    return replace(selection, estimates=allowed, excluded=selection.excluded + refused, top=limits.top)
 
 
 def _best(prepared: PreparedSetting, selection: Selection) -> Prediction:
     """The fastest candidate. Raises `InputError` where nothing is feasible."""
     problem = selection.problem
     if not selection.estimates:
-        told = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
-        raise InputError(f"no algorithm runs {problem} {' '.join(prepared.setting.values)}: {told}")
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
+        raise InputError(f"no algorithm runs {problem} {' '.join(prepared.setting.values)}: {reasons}")
     return _prediction(prepared, problem, selection.estimates[0], selection.reason, None)
 
 

@@ -65,16 +65,16 @@ class SupportRules:
     candidates: tuple[Candidate, ...]
     support: "Support"
     rules_gpu: str
-    _kept: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
+    _known_reasons: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, problem: Any) -> Reasons:
         """Reason or None for every candidate, for one problem."""
         traits = self.setting.family.traits(problem)
-        if traits not in self._kept:
+        if traits not in self._known_reasons:
             names = [(candidate.library, candidate.algorithm) for candidate in self.candidates]
             by_name = {name: self._reason(*name, problem, traits) for name in dict.fromkeys(names)}
-            self._kept[traits] = tuple(by_name[name] for name in names)
-        return self._kept[traits]
+            self._known_reasons[traits] = tuple(by_name[name] for name in names)
+        return self._known_reasons[traits]
 
     def allowed(self, sizes: np.ndarray) -> np.ndarray:
         """(problems, candidates) True where the library is expected to run it; ``sizes`` (problems, sizes)."""
@@ -222,8 +222,8 @@ class PreparedSetting:
         if name in names:
             places = [i for i, known in enumerate(names) if known == name]
             return sorted({self.candidates[i].library: i for i in reversed(places)}.values())
-        told = " ".join(filter(None, (self.setting.versions[0][0], self.setting.values[0])))
-        raise InputError(f"algorithm {name!r} is none of {told}; known: {', '.join(names)}{nearest(name, names)}")
+        where = " ".join(filter(None, (self.setting.versions[0][0], self.setting.values[0])))
+        raise InputError(f"algorithm {name!r} is none of {where}; known: {', '.join(names)}{nearest(name, names)}")
 
     def reason(self, problem: Any, candidate: Candidate, distances: Mapping[str, float]) -> str | None:
         """What of the question training did not see, or None; ``distances`` as in `Ranking`."""
@@ -303,9 +303,9 @@ class SettingCache:
 
         Raises `InputError` for an unknown library, and where none has a candidate.
         """
-        asked = (kind, gpu_name, values, library, library_version)
-        if asked in self._prepared:
-            return self._prepared[asked]
+        key = (kind, gpu_name, values, library, library_version)
+        if key in self._prepared:
+            return self._prepared[key]
         if library is not None:
             self.check_library(library)
         part = self.bundle.part(kind, gpu_name, values)
@@ -329,8 +329,8 @@ class SettingCache:
         if not candidates:
             raise failures[0]
         setting = Setting(kind, gpu_name, tuple(versions), values)
-        self._prepared[asked] = self._prepare(setting, candidates, part, alike)
-        return self._prepared[asked]
+        self._prepared[key] = self._prepare(setting, candidates, part, alike)
+        return self._prepared[key]
 
     def check_library(self, wanted: str) -> None:
         """Raises `InputError`, with the nearest names, for a library that no part of the bundle knows."""
@@ -353,8 +353,8 @@ class SettingCache:
         candidates, choosable, lenders = tuple(known), tuple(known.values()), {}
         if law is not None:
             part = law.instead_of(part)
-            candidates = tuple(sorted(known, key=lambda one: one.mechanism != mechanism))
-            choosable = [one.mechanism == mechanism for one in candidates]
+            candidates = tuple(sorted(known, key=lambda candidate: candidate.mechanism != mechanism))
+            choosable = [candidate.mechanism == mechanism for candidate in candidates]
             formula = kind.formula(setting.values, device)
             engine = TensorCoreEngine(setting, device, candidates, formula, np.zeros(len(candidates)), law.law)
         else:
@@ -364,19 +364,19 @@ class SettingCache:
             if never and device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default"):
                 values = tuple({**names, "math": "fma"}[name] for name in kind.setting_names)
                 plain = _engine(setting._replace(values=values), device, candidates, part, siblings)
-                able = np.array([kind.has_tensor_kernels(one.mechanism) for one in candidates])
-                unseen = np.array([one.library in never for one in candidates])
+                able = np.array([kind.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
+                unseen = np.array([candidate.library in never for candidate in candidates])
                 shared = (setting, device, candidates, engine.formula, engine.least_us)
                 engine = Tf32Engine(*shared, plain, engine, able, unseen)
         notes = {}
         for library, _ in setting.versions:
-            lender, own = lenders.get(library, setting.gpu), [] if seen else [part.unseen_gpu.note]
+            lender, library_notes = lenders.get(library, setting.gpu), [] if seen else [part.unseen_gpu.note]
             if lender != setting.gpu:
-                own.append(LENT.format(gpu=setting.gpu, sibling=lender))
+                library_notes.append(LENT.format(gpu=setting.gpu, sibling=lender))
             if law is None and library in never:
-                own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
-            notes[library] = tuple(own)
-        rules_gpu = setting.gpu if any(one.name == setting.gpu for one in gpus()) else ""
+                library_notes.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
+            notes[library] = tuple(library_notes)
+        rules_gpu = setting.gpu if any(known_gpu.name == setting.gpu for known_gpu in gpus()) else ""
         return PreparedSetting(
             setting,
             candidates,
@@ -394,15 +394,15 @@ class SettingCache:
 
     def _alike(self, gpu_name: str, part: "Part") -> list[frozenset[str]]:
         """The GPU, each measured one of its architecture (nearest in bandwidth and peak first), its vendor's, all."""
-        own = self.device(gpu_name)
+        device = self.device(gpu_name)
         known = {name: self.device(name) for name in part.domain.gpus if name != gpu_name}
 
         def distance(name: str) -> float:
-            pairs = ((known[name].dram_gbs, own.dram_gbs), (known[name].fp32_tflops, own.fp32_tflops))
-            return sum(abs(log(theirs / mine)) for theirs, mine in pairs)
+            pairs = ((known[name].dram_gbs, device.dram_gbs), (known[name].fp32_tflops, device.fp32_tflops))
+            return sum(abs(log(known_rate / rate)) for known_rate, rate in pairs)
 
-        siblings = [name for name, other in known.items() if other.architecture == own.architecture]
-        vendor = frozenset(name for name, other in known.items() if other.vendor == own.vendor)
+        siblings = [name for name, other in known.items() if other.architecture == device.architecture]
+        vendor = frozenset(name for name, other in known.items() if other.vendor == device.vendor)
         nearest_first = sorted(siblings, key=distance) if len(siblings) > 1 else siblings
         return [*(frozenset({name}) for name in (gpu_name, *nearest_first)), vendor, frozenset(known)]
 
@@ -413,7 +413,7 @@ def _engine(
     """What answers from the part's model: arrays for trees, tables for every other."""
     from surrogate.models.trees import call_cost_us
 
-    least_us = np.array([call_cost_us(part.least_us, setting.gpu, one.library) for one in candidates])
+    least_us = np.array([call_cost_us(part.least_us, setting.gpu, candidate.library) for candidate in candidates])
     if part.times is not None:
         return BoosterEngine.of(setting, device, candidates, part.times, least_us, siblings)
     formula = setting.family.formula(setting.values, device)
@@ -441,17 +441,17 @@ def _candidates(
     registry = {known.algorithm: known for known in kind.candidates(library, values)}
     if not registry:
         # Nothing tells what the library runs in the setting but what was measured on this GPU, else on those alike.
-        own = "|".join((library, *values)) + "|"
-        keys = (key.removeprefix(own).split("|") for key in part.support.exact if key.startswith(own))
+        prefix = "|".join((library, *values)) + "|"
+        keys = (key.removeprefix(prefix).split("|") for key in part.support.exact if key.startswith(prefix))
         ran = {(key[-2], key[0]) for key in keys}
         measured = ({algorithm for name, algorithm in ran if name in group} for group in alike)
         if known := next(filter(None, measured), None):
             pairs = [pair for pair in pairs if pair[0] in known]
-    order = {name: place for place, name in enumerate(registry)}
+    order = {name: rank for rank, name in enumerate(registry)}
     pairs.sort(key=lambda pair: (order.get(pair[0], len(order)), pair))
     if not pairs:
-        told = " ".join(filter(None, (library, *start.split("|")[1:])))
-        raise InputError(f"the bundle holds no {told} algorithm; train one that does")
+        setting = " ".join(filter(None, (library, *start.split("|")[1:])))
+        raise InputError(f"the bundle holds no {setting} algorithm; train one that does")
     measured = {algorithm for algorithm, _ in pairs}
     others = ((name, "") for name in registry if name not in measured)
     return {

@@ -97,7 +97,7 @@ class Limits:
         return cls(size, deterministic, top)
 
     def refusal(self, workspace_bytes: int | None, deterministic: bool | None) -> str | None:
-        """Why a candidate of this workspace and determinism (None: unknown) is out, or None."""
+        """Why a candidate of this workspace and determinism (None: unknown) is refused, or None."""
         if self.deterministic and deterministic is False:
             return "nondeterministic: it adds in an order that changes from run to run"
         limit = self.workspace_bytes
@@ -353,5 +353,5 @@ def _title(answer: Selection | Prediction) -> str:
 
 def setting_line(problem: Any) -> str:
     """A problem with everything that is asked about it: sizes, direction, element type, math and layout."""
-    own = (value for value in family_of(problem).setting_of(problem) if value not in ("", problem.kind))
-    return " ".join((str(problem), *own))
+    values = (value for value in family_of(problem).setting_of(problem) if value not in ("", problem.kind))
+    return " ".join((str(problem), *values))

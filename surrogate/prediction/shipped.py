@@ -46,13 +46,13 @@ class Shipped:
         times are off by at most on this one; where it was never measured (``source`` spec) both are of GPUs left out.
         """
         known, unseen = self.held_out[family], self.unseen[family]
-        own = next((row for row in known["intervals"] if row["gpu"] == gpu_name), None)
+        interval = next((row for row in known["intervals"] if row["gpu"] == gpu_name), None)
         return {
             "bundle": self.path.name,
-            "rows": own["rows"] if own else 0,
-            "source": MODEL if own else SPEC,
-            "median_ape": known["time"]["median_ape"] if own else unseen.median_ape,
-            "factor_90": own["interval_factor"] if own else unseen.factor_90,
+            "rows": interval["rows"] if interval else 0,
+            "source": MODEL if interval else SPEC,
+            "median_ape": known["time"]["median_ape"] if interval else unseen.median_ape,
+            "factor_90": interval["interval_factor"] if interval else unseen.factor_90,
         }
 
 
@@ -79,21 +79,21 @@ def shipped() -> tuple[Shipped, ...]:
     return tuple(bundles)
 
 
-def bundle_for(one: Gpu, library: str | None = None) -> Path:
+def bundle_for(device: Gpu, library: str | None = None) -> Path:
     """The shipped bundle fitted on this GPU with most rows, else the vendor's that was fitted on most GPUs.
 
     Raises `InputError` where none serves the GPU or the library.
     """
     known = tuple(bundle for bundle in shipped() if DEFAULT_FAMILY in bundle.families)
     fitting = [b for b in known if library is None or library in b.libraries]
-    own = VENDOR_LIBRARIES.get(one.vendor) if library is None else library
+    wanted_library = VENDOR_LIBRARIES.get(device.vendor) if library is None else library
     for serves in (
-        [b for b in fitting if one.name in b.gpus],
-        [b for b in fitting if one.vendor in b.vendors and own in b.libraries],
+        [b for b in fitting if device.name in b.gpus],
+        [b for b in fitting if device.vendor in b.vendors and wanted_library in b.libraries],
     ):
         if serves:
-            return max(serves, key=lambda b: (one.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
-    wanted = f"{one.name} with {library}" if library else one.name
+            return max(serves, key=lambda b: (device.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
+    wanted = f"{device.name} with {library}" if library else device.name
     listed = sorted({name for b in known for name in b.gpus})
     raise InputError(
         f"no bundle for {wanted} ships with the package; "
@@ -102,16 +102,16 @@ def bundle_for(one: Gpu, library: str | None = None) -> Path:
     )
 
 
-def answering(one: Gpu) -> dict[str, Shipped]:
+def answering(device: Gpu) -> dict[str, Shipped]:
     """Family → the shipped bundle that answers for it on a GPU."""
-    answers = {name: _serving(name, "", one.name) for bundle in shipped() for name in bundle.families}
+    answers = {name: _serving(name, "", device.name) for bundle in shipped() for name in bundle.families}
     answers.pop(DEFAULT_FAMILY, None)
     try:
-        path = bundle_for(one)
+        path = bundle_for(device)
     except InputError:
         return answers
-    own = next(bundle for bundle in shipped() if bundle.path == path)
-    return dict.fromkeys(own.families, own) | {k: v for k, v in answers.items() if k not in own.families}
+    serving = next(bundle for bundle in shipped() if bundle.path == path)
+    return dict.fromkeys(serving.families, serving) | {k: v for k, v in answers.items() if k not in serving.families}
 
 
 def is_path(text: str | Path) -> bool:
@@ -139,10 +139,10 @@ def as_bundle(bundle: Any) -> Bundle:
     """The bundle that a caller means: itself, a predictor's, the one in a folder, or the one that ships for a GPU."""
     if isinstance(bundle, str | Path):
         return load_bundle(bundle_path(bundle))
-    found = bundle.bundle if isinstance(bundle, Predictor) else bundle
-    if not isinstance(found, Bundle):
-        raise InputError(f"a {type(found).__name__} is no bundle; give a Bundle, its folder, or a GPU's name")
-    return found
+    bundle = bundle.bundle if isinstance(bundle, Predictor) else bundle
+    if not isinstance(bundle, Bundle):
+        raise InputError(f"a {type(bundle).__name__} is no bundle; give a Bundle, its folder, or a GPU's name")
+    return bundle
 
 
 def calibrate(bundle: Any, data: Any, **settings: Any) -> Bundle:
@@ -166,21 +166,21 @@ def load(gpu_or_path: Any, *, gpu: str | None = None, library: str | None = None
         raise InputError(f"a GPU is named twice, {name!r} and {gpu!r}; gpu= goes with a bundle's path")
     device = _found(name)
     try:
-        own = _load(bundle_for(device, library))
+        bundle = _load(bundle_for(device, library))
     except InputError:  # a GPU or a library of which other kernels than convolutions were measured
         others = [known for known in shipped() if DEFAULT_FAMILY not in known.families]
         if not any(library in b.libraries if library else device.name in b.gpus for b in others):
             raise
-        own = Bundle({})
-    return Predictor(_joined(own), gpu=name, library=library)
+        bundle = Bundle({})
+    return Predictor(_joined(bundle), gpu=name, library=library)
 
 
 def _serving(family: str, dtype: str, gpu_name: str) -> Shipped:
     """Of the shipped bundles with a family: one measured with the type on the GPU, else with the type, else any."""
     bundles = [bundle for bundle in shipped() if family in bundle.families]
-    own = [bundle for bundle in bundles if gpu_name in bundle.gpus]
-    like = [[b for b in some if dtype in b.families[family]] for some in (own, bundles)]
-    return next(some for some in (*like, own if not dtype else [], bundles) if some)[-1]
+    measured = [bundle for bundle in bundles if gpu_name in bundle.gpus]
+    like = [[b for b in some if dtype in b.families[family]] for some in (measured, bundles)]
+    return next(some for some in (*like, measured if not dtype else [], bundles) if some)[-1]
 
 
 class ShippedParts(Mapping[str, Part]):
@@ -189,15 +189,15 @@ class ShippedParts(Mapping[str, Part]):
     ``family|dtype|gpu`` names the part for such problems. A bundle is read when its part is first asked for.
     """
 
-    def __init__(self, own: Mapping[str, Part]) -> None:
-        self._own = own
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        self._parts = parts
         others = (name for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY)
-        self._names = dict.fromkeys([*own, *others])  # convolutions are answered for the bundle's own GPUs alone
+        self._names = dict.fromkeys([*parts, *others])  # convolutions are answered for the bundle's own GPUs alone
 
     def __getitem__(self, name: str) -> Part:
         family, _, rest = name.partition("|")
-        if family in self._own or family not in self._names:
-            return self._own[family]
+        if family in self._parts or family not in self._names:
+            return self._parts[family]
         dtype, _, gpu_name = rest.partition("|")
         return _load(_serving(family, dtype, gpu_name).path).parts[family]
 
@@ -232,7 +232,7 @@ def load_operators(name: str, library: str | None = None) -> Predictor:
 
 
 def _found(name: str) -> Gpu:
-    """The registry's GPU of that name; the error also tells of folders."""
+    """The registry's GPU of that name; the error also says that a folder may be given."""
     try:
         return gpu(name)
     except InputError as error:

@@ -30,12 +30,12 @@ Columns = dict[str, np.ndarray]
 
 
 def predict_table(
-    settings: SettingCache, table: Any, given: Mapping[str, str | None], algorithm: str | None = None
+    settings: SettingCache, table: Any, defaults: Mapping[str, str | None], algorithm: str | None = None
 ) -> Predictions:
-    """Predictions for every row; ``given`` stand for the columns ``gpu``, ``library`` and ``library_version``.
+    """Predictions for every row; ``defaults`` stand for the columns ``gpu``, ``library`` and ``library_version``.
 
     ``algorithm`` overrides the column of that name; without either the best feasible one is taken. Raises `InputError`
-    naming the first row that is wrong, and where the table names another GPU than ``given``.
+    naming the first row that is wrong, and where the table names another GPU than ``defaults``.
     """
     columns = _columns(table)
     rows = len(next(iter(columns.values()), ()))
@@ -44,30 +44,30 @@ def predict_table(
     if algorithm is not None or column in columns:
         named = _text({} if algorithm else columns, column, algorithm or "", rows)
     out = _empty(rows)
-    for kind, setting, sizes, positions in _groups(settings, columns, rows, given):
+    for kind, setting, sizes, positions in _groups(settings, columns, rows, defaults):
         for start in range(0, len(sizes), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
-            found = _predict_setting(settings, kind, setting, sizes[chunk], named, positions[chunk])
-            for name, values in found.items():
+            predicted = _predict_setting(settings, kind, setting, sizes[chunk], named, positions[chunk])
+            for name, values in predicted.items():
                 out[name][positions[chunk]] = values
     return Predictions(**out)
 
 
 def _groups(
-    settings: SettingCache, columns: Mapping[str, Any], rows: int, given: Mapping[str, str | None]
+    settings: SettingCache, columns: Mapping[str, Any], rows: int, defaults: Mapping[str, str | None]
 ) -> Iterator[tuple[Family, dict[str, str], np.ndarray, np.ndarray]]:
     """The rows of each family and setting: both, the sizes (rows, sizes) and where in the table they stand (rows,)."""
     for kind, positions in _families(columns, rows):
         whole = len(positions) == rows
         part = columns if whole else {name: np.asarray(v)[positions] for name, v in columns.items()}
-        sizes, texts = _read(kind, part, len(positions), given)
+        sizes, texts = _read(kind, part, len(positions), defaults)
         code = np.zeros(len(sizes), dtype=np.int64)
-        for values, place in texts.values():
-            code = code * len(values) + place
+        for values, number in texts.values():
+            code = code * len(values) + number
         for group in np.unique(code):
-            own = np.flatnonzero(code == group)
-            setting = {name: values[int(place[own[0]])] for name, (values, place) in texts.items()}
-            yield kind, _with_math(settings, kind, setting), sizes[own], positions[own]
+            members = np.flatnonzero(code == group)
+            setting = {name: values[int(number[members[0]])] for name, (values, number) in texts.items()}
+            yield kind, _with_math(settings, kind, setting), sizes[members], positions[members]
 
 
 def _with_math(settings: SettingCache, kind: Family, setting: dict[str, str]) -> dict[str, str]:
@@ -81,7 +81,7 @@ def _with_math(settings: SettingCache, kind: Family, setting: dict[str, str]) ->
 
 
 def asked_problems(
-    settings: SettingCache, table: Any, given: Mapping[str, str | None]
+    settings: SettingCache, table: Any, defaults: Mapping[str, str | None]
 ) -> list[tuple[AnyProblem, tuple[str, ...]]]:
     """The distinct problems of a table in order, each with its GPU, library and library version ("" where unknown).
 
@@ -89,24 +89,24 @@ def asked_problems(
     """
     columns = _columns(table)
     rows = len(next(iter(columns.values()), ()))
-    asked: list[tuple[int, AnyProblem, tuple[str, ...]]] = []
-    for kind, setting, sizes, positions in _groups(settings, columns, rows, given):
+    problems: list[tuple[int, AnyProblem, tuple[str, ...]]] = []
+    for kind, setting, sizes, positions in _groups(settings, columns, rows, defaults):
         for row in np.unique(sizes, axis=0, return_index=True)[1]:
             problem = kind.problem(dict(zip(kind.size_names, sizes[row].tolist(), strict=True)), setting)
-            asked.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
-    asked.sort(key=lambda entry: entry[0])
-    return list(dict.fromkeys((problem, where) for _, problem, where in asked))
+            problems.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
+    problems.sort(key=lambda entry: entry[0])
+    return list(dict.fromkeys((problem, where) for _, problem, where in problems))
 
 
 def _read(
-    kind: Family, columns: Mapping[str, Any], rows: int, given: Mapping[str, str | None]
+    kind: Family, columns: Mapping[str, Any], rows: int, defaults: Mapping[str, str | None]
 ) -> tuple[np.ndarray, dict[str, Column]]:
     """Sizes (rows, sizes) and the columns of texts of one family's rows, checked."""
     sizes = _sizes(columns, kind, rows)
-    texts = {name: _text(columns, name, given[name] or "", rows) for name in PLACE}
-    if others := [name for name in texts["gpu"][0] if given["gpu"] not in (None, canonical(name))]:
+    texts = {name: _text(columns, name, defaults[name] or "", rows) for name in PLACE}
+    if others := [name for name in texts["gpu"][0] if defaults["gpu"] not in (None, canonical(name))]:
         raise InputError(
-            f"the table has rows of {others[0]}, and the GPU asked about is {given['gpu']}; leave one of the two out"
+            f"the table has rows of {others[0]}, and the GPU asked about is {defaults['gpu']}; leave one of the two out"
         )
     for name, known in kind.settings.items():
         texts[name] = _text(columns, name, "" if name == "math" else kind.setting_defaults[name], rows)
@@ -135,17 +135,17 @@ def _predict_setting(
     allowed, candidates = prepared.rules.allowed(distinct), prepared.candidates
     if named:
         names, number = named[0], named[1][members]
-        asked = np.zeros((len(names), len(candidates)), dtype=bool)
+        is_named = np.zeros((len(names), len(candidates)), dtype=bool)
         for row in map(int, np.unique(number)):
-            asked[row, prepared.named(names[row])] = True
-        rows, index = np.nonzero(asked[number])
+            is_named[row, prepared.named(names[row])] = True
+        rows, index = np.nonzero(is_named[number])
         at = problem[rows]
     else:
         at, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), prepared.ranked))
         rows = at
     columns = prepared.many(distinct, at, index) | {"supported": allowed[at, index]}
-    columns["algorithm"] = np.array([one.name for one in candidates], dtype=object)[index]
-    columns["library"] = np.array([one.library for one in candidates], dtype=object)[index]
+    columns["algorithm"] = np.array([candidate.name for candidate in candidates], dtype=object)[index]
+    columns["library"] = np.array([candidate.library for candidate in candidates], dtype=object)[index]
     out = _empty(len(members) if named else len(distinct))
     # Of a row's candidates the fastest stays, of equals the first: what is written last.
     order = np.argsort(columns["predicted_us"], kind="stable")[::-1]
@@ -180,9 +180,9 @@ def _columns(table: Any) -> dict[str, Any]:
 def _families(columns: Mapping[str, Any], rows: int) -> list[tuple[Family, np.ndarray]]:
     """Each family of the table, by its columns ``family`` or ``operator``, with the positions of its rows."""
     source = next((name for name in ("family", "operator") if name in columns), "")
-    names, place = _text(columns, source, "", rows)
+    names, name_index = _text(columns, source, "", rows)
     kinds = [family(FAMILY_OF_KIND.get(name, name or DEFAULT_FAMILY)) for name in names]
-    code = np.array([kinds.index(kind) for kind in kinds], dtype=int)[place]
+    code = np.array([kinds.index(kind) for kind in kinds], dtype=int)[name_index]
     return [(kinds[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
 
 
@@ -229,5 +229,5 @@ def _text(columns: Mapping[str, Any], name: str, default: str, rows: int) -> Col
     """A text column, or its default in every row; a cell that is missing takes the default as well."""
     if name not in columns:
         return [default], np.zeros(rows, dtype=np.int64)
-    place, values = pd.factorize(np.asarray(columns[name], dtype=object), use_na_sentinel=False)
-    return [default if pd.isna(value) else LAYOUT_ALIASES.get(str(value), str(value)) for value in values], place
+    number, values = pd.factorize(np.asarray(columns[name], dtype=object), use_na_sentinel=False)
+    return [default if pd.isna(value) else LAYOUT_ALIASES.get(str(value), str(value)) for value in values], number

@@ -77,8 +77,8 @@ def read_predictions(directory: Path, models: list[str], family: str = "") -> pd
     usable = (frame["status"] == "ok") & frame["supported"].ne(False) & (seed.isna() | (seed == seed.min()))
     with np.errstate(invalid="ignore"):
         usable &= np.isfinite(measured) & (measured > 0) & np.isfinite(predicted) & (predicted > 0)
-    kept = frame.loc[usable, ["model", "algorithm", "time_us", "predicted_us"]]
-    return kept.astype({"time_us": float, "predicted_us": float})
+    predictions = frame.loc[usable, ["model", "algorithm", "time_us", "predicted_us"]]
+    return predictions.astype({"time_us": float, "predicted_us": float})
 
 
 def read_choices(directory: Path, results: Results, models: list[str], family: str = "") -> pd.DataFrame:

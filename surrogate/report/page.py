@@ -81,9 +81,9 @@ def lanes_chart(
 
 def page(title: str, sections: Sequence[Section], *, kicker: str, question: str = "", answer: str = "") -> str:
     """A whole HTML page. All texts are escaped; ``kicker`` says what kind of page it is, in a line above the title."""
-    kept = [section for section in sections if section.parts or section.figures]
+    shown = [section for section in sections if section.parts or section.figures]
     answer = answer.replace(" %", "\u00a0%")
-    return template("page.html.j2").render(title=title, sections=kept, kicker=kicker, question=question, answer=answer)
+    return template("page.html.j2").render(title=title, sections=shown, kicker=kicker, question=question, answer=answer)
 
 
 @readable()

@@ -58,7 +58,7 @@ def looks(names: list[str]) -> dict[str, Look]:
     kinds = {name: "heuristic" if is_heuristic(name) else name for name in names}
     learned = [name for name in names if kinds[name] not in _REFERENCE_LOOKS]
     parts = zip(learned, *map(cycle, (_COLOURS, _MARKERS, _DASHES, _HATCHES)), strict=False)
-    ranked = {name: Look(*own) for name, *own in parts}
+    ranked = {name: Look(*values) for name, *values in parts}
     return {name: _REFERENCE_LOOKS.get(kinds[name]) or ranked[name] for name in names}
 
 

@@ -280,12 +280,12 @@ def _slowdown(row: Row, best: bool) -> Cell:
 
 def _parts(results: Results) -> list[Table]:
     model, columns, shown = best_model(results), {**_ERRORS, **_ROWS}, []
-    own = results | {"time_rows": [row for row in results["time_rows"] if row["model"] == model]}
+    model_results = results | {"time_rows": [row for row in results["time_rows"] if row["model"] == model]}
     for key, words in _PARTS.items():
         records = [
             {"GPU" if key == "gpu" else key: part, **_figures(row, columns)}
-            for part in values(own["time_rows"], key, STRATA)
-            for row in time_rows(own, **{key: part})
+            for part in values(model_results["time_rows"], key, STRATA)
+            for row in time_rows(model_results, **{key: part})
         ]
         if records:
             shown.append(Table(records, _formats(columns), f"Time error by {words}, {model}"))

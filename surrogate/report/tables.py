@@ -157,8 +157,8 @@ class Table:
         dropped, notes = self._dropped(width, key) if width and self.widest else [], list(self.notes)
         if dropped:
             notes.append(f"left out for want of room: {', '.join(dropped)}; --csv and --json have every column")
-        kept = replace(self, records=[{k: v for k, v in row.items() if k not in dropped} for row in self.records])
-        lines = [*([wrapped(title, width)] if title else []), kept._grid(width)]
+        shown = replace(self, records=[{k: v for k, v in row.items() if k not in dropped} for row in self.records])
+        lines = [*([wrapped(title, width)] if title else []), shown._grid(width)]
         return printable("\n".join([*lines, *(wrapped(note, width) for note in notes)]))
 
     def __html__(self) -> str:
@@ -248,13 +248,13 @@ class Facts:
         names = max((len(name) for name, _ in self.pairs), default=0) + len(GAP)
         return printable(
             "\n".join(
-                textwrap.fill(f"{name:{names}}{said}", width, subsequent_indent=" " * names)
-                for name, said in self.pairs
+                textwrap.fill(f"{name:{names}}{text}", width, subsequent_indent=" " * names)
+                for name, text in self.pairs
             )
         )
 
     def __html__(self) -> str:
-        items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(said)}</dd>" for name, said in self.pairs)
+        items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in self.pairs)
         return f'<dl class="facts">\n{items}\n</dl>'
 
 

@@ -196,14 +196,14 @@ def _result_shapes(trace: Trace) -> dict[int, Shape]:
     """
     ranges = trace.ranges
     gradients: dict[tuple[str, int], Shape] = {}
-    made: dict[tuple[str, int], int] = {}
+    producers: dict[tuple[str, int], int] = {}
     for row in np.flatnonzero(trace.named(ranges, {*_JOINED, *_JOINED.values()}.__contains__)).tolist():
         name, number, shapes = trace.name_of(ranges, row), int(ranges.sequence[row]), trace.shapes_of(row)
         if name in _JOINED and shapes and is_shape(shapes[0]):
             gradients[_JOINED[name], number] = shapes[0]
         elif name not in _JOINED and ranges.forward_thread[row] <= 0:
-            made[name, number] = row
-    results = {made[key]: shape for key, shape in gradients.items() if key in made and key[1] >= 0}
+            producers[name, number] = row
+    results = {producers[key]: shape for key, shape in gradients.items() if key in producers and key[1] >= 0}
     for row, lookup in _lookups(trace).items():
         shapes = trace.shapes_of(row)
         if lookup != row and shapes and is_shape(shapes[0]):
@@ -222,8 +222,8 @@ def batch_size(trace: Trace) -> int | None:
     layers = trace.named(ranges, _WITH_BATCH.__contains__) & (ranges.shapes >= 0)
     for row in np.flatnonzero(layers).tolist():
         shapes = trace.shapes_of(row) or ()
-        place = 1 if trace.name_of(ranges, row) == "aten::addmm" else 0  # addmm's first argument is the bias
-        image = shapes[place] if len(shapes) > 1 else ()
+        position = 1 if trace.name_of(ranges, row) == "aten::addmm" else 0  # addmm's first argument is the bias
+        image = shapes[position] if len(shapes) > 1 else ()
         if is_shape(image) and len(image) >= 2 and image[0] > 0:
             return int(image[0])
     return None

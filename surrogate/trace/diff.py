@@ -78,11 +78,11 @@ def trace_diff(
 
 def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
     every = find_iterations(trace)
-    kept = tuple(dict.fromkeys(wanted)) or tuple(range(len(every)))
-    part = profile(trim(trace, iterations_kept=kept))
+    indices = tuple(dict.fromkeys(wanted)) or tuple(range(len(every)))
+    part = profile(trim(trace, iterations_kept=indices))
     if not len(part.trace.activities):
         raise InputError(f"{trace.source}: has no device activity in its iterations; give a trace of a GPU")
-    return part, len(kept), sum(every[index].time_us for index in kept) / len(kept)
+    return part, len(indices), sum(every[index].time_us for index in indices) / len(indices)
 
 
 def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:

@@ -108,21 +108,21 @@ def measured(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu: Gpu | 
 
     The occupancy is the mean by time, the intensity and the bound those of members whose FLOPs and bytes are known.
     """
-    own = counters.iloc[members].assign(time_us=time_us[members])
-    own["moved"] = own["read_bytes"] + own["write_bytes"]
-    by_time = own.dropna(subset="occupancy_pct")
+    counted = counters.iloc[members].assign(time_us=time_us[members])
+    counted["moved"] = counted["read_bytes"] + counted["write_bytes"]
+    by_time = counted.dropna(subset="occupancy_pct")
     busy_us, weighted_us = by_time["time_us"].sum(), (by_time["occupancy_pct"] * by_time["time_us"]).sum()
-    known = own.dropna(subset=["flops", "moved"])
+    known = counted.dropna(subset=["flops", "moved"])
     flops, moved, known_us = (known[name].to_numpy(float) for name in ("flops", "moved", "time_us"))
     peaks = None
     if gpu is not None and len(known):
         peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[known["width"].astype(int)]
     judged = {**dict.fromkeys(_JUDGED), **_judged(flops, moved, known_us, peaks, gpu)}
     return {
-        "counted": int((own["row"] >= 0).sum()),
-        "measured_gflop": _total(own["flops"], 1e9),
-        "read_mb": _total(own["read_bytes"], 1e6),
-        "write_mb": _total(own["write_bytes"], 1e6),
+        "counted": int((counted["row"] >= 0).sum()),
+        "measured_gflop": _total(counted["flops"], 1e9),
+        "read_mb": _total(counted["read_bytes"], 1e6),
+        "write_mb": _total(counted["write_bytes"], 1e6),
         "measured_occupancy_pct": float(weighted_us / busy_us) if busy_us else None,
         **{f"measured_{name}": judged[name] for name in _JUDGED},
     }

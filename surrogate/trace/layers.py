@@ -73,8 +73,8 @@ def find_layers(trace: Trace) -> Layers:
     # For every range the leaf module (row of ``frames``) that is open on its thread when it starts, -1 for none.
     around = within(ranges.start_ns, ranges.end_ns, ranges.thread, take(trace.frames, modules))
     of_module = linked(modules, around)
-    own = linked(of_module, top)
-    forward = np.where((own < 0) & (top >= 0), linked(_forward_of(trace, top), top), -1)
+    own_module = linked(of_module, top)
+    forward = np.where((own_module < 0) & (top >= 0), linked(_forward_of(trace, top), top), -1)
     phases = _phases(trace, top, forward)
     # A backward operator stands for the forward anchor it is linked to, and that for its module, if it has one.
     anchor = np.where(forward >= 0, forward, top)

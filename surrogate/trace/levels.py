@@ -50,15 +50,15 @@ class Leveled:
         rows, shallow_us = [], self.runs[0].median_us
         for before, run in zip((self.runs[0], *self.runs), self.runs, strict=False):
             added = run.median_us - before.median_us
-            own = run.spans.level == LEVELS.index(run.level)
+            on_level = run.spans.level == LEVELS.index(run.level)
             rows.append(
                 {
                     "level": run.level,
                     "model_us": run.median_us,
                     "overhead_us": added,
                     "overhead_pct": 100 * added / shallow_us if shallow_us else None,
-                    "spans": int(own.sum()),
-                    "spans_us": float(run.spans.time_us[own].sum()),
+                    "spans": int(on_level.sum()),
+                    "spans_us": float(run.spans.time_us[on_level].sum()),
                 }
             )
         return ResultTable(f"Leveled experiment, {len(self.runs[0].model_us)} runs each", tuple(rows))
@@ -134,14 +134,14 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
         number, top = _counterparts(spans, numbers)
         parent, start, end, track = spans.parent.tolist(), spans.start_ns.tolist(), spans.end_ns.tolist(), spans.track
         inside = [p >= 0 and start[p] <= start[i] and end[i] <= end[p] for i, p in enumerate(parent)]
-        own = np.flatnonzero(spans.level > reached)
-        own = own[np.argsort(spans.level[own], kind="stable")].tolist()
+        members = np.flatnonzero(spans.level > reached)
+        members = members[np.argsort(spans.level[members], kind="stable")].tolist()
         # Per parent and track: the time of the spans inside, and where the last one ended, there and here.
         busy = Counter[Any]()
-        for i in own:
+        for i in members:
             busy[parent[i], track[i]] += (end[i] - start[i]) * inside[i]
         last: dict[Any, tuple[float, float]] = {}
-        for i in own:
+        for i in members:
             p, at, key = parent[i], float(start[i]), (parent[i] if inside[i] else -1, track[i])
             if (p < 0 <= reached) or (p >= 0 and number[p] not in placed):
                 lost += 1
@@ -159,7 +159,7 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
             rows.append((spans.name[i], spans.level[i], at, last[key][1], track[i], above, spans.tags[i]))
         reached = max(reached, int(spans.level.max(initial=-1)))
     columns = list(zip(*rows, strict=True))
-    level, starts, ends, parents = (np.rint(np.array(columns[place], float)).astype(np.int64) for place in (1, 2, 3, 5))
+    level, starts, ends, parents = (np.rint(np.array(columns[index], float)).astype(np.int64) for index in (1, 2, 3, 5))
     return in_time_order(columns[0], level, starts, ends, columns[4], parents, columns[6]), lost
 
 

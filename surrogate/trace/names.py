@@ -37,12 +37,12 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
         base, every = _split(_NOWHERE.sub("", demangled(name)))
         words[name] = every[:_MOST_WORDS]
         groups.setdefault(base, []).append(name)
-    told = {name: parting for group in groups.values() for name, parting in _parting(group, words).items()}
+    parting_words = {name: parted for group in groups.values() for name, parted in _parting(group, words).items()}
     short: dict[str, str] = {}
     taken: set[str] = set()
-    for (own, lead), group in groups.items():
+    for (function, lead), group in groups.items():
         for name in dict.fromkeys(group):
-            label = shortened(_joined(own, lead, told[name], words[name]), LONGEST)
+            label = shortened(_joined(function, lead, parting_words[name], words[name]), LONGEST)
             numbered = (f"{shortened(label, LONGEST - 6)} #{number}" for number in count(2))
             short[name] = label if label not in taken else next(text for text in numbered if text not in taken)
             taken.add(short[name])
@@ -55,23 +55,23 @@ def _split(text: str) -> tuple[tuple[str, str], list[str]]:
     while removed:
         path, removed = _GROUP.subn("", path)
     path = path.rpartition(" ")[2] or text
-    own, lead = path.rpartition("::")[2] or path, ""
+    function, lead = path.rpartition("::")[2] or path, ""
     if path != text:
-        inside = _WORD.findall(text.partition(own)[2])
+        inside = _WORD.findall(text.partition(function)[2])
     elif start := re.match(r"_ZN?(?=\d)", text):  # cut short, or newer than what demangles
         at = start.end()
         while length := re.match(r"\d+", text[at:]):
-            own, at = text[at + length.end() :][: int(length[0])], at + length.end() + int(length[0])
+            function, at = text[at + length.end() :][: int(length[0])], at + length.end() + int(length[0])
         inside = re.findall(r"(?<=L[a-z])\d+(?=E)", text[at:])
-    if _ANY_KERNEL.fullmatch(own) and inside:
-        own = inside[0] if not word_rank(inside[0]) else "::".join(path.split("::")[-2:])
-    elif _CARRIER.search(own):
+    if _ANY_KERNEL.fullmatch(function) and inside:
+        function = inside[0] if not word_rank(inside[0]) else "::".join(path.split("::")[-2:])
+    elif _CARRIER.search(function):
         lead = next((word for word in inside if not word_rank(word)), "")
     inside.sort(key=word_rank)
-    if len(own) <= LONGEST:
-        return (own, lead), inside
-    head = own.rfind("_", 0, _HEAD) if "_" in own[1:_HEAD] else _HEAD
-    return (own[:head], "…"), [*_PIECE.findall(own[head:]), *(f"_{word}" for word in inside)]
+    if len(function) <= LONGEST:
+        return (function, lead), inside
+    head = function.rfind("_", 0, _HEAD) if "_" in function[1:_HEAD] else _HEAD
+    return (function[:head], "…"), [*_PIECE.findall(function[head:]), *(f"_{word}" for word in inside)]
 
 
 def _parting(group: Sequence[str], words: dict[str, list[str]], at: int = 0) -> dict[str, list[str]]:
@@ -79,19 +79,19 @@ def _parting(group: Sequence[str], words: dict[str, list[str]], at: int = 0) -> 
     parts: dict[str, list[str]] = {}
     for name in group:
         parts.setdefault(words[name][at] if at < len(words[name]) else "", []).append(name)
-    told = {}
+    parting_words = {}
     for word, names in parts.items():
         below = _parting(names, words, at + 1) if word and len(names) > 1 else {name: [] for name in names}
-        told |= {name: [*([word] if word and len(parts) > 1 else []), *rest] for name, rest in below.items()}
-    return told
+        parting_words |= {name: [*([word] if word and len(parts) > 1 else []), *rest] for name, rest in below.items()}
+    return parting_words
 
 
-def _joined(own: str, lead: str, told: Sequence[str], words: Sequence[str]) -> str:
+def _joined(function: str, lead: str, parting_words: Sequence[str], words: Sequence[str]) -> str:
     if lead != "…":
-        inside = list(dict.fromkeys([lead, *told] if lead else told))
-        return f"{own}<{', '.join(inside)}>" if inside else own
-    tail = "".join(told).removeprefix("_")
-    whole = own + "".join(words[: words.index(told[0])] if told else words)
-    if told and len(whole) + len(tail) < LONGEST:
+        inside = list(dict.fromkeys([lead, *parting_words] if lead else parting_words))
+        return f"{function}<{', '.join(inside)}>" if inside else function
+    tail = "".join(parting_words).removeprefix("_")
+    whole = function + "".join(words[: words.index(parting_words[0])] if parting_words else words)
+    if parting_words and len(whole) + len(tail) < LONGEST:
         return f"{whole}_{tail}"
     return f"{whole[: LONGEST - 1 - len(tail)]}…{tail}"

@@ -58,10 +58,10 @@ def _answer(facts: Row) -> str:
 
 def _step_chart(steps: ResultTable) -> Markup:
     """A lane per iteration: its parts in the order of `STEP_PARTS`."""
-    rows, said, lanes = steps.rows[:_MAX_STEPS], list(STEP_PARTS.values()), {}
+    rows, labels, lanes = steps.rows[:_MAX_STEPS], list(STEP_PARTS.values()), {}
     for row in rows:
         times = [row[name] for name in STEP_PARTS]
-        bars = zip(np.cumsum([0.0, *times]).tolist(), times, range(len(times)), said, strict=False)
+        bars = zip(np.cumsum([0.0, *times]).tolist(), times, range(len(times)), labels, strict=False)
         lanes[f"{row['iteration']}, {row['time_us'] / 1e3:.3f} ms"] = [
             (start, time, fill, f"{100 * time / row['time_us']:.0f} %", words)
             for start, time, fill, words in bars
@@ -69,7 +69,7 @@ def _step_chart(steps: ResultTable) -> Markup:
         ]
     first = f"The first {len(rows)} of {len(steps)} iterations. " if len(steps) > len(rows) else ""
     caption = f"{first}What the device does during each iteration; {'; '.join(steps.notes)}."
-    return lanes_chart("steps", caption, lanes, dict(enumerate(said)), max(row["time_us"] for row in rows))
+    return lanes_chart("steps", caption, lanes, dict(enumerate(labels)), max(row["time_us"] for row in rows))
 
 
 def _layer_chart(profile: Profile) -> Markup:

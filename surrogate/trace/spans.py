@@ -93,9 +93,9 @@ def parents_by_inclusion(level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints
     """
     parent = np.full(len(level), -1, np.int64)
     for number in range(1, len(LEVELS)):
-        own, upper = np.flatnonzero(level == number), np.flatnonzero(level < number)
-        parent[own] = _including(own, upper, level, start_ns, end_ns, thread)
-        alone = own[parent[own] < 0]
+        members, upper = np.flatnonzero(level == number), np.flatnonzero(level < number)
+        parent[members] = _including(members, upper, level, start_ns, end_ns, thread)
+        alone = members[parent[members] < 0]
         parent[alone] = _including(alone, upper, level, start_ns, end_ns, np.zeros_like(thread))
     return parent
 
@@ -136,16 +136,16 @@ def trace_spans(trace: Trace) -> Spans:
     """
     layers = find_layers(trace)
     ranges, calls, activities, every = trace.ranges, trace.calls, trace.activities, layers.iterations
-    own = np.flatnonzero(layers.from_frame == 0)
+    layer_rows = np.flatnonzero(layers.from_frame == 0)
     is_layer = np.zeros(len(ranges), np.bool_)
-    is_layer[layers.row[own]] = True
+    is_layer[layers.row[layer_rows]] = True
     operators = np.flatnonzero((layers.of_range >= 0) & ~is_layer)
     # Spans are numbered level by level: iterations, layers, operators, calls, activities.
     counts = [len(every), len(layers), len(operators), len(calls), len(activities)]
     first_layer, first_operator, first_call = np.cumsum(counts)[:3].tolist()
     span_of_range = np.full(len(ranges), -1, np.int64)
     span_of_range[operators] = first_operator + np.arange(len(operators))
-    span_of_range[layers.row[own]] = first_layer + own
+    span_of_range[layers.row[layer_rows]] = first_layer + layer_rows
     # An operator's parent is the one around it of the same layer, else the layer itself.
     above, layer = ranges.parent[operators], layers.of_range[operators]
     around = np.where(linked(layers.of_range, above) == layer, linked(span_of_range, above), -1)

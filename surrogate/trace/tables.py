@@ -134,7 +134,7 @@ def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], 
         name = layers.name[int(layers.of_range[row])]
         if not texts.get(name):
             texts[name] = text(row)
-    return {name: found for name, found in texts.items() if found}
+    return {name: text for name, text in texts.items() if text}
 
 
 def _notes(profile: Profile) -> tuple[str, ...]:
@@ -187,10 +187,10 @@ def step_table(profile: Profile) -> ResultTable:
     trace, activities, calls = profile.trace, profile.trace.activities, profile.trace.calls
     rounds = profile.layers.iterations
     edges_ns = np.array([[part.start_ns, part.end_ns] for part in rounds])
-    own = np.flatnonzero(profile.device_of == profile.device)
-    starts, ends = activities.start_ns[own], activities.end_ns[own]
-    moves = np.isin(activities.kind[own], _MOVES)
-    computes = ~moves & ~trace.named(activities, kinds.COLLECTIVE_NAME.search)[own]
+    on_device = np.flatnonzero(profile.device_of == profile.device)
+    starts, ends = activities.start_ns[on_device], activities.end_ns[on_device]
+    moves = np.isin(activities.kind[on_device], _MOVES)
+    computes = ~moves & ~trace.named(activities, kinds.COLLECTIVE_NAME.search)[on_device]
 
     def inside(*intervals: tuple[Ints, Ints]) -> Floats:
         """Time in µs of each iteration that the intervals (starts, ends) cover together."""
@@ -202,7 +202,7 @@ def step_table(profile: Profile) -> ResultTable:
     busy_start, busy_end = merged(starts, ends)
     gap_start = np.append(edges_ns.min(), busy_end)
     gap_end = np.maximum(gap_start, np.append(busy_start, edges_ns.max()))
-    following = np.append(own[np.searchsorted(starts, busy_start)], -1)
+    following = np.append(on_device[np.searchsorted(starts, busy_start)], -1)
     call = linked(activities.call, following)
     known, before_copy = (following < 0) | (call >= 0), np.isin(linked(activities.kind, following), _MOVES)
     launch_ns = np.clip(np.where(following < 0, gap_end, linked(calls.start_ns, call)), gap_start, gap_end)
@@ -262,15 +262,15 @@ def summary(profile: Profile) -> Row:
     ``activity_ms`` can exceed it. ``batch`` is the leading size of the first convolution or linear operator.
     """
     trace, layers, activities = profile.trace, profile.layers, profile.trace.activities
-    own = np.flatnonzero(profile.device_of == profile.device)
-    starts, ends = activities.start_ns[own], activities.end_ns[own]
+    on_device = np.flatnonzero(profile.device_of == profile.device)
+    starts, ends = activities.start_ns[on_device], activities.end_ns[on_device]
     busy_us = union_us(starts, ends)
-    span_us = float(ends.max() - starts.min()) / 1e3 if len(own) else 0.0
+    span_us = float(ends.max() - starts.min()) / 1e3 if len(on_device) else 0.0
     time, kind, whole = activities.time_us, activities.kind, profile.total_us
     rounds = [iteration.time_us for iteration in layers.iterations]
     batch, middle_us = batch_size(trace), float(np.median(rounds))
     return {
-        "bound": step_bound(profile) if len(own) else None,
+        "bound": step_bound(profile) if len(on_device) else None,
         "trace": Path(trace.source).name,
         "format": trace.format,
         "rank": trace.rank,

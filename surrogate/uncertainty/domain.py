@@ -44,8 +44,8 @@ _CHUNK = 256  # products of this many problems stay in the cache
 
 def weights(kind: Family) -> np.ndarray:
     """(sizes,) the distance per doubling of each of the family's sizes."""
-    own = [WEIGHTS.get(name, SIZE_WEIGHT) for name in kind.size_names]
-    return np.where(_is_batch(kind), BATCH_WEIGHT, own)
+    weights = [WEIGHTS.get(name, SIZE_WEIGHT) for name in kind.size_names]
+    return np.where(_is_batch(kind), BATCH_WEIGHT, weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +69,8 @@ class References:
         shapes = sizes.copy()
         shapes[:, _is_batch(kind)] = 1
         shapes = np.unique(shapes, axis=0)
-        kept = farthest_points(_coordinates(kind, shapes) * ~_is_batch(kind), count)
-        return cls(kind, shapes[kept], sizes.min(axis=0), sizes.max(axis=0), reach)
+        references = farthest_points(_coordinates(kind, shapes) * ~_is_batch(kind), count)
+        return cls(kind, shapes[references], sizes.min(axis=0), sizes.max(axis=0), reach)
 
     @cached_property
     def _scale(self) -> tuple[np.ndarray, np.ndarray]:

@@ -153,10 +153,10 @@ def conformal_quantile(scores: np.ndarray, shape: np.ndarray) -> float:
     return float(np.sort(scores)[min(rank, len(scores)) - 1])
 
 
-def pooled_base(own: float, parent: float, shapes: int) -> float:
+def pooled_base(base: float, parent: float, shapes: int) -> float:
     """A key's quantile, drawn (in logs) towards its parent's as far as its shapes are few."""
     weight = shapes / (shapes + POOLED_SHAPES) if shapes >= LEAST_SHAPES else 0.0
-    return own**weight * parent ** (1 - weight)
+    return base**weight * parent ** (1 - weight)
 
 
 def _fitted(scores: Scores) -> Widths:
@@ -176,10 +176,10 @@ def _bases(scores: Scores, left: np.ndarray) -> dict[str, float]:
         for names, index in table.groupby(columns).indices.items():
             shapes = len(np.unique(scores.shape[index]))
             if shapes >= LEAST_SHAPES:
-                own = max(conformal_quantile(left[index], scores.shape[index]), LEAST_WIDTH)
+                base = max(conformal_quantile(left[index], scores.shape[index]), LEAST_WIDTH)
                 parent = bases.get(str(scores.candidate[index[0]]), bases[ALL])
                 key = "|".join(names) if isinstance(names, tuple) else str(names)
-                bases[key] = float(pooled_base(own, parent, shapes))
+                bases[key] = float(pooled_base(base, parent, shapes))
     return bases
 
 
@@ -234,8 +234,8 @@ def fit_own_share(
         likely = [probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
         return -float(weight @ np.log(np.maximum(likely, LEAST_LIKELIHOOD)))
 
-    found: Any = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
-    return float(np.exp(found.x))
+    fitted: Any = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
+    return float(np.exp(fitted.x))
 
 
 def held_out_by_shape(
@@ -259,10 +259,10 @@ def held_out_by_shape(
     predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     for fold in range(count if fits is None else fits):
         step(fold)
-        kept, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)
-        if most_rows is not None and len(kept) > most_rows:
-            kept = np.sort(np.random.default_rng(seed).permutation(kept)[:most_rows])
-        inside = rows.take(kept)
+        inside_rows, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)
+        if most_rows is not None and len(inside_rows) > most_rows:
+            inside_rows = np.sort(np.random.default_rng(seed).permutation(inside_rows)[:most_rows])
+        inside = rows.take(inside_rows)
         if inside.ok.any() and len(outside):
             held = rows.take(outside)
             predicted[outside] = times_of(duplicate(model), inside, held, keep)
@@ -296,37 +296,37 @@ def fit_unseen_gpu(
     most = MOST_GPUS if len(rows) <= LARGE_ROWS else LEAST_GPUS
     fold = fold_labels(names, GPU_FOLDS, seed)
     predicted, half = np.full(len(rows), np.nan), np.ones(len(rows))
-    for place, (architecture, name) in enumerate(list(largest.items())[:most]):
-        own = device == name
+    for number, (architecture, name) in enumerate(list(largest.items())[:most]):
+        on_gpu = device == name
         siblings = np.isin(device, [other for other in known if known[other].architecture == architecture])
-        folds = np.unique(fold[own])  # those of which the GPU has rows, another one for each GPU
-        held_fold = folds[place % len(folds)]
-        inside, outside = (fold != held_fold) & ~siblings, np.flatnonzero(own & (fold == held_fold))
+        folds = np.unique(fold[on_gpu])  # those of which the GPU has rows, another one for each GPU
+        held_fold = folds[number % len(folds)]
+        inside, outside = (fold != held_fold) & ~siblings, np.flatnonzero(on_gpu & (fold == held_fold))
         try:
-            kept = np.random.default_rng(seed).permutation(np.flatnonzero(inside))[:LARGE_ROWS]
-            rest, held = rows.take(np.sort(kept)), rows.take(outside)
+            sample = np.random.default_rng(seed).permutation(np.flatnonzero(inside))[:LARGE_ROWS]
+            rest, held = rows.take(np.sort(sample)), rows.take(outside)
             predicted[outside] = times_of(model.elsewhere(), rest, held, keep)
         except InputError:  # nothing to learn from
             continue
         distance, no_gpu = distances_to(references_of(rest), held), np.full(len(held), "", dtype=object)
         half[outside] = widths.at(no_gpu, held.candidate, distance, predicted[outside])
-    found = np.flatnonzero(np.isfinite(predicted))
-    if not len(found):
+    scored = np.flatnonzero(np.isfinite(predicted))
+    if not len(scored):
         return UnseenGpu()
     log_error = np.abs(np.log(predicted / rows.time_us))
     math = rows.frame["math"].to_numpy(str) if "math" in rows.frame else np.full(len(rows), "")
-    part_of = {name: found[math[found] == name] for name in np.unique(math[found]).tolist()}
-    kept = {name: part for name, part in part_of.items() if len(np.unique(device[part])) > 1} | {"": found}
+    part_of = {name: scored[math[scored] == name] for name in np.unique(math[scored]).tolist()}
+    parts = {name: part for name, part in part_of.items() if len(np.unique(device[part])) > 1} | {"": scored}
     factors = {
         name: float(f"{max(1.0, _equal_quantile(log_error[part] / half[part], device[part])):.4g}")
-        for name, part in kept.items()
+        for name, part in parts.items()
     }
-    unseen = UnseenGpu(factors, gpus=len(np.unique(device[found])))
+    unseen = UnseenGpu(factors, gpus=len(np.unique(device[scored])))
     half *= [unseen.factor(name) for name in math]
-    known, arrays = found[judged[found]], (predicted, rows.time_us, half, rows.problem, rows.shape)
+    known, arrays = scored[judged[scored]], (predicted, rows.time_us, half, rows.problem, rows.shape)
     share = fit_own_share(*(values[known] for values in arrays))
-    median = _equal_quantile(np.abs(predicted / rows.time_us - 1)[found], device[found], 0.5)
-    ninth = np.exp(_equal_quantile(log_error[found], device[found]))
+    median = _equal_quantile(np.abs(predicted / rows.time_us - 1)[scored], device[scored], 0.5)
+    ninth = np.exp(_equal_quantile(log_error[scored], device[scored]))
     share, median, ninth = (float(f"{value:.4g}") for value in (share, median, ninth))
     return replace(unseen, own_share=share, median_ape=median, factor_90=ninth)
 

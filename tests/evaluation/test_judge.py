@@ -57,7 +57,7 @@ def test_picks_by_hand() -> None:
     assert choice.slowdown == pytest.approx([2.0, 1.2, 1.0])
     # Second picks: row 2 (40, no better), row 4 (5, the best), row 6 (did not run).
     assert choice.top2_slowdown == pytest.approx([2.0, 1.0, 1.0])
-    assert not choice.infeasible.any() and choice.made.all()
+    assert not choice.infeasible.any() and choice.chosen.all()
 
 
 def test_ties_go_to_the_lowest_order() -> None:
@@ -71,7 +71,7 @@ def test_known_picks() -> None:
     choice = judge.choose_rows(THREE, np.array([1, -1, 6]), np.array([True, True, False]))
     assert choice.slowdown == pytest.approx([2.0, 6 / 5, 1.0])
     assert choice.infeasible.tolist() == [False, True, True]
-    assert choice.made.tolist() == [True, True, False]
+    assert choice.chosen.tolist() == [True, True, False]
 
 
 @st.composite
@@ -101,7 +101,7 @@ def test_choices_against_a_plain_loop(made: tuple[judge.Candidates, np.ndarray, 
         assert choice.infeasible[problem] == (not ranked or not c.ok[ranked[0]])
         assert choice.slowdown[problem] == costs[0] / min(times)
         assert choice.top2_slowdown[problem] == min(costs) / min(times)
-        assert choice.made[problem] == np.isfinite(score[rows]).any()
+        assert choice.chosen[problem] == np.isfinite(score[rows]).any()
         assert 1 <= choice.top2_slowdown[problem] <= choice.slowdown[problem]
 
 

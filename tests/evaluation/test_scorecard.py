@@ -119,7 +119,7 @@ def test_seeds_are_averaged_in_logs_problem_by_problem(frame: pd.DataFrame) -> N
 def test_a_heuristic_that_names_an_absent_algorithm_is_infeasible(frame: pd.DataFrame) -> None:
     named = frame.assign(heuristic_algorithm=["DIRECT"] * 3 + ["GEMM"] * 3 + ["FFT"] * 3)
     choice = scorecard.pick_by_heuristic(_judged(named))
-    assert choice.made.all()
+    assert choice.chosen.all()
     assert choice.row.tolist() == [-1, 3, 7]
     # Absent, and present but not supported: both are charged the slowest.
     assert choice.infeasible.tolist() == [True, False, True]
@@ -130,7 +130,7 @@ def test_problems_without_a_heuristic_are_not_counted_for_it(frame: pd.DataFrame
     some = frame.assign(heuristic_algorithm=np.array(["GEMM"] * 6 + [None] * 3, dtype=object))
     judged = _judged(some)
     oracle, heuristic = scorecard.pick_oracle(judged), scorecard.pick_by_heuristic(judged)
-    assert heuristic.made.tolist() == [True, True, False]
+    assert heuristic.chosen.tolist() == [True, True, False]
     rows = scorecard.choice_rows(judged, {HEURISTIC: [heuristic], scorecard.ORACLE: [oracle]}, {})
     assert _row(rows, model=HEURISTIC, stratum="all", gpu="all")["n"] == 2
     # The pair is taken on the two problems where both chose; on the other GPU there is none.

@@ -97,16 +97,16 @@ def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = (
     faults = [f"slice {report.number}: {report.stopped}" for report in reports.values() if report.failed]
     tables = _tables(out, faults)
     faults += [fault for table in tables.values() for fault in untrustworthy(table)]
-    said = verdict(campaign.device_name, faults, [note for report in reports.values() for note in report.notes])
-    write_text(out / "README.md", page(said, [report.line() for report in reports.values()], tables, checks))
+    conclusion = verdict(campaign.device_name, faults, [note for report in reports.values() for note in report.notes])
+    write_text(out / "README.md", page(conclusion, [report.line() for report in reports.values()], tables, checks))
     if campaign.device_name == "cudnn" and not faults:
         gpu = tables["convolutions.parquet"].frame["gpu"].iloc[0]
         campaign.tell(f"to publish: cd {out} && {publishing_command(gpu)}")
-    return not faults, said
+    return not faults, conclusion
 
 
 def allotted(shares: Mapping[int, float], spent: Mapping[int, float], seconds: float) -> dict[int, float]:
-    """Slice → its part of ``seconds``, by what it lacks of its share of all that was ever spent and is still to be."""
+    """Slice → its part of ``seconds``, in proportion to what it lacks of its share of all time, spent and to come."""
     seconds = max(seconds, 0.0)
     share_s = (seconds + sum(spent.values())) / sum(shares.values())
     lacking = {number: max(shares[number] * share_s - spent[number], 0.0) for number in shares}
@@ -115,7 +115,7 @@ def allotted(shares: Mapping[int, float], spent: Mapping[int, float], seconds: f
 
 
 def _reports(out: Path) -> dict[int, SliceReport]:
-    """What earlier calls left in the folder, or nothing done yet."""
+    """The reports that earlier calls left in the folder; empty ones where there are none."""
     try:
         held = json.loads((out / STATE).read_text(encoding="utf-8"))
         earlier = {values["number"]: SliceReport(**values) for values in held}
@@ -123,30 +123,30 @@ def _reports(out: Path) -> dict[int, SliceReport]:
         earlier = {}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{out / STATE}: not readable ({one_line(error)}); remove it, the logs remain") from None
-    return {number: earlier.get(number, SliceReport(number, one.title)) for number, one in SLICES.items()}
+    return {number: earlier.get(number, SliceReport(number, slice_.title)) for number, slice_ in SLICES.items()}
 
 
-def _slice(one: Slice, campaign: Campaign, device: Device, seconds: float, report: SliceReport) -> None:
-    """Go on with one slice for so many seconds; ``report`` takes what it did."""
+def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, report: SliceReport) -> None:
+    """Continue one slice for ``seconds``, and write what it did to ``report``."""
     report.stopped, report.failed = "", False
-    path, end_s = campaign.out / one.log_name, campaign.clock() + seconds * (1.0 - one.counters_share)
+    path, end_s = campaign.out / slice_.log_name, campaign.clock() + seconds * (1.0 - slice_.counters_share)
     limits = {"progress": campaign.progress, "clock": campaign.clock}
     try:
-        if one.source == "operators" and campaign.device_name != "cudnn":
+        if slice_.source == "operators" and campaign.device_name != "cudnn":
             report.stopped = "left out: only a GPU measures other operators"
-        elif one.source == "operators":
+        elif slice_.source == "operators":
             device.close()  # the operators need the GPU's memory
-            operators = sampled(campaign.shapes or one.problems, campaign.seed)
-            with closing(open_operators(campaign.device_name)) as own:
-                _take(report, collect_operators(operators, own, path, minutes=seconds / 60.0, **limits))
+            operators = sampled(campaign.shapes or slice_.problems, campaign.seed)
+            with closing(open_operators(campaign.device_name)) as operator_device:
+                _take(report, collect_operators(operators, operator_device, path, minutes=seconds / 60.0, **limits))
         else:
-            plan = plan_of(one, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
+            plan = plan_of(slice_, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
             with RunLog(path, header_for(plan, device)) as log:
                 minutes = (end_s - campaign.clock()) / 60.0
                 _take(report, run(plan, device, log, minutes=minutes, **limits))
-                if one.counters_share:
+                if slice_.counters_share:
                     device.close()
-                    _count(log, seconds * one.counters_share, campaign.seed, report)
+                    _count(log, seconds * slice_.counters_share, campaign.seed, report)
     except (InputError, DeviceLostError, OSError) as error:
         report.stopped, report.failed = one_line(error), True
 
@@ -158,7 +158,7 @@ def _take(report: SliceReport, outcome: Outcome) -> None:
 
 
 def _count(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
-    """Counters where they are allowed. What was missed while others were counted is never made up for."""
+    """Count where that is allowed; the notes of earlier calls stay where they counted something."""
     try:
         counted = collect_counters(log, seconds, seed)
         number, notes = len(counted.kernels), counted.notes
@@ -169,10 +169,10 @@ def _count(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
 
 
 def _tables(out: Path, faults: list[str]) -> dict[str, Dataset]:
-    """File name → what was written to it; ``faults`` takes why a table could not be."""
+    """File name → the table written to it; the reasons for tables that are missing go to ``faults``."""
     tables: dict[str, Dataset] = {}
     for name in ("convolutions.parquet", "operators.parquet"):
-        logs = [out / one.log_name for one in SLICES.values() if one.table == name]
+        logs = [out / slice_.log_name for slice_ in SLICES.values() if slice_.table == name]
         try:
             if paths := [path for path in logs if path.exists()]:
                 table = merge_runs(paths)

@@ -13,7 +13,7 @@ LEAST_CUPTI = 0.99
 
 
 def untrustworthy(table: Dataset) -> list[str]:
-    """What is wrong with a table of times, in whole phrases. A CPU's times are the wall clock's, and are let pass."""
+    """What is wrong with a table of times, in whole phrases. A CPU's times are the wall clock's and are accepted."""
     ok = table.frame[table.frame["status"] == "ok"]
     if ok.empty:
         reasons = table.frame["reason"].dropna()
@@ -46,26 +46,27 @@ def verdict(device_name: str, faults: Sequence[str], uncounted: Sequence[str]) -
     """Whether the times are fit to be published, and whether counters are missing beside them, in a line."""
     if faults:
         return f"not fit to be published: {'; '.join(faults)}"
-    said = "fit to be published" if device_name == "cudnn" else f"rehearsed on device {device_name}"
-    return f"{said}; counters are incomplete: {'; '.join(uncounted)}" if uncounted and device_name == "cudnn" else said
+    counters = f"; counters are incomplete: {'; '.join(uncounted)}" if uncounted else ""
+    return f"fit to be published{counters}" if device_name == "cudnn" else f"rehearsed on device {device_name}"
 
 
-def page(said: str, lines: Sequence[str], tables: Mapping[str, Dataset], checks: Sequence[Check]) -> str:
-    """The page as Markdown: the verdict ``said``, what was measured on what, and how to use and publish it."""
-    said = said[0].upper() + said[1:] + "."
+def page(conclusion: str, lines: Sequence[str], tables: Mapping[str, Dataset], checks: Sequence[Check]) -> str:
+    """The page as Markdown: the verdict ``conclusion``, what was measured on what, and how to use and publish it."""
+    conclusion = conclusion[0].upper() + conclusion[1:] + "."
     if not tables:
-        return f"# Nothing was measured\n\n{said}\n"
+        return f"# Nothing was measured\n\n{conclusion}\n"
     device = next(iter(tables.values())).metadata["runs"][0]["device"]
     facts = {device["library"]: device["library_version"], **device.get("versions", {}), **device["properties"]}
     shown = [(name, value) for name, value in facts.items() if not isinstance(value, Mapping)]
+    results = [(check.name, check.status, check.value) for check in checks]
     parts = [
         f"# Kernel times of {device['gpu']}",
-        said,
+        conclusion,
         _table(("table", "what"), ((name, _described(table)) for name, table in tables.items())),
         "## Slices\n\n" + "\n".join(f"- {line}" for line in lines),
         "## Machine",
         _table(("what", "value"), shown),
-        _table(("check", "status", "value"), ((one.name, one.status, one.value) for one in checks)) if checks else "",
+        _table(("check", "status", "value"), results) if results else "",
         "## Use\n\nIn this folder, with seer-surrogate installed:\n\n    seer data info convolutions.parquet\n"
         f"    seer compare convolutions.parquet -o report\n    {publishing_command(device['gpu'])}",
     ]

@@ -28,12 +28,12 @@ class Slice:
 
     @property
     def log_name(self) -> str:
-        """What the slice's log is called."""
+        """The name of the slice's log."""
         return f"slice-{self.number}.jsonl"
 
     @property
     def table(self) -> str:
-        """What the table that it goes into is called."""
+        """The name of the table that its rows go into."""
         return "operators.parquet" if self.source == "operators" else "convolutions.parquet"
 
 
@@ -49,21 +49,21 @@ SLICES: Mapping[int, Slice] = {
 """Number → slice."""
 
 
-def plan_of(one: Slice, caps: Caps, seed: int, problems: int | None = None) -> Plan:
-    """The plan of a slice; ``problems`` replaces its number of shapes. The same for the same arguments."""
-    count = one.problems if problems is None else problems
+def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -> Plan:
+    """The plan of a slice; ``problems`` replaces its number of shapes. Equal arguments give equal plans."""
+    count = slice_.problems if problems is None else problems
     anchors: list[PlannedProblem] | None = None
-    if one.source == "mixture":
+    if slice_.source == "mixture":
         shapes, anchors = mixture(count, seed, caps)
     else:
         support = [PlannedProblem(parse(text), "support") for text in _TABLE["support"]]
         sources = {"support": lambda: support, "grid": lambda: grid_problems(ALL), "networks": network_problems}
-        within = unique(each for each in sources[one.source]() if not caps.reason(each.conv))
+        within = unique(each for each in sources[slice_.source]() if not caps.reason(each.conv))
         shapes = in_hash_order(within, seed)
         shapes = shapes[:count] if count else shapes
-    expanded = list(_under(shapes, one.settings))
-    pool = list(_under(anchors, one.settings)) if anchors else None
-    return build(expanded, description=f"slice {one.number}: {one.title}", seed=seed, caps=caps, anchors=pool)
+    expanded = list(_under(shapes, slice_.settings))
+    pool = list(_under(anchors, slice_.settings)) if anchors else None
+    return build(expanded, description=f"slice {slice_.number}: {slice_.title}", seed=seed, caps=caps, anchors=pool)
 
 
 def _under(problems: Iterable[PlannedProblem], settings: tuple[Settings, ...]) -> Iterable[PlannedProblem]:

@@ -98,11 +98,11 @@ def attribute(imported: Imported, pairs: Sequence[Pair]) -> pd.DataFrame:
     numbers = (launches["grid_x"].where(is_marker) - 1).ffill()
     known = ~is_marker & (numbers < len(pairs))
     owner = numbers[known].astype("int64")
-    kept = launches[known].drop(columns=list(_IGNORED), errors="ignore").reset_index(drop=True)
+    known_launches = launches[known].drop(columns=list(_IGNORED), errors="ignore").reset_index(drop=True)
     rows = [pairs[number].conv.to_dict() | {"algorithm": pairs[number].algorithm} for number in owner]
     keys = pd.DataFrame(rows, columns=pd.Index(KEY[:-1]))
     keys["kernel_index"] = owner.groupby(owner).cumcount().to_numpy()
-    return pd.concat([keys, kept], axis=1)
+    return pd.concat([keys, known_launches], axis=1)
 
 
 def join_passes(passes: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, list[str]]:

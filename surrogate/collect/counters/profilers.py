@@ -198,13 +198,13 @@ def count(
         return Counted(notes=(PERMISSION_REMEDY,), permitted=False)
     if not tables:
         return Counted(notes=tuple(notes))
-    joined, said = join_passes(tables)
+    joined, joining_notes = join_passes(tables)
     joined["kernel_name"] = joined["kernel_name"].map(demangled)
-    return Counted(joined, (*notes, *said))
+    return Counted(joined, (*notes, *joining_notes))
 
 
 def _run(profiled: Pass, timeout_s: float) -> str:
-    """Run one pass; what went wrong in a line, or nothing. An earlier try's output is removed first.
+    """Run one pass; returns what went wrong in one line, or "". An earlier try's output is removed first.
 
     Raises `PermissionError` where the profiler says that it may not count.
     """
@@ -218,17 +218,17 @@ def _run(profiled: Pass, timeout_s: float) -> str:
     except OSError as error:
         return f"{profiled.command[0]} did not start ({error.strerror})"
     try:
-        said, _ = child.communicate(timeout=timeout_s)
+        output, _ = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         _stop(child)
         return f"stopped after {timeout_s:.0f} s"
     except BaseException:
         _stop(child)
         raise
-    if permission_denied(said):
+    if permission_denied(output):
         raise PermissionError
     if child.returncode and not profiled.output.exists():
-        return f"exit status {child.returncode}: {' '.join(said.split())[-MESSAGE_CHARACTERS:]}"
+        return f"exit status {child.returncode}: {' '.join(output.split())[-MESSAGE_CHARACTERS:]}"
     return ""
 
 

@@ -53,25 +53,25 @@ def usable_cores() -> int:
 
 def last_level_cache_bytes(caches: Path) -> int:
     """Size of the highest cache level under a folder laid out as sysfs does (index*/level, size), or 0."""
-    found = [(0, 0)]
+    level_sizes = [(0, 0)]
     for index in caches.glob("index*"):
         try:
             level, size = (index / "level").read_text().strip(), (index / "size").read_text().strip()
-            found.append((int(level), 2**10 * int(size.removesuffix("K"))))  # sysfs counts in KiB
+            level_sizes.append((int(level), 2**10 * int(size.removesuffix("K"))))  # sysfs counts in KiB
         except (OSError, ValueError):
             continue  # a virtual machine may hide some of the files
-    return max(found)[1]
+    return max(level_sizes)[1]
 
 
 def blas_threads() -> int:
     """Threads of the BLAS that NumPy calls; SciPy may bring a second one of its own."""
     pools = [pool for pool in threadpool_info() if pool.get("user_api") == "blas"]
-    own = [pool for pool in pools if "numpy" in str(pool.get("filepath", ""))] or pools
-    return int(own[0]["num_threads"]) if own else usable_cores()
+    numpy_pools = [pool for pool in pools if "numpy" in str(pool.get("filepath", ""))] or pools
+    return int(numpy_pools[0]["num_threads"]) if numpy_pools else usable_cores()
 
 
 def steady_threads() -> None:
-    """One BLAS thread from here on, unless the environment names a number: more make small times wander."""
+    """One BLAS thread from here on, unless the environment names a number: more make short times vary."""
     if not any(os.environ.get(name) for name in _THREAD_VARIABLES):
         threadpool_limits(1, user_api="blas")
 

@@ -41,7 +41,7 @@ class Scope:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._made = ExitStack()
+        self._open_descriptors = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -51,13 +51,13 @@ class Scope:
 
     def close(self) -> None:
         """Destroy everything made; for a scope that outlives a block."""
-        self._made.close()
+        self._open_descriptors.close()
 
     def make(self, kind: int) -> Handle:
         """A new descriptor."""
         descriptor = Handle()
         self._library.check("cudnnBackendCreateDescriptor", int(kind), ctypes.byref(descriptor))
-        self._made.callback(self._library.call, "cudnnBackendDestroyDescriptor", descriptor)
+        self._open_descriptors.callback(self._library.call, "cudnnBackendDestroyDescriptor", descriptor)
         return descriptor
 
     def set(self, descriptor: Handle, attribute: int, kind: int, *values: Any) -> None:

@@ -86,7 +86,7 @@ class Gpu:
         return int(self._workspace.data.ptr)
 
     def versions(self) -> dict[str, str]:
-        """Versions of CUDA's runtime, of the CUDA that the driver speaks, and of CuPy."""
+        """Versions of CUDA's runtime, of the CUDA that the driver supports, and of CuPy."""
         runtime = self._cupy.cuda.runtime
         return {
             "cuda_runtime": _cuda_version(runtime.runtimeGetVersion()),

@@ -167,7 +167,7 @@ class GpuOperators(Instruments):
             self._cudnn = CudnnCalls(self.library, self.handle)
         except (CudnnError, AttributeError) as error:
             raise self.does_not_start(error) from None
-        self._own = CupyCalls(cupy)
+        self._cupy_calls = CupyCalls(cupy)
 
     def describe(self) -> DeviceInfo:
         """The driver's name of the GPU, and every library that an operator uses."""
@@ -195,7 +195,7 @@ class GpuOperators(Instruments):
         super().close()
 
     def _prepared(self, operator: Operator) -> Callable[[], None]:
-        calls = self._cudnn if operator.kind in CUDNN_KINDS else self._own
+        calls = self._cudnn if operator.kind in CUDNN_KINDS else self._cupy_calls
         return calls.prepare(operator, self._random)
 
     def _random(self, shape: tuple[int, ...]) -> Any:

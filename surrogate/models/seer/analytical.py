@@ -77,8 +77,8 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
     if mechanism in FFT_MECHANISMS:
         terms = ((_fft_terms(p, mechanism, peak, bandwidth),),)
         return Analytical(mechanism, _fft_bucket(p, mechanism), 0 * span, 0 * span, terms)
-    own = compute_us(kernel.arithmetic_flops, peak), memory_us(kernel.dram_bytes, bandwidth)
-    bound = roofline_class(*own, kernel.launches[1].waves)
+    floors = compute_us(kernel.arithmetic_flops, peak), memory_us(kernel.dram_bytes, bandwidth)
+    bound = roofline_class(*floors, kernel.launches[1].waves)
     tile = gemm_p_tile(p.channels_out) if mechanism == "precomp_gemm" else np.full(len(rows), -1)
     terms = tuple(_forms(p, mechanism, kernel, t, slots[t], peak, bandwidth) for t in range(len(TILES[mechanism])))
     return Analytical(mechanism, bound, span, tile, terms)
@@ -136,7 +136,7 @@ def _fft_bucket(p: Sized, mechanism: Mechanism) -> np.ndarray:
 
 
 def _fft_terms(p: Sized, mechanism: Mechanism, peak: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
-    """SEER's four terms times N/128 (and groups, tiles); the filters' transform and the launches, which know no N."""
+    """SEER's four terms times N/128 (and groups, tiles); the filters' transform and the launches, independent of N."""
     c, k = p.channels_in, p.channels_out
     images = p.n / 128 * p.groups
     if mechanism == "fft_tiling":
@@ -193,6 +193,6 @@ class TileFit:
         tile = np.where(a.tile[rows] >= 0, a.tile[rows], np.array(self.tile_of)[a.span[rows]])
         time_us = np.empty(len(rows))
         for t in np.unique(tile):
-            mine = tile == t
-            time_us[mine] = a.terms[t][form][rows[mine]] @ np.array(self.coefficients[int(t)])
+            members = tile == t
+            time_us[members] = a.terms[t][form][rows[members]] @ np.array(self.coefficients[int(t)])
         return time_us

@@ -26,8 +26,8 @@ class FormFit:
     @classmethod
     def of(cls, terms: Terms, target: np.ndarray) -> "FormFit":
         """`relative_fit` of ``target`` (rows,)."""
-        found = relative_fit(term_matrix(terms, len(target)), target)
-        return cls(tuple(found.tolist()), float(target.min()))
+        coefficients = relative_fit(term_matrix(terms, len(target)), target)
+        return cls(tuple(coefficients.tolist()), float(target.min()))
 
     def predict(self, terms: Terms, length: int) -> np.ndarray:
         """The form's values (length,), all positive."""
@@ -116,9 +116,9 @@ class VariantFit:
         writes = self.write_tree.predict(dram)
         b_max, time_us = np.full(rows, self.b_max), np.empty(rows)
         m = Measured(sizes, blocks, b_max, instructions, reads, writes, bound, time_us)
-        for one in np.unique(bound):
-            mine = bound == one
-            time_us[mine] = self.times[int(one)].predict(_time_terms(m, mine, int(one)), int(mine.sum()))
+        for form in np.unique(bound):
+            members = bound == form
+            time_us[members] = self.times[int(form)].predict(_time_terms(m, members, int(form)), int(members.sum()))
         return time_us
 
 
@@ -194,14 +194,14 @@ class AlgorithmFit:
         keys = np.array([_key(algorithm, tile, k) for tile, k in zip(tiles, widths, strict=True)])
         variants = {}
         for key in np.unique(keys):
-            mine = np.flatnonzero(keys == key)
-            part = Measured(m.sizes.take(mine), *(array[mine] for array in m[1:]))
-            variants[str(key)] = VariantFit.fit(algorithm, str(tiles[mine[0]]), part, seed, evaluations)
+            members = np.flatnonzero(keys == key)
+            part = Measured(m.sizes.take(members), *(array[members] for array in m[1:]))
+            variants[str(key)] = VariantFit.fit(algorithm, str(tiles[members[0]]), part, seed, evaluations)
         extras = {}
         for key in ([""] if algorithm == GEMM else np.unique(keys)) if algorithm in (GEMM, NONFUSED) else []:
-            mine = (extra_us > 0) & ((keys == key) | (key == ""))
-            if mine.any():
-                extras[str(key)] = FormFit.of(_extra_terms(algorithm, m.sizes.take(mine)), extra_us[mine])
+            members = (extra_us > 0) & ((keys == key) | (key == ""))
+            if members.any():
+                extras[str(key)] = FormFit.of(_extra_terms(algorithm, m.sizes.take(members)), extra_us[members])
         return cls(algorithm, chooser, variants, extras)
 
     def predict_us(self, sizes: Sizes, tiles: np.ndarray | None = None, blocks: np.ndarray | None = None) -> np.ndarray:
@@ -211,18 +211,18 @@ class AlgorithmFit:
         the variant is predicted, and its blocks follow from the sizes.
         """
         time_us = np.full(len(sizes.batch), np.nan)
-        for variant, key, mine in self._parts(sizes, tiles):
-            part = sizes.take(mine)
-            launched = variant.launched(part) if blocks is None else blocks[mine]
-            time_us[mine] = variant.predict_us(part, launched) + self._extra_us(key, part)
+        for variant, key, members in self._parts(sizes, tiles):
+            part = sizes.take(members)
+            launched = variant.launched(part) if blocks is None else blocks[members]
+            time_us[members] = variant.predict_us(part, launched) + self._extra_us(key, part)
         return time_us
 
     def bound(self, sizes: Sizes) -> np.ndarray:
         """Classes (rows,) of the main kernels, 0 … 2 as in `physics.kernel_class`; −1 where no variant is known."""
         bound = np.full(len(sizes.batch), -1)
-        for variant, _, mine in self._parts(sizes, None):
-            part = sizes.take(mine)
-            bound[mine] = variant.bound(part, variant.launched(part))
+        for variant, _, members in self._parts(sizes, None):
+            part = sizes.take(members)
+            bound[members] = variant.bound(part, variant.launched(part))
         return bound
 
     def _parts(self, sizes: Sizes, tiles: np.ndarray | None) -> Iterator[tuple[VariantFit, str, np.ndarray]]:
@@ -230,7 +230,7 @@ class AlgorithmFit:
         if tiles is None:
             keys = self._keys(sizes)
         else:
-            keys = np.array([_key(self.algorithm, *one) for one in zip(tiles, sizes.filter_width, strict=True)])
+            keys = np.array([_key(self.algorithm, *pair) for pair in zip(tiles, sizes.filter_width, strict=True)])
         for key in np.unique(keys):
             if key in self.variants:
                 yield self.variants[key], str(key), np.flatnonzero(keys == key)
@@ -248,8 +248,8 @@ class AlgorithmFit:
         for position in np.unique(chosen):
             for width in np.unique(sizes.filter_width):
                 by_distance = sorted(range(len(tiles)), key=lambda other: (abs(other - int(position)), other))
-                found = (_key(self.algorithm, tiles[other], int(width)) for other in by_distance)
-                key = next((one for one in found if one in self.variants), "")
+                nearest_keys = (_key(self.algorithm, tiles[other], int(width)) for other in by_distance)
+                key = next((candidate for candidate in nearest_keys if candidate in self.variants), "")
                 keys[(chosen == position) & (sizes.filter_width == width)] = key
         return keys
 
@@ -292,8 +292,8 @@ class FftFit:
         bucket = buckets(algorithm, sizes)
         scaled = time_us * batch / sizes.batch
         fits = {
-            int(one): FormFit.of(_terms(algorithm, sizes.take(bucket == one)), scaled[bucket == one])
-            for one in np.unique(bucket)
+            int(width): FormFit.of(_terms(algorithm, sizes.take(bucket == width)), scaled[bucket == width])
+            for width in np.unique(bucket)
         }
         counted, tree = np.flatnonzero(np.isfinite(bound)), None
         if len(counted) and algorithm == "FFT_TILING":
@@ -313,9 +313,9 @@ class FftFit:
         """Time in µs (rows,); NaN in a width bucket that training did not hold."""
         bucket = buckets(self.algorithm, sizes)
         time_us = np.full(len(bucket), np.nan)
-        for one, fit in self.fits.items():
-            mine = bucket == one
-            time_us[mine] = fit.predict(_terms(self.algorithm, sizes.take(mine)), int(mine.sum()))
+        for width, fit in self.fits.items():
+            members = bucket == width
+            time_us[members] = fit.predict(_terms(self.algorithm, sizes.take(members)), int(members.sum()))
         return time_us * sizes.batch / self.batch
 
 

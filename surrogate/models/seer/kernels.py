@@ -31,8 +31,8 @@ def variant_name(algorithm: str, kernel_name: str, tile: Any = None) -> str:
     images = _WINOGRAD_TILE.search(kernel_name) if algorithm == "WINOGRAD" else None
     if images:
         return "x".join(images.groups())
-    found = identify(kernel_name)
-    return f"{found.tile_m}x{found.tile_n}" if found and found.tile_m else kernel_name
+    kernel = identify(kernel_name)
+    return f"{kernel.tile_m}x{kernel.tile_n}" if kernel and kernel.tile_m else kernel_name
 
 
 def gemm_p_tile(outputs: Number) -> Number:

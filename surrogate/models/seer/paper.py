@@ -47,8 +47,8 @@ class SeerPaper(TimeModel):
         frame, settings = frame.assign(time_us=time_us), (self.random_state, self.evaluations)
         self.counted_: dict[str, AlgorithmFit] = {}
         self.fft_: dict[str, FftFit] = {}
-        for key, algorithm, mine in _parts(frame):
-            part = frame.iloc[mine]
+        for key, algorithm, members in _parts(frame):
+            part = frame.iloc[members]
             if algorithm in FFT_ALGORITHMS:
                 time, bound = (part[name].to_numpy(dtype=np.float64) for name in ("time_us", "kernel_class"))
                 self.fft_[key] = FftFit.fit(algorithm, sizes_of(part), time, bound, *settings)
@@ -68,14 +68,14 @@ class SeerPaper(TimeModel):
     def _predict(self, rows: Rows) -> np.ndarray:
         """NaN outside SEER's domain, and for a device or variant that training did not hold."""
         time_us = np.full(len(rows), np.nan)
-        for key, _, mine in _parts(rows.frame):
-            part = rows.frame.iloc[mine]
+        for key, _, members in _parts(rows.frame):
+            part = rows.frame.iloc[members]
             sizes = sizes_of(part)
             if key in self.counted_:
                 launch = (part["variant"].to_numpy(), part["blocks"].to_numpy()) if self.known_launch else ()
-                time_us[mine] = self.counted_[key].predict_us(sizes, *launch)
+                time_us[members] = self.counted_[key].predict_us(sizes, *launch)
             if key in self.fft_:
-                time_us[mine] = self.fft_[key].predict_us(sizes)
+                time_us[members] = self.fft_[key].predict_us(sizes)
         return time_us
 
     def bound(self, frame: pd.DataFrame) -> np.ndarray:
@@ -84,10 +84,10 @@ class SeerPaper(TimeModel):
         ``frame``: problems with settings, ``gpu``, ``library``, ``library_version`` and ``algorithm``.
         """
         bound = np.full(len(frame), -1)
-        for key, _, mine in _parts(frame):
+        for key, _, members in _parts(frame):
             fit = self.counted_.get(key) or self.fft_.get(key)
             if fit:
-                bound[mine] = fit.bound(sizes_of(frame.iloc[mine]))
+                bound[members] = fit.bound(sizes_of(frame.iloc[members]))
         return bound
 
     def to_files(self) -> dict[str, bytes]:
@@ -119,10 +119,10 @@ def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
     groups = frame.iloc[inside].groupby(_DEVICE, sort=True).indices
     for names, index in groups.items():
         gpu, version, algorithm = map(str, cast(tuple[str, ...], names))
-        mine = inside[index]
-        mine = mine[feasible(algorithm, sizes_of(frame.iloc[mine]))]
-        if len(mine):
-            yield f"{gpu}|{version}|{algorithm}", algorithm, mine
+        members = inside[index]
+        members = members[feasible(algorithm, sizes_of(frame.iloc[members]))]
+        if len(members):
+            yield f"{gpu}|{version}|{algorithm}", algorithm, members
 
 
 def _counted(frame: pd.DataFrame) -> np.ndarray:

@@ -38,8 +38,8 @@ def sizes_of(frame: pd.DataFrame) -> Sizes:
 def in_domain(frame: pd.DataFrame) -> np.ndarray:
     """(rows,) True for what SEER models: cuDNN, forward, fp32, NCHW, square, undilated, ungrouped."""
     square = np.ones(len(frame), dtype=bool)
-    for one, other in (("h", "w"), ("r", "s"), ("stride_h", "stride_w"), ("pad_h", "pad_w")):
-        square &= (frame[one] == frame[other]).to_numpy()
+    for height, width in (("h", "w"), ("r", "s"), ("stride_h", "stride_w"), ("pad_h", "pad_w")):
+        square &= (frame[height] == frame[width]).to_numpy()
     plain = (frame[["dilation_h", "dilation_w", "groups"]] == 1).all(axis=1).to_numpy()
     settings = {"library": "cudnn", "direction": "fwd", "dtype": "fp32", "layout": "NCHW"}
     return square & plain & np.logical_and.reduce([(frame[n] == v).to_numpy() for n, v in settings.items()])

@@ -34,26 +34,26 @@ class SeerTimeOnly(TimeModel):
         """Every level's fits."""
         self.fits_: dict[str, TileFit] = {}
         for part, terms in _mechanisms(rows):
-            for place, level in enumerate(_levels(rows.take(part), terms), 1):
-                least = self.least_rows if place < len(_LEVELS) else 1  # the last takes what there is
-                for key, mine in pd.Series(level).groupby(level).indices.items():
-                    if len(mine) >= least:
-                        form, index = _form(str(key), terms), np.asarray(mine)
+            for number, level in enumerate(_levels(rows.take(part), terms), 1):
+                least = self.least_rows if number < len(_LEVELS) else 1  # the last takes what there is
+                for key, members in pd.Series(level).groupby(level).indices.items():
+                    if len(members) >= least:
+                        form, index = _form(str(key), terms), np.asarray(members)
                         self.fits_[str(key)] = TileFit.fit(terms, form, index, time_us[part][index])
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """Positive times; NaN for an algorithm that training did not hold."""
         time_us = np.full(len(rows), np.nan)
         for part, terms in _mechanisms(rows):
-            found = np.full(len(part), np.nan)
+            part_us = np.full(len(part), np.nan)
             for level in _levels(rows.take(part), terms):
-                open_rows = np.flatnonzero(np.isnan(found))
+                open_rows = np.flatnonzero(np.isnan(part_us))
                 names = level[open_rows]
                 for key in np.unique(names):
                     if key in self.fits_:
-                        mine = open_rows[names == key]
-                        found[mine] = self.fits_[key].predict(terms, _form(key, terms), mine)
-            time_us[part] = np.maximum(found, LEAST_US)
+                        members = open_rows[names == key]
+                        part_us[members] = self.fits_[key].predict(terms, _form(key, terms), members)
+            time_us[part] = np.maximum(part_us, LEAST_US)
         return time_us
 
     def to_files(self) -> dict[str, bytes]:
@@ -82,8 +82,8 @@ def _mechanisms(rows: Rows) -> list[tuple[np.ndarray, Analytical]]:
     """(positions, terms) of each mechanism among the rows. Raises `InputError` for other kernels than convolutions."""
     require_convolutions(rows, SeerTimeOnly.name)
     code = rows.column("mechanism").astype(int)
-    parts = [(np.flatnonzero(code == one), one) for one in range(len(MECHANISMS)) if (code == one).any()]
-    return [(part, analytical(rows.take(part), one)) for part, one in parts]
+    parts = [(np.flatnonzero(code == number), number) for number in range(len(MECHANISMS)) if (code == number).any()]
+    return [(part, analytical(rows.take(part), number)) for part, number in parts]
 
 
 def _levels(rows: Rows, terms: Analytical) -> list[np.ndarray]:

@@ -83,8 +83,8 @@ def tuned_tree(x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, e
 def leaf_sizes(rows: int, evaluations: int, seed: int) -> list[int]:
     """Distinct minimum leaf sizes, ascending: log-uniform over 1 … rows/2, one in each of ``evaluations`` strata."""
     most = max(rows / 2, 1.0)
-    place = (np.arange(evaluations) + np.random.default_rng(seed).random(evaluations)) / evaluations
-    return sorted({int(size) for size in np.exp(place * np.log(most)).clip(1, most)})
+    quantile = (np.arange(evaluations) + np.random.default_rng(seed).random(evaluations)) / evaluations
+    return sorted({int(size) for size in np.exp(quantile * np.log(most)).clip(1, most)})
 
 
 def _grown(x: np.ndarray, y: np.ndarray, leaf: int, classify: bool, seed: int) -> Any:

@@ -178,7 +178,7 @@ def within(start_ns: Ints, end_ns: Ints, thread: Ints, ranges: Ranges, tolerance
 
 
 def _by_external_id(table: Mapping[str, Ints], ranges: Ranges) -> Ints:
-    """The range with each row's id, -1 for none; newer profilers put the correlation id there, which means nothing."""
+    """The range with each row's id, -1 for none; newer profilers put the correlation id there, which names no range."""
     external_id, known = table["external_id"], np.flatnonzero(ranges.external_id > 0)
     if not len(known) or not len(external_id):
         return np.full(len(external_id), -1, np.int64)
@@ -209,8 +209,8 @@ def launched_by(
     for row in np.flatnonzero(count > 1).tolist():
         candidates = order[low[row] : high[row]]
         if process[row] >= 0:
-            own = candidates[call_process[candidates] == process[row]]
-            candidates = own if len(own) else candidates
+            same_process = candidates[call_process[candidates] == process[row]]
+            candidates = same_process if len(same_process) else candidates
         before = candidates[: np.searchsorted(call_start_ns[candidates], start_ns[row], "right")]
         call[row] = before[-1] if len(before) else candidates[0]
     return call

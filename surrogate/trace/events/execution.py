@@ -149,10 +149,10 @@ def _match(trace: Trace, rows: Ints, nodes: Sequence[Node]) -> list[tuple[int, N
     for node in nodes:
         by_thread[node.thread].append(node)
     # Threads are numbered differently in both traces, so those that use the name equally often correspond.
-    theirs = sorted(by_thread.values(), key=len)
-    ours = sorted((group for _, group in grouped(trace.ranges.thread, rows)), key=len)
-    sizes = [len(group) for group in theirs]
-    if len(set(sizes)) == len(sizes) and sizes == [len(group) for group in ours]:
-        matched = zip(ours, theirs, strict=True)
-        return [pair for group, own in matched for pair in zip(group.tolist(), own, strict=True)]
-    return list(zip(rows.tolist(), nodes, strict=True)) if len(theirs) == len(ours) == 1 else []
+    node_groups = sorted(by_thread.values(), key=len)
+    row_groups = sorted((group for _, group in grouped(trace.ranges.thread, rows)), key=len)
+    sizes = [len(group) for group in node_groups]
+    if len(set(sizes)) == len(sizes) and sizes == [len(group) for group in row_groups]:
+        matched = zip(row_groups, node_groups, strict=True)
+        return [pair for group, members in matched for pair in zip(group.tolist(), members, strict=True)]
+    return list(zip(rows.tolist(), nodes, strict=True)) if len(node_groups) == len(row_groups) == 1 else []

@@ -130,13 +130,13 @@ def _repeats(trace: Trace) -> list[int]:
     if not len(ranges):
         return _repeated_kernels(trace)
     busiest = np.bincount(ranges.thread - ranges.thread.min()).argmax() + ranges.thread.min()
-    own = ranges.thread == busiest
-    by_user = own & np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION))
+    on_thread = ranges.thread == busiest
+    by_user = on_thread & np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION))
     # Names that differ only in numbers, such as "Step 10 to 20", count as one.
     numbers: dict[str, int] = {}
     labels = np.array([numbers.setdefault(_NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0])
     for depth in range(_MAX_DEPTH):
-        rows = np.flatnonzero((own if depth == 0 else by_user) & (ranges.depth == depth))
+        rows = np.flatnonzero((on_thread if depth == 0 else by_user) & (ranges.depth == depth))
         start, length = period(labels[ranges.name[rows]]) if len(rows) else (0, 0)
         starts = ranges.start_ns[rows[start::length]] if length else rows[:0]
         # A loop over a small part of the time is a loop inside an iteration.
@@ -188,8 +188,8 @@ def _by_iteration(trace: Trace, wanted: Sequence[int]) -> Trace:
         if not 0 <= index <= last:
             listed = f"0 to {last}" if last else "only 0"
             raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[0].by})")
-    kept = tuple(every[index] for index in dict.fromkeys(wanted))
-    return _subset(trace, lambda times: iteration_at(kept, times) >= 0, iteration_of(kept, trace)[2] >= 0)
+    selected = tuple(every[index] for index in dict.fromkeys(wanted))
+    return _subset(trace, lambda times: iteration_at(selected, times) >= 0, iteration_of(selected, trace)[2] >= 0)
 
 
 def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
@@ -202,13 +202,13 @@ def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
         return (times >= low) & (times < high)
 
     activities, of_call = trace.activities, inside(trace.calls.start_ns)
-    own = inside(activities.start_ns)
-    kept = np.where(activities.call >= 0, linked(of_call, activities.call, False), own)
-    if not kept.any() and not of_call.any() and not inside(trace.ranges.start_ns).any():
+    by_start = inside(activities.start_ns)
+    is_kept = np.where(activities.call >= 0, linked(of_call, activities.call, False), by_start)
+    if not is_kept.any() and not of_call.any() and not inside(trace.ranges.start_ns).any():
         raise InputError(
             f"{trace.source}: nothing starts between {from_us:g} and {to_us:g} µs; it lasts {(last - first) / 1e3:g} µs"
         )
-    return _subset(trace, inside, kept)
+    return _subset(trace, inside, is_kept)
 
 
 def _by_gpu(trace: Trace, gpu: int) -> Trace:
@@ -249,13 +249,13 @@ def _subset(trace: Trace, inside: Callable[[Ints], Mask], activities: Mask) -> T
     )
 
 
-def _nested(table: Ranges, kept: Mask) -> tuple[Ranges, Ints]:
+def _nested(table: Ranges, is_kept: Mask) -> tuple[Ranges, Ints]:
     """The kept rows with parents and depths among themselves; old row → new row of it or its nearest kept ancestor.
 
     The second is -1 for none; its last entry serves the link -1.
     """
-    new_rows = np.append(linked(np.cumsum(kept) - 1, enclosing(table, kept)), -1)
-    part = take(table, kept)
+    new_rows = np.append(linked(np.cumsum(is_kept) - 1, enclosing(table, is_kept)), -1)
+    part = take(table, is_kept)
     parent, depth = new_rows[part.parent], np.zeros(len(part), np.int64)
     for _, rows in grouped(part.depth, np.arange(len(part))):  # outer ranges first
         depth[rows] = linked(depth, parent[rows]) + 1

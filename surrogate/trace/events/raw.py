@@ -148,11 +148,11 @@ def columns_of(rows: Sequence[Row], names: tuple[str, ...], exact_ns: bool) -> C
         length, lasting, whole = nanoseconds(dur) if dur is not None else (np.zeros_like(start), valid, True)
         valid, whole_us = valid & lasting, whole_us and whole
     valid = valid & (length >= 0) & (length <= _MAX_LENGTH_NS) & (np.abs(start) <= _MAX_START_NS)
-    kept = np.flatnonzero(valid)
-    kept = kept[np.lexsort((kept, -length[kept], start[kept]))]
-    order = kept.tolist()
+    in_order = np.flatnonzero(valid)
+    in_order = in_order[np.lexsort((in_order, -length[in_order], start[in_order]))]
+    order = in_order.tolist()
     picked = {name: [column[i] for i in order] for name, column in values.items()}
-    return Columns(picked, start[kept], start[kept] + length[kept], whole_us, len(ts) - len(kept))
+    return Columns(picked, start[in_order], start[in_order] + length[in_order], whole_us, len(ts) - len(in_order))
 
 
 def integers(values: Sequence[Any], default: int = -1) -> Ints:

@@ -78,7 +78,7 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """The garbage collector off: it would search millions of young tuples for cycles they cannot have."""
+    """The garbage collector switched off: it would search millions of new tuples for cycles they cannot have."""
     was_on = gc.isenabled()
     gc.disable()
     try:

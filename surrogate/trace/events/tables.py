@@ -237,12 +237,12 @@ def merged(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
 
 def enclosing(ranges: Ranges, chosen: NDArray[np.bool_], *, outermost: bool = False) -> Ints:
     """For every range the innermost chosen one (or the outermost) of itself and those around it, -1 for none."""
-    found = np.where(chosen, np.arange(len(ranges)), -1)
+    ancestor = np.where(chosen, np.arange(len(ranges)), -1)
     for _, rows in grouped(ranges.depth, np.arange(len(ranges))):  # outer ranges first
-        parents, own = ranges.parent[rows], found[rows]
-        above = np.where(parents >= 0, found[parents], -1)
-        found[rows] = np.where((above >= 0) & (outermost | (own < 0)), above, own)
-    return found
+        parents, current = ranges.parent[rows], ancestor[rows]
+        above = np.where(parents >= 0, ancestor[parents], -1)
+        ancestor[rows] = np.where((above >= 0) & (outermost | (current < 0)), above, current)
+    return ancestor
 
 
 def holding(ranges: Ranges, inner: Ints) -> NDArray[np.bool_]:

@@ -61,9 +61,9 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     edge_kind = np.concatenate([np.full(len(part.src), part.kind) for part in edges])
     counts = np.bincount(edge_kind, minlength=len(t.EDGE_KINDS)).tolist()
     without_call, unexplained_us = int((activities.call < 0).sum()), delays.unexplained_us
-    own = layers.iteration_of_activity
+    iteration_of = layers.iteration_of_activity
     behind_ns = [
-        int(activities.end_ns[own == i].max(initial=part.end_ns)) - part.end_ns
+        int(activities.end_ns[iteration_of == i].max(initial=part.end_ns)) - part.end_ns
         for i, part in enumerate(layers.iterations)
     ]
     coverage = {
@@ -198,8 +198,8 @@ class _Assembly:
         on_main = np.flatnonzero(thread == self.main)
         edges = []
         for burst in self.bursts:
-            own = np.flatnonzero(thread == burst.thread)
-            inside = own[(host.start_ns[own] >= burst.start_ns) & (host.end_ns[own] <= burst.end_ns)]
+            members = np.flatnonzero(thread == burst.thread)
+            inside = members[(host.start_ns[members] >= burst.start_ns) & (host.end_ns[members] <= burst.end_ns)]
             if not len(inside):
                 continue
             before = on_main[host.start_ns[on_main] < burst.start_ns]

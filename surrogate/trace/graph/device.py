@@ -39,10 +39,10 @@ class Launched:
         activities = trace.activities
         rows, times = {}, {}
         for stream in np.unique(activities.stream).tolist():
-            own = np.flatnonzero((activities.stream == stream) & (activities.call >= 0))
-            launch = linked(trace.calls.start_ns, activities.call[own])
+            members = np.flatnonzero((activities.stream == stream) & (activities.call >= 0))
+            launch = linked(trace.calls.start_ns, activities.call[members])
             order = np.argsort(launch, kind="stable")
-            rows[stream], times[stream] = own[order], launch[order]
+            rows[stream], times[stream] = members[order], launch[order]
         return Launched(rows, times)
 
     def last(self, stream: int, before_ns: int) -> int:
@@ -126,11 +126,11 @@ def _own_stream(trace: Trace, launched: Launched, call: int) -> int:
 
 def _queue_head(trace: Trace, launched: Launched, call: int) -> list[int]:
     """The activity whose end let a long launch go on: the last one on its own stream that ended while it waited."""
-    own = np.flatnonzero(trace.activities.call == call)
-    if not len(own):
+    members = np.flatnonzero(trace.activities.call == call)
+    if not len(members):
         return []
     start, end = trace.calls.start_ns[call], trace.calls.end_ns[call]
-    stream = int(trace.activities.stream[own[0]])
+    stream = int(trace.activities.stream[members[0]])
     rows = launched.rows[stream][launched.launch_ns[stream] < start]
     ends = trace.activities.end_ns[rows]
     inside = rows[(ends > start) & (ends <= end + TOLERANCE_NS)]

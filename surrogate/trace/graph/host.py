@@ -155,9 +155,9 @@ def host_pieces(trace: Trace, layers: Layers, main: int, every_burst: Sequence[B
             idle = [span for burst in every_burst for span in burst.idle]
             cuts = [(part.start_ns, part.end_ns) for part in (*layers.iterations, *every_burst)] + idle
         else:
-            own = [burst for burst in every_burst if burst.thread == thread]
-            idle = [(before.end_ns, after.start_ns) for before, after in pairwise(own)]
-            cuts = [(burst.start_ns, burst.end_ns) for burst in own]
+            bursts = [burst for burst in every_burst if burst.thread == thread]
+            idle = [(before.end_ns, after.start_ns) for before, after in pairwise(bursts)]
+            cuts = [(burst.start_ns, burst.end_ns) for burst in bursts]
         parts.append(_pieces_of_thread(trace, layers, thread, outer, np.array(cuts, np.int64).ravel(), idle))
     if not parts:
         return Pieces(*[np.empty(0, np.int64)] * 5)
@@ -177,12 +177,12 @@ def _pieces_of_thread(
     # Between any two neighbouring bounds the thread does one thing; what a call covers is the call's own piece.
     bounds = np.unique(np.concatenate([starts, ends, _layer_bounds(trace, layers, thread), *busy, cuts]))
     low, high = bounds[:-1], bounds[1:]
-    kept = ~_covered(low, starts, ends)
+    is_free = ~_covered(low, starts, ends)
     if idle:
         spans = np.array(sorted(idle), dtype=np.int64)
-        kept &= ~_covered(low, spans[:, 0], spans[:, 1])
-    start, end = np.concatenate([starts, low[kept]]), np.concatenate([ends, high[kept]])
-    call = np.concatenate([rows, np.full(int(kept.sum()), -1)])
+        is_free &= ~_covered(low, spans[:, 0], spans[:, 1])
+    start, end = np.concatenate([starts, low[is_free]]), np.concatenate([ends, high[is_free]])
+    call = np.concatenate([rows, np.full(int(is_free.sum()), -1)])
     order = np.lexsort((end, start))
     return np.full(len(start), thread), start[order], end[order], call[order]
 

@@ -32,8 +32,8 @@ class Timeline:
     @property
     def total_us(self) -> float:
         """From the first start of a task that takes part to the last end; 0 for an empty graph."""
-        kept = ~self.graph.removed
-        return float(self.end_us[kept].max() - self.start_us[kept].min()) if kept.any() else 0.0
+        present = ~self.graph.removed
+        return float(self.end_us[present].max() - self.start_us[present].min()) if present.any() else 0.0
 
     @property
     def per_iteration_us(self) -> float:

@@ -1,4 +1,4 @@
-"""The nouns of the dependency graph: `Graph` (tasks and edges as columns), its order, and what of a trace it covers."""
+"""The data of the dependency graph: `Graph` (tasks and edges as columns), its order, and what of a trace it covers."""
 
 import heapq
 from collections.abc import Callable, Mapping

@@ -160,5 +160,5 @@ class Clocks:
 
 def clocks_for(trace: Trace, overheads: Overheads, time_us: NDArray[np.float64], *, traced: bool = False) -> Clocks:
     """Clocks at 0 for ``trace``'s activities with these times; ``traced``: the host pays for the profiler."""
-    stream, mine = trace.activities.stream.tolist(), collectives(trace).tolist()
-    return Clocks(overheads, time_us, stream, mine, EVENT_US if traced else 0.0)
+    stream, is_collective = trace.activities.stream.tolist(), collectives(trace).tolist()
+    return Clocks(overheads, time_us, stream, is_collective, EVENT_US if traced else 0.0)

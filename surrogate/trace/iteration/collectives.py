@@ -42,8 +42,8 @@ def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> Collect
     if len(np.unique(x[between])) < CURVE_FROM:
         return straight
     known, first = np.log10(rate[between]), (1.0, 1.0, float(np.median(x[between])), float(np.log10(rate.min())))
-    found, _ = curve_fit(lambda x, l, k, x0, b: l / (1 + np.exp(-k * (x - x0))) + b, x[between], known, first)  # noqa: E741
-    curve = dict(zip(("l", "k", "x0", "b"), found.tolist(), strict=True))
+    fit, _ = curve_fit(lambda x, l, k, x0, b: l / (1 + np.exp(-k * (x - x0))) + b, x[between], known, first)  # noqa: E741
+    curve = dict(zip(("l", "k", "x0", "b"), fit.tolist(), strict=True))
     return replace(straight, overhead_us=float(times.min()), max_gbs=float(rate.max()), a=a, c=c, **curve)
 
 

@@ -89,19 +89,19 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
     when the tracing is subtracted counts as 0.
     """
     samples: Samples = defaultdict(list)
-    kept = None if keep is None else set(keep)
+    kept_iterations = None if keep is None else set(keep)
     last: dict[int, Unit] = {}
     for unit in work.units:
-        if kept is None or unit.iteration in kept:
+        if kept_iterations is None or unit.iteration in kept_iterations:
             _gaps(unit, last, samples)
             if not unit.is_input:
                 _inside(unit, segments(unit), samples)
         last[unit.thread] = unit
-    own = {unit.name for unit in work.units if not unit.is_operator}
+    host_names = {unit.name for unit in work.units if not unit.is_operator}
     overall: Samples = defaultdict(list)
     for (kind, name), values in samples.items():
         # What an annotation without operators took says nothing of operators.
-        if _LAUNCHES not in name and not (kind == "alone" and name in own):
+        if _LAUNCHES not in name and not (kind == "alone" and name in host_names):
             overall[kind, ""] += values
     means = {key: trimmed_mean(values) for key, values in {**samples, **overall}.items()}
     return Overheads(means, (source,) if source else ())
@@ -146,8 +146,8 @@ def finer_name(name: str, launches: int, at: int | None = None) -> str:
 
 def handed_over(unit: Unit, ends_ns: Mapping[int, int]) -> int | None:
     """The thread that ``unit``'s thread waited for: the last to stop, before the unit starts; None for its own."""
-    own = ends_ns.get(unit.thread, -1)
-    givers = {thread: end for thread, end in ends_ns.items() if own < end <= unit.start_ns}
+    own_end = ends_ns.get(unit.thread, -1)
+    givers = {thread: end for thread, end in ends_ns.items() if own_end < end <= unit.start_ns}
     return max(givers, key=lambda thread: givers[thread]) if givers else None
 
 
@@ -156,8 +156,8 @@ def trimmed_mean(values: Sequence[float]) -> Mean:
     array = np.asarray(values, np.float64)
     low, high = np.percentile(array, [25, 75])
     reach = 1.5 * (high - low)
-    kept = array[(array >= low - reach) & (array <= high + reach)]
-    return Mean(float(kept.mean()), len(kept))
+    near = array[(array >= low - reach) & (array <= high + reach)]
+    return Mean(float(near.mean()), len(near))
 
 
 def pooled(parts: Iterable[Overheads]) -> Overheads:

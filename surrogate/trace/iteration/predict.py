@@ -108,13 +108,13 @@ class IterationTimes(Shown):
     def table(self) -> Table:
         """The iterations as titled rows, and what was kept as measured."""
         where = ", ".join([self.gpu or "unknown GPU", *([f"batch {self.batch}"] if self.batch else [])])
-        kept = [
+        lines = [
             f"kept as measured: {entry.operator}, {entry.count} activities, {entry.time_us:.1f} µs in the trace: lacks"
             f" {entry.lacks}"
             for entry in self.unknown
         ]
         title = f"Iterations on {where}, {self.times} times"
-        return Table([asdict(part) for part in self], title=title, notes=(*self.notes, *kept))
+        return Table([asdict(part) for part in self], title=title, notes=(*self.notes, *lines))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `overheads` by their sources alone."""
@@ -192,22 +192,22 @@ def walk_of(
 
 
 def _overheads(
-    work: HostWork, source: str, given: Overheads | None, leave_one_out: bool
+    work: HostWork, source: str, overheads: Overheads | None, leave_one_out: bool
 ) -> tuple[list[Overheads], Overheads]:
     """Those of every iteration, and those to keep."""
-    if given is not None and leave_one_out:
+    if overheads is not None and leave_one_out:
         raise InputError("overheads were given, so none come from other iterations; leave one out")
-    own = measure_overheads(work, source) if given is None else given
+    own_overheads = measure_overheads(work, source) if overheads is None else overheads
     count = len(work.iterations)
     if not leave_one_out:
-        return [own] * count, own
+        return [own_overheads] * count, own_overheads
     if count < 2:
         raise InputError("the trace has one iteration, so none is left to take the overheads from")
     others = [
         measure_overheads(work, source, [other for other in range(count) if other != position])
         for position in range(count)
     ]
-    return others, own
+    return others, own_overheads
 
 
 def predictors_for(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
@@ -311,10 +311,10 @@ class Walk:
         device = self.times.time_us[rows]
         busy = float(device.sum())
         # Where nothing is lacking, measured times are what was asked for; else they are what the surrogate left.
-        kept = [bool(self.times.reasons) and self.times.source[row] == kernel_times.MEASURED for row in rows]
+        unpredicted = [bool(self.times.reasons) and self.times.source[row] == kernel_times.MEASURED for row in rows]
         known = sum(unit.is_input or overheads.knows(unit.name) for unit in units)
         measured_us, device_us = iteration.time_us, self.trace.activities.time_us
-        known_us = float(device[~np.array(kept, np.bool_)].sum())
+        known_us = float(device[~np.array(unpredicted, np.bool_)].sum())
         return IterationTime(
             index=iteration.index,
             label=iteration.label,

@@ -66,7 +66,7 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     """
     walks = [walk_of(trace, **settings) for trace in sorted(traces, key=lambda trace: trace.rank or 0)]
     rows = _collectives(walks)
-    traced_us = np.array([walk.trace.activities.time_us[own] for walk, own in zip(walks, rows, strict=True)])
+    traced_us = np.array([walk.trace.activities.time_us[members] for walk, members in zip(walks, rows, strict=True)])
     shortest_us = traced_us.min(axis=0)  # the last rank to reach a collective waits for nobody
     sent = _messages(walks[0].trace, rows[0])
     overheads = pooled([walk.facts["overheads"] for walk in walks])
@@ -76,8 +76,8 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     if not overheads.laws:
         overheads = replace(overheads, laws=fit_laws(*measured))
         unseen = dict(zip(known, unseen_us(*measured), strict=True))
-    own = [(unseen.get(at), us) for at, us in enumerate(shortest_us.tolist())]
-    walks = [_without_waits(walk, apart, own) for walk, apart in zip(walks, rows, strict=True)]
+    lone_us = [(unseen.get(at), us) for at, us in enumerate(shortest_us.tolist())]
+    walks = [_without_waits(walk, apart, lone_us) for walk, apart in zip(walks, rows, strict=True)]
     starts = _starts(walks, rows)
     met = {traced: _met(walks, starts, traced=traced) for traced in (True, False)}
     waits = met[True][1]
@@ -85,10 +85,10 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         replace(walk, latest_us={traced: latest - start for traced, (latest, _) in met.items()}).result()
         for walk, start in zip(walks, starts, strict=True)
     )
-    last = int(np.argmax(starts + [sum(one.predicted_us for one in own) for own in results]))
+    last = int(np.argmax(starts + [sum(iteration.predicted_us for iteration in result) for result in results]))
     ranks = [at if walk.trace.rank is None else walk.trace.rank for at, walk in enumerate(walks)]
     times = zip(ranks, results, starts.tolist(), (traced_us - shortest_us).sum(axis=1), waits.sum(axis=1), strict=True)
-    table = tuple(_rank(*one) | {"slowest": one[0] == ranks[last]} for one in times)
+    table = tuple(_rank(*rank_times) | {"slowest": rank_times[0] == ranks[last]} for rank_times in times)
     apart = tuple(
         {
             "index": at,
@@ -109,7 +109,7 @@ def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, 
     """One rank's row from its iterations and its waits in them, as traced and as predicted."""
     count = len(result)
     names = ("measured_us", "predicted_us", "measured_device_us", "device_us")
-    measured, predicted, device, after = (float(sum(getattr(one, name) for one in result)) / count for name in names)
+    measured, predicted, device, after = (float(sum(getattr(step, name) for step in result)) / count for name in names)
     after += after_us / count
     comparable = result.iterations[0].error_pct is not None
     return {
@@ -148,10 +148,10 @@ def _messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
     return known
 
 
-def _without_waits(walk: Walk, rows: Sequence[int], own: Sequence[tuple[float | None, float]]) -> Walk:
+def _without_waits(walk: Walk, rows: Sequence[int], lone_us: Sequence[tuple[float | None, float]]) -> Walk:
     """The walk with its collectives' shortest time where it was measured, with that by a law where there is one."""
     time_us, source = walk.times.time_us.copy(), list(walk.times.source)
-    for row, (by_law, shortest) in zip(rows, own, strict=True):
+    for row, (by_law, shortest) in zip(rows, lone_us, strict=True):
         if source[row] == MEASURED:
             time_us[row] = shortest
         elif by_law is not None:
@@ -162,16 +162,16 @@ def _without_waits(walk: Walk, rows: Sequence[int], own: Sequence[tuple[float | 
 def _starts(walks: Sequence[Walk], rows: Sequence[Sequence[int]]) -> Floats:
     """When each rank begins, in µs after the first: a collective ends at one time on all, whatever their clocks say."""
     ends = [
-        (walk.trace.activities.end_ns[own] - walk.work.iterations[0].start_ns) / 1e3
-        for walk, own in zip(walks, rows, strict=True)
+        (walk.trace.activities.end_ns[members] - walk.work.iterations[0].start_ns) / 1e3
+        for walk, members in zip(walks, rows, strict=True)
     ]
-    return np.array([np.median(max(ends, key=np.median) - own) for own in ends])
+    return np.array([np.median(max(ends, key=np.median) - rank_ends) for rank_ends in ends])
 
 
 def _met(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
     """When the last rank reaches each collective, in µs of the common clock, and how long each rank waits for it.
 
-    Ranks are walked again until nobody comes later: each turn settles one more collective at least.
+    Ranks are walked again until no arrival changes: each pass settles at least one more collective.
     """
     latest: Floats = np.empty(0)
     while True:
@@ -179,7 +179,7 @@ def _met(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats
             replace(walk, latest_us={traced: latest - start}).in_sequence(traced=traced)[1]
             for walk, start in zip(walks, starts, strict=True)
         ]
-        reached = np.array([own.reached_us for own in clocks]) + starts[:, None]
+        reached = np.array([clock.reached_us for clock in clocks]) + starts[:, None]
         before, latest = latest, reached.max(axis=0)
         if len(before) and np.allclose(before, latest, rtol=0, atol=1e-3, equal_nan=True):
             return latest, latest - reached
@@ -225,7 +225,7 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     if world > len(traces):
         notes.append(f"{len(traces)} of {world} ranks are given; the others may be waited for, too")
     launched = {rank: _launched(trace, world) for rank, trace in by_rank.items()}
-    times_us = pd.concat({rank: own["us"] for rank, own in launched.items()}, axis=1)
+    times_us = pd.concat({rank: table["us"] for rank, table in launched.items()}, axis=1)
     differs = times_us.isna().groupby("kernel").transform("any").any(axis=1)
     if differs.any():
         notes.append(f"{differs.sum():,} collectives are not the same on all ranks; waits in them do not count")
@@ -247,9 +247,9 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     if straggler is not None:
         title += f"; the others wait longest for rank {straggler}: {awaited_us[straggler]:,.0f} µs each on average"
     streams = tuple(
-        {"rank": rank, "stream": trace.streams[stream].stream, **_idle(trace, own)}
+        {"rank": rank, "stream": trace.streams[stream].stream, **_idle(trace, members)}
         for rank, trace in by_rank.items()
-        for stream, own in grouped(trace.activities.stream, np.arange(len(trace.activities)))
+        for stream, members in grouped(trace.activities.stream, np.arange(len(trace.activities)))
     )
     return RanksSummary(title, tuple(rows), streams, tuple(apart.to_dict("records")), straggler, tuple(notes))
 
@@ -277,7 +277,7 @@ def _use(trace: Trace) -> Row:
     is_communication, is_memory = collectives(trace), np.isin(activities.kind, (kinds.COPY, kinds.MEMSET))
     kind = {"compute": ~is_communication & ~is_memory, "communication": is_communication, "memory": is_memory}
     whole_us, busy_us = float(ends.max() - starts[0]) / 1e3, union_us(starts, ends)
-    us = {name: union_us(starts[own], ends[own]) for name, own in kind.items()} | {"idle": whole_us - busy_us}
+    us = {name: union_us(starts[mask], ends[mask]) for name, mask in kind.items()} | {"idle": whole_us - busy_us}
     hidden_us = us["compute"] + us["communication"] - union_us(starts[~is_memory], ends[~is_memory])
     return {
         "trace": Path(trace.source).name, "time_us": whole_us, **{f"{name}_us": time for name, time in us.items()},

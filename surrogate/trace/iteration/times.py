@@ -4,7 +4,6 @@ carried over to another GPU.
 This is the only file of `surrogate.trace.iteration` that knows the predictors.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,6 @@ its first two levels) and A100 or H100 to one die of an MI250X (1.6 to 2.2)."""
 TF32_FROM = 8.0
 """Compute capability from which PyTorch's convolutions use TF32 by default (its matrix products do not)."""
 _OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
-_COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
 Group = tuple[tuple[Work, ...], tuple[Work, ...], list[int]]
 """What an operator computed, what it computes at the new batch, and the activities that it launched."""
 
@@ -89,8 +87,8 @@ def answers_of(by: Predictors, wanted: set[Work]) -> "dict[Work, PredictedWork |
     convs = sorted((problem for problem in wanted if isinstance(problem, Conv)), key=str)
     others = sorted((problem for problem in wanted if not isinstance(problem, Conv)), key=str)
     answers: dict[Work, PredictedWork | str] = {
-        problem: PredictedWork(found.time_us, found.source, log(found.upper_us / found.time_us), problem.kind)
-        for problem, found in by.timed(others).items()
+        problem: PredictedWork(answer.time_us, answer.source, log(answer.upper_us / answer.time_us), problem.kind)
+        for problem, answer in by.timed(others).items()
     }
     if by.convs is None:
         return answers | dict.fromkeys(convs, "a model of convolutions")
@@ -130,10 +128,10 @@ def predicted_times(
     activities, time_us = trace.activities, trace.activities.time_us.copy()
     source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedWork]()
     for before, after, rows in groups:
-        own = [there[_as_run(problem, by.gpu)] for problem in after]
-        known = [answer for answer in own if not isinstance(answer, str)]
-        if len(known) < len(own):
-            missing = next(answer for answer in own if isinstance(answer, str))
+        answers = [there[_as_run(problem, by.gpu)] for problem in after]
+        known = [answer for answer in answers if not isinstance(answer, str)]
+        if len(known) < len(answers):
+            missing = next(answer for answer in answers if isinstance(answer, str))
             reasons.extend((row, missing) for row in rows)
             continue
         whole, sources = float(time_us[rows].sum()), {answer.source for answer in known}
@@ -169,30 +167,30 @@ def _carried(
     V100, 2.56 times as fast, decided for the mean (2.9): the rates alone say 3.8, the predictions 1.9.
     """
     work = [[_as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
-    found = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
-    known, kind = [[one for one in side if not isinstance(one, str)] for side in found], problems[1][0].kind
-    own, target = (
+    by_gpu = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
+    known, kind = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu], problems[1][0].kind
+    own_measured, target_measured = (
         len(side) == len(work[0]) and all(answer.source in (MODEL, MEASURED) for answer in side) for side in known
     )
     least = [kernels * SHORTEST_US.get(gpu.vendor, SHORTEST_US["amd"]) for gpu in gpus]
     predicted = [sum(answer.time_us for answer in side) for side in known]
-    if own and target:
+    if own_measured and target_measured:
         time_us = max(measured_us * predicted[1] / predicted[0], least[1])
         return PredictedWork(time_us, MODEL, hypot(*(side[0].half_width for side in known)), kind)
     rates = [sum(sustained_us(problem, gpu) for problem in side) for gpu, side in zip(gpus, work, strict=True)]
     ratio = rates[1] / rates[0]
-    ratio = sqrt(ratio * predicted[1] / predicted[0]) if own else ratio
+    ratio = sqrt(ratio * predicted[1] / predicted[0]) if own_measured else ratio
     time_us = least[1] * min(measured_us / least[0], 1.0) + ratio * max(measured_us - least[0], 0.0)
     return PredictedWork(time_us, RATES, _rates_half_width(*gpus), kind)
 
 
-def _rates_half_width(own: Gpu, target: Gpu) -> float:
-    return log(UNMEASURED_FACTOR[own.vendor == target.vendor])
+def _rates_half_width(base: Gpu, target: Gpu) -> float:
+    return log(UNMEASURED_FACTOR[base.vendor == target.vendor])
 
 
 def collectives(trace: Trace) -> NDArray[np.bool_]:
-    """Which activities are collectives, by the library's name in the kernel's."""
-    return trace.named(trace.activities, _COLLECTIVE.search) & (trace.activities.kind == kinds.KERNEL)
+    """Which activities are collectives, by the name of the kernel."""
+    return trace.named(trace.activities, kinds.COLLECTIVE_NAME.search) & (trace.activities.kind == kinds.KERNEL)
 
 
 def _groups(trace: Trace, old: int, new: int) -> tuple[list[Group], list[tuple[int, str]]]:
@@ -255,5 +253,5 @@ def unpredicted(trace: Trace, times: DeviceTimes, rows: Container[int]) -> tuple
             around = int(activities.range[row])
             name = trace.name_of(ranges, around) if around >= 0 else trace.name_of(activities, row)
             sums[name, reason].append(float(measured[row]))
-    kept = [UnpredictedOperator(*key, len(values), sum(values)) for key, values in sums.items()]
-    return tuple(sorted(kept, key=lambda entry: (-entry.time_us, entry.operator, entry.lacks)))
+    operators = [UnpredictedOperator(*key, len(values), sum(values)) for key, values in sums.items()]
+    return tuple(sorted(operators, key=lambda entry: (-entry.time_us, entry.operator, entry.lacks)))

@@ -113,13 +113,13 @@ def host_work(trace: Trace) -> HostWork:
     calls, ranges = trace.calls, trace.ranges
     for row in range(len(calls)):
         around = int(calls.range[row])
-        own = int(owner[around]) if around >= 0 else -1
+        unit_row = int(owner[around]) if around >= 0 else -1
         action = actions.get(row)
-        if own >= 0:
+        if unit_row >= 0:
             if action is not None:
-                by_owner[own].append(action)
+                by_owner[unit_row].append(action)
             if action is None or not action.launches:
-                events[own].append(int(calls.start_ns[row]))
+                events[unit_row].append(int(calls.start_ns[row]))
         elif action is not None:
             where = int(calls.thread[row]), action.start_ns, action.end_ns, -1, around, int(of_call[row])
             units.append(Unit(action.name, *where, False, False, (action,), ()))

@@ -77,13 +77,13 @@ def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
             after, before = _links(ready, update if ready >= 0 else -1)
             every = stages(sum(parameter.size_bytes for parameter in bucket))
             for left, (stage, channel, time_us) in enumerate(every, start=1 - len(every)):
-                name, place, kind, to = f"{stage} of bucket {number}", channel, "collective", tasks
+                name, resource, kind, to = f"{stage} of bucket {number}", channel, "collective", tasks
                 if channel == ON_DEVICE:
-                    kind, place = "kernel", graph.resources[graph.resource[ready]].label if ready >= 0 else NETWORK
+                    kind, resource = "kernel", graph.resources[graph.resource[ready]].label if ready >= 0 else NETWORK
                     if not left and before:  # behind all else on the stream, not in the way of other gradients
                         after += (int(np.flatnonzero(graph.resource[: before[0]] == graph.resource[ready])[-1]),)
                         to = last
-                to.append(NewTask(name, kind, place, time_us, after, () if left else before, iteration=iteration))
+                to.append(NewTask(name, kind, resource, time_us, after, () if left else before, iteration=iteration))
                 after = (len(graph) + len(tasks) - 1,)
         tasks += last
     return Change(insert(graph, tasks), gpus=setting.network.workers)
@@ -108,8 +108,8 @@ def parameter_server(graph: Graph, setting: Setting, value: float | None, *, pri
             for i, size in enumerate(sizes):
                 name = f"push and pull of parameter {number}" + (f" slice {i}" if prioritised else "")
                 time_us = network.transfer_us(2 * size)
-                place = (after, before, -float(number), iteration)
-                tasks.append(NewTask(name, "collective", NETWORK, time_us, *place))
+                constraints = (after, before, -float(number), iteration)
+                tasks.append(NewTask(name, "collective", NETWORK, time_us, *constraints))
     changed = schedule(insert(graph, tasks), NETWORK, "priority" if prioritised else "arrival")
     alone = "the trace holds one iteration, so no forward pass waits for a weight"
     return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else ())

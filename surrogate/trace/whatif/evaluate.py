@@ -174,11 +174,11 @@ def evaluate(graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, toge
     Raises `InputError` where one does not apply to this trace.
     """
     baseline, batch = simulate(graph), batch_size(setting.profile.trace)
-    asked = [(what_if.label, [what_if], EVIDENCE.get(what_if.name, NO_EVIDENCE)) for what_if in what_ifs]
+    questions = [(what_if.label, [what_if], EVIDENCE.get(what_if.name, NO_EVIDENCE)) for what_if in what_ifs]
     if together and len(what_ifs) > 1:
-        asked.append((" + ".join(what_if.label for what_if in what_ifs), [*what_ifs], NO_EVIDENCE))
+        questions.append((" + ".join(what_if.label for what_if in what_ifs), [*what_ifs], NO_EVIDENCE))
     answers = []
-    for label, parts, (error, evidence) in asked:
+    for label, parts, (error, evidence) in questions:
         changes = [Change(graph)]
         for part in parts:
             changes.append(part(changes[-1].graph, setting))

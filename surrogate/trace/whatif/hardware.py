@@ -92,15 +92,15 @@ def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
     host = inside & np.isin(graph.kind, (CALL, WORK))
     keep, factor = np.zeros(len(graph), np.bool_), np.ones(len(graph))
     for iteration in np.unique(graph.iteration[kernels]).tolist():
-        own = np.flatnonzero(kernels & (graph.iteration == iteration))
-        time_us = float(graph.duration_us[own].sum())
+        members = np.flatnonzero(kernels & (graph.iteration == iteration))
+        time_us = float(graph.duration_us[members].sum())
         parameters = parameters_of(setting.profile.trace, iteration, graph.iterations)
         if parameters and setting.profile.gpu is not None:
             moved = _ADAM_BYTES * sum(parameter.elements for parameter in parameters)
             time_us = min(time_us, moved / (setting.own_gpu.dram_gbs * 1e3))
         # The last kernel that takes time stands for all of them, with its launch.
-        lasting = own[graph.duration_us[own] > 0]
-        last = (lasting if len(lasting) else own)[-1]
+        lasting = members[graph.duration_us[members] > 0]
+        last = (lasting if len(lasting) else members)[-1]
         factor[last] = time_us / graph.duration_us[last] if graph.duration_us[last] else 1.0
         keep[last] = True
         keep[graph.src[(graph.dst == last) & (graph.edge_kind == LAUNCH)]] = True
@@ -168,13 +168,13 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
 
     Raises `InputError` without a target.
     """
-    target, own, trace = setting.target, setting.own_gpu, setting.profile.trace
+    target, base, trace = setting.target, setting.own_gpu, setting.profile.trace
     if target is None:
         raise InputError("gpu: name the GPU that is asked about with --gpu")
     rows = _device_tasks(graph)
-    if not len(rows) or target == own:
+    if not len(rows) or target == base:
         return Change(graph, notes=("the trace holds no device task, or is of that GPU: nothing changes",))
-    times = predicted_times(trace, setting.predictors(target), base=setting.predictors(own))
+    times = predicted_times(trace, setting.predictors(target), base=setting.predictors(base))
     before, factor = trace.activities.time_us[graph.row[rows]], np.ones(len(graph))
     factor[rows] = np.divide(times.time_us[graph.row[rows]], before, out=np.ones(len(rows)), where=before > 0)
     on_device = select(graph, kind=("kernel", "copy", "memset"))
@@ -182,7 +182,7 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     ends = (scale(changed, on_device, times.factor_90**side) for side in (-1, 1))
     unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
-    unseen = f"kernels that nobody measured on both {own.name} and {target.name}"
+    unseen = f"kernels that nobody measured on both {base.name} and {target.name}"
     note = f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"
     return Change(changed, *ends, notes=(note,) if share >= 0.005 else ())
 
@@ -194,10 +194,10 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     does not shrink, so its blocks decide: less than a wave before and after, it stays. Raises `InputError` without a
     batch size, in the trace's shapes or as ``value``.
     """
-    own = batch_size(setting.profile.trace)
-    if not own:
+    traced = batch_size(setting.profile.trace)
+    if not traced:
         raise InputError("batch: no shape in this trace tells its batch size; record shapes")
-    ratio = value / own if value else 2.0
+    ratio = value / traced if value else 2.0
     rows = _device_tasks(graph)
     blocks = setting.profile.trace.activities.grid[graph.row[rows]].prod(axis=1).astype(float)
     sms = float(setting.profile.fact("sms") or 1)
@@ -251,14 +251,14 @@ def convolutions_of(trace: Trace) -> tuple[list[ConvRun], int]:
             name = trace.name_of(activities, row)
             marked = next((part for mark, part in _MARKS.items() if mark in name.lower()), None)
             of_direction.setdefault(marked if len(convs) > 1 else next(iter(convs), None), []).append(row)
-        for direction, own in of_direction.items():
+        for direction, activity_rows in of_direction.items():
             if direction is None or direction not in convs:
                 lost += 1
                 continue
-            algorithm = identify_call(trace.name_of(activities, row) for row in own)
+            algorithm = identify_call(trace.name_of(activities, row) for row in activity_rows)
             if direction != "fwd" and algorithm is not None:
                 algorithm = _NUMBERED.get(algorithm, algorithm)
-            runs.append(ConvRun(convs[direction], algorithm, tuple(own)))
+            runs.append(ConvRun(convs[direction], algorithm, tuple(activity_rows)))
     return runs, lost
 
 
@@ -293,7 +293,7 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
 
 
 def _ratio(predictor: Any, conv: Conv, algorithm: str | None) -> tuple[float, float, float] | None:
-    """Best / own predicted time and its interval, in [0, 1]: nobody would swap for a slower one."""
+    """Best / own predicted time and its interval, in [0, 1]: a slower one would not be chosen."""
     try:
         selection = predictor.select(conv)
     except InputError:
@@ -304,13 +304,13 @@ def _ratio(predictor: Any, conv: Conv, algorithm: str | None) -> tuple[float, fl
             " some were); measure them with `seer collect`, fit with `seer train`, and name the bundle by --bundle"
         )
     candidates = selection.candidates
-    own = next((candidate for candidate in candidates if candidate.algorithm == algorithm), None)
-    if own is None:
+    traced = next((candidate for candidate in candidates if candidate.algorithm == algorithm), None)
+    if traced is None:
         return None
     best = candidates[0]
-    if best.algorithm == own.algorithm:
+    if best.algorithm == traced.algorithm:
         return 1.0, 1.0, 1.0
-    ratio = best.time_us / own.time_us
+    ratio = best.time_us / traced.time_us
     # Independent errors of numerator and denominator add up in squares, on the scale of logarithms.
-    spread = np.hypot(np.log(best.upper_us / best.time_us), np.log(own.upper_us / own.time_us))
+    spread = np.hypot(np.log(best.upper_us / best.time_us), np.log(traced.upper_us / traced.time_us))
     return ratio, min(1.0, ratio * float(np.exp(-spread))), min(1.0, ratio * float(np.exp(spread)))

@@ -47,41 +47,41 @@ def kept_inputs(graph: Graph, setting: Setting, pattern: str) -> list[Kept]:
             sizes.setdefault(int(layers.of_range[row]), float(width * prod(shape)))
     on_device = np.isin(graph.kind, DEVICE_KINDS) & ~graph.removed
     chosen = np.flatnonzero(select(graph, layer=pattern) & on_device)
-    kept = []
+    tensors = []
     for layer in dict.fromkeys(graph.layer[chosen].tolist()):
-        own = chosen[graph.layer[chosen] == layer]
-        ahead, back = own[graph.phase[own] == FORWARD], own[graph.phase[own] == BACKWARD]
+        of_layer = chosen[graph.layer[chosen] == layer]
+        ahead, back = of_layer[graph.phase[of_layer] == FORWARD], of_layer[graph.phase[of_layer] == BACKWARD]
         if layer in sizes and len(ahead) and len(back):
             stream = np.flatnonzero(on_device & (graph.resource == graph.resource[back[0]]))
             before = int(stream[max(np.searchsorted(stream, back[0]) - 1, 0)])
-            kept.append(Kept(layer, sizes[layer], int(ahead[0]), int(ahead[-1]), int(back[0]), before))
-    if not kept:
+            tensors.append(Kept(layer, sizes[layer], int(ahead[0]), int(ahead[-1]), int(back[0]), before))
+    if not tensors:
         raise InputError(f"no layer like {pattern} has shapes and both passes in this trace; record a training step")
-    return kept
+    return tensors
 
 
 def offloaded(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Inputs of convolutions go to the host during their layer's forward pass, which the next layer waits for, and come
     back while the convolution behind runs backwards (vDNN's policy for convolutions; Rhu et al., MICRO 2016)."""
-    kept = kept_inputs(graph, setting, r"(?i)^(?:aten::)?conv")
+    tensors = kept_inputs(graph, setting, r"(?i)^(?:aten::)?conv")
     per_byte = 1 / (setting.own_gpu.pcie_gbs * 1e3)
     tasks: list[NewTask] = []
-    for one in kept:
-        stream = np.flatnonzero((graph.resource == graph.resource[one.first]) & ~graph.removed)
-        at, behind = np.searchsorted(stream, one.first), stream[stream > one.last]
-        launch = graph.src[(graph.dst == one.first) & (graph.edge_kind == LAUNCH)]
+    for tensor in tensors:
+        stream = np.flatnonzero((graph.resource == graph.resource[tensor.first]) & ~graph.removed)
+        at, behind = np.searchsorted(stream, tensor.first), stream[stream > tensor.last]
+        launch = graph.src[(graph.dst == tensor.first) & (graph.edge_kind == LAUNCH)]
         after = (*launch.tolist(), *stream[:at][-1:].tolist())
-        name = f"offload of {graph.layers[one.layer]}"
-        place = (after, tuple(behind[:1].tolist()), 0.0, int(graph.iteration[one.first]))
-        tasks.append(NewTask(name, "copy", TO_HOST, one.size_bytes * per_byte, *place))
-    for number, one in reversed(list(enumerate(kept))):
+        name = f"offload of {graph.layers[tensor.layer]}"
+        constraints = (after, tuple(behind[:1].tolist()), 0.0, int(graph.iteration[tensor.first]))
+        tasks.append(NewTask(name, "copy", TO_HOST, tensor.size_bytes * per_byte, *constraints))
+    for number, tensor in reversed(list(enumerate(tensors))):
         # While the convolution behind it runs backwards; of an iteration's last one, once its own forward pass is over.
-        later = kept[number + 1 :][:1]
-        ready = later[0].before_back if later and later[0].back < one.back else one.last
-        place = ((len(graph) + number, ready), (one.back,), 0.0, int(graph.iteration[one.back]))
-        name = f"prefetch of {graph.layers[one.layer]}"
-        tasks.append(NewTask(name, "copy", FROM_HOST, one.size_bytes * per_byte, *place))
-    moved = sum(one.size_bytes for one in kept) / max(len(graph.iterations), 1)
+        later = tensors[number + 1 :][:1]
+        ready = later[0].before_back if later and later[0].back < tensor.back else tensor.last
+        constraints = ((len(graph) + number, ready), (tensor.back,), 0.0, int(graph.iteration[tensor.back]))
+        name = f"prefetch of {graph.layers[tensor.layer]}"
+        tasks.append(NewTask(name, "copy", FROM_HOST, tensor.size_bytes * per_byte, *constraints))
+    moved = sum(tensor.size_bytes for tensor in tensors) / max(len(graph.iterations), 1)
     return Change(insert(graph, tasks), notes=(f"{moved / 1e6:,.0f} MB per iteration leave the GPU's memory",))
 
 
@@ -89,15 +89,15 @@ def encoded(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Inputs of ReLUs are kept ``value`` times smaller: a kernel behind the layer's forward pass encodes, one ahead of
     its backward pass decodes, each a pass over memory (Gist, Jain et al., ISCA 2018)."""
     ratio = value or COMPRESSION
-    kept = kept_inputs(graph, setting, r"(?i)^relu")
+    tensors = kept_inputs(graph, setting, r"(?i)^relu")
     per_byte = (1 + 1 / ratio) / (setting.own_gpu.dram_gbs * 1e3)
     tasks = [
         NewTask(
-            f"{name} of {graph.layers[one.layer]}", "kernel", graph.resources[graph.resource[after]].label,
-            one.size_bytes * per_byte, (after,), (), 0.0, int(graph.iteration[after]), one.layer,
+            f"{name} of {graph.layers[tensor.layer]}", "kernel", graph.resources[graph.resource[after]].label,
+            tensor.size_bytes * per_byte, (after,), (), 0.0, int(graph.iteration[after]), tensor.layer,
         )
-        for one in kept
-        for name, after in (("encoding", one.last), ("decoding", one.before_back))
+        for tensor in tensors
+        for name, after in (("encoding", tensor.last), ("decoding", tensor.before_back))
     ]  # fmt: skip
-    saved = (1 - 1 / ratio) * sum(one.size_bytes for one in kept) / max(len(graph.iterations), 1)
+    saved = (1 - 1 / ratio) * sum(tensor.size_bytes for tensor in tensors) / max(len(graph.iterations), 1)
     return Change(insert(graph, tasks), notes=(f"{saved / 1e6:,.0f} MB per iteration are saved",))
