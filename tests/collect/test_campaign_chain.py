@@ -177,7 +177,7 @@ def test_a_killed_campaign_goes_on(seer, tmp_path, stop):
         assert time.monotonic() < end_s and child.poll() is None
         time.sleep(0.1)
     child.send_signal(stop)
-    child.communicate(timeout=30)
+    child.communicate(timeout=120)
     before = log.read_bytes()
     result = seer(*WORDS)
     assert result.returncode == 0, result.stdout + result.stderr
