@@ -84,7 +84,7 @@ def going_on(note: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(label: str, unit: str = "step", **settings: Any) -> Iterator[Callable[..., None]]:
-    """A callback (done, total, text) that moves a bar on standard error, or prints a line now and then where no terminal is.
+    """A callback (done, total, text) that moves a bar on standard error, or prints lines where that is no terminal.
 
     ``settings`` are `tqdm`'s. An interrupted command says how far it came.
     """
