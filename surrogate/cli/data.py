@@ -106,10 +106,9 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
     from surrogate.cli.datasets import warn
     from surrogate.dataset.store import merge as merged
     from surrogate.dataset.store import read_dataset, write_dataset
-    from surrogate.dataset.tables import form_of, is_log
+    from surrogate.dataset.tables import is_log
     from surrogate.features.errors import InputError
 
-    form_of(output)  # a wrong name is told before the work
     runs = [path for path in paths if is_log(path)]
     if runs and len(runs) < len(paths):
         raise InputError("PATHS mix runs and datasets; merge the runs first, then the datasets")

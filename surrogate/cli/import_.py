@@ -50,7 +50,6 @@ def command(
 ) -> None:  # fmt: skip
     """Import PATHS and write them to OUTPUT."""
     from surrogate.cli.datasets import progress_bar
-    from surrogate.dataset.tables import form_of
 
     chosen = FORMATS[format_name]
     if how:
@@ -58,7 +57,6 @@ def command(
         return
     if output is None:
         raise InputError("no output given; name the dataset to write with -o DATA.parquet")
-    form_of(output)  # a wrong name is told before the work
     if gpu:
         options |= {"gpus": gpu} if "gpus" in chosen.options else {"gpu": gpu[-1]}
     with progress_bar(chosen.name, "byte", unit_scale=True, disable=quiet or None) as step:

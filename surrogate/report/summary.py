@@ -50,10 +50,9 @@ _SLOWDOWNS: _Columns = {
 _PAIRED: _Columns = {
     "change %": ("paired_mid", log_change),
     "95 % interval": (("paired_low", "paired_high"), tables.interval_change),
+    "pairs": ("paired_problems", whole),
 }
 _HITS: _Columns = {"best %": ("top1", share), "infeasible": ("infeasible_picks", whole)}
-_PROBLEMS: _Columns = {"problems": ("n", whole)}
-_PAIRS: _Columns = {"pairs": ("paired_problems", whole)}
 _ERRORS: _Columns = {
     "median %": ("median_ape", percent),
     "mean %": ("mape", percent),
@@ -236,9 +235,9 @@ def _choices(results: Results, strata: bool) -> list[Table]:
     rows = [row | unpaired if is_heuristic(row["model"]) else row for row in primary]
     heuristic = next((row for row in primary if is_heuristic(row["model"])), {})
     if any(row.get("paired_vs_heuristic") for row in rows):
-        shown.append(_of_models(rows, {**_PAIRED, **_PAIRS, **_HITS}, f"Paired against {_picker(heuristic)}"))
+        shown.append(_of_models(rows, {**_PAIRED, **_HITS}, f"Paired against {_picker(heuristic)}"))
     elif any(number(row, "top1") is not None for row in rows):
-        shown.append(_of_models(rows, {**_HITS, **_PROBLEMS}, "Picks of the best algorithm"))
+        shown.append(_of_models(rows, {**_HITS, "problems": ("n", whole)}, "Picks of the best algorithm"))
     everything = choice_rows(results, stratum="all")
     if strata and label(primary[0], "stratum") != "all" and any(map(count, everything)):
         shown.append(_of_models(everything, _SLOWDOWNS, "Algorithm choice", _sample(everything)))

@@ -100,9 +100,7 @@ def test_one_line_and_the_status(error: BaseException, line: str, status: int) -
     assert line_and_status(error) == (line, status)
 
 
-def test_without_a_terminal_the_progress_is_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_terminal_the_progress_is_a_line_now_and_then(monkeypatch: Any, capsys: Any) -> None:
     now = [0.0]
     monkeypatch.setattr("surrogate.cli.datasets.monotonic", lambda: now[0])
     with progress_bar("compare", "fit") as step:
