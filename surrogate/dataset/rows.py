@@ -80,7 +80,7 @@ def _named(device: str, rows: pd.DataFrame) -> Gpu:
         return gpu(device)
     except InputError:
         if "library" in rows and (rows["library"] == "reference").all():
-            raise InputError(f"{device!r} is a CPU, and only its run's .parquet file describes it; give that") from None
+            raise InputError(f"{device!r} is a CPU that only its run's .parquet describes; give that file") from None
         raise
 
 

@@ -137,9 +137,8 @@ def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
 
 def write_table(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> None:
     """One table in the form that its name asks for, atomically; ``metadata`` goes into parquet alone."""
-    form = form_of(path)
     with atomic_path(path) as temporary:
-        write_form(frame, temporary, metadata, form)
+        write_form(frame, temporary, metadata, form_of(path))
 
 
 def form_of(path: Path) -> str:

@@ -72,8 +72,6 @@ def test_what_a_source_can_be(tmp_path: Path) -> None:
     """Nothing there; a symbolic size where there is none."""
     with pytest.raises(InputError, match=r"no such file; give an \.onnx or \.pt2 file"):
         read_network(tmp_path / "none.bin")
-    with pytest.raises(InputError, match="a folder; give"):
-        read_network(tmp_path)
     with pytest.raises(InputError, match=r"--dim names sizes of \.onnx"):
         read_network(tmp_path / "net.csv", dims={"h": 3})
 
