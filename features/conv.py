@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 from . import shape
 from .errors import InputError, require_known
 from .operators.operator import whole
-from .problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, may_use_tensor_cores
+from .problem import DIRECTIONS, DTYPES, ELEMENTS, LAYOUTS, MATHS, SIZE_COLUMNS, may_use_tensor_cores
 
 MAX_SIZE = 2**31 - 1  # cuDNN's descriptors hold int32
 FOLLOWS = {"w": "h", "s": "r", "pad_w": "pad_h", "stride_w": "stride_h", "dilation_w": "dilation_h"}
@@ -56,6 +56,8 @@ class Conv:
         for name in SIZE_COLUMNS:
             least = 0 if name.startswith("pad") else 1
             object.__setattr__(self, name, whole("conv", name, getattr(self, name), least, MAX_SIZE))
+        if self.dtype not in DTYPES and str(self.dtype) in ELEMENTS:
+            raise InputError(f"dtype {self.dtype!r} is one of products; convolutions have {', '.join(DTYPES)}")
         for name, known in _CHOICES.items():
             require_known(name, getattr(self, name), known)
         if self.c % self.groups or self.k % self.groups:

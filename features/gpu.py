@@ -136,6 +136,7 @@ class Registry:
         if fitting:
             raise InputError(f"GPU {name!r} fits several; give one of: {', '.join(board.name for board in fitting)}")
         labels = [label for known in self.gpus for label in (known.name, *known.aliases)]
+        labels = [*(board.partition("-")[0] for board in COMMON_BOARDS), *labels]
         raise InputError(
             f"GPU {name!r} is unknown{nearest(name, labels)}; `seer gpus` lists the known ones,"
             f" and a file named in {ENVIRONMENT_VARIABLE} adds others"

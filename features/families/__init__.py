@@ -49,7 +49,7 @@ def parse_problem(text: str, **settings: str) -> AnyProblem:
     ``settings``: dtype, math and the family's others; those of another family are refused. Raises `InputError`.
     """
     kind, colon, body = text.strip().partition(":")
-    if not colon:
+    if not colon and kind not in OPERATORS:
         kind, body = "conv", text
     if kind in ("driver", "MIOpenDriver") or kind not in FAMILY_OF_KIND:
         raise InputError(
@@ -72,15 +72,13 @@ def parse_problem(text: str, **settings: str) -> AnyProblem:
             break
         sizes[name], position = int(match[2]), match.end()
     names = cls.size_names()
+    known = f"{kind} has {_sizes_of(cls)}, as in {cls.EXAMPLE or f'{kind}:' + ''.join(f'{name}8' for name in names)}"
     if position != len(body) or not sizes or not set(sizes) <= set(names):
-        example = cls.EXAMPLE or f"{kind}:" + "".join(f"{name}8" for name in names[:3])
-        raise InputError(
-            f"problem {text!r} is not readable at {body[position:]!r}; {kind} has {_sizes_of(cls)}, as in {example}"
-        )
+        raise InputError(f"problem {text!r} is not readable at {body[position:]!r}; {known}")
     try:
         return cls(**sizes, **settings)
     except TypeError:
-        raise InputError(f"problem {text!r} lacks a size; {kind} has {_sizes_of(cls)}") from None
+        raise InputError(f"problem {text!r} lacks a size; {known}") from None
 
 
 def _sizes_of(cls: type[Operator]) -> str:

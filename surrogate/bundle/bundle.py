@@ -113,7 +113,8 @@ class Bundle:
         """
         if family.name not in self.parts:
             raise InputError(
-                f"the bundle knows no {family.name}; it was fitted on {', '.join(self.parts)}: give another bundle"
+                f"the bundle knows no {family.name}; it was fitted on {', '.join(self.parts)}: give another bundle or"
+                " another library"
             )
         dtype = dict(zip(family.setting_names, values, strict=False)).get("dtype", "")
         return self.parts.get(f"{family.name}|{dtype}|{gpu}") or self.parts[family.name]
@@ -198,7 +199,7 @@ def read_index(path: Path) -> dict[str, Any]:
         for name in ("sha256", "card", "devices"):
             index[name].items()
     except OSError:
-        raise InputError(f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o {path}`") from None
+        raise InputError(f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o BUNDLE`") from None
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         raise InputError(f"{path}: {INDEX} is damaged or incomplete; {REMEDY}") from None
     if schema != BUNDLE_SCHEMA:

@@ -4,8 +4,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,6 @@ CAMPAIGN_MINUTES = 55.0
 """A campaign's time where none is given: a rented hour, less its start."""
 COUNTERS_SHARE = 0.45
 """Share of ``--minutes`` that ``--counters`` is given."""
-LINE_SECONDS = 60.0
-"""How often the progress is a line, where standard error is no terminal."""
 
 DEVICE = "What measures: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run served again."
 PLAN = "Problems from a file: one a line, CSV or JSON lines with problem columns, or SEER's Test-set-II text."
@@ -162,24 +160,12 @@ def _count(log: "RunLog", device: "Device", minutes: float | None, options: dict
     return said, int(bool(counted.notes) and counted.kernels.empty)
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar with rows per second and the time left; a line now and then where there is no terminal."""
+def _progress() -> AbstractContextManager[Callable[..., None]]:
+    """A bar with rows per second and the time left."""
     from surrogate.cli.datasets import progress_bar
 
     shape = "{desc}: {n_fmt} of {total_fmt} problems in {elapsed}{postfix}"
-    last_s = time.monotonic()
-
-    with progress_bar("collect", "problem", bar_format=shape) as step:
-
-        def progress(done: int, total: int, pace: str) -> None:
-            nonlocal last_s
-            step(done, total, pace)
-            if not sys.stderr.isatty() and time.monotonic() - last_s > LINE_SECONDS:
-                last_s = time.monotonic()
-                click.echo(f"{done} of {total} problems, {pace}", err=True)
-
-        yield progress
+    return progress_bar("collect", "problem", bar_format=shape)
 
 
 def _device_name(options: dict[str, Any]) -> str:

@@ -1,9 +1,11 @@
 """Reading datasets from the command line: several files, filters, the kind of candidate list."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import click
@@ -14,6 +16,8 @@ from surrogate.dataset.store import Dataset, merge, read_dataset
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.gpu import Gpu, canonical
 
+LINE_SECONDS = 10.0
+"""How often the progress is a line, where standard error is no terminal."""
 MOST_LISTED = 12
 """Values of a column that a message names."""
 
@@ -80,19 +84,24 @@ def going_on(note: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(label: str, unit: str = "step", **settings: Any) -> Iterator[Callable[..., None]]:
-    """A callback (done, total, text) that moves a bar on standard error, drawn only on a terminal.
+    """A callback (done, total, text) that moves a bar on standard error, or prints lines where that is no terminal.
 
     ``settings`` are `tqdm`'s. An interrupted command says how far it came.
     """
     from tqdm import tqdm
 
     position = f"before the first {unit}"
+    last_s = monotonic()
+    lines = not settings.get("disable") and not sys.stderr.isatty()
     settings = {"disable": None, "delay": 0.5, **settings}
     with tqdm(desc=label, unit=unit, leave=False, dynamic_ncols=True, **settings) as bar:
 
         def step(done: int, total: int, text: str = "") -> None:
-            nonlocal position
+            nonlocal position, last_s
             position = f"after {done:,} of {total:,} {unit}s"
+            if lines and monotonic() - last_s > LINE_SECONDS:
+                last_s = monotonic()
+                click.echo(f"{label}: {done:,} of {total:,} {unit}s" + f", {text}" * bool(text), err=True)
             bar.total = total
             bar.set_postfix_str(text, refresh=False)
             bar.update(done - bar.n)

@@ -37,6 +37,12 @@ class CommandGroup(click.Group):
             raise click.UsageError(f"no command {name!r}{nearest(name, self.list_commands(ctx))}", ctx)
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands with the whole first sentence of each one's help."""
+        named = {name: self._command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(limit=200)) for name, each in named.items() if each])
+
     def _command(self, ctx: click.Context, name: str) -> click.Command | None:
         return super().get_command(ctx, name)
 

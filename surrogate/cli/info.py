@@ -18,6 +18,16 @@ FORMATS: dict[str, Format] = {
     "coverage": "{:.1%}".format,
     "interval_factor": ratio,
 }
+WORDS = {
+    "median_ape": "time error, median", "p90_ape": "time error, 90th percentile",
+    "interval_coverage": "90 % intervals cover", "slowdown_macro": "slowdown",
+}  # fmt: skip
+"""What figures of `seer evaluate` are called for people, as `seer train` calls them; others keep their key."""
+FRACTIONS = {
+    "median_ape", "p90_ape", "mape", "rmspe", "gmae", "in_domain", "interval_coverage", "interval_coverage_ci", "top1",
+    "within_10pct", "pick_probability", "pick_was_best",
+}  # fmt: skip
+"""Those that people read as percentages."""
 
 
 @click.command()
@@ -109,8 +119,8 @@ def evaluate(
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
 
-    Errors and shares are fractions; slowdowns are ratios to the best candidate; an interval reaches from the predicted
-    time divided by its factor to the time multiplied by it.
+    In --json and --csv errors and shares are fractions. Slowdowns are ratios to the best candidate; an interval
+    reaches from the predicted time divided by its factor to the time multiplied by it.
 
     Examples:
       seer evaluate bundle run.parquet --where gpu=v100-sxm2-16gb
@@ -132,10 +142,16 @@ def evaluate(
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Figures by name, those of the intervals one by one for each GPU."""
+    """Figures as people read them, by name; those of the intervals one by one for each GPU."""
     apart = ("family", "part", "stratum", "intervals")
-    figures = {name: value for name, value in record.items() if name not in apart}
+    figures = {WORDS.get(name, name): _shown(name, value) for name, value in record.items() if name not in apart}
     for row in record.get("intervals", []):
-        figures[f"interval_coverage {row['gpu']}"] = row["coverage"]
+        figures[f"{WORDS['interval_coverage']} {row['gpu']}"] = _shown("interval_coverage", row["coverage"])
         figures[f"interval_factor {row['gpu']}"] = row["interval_factor"]
     return figures
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A fraction, or an interval of them, in percent; another figure as it is."""
+    ends = value if isinstance(value, list) else [value]
+    return value if value is None or name not in FRACTIONS else " to ".join(map("{:.1%}".format, ends))

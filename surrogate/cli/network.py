@@ -97,6 +97,7 @@ def command(
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
+    from surrogate.features.gpu import gpu as gpu_named
     from surrogate.network.fusion import compiled
     from surrogate.network.network import Network
     from surrogate.network.predict import fastest_framework, largest_batch, load_predictors, sweep_batches
@@ -109,6 +110,8 @@ def command(
         network = read_network(source, batch=size, **reading)
         return compiled(network) if runtime == "compiled" else network
 
+    for name in (gpu, *compare_gpus):  # a wrong name is told before the network is read
+        gpu_named(name)
     network = read(batch)
     steps = bool(reading["prefill"] or reading["decode"])
     if steps:
@@ -128,6 +131,8 @@ def command(
 
         with progress_bar("network", "batch size") as step:
             sweep = sweep_batches(read, sweep_batch, predictors, progress=step, **limits)
+        if max_batch and network.batch is not None:
+            sweep = dict(sorted({**sweep, network.batch: time}.items()))
     others = [load_predictors(name, bundle, library).time(network, **limits) for name in compare_gpus]
     if figures:
         from surrogate.network.figures import write_figures

@@ -57,9 +57,10 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: dic
 
     Raises `InputError` where the table lacks sizes or holds a violation, or the options contradict it.
     """
-    from surrogate.dataset.tables import read_table, write_table
+    from surrogate.dataset.tables import form_of, read_table, write_table
     from surrogate.features.errors import InputError
 
+    form_of(output)  # a wrong name is told before the work
     predictor = open_predictor(options)
     original, metadata = read_table(data)
     if algorithm is not None and "algorithm" in original:

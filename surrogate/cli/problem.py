@@ -44,7 +44,7 @@ def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, (known, text) in reversed(CHOICES.items()):
         kind = click.Choice(known, case_sensitive=False) if known else str
         shown = f"{text}  [default: {DEFAULTS[name]}]"
-        metavar = "TYPE" if known is DTYPES else None
+        metavar = "TYPE" if known is DTYPES else f"[{'|'.join(known)}]" if known else None
         function = option(f"--{name.replace('_', '-')}", shown, kind, metavar=metavar)(function)
     for add in (
         option("--library-version", "As in 8.9.2.  [default: the newest that the bundle knows]", metavar="V"),

@@ -74,6 +74,16 @@ class Rows:
         return self.features[:, [places[name] for name in names]]
 
 
+def _named(device: str, rows: pd.DataFrame) -> Gpu:
+    """The registry's GPU. Raises `InputError` for an unknown one; of a CPU it says where its description is."""
+    try:
+        return gpu(device)
+    except InputError:
+        if "library" in rows and (rows["library"] == "reference").all():
+            raise InputError(f"{device!r} is a CPU that only its run's .parquet describes; give that file") from None
+        raise
+
+
 def rows_of(
     table: pd.DataFrame | Rows, kind: Family | None = None, devices: Mapping[str, Gpu] = MappingProxyType({})
 ) -> Rows:
@@ -97,7 +107,7 @@ def rows_of(
     # 1. One formula serves all rows of a setting on a GPU.
     for (device, *values), positions in groups(frame, ("gpu", *kind.setting_names)):
         setting, part = tuple(values), frame.iloc[positions]
-        formula = kind.formula(setting, devices.get(device) or gpu(device))
+        formula = kind.formula(setting, devices.get(device) or _named(device, part))
         terms = formula.problem(problems_of(part, kind, setting))
         features[positions, : candidate_columns.start] = _stacked(terms.values, len(part))
         features[positions, candidate_columns.stop : -len(CONTEXT_NAMES)] = formula.constant

@@ -1,7 +1,7 @@
 """Tables on disk and in pipes: parquet, which also holds our metadata, or CSV and JSON, which hold rows alone.
 
 What is read tells its form by its content, what is written by its name: ``.csv``, ``.tsv``, ``.json`` (a list of
-objects), ``.jsonl`` (an object a line); any other name is parquet, and standard output gets CSV.
+objects), ``.jsonl`` (an object a line), ``.parquet`` or no ending for parquet; standard output gets CSV.
 """
 
 import io
@@ -138,7 +138,15 @@ def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
 def write_table(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> None:
     """One table in the form that its name asks for, atomically; ``metadata`` goes into parquet alone."""
     with atomic_path(path) as temporary:
-        write_form(frame, temporary, metadata, ".csv" if path == STDOUT else path.suffix.lower())
+        write_form(frame, temporary, metadata, form_of(path))
+
+
+def form_of(path: Path) -> str:
+    """The ending that says in which form a table is written to ``path``. Raises `InputError` for one of no table."""
+    form = ".csv" if path == STDOUT else path.suffix.lower()
+    if form not in ("", ".parquet", *WRITERS):
+        raise InputError(f"{path}: a table is written as .parquet, {', '.join(WRITERS)}; end its name in one of them")
+    return form
 
 
 def write_form(frame: pd.DataFrame, path: Path, metadata: dict[str, Any], suffix: str = ".parquet") -> None:

@@ -147,6 +147,7 @@ def _choice_row(
         "within_10pct": np.mean(slowdown <= judge.WITHIN),
         "top2_slowdown": np.exp(top2.mean()),
         "infeasible_picks": round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices]))),
+        "paired_problems": int(both.sum()),
         "paired_vs_heuristic": macro_difference,
         "paired_pooled_vs_heuristic": pooled_difference,
     }

@@ -82,8 +82,9 @@ def read_network(
     elif kind in TABLES or path.is_file():
         network = read_table_of_problems(path, batch=batch, dtype=dtype, training=training)
     else:
+        what = "a folder" if path.is_dir() else "no such file"
         raise InputError(
-            f"{text}: no such file; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
+            f"{text}: {what}; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
             f" module:callable, or one of {', '.join(NETWORKS)}"
         )
     return with_settings(completed(network, training), math, layout)

@@ -265,9 +265,10 @@ def _check_device(ranking: Any, info: "DeviceInfo") -> None:
     """Times of one GPU are none of another's; CPUs, each with a name of its own, stand in for one another."""
     gpu, library = getattr(ranking, "gpu", None), getattr(ranking, "library", info.library)
     if library != info.library or (gpu not in (None, canonical(info.gpu)) and library != "reference"):
+        cpu = "the CPU is measured: leave --gpu out and give a CPU run's --bundle"
         raise InputError(
             f"the device is {info.gpu} with {info.library}, the algorithms are ranked for {gpu} with {library};"
-            " name what is measured"
+            f" {cpu if info.library == 'reference' else 'name what is measured'}"
         )
 
 

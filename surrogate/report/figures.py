@@ -27,7 +27,7 @@ LEAST_ROWS = 5
 """A decade of times with fewer rows draws no point."""
 STEPS = 160
 """Points of an exceedance curve."""
-_PREDICTED = ("model", "seed", "algorithm", "status", "time_us", "predicted_us", "supported")
+_PREDICTED = ("model", "seed", "algorithm", "status", "time_us", "predicted_us")
 _CHOSEN = ("model", "slowdown", "infeasible", "stratum")
 
 
@@ -73,8 +73,7 @@ def read_predictions(directory: Path, models: list[str], family: str = "") -> pd
     seed = frame["seed"]
     frame = frame.assign(algorithm=frame["algorithm"].fillna("unnamed").astype(str))
     measured, predicted = (frame[name].to_numpy(dtype=float, na_value=np.nan) for name in ("time_us", "predicted_us"))
-    # A row of the reader's own may lack the flag; only a plain "no" takes a row out.
-    usable = (frame["status"] == "ok") & frame["supported"].ne(False) & (seed.isna() | (seed == seed.min()))
+    usable = (frame["status"] == "ok") & (seed.isna() | (seed == seed.min()))
     with np.errstate(invalid="ignore"):
         usable &= np.isfinite(measured) & (measured > 0) & np.isfinite(predicted) & (predicted > 0)
     predictions = frame.loc[usable, ["model", "algorithm", "time_us", "predicted_us"]]

@@ -50,8 +50,9 @@ _SLOWDOWNS: _Columns = {
 _PAIRED: _Columns = {
     "change %": ("paired_mid", log_change),
     "95 % interval": (("paired_low", "paired_high"), tables.interval_change),
+    "pairs": ("paired_problems", whole),
 }
-_HITS: _Columns = {"best %": ("top1", share), "infeasible": ("infeasible_picks", whole), "problems": ("n", whole)}
+_HITS: _Columns = {"best %": ("top1", share), "infeasible": ("infeasible_picks", whole)}
 _ERRORS: _Columns = {
     "median %": ("median_ape", percent),
     "mean %": ("mape", percent),
@@ -131,9 +132,15 @@ def _picks(row: Row, heuristic: Row) -> str:
     text += f" ({over}{label(row, 'stratum')} problems{span})"
     if other is None:
         return f"{text}."
-    fewer = count(heuristic) < count(row)
-    where = f", on the {count(heuristic):,} of {count(row):,} problems that have one," if fewer else ""
-    return f"{text}; those of {_picker(heuristic)}{where} are {percent(other - 1)} % slower."
+    picker, pairs = _picker(heuristic), count(heuristic)
+    if pairs == count(row):
+        return f"{text}; those of {picker} are {percent(other - 1)} % slower."
+    text = f"{text}. Of these {count(row):,} problems, {pairs:,} have a pick of {picker}"
+    mid = number(flat(row), "paired_mid")
+    if mid is None or count(row, "paired_problems") != pairs:
+        return f"{text}, which is {percent(other - 1)} % slower."
+    own = percent(other * math.exp(mid) - 1)
+    return f"{text}: there it is {percent(other - 1)} % slower, the model's {own} %."
 
 
 def _paired(row: Row, picker: str) -> str:
@@ -224,12 +231,13 @@ def _choices(results: Results, strata: bool) -> list[Table]:
         return []
     shown = [_of_models(primary, _SLOWDOWNS, "Algorithm choice", _sample(primary))]
     # Against itself the heuristic has no difference to show.
-    rows = [row | {"paired_vs_heuristic": None} if is_heuristic(row["model"]) else row for row in primary]
+    unpaired = {"paired_vs_heuristic": None, "paired_problems": None}
+    rows = [row | unpaired if is_heuristic(row["model"]) else row for row in primary]
     heuristic = next((row for row in primary if is_heuristic(row["model"])), {})
     if any(row.get("paired_vs_heuristic") for row in rows):
         shown.append(_of_models(rows, {**_PAIRED, **_HITS}, f"Paired against {_picker(heuristic)}"))
     elif any(number(row, "top1") is not None for row in rows):
-        shown.append(_of_models(rows, _HITS, "Picks of the best algorithm"))
+        shown.append(_of_models(rows, {**_HITS, "problems": ("n", whole)}, "Picks of the best algorithm"))
     everything = choice_rows(results, stratum="all")
     if strata and label(primary[0], "stratum") != "all" and any(map(count, everything)):
         shown.append(_of_models(everything, _SLOWDOWNS, "Algorithm choice", _sample(everything)))

@@ -46,7 +46,7 @@ def test_evaluate_and_info_tell_coverage_and_widths_for_each_gpu(seer, bundle, d
     assert seen["interval_factor"] > 1 and seen["in_domain"] == 1.0
     assert 0 < seen["pick_probability"] <= 1 and 0 < seen["pick_was_best"] <= 1
     shown = seer("evaluate", bundle, dataset).out
-    assert "interval_coverage t4" in shown and "interval_factor v100-sxm2-16gb" in shown
+    assert f"{seen['median_ape']:.1%}" in shown and "90 % intervals cover t4" in shown
     held = seer("info", bundle, "--json").json["card"]["held_out"]["conv"]
     assert [row["gpu"] for row in held["intervals"]] == ["all", "t4", "v100-sxm2-16gb"]
     assert all(0.7 < row["coverage"] <= 1 and row["half_width"] > 0 for row in held["intervals"])

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import pytest
 
+from surrogate.cli.datasets import progress_bar
 from surrogate.cli.process import Stopped, line_and_status
 from surrogate.features.errors import InputError
 
@@ -97,3 +98,13 @@ main()
 )
 def test_one_line_and_the_status(error: BaseException, line: str, status: int) -> None:
     assert line_and_status(error) == (line, status)
+
+
+def test_without_a_terminal_the_progress_is_a_line_now_and_then(monkeypatch: Any, capsys: Any) -> None:
+    now = [0.0]
+    monkeypatch.setattr("surrogate.cli.datasets.monotonic", lambda: now[0])
+    with progress_bar("compare", "fit") as step:
+        for done in range(1, 7):
+            now[0] += 4.0
+            step(done, 6, "fold")
+    assert capsys.readouterr().err == "compare: 3 of 6 fits, fold\ncompare: 6 of 6 fits, fold\n"

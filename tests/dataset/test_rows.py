@@ -35,6 +35,12 @@ def test_each_row_has_the_columns_of_its_problem(table: Table) -> None:
         assert rows.workspace_bytes[i] == workspace
 
 
+def test_a_cpu_without_its_description_is_told_where_it_is(table: Table) -> None:
+    frame = normalise(table(1).assign(gpu="Some CPU", library="reference"), "test")
+    with pytest.raises(InputError, match=r"'Some CPU' is a CPU.*\.parquet"):
+        rows_of(frame)
+
+
 def test_version_order_candidate_and_ok(table: Table) -> None:
     frame = normalise(table(2, version="7.6.4"), "test")
     rows = rows_of(frame)

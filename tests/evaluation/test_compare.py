@@ -29,7 +29,7 @@ TIME_KEYS = {
 CHOICE_KEYS = {
     "model", "split", "stratum", "gpu", "direction", "dtype", "math", "n", "shapes", "slowdown_macro", "ci_low",
     "ci_high", "slowdown_geomean", "slowdown_p95", "slowdown_max", "top1", "within_10pct", "top2_slowdown",
-    "infeasible_picks", "paired_vs_heuristic",
+    "infeasible_picks", "paired_problems", "paired_vs_heuristic",
 }  # fmt: skip
 
 

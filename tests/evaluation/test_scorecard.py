@@ -78,6 +78,7 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
     assert row["ci_low"] <= row["slowdown_macro"] <= row["ci_high"]
     # Paired, per shape: (ln 4 + ln 2)/2 and −ln 2, mean of the two.
     low, mid, high = row["paired_vs_heuristic"]
+    assert row["paired_problems"] == 3
     assert mid == pytest.approx((1.5 * math.log(2) - math.log(2)) / 2) and low <= mid <= high
     assert row["paired_pooled_vs_heuristic"][1] == pytest.approx((2 + 1 - 1) * math.log(2) / 3)
     oracle = _row(rows, model=scorecard.ORACLE, stratum="all", gpu="all")

@@ -47,6 +47,7 @@ def test_known_answers() -> None:
         ({"h": 30, "w": 14, "s": 15}, ("width 15", "padded input's 14")),
         ({"dilation_h": 7}, ("height 15", "dilation")),
         ({"dtype": "fp23"}, ("dtype 'fp23'", "did you mean", "fp32")),
+        ({"dtype": "fp8"}, ("dtype 'fp8' is one of products", "fp16")),
     ],
 )
 def test_bad_input_is_one_clear_line(refused, change: dict[str, Any], words: tuple[str, ...]) -> None:

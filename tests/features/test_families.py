@@ -58,6 +58,13 @@ def test_a_problem_is_what_its_text_says(text: str) -> None:
     assert kind.problem(sizes, setting) == problem
 
 
+@pytest.mark.parametrize("kind", sorted(OPERATORS))
+def test_the_example_of_an_operators_name_alone_can_be_read(kind: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_problem(kind)
+    assert parse_problem(str(error.value).rpartition("as in ")[2]).kind == kind
+
+
 @pytest.mark.parametrize("text", ["gemm:", "gemm:m4n4", "gemm:m4m4n4k4", "gmm:m4n4k4", "softmax:n0c4"])
 def test_a_text_that_names_no_problem(text: str) -> None:
     with pytest.raises(InputError):

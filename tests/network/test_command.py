@@ -81,6 +81,17 @@ def test_errors_are_one_line(seer: Seer, graph: Path, bundle: Path, words: tuple
     assert done.out == "" and done.is_refusal(said), done.err
 
 
+def test_a_wrong_gpu_is_told_before_the_file_is_read(seer: Seer) -> None:
+    assert seer("network", "missing.onnx", "--gpu", "h1000").is_refusal("did you mean h100 or")
+
+
+def test_the_largest_batch_stands_in_the_sweep(seer: Seer, graph: Path, bundle: Path) -> None:
+    words = ("--max-batch", "--sweep-batch", "1,8", "--json")
+    data = json.loads(seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words).out)
+    assert [row["batch"] for row in data["sweep"]] == [1, 8, data["batch"]]
+    assert data["sweep"][-1]["total_us"] == data["total_us"]
+
+
 def test_nothing_known_is_a_negative_answer(seer: Seer, tmp_path: Path, bundle: Path) -> None:
     """Exit status 1, and the operator is named."""
     import onnx

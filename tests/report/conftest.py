@@ -66,6 +66,7 @@ def _choice_row(
         "slowdown_p95": 1 + 5 * (macro - 1), "slowdown_max": 1 + 40 * (macro - 1), "top1": 1 / macro**3,
         "within_10pct": 1.0 if model == "oracle" else 1 / macro, "top2_slowdown": 1 + 0.2 * (macro - 1),
         "infeasible_picks": 0 if model != "nearest" else 7, "paired_vs_heuristic": paired,
+        "paired_problems": shapes * (5 if gpu == "all" else 2),
     }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """A comparison in words and tables: a golden file, known cells, and what is left out."""
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ ROW: dict[str, Any] = {
     "slowdown_macro": 1.0125, "ci_low": 1.01, "ci_high": 1.015, "slowdown_geomean": 1.011,
     "slowdown_p95": 1.07, "slowdown_max": 50.4, "top1": 0.75, "within_10pct": 0.964, "top2_slowdown": 1.002,
     "infeasible_picks": 3, "paired_vs_heuristic": [-0.075, -0.04, -0.014],
+    "paired_problems": 30,
 }  # fmt: skip
 
 
@@ -39,7 +41,7 @@ def test_known_choice_and_paired_row() -> None:
     slowdowns, paired = choice_tables(_judged(ROW))
     assert _texts(slowdowns) == [["m", "1.012", "1.010–1.015", "1.011", "1.070", "50.4", "96.4", "1.002"]]
     assert slowdowns.note == "40 problems of 8 shapes"
-    assert _texts(paired) == [["m", "−3.9", "−7.2 to −1.4", "75.0", "3", "40"]]
+    assert _texts(paired) == [["m", "−3.9", "−7.2 to −1.4", "30", "75.0", "3"]]
 
 
 def test_without_a_heuristic_hits_and_counts_stand_alone() -> None:
@@ -129,9 +131,11 @@ def test_the_answer_compares_paired(results: dict[str, Any]) -> None:
 def test_the_answer_says_where_the_heuristic_covers_less(results: dict[str, Any]) -> None:
     for row in results["choice_rows"]:
         if row["model"] == "cudnn-heuristic":
-            row["n"] = 17
+            row |= {"n": 17, "slowdown_macro": 1.05}
+        row |= {"paired_problems": 17, "paired_vs_heuristic": [-0.02, math.log(1.1 / 1.05), 0.02]}
     text = " ".join(terminal_summary(results).split())
-    assert "on the 17 of 1,060 problems that have one" in text
+    assert "Of these 1,060 problems, 17 have a pick of cuDNN's heuristic" in text
+    assert "there it is 5.0 % slower, the model's 10.0 %" in text
     assert "cudnn-heuristic on 17" in text
 
 

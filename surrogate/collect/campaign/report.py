@@ -59,6 +59,7 @@ def page(conclusion: str, lines: Sequence[str], tables: Mapping[str, Dataset], c
     facts = {device["library"]: device["library_version"], **device.get("versions", {}), **device["properties"]}
     shown = [(name, value) for name, value in facts.items() if not isinstance(value, Mapping)]
     results = [(check.name, check.status, check.value) for check in checks]
+    publish = "" if device["library"] == "reference" else f"\n    {publishing_command(device['gpu'])}"
     parts = [
         f"# Kernel times of {device['gpu']}",
         conclusion,
@@ -68,7 +69,7 @@ def page(conclusion: str, lines: Sequence[str], tables: Mapping[str, Dataset], c
         _table(("what", "value"), shown),
         _table(("check", "status", "value"), results) if results else "",
         "## Use\n\nIn this folder, with seer-surrogate installed:\n\n    seer data info convolutions.parquet\n"
-        f"    seer compare convolutions.parquet -o report\n    {publishing_command(device['gpu'])}",
+        f"    seer compare convolutions.parquet -o report{publish}",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -160,7 +160,8 @@ def test_the_command_rehearses_on_a_cpu(seer, tmp_path, make_plan, monkeypatch):
     result = seer(*words)
     assert result.code == 0, result.err
     assert result.out.count("slice ") == 7 and "rehearsed" in result.out
-    assert "\n\nRehearsed on device cpu." in (tmp_path / "RUN" / "README.md").read_text()
+    page = (tmp_path / "RUN" / "README.md").read_text()
+    assert "\n\nRehearsed on device cpu." in page and "hf upload" not in page
 
 
 @pytest.mark.parametrize(
