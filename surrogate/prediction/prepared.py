@@ -310,10 +310,11 @@ class SettingCache:
             self.check_library(library)
         part = self.bundle.part(kind, gpu_name, values)
         alike = self._alike(gpu_name, part)
-        # Libraries compete that were measured on the GPU, else on one alike.
-        ran = ([name for name, gpus in part.domain.libraries.items() if gpus & group] for group in alike)
+        # Libraries compete that were measured with the operator on the GPU, else on those of its architecture.
+        near, known = (alike[0], frozenset().union(*alike[1:-2]), *alike[-2:]), list(part.domain.libraries)
+        ran = ([name for name in known if part.domain.gpus_of(name, values) & group] for group in near)
         candidates, versions, failures = {}, [], []
-        for name in next(filter(None, ran), []) if library is None else [library]:
+        for name in next(filter(None, ran), known) if library is None else [library]:
             version = library_version or _newest_version(part, gpu_name, name)
             capability, releases = self.device(gpu_name).compute_capability, FIRST_RELEASES.get(name, ())
             least = next((major for above, major in releases if capability >= above), 0)
@@ -345,7 +346,8 @@ class SettingCache:
     ) -> PreparedSetting:
         """``known``: the setting's candidates → whether they can be chosen; ``alike`` as of `_alike`."""
         kind, device, names = setting.family, self.device(setting.gpu), setting.named
-        math, seen = names.get("math", ""), setting.gpu in part.domain.gpus
+        math = names.get("math", "")
+        seen = any(setting.gpu in part.domain.gpus_of(library, setting.values) for library, _ in setting.versions)
         mechanism = "" if seen or math == "fma" else kind.tensor_core_mechanism
         law = specification_of(device, names["dtype"]) if mechanism else None
         tried = {tuple(text.split("|")[1 : len(setting.values) + 2]) for text in part.domain.settings}

@@ -70,3 +70,14 @@ def test_filters_larger_than_their_input_are_timed_as_miopen_timed_them() -> Non
     table = pd.read_parquet(DATA / "miopen_conv_mi300x_2024.parquet").query("r == 7 and h == 1 and pad_h == 0")
     answers = load("mi300x").predict(table.head(20)).to_frame()
     assert answers["supported"].all() and answers["predicted_us"].between(1, 1e6).all()
+
+
+def test_the_library_answers_that_ran_the_operator() -> None:
+    """cuDNN was measured on this V100 but never with softmax; PyTorch was with softmax, on another V100."""
+    traffic_us = 2 * 4 * 65536 * 1000 / 900e3  # at 900 GB/s
+    for gpu_name, source in (("v100-sxm2-16gb", "spec"), ("v100-pcie-32gb", "model")):
+        answer = predict("softmax:n65536c1000", gpu=gpu_name)
+        assert (answer.library, answer.source) == ("torch", source)
+        assert traffic_us < answer.time_us < 1.5 * traffic_us
+    assert predict("layer_norm:n4096c1024", gpu="v100-sxm2-16gb").library == "torch"
+    assert predict("relu:n512c1000", gpu="v100-sxm2-16gb").source == "model"
