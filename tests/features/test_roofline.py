@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.problem import ELEMENTS
-from surrogate.features.roofline import bound, peak_flops_table, peak_tflops, ridge_flops_per_byte, roofline_us
+from surrogate.features.roofline import (
+    bound,
+    missing_units,
+    peak_flops_table,
+    peak_tflops,
+    ridge_flops_per_byte,
+    roofline_us,
+)
 
 AMOUNTS = st.floats(1, 1e15)
 PEAKS = st.floats(0.1, 1e4)
@@ -66,3 +73,19 @@ def test_tables_are_whole_and_tensor_cores_never_slow_down() -> None:
         assert set(table) == {(dtype, tensor) for dtype in ELEMENTS for tensor in (False, True)}
         for dtype in ELEMENTS:
             assert table[dtype, True] >= table[dtype, False] > 0, (one.name, dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "math", "lacks"),
+    [
+        ("v100", "bf16", "fma", "bf16"), ("v100", "fp16", "tensor_op", None), ("t4", "fp8", "default", "fp8"),
+        ("a100", "fp8_block", "default", "fp8"), ("h100", "fp8", "default", None), ("h100", "nvfp4", "default", "fp4"),
+        ("v100", "int8_sq", "default", "int8"), ("t4", "int4_wo", "default", None), ("p4", "int8", "default", None),
+        ("k80", "int8_wo", "default", "tensor cores"), ("k80", "fp16", "tensor_op", "tensor cores"),
+        ("k80", "fp16", "fma", None),
+    ],
+)  # fmt: skip
+def test_products_need_the_units_of_their_type(name: str, dtype: str, math: str, lacks: str | None) -> None:
+    """By the data sheets: fp8 since Ada and Hopper, fp4 since Blackwell, bf16 since Ampere, fp16 since Volta."""
+    reason = missing_units(gpu(name), dtype, math)
+    assert reason is None if lacks is None else lacks in str(reason)

@@ -4,13 +4,16 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from surrogate import bundled
+from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
+from surrogate.features.operators import Gemm
 from surrogate.prediction import shipped as shipped_module
 from surrogate.prediction.shipped import bundle_for, load, predict, select, shipped
 
@@ -81,3 +84,17 @@ def test_the_library_answers_that_ran_the_operator() -> None:
         assert traffic_us < answer.time_us < 1.5 * traffic_us
     assert predict("layer_norm:n4096c1024", gpu="v100-sxm2-16gb").library == "torch"
     assert predict("relu:n512c1000", gpu="v100-sxm2-16gb").source == "model"
+
+
+@pytest.mark.parametrize(
+    ("gpu_name", "problem", "lacks"),
+    [
+        ("v100", Gemm(m=512, n=512, k=512, dtype="bf16", math="default"), "bf16 units"),
+        ("t4", Gemm(m=512, n=512, k=512, dtype="fp8"), "fp8 units"),
+        ("k80", Conv(n=8, c=64, h=56, k=64, r=3, pad_h=1, dtype="fp16", math="tensor_op"), "tensor cores"),
+    ],
+)
+def test_kernels_are_refused_whose_units_the_gpu_lacks(gpu_name: str, problem: Any, lacks: str) -> None:
+    with pytest.raises(InputError, match=lacks):
+        predict(problem, gpu=gpu_name)
+    assert not select(problem, gpu=gpu_name).estimates
