@@ -248,13 +248,10 @@ def _best(prepared: PreparedSetting, selection: Selection) -> Prediction:
     """The fastest candidate. Raises `InputError` where nothing is feasible."""
     problem = selection.problem
     if not selection.estimates:
-        by_reason: dict[str, list[str]] = {}
-        for name, reason in selection.excluded:
-            by_reason.setdefault(reason, []).append(name)
-        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
-        reasons = reasons if len(by_reason) > 1 else next(iter(by_reason), "")
+        reasons = {reason for _, reason in selection.excluded}
+        several = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
         setting = " ".join(filter(None, prepared.setting.values))
-        raise InputError(f"no algorithm runs {problem} {setting}: {reasons}")
+        raise InputError(f"no algorithm runs {problem} {setting}: {several if len(reasons) > 1 else ''.join(reasons)}")
     return _prediction(prepared, problem, selection.estimates[0], selection.reason, None)
 
 

@@ -37,6 +37,8 @@ ROOFLINE_HALF_WIDTH = log(10.0)
 NEVER_MEASURED = "never measured in the bundle's training data"
 LENT = "{gpu} was never measured so: its choices follow those of {sibling}, which has its architecture"
 NO_EVIDENCE = "{} was never measured on any GPU: peaks stand in"
+OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
+STANDS_IN = "measurements in {} stand for {}: the GPU runs both at one rate, and their values take the same bytes"
 ARRAYS_PAY = 12
 """Problems from which on arrays are faster than one problem after another."""
 FIRST_RELEASES = {"cudnn": ((10.0, 9), (8.0, 8)), "cublas": ((10.0, 12), (8.0, 11))}
@@ -308,6 +310,13 @@ class SettingCache:
             return self._prepared[key]
         if library is not None:
             self.check_library(library)
+        alike_values = self.measured_values(kind, gpu_name, values, library)
+        if alike_values != values:
+            known = self.prepared(kind, gpu_name, alike_values, library, library_version)
+            dtype = kind.setting_names.index("dtype")
+            note = STANDS_IN.format(alike_values[dtype], values[dtype])
+            self._prepared[key] = replace(known, notes={name: (*own, note) for name, own in known.notes.items()})
+            return self._prepared[key]
         part = self.bundle.part(kind, gpu_name, values)
         alike = self._alike(gpu_name, part)
         # Libraries compete that were measured with the operator on the GPU, else on those of its architecture.
@@ -332,6 +341,25 @@ class SettingCache:
         setting = Setting(kind, gpu_name, tuple(versions), values)
         self._prepared[key] = self._prepare(setting, candidates, part, alike)
         return self._prepared[key]
+
+    def measured_values(
+        self, kind: Family, gpu_name: str, values: tuple[str, ...], library: str | None = None
+    ) -> tuple[str, ...]:
+        """The setting; with the other half-precision type where that alone was measured on a GPU that runs both alike.
+
+        Of operators only: libraries choose other algorithms for convolutions.
+        """
+        device = self.device(gpu_name)
+        if "operator" not in kind.settings or device.fp16_tensor_tflops != device.bf16_tensor_tflops:
+            return values
+
+        def measured(setting: tuple[str, ...]) -> bool:
+            rows = (text.split("|", 2) for text in self.bundle.part(kind, gpu_name, setting).domain.settings)
+            start = "|".join(setting) + "|"
+            return any(on == gpu_name and library in (None, by) and of.startswith(start) for on, by, of in rows)
+
+        other = tuple(OTHER_HALF.get(value, value) for value in values)
+        return other if other != values and measured(other) and not measured(values) else values
 
     def check_library(self, wanted: str) -> None:
         """Raises `InputError`, with the nearest names, for a library that no part of the bundle knows."""

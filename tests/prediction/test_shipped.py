@@ -86,6 +86,15 @@ def test_the_library_answers_that_ran_the_operator() -> None:
     assert predict("relu:n512c1000", gpu="v100-sxm2-16gb").source == "model"
 
 
+def test_one_half_precision_type_stands_for_the_other() -> None:
+    """Where it alone was measured, as bf16 on an H100; V100 runs fp16 alone, and was measured with it."""
+    for text in ("gemm:m4096n4096k4096", "attention:b8h32g8d128q2048k2048", "moe:t256h7168i2048k8e256tp1ep8"):
+        fp16, bf16 = (predict(load("h100").read(text, dtype=dtype), gpu="h100") for dtype in ("fp16", "bf16"))
+        assert (fp16.time_us, fp16.lower_us, fp16.source) == (bf16.time_us, bf16.lower_us, "model")
+        assert len(fp16.notes) == len(bf16.notes) + 1
+    assert not predict(Gemm(m=512, n=512, k=512, dtype="fp16", math="default"), gpu="v100").notes
+
+
 @pytest.mark.parametrize(
     ("gpu_name", "problem", "lacks"),
     [
