@@ -15,6 +15,7 @@ import numpy as np
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu, canonical, gpu, gpus
+from surrogate.features.roofline import compute_us, peak_tflops
 from surrogate.features.text import version_number
 from surrogate.prediction.engine import (
     BoosterEngine,
@@ -188,7 +189,7 @@ class PreparedSetting:
         factors = {
             library: near.values[bisect_right(near.edges, far)] * self.widening for library, far in distances.items()
         }
-        estimates = []
+        estimates, least_us = [], self._least_us(sizes)
         for i, time_us, workspace in zip(wanted, times_us, workspaces, strict=False):
             half, source = self.bases[i] * factors[self.candidates[i].library], self.source
             half *= by_time.values[bisect_right(by_time.edges, time_us)]
@@ -197,11 +198,20 @@ class PreparedSetting:
                     np.array([time_us]), np.array([sizes]), np.zeros(1, dtype=int), np.array([i])
                 ).tolist()
                 half, source = ROOFLINE_HALF_WIDTH, ROOFLINE
-            estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
+            estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source, least_us))
         estimates.sort(key=attrgetter("time_us"))
         refused = [i for i, reason in enumerate(reasons) if reason is not None or i not in self.ranked]
         excluded = tuple([Excluded(self.candidates[i].name, reasons[i] or NEVER_MEASURED) for i in refused])
         return Ranking(tuple(estimates), excluded, distances)
+
+    def _least_us(self, sizes: Sequence[Any] | np.ndarray) -> Any:
+        """What products of these sizes (each a number, or (problems,)) take at the GPU's peak, where answers go by its
+        specification; 0 for everything else.
+        """
+        problem = self.setting.problem(sizes) if self.source == SPEC else None
+        if not getattr(problem, "MULTIPLIES", False):
+            return 0.0
+        return compute_us(problem.flops, peak_tflops(self.engine.device, problem.dtype, problem.uses_tensor_cores))
 
     def _stand_in(self, time_us: np.ndarray, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
         """The rooflines' times (rows,) where the model does not know the candidates at ``index`` (rows,).
@@ -256,10 +266,11 @@ class PreparedSetting:
             time_us[unknown] = self._stand_in(time_us[unknown], sizes, problem[unknown], index[unknown])
             half[unknown] = ROOFLINE_HALF_WIDTH
         unseen = np.array([self._setting_reason(candidate) is not None for candidate in self.candidates])
-        factor = np.exp(half)
+        factor, least_us = np.exp(half), self._least_us(sizes.T)
+        least_us = np.broadcast_to(least_us, len(sizes))[problem]
         return {
             "predicted_us": time_us,
-            "lower_us": time_us / factor,
+            "lower_us": np.minimum(time_us, np.maximum(time_us / factor, least_us)),
             "upper_us": time_us * factor,
             "in_domain": (inside[library, problem] > 0) & ~unseen[index],
             "workspace_bytes": workspace,

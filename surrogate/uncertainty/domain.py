@@ -255,6 +255,11 @@ class Domain:
         known, operator = self.libraries.get(library, frozenset()), named.get("operator")
         return frozenset(gpu for gpu in known if not operator or f"{gpu}|{library}|{operator}" in self._known_together)
 
+    def dtypes(self, gpu: str) -> list[str]:
+        """The element types measured on a GPU, by its registry name."""
+        place = setting_columns(self.family).index("dtype")
+        return sorted({values[place] for text in self.settings if (values := text.split("|"))[0] == gpu})
+
     def to_json(self) -> bytes:
         """All parts as plain values."""
         content: dict[str, Any] = {

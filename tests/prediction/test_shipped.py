@@ -95,6 +95,22 @@ def test_one_half_precision_type_stands_for_the_other() -> None:
     assert not predict(Gemm(m=512, n=512, k=512, dtype="fp16", math="default"), gpu="v100").notes
 
 
+def test_no_product_is_said_to_be_faster_than_the_data_sheet_allows() -> None:
+    """989.4 TFLOP/s in fp16: 2·4096³ operations take 138.9 µs."""
+    product = Gemm(m=4096, n=4096, k=4096, dtype="fp16", math="default")
+    answer = predict(product, gpu="h100", library="cublas")
+    assert answer.source == "spec" and answer.lower_us < answer.time_us
+    assert answer.lower_us == pytest.approx(138.9, rel=1e-3)
+    table = pd.DataFrame([{"family": "gemm", "operator": "gemm", **product.to_dict()}]).drop(columns="kind")
+    assert predict(table, gpu="h100", library="cublas").lower_us[0] == pytest.approx(answer.lower_us)
+
+
+def test_evidence_names_the_element_types_measured_there() -> None:
+    known = next(one for one in shipped() if one.path.name == "operators")
+    assert known.evidence("gemm", "v100-sxm2-16gb")["dtypes"] == ["fp16", "fp32"]
+    assert known.evidence("gemm", "h100-sxm")["dtypes"] == []
+
+
 @pytest.mark.parametrize(
     ("gpu_name", "problem", "lacks"),
     [
