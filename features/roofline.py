@@ -55,13 +55,10 @@ def missing_units(gpu: Gpu, dtype: str, math: str = "default") -> str | None:
     Weights alone quantised are unpacked to half precision. Source: the peaks of `gpus.toml`.
     """
     unit, half = ELEMENTS[dtype].unit or dtype, gpu.bf16_tensor_tflops or gpu.fp16_tensor_tflops
-    peaks = {"bf16": gpu.bf16_tensor_tflops}
-    if dtype in QUANTISED:
-        peaks = {"fp8": gpu.fp8_tensor_tflops, "fp4": gpu.fp4_tensor_tflops, "int8": gpu.int8_tensor_tflops}
-    if not peaks.get(unit, 1.0):
-        return f"{gpu.name} has no {unit} units"
-    unpacks = dtype in QUANTISED and unit == "bf16"
-    return f"{gpu.name} has no tensor cores" if not half and (unpacks or math.startswith("tensor_op")) else None
+    peaks = {"fp8": gpu.fp8_tensor_tflops, "fp4": gpu.fp4_tensor_tflops, "int8": gpu.int8_tensor_tflops, "bf16": half}
+    peak = peaks.get(unit) if dtype in QUANTISED else {"bf16": gpu.bf16_tensor_tflops}.get(dtype, 1.0)
+    lacks = f"{unit} units" if not peak else "tensor cores" if math.startswith("tensor_op") and not half else ""
+    return f"{gpu.name} has no {lacks}" if lacks else None
 
 
 @lru_cache(maxsize=256)

@@ -208,7 +208,7 @@ class PreparedSetting:
         """What products of these sizes (each a number, or (problems,)) take at the GPU's peak, where answers go by its
         specification; 0 for everything else.
         """
-        problem = self.setting.problem(sizes) if self.source == SPEC else None
+        problem: Any = self.setting.problem(sizes) if self.source == SPEC else None
         if not getattr(problem, "MULTIPLIES", False):
             return 0.0
         return compute_us(problem.flops, peak_tflops(self.engine.device, problem.dtype, problem.uses_tensor_cores))
@@ -361,7 +361,7 @@ class SettingCache:
         Of operators only: libraries choose other algorithms for convolutions.
         """
         device = self.device(gpu_name)
-        if "operator" not in kind.settings or device.fp16_tensor_tflops != device.bf16_tensor_tflops:
+        if "operator" not in kind.settings or not 0 < device.bf16_tensor_tflops == device.fp16_tensor_tflops:
             return values
 
         def measured(setting: tuple[str, ...]) -> bool:
