@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.problem import ELEMENTS
-from surrogate.features.roofline import (
-    bound,
-    missing_units,
-    peak_flops_table,
-    peak_tflops,
-    ridge_flops_per_byte,
-    roofline_us,
-)
+from surrogate.features.roofline import bound, peak_flops_table, peak_tflops, ridge_flops_per_byte, roofline_us
 
 AMOUNTS = st.floats(1, 1e15)
 PEAKS = st.floats(0.1, 1e4)
@@ -73,12 +66,3 @@ def test_tables_are_whole_and_tensor_cores_never_slow_down() -> None:
         assert set(table) == {(dtype, tensor) for dtype in ELEMENTS for tensor in (False, True)}
         for dtype in ELEMENTS:
             assert table[dtype, True] >= table[dtype, False] > 0, (one.name, dtype)
-
-
-def test_products_need_the_units_of_their_type() -> None:
-    """By the data sheets: fp8 since Ada and Hopper, fp4 since Blackwell, bf16 since Ampere, fp16 since Volta."""
-    able = (("v100", "fp16"), ("h100", "fp8"), ("a100", "int8_sq"), ("t4", "int4_wo"), ("p4", "int8"), ("k80", "fp64"))
-    assert not [pair for pair in able if missing_units(gpu(pair[0]), pair[1])]
-    unable = (("v100", "bf16"), ("t4", "fp8"), ("a100", "fp8_block"), ("h100", "nvfp4"), ("k80", "int8_wo"))
-    assert all(missing_units(gpu(name), dtype) for name, dtype in unable)
-    assert missing_units(gpu("k80"), "fp16", "tensor_op") and not missing_units(gpu("k80"), "fp16", "fma")
