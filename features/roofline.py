@@ -10,7 +10,7 @@ import numpy as np
 
 from .elementwise import Number, maximum
 from .gpu import Gpu
-from .problem import DTYPES, QUANTISED
+from .problem import DTYPES, ELEMENTS, QUANTISED
 
 COMPUTE_BOUND = "compute-bound"
 MEMORY_BOUND = "memory-bound"
@@ -47,6 +47,18 @@ def bound(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Numb
 def peak_tflops(gpu: Gpu, dtype: str, uses_tensor_cores: bool = False) -> float:
     """The peak in TFLOP/s that data of ``dtype`` can reach on the GPU; see `peak_flops_table`."""
     return peak_flops_table(gpu)[dtype, bool(uses_tensor_cores)]
+
+
+def missing_units(gpu: Gpu, dtype: str, math: str = "default") -> str | None:
+    """What a GPU lacks that products of that type and math run on, as in "t4 has no fp8 units"; None where it has all.
+
+    Weights alone quantised are unpacked to half precision. Source: the peaks of `gpus.toml`.
+    """
+    unit, half = ELEMENTS[dtype].unit or dtype, gpu.bf16_tensor_tflops or gpu.fp16_tensor_tflops
+    peaks = {"fp8": gpu.fp8_tensor_tflops, "fp4": gpu.fp4_tensor_tflops, "int8": gpu.int8_tensor_tflops, "bf16": half}
+    peak = peaks.get(unit) if dtype in QUANTISED else {"bf16": gpu.bf16_tensor_tflops}.get(dtype, 1.0)
+    lacks = f"{unit} units" if not peak else "tensor cores" if math.startswith("tensor_op") and not half else ""
+    return f"{gpu.name} has no {lacks}" if lacks else None
 
 
 @lru_cache(maxsize=256)

@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..gpu import Gpu, gpu
 from ..machine import MACHINE_NAMES, Machine, b_max, machine, machine_features
 from ..problem import DIRECTIONS, DTYPES, FLAGS, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns, Problem
-from ..roofline import roofline_us
+from ..roofline import missing_units, roofline_us
 from ..shape import fits, is_depthwise
 from ..terms import MECHANISM_TERMS, KernelTerms, Sized, sized
 from .family import Candidate, Family, Formula, ProblemTerms, Size
@@ -237,8 +237,8 @@ class ConvFamily(Family):
         self, library: str, setting: tuple[str, ...], algorithm: str, problem: Any, gpu_name: str
     ) -> str | None:
         """The first documented rule that the problem breaks."""
-        if setting[1] == "bf16" and library == "cudnn" and gpu_name and not gpu(gpu_name).bf16_tensor_tflops:
-            return f"{gpu_name} has no bf16 units"
+        if library == "cudnn" and gpu_name and (lacks := missing_units(gpu(gpu_name), *setting[1:3])):
+            return lacks
         try:
             return support.unsupported_reason(
                 algorithm, problem, library=library, direction=setting[0], gpu_name=gpu_name

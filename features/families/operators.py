@@ -12,6 +12,7 @@ import numpy as np
 from ..elementwise import Number, ceil_div, log2, maximum, where
 from ..errors import require_known
 from ..gpu import Gpu
+from ..gpu import gpu as gpu_named
 from ..machine import MACHINE_NAMES, Machine, machine, machine_features
 from ..operators import OPERATORS, Operator
 from ..operators.gemm import TILES
@@ -19,6 +20,7 @@ from ..operators.pointwise import POINTWISE_CLASSES, Pointwise
 from ..operators.pool import FOLLOWS
 from ..operators.rowwise import ROWWISE_CLASSES
 from ..problem import ELEMENTS, QUANTISED
+from ..roofline import missing_units
 from .family import Family, Formula, ProblemTerms, Size
 
 AMD_GENERATION = 8.0
@@ -168,6 +170,13 @@ class OperatorFamily(Family):
         if dtype in QUANTISED or matrix_units or self.setting_defaults["math"] == "default":
             return "default"
         return "default" if super().default_math(dtype, gpu) == "tensor_op" else "fma"
+
+    def refusal(
+        self, library: str, setting: tuple[str, ...], algorithm: str, problem: Any, gpu_name: str
+    ) -> str | None:
+        """What products need and the GPU lacks."""
+        multiplies = gpu_name and self.kinds[setting[0]].MULTIPLIES
+        return missing_units(gpu_named(gpu_name), *setting[1:3]) if multiplies else None
 
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
         """Pointwise and bound by memory on any GPU: counted FLOPs of gelu and tanh would blur the slope."""

@@ -17,7 +17,7 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.machine import b_max
 from surrogate.features.operators import Gemm, Operator
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
-from surrogate.features.roofline import compute_us, memory_us, peak_tflops, roofline_us
+from surrogate.features.roofline import compute_us, memory_us, missing_units, peak_tflops, roofline_us
 from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.network.memory import memory
 from surrogate.network.network import FRAMEWORKS, Layer, Network, Work
@@ -68,7 +68,8 @@ class Predictors:
     def time(self, network: Network, *, workspace_limit: int | None = None, deterministic: bool = False) -> NetworkTime:
         """Predicted times of the network's layers.
 
-        A convolution that no algorithm can run within the limits is counted as unsupported, by the reason.
+        A convolution that no algorithm can run within the limits is counted as unsupported, by the reason. Raises
+        `InputError` for products of a type whose units the GPU lacks.
         """
         as_run: dict[Any, Any] = {layer.work: layer.work for layer in network.layers}
         if not network.own_math:
@@ -81,6 +82,10 @@ class Predictors:
         choices: dict[Any, Any] = {work: ranked[run] for work, run in as_run.items() if isinstance(run, Conv)}
         bounds = self._bounds(ranked)
         predicted = self.timed(tuple(run for run in as_run.values() if not isinstance(run, Conv)))
+        unknown = [run for run, answer in predicted.items() if run.MULTIPLIES and answer.source == ROOFLINE]
+        for run in unknown:
+            if lacks := missing_units(self.gpu, run.dtype, run.math):
+                raise InputError(f"{network.name}: {lacks} for products in {run.dtype}; give another --dtype, or --gpu")
         times, unsupported = [], Counter(network.unsupported)
         for layer in network.layers:
             if not isinstance(layer.work, Conv):
@@ -156,8 +161,8 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
 
     device = gpu_named(gpu)
     convs = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
-    part = convs.bundle.parts[CONV.name]
-    paper = part.model if part.fitted.name == "seer-paper" else None
+    part = convs.bundle.parts.get(CONV.name)  # of some GPUs no convolutions were measured
+    paper = part.model if part and part.fitted.name == "seer-paper" else None
     return Predictors(device, convs, load_operators(device.name, library), paper)
 
 

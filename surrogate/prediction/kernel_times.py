@@ -134,7 +134,7 @@ class KernelTimes:
             kind = family_of(like)
             if kind.name not in self._bundle.parts:
                 continue
-            values = kind.setting_of(like)
+            values = self._settings.measured_values(kind, target.name, kind.setting_of(like), self._library)
             part = self._bundle.part(kind, target.name, values)
             for library in part.domain.libraries:
                 if self._library not in (None, library):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import exp
 from typing import TYPE_CHECKING, Any, overload
 
 from surrogate.features.errors import InputError
@@ -248,8 +247,10 @@ def _best(prepared: PreparedSetting, selection: Selection) -> Prediction:
     """The fastest candidate. Raises `InputError` where nothing is feasible."""
     problem = selection.problem
     if not selection.estimates:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
-        raise InputError(f"no algorithm runs {problem} {' '.join(prepared.setting.values)}: {reasons}")
+        reasons = {reason for _, reason in selection.excluded}
+        several = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
+        setting = " ".join(filter(None, prepared.setting.values))
+        raise InputError(f"no algorithm runs {problem} {setting}: {several if len(reasons) > 1 else ''.join(reasons)}")
     return _prediction(prepared, problem, selection.estimates[0], selection.reason, None)
 
 
@@ -265,16 +266,15 @@ def _named(prepared: PreparedSetting, problem: AnyProblem, algorithm: str) -> Pr
 def _prediction(
     prepared: PreparedSetting, problem: AnyProblem, estimate: Estimate, reason: str | None, refusal: str | None
 ) -> Prediction:
-    factor, time_us, library = exp(estimate.half_width), estimate.time_us, estimate.candidate.library
+    library = estimate.candidate.library
     return Prediction(
         problem,
         prepared.setting.gpu,
         library,
         dict(prepared.setting.versions)[library],
         estimate.candidate.algorithm,
-        time_us,
-        time_us / factor,
-        time_us * factor,
+        estimate.time_us,
+        *estimate.ends_us,
         estimate.workspace_bytes,
         estimate.source,
         reason is None,

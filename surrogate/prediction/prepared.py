@@ -15,6 +15,7 @@ import numpy as np
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu, canonical, gpu, gpus
+from surrogate.features.roofline import compute_us, peak_tflops
 from surrogate.features.text import version_number
 from surrogate.prediction.engine import (
     BoosterEngine,
@@ -37,6 +38,8 @@ ROOFLINE_HALF_WIDTH = log(10.0)
 NEVER_MEASURED = "never measured in the bundle's training data"
 LENT = "{gpu} was never measured so: its choices follow those of {sibling}, which has its architecture"
 NO_EVIDENCE = "{} was never measured on any GPU: peaks stand in"
+OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
+STANDS_IN = "measurements in {} stand for {}: the GPU runs both at one rate, and their values take the same bytes"
 ARRAYS_PAY = 12
 """Problems from which on arrays are faster than one problem after another."""
 FIRST_RELEASES = {"cudnn": ((10.0, 9), (8.0, 8)), "cublas": ((10.0, 12), (8.0, 11))}
@@ -186,7 +189,7 @@ class PreparedSetting:
         factors = {
             library: near.values[bisect_right(near.edges, far)] * self.widening for library, far in distances.items()
         }
-        estimates = []
+        estimates, least_us = [], self._least_us(sizes)
         for i, time_us, workspace in zip(wanted, times_us, workspaces, strict=False):
             half, source = self.bases[i] * factors[self.candidates[i].library], self.source
             half *= by_time.values[bisect_right(by_time.edges, time_us)]
@@ -195,11 +198,20 @@ class PreparedSetting:
                     np.array([time_us]), np.array([sizes]), np.zeros(1, dtype=int), np.array([i])
                 ).tolist()
                 half, source = ROOFLINE_HALF_WIDTH, ROOFLINE
-            estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
+            estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source, least_us))
         estimates.sort(key=attrgetter("time_us"))
         refused = [i for i, reason in enumerate(reasons) if reason is not None or i not in self.ranked]
         excluded = tuple([Excluded(self.candidates[i].name, reasons[i] or NEVER_MEASURED) for i in refused])
         return Ranking(tuple(estimates), excluded, distances)
+
+    def _least_us(self, sizes: Sequence[Any] | np.ndarray) -> Any:
+        """What products of these sizes (each a number, or (problems,)) take at the GPU's peak, where answers go by its
+        specification; 0 for everything else.
+        """
+        problem: Any = self.setting.problem(sizes) if self.source == SPEC else None
+        if not getattr(problem, "MULTIPLIES", False):
+            return 0.0
+        return compute_us(problem.flops, peak_tflops(self.engine.device, problem.dtype, problem.uses_tensor_cores))
 
     def _stand_in(self, time_us: np.ndarray, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
         """The rooflines' times (rows,) where the model does not know the candidates at ``index`` (rows,).
@@ -254,10 +266,11 @@ class PreparedSetting:
             time_us[unknown] = self._stand_in(time_us[unknown], sizes, problem[unknown], index[unknown])
             half[unknown] = ROOFLINE_HALF_WIDTH
         unseen = np.array([self._setting_reason(candidate) is not None for candidate in self.candidates])
-        factor = np.exp(half)
+        factor, least_us = np.exp(half), self._least_us(sizes.T)
+        least_us = np.broadcast_to(least_us, len(sizes))[problem]
         return {
             "predicted_us": time_us,
-            "lower_us": time_us / factor,
+            "lower_us": np.minimum(time_us, np.maximum(time_us / factor, least_us)),
             "upper_us": time_us * factor,
             "in_domain": (inside[library, problem] > 0) & ~unseen[index],
             "workspace_bytes": workspace,
@@ -308,12 +321,20 @@ class SettingCache:
             return self._prepared[key]
         if library is not None:
             self.check_library(library)
+        alike_values = self.measured_values(kind, gpu_name, values, library)
+        if alike_values != values:
+            known = self.prepared(kind, gpu_name, alike_values, library, library_version)
+            dtype = kind.setting_names.index("dtype")
+            note = STANDS_IN.format(alike_values[dtype], values[dtype])
+            self._prepared[key] = replace(known, notes={name: (*own, note) for name, own in known.notes.items()})
+            return self._prepared[key]
         part = self.bundle.part(kind, gpu_name, values)
         alike = self._alike(gpu_name, part)
-        # Libraries compete that were measured on the GPU, else on one alike.
-        ran = ([name for name, gpus in part.domain.libraries.items() if gpus & group] for group in alike)
+        # Libraries compete that were measured with the operator on the GPU, else on those of its architecture.
+        near, known = (alike[0], frozenset().union(*alike[1:-2]), *alike[-2:]), list(part.domain.libraries)
+        ran = ([name for name in known if part.domain.gpus_of(name, values) & group] for group in near)
         candidates, versions, failures = {}, [], []
-        for name in next(filter(None, ran), []) if library is None else [library]:
+        for name in next(filter(None, ran), known) if library is None else [library]:
             version = library_version or _newest_version(part, gpu_name, name)
             capability, releases = self.device(gpu_name).compute_capability, FIRST_RELEASES.get(name, ())
             least = next((major for above, major in releases if capability >= above), 0)
@@ -332,6 +353,25 @@ class SettingCache:
         self._prepared[key] = self._prepare(setting, candidates, part, alike)
         return self._prepared[key]
 
+    def measured_values(
+        self, kind: Family, gpu_name: str, values: tuple[str, ...], library: str | None = None
+    ) -> tuple[str, ...]:
+        """The setting; with the other half-precision type where that alone was measured on a GPU that runs both alike.
+
+        Of operators only: libraries choose other algorithms for convolutions.
+        """
+        device = self.device(gpu_name)
+        if "operator" not in kind.settings or not 0 < device.bf16_tensor_tflops == device.fp16_tensor_tflops:
+            return values
+
+        def measured(setting: tuple[str, ...]) -> bool:
+            rows = (text.split("|", 2) for text in self.bundle.part(kind, gpu_name, setting).domain.settings)
+            start = "|".join(setting) + "|"
+            return any(on == gpu_name and library in (None, by) and of.startswith(start) for on, by, of in rows)
+
+        other = tuple(OTHER_HALF.get(value, value) for value in values)
+        return other if other != values and measured(other) and not measured(values) else values
+
     def check_library(self, wanted: str) -> None:
         """Raises `InputError`, with the nearest names, for a library that no part of the bundle knows."""
         known = sorted({name for part in self.bundle.parts.values() for name in part.domain.libraries})
@@ -345,7 +385,8 @@ class SettingCache:
     ) -> PreparedSetting:
         """``known``: the setting's candidates → whether they can be chosen; ``alike`` as of `_alike`."""
         kind, device, names = setting.family, self.device(setting.gpu), setting.named
-        math, seen = names.get("math", ""), setting.gpu in part.domain.gpus
+        math = names.get("math", "")
+        seen = any(setting.gpu in part.domain.gpus_of(library, setting.values) for library, _ in setting.versions)
         mechanism = "" if seen or math == "fma" else kind.tensor_core_mechanism
         law = specification_of(device, names["dtype"]) if mechanism else None
         tried = {tuple(text.split("|")[1 : len(setting.values) + 2]) for text in part.domain.settings}

@@ -38,6 +38,14 @@ class Estimate(NamedTuple):
     half_width: float
     workspace_bytes: int
     source: str
+    least_us: float = 0.0
+    """What the GPU's peak allows, where the time goes by its specification."""
+
+    @property
+    def ends_us(self) -> tuple[float, float]:
+        """The interval's: no lower end is below ``least_us``."""
+        factor = exp(self.half_width)
+        return min(self.time_us, max(self.time_us / factor, self.least_us)), self.time_us * factor
 
 
 class Ranked(NamedTuple):
@@ -159,20 +167,17 @@ class Selection(Shown):
         probabilities = probability_best(logs, widths, self.own_share).tolist()
         return tuple(
             Ranked(
-                candidate.algorithm,
-                candidate.library,
-                time_us,
-                time_us * exp(-half),
-                time_us * exp(half),
-                workspace,
-                candidate.deterministic,
-                source,
+                one.candidate.algorithm,
+                one.candidate.library,
+                one.time_us,
+                *one.ends_us,
+                one.workspace_bytes,
+                one.candidate.deterministic,
+                one.source,
                 probability,
-                candidate.solver,
+                one.candidate.solver,
             )
-            for (candidate, time_us, half, workspace, source), probability in zip(
-                self.estimates[: self.top], probabilities, strict=False
-            )
+            for one, probability in zip(self.estimates[: self.top], probabilities, strict=False)
         )
 
     def to_dict(self) -> dict[str, Any]:

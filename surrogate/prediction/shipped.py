@@ -44,12 +44,14 @@ class Shipped:
 
         ``median_ape`` |predicted / measured − 1| on held-out shapes of all its GPUs, ``factor_90`` what nine in ten
         times are off by at most on this one; where it was never measured (``source`` spec) both are of GPUs left out.
+        ``dtypes`` are the element types measured there, which alone the figures are of.
         """
         known, unseen = self.held_out[family], self.unseen[family]
         interval = next((row for row in known["intervals"] if row["gpu"] == gpu_name), None)
         return {
             "bundle": self.path.name,
             "rows": interval["rows"] if interval else 0,
+            "dtypes": _load(self.path).parts[family].domain.dtypes(gpu_name),
             "source": MODEL if interval else SPEC,
             "median_ape": known["time"]["median_ape"] if interval else unseen.median_ape,
             "factor_90": interval["interval_factor"] if interval else unseen.factor_90,
@@ -214,7 +216,7 @@ def _joined(bundle: Bundle) -> Bundle:
     return replace(bundle, parts=ShippedParts(bundle.parts), launches=bundle.launches or launches)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _load(folder: Path) -> Bundle:
     return load_bundle(folder)
 

@@ -249,6 +249,17 @@ class Domain:
         names = sorted({library for _, library in pairs})
         return {name: frozenset(gpu for gpu, library in pairs if library == name) for name in names}
 
+    def gpus_of(self, library: str, setting: Sequence[str]) -> frozenset[str]:
+        """Registry names of the GPUs on which a library was measured, with the setting's operator where it has one."""
+        named = dict(zip(self.family.setting_names, setting, strict=True))
+        known, operator = self.libraries.get(library, frozenset()), named.get("operator")
+        return frozenset(gpu for gpu in known if not operator or f"{gpu}|{library}|{operator}" in self._known_together)
+
+    def dtypes(self, gpu: str) -> list[str]:
+        """The element types measured on a GPU, by its registry name."""
+        place = setting_columns(self.family).index("dtype")
+        return sorted({values[place] for text in self.settings if (values := text.split("|"))[0] == gpu})
+
     def to_json(self) -> bytes:
         """All parts as plain values."""
         content: dict[str, Any] = {

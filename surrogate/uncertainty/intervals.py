@@ -110,8 +110,9 @@ class UnseenGpu:
         if self.median_ape is None:
             return "from specification alone: how far off such times are is not known"
         return (
-            f"from specification alone: on {self.gpus} GPUs left out of training times were off by"
-            f" {100 * self.median_ape:.0f} % in the median, nine in ten by less than a factor of {self.factor_90:.1f}"
+            f"from specification alone: on {self.gpus} GPUs left out of training the times of all kinds together were"
+            f" off by {100 * self.median_ape:.0f} % in the median, nine in ten by less than a factor of"
+            f" {self.factor_90:.1f}; the interval beside a time is its own kind's"
         )
 
 

@@ -9,6 +9,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
 from surrogate.features.occupancy import device_attributes
 from surrogate.features.operators import Gemm
+from surrogate.features.roofline import missing_units
 
 NAMES_IN_MEASURED_DATA = {
     "NV_M40": "m40", "GeForce GTX TITAN X": "titan-x-maxwell", "NV_TitanX": "titan-x-maxwell",
@@ -233,3 +234,12 @@ def test_a_part_of_a_board_has_its_slices_share() -> None:
     assert part.dram_gbs == whole.dram_gbs / 4 and part.fp16_tensor_tflops == pytest.approx(312 * 28 / 108)
     assert (gpu("NVIDIA H100 NVL").name, gpu("NVIDIA GH200 480GB").name) == ("h100-nvl", "gh200")
     assert gpu("gfx1030_36").sms == 2 * 36  # MIOpen's find-db counts work-group processors
+
+
+def test_products_need_the_units_of_their_type() -> None:
+    """By the data sheets: fp8 since Ada and Hopper, fp4 since Blackwell, bf16 since Ampere, fp16 since Volta."""
+    able = (("v100", "fp16"), ("h100", "fp8"), ("a100", "int8_sq"), ("t4", "int4_wo"), ("p4", "int8"), ("k80", "fp64"))
+    assert not [pair for pair in able if missing_units(gpu(pair[0]), pair[1])]
+    unable = (("v100", "bf16"), ("t4", "fp8"), ("a100", "fp8_block"), ("h100", "nvfp4"), ("k80", "int8_wo"))
+    assert all(missing_units(gpu(name), dtype) for name, dtype in unable)
+    assert missing_units(gpu("k80"), "fp16", "tensor_op") and not missing_units(gpu("k80"), "fp16", "fma")

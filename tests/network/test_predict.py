@@ -8,9 +8,10 @@ import pytest
 
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.network.network import Layer, Network
-from surrogate.network.predict import Predictors, conv_bound, operator_bound, sweep_batches
+from surrogate.network.predict import Predictors, conv_bound, load_predictors, operator_bound, sweep_batches
 from surrogate.network.result import BOUNDS, best_batch, gpu_records, sweep_records
 from surrogate.network.work import gemm, pointwise
 
@@ -151,3 +152,11 @@ def test_sweeps(predictors: Callable[..., Predictors]) -> None:
     records = gpu_records([predictors("t4").time(NETWORK), predictors("v100").time(NETWORK)])
     assert records[0]["speedup"] == 1
     assert records[1]["speedup"] > 1  # its DRAM is faster
+
+
+def test_products_whose_units_the_gpu_lacks_are_refused() -> None:
+    network = Network("net", (Layer("p", "Gemm", gemm(64, 64, 64, dtype="fp8")),), 1)
+    assert load_predictors("h100").time(network).layers
+    with pytest.raises(InputError, match="t4 has no fp8 units"):
+        load_predictors("t4").time(network)
+    assert load_predictors("b60").time(network).layers  # measured there, whatever the data sheet says

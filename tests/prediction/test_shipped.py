@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 from surrogate import bundled
+from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
+from surrogate.features.operators import Gemm
 from surrogate.prediction import shipped as shipped_module
 from surrogate.prediction.shipped import bundle_for, load, predict, select, shipped
 
@@ -70,3 +72,46 @@ def test_filters_larger_than_their_input_are_timed_as_miopen_timed_them() -> Non
     table = pd.read_parquet(DATA / "miopen_conv_mi300x_2024.parquet").query("r == 7 and h == 1 and pad_h == 0")
     answers = load("mi300x").predict(table.head(20)).to_frame()
     assert answers["supported"].all() and answers["predicted_us"].between(1, 1e6).all()
+
+
+def test_the_library_answers_that_ran_the_operator() -> None:
+    """cuDNN was measured on this V100 but never with softmax; PyTorch was with softmax, on another V100."""
+    traffic_us = 2 * 4 * 65536 * 1000 / 900e3  # at 900 GB/s
+    answer = predict("softmax:n65536c1000", gpu="v100-sxm2-16gb")
+    assert (answer.library, answer.source) == ("torch", "spec")
+    assert traffic_us < answer.time_us < 1.5 * traffic_us
+    assert predict("relu:n512c1000", gpu="v100-sxm2-16gb").source == "model"
+
+
+def test_one_half_precision_type_stands_for_the_other() -> None:
+    """Where it alone was measured, as bf16 on an H100; V100 runs fp16 alone, and was measured with it."""
+    for text in ("gemm:m4096n4096k4096", "attention:b8h32g8d128q2048k2048", "moe:t256h7168i2048k8e256tp1ep8"):
+        fp16, bf16 = (predict(load("h100").read(text, dtype=dtype), gpu="h100") for dtype in ("fp16", "bf16"))
+        assert (fp16.time_us, fp16.lower_us, fp16.source) == (bf16.time_us, bf16.lower_us, "model")
+        assert len(fp16.notes) == len(bf16.notes) + 1
+    assert not predict(Gemm(m=512, n=512, k=512, dtype="fp16", math="default"), gpu="v100").notes
+
+
+def test_no_product_is_said_to_be_faster_than_the_data_sheet_allows() -> None:
+    """989.4 TFLOP/s in fp16: 2·4096³ operations take 138.9 µs."""
+    product = Gemm(m=4096, n=4096, k=4096, dtype="fp16", math="default")
+    answer = predict(product, gpu="h100", library="cublas")
+    assert answer.source == "spec" and answer.lower_us < answer.time_us
+    assert answer.lower_us == pytest.approx(138.9, rel=1e-3)
+    table = pd.DataFrame([{"family": "gemm", "operator": "gemm", **product.to_dict()}]).drop(columns="kind")
+    assert predict(table, gpu="h100", library="cublas").lower_us[0] == pytest.approx(answer.lower_us)
+
+
+def test_evidence_names_the_element_types_measured_there() -> None:
+    known = next(one for one in shipped() if one.path.name == "operators")
+    assert known.evidence("gemm", "v100-sxm2-16gb")["dtypes"] == ["fp16", "fp32"]
+
+
+def test_kernels_are_refused_whose_units_the_gpu_lacks() -> None:
+    for gpu_name, problem, lacks in (
+        ("p100-sxm2-16gb", Gemm(m=512, n=512, k=512, dtype="bf16"), "bf16 units"),
+        ("t4", Gemm(m=512, n=512, k=512, dtype="fp8"), "fp8 units"),
+        ("k80", Conv(n=8, c=64, h=56, k=64, r=3, dtype="fp16", math="tensor_op"), "tensor cores"),
+    ):
+        with pytest.raises(InputError, match=lacks):
+            predict(problem, gpu=gpu_name)
