@@ -1,5 +1,6 @@
 """The optimisations on the invented trace by hand, on ResNet-50 for plausibility, and as laws."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,6 +28,18 @@ def test_amp_follows_the_published_rule(made, setting):
     assert times(graph, name="scudnn", iteration=0) == pytest.approx([50])
     assert times(graph, kind="copy", iteration=0) == pytest.approx([40])
     assert (times(graph, kind=("call", "host work")) == times(made, kind=("call", "host work"))).all()
+
+
+@pytest.mark.parametrize("rule", ["amp", "amp-tensor", "amp-roofline"])
+def test_amp_leaves_other_types_alone(made, setting, rule):
+    """Only the kernels of an fp32 operator get faster; where there are none, nothing would."""
+    dtypes = ["fp64"] * len(setting.profile.trace.activities)
+    with pytest.raises(InputError, match="no kernel is known to compute in fp32"):
+        what_if(rule)(made, replace(setting, profile=replace(setting.profile, dtype=tuple(dtypes))))
+    (first,) = np.flatnonzero(select(made, kind="kernel", name="wgrad", iteration=0))
+    dtypes[made.row[first]] = "fp32"
+    graph = what_if(rule)(made, replace(setting, profile=replace(setting.profile, dtype=tuple(dtypes)))).graph
+    assert np.flatnonzero(graph.duration_us != made.duration_us).tolist() == [first]
 
 
 def test_amp_of_the_kernels_that_tensor_cores_run(made, setting):
