@@ -332,9 +332,11 @@ def diff(
     from surrogate.trace.names import short_names
 
     found = trace_diff(_load(a, **part), _load(b, **part), by, (iteration, iteration_b or iteration))
-    _echo_notes(found.notes)
     rows = found.rows[:top]
-    if not (as_json or as_csv):
+    if as_json or as_csv:
+        _echo_notes(found.notes)
+    else:
+        click.echo("\n".join(wrapped(note, terminal_width()) for note in found.notes) + "\n")
         click.echo(Table(found.totals, title="A before, B after, µs per iteration").text(terminal_width()) + "\n")
     table = Table(rows)
     if found.by == "kernel":
