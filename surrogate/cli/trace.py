@@ -320,9 +320,11 @@ def diff(
 ) -> None:  # fmt: skip
     """Device time per iteration in A and in B, the same program on another GPU, in another version or setting.
 
-    Totals first, then a row for all that matches, by name and shape, else by shape, by order or by the operator's name
-    alone (kernels: by name, by operator, by family), and for what stands only in A or only in B, the largest change
-    first. The changes of all rows add up to that of the device time. --execution-trace counts for both.
+    How much matches by what, and whether these seem to be different programs. Then totals: the median iteration, else
+    means, busy and idle between an iteration's start and end. Then a row for all that matches, by name and shape, else
+    by shape, by order or by the operator's name alone (kernels: by name, by operator, by family), and for what stands
+    only in A or only in B, the largest change first. The changes of all rows add up to that of the device time.
+    --execution-trace counts for both.
 
     Examples:
       seer trace diff v100.json.gz h100.json.gz --by operator --top 20
@@ -464,9 +466,9 @@ def whatif(
     data-parallel=N and blueconnect=N (workers), dgc=N (times smaller), parameter-server=N and p3=N (GB/s, in the place
     of --bandwidth). batch without a number doubles it.
 
-    Times are per iteration, from one end to the next; what the device still does behind the host's last end counts as
-    far as the WHAT-IF adds to it. speedup compares the samples per second of one GPU. Leave a warm-up out with
-    --iteration.
+    Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start
+    to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it. speedup
+    compares the samples per second of one GPU. Leave a warm-up out with --iteration.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-adam cuda-graphs

@@ -22,6 +22,7 @@ from surrogate.trace.events.iterations import trim
 from surrogate.trace.events.tables import Trace, enclosing, linked, take
 from surrogate.trace.profiling import Profile, profile, union_us
 from surrogate.trace.result import Row
+from surrogate.trace.tables import idle_of_step, step_table
 
 _BY_SHAPE = {"name, shape": "name shape", "shape": "like shape of nth", "order": "like of nth", "name": "like"}
 _TYPE, _KERNEL = {"name": "name", "alike": "like"}, {"name": "name", "operator": "like", "family": "family"}
@@ -38,7 +39,7 @@ _SGEMM, _PRODUCTS = "volta_sgemm_128x64_nn", re.compile(r"cijk|nvjet", re.IGNORE
 """Kernels of AMD's library and of newer ones of NVIDIA's that do what the one of this name does."""
 
 _Side = tuple[Profile, int, float]
-"""What counts of a trace, and how many iterations of which mean time in µs that is."""
+"""What counts of a trace, and how many iterations of which median time in µs that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
     part = profile(trim(trace, iterations_kept=indices))
     if not len(part.trace.activities):
         raise InputError(f"{trace.source}: has no device activity in its iterations; give a trace of a GPU")
-    return part, len(indices), sum(every[index].time_us for index in indices) / len(indices)
+    return part, len(indices), float(np.median([every[index].time_us for index in indices]))
 
 
 def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
@@ -200,16 +201,17 @@ def _family(kernel: str) -> str:
 def _totals(side: _Side) -> dict[str, float]:
     """Times per iteration in µs; ``host`` has operators and API calls, ``host waiting`` the synchronising ones.
 
-    Idle is what is left of the iteration, where device and host end apart at least what lies between activities.
+    The iteration is the median, the others are means; busy and idle as in `step_table`, so together the mean iteration.
     """
     part, count, iteration_us = side
-    trace, activities, calls = part.trace, part.trace.activities, part.trace.calls
+    trace, calls = part.trace, part.trace.calls
     operators = take(trace.ranges, trace.ranges.kind == kinds.OPERATOR)
     host = (np.append(getattr(operators, name), getattr(calls, name)) for name in ("start_ns", "end_ns"))
-    busy_us = union_us(activities.start_ns, activities.end_ns) / count
+    steps = step_table(part).rows
+    idle_us = sum(map(idle_of_step, steps)) / count
     return {
-        "iteration": iteration_us, "device": part.total_us / count, "device busy": busy_us,
-        "device idle": max(iteration_us - busy_us, float(part.idle_us.sum()) / count),
+        "iteration": iteration_us, "device": part.total_us / count,
+        "device busy": sum(step["time_us"] for step in steps) / count - idle_us, "device idle": idle_us,
         "host": union_us(*host) / count,
         "host waiting": float(calls.time_us[calls.kind == kinds.SYNC_CALL].sum()) / count,
     }  # fmt: skip

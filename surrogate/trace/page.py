@@ -51,7 +51,7 @@ def _answer(facts: Row) -> str:
     busy, gpu = facts["busy_pct"], facts["gpu"] or "unknown device"
     device = "no device activity"
     if busy is not None:
-        device = f"the device ({gpu}) was busy {plain(busy)} % of its span"
+        device = f"the device ({gpu}) was busy {plain(busy)} % of the iterations' time"
     bound = f"Bound by {facts['bound']}.\n" if facts["bound"] else ""
     return f"{bound}{plain(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
 

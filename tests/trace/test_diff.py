@@ -5,6 +5,8 @@ import json
 import pytest
 
 from surrogate.trace.diff import LEVELS, trace_diff
+from surrogate.trace.profiling import profile
+from surrogate.trace.tables import summary
 
 BACKWARD = "cudnn_wgrad_kernel"
 
@@ -111,6 +113,13 @@ def test_iterations_of_one_run(resnet):
     assert totals["device"] == pytest.approx((100_606, 100_650)) and totals["iteration"] == (173_992, 181_259)
     assert found.matched_pct == (100, 100)
     assert sum(row["change_us"] for row in found.rows) == pytest.approx(44)
+
+
+def test_totals_are_those_of_the_summary(resnet):
+    totals = {row["total"]: row["before_us"] for row in trace_diff(resnet, resnet, "kernel").totals}
+    facts = summary(profile(resnet))
+    assert totals["iteration"] == pytest.approx(1e3 * facts["iteration_ms"]) == 176_273
+    assert totals["device idle"] == pytest.approx(1e3 * facts["idle_ms"] / facts["iterations"])
 
 
 def test_command(seer, make_trace, tmp_path):

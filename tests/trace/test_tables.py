@@ -126,7 +126,7 @@ def test_the_summary_by_hand(made):
     assert (facts["batch"], facts["samples_per_s"]) == (8, pytest.approx(8 / 0.99e-3))
     assert facts["kernel_ms"] == 0.72 and facts["copy_ms"] == pytest.approx(0.08)
     assert facts["busy_ms"] == pytest.approx(0.8) and facts["rank"] == 3
-    assert facts["busy_ms"] + facts["idle_ms"] == pytest.approx((1680 - 50) / 1e3)
+    assert facts["idle_ms"] == pytest.approx(2 * 0.99 - 0.8) and facts["busy_pct"] == pytest.approx(100 * 0.8 / 1.98)
     assert facts["gpu"] == "v100-sxm2-16gb" and facts["unattributed_pct"] == 0.0
 
 
