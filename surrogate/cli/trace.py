@@ -75,18 +75,30 @@ def _load(
     execution_trace: Path | None = None,
     max_bytes: int | None = None,
 ) -> "Trace":
-    """The chosen part of the trace in ``path``; its notes go to standard error, a line each."""
+    """The chosen part of the trace in ``path``; its notes go to standard error, a line each.
+
+    A trace out of an archive is called by both names. Raises `InputError` for a folder or an archive of several.
+    """
     from surrogate.cli.datasets import progress_bar
     from surrogate.trace.events.execution import with_execution_trace
     from surrogate.trace.events.iterations import trim
     from surrogate.trace.events.read import DEFAULT_MAX_BYTES, read_trace
 
+    files = _rank_files([path], max_bytes)
+    if len(files) > 1:
+        raise InputError(f"{path}: holds {len(files)} traces, one per rank; unpack an archive and give one of them")
+    (path,) = files
+    shown = click.get_current_context().meta.get(str(path), path)
     with progress_bar(path.name, "B", unit_scale=True, delay=1.0) as step:
-        trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
+        try:
+            trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
+        except InputError as error:
+            raise InputError(str(error).replace(str(path), str(shown))) from None
+    trace = replace(trace, source=trace.source.replace(str(path), str(shown)))
     if execution_trace is not None:
         trace = with_execution_trace(trace, execution_trace)
     ignored = (f"{count:,} events of {category} are not used" for category, count in sorted(trace.ignored.items()))
-    _echo_notes(f"{path}: {note}" for note in (*trace.notes, *ignored))
+    _echo_notes(f"{shown}: {note}" for note in (*trace.notes, *ignored))
     return trim(
         trace,
         iterations_kept=iteration or None,
@@ -125,10 +137,14 @@ def _rank_files(paths: Sequence[Path], max_bytes: int | None = None) -> list[Pat
 
 
 def _unpacked(archive: Path, max_bytes: int | None) -> Path:
-    """A folder, which is gone when the command ends, with the traces of an archive and nothing else of it."""
+    """A folder, which is gone when the command ends, with the traces of an archive and nothing else of it.
+
+    The command's context knows the archive and the member that each file comes from.
+    """
     from surrogate.trace.events.read import DEFAULT_MAX_BYTES
 
-    folder, left = Path(click.get_current_context().with_resource(TemporaryDirectory())), max_bytes or DEFAULT_MAX_BYTES
+    context, left = click.get_current_context(), max_bytes or DEFAULT_MAX_BYTES
+    folder = Path(context.with_resource(TemporaryDirectory()))
     try:
         with tarfile.open(archive, "r:gz") as members:
             for member in members:
@@ -137,7 +153,9 @@ def _unpacked(archive: Path, max_bytes: int | None) -> Path:
                     raise InputError(f"{archive}: unpacks to more than --max-bytes; unpack it and give the folder")
                 content = members.extractfile(member) if member.isfile() and member.name.endswith(_TRACES) else None
                 if content:
-                    (folder / Path(member.name).name).write_bytes(content.read())
+                    file = folder / Path(member.name).name
+                    file.write_bytes(content.read())
+                    context.meta[str(file)] = f"{archive}/{member.name}"
     except (tarfile.TarError, zlib.error, OSError, EOFError):
         raise InputError(f"{archive}: is no archive, or a damaged one; give a folder of traces") from None
     return folder
