@@ -25,8 +25,8 @@ from surrogate.trace.whatif.setting import OPTIMIZER, Change, Setting, parameter
 MATRIX, OTHER = 3.0, 2.0
 """How many times as fast a kernel of a matrix product, and any other, gets in half precision (Daydream, 5.1)."""
 _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
-_OTHER_TYPE = re.compile(r"double|half|(?:b|fp?|float)(?:16|64)|[hdcz]gemm|[hd]884|<(?:long|int|bool)>", re.IGNORECASE)
-_FP32 = re.compile(r"float|fp?32|sgemm|scudnn", re.IGNORECASE)
+_OTHER_TYPE = re.compile(r"(?i)double|half|(?:b|fp?|float)(?:16|64)|[hdcz]gemm|[hd]884|<(?:long|int|bool)>")
+_FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
 """What names of kernels tell of their data; many in half precision accumulate in ``float``, so the first decides."""
 _AUXILIARY = {
     "offsets", "layout", "xmma_setup", "fft_filter", "winograd_filter", "winograd_transform", "im2col",
@@ -54,10 +54,8 @@ def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
     named = ["other" if _OTHER_TYPE.search(name) else "fp32" * bool(_FP32.search(name)) for name in graph.names]
     dtype = np.where(recorded == "", np.array([*named, ""])[graph.name], recorded)
     if not (kernels & (dtype == "fp32")).any():
-        raise InputError(
-            f"{setting.profile.trace.source}: no kernel is known to compute in fp32, so mixed precision changes none;"
-            " give a trace of an fp32 program"
-        )
+        source = setting.profile.trace.source
+        raise InputError(f"{source}: no kernel is known to compute in fp32; give a trace of a program in fp32")
     return kernels & np.isin(dtype, ("fp32", ""))
 
 

@@ -122,10 +122,18 @@ def test_amp_beside_published_training(resnet_graph, resnet_setting):
     answer = evaluate(resnet_graph, [what_if("amp")], resnet_setting)[0].to_dict()
     gain = answer["device_us_before"] / answer["device_us_after"]
     assert gain == pytest.approx(342.37 / 152.20, rel=0.05)
-    # The largest error that Daydream reports for the rule.
-    interval = answer["predicted_us"] / 1.153, answer["predicted_us"] / 0.847
-    assert (answer["low_us"], answer["high_us"]) == pytest.approx(interval)
+    # This step waits for the host, with slower and with faster kernels.
+    assert (answer["low_us"], answer["high_us"]) == pytest.approx([answer["predicted_us"]] * 2, rel=0.01)
     assert "15.3" in answer["evidence"]
+
+
+def test_intervals_are_of_the_time_that_a_change_touches(real):
+    """Published errors are of whole steps: amp changes all of one on an H100, the optimizer's kernels 0.9 %."""
+    one = profile(real("vgg13_b128_training_h100.json.gz"))
+    whole, small = evaluate(graph_of(one.trace, one.layers), [what_if("amp"), what_if("fused-adam")], setting_of(one))
+    widths = [whole.high_us / whole.predicted_us - 1, small.high_us / small.predicted_us - 1]
+    assert widths == [pytest.approx(1 / 0.847 - 1, rel=0.05), pytest.approx(0.009 * 0.125, rel=0.5)]
+    assert small.low_us < small.predicted_us < small.high_us < small.baseline_us
 
 
 @pytest.mark.parametrize(("text", "batch"), [("batch=64", 64), ("batch=16", 16), ("data-parallel=4", 128)])
