@@ -244,15 +244,18 @@ def summary(
     if batch:
         facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
     types, copies = tables.type_table(only).top(top), tables.copy_table(only).top(top)
-    pairs = Table([{"figure": key, "value": value} for key, value in facts.items() if key != "bound"])
+    has_device = len(only.trace.activities) > 0
+    pairs = Table([{"figure": k, "value": v} for k, v in facts.items() if k != "bound" and (has_device or v)])
     whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies)}
-    if facts["bound"] and not (as_json or as_csv):
-        click.echo(wrapped(f"Bound by {facts['bound']}\n", terminal_width()))
+    if (facts["bound"] or not has_device) and not (as_json or as_csv):
+        first = f"Bound by {facts['bound']}" if has_device else "No device activity in this trace"
+        click.echo(wrapped(f"{first}\n", terminal_width()))
     show([facts], as_json=as_json, as_csv=as_csv, whole=whole, table=pairs)
     for table in (types, copies) if not (as_json or as_csv) else ():
         if len(table):
             click.echo()
-            show(table.rows, table=_people(table))
+            columns = [key for key in table.rows[0] if has_device or any(row[key] for row in table)]
+            show(table.rows, table=_people(table, columns))
 
 
 def _show_ranks(traces: "Sequence[Trace]", top: int | None, as_json: bool, as_csv: bool) -> None:
@@ -319,7 +322,7 @@ def kernels(
     profiled = with_counters(profiled, counters) if counters else profiled
     _write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
-    names = _COUNTER_COLUMNS if counters else _KERNEL_COLUMNS
+    names = ("kernel" if by == "name" else by, *(_COUNTER_COLUMNS if counters else _KERNEL_COLUMNS)[1:])
     show(result.rows, as_json=as_json, as_csv=as_csv, table=_people(result, names))
 
 
@@ -524,10 +527,10 @@ def whatif(
 
 def _whatif_cells(row: dict[str, Any]) -> dict[str, str]:
     """What people read of an answer: an interval, and what is known before and after, in a cell each."""
-    from surrogate.report.tables import UNKNOWN, interval_us, plain
+    from surrogate.report.tables import interval_us, plain
 
     def ends(low: str, high: str) -> str:
-        return UNKNOWN if row[low] is None else interval_us((row[low], row[high]))
+        return plain(row[low]) if row[low] == row[high] else interval_us((row[low], row[high]))
 
     cells = {name: plain(row[name]) for name in ("baseline_us", "predicted_us", "speedup")}
     cells = {"name": row["name"], **cells, "interval_us": ends("low_us", "high_us")}
@@ -559,6 +562,9 @@ def iteration(
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
     On another GPU a kernel takes its measured time, changed as predictions or the GPUs' rates do.
+
+    predicted_us has the profiler's own cost in it, as measured_us has, and follows the iterations before; unprofiled_us
+    is without that cost; alone_us is one iteration by itself without it: the host or the device, whichever ends later.
 
     Several FILES, a folder or a .tar.gz of them, are the ranks of one run: a row each, where a collective ends when the
     last rank has reached it. Predicted ones go by a law fitted on those of other sizes, or by that of --overheads.

@@ -116,10 +116,8 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
         for row in table.fillna(dict.fromkeys([*us, *calls], 0.0)).to_dict("records")
     ]
     rows.sort(key=lambda row: (-abs(row["change_us"]), -row["before_us"]))
-    shares = {
-        match: tuple((100 * table[table["match"] == match][us].sum() / table[us].sum()).fillna(0.0).tolist())
-        for match in LEVELS[by]
-    }
+    stages = 100 * table.groupby("match")[us].sum().reindex(list(LEVELS[by]), fill_value=0.0) / table[us].sum()
+    shares = {match: tuple(stages.loc[match].fillna(0.0).tolist()) for match in stages.index}
     matched_pct = tuple(map(sum, zip(*shares.values(), strict=True)))
     each = ["by {} {:.3g} and {:.3g} %".format(match, *both) for match, both in shares.items() if max(both) >= 0.5]
     notes = ["{:.3g} % of A's device time and {:.3g} % of B's are matched by {}".format(*matched_pct, by)]

@@ -34,7 +34,7 @@ _BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "wait
 
 
 def layer_table(profile: Profile) -> ResultTable:
-    """One row per layer in the order of first use: sums over the trace, ``avg_us`` per iteration.
+    """One row per layer in the order of first use: sums over the trace, and ``per_iteration_us``.
 
     ``total_us`` is the time of the device activities the layer launched, ``forward_us`` and ``backward_us`` parts
     of it, ``idle_us`` how long the device waited right before them, ``host_us`` the layer's own host window
@@ -94,7 +94,7 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
                 "runs": row["runs"],
                 "total_us": row["total_us"],
                 "share_pct": 100 * row["total_us"] / whole if whole else None,
-                "avg_us": row["total_us"] / rounds,
+                "per_iteration_us": row["total_us"] / rounds,
                 **{name: row[name] for name in ("forward_us", "backward_us", "idle_us", "host_us", "kernels")},
                 "alloc_mb": moved / row["runs"] / 1e6 if len(trace.allocations) else None,
                 "gflop": row["gflop"] or None,
@@ -272,7 +272,7 @@ def summary(profile: Profile) -> Row:
     time, kind, whole = activities.time_us, activities.kind, profile.total_us
     rounds = [iteration.time_us for iteration in layers.iterations]
     batch, middle_us = batch_size(trace), float(np.median(rounds))
-    span_us, idle_us = sum(rounds), sum(map(idle_of_step, step_table(profile))) if len(on_device) else sum(rounds)
+    span_us, idle_us = (sum(rounds), sum(map(idle_of_step, step_table(profile)))) if len(on_device) else (0.0, 0.0)
     return {
         "bound": step_bound(profile) if len(on_device) else None,
         "trace": Path(trace.source).name,
@@ -299,7 +299,7 @@ def summary(profile: Profile) -> Row:
         "copy_ms": float(time[np.isin(kind, _MOVES)].sum()) / 1e3,
         "busy_ms": (span_us - idle_us) / 1e3,
         "idle_ms": idle_us / 1e3,
-        "busy_pct": 100 * (1 - idle_us / span_us) if span_us and len(on_device) else None,
+        "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,
         "wait_ms": float(trace.calls.time_us[trace.calls.kind == kinds.SYNC_CALL].sum()) / 1e3,
         "unattributed_pct": 100 * float(time[layers.of_activity < 0].sum()) / whole if whole else None,
     }
