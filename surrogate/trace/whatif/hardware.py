@@ -54,8 +54,7 @@ def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
     named = ["other" if _OTHER_TYPE.search(name) else "fp32" * bool(_FP32.search(name)) for name in graph.names]
     dtype = np.where(recorded == "", np.array([*named, ""])[graph.name], recorded)
     if not (kernels & (dtype == "fp32")).any():
-        source = setting.profile.trace.source
-        raise InputError(f"{source}: no kernel is known to compute in fp32; give a trace of a program in fp32")
+        raise InputError(f"{setting.profile.trace.source}: no kernel is known to be fp32; trace a program in fp32")
     return kernels & np.isin(dtype, ("fp32", ""))
 
 
