@@ -75,18 +75,30 @@ def _load(
     execution_trace: Path | None = None,
     max_bytes: int | None = None,
 ) -> "Trace":
-    """The chosen part of the trace in ``path``; its notes go to standard error, a line each."""
+    """The chosen part of the trace in ``path``; its notes go to standard error, a line each.
+
+    A trace out of an archive is called by both names. Raises `InputError` for a folder or an archive of several.
+    """
     from surrogate.cli.datasets import progress_bar
     from surrogate.trace.events.execution import with_execution_trace
     from surrogate.trace.events.iterations import trim
     from surrogate.trace.events.read import DEFAULT_MAX_BYTES, read_trace
 
+    files = _rank_files([path], max_bytes)
+    if len(files) > 1:
+        raise InputError(f"{path}: holds {len(files)} traces, one per rank; unpack an archive and give one of them")
+    (path,) = files
+    shown = click.get_current_context().meta.get(str(path), path)
     with progress_bar(path.name, "B", unit_scale=True, delay=1.0) as step:
-        trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
+        try:
+            trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
+        except InputError as error:
+            raise InputError(str(error).replace(str(path), str(shown))) from None
+    trace = replace(trace, source=trace.source.replace(str(path), str(shown)))
     if execution_trace is not None:
         trace = with_execution_trace(trace, execution_trace)
     ignored = (f"{count:,} events of {category} are not used" for category, count in sorted(trace.ignored.items()))
-    _echo_notes(f"{path}: {note}" for note in (*trace.notes, *ignored))
+    _echo_notes(f"{shown}: {note}" for note in (*trace.notes, *ignored))
     return trim(
         trace,
         iterations_kept=iteration or None,
@@ -125,10 +137,14 @@ def _rank_files(paths: Sequence[Path], max_bytes: int | None = None) -> list[Pat
 
 
 def _unpacked(archive: Path, max_bytes: int | None) -> Path:
-    """A folder, which is gone when the command ends, with the traces of an archive and nothing else of it."""
+    """A folder, which is gone when the command ends, with the traces of an archive and nothing else of it.
+
+    The command's context knows the archive and the member that each file comes from.
+    """
     from surrogate.trace.events.read import DEFAULT_MAX_BYTES
 
-    folder, left = Path(click.get_current_context().with_resource(TemporaryDirectory())), max_bytes or DEFAULT_MAX_BYTES
+    context, left = click.get_current_context(), max_bytes or DEFAULT_MAX_BYTES
+    folder = Path(context.with_resource(TemporaryDirectory()))
     try:
         with tarfile.open(archive, "r:gz") as members:
             for member in members:
@@ -137,7 +153,9 @@ def _unpacked(archive: Path, max_bytes: int | None) -> Path:
                     raise InputError(f"{archive}: unpacks to more than --max-bytes; unpack it and give the folder")
                 content = members.extractfile(member) if member.isfile() and member.name.endswith(_TRACES) else None
                 if content:
-                    (folder / Path(member.name).name).write_bytes(content.read())
+                    file = folder / Path(member.name).name
+                    file.write_bytes(content.read())
+                    context.meta[str(file)] = f"{archive}/{member.name}"
     except (tarfile.TarError, zlib.error, OSError, EOFError):
         raise InputError(f"{archive}: is no archive, or a damaged one; give a folder of traces") from None
     return folder
@@ -226,15 +244,18 @@ def summary(
     if batch:
         facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
     types, copies = tables.type_table(only).top(top), tables.copy_table(only).top(top)
-    pairs = Table([{"figure": key, "value": value} for key, value in facts.items() if key != "bound"])
+    has_device = len(only.trace.activities) > 0
+    pairs = Table([{"figure": k, "value": v} for k, v in facts.items() if k != "bound" and (has_device or v)])
     whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies)}
-    if facts["bound"] and not (as_json or as_csv):
-        click.echo(wrapped(f"Bound by {facts['bound']}\n", terminal_width()))
+    if (facts["bound"] or not has_device) and not (as_json or as_csv):
+        first = f"Bound by {facts['bound']}" if has_device else "No device activity in this trace"
+        click.echo(wrapped(f"{first}\n", terminal_width()))
     show([facts], as_json=as_json, as_csv=as_csv, whole=whole, table=pairs)
     for table in (types, copies) if not (as_json or as_csv) else ():
         if len(table):
             click.echo()
-            show(table.rows, table=_people(table))
+            columns = [key for key in table.rows[0] if has_device or any(row[key] for row in table)]
+            show(table.rows, table=_people(table, columns))
 
 
 def _show_ranks(traces: "Sequence[Trace]", top: int | None, as_json: bool, as_csv: bool) -> None:
@@ -301,7 +322,7 @@ def kernels(
     profiled = with_counters(profiled, counters) if counters else profiled
     _write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
-    names = _COUNTER_COLUMNS if counters else _KERNEL_COLUMNS
+    names = ("kernel" if by == "name" else by, *(_COUNTER_COLUMNS if counters else _KERNEL_COLUMNS)[1:])
     show(result.rows, as_json=as_json, as_csv=as_csv, table=_people(result, names))
 
 
@@ -320,9 +341,11 @@ def diff(
 ) -> None:  # fmt: skip
     """Device time per iteration in A and in B, the same program on another GPU, in another version or setting.
 
-    Totals first, then a row for all that matches, by name and shape, else by shape, by order or by the operator's name
-    alone (kernels: by name, by operator, by family), and for what stands only in A or only in B, the largest change
-    first. The changes of all rows add up to that of the device time. --execution-trace counts for both.
+    How much matches by what, and whether these seem to be different programs. Then totals: the median iteration, else
+    means, busy and idle between an iteration's start and end. Then a row for all that matches, by name and shape, else
+    by shape, by order or by the operator's name alone (kernels: by name, by operator, by family), and for what stands
+    only in A or only in B, the largest change first. The changes of all rows add up to that of the device time.
+    --execution-trace counts for both.
 
     Examples:
       seer trace diff v100.json.gz h100.json.gz --by operator --top 20
@@ -332,9 +355,11 @@ def diff(
     from surrogate.trace.names import short_names
 
     found = trace_diff(_load(a, **part), _load(b, **part), by, (iteration, iteration_b or iteration))
-    _echo_notes(found.notes)
     rows = found.rows[:top]
-    if not (as_json or as_csv):
+    if as_json or as_csv:
+        _echo_notes(found.notes)
+    else:
+        click.echo("\n".join(wrapped(note, terminal_width()) for note in found.notes) + "\n")
         click.echo(Table(found.totals, title="A before, B after, µs per iteration").text(terminal_width()) + "\n")
     table = Table(rows)
     if found.by == "kernel":
@@ -462,9 +487,9 @@ def whatif(
     data-parallel=N and blueconnect=N (workers), dgc=N (times smaller), parameter-server=N and p3=N (GB/s, in the place
     of --bandwidth). batch without a number doubles it.
 
-    Times are per iteration, from one end to the next; what the device still does behind the host's last end counts as
-    far as the WHAT-IF adds to it. speedup compares the samples per second of one GPU. Leave a warm-up out with
-    --iteration.
+    Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start
+    to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it. speedup
+    compares the samples per second of one GPU. Leave a warm-up out with --iteration.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-adam cuda-graphs
@@ -502,10 +527,10 @@ def whatif(
 
 def _whatif_cells(row: dict[str, Any]) -> dict[str, str]:
     """What people read of an answer: an interval, and what is known before and after, in a cell each."""
-    from surrogate.report.tables import UNKNOWN, interval_us, plain
+    from surrogate.report.tables import interval_us, plain
 
     def ends(low: str, high: str) -> str:
-        return UNKNOWN if row[low] is None else interval_us((row[low], row[high]))
+        return plain(row[low]) if row[low] == row[high] else interval_us((row[low], row[high]))
 
     cells = {name: plain(row[name]) for name in ("baseline_us", "predicted_us", "speedup")}
     cells = {"name": row["name"], **cells, "interval_us": ends("low_us", "high_us")}
@@ -537,6 +562,9 @@ def iteration(
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
     On another GPU a kernel takes its measured time, changed as predictions or the GPUs' rates do.
+
+    predicted_us has the profiler's own cost in it, as measured_us has, and follows the iterations before; unprofiled_us
+    is without that cost; alone_us is one iteration by itself without it: the host or the device, whichever ends later.
 
     Several FILES, a folder or a .tar.gz of them, are the ranks of one run: a row each, where a collective ends when the
     last rank has reached it. Predicted ones go by a law fitted on those of other sizes, or by that of --overheads.

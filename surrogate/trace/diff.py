@@ -7,7 +7,7 @@ up to the change of the device time.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from surrogate.trace.events.iterations import trim
 from surrogate.trace.events.tables import Trace, enclosing, linked, take
 from surrogate.trace.profiling import Profile, profile, union_us
 from surrogate.trace.result import Row
+from surrogate.trace.tables import idle_of_step, step_table
 
 _BY_SHAPE = {"name, shape": "name shape", "shape": "like shape of nth", "order": "like of nth", "name": "like"}
 _TYPE, _KERNEL = {"name": "name", "alike": "like"}, {"name": "name", "operator": "like", "family": "family"}
@@ -29,6 +30,8 @@ LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "operator": _BY_SHAPE, "kernel": _K
 """What rows are → the stages that match them: how a stage is called, and the columns that must agree."""
 LEAST_MATCHED_PCT = 5.0
 """With less of the device time in rows that match the programs are not the same."""
+_SURE = {"operator": ("name, shape", "shape", "order"), "kernel": ("name",)}
+"""Levels and their stages that tell one program from another: every program has convolutions and additions."""
 _OPERATOR = re.compile(r"(?!autograd::engine|Compiled).*(?:::|Backward\d*$)")
 _LIBRARY = re.compile(r"(?:cudnn|miopen|native)_?|\d+$", re.IGNORECASE)
 """What names of the same operator differ by on GPUs of two makers, and in two versions of PyTorch."""
@@ -36,7 +39,7 @@ _SGEMM, _PRODUCTS = "volta_sgemm_128x64_nn", re.compile(r"cijk|nvjet", re.IGNORE
 """Kernels of AMD's library and of newer ones of NVIDIA's that do what the one of this name does."""
 
 _Side = tuple[Profile, int, float]
-"""What counts of a trace, and how many iterations of which mean time in µs that is."""
+"""What counts of a trace, and how many iterations of which median time in µs that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,13 @@ class TraceDiff:
     """``totals``: iteration, device and host times; ``rows``: device time ``by`` something; A is before, B after.
 
     Times in µs per iteration, ``ratio`` after over before, ``calls`` how many per iteration launched device work,
-    ``match`` the stage of `LEVELS` that matched a row. ``matched_pct``: of A's and of B's device time.
+    ``match`` the stage of `LEVELS` that matched a row. ``matched_pct``: of A's and of B's device time, in ``stages`` by
+    each stage.
     """
 
     by: str
     matched_pct: tuple[float, ...]
+    stages: dict[str, tuple[float, ...]]
     totals: tuple[Row, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
@@ -60,8 +65,9 @@ def trace_diff(
     """Device times of two traces side by side, the largest change first.
 
     ``by``: one of `LEVELS`; without it that one of operator, type and kernel that matches most of the time, in tens of
-    percent, the first of equal ones. Operators are the outermost ones with their shapes. ``iterations`` are the indices
-    of those that count in each trace, all where there are none; nothing outside of them counts.
+    percent, the first of equal ones, and a note first of all says where less than half of both traces matches by name
+    and shape, as different programs do. Operators are the outermost ones with their shapes. ``iterations`` are the
+    indices of those that count in each trace, all where there are none; nothing outside of them counts.
 
     Raises `InputError` for another level, an iteration that is not there, a trace without device activity, and where
     less than `LEAST_MATCHED_PCT` of the time of one matches.
@@ -73,6 +79,10 @@ def trace_diff(
         raise InputError(
             f"{before.source} and {after.source}: {best.notes[0]}; give two traces of one program, or match otherwise"
         )
+    sure = [[answer.stages[stage] for stage in _SURE.get(answer.by, ())] for answer in answers]
+    if not by and max(max(map(sum, zip(*stages, strict=True)), default=0.0) for stages in sure) < 50:
+        different = "these seem to be different programs: less than half of either matches by name and shape"
+        return replace(best, notes=(different, *best.notes))
     return best
 
 
@@ -82,7 +92,7 @@ def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
     part = profile(trim(trace, iterations_kept=indices))
     if not len(part.trace.activities):
         raise InputError(f"{trace.source}: has no device activity in its iterations; give a trace of a GPU")
-    return part, len(indices), sum(every[index].time_us for index in indices) / len(indices)
+    return part, len(indices), float(np.median([every[index].time_us for index in indices]))
 
 
 def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
@@ -106,14 +116,18 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
         for row in table.fillna(dict.fromkeys([*us, *calls], 0.0)).to_dict("records")
     ]
     rows.sort(key=lambda row: (-abs(row["change_us"]), -row["before_us"]))
-    matched_pct = tuple((100 * matched[us].sum() / table[us].sum()).fillna(0.0).tolist())
+    stages = 100 * table.groupby("match")[us].sum().reindex(list(LEVELS[by]), fill_value=0.0) / table[us].sum()
+    shares = {match: tuple(stages.loc[match].fillna(0.0).tolist()) for match in stages.index}
+    matched_pct = tuple(map(sum, zip(*shares.values(), strict=True)))
+    each = ["by {} {:.3g} and {:.3g} %".format(match, *both) for match, both in shares.items() if max(both) >= 0.5]
     notes = ["{:.3g} % of A's device time and {:.3g} % of B's are matched by {}".format(*matched_pct, by)]
+    notes[0] += f" ({'; '.join(each)})" if each else ""
     called = matched[calls].sum().tolist()
     if max(called) > 1.5 * min(called):
         notes.append("what matches is called {:,.4g} times an iteration in A, {:,.4g} in B".format(*called))
     before, after = map(_totals, sides)
     totals = tuple({"total": name, **_change(time_us, after[name])} for name, time_us in before.items())
-    return TraceDiff(by, matched_pct, totals, tuple(rows), tuple(notes))
+    return TraceDiff(by, matched_pct, shares, totals, tuple(rows), tuple(notes))
 
 
 def _both(before: Any, after: Any) -> str:
@@ -185,16 +199,17 @@ def _family(kernel: str) -> str:
 def _totals(side: _Side) -> dict[str, float]:
     """Times per iteration in µs; ``host`` has operators and API calls, ``host waiting`` the synchronising ones.
 
-    Idle is what is left of the iteration, where device and host end apart at least what lies between activities.
+    The iteration is the median, the others are means; busy and idle as in `step_table`, so together the mean iteration.
     """
     part, count, iteration_us = side
-    trace, activities, calls = part.trace, part.trace.activities, part.trace.calls
+    trace, calls = part.trace, part.trace.calls
     operators = take(trace.ranges, trace.ranges.kind == kinds.OPERATOR)
     host = (np.append(getattr(operators, name), getattr(calls, name)) for name in ("start_ns", "end_ns"))
-    busy_us = union_us(activities.start_ns, activities.end_ns) / count
+    steps = step_table(part).rows
+    idle_us = sum(map(idle_of_step, steps)) / count
     return {
-        "iteration": iteration_us, "device": part.total_us / count, "device busy": busy_us,
-        "device idle": max(iteration_us - busy_us, float(part.idle_us.sum()) / count),
+        "iteration": iteration_us, "device": part.total_us / count,
+        "device busy": sum(step["time_us"] for step in steps) / count - idle_us, "device idle": idle_us,
         "host": union_us(*host) / count,
         "host waiting": float(calls.time_us[calls.kind == kinds.SYNC_CALL].sum()) / count,
     }  # fmt: skip

@@ -43,10 +43,11 @@ def kernel_table(profile: Profile, by: str = "name") -> ResultTable:
     labels, of_kernel = _groups(profile, kernels, by)
     total = float(activities.time_us[kernels].sum())
     groups = grouped(of_kernel, np.arange(len(kernels)))
-    rows = [_row(profile, labels[label], kernels[members], total) for label, members in groups]
+    heading = "kernel" if by == "name" else by
+    rows = [{heading: labels[i], **_row(profile, labels[i], kernels[members], total)} for i, members in groups]
     rows.sort(key=lambda row: -row["total_us"])
     title = f"Kernels by {by}: {len(kernels):,}, {total / 1e3:.3f} ms"
-    short = short_names(row["kernel"] for row in rows) if by == "name" else {}
+    short = short_names(row[heading] for row in rows) if by == "name" else {}
     return ResultTable(title, tuple(rows), _notes(profile, kernels, rows), short)
 
 
@@ -69,7 +70,6 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
     device = profile.fact("compute_capability"), profile.fact("sms")
     use = launch_use(*device, int(grid.prod()), int(block.prod()), registers, shared)
     return {
-        "kernel": label,
         "time_pct": 100 * float(time.sum()) / total if total else 0.0,
         "total_us": float(time.sum()),
         "calls": len(members),

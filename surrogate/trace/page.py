@@ -51,7 +51,7 @@ def _answer(facts: Row) -> str:
     busy, gpu = facts["busy_pct"], facts["gpu"] or "unknown device"
     device = "no device activity"
     if busy is not None:
-        device = f"the device ({gpu}) was busy {plain(busy)} % of its span"
+        device = f"the device ({gpu}) was busy {plain(busy)} % of the iterations' time"
     bound = f"Bound by {facts['bound']}.\n" if facts["bound"] else ""
     return f"{bound}{plain(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
 
@@ -114,8 +114,9 @@ def _layer_chart(profile: Profile) -> Markup:
         str(lane): list(group.itertuples(index=False, name=None))
         for lane, group in drawn.set_axis(drawn.index.get_level_values("lane")).groupby(level=0, observed=True)
     }
-    caption = f"{rounds[chosen].label}: layers by type, on the host while they are called, on the device while they run"
-    return lanes_chart("layers-over-time", f"{caption}.", by_lane, legend, whole_us)
+    caption = f"{rounds[chosen].label}: layers by type, on the host while called, on the device while they run."
+    caption += f" The host ends the iteration after {rounds[chosen].time_us / 1e3:.4g} ms; the device may run on."
+    return lanes_chart("layers-over-time", caption, by_lane, legend, whole_us)
 
 
 def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
@@ -129,7 +130,7 @@ def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
     dram, peaks = profile.gpu.dram_gbs, sorted(units, reverse=True)
     ridges = [ridge_flops_per_byte(peak, dram) for peak in peaks]
     intensities, rates = ([row[column] for row in dots] for column in ("flop_per_byte", "tflops"))
-    lowest, highest = min([*ridges, *intensities]) / 2, max([*ridges, *intensities]) * 4
+    lowest, highest = min([*ridges, *intensities]) / 2, max([*ridges, *intensities]) * 16
     with theme():
         figure, (axis,) = blank(3.6)
         # A roof rises with the bandwidth until its ridge and is flat behind it.

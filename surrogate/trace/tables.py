@@ -14,7 +14,7 @@ from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.layers import BACKWARD, FORWARD
-from surrogate.trace.profiling import Profile, union_us
+from surrogate.trace.profiling import Profile
 from surrogate.trace.result import ResultTable, Row
 
 _OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
@@ -34,7 +34,7 @@ _BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "wait
 
 
 def layer_table(profile: Profile) -> ResultTable:
-    """One row per layer in the order of first use: sums over the trace, ``avg_us`` per iteration.
+    """One row per layer in the order of first use: sums over the trace, and ``per_iteration_us``.
 
     ``total_us`` is the time of the device activities the layer launched, ``forward_us`` and ``backward_us`` parts
     of it, ``idle_us`` how long the device waited right before them, ``host_us`` the layer's own host window
@@ -94,7 +94,7 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
                 "runs": row["runs"],
                 "total_us": row["total_us"],
                 "share_pct": 100 * row["total_us"] / whole if whole else None,
-                "avg_us": row["total_us"] / rounds,
+                "per_iteration_us": row["total_us"] / rounds,
                 **{name: row[name] for name in ("forward_us", "backward_us", "idle_us", "host_us", "kernels")},
                 "alloc_mb": moved / row["runs"] / 1e6 if len(trace.allocations) else None,
                 "gflop": row["gflop"] or None,
@@ -228,6 +228,11 @@ def step_table(profile: Profile) -> ResultTable:
     return ResultTable(f"Iterations: {len(rows)}", tuple(rows), notes)
 
 
+def idle_of_step(step: Row) -> float:
+    """The idle time in µs of a row of `step_table`."""
+    return sum(step[name] for name in STEP_PARTS if name.startswith("idle_"))
+
+
 def _covered_us(starts: Ints, ends: Ints, times_ns: Ints) -> Floats:
     """How much of the time before each of ``times_ns`` the intervals cover together, in µs."""
     starts, ends = merged(starts, ends)
@@ -257,18 +262,17 @@ def step_bound(profile: Profile) -> str | None:
 def summary(profile: Profile) -> Row:
     """The figures of one trace: what it holds, iteration times, and how the device's time is spent.
 
-    ``iteration_ms`` is the median over the iterations. ``busy_pct`` is the share of the device's span, from its
-    first activity to its last end, in which anything ran; times of several streams may overlap, so
-    ``activity_ms`` can exceed it. ``batch`` is the leading size of the first convolution or linear operator.
+    ``iteration_ms`` is the median over the iterations. ``idle_ms`` is the device's idle time in all of them together,
+    each from its start to its end on the host as in `step_table`; ``busy_ms`` is the rest of that time, ``busy_pct``
+    its share. ``activity_ms`` sums up all activities, overlapping ones and those behind the last end too. ``batch`` is
+    the leading size of the first convolution or linear operator.
     """
     trace, layers, activities = profile.trace, profile.layers, profile.trace.activities
     on_device = np.flatnonzero(profile.device_of == profile.device)
-    starts, ends = activities.start_ns[on_device], activities.end_ns[on_device]
-    busy_us = union_us(starts, ends)
-    span_us = float(ends.max() - starts.min()) / 1e3 if len(on_device) else 0.0
     time, kind, whole = activities.time_us, activities.kind, profile.total_us
     rounds = [iteration.time_us for iteration in layers.iterations]
     batch, middle_us = batch_size(trace), float(np.median(rounds))
+    span_us, idle_us = (sum(rounds), sum(map(idle_of_step, step_table(profile)))) if len(on_device) else (0.0, 0.0)
     return {
         "bound": step_bound(profile) if len(on_device) else None,
         "trace": Path(trace.source).name,
@@ -293,9 +297,9 @@ def summary(profile: Profile) -> Row:
         "activity_ms": whole / 1e3,
         "kernel_ms": float(time[kind == kinds.KERNEL].sum()) / 1e3,
         "copy_ms": float(time[np.isin(kind, _MOVES)].sum()) / 1e3,
-        "busy_ms": busy_us / 1e3,
-        "idle_ms": (span_us - busy_us) / 1e3,
-        "busy_pct": 100 * busy_us / span_us if span_us else None,
+        "busy_ms": (span_us - idle_us) / 1e3,
+        "idle_ms": idle_us / 1e3,
+        "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,
         "wait_ms": float(trace.calls.time_us[trace.calls.kind == kinds.SYNC_CALL].sum()) / 1e3,
         "unattributed_pct": 100 * float(time[layers.of_activity < 0].sum()) / whole if whole else None,
     }

@@ -15,7 +15,7 @@ from surrogate.report.page import Figure, Section, page, report_page, write_repo
 
 Make = Callable[..., Path]
 FIGURES = {"slowdowns.svg", "gpus.svg", "predicted.svg", "buckets.svg"}
-_VOID = {"meta", "link", "br", "img"}
+_VOID = {"meta", "link", "br", "img", "wbr"}
 
 
 class _Page(HTMLParser):

@@ -29,8 +29,9 @@ def test_kernels(seer, file):
     ]  # fmt: skip
     code, out, _ = seer("kernels", file, "--by", "layer", "--csv", "--iteration", "1")
     rows = list(csv.DictReader(io.StringIO(out)))
-    assert {row["kernel"]: row["calls"] for row in rows}["conv2d.0"] == "2"
+    assert {row["layer"]: row["calls"] for row in rows}["conv2d.0"] == "2"
     assert "latency-bound" in seer("kernels", file)[1]
+    assert seer("kernels", file, "--by", "type")[1].splitlines()[1].startswith("type ")
 
 
 def test_spans(seer, file):
@@ -83,6 +84,11 @@ def test_pages_of_real_traces(real):
         assert page.count("<svg") == page.count("</svg>") and page.count("<details>") == page.count("</details>")
         assert ("Bound by" in page) == ("What bounds the step" in page) == ("gpu_events" not in name)
         assert 0 < page.index('id="figure-layers-over-time"') < page.index("<table>")
+
+
+def test_the_summary_of_a_trace_without_a_device(seer, measurements):
+    out = seer("summary", measurements / "traces" / "edge_no_gpu_events.json.gz")[1]
+    assert out.startswith("No device activity") and "host_us" in out and "total_us" not in out and "busy" not in out
 
 
 def test_reading_with_a_limit(seer, file, tmp_path):

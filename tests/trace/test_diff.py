@@ -5,6 +5,8 @@ import json
 import pytest
 
 from surrogate.trace.diff import LEVELS, trace_diff
+from surrogate.trace.profiling import profile
+from surrogate.trace.tables import summary
 
 BACKWARD = "cudnn_wgrad_kernel"
 
@@ -84,6 +86,15 @@ def test_what_matches_most_is_chosen(pair, make_trace, read):
     assert rows_of(trace_diff(a, b, "kernel"), "match")["volta_sgemm_32x128_nt → Cijk_Ailk"] == ("family",)
 
 
+def test_different_programs_are_said_to_be_so(resnet, real, pair):
+    """An H100's VGG-13 and a V100's ResNet-50 have kernels of the same families; one program on two GPUs is one."""
+    found = trace_diff(resnet, real("vgg13_b128_training_h100.json.gz"))
+    assert "different programs" in found.notes[0] and min(found.matched_pct) > 80
+    assert max(found.stages["name"]) < 20
+    assert found.matched_pct == pytest.approx([sum(both) for both in zip(*found.stages.values(), strict=True)])
+    assert "different programs" not in trace_diff(*pair).notes[0]
+
+
 def test_iterations_of_other_sizes_are_noted(pair, make_trace, read):
     """One step of B holds what two steps of A do."""
     trace = make_trace(steps=2)
@@ -103,14 +114,21 @@ def test_iterations_of_one_run(resnet):
     assert sum(row["change_us"] for row in found.rows) == pytest.approx(44)
 
 
+def test_totals_are_those_of_the_summary(resnet):
+    totals = {row["total"]: row["before_us"] for row in trace_diff(resnet, resnet, "kernel").totals}
+    facts = summary(profile(resnet))
+    assert totals["iteration"] == pytest.approx(1e3 * facts["iteration_ms"]) == 176_273
+    assert totals["device idle"] == pytest.approx(1e3 * facts["idle_ms"] / facts["iterations"])
+
+
 def test_command(seer, make_trace, tmp_path):
     for name, trace in (("a", make_trace(steps=2)), ("b", on_another_gpu(make_trace(steps=3)))):
         (tmp_path / f"{name}.json").write_text(json.dumps(trace))
     words = "diff", tmp_path / "a.json", tmp_path / "b.json", "--by", "operator"
-    code, out, err = seer(*words, "--top", 1)
+    code, out, _ = seer(*words, "--top", 1)
     lines = [line.split() for line in out.splitlines() if line]
-    assert code == 0 and "matched by operator" in err
-    assert lines[-1][:4] == ["ConvolutionBackward0", "200", "50", "-150"] and "-165" in lines[3]
+    assert code == 0 and "matched by operator" in out.splitlines()[0]
+    assert lines[-1][:4] == ["ConvolutionBackward0", "200", "50", "-150"] and "-165" in lines[4]
     answer = json.loads(seer(*words, "--json")[1])
     assert len(answer["rows"]) == len(seer(*words, "--csv")[1].splitlines()) - 1 == 7
     code, out, _ = seer(*words, "--iteration", 0, "--iteration-b", 2, "--json")

@@ -63,7 +63,7 @@ def test_overlapping_layers_of_two_threads_stay_apart(make_trace, read):
 def test_the_layer_table_by_hand(made):
     rows = _by(layer_table(made), "layer")
     conv = rows["conv2d.0"]
-    assert (conv["runs"], conv["total_us"], conv["avg_us"]) == (2, 600.0, 300.0)
+    assert (conv["runs"], conv["total_us"], conv["per_iteration_us"]) == (2, 600.0, 300.0)
     assert (conv["forward_us"], conv["backward_us"]) == (200.0, 400.0)
     assert (conv["shape"], conv["kernels"], conv["alloc_mb"]) == ("8x3x32x32", 4, pytest.approx(0.4608))
     # Forward, and convolution_backward's two products, twice.
@@ -103,9 +103,9 @@ def test_the_kernel_table_by_hand(made):
 
 
 def test_kernels_by_layer_type_and_model(made):
-    by_layer = _by(kernel_table(made, "layer"), "kernel")
+    by_layer = _by(kernel_table(made, "layer"), "layer")
     assert by_layer["conv2d.0"]["calls"] == 4 and by_layer["conv2d.0"]["total_us"] == 600.0
-    assert _by(kernel_table(made, "type"), "kernel")["relu"]["calls"] == 4
+    assert _by(kernel_table(made, "type"), "type")["relu"]["calls"] == 4
     (model,) = kernel_table(made, "model").rows
     assert model["calls"] == 10 and model["total_us"] == 720.0 and model["time_pct"] == 100.0
     with pytest.raises(InputError, match="did you mean layer"):
@@ -126,7 +126,7 @@ def test_the_summary_by_hand(made):
     assert (facts["batch"], facts["samples_per_s"]) == (8, pytest.approx(8 / 0.99e-3))
     assert facts["kernel_ms"] == 0.72 and facts["copy_ms"] == pytest.approx(0.08)
     assert facts["busy_ms"] == pytest.approx(0.8) and facts["rank"] == 3
-    assert facts["busy_ms"] + facts["idle_ms"] == pytest.approx((1680 - 50) / 1e3)
+    assert facts["idle_ms"] == pytest.approx(2 * 0.99 - 0.8) and facts["busy_pct"] == pytest.approx(100 * 0.8 / 1.98)
     assert facts["gpu"] == "v100-sxm2-16gb" and facts["unattributed_pct"] == 0.0
 
 

@@ -14,6 +14,7 @@ from surrogate.trace.graph import Graph, Timeline, bound, path_us, simulate
 from surrogate.trace.graph.tasks import STREAM
 from surrogate.trace.layers import OUTSIDE
 from surrogate.trace.whatif import distributed, hardware, memory
+from surrogate.trace.whatif.primitives import remove
 from surrogate.trace.whatif.setting import Change, Setting
 
 Model = Callable[[Graph, Setting, float | None], Change]
@@ -115,7 +116,8 @@ class Answer:
     """One what-if's answer, times in µs per iteration (`Timeline.per_iteration_us`).
 
     ``low_us`` and ``high_us`` bound the prediction where there is evidence of its error, else they are None;
-    ``evidence`` says which. ``device_low_us`` and ``device_high_us`` do so for the device's time where kernels were
+    ``evidence`` says which. A published error counts for the time that the step loses without the changed tasks, at
+    most the predicted step. ``device_low_us`` and ``device_high_us`` do so for the device's time where kernels were
     predicted. ``samples`` and ``gpus`` are those of `Change`, ``batch`` the trace's, None where unknown.
     """
 
@@ -187,7 +189,12 @@ def evaluate(graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, toge
         timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
         ends, device_ends = [end.per_iteration_us for end in timelines], [device_us(end) for end in timelines]
         if error is not None:
-            ends = [predicted.per_iteration_us / (1 + error), predicted.per_iteration_us / (1 - error)]
+            # The published error is of whole steps that change, so it counts for the part that the change touches.
+            changed = (last.graph.duration_us != graph.duration_us) | last.graph.removed
+            rest_us, step_us = simulate(remove(graph, changed)).per_iteration_us, predicted.per_iteration_us
+            touched_us = min(max(baseline.per_iteration_us - rest_us, step_us - rest_us, 0.0), step_us)
+            ends = [step_us - touched_us + touched_us / (1 + side * error) for side in (1, -1)]
+            evidence += f"; the largest counts for the {touched_us / (step_us or 1):.0%} of the step that it touches"
         samples, gpus = prod(change.samples for change in changes), prod(change.gpus for change in changes)
         (low, high), on_device = ends or (None, None), device_ends or (None, None)
         answers.append(Answer(label, baseline, predicted, low, high, notes, evidence, batch, samples, gpus, *on_device))

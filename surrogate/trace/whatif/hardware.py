@@ -1,5 +1,6 @@
 """What-ifs on one GPU: mixed precision, fewer kernels, faster or other hardware, another batch, other algorithms."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -24,6 +25,9 @@ from surrogate.trace.whatif.setting import OPTIMIZER, Change, Setting, parameter
 MATRIX, OTHER = 3.0, 2.0
 """How many times as fast a kernel of a matrix product, and any other, gets in half precision (Daydream, 5.1)."""
 _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
+_OTHER_TYPE = re.compile(r"(?i)double|half|(?:b|fp?|float)(?:16|64)|[hdcz]gemm|[hd]884|<(?:long|int|bool)>")
+_FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
+"""What names of kernels tell of their data; many in half precision accumulate in ``float``, so the first decides."""
 _AUXILIARY = {
     "offsets", "layout", "xmma_setup", "fft_filter", "winograd_filter", "winograd_transform", "im2col",
 }  # fmt: skip
@@ -32,15 +36,31 @@ _ADAM_BYTES = 28.0
 
 
 def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Kernels with sgemm or wgrad in their name ÷3, every other kernel ÷2, copies and CPU unchanged (Daydream, 5.1)."""
-    kernels = select(graph, kind="kernel")
+    """Kernels with sgemm or wgrad in their name ÷3, every other kernel ÷2, copies and CPU unchanged (Daydream, 5.1).
+
+    Kernels in half or double precision stay. Raises `InputError` where no kernel is known to be fp32.
+    """
     matrix = select(graph, kind="kernel", name="sgemm|wgrad")
-    return Change(scale(graph, kernels, np.where(matrix, 1 / MATRIX, 1 / OTHER)))
+    return Change(scale(graph, _fp32_kernels(graph, setting), np.where(matrix, 1 / MATRIX, 1 / OTHER)))
+
+
+def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
+    """Kernels of fp32 data by their operator's or their name; where there are some, also those that tell no type.
+
+    Raises `InputError` where no kernel is known to be fp32.
+    """
+    kernels = select(graph, kind="kernel")
+    recorded = np.array([*setting.profile.dtype, ""])[np.where(kernels, graph.row, -1)]
+    named = ["other" if _OTHER_TYPE.search(name) else "fp32" * bool(_FP32.search(name)) for name in graph.names]
+    dtype = np.where(recorded == "", np.array([*named, ""])[graph.name], recorded)
+    if not (kernels & (dtype == "fp32")).any():
+        raise InputError(f"{setting.profile.trace.source}: no kernel is known to be fp32; trace a program in fp32")
+    return kernels & np.isin(dtype, ("fp32", ""))
 
 
 def amp_tensor(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As `amp`, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
-    changed = select(graph, kind="kernel") & ~select(graph, layer=OPTIMIZER)
+    changed = _fp32_kernels(graph, setting) & ~select(graph, layer=OPTIMIZER)
     return Change(scale(graph, changed, np.where(_matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)))
 
 
@@ -55,7 +75,8 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Every fp32 kernel of known work by the ratio of its rooflines in fp16 (tensor cores, half the bytes) and fp32.
 
     The GPU is the target's, else the trace's own. Kernels of unknown work ÷2 where elementwise (a tensor's kernel
-    moves half the bytes), else unchanged; the optimizer stays. Raises `InputError` for a GPU without fp16 tensor cores.
+    moves half the bytes), else unchanged; the optimizer stays. Raises `InputError` as `amp`, and for a GPU without fp16
+    tensor cores.
     """
     profile, device = setting.profile, setting.target or setting.own_gpu
     fast, slow = peak_tflops(device, "fp16", True), peak_tflops(device, "fp32", False)
@@ -72,7 +93,7 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     after = roofline_us(flops, moved / 2, peak, device.dram_gbs)
     elementwise = np.array(["elementwise" in name for name in graph.names])[graph.name[rows]]
     factor = np.ones(len(graph))
-    factor[rows] = np.where(elementwise & ~fp32, 0.5, 1.0)
+    factor[rows] = np.where(elementwise & ~fp32 & _fp32_kernels(graph, setting)[rows], 0.5, 1.0)
     factor[rows[known]] = (after / before)[known]
     left = int((~known & ~elementwise).sum())
     notes = (f"{left:,} of {len(rows):,} kernels have unknown work and stay as they are",) if left else ()

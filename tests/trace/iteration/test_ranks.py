@@ -178,6 +178,18 @@ def test_an_archive_of_ranks(seer, folder):
         assert code == 2 and out == "" and err.count("\n") == 1
 
 
+def test_an_archive_where_one_trace_is_asked_for(seer, folder):
+    """One of several ranks must be chosen; errors name the archive and the file in it."""
+    (folder / "none.json").write_text('{"traceEvents": []}')
+    for name, members in (("two", ["0.json", "1.json"]), ("one", ["0.json"]), ("none", ["none.json"])):
+        with tarfile.open(folder / f"{name}.tar.gz", "w:gz") as archive:
+            for member in members:
+                archive.add(folder / member, f"run/{member}")
+    assert "holds 2 traces" in seer("kernels", folder / "two.tar.gz")[2]
+    assert seer("kernels", folder / "one.tar.gz", "--csv") == seer("kernels", folder / "0.json", "--csv")
+    assert f"{folder / 'none.tar.gz'}/run/none.json: holds no operators" in seer("summary", folder / "none.tar.gz")[2]
+
+
 def test_a_folder_without_traces(seer, tmp_path):
     assert seer("iteration", tmp_path)[0] == 2
 
