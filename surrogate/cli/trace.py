@@ -89,7 +89,7 @@ def _load(
         raise InputError(f"{path}: holds {len(files)} traces, one per rank; unpack an archive and give one of them")
     (path,) = files
     shown = click.get_current_context().meta.get(str(path), path)
-    with progress_bar(path.name, "B", unit_scale=True, delay=1.0) as step:
+    with progress_bar(path.name, "byte", unit_scale=True, delay=1.0) as step:
         try:
             trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
         except InputError as error:
