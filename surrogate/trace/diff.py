@@ -35,8 +35,6 @@ _SURE = {"operator": ("name, shape", "shape", "order"), "kernel": ("name",)}
 _OPERATOR = re.compile(r"(?!autograd::engine|Compiled).*(?:::|Backward\d*$)")
 _LIBRARY = re.compile(r"(?:cudnn|miopen|native)_?|\d+$", re.IGNORECASE)
 """What names of the same operator differ by on GPUs of two makers, and in two versions of PyTorch."""
-_SGEMM, _PRODUCTS = "volta_sgemm_128x64_nn", re.compile(r"cijk|nvjet", re.IGNORECASE)
-"""Kernels of AMD's library and of newer ones of NVIDIA's that do what the one of this name does."""
 
 _Side = tuple[Profile, int, float]
 """What counts of a trace, and how many iterations of which median time in µs that is."""
@@ -192,7 +190,7 @@ def _shapes(trace: Trace, row: int) -> str:
 
 def _family(kernel: str) -> str:
     """The kernel's family where its name tells it, else the name without arguments."""
-    known = identify(_SGEMM if _PRODUCTS.match(kernel) else kernel)
+    known = identify(kernel)
     return known.family if known else re.sub(r"[<(].*", "", kernel.replace("(anonymous namespace)::", ""))
 
 

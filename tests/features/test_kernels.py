@@ -54,6 +54,8 @@ NAMES = [
     (
         "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)",
         "IMPLICIT_GEMM", 64, 128, "engine", ""),
+    ("Cijk_Ailk_Bljk_BBS_BH_MT128x128x32", None, 0, 0, "gemm", ""),
+    ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", None, 0, 0, "gemm", ""),
 ]  # fmt: skip
 
 
