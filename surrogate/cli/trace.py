@@ -330,8 +330,7 @@ def kernels(
 @click.argument("a", type=PATH)
 @click.argument("b", type=PATH)
 @_part_options
-@click.option("--iteration-b", type=click.IntRange(min=0), multiple=True, metavar="N",
-              help="Only this one of B, in the place of --iteration; repeatable.")  # fmt: skip
+@option("--iteration-b", "Only this one of B, in place of --iteration; repeatable.", _INDEX, multiple=True, metavar="N")
 @choice_option("--by", ("layer", "type", "operator", "kernel"), "[operator, type or kernel: what matches most]")
 @_top
 @output_options
