@@ -20,7 +20,8 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.models import Support
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.calibrated import correction_columns, fit_correction
+from surrogate.models.calibrated import fit_correction
+from surrogate.models.correction import correction_columns
 
 MODEL = BoostedTerms.name
 COUNTS = (10, 30, 100, 300)

@@ -1,4 +1,4 @@
-"""The experiments, and their results table in README.md: a row each, between two markers, replaced by its own runs."""
+"""The experiments, and the table of their results between two markers of README.md, which their runs write."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -56,13 +56,14 @@ def updated(text: str, rows: Mapping[str, str]) -> str:
 
     Raises `InputError` where the markers are missing or reversed.
     """
-    begin, end = text.find(BEGIN), text.find(END)
-    if begin < 0 or end < begin:
-        raise InputError(f"README.md lacks the markers {BEGIN} … {END}; put them where the results table belongs")
-    lines = {name: line for line in text[begin:end].splitlines() for name in NAMES if f"(tables/{name}.csv)" in line}
+    lines = {name: line for line in text.splitlines() for name in NAMES if f"(tables/{name}.csv)" in line}
     lines |= rows
-    table = "\n".join([BEGIN, "", HEADER, RULE, *(lines[name] for name in NAMES if name in lines), "", ""])
-    return text[:begin] + table + text[end:]
+    before, mark, rest = text.partition(BEGIN)
+    _old, other, after = rest.partition(END)
+    if not (mark and other):
+        raise InputError(f"README.md lacks the markers {BEGIN} … {END}; put them where the table belongs")
+    table = [HEADER, RULE, *(lines[name] for name in NAMES if name in lines)]
+    return "\n".join([before + BEGIN, "", *table, "", END + after])
 
 
 def update_readme(path: Path, rows: Mapping[str, str]) -> None:

@@ -24,10 +24,9 @@ from surrogate.dataset.store import Dataset
 from surrogate.dataset.tables import read_table
 from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.elementwise import ceil_div, round_up
-from surrogate.features.families import CONV
+from surrogate.features.families import CONV, OPERATORS
 from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
-from surrogate.features.operators import OPERATORS
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.shape import flops, gemm_k, gemm_m, gemm_n, out_h
 from surrogate.features.terms import MECHANISM_TERMS, TILES
@@ -35,8 +34,8 @@ from surrogate.features.terms.kernel import sized
 from surrogate.features.terms.winograd import transforms, vector_flops
 from surrogate.formats import FORMATS
 from surrogate.models.seer import physics
-from surrogate.models.seer.analytical import analytical
 from surrogate.models.seer.fits import FormFit
+from surrogate.models.seer.time_only import analytical
 
 DEVICE, ALGORITHM, MECHANISM = "Tesla V100-SXM2-16GB", "IMPLICIT_GEMM", "implicit_gemm"
 MODELS_SHOWN = ("roofline", "seer-time-only", "boosted-terms")
@@ -264,7 +263,7 @@ def instruction_errors(counted: pd.DataFrame, effort: Effort) -> Iterator[Record
 def _instructions(depth: np.ndarray, measured: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """SEER's formula fitted on blocks that sum over ``depth``, for blocks that sum over ``wanted``."""
     fit = FormFit.of(physics.gemm_instruction_terms(depth, 1), measured)
-    return fit.predict(physics.gemm_instruction_terms(wanted, 1), len(wanted))
+    return fit.predict(physics.gemm_instruction_terms(wanted, 1))
 
 
 def time_errors(counted: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> list[Record]:
@@ -313,9 +312,9 @@ def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
             held, learn, form = test[bound[test] == code], train[bound[train] == code], int(code)
             if len(learn) < LEAST_ROWS:
                 learn, form = train, physics.UNDER_UTILISED
-            matrix = physics.term_matrix(forms[form], len(rows))
+            matrix = physics.term_matrix(forms[form])
             fit = FormFit.of(tuple(matrix[learn].T), rows.time_us[learn])
-            predicted[held] = fit.predict(tuple(matrix[held].T), len(held))
+            predicted[held] = fit.predict(tuple(matrix[held].T))
     return predicted
 
 

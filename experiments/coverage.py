@@ -16,13 +16,13 @@ from experiments.held_out import Round, candidate_rows, rounds_by
 from experiments.sources import FORWARD, LABELS, Sources
 from experiments.verdicts import listing, percent
 from surrogate.bundle.train import fold_count
-from surrogate.dataset.problems import judged_rows
+from surrogate.dataset.problems import device_names, judged_rows
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.coverage import coverage_rows, picks, reliability
 from surrogate.models import DEFAULT_MODEL, TimeModel, model_frame
-from surrogate.models.base import duplicate
-from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.fit import fit_widths, held_out_by_shape
+from surrogate.models.base import Told, duplicate
+from surrogate.uncertainty.domain import Domain, distances_to
+from surrogate.uncertainty.fit import begin_untold, fit_widths, held_out, shape_splits
 
 LEAST_ROWS = 300
 """GPUs with fewer ok rows are listed, but not judged."""
@@ -67,14 +67,17 @@ def nested(rows: Rows, rounds: Sequence[Round], judged: np.ndarray, model: TimeM
             continue
         effort.tick("outer fold")
         predicted[outside] = duplicate(model).fit(train).predict(test)
-        distance[outside] = Domain.of(train).distances(test)
+        distance[outside] = distances_to(Domain.of(train).references, test)
         count = effort.folds if effort.quick else fold_count(train)
-        inner, inner_distance = held_out_by_shape(
-            model, train, count, effort.seed + 1, lambda number: effort.tick(f"inner fold {number}")
-        )
+
+        def begin(number: str, rows: int) -> Told:
+            effort.tick(f"inner fold {number}")
+            return begin_untold(number, rows)
+
+        inner, inner_distance = held_out(model, train, shape_splits(train, count, effort.seed + 1), begin=begin)
         measured = np.where(train.ok, train.time_us, np.nan)
         widths = fit_widths(train, inner, measured, inner_distance, judged[inside])
-        half_width[outside] = widths.of(test, distance[outside], predicted[outside])
+        half_width[outside] = widths.at(device_names(test.frame), test.candidate, distance[outside], predicted[outside])
         share[outside] = widths.own_share
     return Nested(rows, predicted, distance, half_width, share, judged)
 

@@ -144,12 +144,13 @@ SKIPPED = 1
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Sums in one order: inside this, OpenMP and BLAS use one thread, so that a seed gives the same bits anywhere."""
+    """Sums in one order: inside this everything uses one thread, so that a seed gives the same bits anywhere."""
     import sklearn.tree  # noqa: F401  loaded first: limits reach only libraries that are there
     import xgboost  # noqa: F401
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=1):
+    from surrogate.dataset.threads import limited
+
+    with limited(1):
         yield
 
 

@@ -30,7 +30,7 @@ from surrogate.network.network import Network, Tally
 from surrogate.network.predict import load_predictors
 from surrogate.network.read import with_settings
 from surrogate.network.torch_module import recorded_calls
-from surrogate.prediction.engine import FILE, specification_of
+from surrogate.prediction.specification import FILE, specification_of
 
 PER_FAMILY = 3
 """Networks of a family, drawn by a hash of their names."""
@@ -130,7 +130,7 @@ def _parts(row: Any) -> tuple[Gpu, Counter[Any], float]:
     timed = Counter({sized(w): works[w] for w in halves if isinstance(w, Conv)})
     timed |= Counter({w: works[w] for w in halves if w.kind in STREAMING})
     others = [work for work in works if not isinstance(work, Conv) and work not in timed]
-    return predictors.gpu, timed, sum(works[w] * time.time_us for w, time in predictors.timed(others).items())
+    return predictors.gpu, timed, sum(works[w] * time.time_us for w, time in predictors.answers(others, {}).items())
 
 
 def log_errors(law: TensorCoreLaw, table: pd.DataFrame, parts: Iterable[Any]) -> np.ndarray:

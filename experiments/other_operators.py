@@ -18,7 +18,8 @@ from surrogate.dataset.problems import by_setting, joined, problems_of
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.elementwise import Number, round_up
 from surrogate.features.families import CONV
-from surrogate.features.operators import Gemm, MaxPool, MaxPoolBackward
+from surrogate.features.families.gemm import Gemm
+from surrogate.features.families.pool import MaxPool, MaxPoolBackward
 from surrogate.features.problem import ConvColumns
 from surrogate.features.shape import out_h, out_w
 from surrogate.models.base import TimeModel

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ NETWORK = "ResNet-50"
 PROBLEMS, BATCH_ROWS = 300, 200_000
 OTHERS = {"forest per algorithm (nn-Meter)": "forest", "mlp (Habitat)": "mlp"}
 HEURISTIC = "cuDNN's heuristic, deviceless"
+COLD = {"`seer --help`": ("--help",), "`seer select`": ("select", "--gpu", "v100", "n32c256h14w14k256r3s3p1u1")}
+"""Commands that are timed in processes of their own."""
 QUESTIONS = {
     "predict": "one algorithm, µs",
     "select": "all algorithms, µs",
@@ -172,15 +175,12 @@ def _laps(work: Callable[[], Any], count: int) -> Iterator[float]:
 
 def cold_starts() -> dict[str, float]:
     """Seconds of two commands in processes of their own, files in the cache: the least of three."""
-    seconds = {}
-    for words in (["--help"], ["select", "--gpu", "v100", "n32c256h14w14k256r3s3p1u1"]):
-        command = [sys.executable, "-m", "surrogate", *words]
+    return {name: min(_laps(partial(start, words), 3)) for name, words in COLD.items()}
 
-        def start(command: list[str] = command) -> None:
-            subprocess.run(command, capture_output=True, check=True)
 
-        seconds[f"`seer {words[0]}`"] = min(_laps(start, 3))
-    return seconds
+def start(words: Sequence[str]) -> None:
+    """Run ``seer`` with these words in a process of its own."""
+    subprocess.run([sys.executable, "-m", "surrogate", *words], capture_output=True, check=True)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn",))

@@ -19,7 +19,7 @@ from experiments.verdicts import named_models, percent, refused, time_verdicts
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import seer_split
 from surrogate.dataset.store import Dataset
-from surrogate.models.seer import SeerPaper
+from surrogate.models.seer.paper import SeerPaper
 
 SEER_SPLIT, SHAPE_SPLIT = "SEER's 7 of 10", "by shape"
 PAPER_RMSPE_PCT, PAPER_RMSE_MS = 14.71, 7.27

@@ -28,7 +28,8 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES, Family
 from surrogate.formats import aiconfigurator
 from surrogate.models.baselines import AlwaysBestSingle
-from surrogate.models.calibrated import correction_columns, fit_correction
+from surrogate.models.calibrated import fit_correction
+from surrogate.models.correction import correction_columns
 from surrogate.models.interpolated import InterpolatedTerms
 
 TABLES = HOME.parent / "out"

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from surrogate.features.operators import BiasBackward, Bmm, LayerNorm, Linear, Operator, Pointwise, Softmax
+from surrogate.features.families import Operator
+from surrogate.features.families.gemm import Bmm, Linear
+from surrogate.features.families.pointwise import Pointwise
+from surrogate.features.families.rowwise import BiasBackward, LayerNorm, Softmax
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally
 from surrogate.network.training import backward
 from surrogate.network.work import Shape, Streamed, elementwise, pointwise

@@ -15,7 +15,7 @@ from experiments.sources import FORWARD, Sources
 from experiments.verdicts import named_models, percent, ratio, times_and_picks
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.text import version_number
+from surrogate.features.text import version_key
 
 GPU = "Tesla V100-SXM2-16GB"
 MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms")
@@ -29,7 +29,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     data = sources.dataset("cudnn", {**FORWARD, "gpu": GPU})
     rows = candidate_rows([data])
     version = rows.frame["library_version"].to_numpy()
-    known = sorted(set(version), key=version_number)
+    known = sorted(set(version), key=version_key)
     if len(known) < 2:
         raise InputError(f"{data.name}: one library version on {GPU} ({known[0]}); a change needs two")
     parts = []

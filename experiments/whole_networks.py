@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from inspect import signature
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -148,21 +147,18 @@ def without(bundle: Bundle, tables: Mapping[str, Rows], device: Gpu) -> tuple[Bu
         part, on_device = bundle.parts[name], device_names(rows.frame) == device.name
         assert isinstance(part.fitted, StoredModel)
         model = model_class(part.fitted.name)(**part.fitted.params).fit(rows.take(~on_device))
-        settings = frozenset(text for text in part.domain.settings if not text.startswith(f"{device.name}|"))
+        settings = frozenset(key for key in part.domain.settings if key.gpu != device.name)
         domain = replace(part.domain, settings=settings)
-        counts, least_us = (_others(known, device.name) for known in (part.row_counts, part.least_us))
+        counts = {key: count for key, count in part.row_counts.items() if key.gpu != device.name}
+        least_us = {key: time_us for key, time_us in part.least_us.items() if key.gpu != device.name}
         parts[name] = replace(part, fitted=model, domain=domain, row_counts=counts, least_us=least_us)
         long = rows.take(on_device & rows.ok & (rows.time_us > LONG_US))
         if len(long):
             times = {"measured_ms": long.time_us / 1e3, OWN: model.predict(long) / 1e3}
             facts = {"gpu": device.name, "training": LEFT_OUT, "set": f"{name} over 100 µs"}
             errors.append(pd.DataFrame(times).assign(**facts))
-    return replace(bundle, parts=parts, launches=_others(bundle.launches, device.name)), errors
-
-
-def _others(known: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What is not of that GPU, by keys that begin with one."""
-    return {key: value for key, value in known.items() if not key.startswith(f"{name}|")}
+    launches = {key: launch for key, launch in bundle.launches.items() if key.gpu != device.name}
+    return replace(bundle, parts=parts, launches=launches), errors
 
 
 def _milliseconds(time: NetworkTime) -> dict[str, float]:

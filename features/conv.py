@@ -2,23 +2,28 @@
 
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any, ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 from . import shape
+from .algorithms import Mechanism
 from .errors import InputError, require_known
-from .operators.operator import whole
+from .gpu import Gpu
+from .in_network import INPUT, Gradients, InNetwork
+from .machine import b_max
 from .problem import DIRECTIONS, DTYPES, ELEMENTS, LAYOUTS, MATHS, SIZE_COLUMNS, may_use_tensor_cores
+from .roofline import peak_tflops, seer_class
+from .size import Size, declared_sizes, fill_followers
+from .terms import MECHANISM_TERMS
+from .whole import MAX_INT32, whole
 
-MAX_SIZE = 2**31 - 1  # cuDNN's descriptors hold int32
-FOLLOWS = {"w": "h", "s": "r", "pad_w": "pad_h", "stride_w": "stride_h", "dilation_w": "dilation_h"}
-"""Size → the size whose value it has where it is not given."""
 _CHOICES = {"dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS, "direction": DIRECTIONS}
 _SAME = cast(int, None)  # "as the height's"
+_PADDING = {"least": 0, "counts": False, "per_doubling": 0.25}
 _SIZES = attrgetter(*SIZE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conv:
+class Conv(InNetwork):
     """A 2-D convolution (cross-correlation), always named by its *forward* problem.
 
     Sizes are in elements: input ``n × c × h × w``, filter ``k × c/groups × r × s``. ``w`` defaults to ``h``, ``s`` to
@@ -29,33 +34,41 @@ class Conv:
     """
 
     kind: ClassVar[str] = "conv"
+    HAS_ALGORITHMS: ClassVar[bool] = True
 
-    n: int
-    c: int
-    h: int
-    w: int = _SAME
-    k: int
-    r: int
-    s: int = _SAME
-    pad_h: int = 0
-    pad_w: int = _SAME
-    stride_h: int = 1
-    stride_w: int = _SAME
-    dilation_h: int = 1
-    dilation_w: int = _SAME
-    groups: int = 1
+    n: Annotated[int, Size("batch", "images")]
+    c: Annotated[int, Size("input channels")]
+    h: Annotated[int, Size("input height", "pixels")]
+    w: Annotated[int, Size("input width", "pixels", follows="h")] = _SAME
+    k: Annotated[int, Size("output channels")]
+    r: Annotated[int, Size("filter height", "pixels", per_doubling=1.0)]
+    s: Annotated[int, Size("filter width", "pixels", follows="r", per_doubling=1.0)] = _SAME
+    pad_h: Annotated[int, Size("zeros above, and as many below", "pixels", **_PADDING)] = 0
+    pad_w: Annotated[int, Size("zeros left, and as many right", "pixels", follows="pad_h", **_PADDING)] = _SAME
+    stride_h: Annotated[int, Size("vertical step of the filter", "pixels", per_doubling=1.0)] = 1
+    stride_w: Annotated[int, Size("horizontal step of the filter", "pixels", follows="stride_h", per_doubling=1.0)] = (
+        _SAME
+    )
+    dilation_h: Annotated[
+        int, Size("vertical distance of the filter's taps, 1 where dense", "pixels", per_doubling=1.0)
+    ] = 1
+    dilation_w: Annotated[
+        int,
+        Size(
+            "horizontal distance of the filter's taps, 1 where dense", "pixels", follows="dilation_h", per_doubling=1.0
+        ),
+    ] = _SAME
+    groups: Annotated[int, Size("groups of channels, each convolved apart", per_doubling=0.5)] = 1
     dtype: str = "fp32"
     math: str = "fma"
     layout: str = "NCHW"
     direction: str = "fwd"
 
     def __post_init__(self) -> None:
-        for name, default in FOLLOWS.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, getattr(self, default))
-        for name in SIZE_COLUMNS:
-            least = 0 if name.startswith("pad") else 1
-            object.__setattr__(self, name, whole("conv", name, getattr(self, name), least, MAX_SIZE))
+        fill_followers(self)
+        for size in declared_sizes(Conv):
+            value = whole("conv", size.name, getattr(self, size.name), size.least, MAX_INT32)
+            object.__setattr__(self, size.name, value)
         if self.dtype not in DTYPES and str(self.dtype) in ELEMENTS:
             raise InputError(f"dtype {self.dtype!r} is one of products; convolutions have {', '.join(DTYPES)}")
         for name, known in _CHOICES.items():
@@ -95,6 +108,11 @@ class Conv:
         return shape.tensor_bytes(self)
 
     @property
+    def dram_bytes(self) -> int:
+        """Compulsory DRAM traffic in bytes, by the name that every problem has for it: `tensor_bytes`."""
+        return self.tensor_bytes
+
+    @property
     def itemsize(self) -> int:
         """Bytes per element."""
         return DTYPES[self.dtype]
@@ -128,7 +146,45 @@ class Conv:
         """The same shape at another batch size."""
         return replace(self, n=n)
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def samples(self) -> int:
+        """The images."""
+        return self.n
+
+    @property
+    def weights(self) -> int:
+        """Elements of the filter."""
+        return self.k * (self.c // self.groups) * self.r * self.s
+
+    @property
+    def multiply_adds(self) -> int:
+        """Half of `flops`."""
+        return self.flops // 2
+
+    @property
+    def is_gradient(self) -> bool:
+        """True for both backward directions."""
+        return self.direction != "fwd"
+
+    def at_batch(self, old: int, new: int) -> "Conv | None":
+        """As many times ``new`` as the batch is ``old``; None where that is no whole number."""
+        return None if self.n % old else self.with_batch(self.n // old * new)
+
+    def gradients(self, of: str) -> Gradients:
+        """The convolution's other direction: that of its filter, or of its input, which for a transposed one (whose
+        problem is ``bwd_data``) is the forward pass."""
+        of_input = "fwd" if self.is_bwd_data else "bwd_data"
+        direction = of_input if of == INPUT else "bwd_filter"
+        return ((direction, replace(self, direction=direction)),)
+
+    def seer_class(self, gpu: Gpu, mechanism: str = "direct") -> str:
+        """SEER's class under an algorithm's ``mechanism``: by the waves of its middle tile, its FLOPs and its bytes."""
+        terms = MECHANISM_TERMS[mechanism](self, b_max(gpu, cast(Mechanism, mechanism)))
+        _, middle, _ = terms.launches
+        peak = peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
+        return seer_class(middle.waves, terms.arithmetic_flops, terms.dram_bytes, peak, gpu.dram_gbs)
+
+    def to_dict(self) -> dict[str, int | str]:
         """Field name → value."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 

@@ -4,9 +4,12 @@ A file must be a regular one: a pipe without a writer waits for ever, a device m
 """
 
 import difflib
+import importlib
 import os
 import stat
-from collections.abc import Collection, Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -87,3 +90,42 @@ def read_bounded(path: str | Path, max_bytes: int, *, streams: bool = False) -> 
             if len(content) <= max_bytes:
                 return content
     raise InputError(f"{path}: larger than {max_bytes:,} bytes, the most that such a file may have; check the path")
+
+
+@contextmanager
+def in_one_line(source: str) -> Iterator[None]:
+    """What the user's own code raises becomes an `InputError` of one line, which ``source`` begins."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        text = text if len(text) <= 200 else f"{text[:199]}…"
+        raise InputError(f"{source}: {type(error).__name__}: {text or 'no reason given'}") from None
+
+
+def imported_callable(source: str, contract: str) -> Callable[..., object]:
+    """The callable that ``module:callable`` names; modules of the current folder count, too.
+
+    The user's module is imported on purpose, as ``python -m`` would: its code runs. Raises `InputError`, with
+    ``contract`` as the remedy, where there is none or importing it fails.
+    """
+    module, _, name = source.partition(":")
+    if not module or not name:
+        raise InputError(f"{source!r} names no function; write module:callable; {contract}")
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        with in_one_line(source):
+            target: object = importlib.import_module(module)
+            for part in name.split("."):
+                target = getattr(target, part)
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+    if not callable(target):
+        raise InputError(f"{source}: is a {type(target).__name__}, not callable; {contract}")
+    return target

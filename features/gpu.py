@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from .errors import InputError, nearest
+from .gpu_file import GpuRow, Row, read_gpu_file
 
 ENVIRONMENT_VARIABLE = "SEER_GPUS"
-SCHEMA = 1
 BUNDLED = Path(__file__).with_name("gpus.toml")
 COMMON_BOARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm")
 """What a name means that fits several boards, this one among them."""
@@ -50,7 +49,10 @@ class Gpu:
     pcie_gbs: float = 0.0
     source: str
     checked: bool = True
-    measured_figures: tuple[tuple[str, float], ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """Measured figures by name (each name ends in its unit), apart from the specification."""
+    datasheet: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """Figures that the maker prints and that follow here from others: what `to_dict` gives is to agree with them."""
     fp8_tensor_tflops: float = 0.0
     fp4_tensor_tflops: float = 0.0
     int8_tensor_tflops: float = 0.0
@@ -79,19 +81,40 @@ class Gpu:
         """Vector fp32 peak in TFLOP/s: SMs · cores · 2 · boost clock (AMD: no packed or dual issue)."""
         return self.sms * self.cores_per_sm * 2 * self.boost_mhz / 1e6
 
-    @property
-    def measured(self) -> Mapping[str, float]:
-        """Measured figures by name (each name ends in its unit), apart from the specification."""
-        return dict(self.measured_figures)
-
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All fields and ``fp32_tflops`` as plain JSON values."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "measured_figures"}
-        return values | {
-            "aliases": list(self.aliases),
-            "fp32_tflops": self.fp32_tflops,
-            "measured": dict(self.measured_figures),
-        }
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return values | {"aliases": list(self.aliases), "fp32_tflops": self.fp32_tflops}
+
+
+def _from_row(row: GpuRow) -> Gpu:
+    """The GPU of a row; peaks that the row lacks follow from its fp32 or its fp16 tensor peak by ratio."""
+    figures = row.figures
+    fp32 = figures["sms"] * figures["cores_per_sm"] * 2 * figures["boost_mhz"] / 1e6
+    tensor = figures["fp16_tensor_tflops"]
+    peaks = {f"{unit}_tflops": fp32 * figures[f"{unit}_per_fp32"] for unit in ("fp64", "fp16", "fp32_matrix")}
+    for unit in ("bf16", "fp8", "fp4", "int8"):
+        peaks[f"{unit}_tensor_tflops"] = tensor * figures.get(f"{unit}_per_tensor", 0.0)
+    peaks["tf32_tflops"] = tensor * figures["tf32_per_tensor"]
+    # A figure of the row that is itself a field stands as it is, also in the place of a peak by ratio.
+    given = {each.name: figures[each.name] for each in fields(Gpu) if each.type is float and each.name in figures}
+    return Gpu(
+        name=row.name,
+        aliases=tuple(row.lists["aliases"]),
+        vendor=row.texts["vendor"],
+        architecture=row.texts["architecture"],
+        source=row.texts["source"],
+        checked=row.flags.get("checked", True),
+        sms=int(figures["sms"]),
+        cores_per_sm=int(figures["cores_per_sm"]),
+        memory_bus_bits=int(figures.get("memory_bus_bits", 0)),
+        l2_bytes=round(figures["l2_mib"] * 2**20),
+        shared_per_sm_bytes=round(figures["shared_per_sm_kib"] * 2**10),
+        memory_bytes=round(figures["memory_gib"] * 2**30),
+        measured=row.tables.get("measured", {}),
+        datasheet=row.tables.get("datasheet", {}),
+        **(peaks | given),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +125,17 @@ class Registry:
     """
 
     gpus: tuple[Gpu, ...]
-    architectures: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    architectures: Mapping[str, Row] = field(repr=False)
     _labels: Mapping[str, Gpu] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         labels: dict[str, Gpu] = {}
-        for known in self.gpus:
-            for label in (known.name, *known.aliases):
-                other = labels.setdefault(_key(label), known)
-                if other.name != known.name:
+        for board in self.gpus:
+            for label in (board.name, *board.aliases):
+                other = labels.setdefault(_key(label), board)
+                if other.name != board.name:
                     raise InputError(
-                        f"GPU name {label!r} belongs to {other.name} and to {known.name}; rename one of them"
+                        f"GPU name {label!r} belongs to {other.name} and to {board.name}; rename one of them"
                     )
         object.__setattr__(self, "_labels", labels)
 
@@ -123,9 +146,9 @@ class Registry:
         `InputError` with the candidates where it fits several others ("titan"), and with the nearest names where it
         fits none.
         """
-        known = self._labels.get(_key(name))
-        if known is not None:
-            return known
+        named = self._labels.get(_key(name))
+        if named is not None:
+            return named
         part = _PART.fullmatch(name)
         if part:
             return _part(self.find(part["board"]), name, int(part["slices"]), float(part["gib"]))
@@ -135,7 +158,7 @@ class Registry:
             return (common or fitting)[0]
         if fitting:
             raise InputError(f"GPU {name!r} fits several; give one of: {', '.join(board.name for board in fitting)}")
-        labels = [label for known in self.gpus for label in (known.name, *known.aliases)]
+        labels = [label for board in self.gpus for label in (board.name, *board.aliases)]
         labels = [*(board.partition("-")[0] for board in COMMON_BOARDS), *labels]
         raise InputError(
             f"GPU {name!r} is unknown{nearest(name, labels)}; `seer gpus` lists the known ones,"
@@ -151,17 +174,17 @@ class Registry:
         return f"GPU {name} is taken as {board.name}, its commonest board; others: {', '.join(others)}"
 
     def _fitting(self, name: str) -> list[Gpu]:
-        labels = ((known, label) for known in self.gpus for label in (known.name, *known.aliases))
-        return list(dict.fromkeys(known for known, label in labels if _shortens(name, label)))
+        return [board for board in self.gpus if any(_shortens(name, label) for label in (board.name, *board.aliases))]
 
     def with_file(self, path: str | os.PathLike[str]) -> "Registry":
         """This registry and the GPUs of a TOML file (layout: `gpus.toml`); a row of a known name replaces that GPU.
 
         Raises `InputError` that names every missing, unknown and ill-typed key.
         """
-        architectures, added = _read(Path(path), self.architectures)
-        names = {board.name for board in added}
-        return Registry((*(known for known in self.gpus if known.name not in names), *added), architectures)
+        architectures, rows = read_gpu_file(Path(path), self.architectures)
+        added = map(_from_row, rows)
+        names = {row.name for row in rows}
+        return Registry((*(board for board in self.gpus if board.name not in names), *added), architectures)
 
 
 _PART = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.IGNORECASE | re.ASCII)
@@ -177,7 +200,7 @@ def _part(board: Gpu, name: str, slices: int, gib: float) -> Gpu:
     memory = {figure: round(getattr(board, figure) * share) for figure in ("l2_bytes", "memory_bytes")}
     source = f"{board.name}'s specification, in its slices' share"
     facts = {"name": name, "aliases": (), "sms": sms, "dram_gbs": board.dram_gbs * share, "source": source}
-    return replace(board, **facts, checked=False, **compute, **memory)
+    return replace(board, **facts, checked=False, datasheet={}, **compute, **memory)
 
 
 def gpu(name: str) -> Gpu:
@@ -229,16 +252,7 @@ def _find(name: str, user_file: str) -> Gpu:
 def _registry(user_file: str) -> Registry:
     if user_file:
         return _registry("").with_file(user_file)
-    architectures, rows = _read(BUNDLED, {})
-    return Registry(rows, architectures)
-
-
-def _read(path: Path, known: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], tuple[Gpu, ...]]:
-    """Architectures (those of ``known`` included) and GPUs of one TOML file."""
-    from .gpu_file import read_gpu_file
-
-    architectures, rows = read_gpu_file(path, known, SCHEMA)
-    return architectures, tuple(Gpu(**row) for row in rows)
+    return Registry((), {}).with_file(BUNDLED)
 
 
 def _tokens(label: str) -> list[str]:
@@ -259,7 +273,7 @@ CPU_LANES = 16
 """fp32 lanes of one core, nominal: the clock is then chosen so that cores · lanes · 2 · clock is the measured peak."""
 
 
-def cpu_device(name: str, properties: Mapping[str, Any]) -> Gpu:
+def cpu_device(name: str, properties: Mapping[str, float]) -> Gpu:
     """A measured CPU as a `Gpu` row, so that it serves as a device like any other; cores stand for SMs.
 
     ``properties`` are ``threads_used``, ``gemm_gflops`` (2 flops per multiply-add), ``copy_gbs`` and
@@ -267,7 +281,8 @@ def cpu_device(name: str, properties: Mapping[str, Any]) -> Gpu:
     """
     try:
         cores = int(properties["threads_used"])
-        gflops, copy_gbs = float(properties["gemm_gflops"]), float(properties["copy_gbs"])
+        gflops = float(properties["gemm_gflops"])
+        copy_gbs = float(properties["copy_gbs"])
         cache = int(properties["last_level_cache_bytes"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"device {name!r}: its properties lack {error}; collect again with `seer collect`") from None

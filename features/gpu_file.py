@@ -1,29 +1,43 @@
-"""The TOML layout of GPU files (`gpus.toml` and users' own): checked text → values of `surrogate.features.gpu.Gpu`."""
+"""The TOML layout of GPU files (`gpus.toml` and users' own): checked text → rows for `surrogate.features.gpu.Gpu`."""
 
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard, TypeVar
 
 from .errors import InputError, nearest, read_bounded
 
-GIB, MIB, KIB = 2**30, 2**20, 2**10
+SCHEMA = 1
 _GREATEST = 1e12
 """Above any figure of a GPU; below it, products of figures stay finite."""
-MAX_FILE_BYTES = 4 * MIB
+MAX_FILE_BYTES = 4 * 2**20
 """Most bytes of a GPU file: thousands of GPUs."""
+Row = Mapping[str, object]
+"""A row of a GPU file as TOML gives it: an architecture's keys, or a GPU's."""
+V = TypeVar("V")
+
+
+class GpuRow(NamedTuple):
+    """One checked row of ``[gpu]`` with the keys of its architecture, the values sorted by what they are."""
+
+    name: str
+    texts: Mapping[str, str]
+    lists: Mapping[str, list[str]]
+    figures: Mapping[str, float]
+    flags: Mapping[str, bool]
+    tables: Mapping[str, Mapping[str, float]]
 
 
 class _Kind(NamedTuple):
     wish: str
-    accepts: Callable[[Any], bool]
+    accepts: Callable[[object], bool]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _GREATEST
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value.strip())
 
 
@@ -57,45 +71,42 @@ _OPTIONAL = {
     "fp64_tflops": _AMOUNT, "fp16_tflops": _AMOUNT, "tf32_tflops": _AMOUNT, "bf16_tensor_tflops": _AMOUNT,
     "fp32_matrix_tflops": _AMOUNT, "fp8_tensor_tflops": _AMOUNT, "fp4_tensor_tflops": _AMOUNT,
     "int8_tensor_tflops": _AMOUNT, "board_watts": _POSITIVE, "tensor_pj_per_flop": _AMOUNT, "link_gbs": _AMOUNT,
-    "memory_bus_bits": _COUNT,
-    "checked": _FLAG, "measured": _FIGURES,
+    "memory_bus_bits": _COUNT, "checked": _FLAG, "measured": _FIGURES, "datasheet": _FIGURES,
 }  # fmt: skip
 
 
-def read_gpu_file(
-    path: Path, known: Mapping[str, Mapping[str, Any]], schema: int
-) -> tuple[dict[str, Mapping[str, Any]], list[dict[str, Any]]]:
-    """Architectures (``known`` ones first) and one dict of `Gpu` fields per row of ``[gpu]``.
+def read_gpu_file(path: Path, inherited: Mapping[str, Row]) -> tuple[dict[str, Row], list[GpuRow]]:
+    """Architectures (``inherited`` ones first) and the rows of ``[gpu]``.
 
-    Raises `InputError`: unreadable file, other ``schema``, or keys missing, unknown or ill-typed (all named).
+    Raises `InputError`: unreadable file, another schema, or keys missing, unknown or ill-typed (all named).
     """
     content = _parse(path)
-    named = content.get("schema", schema)
-    if named != schema:
-        raise InputError(f"{path}: schema is {named!r}; this version reads schema {schema}; update the program or file")
+    schema = content.get("schema", SCHEMA)
+    if schema != SCHEMA:
+        raise InputError(f"{path}: schema is {schema!r}; this version reads {SCHEMA}; update the program or the file")
     stray = sorted(set(content) - {"schema", "architecture", "gpu"})
     if stray:
         raise InputError(f"{path}: unknown section {', '.join(stray)}; known: schema, architecture, gpu")
-    architectures = dict(known)
+    architectures = dict(inherited)
     for name, row in _section(path, content, "architecture").items():
-        _check(f"{path}: architecture.{name}", row, _SHARED, _RATIOS)
-        architectures[name] = row
+        architectures[name] = _checked(f"{path}: architecture.{name}", row, _SHARED, _RATIOS)
     rows = []
     for name, row in _section(path, content, "gpu").items():
         where = f"{path}: gpu.{name}"
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
             raise InputError(f"{where}: a GPU's name is lower-case letters and digits joined by '-', as in my-gpu-16gb")
-        inherited = architectures.get(row.get("architecture", "")) if isinstance(row, dict) else None
-        if isinstance(row, dict) and _is_text(row.get("architecture")) and inherited is None:
-            wrong = row["architecture"]
-            raise InputError(f"{where}: architecture {wrong!r} is unknown{nearest(wrong, architectures)}; "
-                             f"known: {', '.join(architectures)}")  # fmt: skip
-        _check(where, row, _OWN, _SHARED | _RATIOS | _OPTIONAL)
-        rows.append(_fields(name, {**(inherited or {}), **row}))
+        architecture = row.get("architecture") if isinstance(row, dict) else None
+        if _is_text(architecture) and architecture not in architectures:
+            hint = nearest(architecture, architectures)
+            raise InputError(
+                f"{where}: architecture {architecture!r} is unknown{hint}; known: {', '.join(architectures)}"
+            )
+        own = _checked(where, row, _OWN, _SHARED | _RATIOS | _OPTIONAL)
+        rows.append(_sorted_by_type(name, {**architectures[str(own["architecture"])], **own}))
     return architectures, rows
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def _parse(path: Path) -> dict[str, object]:
     import tomllib
 
     try:
@@ -108,15 +119,15 @@ def _parse(path: Path) -> dict[str, Any]:
         raise InputError(f"GPU file {path} is not TOML: {error}") from error
 
 
-def _section(path: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _section(path: Path, content: Row, name: str) -> dict[str, object]:
     section = content.get(name, {})
     if not isinstance(section, dict):
         raise InputError(f"{path}: {name} is {section!r}; a table of rows is needed, as in [{name}.NAME]")
     return section
 
 
-def _check(where: str, row: Any, needed: Mapping[str, _Kind], allowed: Mapping[str, _Kind]) -> None:
-    """Names everything wrong with a row in one `InputError`."""
+def _checked(where: str, row: object, needed: Mapping[str, _Kind], allowed: Mapping[str, _Kind]) -> Row:
+    """The row itself; raises one `InputError` that names everything wrong with it."""
     if not isinstance(row, dict):
         raise InputError(f"{where} is {row!r}; a table of keys is needed: {', '.join(needed)}")
     kinds = {**needed, **allowed}
@@ -128,35 +139,14 @@ def _check(where: str, row: Any, needed: Mapping[str, _Kind], allowed: Mapping[s
             faults.append(f"{key} is {value!r}, must be {kinds[key].wish}")
     if faults:
         raise InputError(f"{where}: {'; '.join(faults)}")
+    return row
 
 
-def _fields(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    """The `Gpu` fields of a checked row; peaks it lacks follow from fp32 or the tensor peak by ratio."""
-    fp32 = row["sms"] * row["cores_per_sm"] * 2 * row["boost_mhz"] / 1e6
-    tensor = row["fp16_tensor_tflops"]
-    return {
-        "name": name,
-        "aliases": tuple(row["aliases"]),
-        **{key: row[key] for key in ("vendor", "architecture", "sms", "cores_per_sm", "source")},
-        **{key: float(row[key]) for key in ("compute_capability", "boost_mhz", "dram_gbs", "pcie_gbs")},
-        "fp64_tflops": float(row.get("fp64_tflops", fp32 * row["fp64_per_fp32"])),
-        "fp16_tflops": float(row.get("fp16_tflops", fp32 * row["fp16_per_fp32"])),
-        "fp16_tensor_tflops": float(tensor),
-        "bf16_tensor_tflops": float(row.get("bf16_tensor_tflops", tensor * row["bf16_per_tensor"])),
-        "tf32_tflops": float(row.get("tf32_tflops", tensor * row["tf32_per_tensor"])),
-        "fp32_matrix_tflops": float(row.get("fp32_matrix_tflops", fp32 * row["fp32_matrix_per_fp32"])),
-        **{
-            f"{unit}_tensor_tflops": float(
-                row.get(f"{unit}_tensor_tflops", tensor * row.get(f"{unit}_per_tensor", 0.0))
-            )
-            for unit in ("fp8", "fp4", "int8")
-        },
-        **{key: float(row[key]) for key in (*_SUSTAINED, "board_watts") if key in row},
-        "l2_bytes": round(row["l2_mib"] * MIB),
-        "shared_per_sm_bytes": round(row["shared_per_sm_kib"] * KIB),
-        "memory_bytes": round(row["memory_gib"] * GIB),
-        **{key: float(row.get(key, 0.0)) for key in ("link_gbs", "tensor_pj_per_flop")},
-        "memory_bus_bits": row.get("memory_bus_bits", 0),
-        "checked": row.get("checked", True),
-        "measured_figures": tuple((key, float(value)) for key, value in row.get("measured", {}).items()),
-    }
+def _sorted_by_type(name: str, row: Row) -> GpuRow:
+    """A checked row as `GpuRow`; the keys' types are those that `_checked` has ensured."""
+
+    def of(kind: type[V]) -> dict[str, V]:
+        return {key: value for key, value in row.items() if isinstance(value, kind)}
+
+    figures = {key: float(value) for key, value in row.items() if _is_number(value)}
+    return GpuRow(name, texts=of(str), lists=of(list), figures=figures, flags=of(bool), tables=of(dict))

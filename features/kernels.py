@@ -42,9 +42,11 @@ def identify(kernel_name: str) -> KernelName | None:
             continue
         groups = match.groupdict()
         if groups.get("log_m"):
-            tile_m, tile_n = 2 ** int(groups["log_m"]), 2 ** int(groups["log_n"])
+            tile_m = 2 ** int(groups["log_m"])
+            tile_n = 2 ** int(groups["log_n"])
         else:
-            tile_m, tile_n = int(groups.get("m") or 0), int(groups.get("n") or 0)
+            tile_m = int(groups.get("m") or 0)
+            tile_n = int(groups.get("n") or 0)
         generation = groups.get("arch") or generations.get(groups.get("sm") or "", "")
         return KernelName(algorithm, tile_m, tile_n, family, generation)
     return None

@@ -4,7 +4,7 @@ from collections import namedtuple
 from functools import cache
 
 from .algorithms import MECHANISM_ROWS, Mechanism
-from .elementwise import Number, log2
+from .elementwise import Number, ceil_div, log2
 from .gpu import Gpu
 from .kernels import resident_blocks
 from .roofline import peak_tflops
@@ -37,16 +37,16 @@ def machine_features(m: Machine) -> tuple[Number, ...]:
 def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machine:
     """The numbers of one GPU for an element type and math."""
     return Machine(
-        float(gpu.sms),
-        peak_tflops(gpu, dtype, tensor_cores),
-        gpu.fp32_tflops,
-        gpu.dram_gbs,
-        float(gpu.l2_bytes),
-        float(gpu.shared_per_sm_bytes),
-        gpu.compute_capability,
-        float(gpu.cores_per_sm),
-        gpu.boost_mhz,
-        float(gpu.vendor == "amd"),
+        sms=float(gpu.sms),
+        peak_tflops=peak_tflops(gpu, dtype, tensor_cores),
+        fp32_tflops=gpu.fp32_tflops,
+        dram_gbs=gpu.dram_gbs,
+        l2_bytes=float(gpu.l2_bytes),
+        shared_per_sm_bytes=float(gpu.shared_per_sm_bytes),
+        compute_capability=gpu.compute_capability,
+        cores_per_sm=float(gpu.cores_per_sm),
+        boost_mhz=gpu.boost_mhz,
+        is_amd=float(gpu.vendor == "amd"),
     )
 
 
@@ -58,3 +58,11 @@ def b_max(gpu: Gpu, mechanism: Mechanism) -> tuple[float, float, float]:
         for tile_m, tile_n in TILES[mechanism]
     )
     return small, middle, large
+
+
+def waves_of(blocks: Number, m: Machine) -> tuple[Number, Number, Number]:
+    """Waves of ``blocks`` thread blocks over all SMs, a block on each at a time: log2 of the waves, their useful share,
+    and their whole number."""
+    waves = blocks / m.sms
+    whole = ceil_div(waves, 1.0)
+    return log2(waves), waves / whole, whole

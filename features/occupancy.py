@@ -8,7 +8,6 @@ import tomllib
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -54,20 +53,14 @@ class Occupancy:
     limit_blocks: Number
 
     @property
-    def limiting(self) -> Any:
-        """Names of the binding limits (registers, shared, warps, blocks): a tuple, or a list of them."""
+    def limiting(self) -> tuple[str, ...]:
+        """Names of the limits that bind one launch: registers, shared, warps, blocks."""
         limits = {
             "registers": self.limit_registers,
             "shared": self.limit_shared,
             "warps": self.limit_warps,
             "blocks": self.limit_blocks,
         }
-        if isinstance(self.blocks_per_sm, np.ndarray):
-            rows = zip(*(np.broadcast_to(limit, self.blocks_per_sm.shape) for limit in limits.values()), strict=True)
-            return [
-                tuple(name for name, limit in zip(limits, row, strict=True) if limit == blocks)
-                for row, blocks in zip(rows, self.blocks_per_sm, strict=True)
-            ]
         return tuple(name for name, limit in limits.items() if limit == self.blocks_per_sm)
 
 
@@ -76,22 +69,30 @@ def resident(
 ) -> Occupancy:
     """The occupancy formula for numbers or arrays; unchecked inputs, see `occupancy`."""
     warps = ceil_div(threads, WARP_THREADS)
+    # A warp's registers are handed out in units of REGISTERS_PER_WARP_UNIT.
     per_warp = round_up(registers_per_thread * WARP_THREADS, REGISTERS_PER_WARP_UNIT)
-    # The register file is split among partitions, and each holds the registers of its own share of the warps.
+    # Whether one block fits at all: the hardware fills the partitions of the register file evenly, so the block's warps
+    # are rounded up to whole partitions; the header rounds to its own number of them, which differs on Pascal's GP100.
     per_block = maximum(round_up(warps, sm.partitions), round_up(warps, sm.header_partitions)) * per_warp
+    # How many fit: each partition holds whole warps in its share of the registers; all partitions' warps together make
+    # blocks. maximum(..., 1) keeps the division defined where no registers are used, a case that `where` then replaces.
     by_registers = REGISTERS_PER_SM // sm.partitions // maximum(per_warp, 1) * sm.partitions // warps
     limit_registers = where(registers_per_thread == 0, NO_LIMIT, where(per_block > REGISTERS_PER_SM, 0, by_registers))
+    # Shared memory of a block: static, dynamic and what the driver reserves, in whole allocation units.
     shared = round_up(shared_bytes + dynamic_bytes + sm.reserved_bytes, sm.shared_unit_bytes)
+    # A block that asks for more than a block may have is refused (0); without shared memory there is no such limit.
     limit_shared = where(
         shared == 0,
         NO_LIMIT,
         where(shared > sm.optin_bytes + sm.reserved_bytes, 0, sm.shared_bytes // maximum(shared, 1)),
     )
+    # The SM's warp slots; a block of more threads than any block may have is refused.
     limit_warps = where(threads > MAX_THREADS, 0, sm.warps // warps)
+    # The smallest limit counts. NO_LIMIT is negative and must not win, so the SM's block slots stand in for it.
     blocks = minimum(limit_warps, sm.blocks)
     blocks = minimum(blocks, where(limit_registers == NO_LIMIT, sm.blocks, limit_registers))
     blocks = minimum(blocks, where(limit_shared == NO_LIMIT, sm.blocks, limit_shared))
-    return Occupancy(blocks, limit_registers, limit_shared, limit_warps, sm.blocks)
+    return Occupancy(blocks, limit_registers, limit_shared, limit_warps, limit_blocks=sm.blocks)
 
 
 def sm_limits(compute_capability: Number) -> SmLimits:
@@ -101,9 +102,10 @@ def sm_limits(compute_capability: Number) -> SmLimits:
         if limits is None:
             raise InputError(_unknown(compute_capability))
         return limits
-    kinds, row_kind = np.unique(compute_capability, return_inverse=True)
-    table = [sm_limits(kind) for kind in kinds.tolist()]
-    return SmLimits(*(np.array(column, dtype=np.int64)[row_kind] for column in zip(*table, strict=True)))
+    # One row of limits per distinct capability; each limit then becomes a column as long as the launches.
+    capabilities, capability_of_row = np.unique(compute_capability, return_inverse=True)
+    table = [sm_limits(capability) for capability in capabilities.tolist()]
+    return SmLimits(*(np.array(limit, dtype=np.int64)[capability_of_row] for limit in zip(*table, strict=True)))
 
 
 def occupancy(
@@ -133,13 +135,19 @@ def b_max(
     gpu: Gpu, threads: Number, registers_per_thread: Number, shared_bytes: Number, dynamic_shared_bytes: Number = 0
 ) -> Number:
     """Blocks that the whole GPU holds at once: resident blocks per SM x SMs (SEER's B_max)."""
-    resident = occupancy(gpu.compute_capability, threads, registers_per_thread, shared_bytes, dynamic_shared_bytes)
-    return resident.blocks_per_sm * gpu.sms
+    per_sm = occupancy(
+        gpu.compute_capability,
+        threads=threads,
+        registers_per_thread=registers_per_thread,
+        shared_bytes=shared_bytes,
+        dynamic_shared_bytes=dynamic_shared_bytes,
+    )
+    return per_sm.blocks_per_sm * gpu.sms
 
 
-def _unknown(compute_capability: Any) -> str:
-    known = ", ".join(map(str, LIMITS))
-    return f"compute capability {compute_capability!r} has no occupancy rules here; known (NVIDIA only): {known}"
+def _unknown(compute_capability: float) -> str:
+    capabilities = ", ".join(map(str, LIMITS))
+    return f"compute capability {compute_capability!r} has no occupancy rules here; known (NVIDIA only): {capabilities}"
 
 
 def _check(name: str, value: Number, least: int, most: int | None) -> None:
@@ -153,14 +161,15 @@ def _check(name: str, value: Number, least: int, most: int | None) -> None:
         raise InputError(f"{name} is {low if not low >= least else high}; it must be {rule}")
 
 
-def device_attributes(gpu: Gpu) -> dict[str, Any]:
+def device_attributes(gpu: Gpu) -> dict[str, float | None]:
     """Attributes beside the specification, each name ending in its unit; None where not known.
 
     Limits of an SM and a block follow from the compute capability (`LIMITS`). ``fp16_unpacked_tflops`` is the rate of
     half-precision instructions on one value each, as NVIDIA's visual profiler states it: half that of pairs
     (``fp16_tflops``).
     """
-    limits, nvidia = LIMITS.get(gpu.compute_capability), gpu.vendor == "nvidia"
+    limits = LIMITS.get(gpu.compute_capability)
+    nvidia = gpu.vendor == "nvidia"
     per_pin = gpu.dram_gbs * 8 / gpu.memory_bus_bits if gpu.memory_bus_bits else None
     return {
         "memory_clock_mhz": per_pin and per_pin * 1e3 / DOUBLE_DATA_RATE,

@@ -4,7 +4,6 @@ Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
 """
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from .problem import DTYPES, ELEMENTS, QUANTISED
 
 COMPUTE_BOUND = "compute-bound"
 MEMORY_BOUND = "memory-bound"
+UNDER_UTILISED = "under-utilised"
 
 
 def compute_us(flops: Number, peak_tflops: Number) -> Number:
@@ -36,12 +36,20 @@ def ridge_flops_per_byte(peak_tflops: Number, dram_gbs: Number) -> Number:
     return peak_tflops * 1e3 / dram_gbs
 
 
-def bound(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Number) -> Any:
+def bound(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Number) -> str | np.ndarray:
     """``compute-bound`` or ``memory-bound`` (on the ridge: compute-bound); an array of them for arrays."""
     computes = compute_us(flops, peak_tflops) >= memory_us(dram_bytes, dram_gbs)
     if isinstance(computes, np.ndarray):
         return np.where(computes, COMPUTE_BOUND, MEMORY_BOUND)
     return COMPUTE_BOUND if computes else MEMORY_BOUND
+
+
+def seer_class(waves: float, flops: float, dram_bytes: float, peak_tflops: float, dram_gbs: float) -> str:
+    """SEER's class of a kernel where nothing was counted (§7 of the method).
+
+    `UNDER_UTILISED` below one wave of thread blocks, else what takes longer, its arithmetic or its memory traffic.
+    """
+    return UNDER_UTILISED if waves < 1 else str(bound(flops, dram_bytes, peak_tflops, dram_gbs))
 
 
 def peak_tflops(gpu: Gpu, dtype: str, uses_tensor_cores: bool = False) -> float:
@@ -54,7 +62,8 @@ def missing_units(gpu: Gpu, dtype: str, math: str = "default") -> str | None:
 
     Weights alone quantised are unpacked to half precision. Source: the peaks of `gpus.toml`.
     """
-    unit, half = ELEMENTS[dtype].unit or dtype, gpu.bf16_tensor_tflops or gpu.fp16_tensor_tflops
+    unit = ELEMENTS[dtype].unit or dtype
+    half = gpu.bf16_tensor_tflops or gpu.fp16_tensor_tflops
     peaks = {"fp8": gpu.fp8_tensor_tflops, "fp4": gpu.fp4_tensor_tflops, "int8": gpu.int8_tensor_tflops, "bf16": half}
     peak = peaks.get(unit) if dtype in QUANTISED else {"bf16": gpu.bf16_tensor_tflops}.get(dtype, 1.0)
     lacks = f"{unit} units" if not peak else "tensor cores" if math.startswith("tensor_op") and not half else ""

@@ -6,8 +6,10 @@ Source of the driver's names: ROCm/MIOpen, driver/conv_driver.hpp.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from packaging.version import Version
 
 from .conv import Conv
 from .errors import InputError
@@ -24,10 +26,12 @@ FLAGS = {
 """Flag (as MIOpenDriver names them) → field of `Conv`."""
 REQUIRED = ("n", "c", "h", "k", "r")
 MAX_DIGITS = 10
+RELEASE = r"\d{1,18}(?:\.\d{1,18})*(?:[._-]?(?:dev|a|b|rc|post)\d{1,18})*"
+"""A release with its stages, as it may stand inside another text."""
 EXAMPLE = "n32c256h14w14k256r3s3p1u1"
 
 
-def parse(text: str, **settings: Any) -> Conv:
+def parse(text: str, **settings: str) -> Conv:
     """The `Conv` that ``text`` names; ``settings`` are dtype, math, layout and direction.
 
     Defaults: w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1. A text beginning with ``-`` is read as flags; what a line of
@@ -52,7 +56,7 @@ def parse(text: str, **settings: Any) -> Conv:
     return _build(sizes, text, LETTERS, settings)
 
 
-def parse_flags(words: list[str], **settings: Any) -> Conv:
+def parse_flags(words: list[str], **settings: str) -> Conv:
     """The `Conv` that a list of flags and values names, as in ``["-n", "32", "-c", "256", …]``."""
     text = " ".join(words)
     if len(words) % 2:
@@ -66,9 +70,27 @@ def parse_flags(words: list[str], **settings: Any) -> Conv:
 
 
 def version_number(version: str) -> tuple[int, ...]:
-    """The first dotted number in a version text, for ordering: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
+    """The first dotted number in a version text: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
     number = re.search(r"\d+(?:\.\d+)*", str(version))
     return tuple(int(part) for part in number[0].split(".")) if number else (0,)
+
+
+def version_key(version: str) -> tuple[Version, str]:
+    """A version for ordering, as PEP 440 has it: 1.3.0.dev1 < 1.3.0rc9 < 1.3.0rc20 < 1.3.0 < 1.3.0.post1 < 1.3.1.
+
+    A text that is no such version goes by the first one in it (``rocm-6.1``, ``7.6.5-cuda10``), one without a number
+    comes first; texts of one version go by the alphabet.
+    """
+    try:
+        return Version(version), version
+    except ValueError:
+        inner = re.search(RELEASE, version)
+        return Version(inner[0] if inner else "0"), version
+
+
+def newest(versions: Iterable[str]) -> str:
+    """The newest of some versions by `version_key`, "" of none."""
+    return max(versions, key=version_key, default="")
 
 
 def version_column(version: str) -> float:

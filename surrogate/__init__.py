@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, save
     from surrogate.bundle.train import train
     from surrogate.dataset.store import Dataset, read_dataset, write_dataset
-    from surrogate.evaluation.compare import compare
-    from surrogate.evaluation.comparison import Comparison
     from surrogate.features.conv import Conv
     from surrogate.features.errors import InputError
     from surrogate.features.gpu import Gpu, gpu, gpus
@@ -27,12 +25,13 @@ if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
     from surrogate.prediction.results import Prediction, Predictions, Selection
     from surrogate.prediction.shipped import calibrate, load, predict, select
+    from surrogate.report.comparison import Comparison, compare
 
     __version__: str
 
 _HOMES = {
     "Bundle": "surrogate.bundle.bundle",
-    "Comparison": "surrogate.evaluation.comparison",
+    "Comparison": "surrogate.report.comparison",
     "Conv": "surrogate.features.conv",
     "Dataset": "surrogate.dataset.store",
     "Gpu": "surrogate.features.gpu",
@@ -43,7 +42,7 @@ _HOMES = {
     "Selection": "surrogate.prediction.results",
     "autotune": "surrogate.prediction.autotune",
     "calibrate": "surrogate.prediction.shipped",
-    "compare": "surrogate.evaluation.compare",
+    "compare": "surrogate.report.comparison",
     "evaluate": "surrogate.prediction.evaluate",
     "gpu": "surrogate.features.gpu",
     "gpus": "surrogate.features.gpu",

@@ -1,94 +1,124 @@
-"""The families of kernels, by name, by problem, and by the text that names a problem."""
+"""The families of kernels and their operators: by name, by problem, and by the text that names a problem.
 
-import re
+Every file of this folder that declares a family or an operator is found here by itself (README.md says how to add one).
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..conv import Conv
 from ..errors import InputError, nearest
-from ..operators import OPERATORS, Operator
-from ..text import MAX_DIGITS, parse
 from .conv import CONV
-from .family import DEFAULT_ALGORITHM, Candidate, Family, Formula, ProblemTerms, Size
-from .language import ATTENTION, MLA, MOE
-from .operators import EMBEDDING, GEMM, POINTWISE, POOL, QUANTISE, ROWWISE, TRANSFER, OperatorFamily
+from .family import DEFAULT_ALGORITHM, Candidate, Family, Formula, ProblemTerms
+from .operator import OPERATORS, Operator, operator_class
+from .operator_family import Declaration, OperatorFamily
 
-_OPERATOR_FAMILIES = (GEMM, POINTWISE, ROWWISE, POOL, EMBEDDING, TRANSFER, QUANTISE, ATTENTION, MLA, MOE)
-FAMILIES: dict[str, Family] = {family.name: family for family in (CONV, *_OPERATOR_FAMILIES)}
-"""Name → family, in the order of reports."""
+_ORDER = ("conv", "gemm", "pointwise", "rowwise", "pool", "embedding", "transfer", "attention", "moe")
+"""Files in the order of reports and of a table's columns; any other stands behind them."""
 DEFAULT_FAMILY = CONV.name
 """The family of a table that names none, and of a problem whose text has no prefix."""
-FAMILY_OF_KIND: dict[str, str] = {
-    "conv": CONV.name,
-    **{kind: family.name for family in _OPERATOR_FAMILIES for kind in family.kinds},
-}
-"""Kind of problem → name of its family."""
 AnyProblem = Conv | Operator
 """A problem of any family, of numbers."""
 
 
-def family(name: str) -> Family:
-    """The family of that name, or of that kind of problem. Raises `InputError` with the nearest names."""
-    known = FAMILIES.get(name) or FAMILIES.get(FAMILY_OF_KIND.get(name, ""))
-    if known is None:
-        names = [*FAMILIES, *FAMILY_OF_KIND]
-        raise InputError(f"family {name!r} is unknown; known: {', '.join(FAMILIES)}{nearest(name, names)}")
-    return known
+class Families(Mapping[str, Family]):
+    """Families by name, in the order of reports; and the kinds of problems, each of which has one family.
 
-
-def family_of(problem: Any) -> Family:
-    """The family of a problem of numbers or arrays. Raises `InputError` for what is no problem."""
-    kind = getattr(problem, "kind", None)
-    if kind not in FAMILY_OF_KIND:
-        raise InputError(f"a {type(problem).__name__} is no problem; give a Conv, an operator, or its text")
-    return FAMILIES[FAMILY_OF_KIND[kind]]
-
-
-def parse_problem(text: str, **settings: str) -> AnyProblem:
-    """The problem that a text names: ``n32c256h14k256r3``, flags, or ``softmax:n32c1000`` with an operator's name.
-
-    ``settings``: dtype, math and the family's others; those of another family are refused. Raises `InputError`.
+    Raises `TypeError` for two families of one name, and for a kind that two families have.
     """
-    kind, colon, body = text.strip().partition(":")
-    if not colon and kind not in OPERATORS:
-        kind, body = "conv", text
-    if kind in ("driver", "MIOpenDriver") or kind not in FAMILY_OF_KIND:
-        raise InputError(
-            f"problem {text!r}: {kind!r} is unknown; known: conv, {', '.join(OPERATORS)}{nearest(kind, OPERATORS)}"
-        )
-    kind_family = FAMILIES[FAMILY_OF_KIND[kind]]
-    foreign = [name for name in settings if name not in kind_family.settings]
-    if foreign:
-        names = ", ".join(name for name in kind_family.setting_names if name != "operator")
-        raise InputError(f"{', '.join(foreign)} is no setting of {kind}; it has {names}")
-    if kind == "conv":
-        return parse(body, **settings)
-    cls = OPERATORS[kind]
-    sizes: dict[str, int] = {}
-    letters = cls.LETTERS or {"b": "batch"}
-    position = 0
-    for match in re.finditer(r"([a-z_]+)(\d+)", body):
-        name = letters.get(match[1], match[1])
-        if match.start() != position or name in sizes or len(match[2]) > MAX_DIGITS:
-            break
-        sizes[name], position = int(match[2]), match.end()
-    names = cls.size_names()
-    known = f"{kind} has {_sizes_of(cls)}, as in {cls.EXAMPLE or f'{kind}:' + ''.join(f'{name}8' for name in names)}"
-    if position != len(body) or not sizes or not set(sizes) <= set(names):
-        raise InputError(f"problem {text!r} is not readable at {body[position:]!r}; {known}")
+
+    def __init__(self, families: list[Family]) -> None:
+        self._families = {family.name: family for family in families}
+        self.of_kind = {kind: family.name for family in families for kind in family.kinds}
+        """Kind of problem → name of its family."""
+        if len(self._families) < len(families) or len(self.of_kind) < sum(len(family.kinds) for family in families):
+            raise TypeError("a family's name, or a kind of problem, is declared twice")
+
+    def __getitem__(self, name: str) -> Family:
+        return self._families[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._families)
+
+    def __len__(self) -> int:
+        return len(self._families)
+
+    def named(self, name: str) -> Family:
+        """The family of that name, or of that kind of problem. Raises `InputError` with the nearest names."""
+        family = self._families.get(name) or self._families.get(self.of_kind.get(name, ""))
+        if family is None:
+            hint = nearest(name, [*self, *self.of_kind])
+            raise InputError(f"family {name!r} is unknown; known: {', '.join(self)}{hint}")
+        return family
+
+    def of(self, problem: object) -> Family:
+        """The family of a problem of numbers or arrays. Raises `InputError` for what is no problem."""
+        kind = getattr(problem, "kind", None)
+        if kind not in self.of_kind:
+            raise InputError(f"a {type(problem).__name__} is no problem; give a Conv, an operator, or its text")
+        return self._families[self.of_kind[kind]]
+
+    def parse(self, text: str, **settings: str) -> AnyProblem:
+        """The problem that a text names: ``n32c256h14k256r3``, flags, or ``softmax:n32c1000`` with a kind's name.
+
+        ``settings``: dtype, math and the family's others; those of another family are refused. Raises `InputError`.
+        """
+        default = self._families[DEFAULT_FAMILY]
+        kind, colon, body = text.strip().partition(":")
+        if not colon and (kind in default.kinds or kind not in self.of_kind):
+            kind = next(iter(default.kinds))
+            body = text
+        if kind not in self.of_kind:
+            hint = nearest(kind, self.of_kind)
+            raise InputError(f"problem {text!r}: {kind!r} is unknown; known: {', '.join(self.of_kind)}{hint}")
+        family = self._families[self.of_kind[kind]]
+        if foreign := [name for name in settings if name not in family.settings]:
+            names = ", ".join(name for name in family.setting_names if name != "operator")
+            raise InputError(f"{', '.join(foreign)} is no setting of {kind}; it has {names}")
+        return family.read(kind, body, settings)
+
+
+def _declared() -> list[Family]:
+    """A family for every `Declaration` in a file of this folder, with the operators that name it, and `CONV`."""
+    files = [module.name for module in pkgutil.iter_modules(__path__)]
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in dict.fromkeys([*_ORDER, *files])]
+    values = {id(value): value for module in modules for value in vars(module).values()}
+    families: list[Family] = []
+    for value in values.values():
+        if isinstance(value, Family):
+            families.append(value)
+        elif isinstance(value, Declaration):
+            families.append(OperatorFamily(value, [cls for cls in OPERATORS.values() if value.name == cls.FAMILY]))
+    return families
+
+
+FAMILIES = Families(_declared())
+FAMILY_OF_KIND: Mapping[str, str] = FAMILIES.of_kind
+"""Kind of problem → name of its family."""
+family = FAMILIES.named
+family_of = FAMILIES.of
+parse_problem = FAMILIES.parse
+
+
+def operator(kind: str, **sizes: Any) -> Operator:
+    """An operator by kind and named sizes, as in ``operator("softmax", n=32, c=1000)``.
+
+    Raises `InputError` for an unknown kind, and for missing, unknown or bad sizes.
+    """
+    cls = operator_class(kind)
     try:
-        return cls(**sizes, **settings)
+        return cls(**sizes)
     except TypeError:
-        raise InputError(f"problem {text!r} lacks a size; {known}") from None
-
-
-def _sizes_of(cls: type[Operator]) -> str:
-    """Names of an operator's sizes, with their short ones."""
-    short = {name: letter for letter, name in cls.LETTERS.items()}
-    return ", ".join(f"{short[name]} ({name})" if name in short else name for name in cls.size_names())
+        raise InputError(
+            f"{kind} needs {', '.join(cls.size_names())} (some have defaults) and may take"
+            f" {', '.join(cls.setting_names())}; {', '.join(sizes) or 'nothing'} came"
+        ) from None
 
 
 __all__ = [
-    "ATTENTION", "CONV", "DEFAULT_ALGORITHM", "DEFAULT_FAMILY", "FAMILIES", "FAMILY_OF_KIND", "GEMM", "MLA", "MOE",
-    "AnyProblem", "Candidate", "Family", "Formula", "OperatorFamily", "ProblemTerms", "Size", "family", "family_of",
-    "parse_problem",
+    "CONV", "DEFAULT_ALGORITHM", "DEFAULT_FAMILY", "FAMILIES", "FAMILY_OF_KIND", "OPERATORS", "AnyProblem", "Candidate",
+    "Families", "Family", "Formula", "Operator", "OperatorFamily", "ProblemTerms", "family", "family_of", "operator",
+    "operator_class", "parse_problem",
 ]  # fmt: skip

@@ -5,14 +5,13 @@ logarithms, so that a tree's threshold means a ratio.
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
 
 from .. import support
 from ..algorithms import CUDNN_GRAPH, MECHANISM_CODE, algorithms, mechanism_of
-from ..conv import FOLLOWS, Conv
+from ..conv import Conv
 from ..elementwise import Number, ceil_div, log2_for, maximum, where
 from ..errors import InputError
 from ..gpu import Gpu, gpu
@@ -20,8 +19,10 @@ from ..machine import MACHINE_NAMES, Machine, b_max, machine, machine_features
 from ..problem import DIRECTIONS, DTYPES, FLAGS, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns, Problem
 from ..roofline import missing_units, roofline_us
 from ..shape import fits, is_depthwise
+from ..size import declared_sizes
 from ..terms import MECHANISM_TERMS, KernelTerms, Sized, sized
-from .family import Candidate, Family, Formula, ProblemTerms, Size
+from ..text import parse
+from .family import Candidate, Family, Formula, ProblemTerms
 
 SIZE_NAMES = (
     "log2_n", "log2_c", "log2_h", "log2_w", "log2_k", "log2_r", "log2_s", "pad_h", "pad_w", "stride_h", "stride_w",
@@ -61,7 +62,8 @@ def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, .
     """`TERM_NAMES` of a problem on a machine; ``base_us`` is `problem_roofline_us`."""
     z = sized(p)
     log2 = log2_for(base_us)
-    log_work, log_traffic = log2(z.flops), log2(z.tensor_bytes)
+    log_work = log2(z.flops)
+    log_traffic = log2(z.tensor_bytes)
     return (
         log2(z.c_per_group), log2(z.k_per_group), log2(z.out_h), log2(z.out_w),
         log2(z.gemm_m), log2(z.gemm_n), log2(z.gemm_k),
@@ -111,14 +113,12 @@ def _padding_share(length: Number, step: int) -> Number:
     return length / (ceil_div(length, step) * step)
 
 
-_DEFAULTS = {f.name: None if f.default is MISSING else FOLLOWS.get(f.name, f.default) for f in fields(Conv)}
-
-
-class ConvFamily(Family):
+class ConvFamily(Family[Problem]):
     """Convolutions: cuDNN's and MIOpen's algorithms, each with its own arithmetic and traffic."""
 
     name = "conv"
-    sizes = tuple(Size(name, 0 if name.startswith("pad") else 1, _DEFAULTS[name]) for name in SIZE_COLUMNS)
+    kinds: Mapping[str, type[Problem]] = {"conv": Conv}
+    sizes = declared_sizes(Conv)
     settings: Mapping[str, tuple[str, ...]] = {
         "direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS,
     }  # fmt: skip
@@ -140,19 +140,24 @@ class ConvFamily(Family):
     own_roofline = "log2_algorithm_roofline_ratio"
     tensor_core_mechanism = "precomp_gemm"
     has_call_cost = False
+    halves_alike = False  # libraries choose other algorithms for bf16
 
-    def problem(self, sizes: Mapping[str, Any], setting: Mapping[str, str]) -> Any:
+    def read(self, kind: str, body: str, settings: Mapping[str, str]) -> Conv:
+        """The convolution that a text names; see `surrogate.features.text.parse`."""
+        return parse(body, **settings)
+
+    def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> Problem:
         """A `Conv` of numbers, or `ConvColumns` of arrays."""
-        settings = {name: setting[name] for name in self.settings if name in setting}
+        settings: dict[str, Any] = {name: setting[name] for name in self.settings if name in setting}
         if any(isinstance(value, np.ndarray) for value in sizes.values()):
             return ConvColumns.of([sizes[name] for name in SIZE_COLUMNS], **settings)
         return Conv(**sizes, **settings)
 
-    def setting_of(self, problem: Any) -> tuple[str, ...]:
+    def setting_of(self, problem: Problem) -> tuple[str, ...]:
         """Direction, dtype, math, layout."""
         return problem.direction, problem.dtype, problem.math, problem.layout
 
-    def sizes_of(self, problem: Any) -> tuple[Number, ...]:
+    def sizes_of(self, problem: Problem) -> tuple[Number, ...]:
         """The 14 sizes."""
         return problem.sizes
 
@@ -176,7 +181,7 @@ class ConvFamily(Family):
 
         return Formula((*map(float, (*constants, *machine_features(m))),), problem, candidate)
 
-    def stratum(self, problem: Any) -> np.ndarray:
+    def stratum(self, problem: Problem) -> np.ndarray:
         """Filter and stride; grouped (depthwise too) before all, dilated and the rest under ``other``."""
         p = problem
         ones = (p.r == 1) & (p.s == 1)
@@ -189,7 +194,7 @@ class ConvFamily(Family):
             "other",
         )
 
-    def kernel_group(self, problem: Any) -> np.ndarray:
+    def kernel_group(self, problem: Problem) -> np.ndarray:
         """Depthwise and grouped problems run kernels of their own."""
         p = problem
         return np.select([p.groups == 1, p.groups == p.c], ["ungrouped", "depthwise"], "grouped")
@@ -212,17 +217,18 @@ class ConvFamily(Family):
         """What arithmetic the algorithm does."""
         return mechanism_of(algorithm, library, setting[0])
 
-    def default_math(self, dtype: str, gpu: Gpu) -> str:
+    def default_math(self, dtype: str, gpu: Gpu | None = None) -> str:
         """fp32 by TF32 where there is any (``torch.backends.cudnn.allow_tf32``); MIOpen's tables say fma of all."""
-        if gpu.vendor == "amd":
+        if gpu is not None and gpu.vendor == "amd":
             return "fma"
-        return "default" if dtype == "fp32" and gpu.tf32_tflops else super().default_math(dtype, gpu)
+        tf32 = dtype == "fp32" and gpu is not None and gpu.tf32_tflops
+        return "default" if tf32 else super().default_math(dtype, gpu)
 
     def has_tensor_kernels(self, mechanism: str) -> bool:
         """Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations: prerequisites of convolutions."""
         return mechanism in ("precomp_gemm", "winograd_nonfused")
 
-    def traits(self, problem: Any) -> tuple[Number, ...]:
+    def traits(self, problem: Problem) -> tuple[Number, ...]:
         """Filter, stride, dilation, groups (1 none, 2 some, 3 depthwise), padding against filter, and size over 256."""
         p = problem
         return (
@@ -234,7 +240,7 @@ class ConvFamily(Family):
         )  # fmt: skip
 
     def refusal(
-        self, library: str, setting: tuple[str, ...], algorithm: str, problem: Any, gpu_name: str
+        self, library: str, setting: tuple[str, ...], algorithm: str, problem: Problem, gpu_name: str
     ) -> str | None:
         """The first documented rule that the problem breaks."""
         if library == "cudnn" and gpu_name and (lacks := missing_units(gpu(gpu_name), *setting[1:3])):

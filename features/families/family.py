@@ -6,31 +6,22 @@ runs a problem, and which problems are one shape. Every formula serves one probl
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from ..elementwise import Number
 from ..gpu import Gpu
 from ..machine import MACHINE_NAMES
+from ..problem import HALF
+from ..size import Size
 
 DEFAULT_ALGORITHM = "default"
 """The algorithm of a kernel among which nothing can be chosen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """One whole-number column of a problem: the least value, and the value where it is absent.
-
-    ``default`` None: it must be given. A text names the size whose value stands in. The columns' declaration
-    (`surrogate/dataset/columns.toml`) has its unit and meaning.
-    """
-
-    name: str
-    least: int = 1
-    default: int | str | None = None
+P = TypeVar("P")
 
 
 class Candidate(NamedTuple):
@@ -62,14 +53,18 @@ class Formula(NamedTuple):
     candidate: Callable[[ProblemTerms, str], tuple[tuple[Number, ...], Number]]
 
 
-class Family(ABC):
-    """One kind of kernel. Instances are constants; see `surrogate.features.families.FAMILIES`."""
+class Family(ABC, Generic[P]):
+    """One kind of kernel, with problems of type ``P``. Instances are constants; see `FAMILIES` of this package."""
 
     name: str
+    kinds: Mapping[str, type[P]]
+    """Kind of problem → the class of its problems."""
     sizes: tuple[Size, ...]
     settings: Mapping[str, tuple[str, ...]]
     """Text columns that, with GPU and sizes, make a problem → their known values (empty: any)."""
     setting_defaults: Mapping[str, str]
+    setting_meanings: Mapping[str, str] = MappingProxyType({})
+    """Settings that no table of columns explains → what they say."""
     batch: tuple[str, ...]
     """Sizes that a shape leaves out: folds hold out all batches of a shape together."""
     strata: tuple[str, ...]
@@ -99,6 +94,8 @@ class Family(ABC):
     """True where times hold a call's fixed cost that no term of the family describes."""
     tensor_core_mechanism: str = ""
     """The mechanism whose times `TensorCoreLaw` gives from a GPU's specification; empty where it describes none."""
+    halves_alike: bool = True
+    """True where libraries run fp16 and bf16 by the same kernels, so that times of one stand for the other."""
     version: int = 1
     """Raised whenever a column, the order or a formula changes; bundles carry it."""
 
@@ -120,7 +117,7 @@ class Family(ABC):
     @property
     def counted_names(self) -> tuple[str, ...]:
         """Size columns whose product no count of work exceeds by much: a table's rows keep it in the range of int64."""
-        return tuple(name for name in self.size_names if "pad" not in name)
+        return tuple(size.name for size in self.sizes if size.counts)
 
     @property
     def problem_key(self) -> tuple[str, ...]:
@@ -151,15 +148,19 @@ class Family(ABC):
     """Numeric columns of the setting, such as the item size."""
 
     @abstractmethod
-    def problem(self, sizes: Mapping[str, Any], setting: Mapping[str, str]) -> Any:
+    def read(self, kind: str, body: str, settings: Mapping[str, str]) -> P:
+        """The problem of one of its kinds whose sizes a text gives. Raises `InputError` for what cannot be read."""
+
+    @abstractmethod
+    def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> P:
         """The problem of these sizes (numbers, or int64 arrays of one length) in a setting. Raises `InputError`."""
 
     @abstractmethod
-    def setting_of(self, problem: Any) -> tuple[str, ...]:
+    def setting_of(self, problem: P) -> tuple[str, ...]:
         """Values of `setting_names` of a problem."""
 
     @abstractmethod
-    def sizes_of(self, problem: Any) -> tuple[Number, ...]:
+    def sizes_of(self, problem: P) -> tuple[Number, ...]:
         """Values of `size_names` of a problem."""
 
     @abstractmethod
@@ -171,10 +172,10 @@ class Family(ABC):
         return False
 
     @abstractmethod
-    def stratum(self, problem: Any) -> np.ndarray:
+    def stratum(self, problem: P) -> np.ndarray:
         """(rows,) the stratum of each problem of an array problem."""
 
-    def kernel_group(self, problem: Any) -> np.ndarray:
+    def kernel_group(self, problem: P) -> np.ndarray:
         """(rows,) a name for problems that run kernels of their own: those of one name may share a simple fit."""
         return self.stratum(problem)
 
@@ -190,22 +191,25 @@ class Family(ABC):
         """How a candidate works, as far as `Formula.candidate` distinguishes."""
         return ""
 
-    def default_math(self, dtype: str, gpu: Gpu) -> str:
-        """The math type that PyTorch runs by default: tensor cores for half precision, where the GPU has them."""
-        units = {"fp16": gpu.fp16_tensor_tflops, "bf16": gpu.bf16_tensor_tflops}
+    def default_math(self, dtype: str, gpu: Gpu | None = None) -> str:
+        """The math type that PyTorch runs by default: tensor cores for half precision, where the GPU has them.
+
+        None: no GPU is chosen yet; then they count as there, and what else a GPU may have (TF32) as missing.
+        """
+        units: dict[str, float] = dict.fromkeys(HALF, 1.0)
+        if gpu is not None:
+            units = {"fp16": gpu.fp16_tensor_tflops, "bf16": gpu.bf16_tensor_tflops}
         return "tensor_op" if units.get(dtype) else "fma"
 
     def has_tensor_kernels(self, mechanism: str) -> bool:
         """False for a mechanism whose kernels use no tensor cores whatever the math type allows."""
         return True
 
-    def traits(self, problem: Any) -> tuple[Number, ...]:
+    def traits(self, problem: P) -> tuple[Number, ...]:
         """What of the sizes decides whether a candidate runs a problem; numbers, or arrays as the problem is."""
         return ()
 
-    def refusal(
-        self, library: str, setting: tuple[str, ...], algorithm: str, problem: Any, gpu_name: str
-    ) -> str | None:
+    def refusal(self, library: str, setting: tuple[str, ...], algorithm: str, problem: P, gpu_name: str) -> str | None:
         """Why the library's documentation rules a candidate out for one problem, None where it does not."""
         return None
 

@@ -3,16 +3,14 @@
 Sources: SEER (PACT 2021) for tiles and launched blocks; the cuDNN developer guide for workspaces.
 """
 
-from typing import Any
-
 from ..elementwise import Number, ceil_div, round_up, where
 from ..problem import Problem
-from ..terms.kernel import TILES, KernelTerms, Launch, Sized, Tile, gemm_launches, launch, sized
+from ..terms.kernel import TILES, KernelTerms, Launch, Sized, Slots, Tile, gemm_launches, launch, sized
 
 INDEX_BYTES = 4
 
 
-def _launches(z: Sized, tiles: tuple[Tile, Tile, Tile], b_max: Any) -> tuple[Launch, Launch, Launch]:
+def _launches(z: Sized, tiles: tuple[Tile, Tile, Tile], b_max: Slots) -> tuple[Launch, Launch, Launch]:
     return gemm_launches(z.gemm_m, z.gemm_n, tiles, z.groups, b_max)
 
 
@@ -21,7 +19,7 @@ def _operand_bytes(z: Sized, tile: Tile, blocks: Number) -> Number:
     return blocks * (tile[0] + tile[1]) * z.gemm_k * z.itemsize
 
 
-def implicit_gemm(p: Problem, b_max: Any) -> KernelTerms:
+def implicit_gemm(p: Problem, b_max: Slots) -> KernelTerms:
     """Implicit GEMM: no workspace, one kernel, indices computed on the fly."""
     z = sized(p)
     launches = _launches(z, TILES["implicit_gemm"], b_max)
@@ -29,7 +27,7 @@ def implicit_gemm(p: Problem, b_max: Any) -> KernelTerms:
     return KernelTerms(z.flops, z.tensor_bytes, operands, 0 * z.n, 1 + 0 * z.n, launches)
 
 
-def precomp_gemm(p: Problem, b_max: Any) -> KernelTerms:
+def precomp_gemm(p: Problem, b_max: Slots) -> KernelTerms:
     """Implicit GEMM with precomputed indices, filled by a second tiny kernel.
 
     The index buffer holds ⌊1.5·P·Q⌋ + 2 int32, as cuDNN 7 reports it for ungrouped problems since Maxwell.
@@ -48,7 +46,7 @@ def im2col_bytes(p: Problem) -> Number:
     return where(z.groups > 1, 2 * round_up(one_group, 16), one_group)
 
 
-def explicit_gemm(p: Problem, b_max: Any) -> KernelTerms:
+def explicit_gemm(p: Problem, b_max: Slots) -> KernelTerms:
     """im2col, then GEMM: the buffer is written once and read once, for every group."""
     z = sized(p)
     launches = _launches(z, TILES["gemm"], b_max)
@@ -57,13 +55,15 @@ def explicit_gemm(p: Problem, b_max: Any) -> KernelTerms:
     return KernelTerms(z.flops, z.tensor_bytes + 2 * columns, operands, im2col_bytes(z), 2 * z.groups, launches)
 
 
-def direct(p: Problem, b_max: Any) -> KernelTerms:
+def direct(p: Problem, b_max: Slots) -> KernelTerms:
     """Blocks of t × t output pixels for one output channel each; operands are a halo of the input and one filter."""
     z = sized(p)
     launches = []
     for (tile_h, tile_w), slots in zip(TILES["direct"], b_max, strict=True):
-        rows, columns = ceil_div(z.result_h, tile_h), ceil_div(z.result_w, tile_w)
+        rows = ceil_div(z.result_h, tile_h)
+        columns = ceil_div(z.result_w, tile_w)
         count = z.n * z.channels_out * z.groups
+        # The tiles at the lower and right edge reach beyond the image.
         useful = (z.result_h * z.result_w) / (rows * columns * (tile_h * tile_w))
         launches.append(launch(rows * columns * count, slots, useful))
     small, middle, large = launches

@@ -5,8 +5,11 @@ is a batched complex GEMM, for which cuBLAS' common tiles stand.
 """
 
 from collections import namedtuple
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from ..algorithms import MECHANISM_ROWS
 from ..elementwise import Number, where
@@ -14,10 +17,17 @@ from ..problem import ConvColumns, Problem
 from ..shape import flops, gemm_k, gemm_m, gemm_n, out_h, out_w, tensor_bytes
 
 Tile = tuple[int, int]
+Slots = Sequence[Number] | np.ndarray
+"""B_max: how many blocks of a mechanism's small, middle and large tile the GPU holds at once."""
 
-TILES: dict[str, Any] = {
-    name: tuple((tile_m, tile_n) for tile_m, tile_n in row["tiles"]) for name, row in MECHANISM_ROWS.items()
-}
+
+def _tiles(rows: Sequence[Sequence[int]]) -> tuple[Tile, Tile, Tile]:
+    """The small, the middle and the large tile of a row of the table."""
+    (small_m, small_n), (middle_m, middle_n), (large_m, large_n) = rows
+    return (small_m, small_n), (middle_m, middle_n), (large_m, large_n)
+
+
+TILES: dict[str, tuple[Tile, Tile, Tile]] = {name: _tiles(row["tiles"]) for name, row in MECHANISM_ROWS.items()}
 """Mechanism → (tile_m, tile_n) = (pixels, channels) of its small, middle and large tile."""
 
 WINOGRAD_BLOCKS = ((1, 4, 8), (2, 2, 8), (4, 1, 8))
@@ -42,8 +52,13 @@ def sized(p: Problem) -> Sized:
     """``p`` with its derived sizes; ``p`` itself where it has them."""
     if isinstance(p, Sized):
         return p
-    extents = height, width = out_h(p), out_w(p)
-    c, k, back, produced = p.c // p.groups, p.k // p.groups, p.is_bwd_data, gemm_n(p)
+    height = out_h(p)
+    width = out_w(p)
+    extents = (height, width)
+    c = p.c // p.groups  # per group
+    k = p.k // p.groups
+    back = p.is_bwd_data
+    produced = gemm_n(p)
     return _sized((
         p.n, p.c, p.h, p.w, p.k, p.r, p.s,
         p.pad_h, p.pad_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.groups,
@@ -103,7 +118,7 @@ def gemm_launch(m: Number, n: Number, tile_m: int, tile_n: int, count: Number, b
 
 
 def gemm_launches(
-    m: Number, n: Number, tiles: tuple[Tile, Tile, Tile], count: Number, b_max: tuple[Number, Number, Number]
+    m: Number, n: Number, tiles: tuple[Tile, Tile, Tile], count: Number, b_max: Slots
 ) -> tuple[Launch, Launch, Launch]:
     """`gemm_launch` at the small, the middle and the large tile."""
     (small_m, small_n), (middle_m, middle_n), (large_m, large_n) = tiles

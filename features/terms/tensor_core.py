@@ -8,8 +8,8 @@ rules and the shorter one still counts where both are near. The shares are fitte
 from dataclasses import dataclass
 
 from ..elementwise import Number, round_up, where
+from ..families import OPERATORS, Operator
 from ..gpu import Gpu
-from ..operators import POINTWISE_CLASSES, Operator
 from ..roofline import compute_us, memory_us, peak_tflops
 from .kernel import Sized
 
@@ -23,10 +23,8 @@ WIDE_PIPE_EXPONENT = 0.25
 and A100's peaks, 0.73 of H100's, 0.7 of B200's (aiconfigurator's tables)."""
 LAUNCH_US = 2.0
 """From one kernel's last block to the next one's first in a busy stream."""
-STREAMING = {
-    **dict.fromkeys((*POINTWISE_CLASSES, "streamed", "concat"), "streaming_bandwidth"),
-    **dict.fromkeys(("batch_norm_inference", "layer_norm", "softmax"), "norm_bandwidth"),
-    **dict.fromkeys(("max_pool", "avg_pool"), "pool_bandwidth"),
+STREAMING = {kind: f"{cls.BANDWIDTH}_bandwidth" for kind, cls in OPERATORS.items() if cls.BANDWIDTH} | {
+    "streamed": "streaming_bandwidth"
 }
 """Kind of an operator that memory bounds → the share of the bandwidth that it reaches."""
 
@@ -63,7 +61,8 @@ class TensorCoreLaw:
         peak = peak_tflops(gpu, dtype, uses_tensor_cores=True)
         pipe = peak * 1e6 / (gpu.sms * gpu.boost_mhz) / NARROW_PIPE
         share = where(z.groups > 1, self.grouped_share, self.peak_share) / max(pipe, 1.0) ** WIDE_PIPE_EXPONENT
-        wide, deep = round_up(z.channels_out, CHANNEL_STEP), round_up(z.channels_in, CHANNEL_STEP)
+        wide = round_up(z.channels_out, CHANNEL_STEP)
+        deep = round_up(z.channels_in, CHANNEL_STEP)
         padded = 1.0 * z.flops * wide / z.channels_out * deep / z.channels_in
         depth = 1.0 * deep * z.r * z.s
         share = share * wide / (wide + self.half_width) * depth / (depth + self.half_depth)

@@ -4,11 +4,9 @@ Sources: Lavin & Gray 2016 §4 (tile α = m + r − 1, α² multiplications per 
 of instructions); SEER §2 (blocks). A multiply-add counts 2 FLOPs everywhere.
 """
 
-from typing import Any
-
 from ..elementwise import Number, ceil_div, maximum, where
 from ..problem import Problem
-from ..terms.kernel import TILES, WINOGRAD_BLOCKS, KernelTerms, Sized, gemm_launches, launch, sized
+from ..terms.kernel import TILES, WINOGRAD_BLOCKS, KernelTerms, Sized, Slots, gemm_launches, launch, sized
 
 FUSED_FLOPS = (6, 4, 4)
 """`vector_flops` of F(2, 3): additions alone for input and output (Lavin & Gray: 32 for 8 vectors, 24 for 6); for
@@ -23,7 +21,8 @@ def vector_flops(out_tile: Number, alpha: Number, taps: Number) -> tuple[Number,
     F(4, 3) comes to 9, 20 and 19, exactly what cuDNN's kernels execute (`experiments/counters.py`). Nobody has counted
     F(9, 5), and the points that cuDNN takes for it are not public: points of whole numbers stand for them.
     """
-    pairs, single = (alpha - 2) // 2, alpha % 2
+    pairs = (alpha - 2) // 2
+    single = alpha % 2
     # A pair's even and odd part are polynomials in p², then comes one sum and one difference; ±1 takes additions alone.
     # A single point takes a polynomial of its own, and breaks the others' symmetry: each of them takes a scale.
     filters = (2 * pairs - 1) * taps + single * 2 * (taps + pairs)
@@ -63,47 +62,50 @@ def filter_pieces(p: Problem) -> Number:
     return ceil_div(p.r, 3) * ceil_div(p.s, 3)
 
 
-def winograd(p: Problem, b_max: Any) -> KernelTerms:
+def winograd(p: Problem, b_max: Slots) -> KernelTerms:
     """Fused Winograd F(2×2, 3×3): the filter transform is a small kernel of its own, the rest one kernel."""
     z = sized(p)
-    n, height, width, groups = z.n, z.result_h, z.result_w, z.groups
-    reads, produces = z.channels_in, z.channels_out
-    tile_rows, tile_columns = ceil_div(height, 2), ceil_div(width, 2)
-    channel_blocks = ceil_div(produces, 32) * groups
-    useful = n * height * width * produces * groups
+    # An output tile has 2 × 2 pixels; a block takes 32 output channels of several tiles.
+    tile_rows = ceil_div(z.result_h, 2)
+    tile_columns = ceil_div(z.result_w, 2)
+    channel_blocks = ceil_div(z.channels_out, 32) * z.groups
+    useful = z.n * z.result_h * z.result_w * z.channels_out * z.groups
     launches = []
     for (images, rows, columns), slots in zip(WINOGRAD_BLOCKS, b_max, strict=True):
-        blocks = -(-n // images) * -(-tile_rows // rows) * -(-tile_columns // columns) * channel_blocks
+        blocks = -(-z.n // images) * -(-tile_rows // rows) * -(-tile_columns // columns) * channel_blocks
         computed = blocks * (images * rows * columns * 4 * 32)
         launches.append(launch(blocks, slots, useful / computed))
     small, middle, large = launches
-    workspace = 16 * reads * produces * groups * z.itemsize
-    operands = middle.blocks * reads * 16 * (32 + 32) * z.itemsize
+    # The transformed filters, 4 × 4 values each, are written by one kernel and read by the other.
+    workspace = 16 * z.channels_in * z.channels_out * z.groups * z.itemsize
+    operands = middle.blocks * z.channels_in * 16 * (32 + 32) * z.itemsize
     return KernelTerms(
-        _arithmetic(z, n * (tile_rows * tile_columns) * groups, 2, 2 + 3 - 1, FUSED_FLOPS) * filter_pieces(z),
+        _arithmetic(z, z.n * (tile_rows * tile_columns) * z.groups, 2, 2 + 3 - 1, FUSED_FLOPS) * filter_pieces(z),
         z.tensor_bytes + 2 * workspace,
         operands,
         workspace,
-        2 + 0 * n,
+        2 + 0 * z.n,
         (small, middle, large),
     )
 
 
-def winograd_nonfused(p: Problem, b_max: Any) -> KernelTerms:
+def winograd_nonfused(p: Problem, b_max: Slots) -> KernelTerms:
     """Non-fused Winograd: F(4×4, 3×3) with 36 batched GEMMs, F(9×9, 5×5) with 169; four kernels, all in workspace."""
     z = sized(p)
-    reads, produces, groups, longest = z.channels_in, z.channels_out, z.groups, maximum(z.r, z.s)
+    longest = maximum(z.r, z.s)
     out_tile = where(longest > 3, 9, 4)
     alpha = out_tile + longest - 1
-    products = alpha * alpha * groups
+    # A batched GEMM over channels for each of the α² points of a tile.
+    products = alpha * alpha * z.groups
     tiles = z.n * ceil_div(z.result_h, out_tile) * ceil_div(z.result_w, out_tile)
-    launches = gemm_launches(tiles, produces, TILES["winograd_nonfused"], products, b_max)
-    elements = tiles * (reads + produces) + reads * produces
+    launches = gemm_launches(tiles, z.channels_out, TILES["winograd_nonfused"], products, b_max)
+    # Transformed input, products and transformed filters all lie in the workspace.
+    elements = tiles * (z.channels_in + z.channels_out) + z.channels_in * z.channels_out
     workspace = products * elements * z.itemsize
     tile_m, tile_n = TILES["winograd_nonfused"][1]
-    operands = launches[1].blocks * (tile_m + tile_n) * reads * z.itemsize
+    operands = launches[1].blocks * (tile_m + tile_n) * z.channels_in * z.itemsize
     return KernelTerms(
-        _arithmetic(z, tiles * groups, out_tile, alpha, vector_flops(out_tile, alpha, longest)),
+        _arithmetic(z, tiles * z.groups, out_tile, alpha, vector_flops(out_tile, alpha, longest)),
         z.tensor_bytes + 2 * workspace,
         operands,
         workspace,

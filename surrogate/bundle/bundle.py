@@ -1,34 +1,50 @@
 """`Bundle`: fitted models with all that serving them needs, and its folder on disk.
 
-The folder holds ``bundle.json`` (schema, model card, SHA-256 of every file) and, for each family of kernels, the fitted
-model, its support, interval widths and domain: JSON, UBJ and NumPy arrays, nothing that executes.
+The folder holds ``bundle.json`` (schema, model card, SHA-256 of every file and of itself) and, for each family of
+kernels, the fitted model, its support, interval widths and domain: JSON, parquet, NumPy arrays, nothing that executes.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypedDict, cast
 
 from surrogate.dataset.files import checked_file, write_folder
-from surrogate.features.errors import InputError, read_bounded
+from surrogate.features.errors import InputError, read_bounded, require_known
 from surrogate.features.families import FAMILIES, Family
 from surrogate.features.gpu import Gpu
-from surrogate.uncertainty.domain import Domain
+from surrogate.models.launch import CallKey, Launch
+from surrogate.models.plain import NOT_EMPTY, REMEDY, Count, Microseconds, Rule, from_plain, joined, reading, to_plain
+from surrogate.models.support import Support
+from surrogate.uncertainty.domain import Domain, ReferenceKey
 from surrogate.uncertainty.intervals import UnseenGpu, Widths
 
 if TYPE_CHECKING:
-    from surrogate.models import Support, TimeModel
-    from surrogate.models.launch import Launch
-    from surrogate.models.trees import BoostedTimes
+    from surrogate.models import TimeModel
+    from surrogate.models.times import BoostedTimes
 
-BUNDLE_SCHEMA = 3
-"""Version of the folder's layout. History: 1 and 2 held convolutions alone; 3, a part for each family."""
+BUNDLE_SCHEMA = 4
+"""Version of the folder's layout. History: 1 and 2 held convolutions alone; 3, a part for each family; 4, a hash of the
+index itself."""
+READ_SCHEMAS = (3, 4)
+FIRST_HASHED = 4
 INDEX = "bundle.json"
-REMEDY = "train the bundle again with `seer train`"
-MAX_FILE_BYTES = 512 << 20
+OWN_HASH = "index_sha256"
+NO_HASH = 64 * "0"
+MAX_BYTES = 512 << 20
+"""Of all files of a bundle together."""
+MAX_JSON_BYTES = 40 << 20
+"""Of a JSON file: two million hashes of shapes; parsed, each byte may take 25."""
+MOST_WIDTH = 600.0
+"""Greatest half width in log time that any answer can have: an end of its interval is still a number."""
+_DEVICE_DEFAULTS = {each.name: each.default for each in fields(Gpu) if each.default is not MISSING}
+_DEVICE_DEFAULTS |= {"aliases": [], "measured": {}, "datasheet": {}}
+"""Fields that a device need not have: releases add some, and a registry's aliases are not stored."""
+Parameter = bool | int | float | str | None
+"""A hyperparameter as JSON holds it."""
 
 
 @dataclass(frozen=True)
@@ -36,27 +52,47 @@ class StoredModel:
     """A fitted model as its files, not loaded yet: answering single problems may not need it."""
 
     name: str
-    params: Mapping[str, Any]
+    params: Mapping[str, Parameter]
     files: Mapping[str, bytes]
 
     def load(self) -> "TimeModel":
         """The model. Raises `InputError` where its files are no such model's."""
         from surrogate.models import model_class
 
-        try:
+        with reading(f"the bundle's {self.name}"):
             return model_class(self.name).from_files(self.params, self.files)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-            raise InputError(f"the bundle's {self.name} cannot be read ({reason}); {REMEDY}") from None
 
     def times(self) -> "BoostedTimes | None":
         """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees."""
-        from surrogate.models.neighbours import LABELS, times_from_files
-        from surrogate.models.trees import ARRAYS, BoostedTimes
+        from surrogate.models.times import ARRAYS, LABELS, BoostedTimes, times_from_files
 
-        if LABELS in self.files:
-            return times_from_files(self.files)[0]
-        return BoostedTimes.from_files(self.files) if ARRAYS in self.files else self.load().times()
+        with reading(f"the bundle's {self.name}"):
+            if LABELS in self.files:
+                return times_from_files(self.files)[0]
+            return BoostedTimes.from_files(self.files) if ARRAYS in self.files else self.load().times()
+
+
+class CandidateKey(NamedTuple):
+    """A candidate: ``values`` of `Family.candidate_key` but the algorithm; ``solver`` None where none is chosen."""
+
+    library: str
+    values: tuple[str, ...]
+    algorithm: str
+    solver: str | None = None
+
+    @classmethod
+    def from_text(cls, text: str, family: Family) -> Self:
+        """What `name` gave. Raises `InputError` for a text of more or fewer names."""
+        library, *rest = text.split("|")
+        count = len(family.candidate_key) - 1
+        if len(rest) - count not in (1, 2):
+            raise InputError(f"candidate {text!r} is not library, {', '.join(family.candidate_key)}")
+        return cls(library, tuple(rest[:count]), *rest[count:])
+
+    @property
+    def name(self) -> str:
+        """As `Rows.candidate` and models name it."""
+        return joined(self)
 
 
 @dataclass(frozen=True)
@@ -65,22 +101,29 @@ class Part:
 
     family: Family
     fitted: "TimeModel | StoredModel"
-    support: "Support"
+    support: Support
     widths: Widths
     domain: Domain
     unseen_gpu: UnseenGpu = field(default_factory=UnseenGpu)
     """What half widths are multiplied by on a GPU that training never saw."""
-    candidates: frozenset[str] = frozenset()
-    """What training saw run, as `Rows.candidate` names it."""
-    row_counts: Mapping[str, int] = field(default_factory=dict)
-    """`Domain.reference_key`, and ``gpu|`` before it → training rows: how much is known of a kind of problem."""
-    least_us: Mapping[str, float] = field(default_factory=dict)
-    """``gpu|library``, ``|library`` or "" → the time in µs below which nothing is predicted."""
+    candidates: frozenset[CandidateKey] = frozenset()
+    """What training saw run."""
+    row_counts: Mapping[ReferenceKey, int] = field(default_factory=dict)
+    """Training rows: how much is known of a kind of problem, on each GPU and on all of them."""
+    least_us: Mapping[CallKey, float] = field(default_factory=dict)
+    """The time in µs below which nothing is predicted."""
 
     @cached_property
     def times(self) -> "BoostedTimes | None":
-        """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees."""
-        return self.fitted.times()
+        """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees.
+
+        Raises `InputError` where a stored one is damaged.
+        """
+        times = self.fitted.times()
+        if times and isinstance(self.fitted, StoredModel):
+            with reading(f"the bundle's {self.fitted.name}"):
+                times.check(self.family)
+        return times
 
     @cached_property
     def model(self) -> "TimeModel":
@@ -92,12 +135,12 @@ class Part:
 class Bundle:
     """Fitted models of one or several families. ``candidate``: algorithms or solvers are chosen among.
 
-    ``launches``: ``gpu|library`` → what of a call's time is not the kernel; ``devices`` that no registry knows.
+    ``launches``: GPU and library → what of a call's time is not the kernel; ``devices`` that no registry knows.
     """
 
     parts: Mapping[str, Part]
     candidate: str = "algorithm"
-    launches: Mapping[str, "Launch"] = field(default_factory=dict)
+    launches: Mapping[CallKey, Launch] = field(default_factory=dict)
     devices: Mapping[str, Gpu] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
 
@@ -107,7 +150,7 @@ class Bundle:
         return frozenset().union(*(part.domain.gpus for part in self.parts.values()))
 
     def part(self, family: Family, gpu: str = "", values: tuple[str, ...] = ()) -> Part:
-        """The part of a family; of several that ship, the one for problems of ``values`` (`Family.setting_names`).
+        """The part of a family, for problems of ``values`` (`Family.setting_names`) on a GPU by its registry name.
 
         Raises `InputError` where the bundle has none.
         """
@@ -117,16 +160,60 @@ class Bundle:
                 " another library"
             )
         dtype = dict(zip(family.setting_names, values, strict=False)).get("dtype", "")
-        return self.parts.get(f"{family.name}|{dtype}|{gpu}") or self.parts[family.name]
+        return self._part_for(family.name, dtype, gpu)
+
+    def _part_for(self, name: str, dtype: str, gpu: str) -> Part:
+        """The part of a family that the bundle knows; a subclass may hold several of one family."""
+        return self.parts[name]
 
     def __repr__(self) -> str:
         data = self.card.get("data", {})
         models = ", ".join(f"{name}: {part.fitted.name}" for name, part in self.parts.items())
         return f"Bundle({models}; {data.get('rows', '?')} rows, {len(data.get('gpus', []))} GPUs)"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The model card."""
         return dict(self.card)
+
+
+class CardData(TypedDict, total=False):
+    """Of a model card: the name of the training data and its GPUs."""
+
+    name: str
+    gpus: tuple[str, ...]
+
+
+class Card(TypedDict, total=False):
+    """A model card, as far as more than a person reads it."""
+
+    data: CardData
+    calibration: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """A `Part` in ``bundle.json``; ``features``: the version of the family's columns."""
+
+    model: str
+    params: Mapping[str, Parameter]
+    features: int
+    unseen_gpu: UnseenGpu
+    candidates: Annotated[tuple[str, ...], NOT_EMPTY]
+    row_counts: Mapping[str, Count]
+    least_us: Mapping[CallKey, Microseconds]
+
+
+@dataclass(frozen=True)
+class Index:
+    """``bundle.json``; ``sha256``: file → its hash."""
+
+    schema: int
+    parts: Mapping[str, StoredPart]
+    candidate: Annotated[str, Rule("algorithm or solver", lambda values: set(values) <= {"algorithm", "solver"})]
+    launches: Mapping[CallKey, Launch]
+    devices: Mapping[str, Gpu]
+    card: Mapping[str, Any]
+    sha256: Mapping[str, str]
 
 
 def save(bundle: Bundle, path: str | Path) -> None:
@@ -144,31 +231,32 @@ def save(bundle: Bundle, path: str | Path) -> None:
         files[f"{name}/support.json"] = part.support.to_json()
         files[f"{name}/widths.json"] = part.widths.to_json()
         files[f"{name}/domain.json"] = part.domain.to_json()
-        parts[name] = {
-            "model": part.model.name,
-            "params": _plain_params(part.model),
-            "features": part.family.version,
-            "unseen_gpu": asdict(part.unseen_gpu),
-            "candidates": sorted(part.candidates),
-            "row_counts": dict(part.row_counts),
-            "least_us": dict(part.least_us),
-        }
-    index = {
-        "schema": BUNDLE_SCHEMA,
-        "parts": parts,
-        "candidate": bundle.candidate,
-        "launches": {key: asdict(launch) for key, launch in bundle.launches.items()},
-        "devices": {name: _gpu_row(gpu) for name, gpu in bundle.devices.items()},
-        "card": dict(bundle.card),
-        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
-    }
-    write_folder(path, {**files, INDEX: json.dumps(index, indent=1, sort_keys=True).encode()})
+        parts[name] = StoredPart(
+            model=part.model.name,
+            # A calibrated model keeps the parameters of its base with its own files.
+            params={k: v for k, v in part.model.get_params(deep=False).items() if isinstance(v, Parameter)},
+            features=part.family.version,
+            unseen_gpu=part.unseen_gpu,
+            candidates=tuple(sorted(map(joined, part.candidates))),
+            row_counts={joined(key): count for key, count in part.row_counts.items()},
+            least_us=part.least_us,
+        )
+    hashes = {name: _sha256(content) for name, content in files.items()}
+    devices = {name: replace(gpu, aliases=()) for name, gpu in bundle.devices.items()}
+    index = Index(
+        BUNDLE_SCHEMA, parts, bundle.candidate, bundle.launches, devices=devices, card=bundle.card, sha256=hashes
+    )
+    write_folder(path, {**files, INDEX: index_file(cast(dict[str, Any], to_plain(index)))})
 
 
-def _plain_params(model: "TimeModel") -> dict[str, Any]:
-    """Hyperparameters as JSON; a calibrated model keeps those of its base with its own files."""
-    params = model.get_params(deep=False)
-    return {key: value for key, value in params.items() if isinstance(value, int | float | str | None)}
+def index_file(index: Mapping[str, Any]) -> bytes:
+    """The content of ``bundle.json``, with the SHA-256 of what it is with zeros in the place of that."""
+    content = json.dumps({**index, OWN_HASH: NO_HASH}, indent=1, sort_keys=True)
+    return content.replace(NO_HASH, _sha256(content.encode())).encode()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def load(path: str | Path) -> Bundle:
@@ -177,72 +265,82 @@ def load(path: str | Path) -> Bundle:
     Raises `InputError` for a missing, newer, truncated or changed bundle.
     """
     path = Path(path)
-    index = read_index(path)
-    files = {
-        name: checked_file(path, name, digest, max_bytes=MAX_FILE_BYTES, remedy=REMEDY)
-        for name, digest in index["sha256"].items()
-    }
-    try:
-        return _parsed(index, files)
-    except InputError:
-        raise
-    except Exception as error:  # whatever a file holds instead makes its parser raise: one line
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-        raise InputError(f"{path}: the bundle cannot be read ({reason}); {REMEDY}") from None
+    index = stored_index(path)[1]
+    files: dict[str, bytes] = {}
+    left = MAX_BYTES
+    for name, digest in index.sha256.items():
+        most = min(left, MAX_JSON_BYTES) if name.endswith(".json") else left
+        files[name] = checked_file(path, name, digest, max_bytes=most, remedy=REMEDY)
+        left -= len(files[name])
+    with reading(str(path)):
+        parts = {name: _part(FAMILIES[name], stored, files) for name, stored in index.parts.items()}
+    return Bundle(parts, index.candidate, launches=index.launches, devices=index.devices, card=index.card)
 
 
 def read_index(path: Path) -> dict[str, Any]:
     """``bundle.json`` of the folder. Raises `InputError` where there is none, or this release cannot read it."""
+    return stored_index(path)[0]
+
+
+def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
+    """``bundle.json`` as it stands, and read; errors as of `read_index`."""
     try:
-        index = json.loads(read_bounded(path / INDEX, MAX_FILE_BYTES))
-        schema = int(index["schema"])
-        for name in ("sha256", "card", "devices"):
-            index[name].items()
+        content = read_bounded(path / INDEX, MAX_JSON_BYTES)
     except OSError:
         raise InputError(f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o BUNDLE`") from None
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
-        raise InputError(f"{path}: {INDEX} is damaged or incomplete; {REMEDY}") from None
-    if schema != BUNDLE_SCHEMA:
+    with reading(f"{path}: {INDEX} is damaged or incomplete"):
+        index = from_plain(Mapping[str, Any], json.loads(content), INDEX)
+        schema = from_plain(int, index["schema"], "schema")
+    if schema not in READ_SCHEMAS:
         remedy = "upgrade seer-surrogate" if schema > BUNDLE_SCHEMA else REMEDY
         raise InputError(f"{path}: bundle schema {schema}, this release reads {BUNDLE_SCHEMA}; {remedy}")
-    return index
+    with reading(f"{path}: {INDEX} is damaged or incomplete"):
+        if schema >= FIRST_HASHED:
+            stated = from_plain(str, index.get(OWN_HASH, NO_HASH), OWN_HASH)
+            if _sha256(content.replace(stated.encode(), NO_HASH.encode())) != stated:
+                raise InputError("it differs from its hash")
+        known = {name: {**_DEVICE_DEFAULTS, **row} for name, row in index["devices"].items()}
+        stored = from_plain(Index, {**index, "devices": known}, INDEX)
+        from_plain(Card, stored.card, "card")
+        for name in stored.parts:
+            require_known("family", name, FAMILIES)
+        for device in stored.devices.values():
+            _check_device(device)
+        return index, stored
 
 
-def _parsed(index: Mapping[str, Any], files: Mapping[str, bytes]) -> Bundle:
-    from surrogate.models.launch import Launch
-
-    parts = {name: _part(name, row, files) for name, row in index["parts"].items()}
-    devices = {name: Gpu(**{**row, "aliases": (), "measured_figures": ()}) for name, row in index["devices"].items()}
-    launches = {key: Launch(**values) for key, values in index["launches"].items()}
-    return Bundle(parts, index["candidate"], launches, devices, index["card"])
+def _check_device(gpu: Gpu) -> None:
+    """Raise `InputError` for a device without the figures that rooflines are made of."""
+    figures = (gpu.sms, gpu.cores_per_sm, gpu.boost_mhz, gpu.dram_gbs, gpu.l2_bytes)
+    if min(figures) <= 0 or min(value for value in asdict(gpu).values() if isinstance(value, int | float)) < 0:
+        raise InputError(f"device {gpu.name!r} has a figure that is not positive")
 
 
-def _part(name: str, row: Mapping[str, Any], files: Mapping[str, bytes]) -> Part:
-    from surrogate.models.support import Support
-    from surrogate.models.trees import ARRAYS
+def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Part:
+    """A family's part. Raises `InputError` where its files do not fit one another."""
+    from surrogate.models.times import ARRAYS
 
-    family = FAMILIES[name]
-    if row["features"] != family.version:
-        raise InputError(f"fitted on version {row['features']} of {name}'s columns, not {family.version}; {REMEDY}")
-    folder = f"{name}/model/"
+    if stored.features != family.version:
+        raise InputError(
+            f"fitted on version {stored.features} of {family.name}'s columns, not {family.version}; {REMEDY}"
+        )
+    folder = f"{family.name}/model/"
     model_files = {file.removeprefix(folder): content for file, content in files.items() if file.startswith(folder)}
+    with reading(f"{family.name}/domain.json"):
+        domain = Domain.from_json(files[f"{family.name}/domain.json"], family)
+    with reading(f"{family.name}/support.json"):
+        support = Support.from_json(files[f"{family.name}/support.json"], family)
+    with reading(f"{family.name}/widths.json"):
+        widths = Widths.from_json(files[f"{family.name}/widths.json"], domain.libraries)
+        if widths.greatest * max(stored.unseen_gpu.factors.values()) > MOST_WIDTH:
+            raise InputError(f"half widths reach more than {MOST_WIDTH} in log time")
     part = Part(
-        family,
-        StoredModel(row["model"], row["params"], model_files),
-        Support.from_json(files[f"{name}/support.json"]),
-        Widths.from_json(files[f"{name}/widths.json"]),
-        Domain.from_json(files[f"{name}/domain.json"]),
-        UnseenGpu(**row["unseen_gpu"]),
-        frozenset(row["candidates"]),
-        row["row_counts"],
-        row["least_us"],
-    )
+        family=family, fitted=StoredModel(stored.model, stored.params, model_files),
+        support=support, widths=widths, domain=domain, unseen_gpu=stored.unseen_gpu,
+        candidates=frozenset(CandidateKey.from_text(text, family) for text in stored.candidates),
+        row_counts={ReferenceKey.from_text(text, family): count for text, count in stored.row_counts.items()},
+        least_us=stored.least_us,
+    )  # fmt: skip
     if ARRAYS in model_files:
         _ = part.times  # damaged arrays are told now
     return part
-
-
-def _gpu_row(gpu: Gpu) -> dict[str, Any]:
-    """A device's fields as JSON, without names that belong to a registry."""
-    left_out = ("aliases", "measured_figures")
-    return {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in left_out}

@@ -1,13 +1,12 @@
 """Adapt a fitted bundle to a GPU from a few measurements there: its times are multiplied by a learned correction."""
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any
 
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle, Part
 from surrogate.bundle.train import least_times
+from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import device_names, newest_version
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, as_dataset
@@ -15,14 +14,14 @@ from surrogate.evaluation.judge import time_errors
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import canonical
 from surrogate.models import Support, model_frame
-from surrogate.models.calibrated import Calibrated, Correction, fit_correction
-from surrogate.uncertainty.domain import Domain
+from surrogate.models.calibrated import Calibrated, fit_correction
+from surrogate.models.correction import Correction
+from surrogate.uncertainty.domain import Domain, distances_to
 from surrogate.uncertainty.fit import conformal_quantile, pooled_base
-from surrogate.uncertainty.intervals import ALL, Widths
+from surrogate.uncertainty.intervals import ALL, WidthKey, Widths
 
 LEAST_PROBLEMS = 10
 """Measured problems that a device needs before it is corrected."""
-Progress = Callable[[int, int, str], None]
 
 
 def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress | None = None) -> Bundle:
@@ -36,20 +35,22 @@ def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress |
     data = as_dataset(data)
     step = progress or (lambda done, total, text: None)
     devices = {**bundle.devices, **data.devices}
-    parts, card = dict(bundle.parts), dict(bundle.card.get("calibration", {}))
-    for kind, (_, rows) in rows_by_family(model_frame(data, bundle.candidate), devices).items():
-        part = bundle.part(kind)
+    parts = dict(bundle.parts)
+    card = dict(bundle.card.get("calibration", {}))
+    for family, (_, rows) in rows_by_family(model_frame(data, bundle.candidate), devices).items():
+        part = bundle.part(family)
         check_libraries(part, rows, data.name)
         trained_gpus = {canonical(name) for name in bundle.card.get("data", {}).get("gpus", ())}
-        parts[kind.name], records = _calibrate_part(part, rows, trained_gpus, data.name, seed, step)
+        parts[family.name], records = _calibrate_part(part, rows, trained_gpus, name=data.name, seed=seed, step=step)
         for device, row in records.items():
-            card[device if kind.name == next(iter(bundle.parts)) else f"{device} {kind.name}"] = row
-    return replace(bundle, parts=parts, devices=devices, card={**bundle.card, "calibration": card})
+            card[device if family.name == next(iter(bundle.parts)) else f"{device} {family.name}"] = row
+    card = {**bundle.card, "calibration": card}
+    return Bundle(parts, bundle.candidate, launches=bundle.launches, devices=devices, card=card)
 
 
 def _calibrate_part(
-    part: Part, rows: Rows, trained_gpus: set[str], name: str, seed: int, step: Progress
-) -> tuple[Part, dict[str, Any]]:
+    part: Part, rows: Rows, trained_gpus: set[str], *, name: str, seed: int, step: Progress
+) -> tuple[Part, dict[str, dict[str, object]]]:
     """The part with corrections for the devices of ``rows``, and device → what was measured and what it changed."""
     # A device measured again is corrected anew, from the model beneath earlier calibrations.
     before = part.model.corrections if isinstance(part.model, Calibrated) else {}
@@ -72,27 +73,23 @@ def _calibrate_part(
     trained_on = np.isin(of_device, sorted(trained_gpus)) & part.domain.seen(rows)
     judged = np.flatnonzero(np.isfinite(held_us) & ~trained_on)
     calibrated = replace(
-        part,
-        fitted=Calibrated(model, {**before, **corrections}),
-        support=_support(part.support, Support.fit(rows)),
-        widths=_widths(part, rows.take(judged), held_us[judged]),
+        part, fitted=Calibrated(model, {**before, **corrections}),
+        support=_support(part.support, Support.fit(rows)), widths=_widths(part, rows.take(judged), held_us[judged]),
         domain=_domain(part.domain, Domain.of(rows.take(rows.ok))),
         least_us={**least_times(rows.take(rows.ok)), **part.least_us},
-    )
+    )  # fmt: skip
     records = {}
     for device in names:
         on_device = np.flatnonzero((of_device == device) & np.isfinite(held_us))
-        apart, measured = np.intersect1d(on_device, judged), rows.take(on_device)
+        apart = np.intersect1d(on_device, judged)
+        measured = rows.take(on_device)
         records[device] = {
-            "data": name,
-            "rows": len(on_device),
-            "problems": len(np.unique(measured.problem)),
-            "shapes": len(np.unique(measured.shape)),
-            "method": "Gaussian process",
+            "data": name, "rows": len(on_device), "problems": len(np.unique(measured.problem)),
+            "shapes": len(np.unique(measured.shape)), "method": "Gaussian process",
             "rows_not_trained_on": len(apart),
             "median_ape_before": _median_ape(base_us[apart], rows.time_us[apart]),
             "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
-        }
+        }  # fmt: skip
     return calibrated, records
 
 
@@ -130,9 +127,10 @@ def _domain(base: Domain, new: Domain) -> Domain:
     """What either spans; distances stay those to the shapes that the model itself was trained on."""
     references = {**new.references, **base.references}
     for key, added in new.references.items():
-        known = references[key]
-        least, greatest = np.minimum(known.least, added.least), np.maximum(known.greatest, added.greatest)
-        references[key] = replace(known, least=least, greatest=greatest)
+        before = references[key]
+        references[key] = replace(
+            before, least=np.minimum(before.least, added.least), greatest=np.maximum(before.greatest, added.greatest)
+        )
     return replace(
         base,
         settings=base.settings | new.settings,
@@ -148,24 +146,24 @@ def _widths(part: Part, rows: Rows, held_us: np.ndarray) -> Widths:
     Errors are first divided by the bundle's own factors (distance, length). A candidate that was not measured on the
     device takes the wider of the bundle's width for it and the device's own.
     """
-    factors = replace(part.widths, by_key={ALL: 1.0}).of(rows, part.domain.distances(rows), held_us)
-    score = np.abs(np.log(held_us / rows.time_us)) / factors
     device = device_names(rows.frame).astype(str)
+    distance = distances_to(part.domain.references, rows)
+    factors = replace(part.widths, by_key={ALL: 1.0}).at(device, rows.candidate, distance, held_us)
+    score = np.abs(np.log(held_us / rows.time_us)) / factors
     by_key = dict(part.widths.by_key)
-    # Keys that name a candidate on any GPU: those that are no GPU's own.
-    gpus = tuple(f"{gpu}|" for gpu in part.domain.gpus)
-    candidates = {key for key in by_key if key != ALL and not key.startswith(gpus)}
+    candidates = {key.candidate for key in by_key if key.gpu is None and key != ALL}
     for name in sorted(set(device)):
         on_device = device == name
         if len(set(rows.shape[on_device])) < 2:
             continue
         pooled = conformal_quantile(score[on_device], rows.shape[on_device])
         for candidate in candidates:
-            by_key[f"{name}|{candidate}"] = max(part.widths.by_key[candidate], pooled)
+            by_key[WidthKey(name, candidate)] = max(part.widths.by_key[WidthKey(None, candidate)], pooled)
         for candidate in sorted(set(rows.candidate[on_device])):
             of_candidate = on_device & (rows.candidate == candidate)
             quantile = conformal_quantile(score[of_candidate], rows.shape[of_candidate])
-            by_key[f"{name}|{candidate}"] = pooled_base(quantile, pooled, len(set(rows.shape[of_candidate])))
+            shapes = len(set(rows.shape[of_candidate]))
+            by_key[WidthKey(name, candidate)] = pooled_base(quantile, pooled, shapes)
     return replace(part.widths, by_key=by_key)
 
 

@@ -1,53 +1,55 @@
-"""Training beyond one machine's memory: ``xgboost.dask`` over parquet files whose row groups are the partitions.
+"""Training beyond one machine's memory: Dask's workers grow one booster over the row groups of parquet files.
 
-Every worker computes the columns of its own rows; only the booster, the candidates' names and a sample of rows come
-back. Interval widths and the card come from that sample, held out by shape.
+Each worker reads its row groups one after the other and keeps of each in memory what the trees need: a byte for each
+column of a row, its target, weight and gradient; the columns themselves lie on its disk while it reads. Only the
+booster, the candidates' names and a sample of rows come back. Interval widths and the card come from that sample, held
+out by shape.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+import xgboost
+from xgboost.collective import CommunicatorContext
+from xgboost.tracker import RabitTracker
 
 from surrogate.bundle.bundle import Bundle
-from surrogate.bundle.train import Progress, train, unfitted_model
-from surrogate.dataset.checks import families_of, family_rows, normalise
-from surrogate.dataset.problems import fastest_solver
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.bundle.train import train, unfitted_model
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.files import Progress
+from surrogate.dataset.problems import families_of, family_rows, fastest_solver
+from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
+from surrogate.features.families import Family
 from surrogate.models import DEFAULT_MODEL
 from surrogate.models.boosted import BoostedTerms
 
 SAMPLE_ROWS = 100_000
 """Rows at most from which widths, card, support and domain come."""
+RowGroup = tuple[str, int]
+"""A parquet file and which of its row groups."""
 
 
 def train_on_dask(
-    paths: Sequence[str | Path],
-    address: str | None = None,
-    *,
-    model: str = DEFAULT_MODEL,
-    params: Mapping[str, Any] | None = None,
-    candidate: str = "algorithm",
-    candidates: str = "all",
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Bundle:
+    paths: Sequence[str | Path], address: str | None = None, *, model: str = DEFAULT_MODEL,
+    params: Mapping[str, object] | None = None, candidate: str = "algorithm", candidates: str = "all",
+    seed: int = 0, progress: Progress | None = None,
+) -> Bundle:  # fmt: skip
     """`train` on parquet datasets by the workers of a Dask cluster at ``address`` (None: processes of this machine).
 
     A sample of whole problems is trained on first, as `train` does; then each family's booster is trained again on all
     rows. Raises `InputError` where dask is not installed, or for a model that is not boosted trees.
     """
     try:
-        import dask
-        import dask.array
         from distributed import Client
-        from xgboost import dask as boosting
     except ImportError:
         raise InputError("training on a cluster needs dask; pip install 'seer-surrogate[dask]'") from None
     step = progress or (lambda done, total, text: None)
@@ -56,11 +58,12 @@ def train_on_dask(
         raise InputError(f"{model} is not trained on a cluster; {BoostedTerms.name} is")
     footers = {str(path): pq.read_metadata(path) for path in paths}
     parts = [(path, group) for path, footer in footers.items() for group in range(footer.num_row_groups)]
-    with Client(address) if address else Client(processes=True, dashboard_address=None) as client:
+    cluster: Any = Client(address) if address else Client(processes=True, dashboard_address=None)
+    with cluster as client:
         step(0, 3, "sample")
         share = min(1.0, SAMPLE_ROWS / sum(footer.num_rows for footer in footers.values()))
-        sampled = client.gather([client.submit(_sample, *part, share, seed) for part in parts])
-        frame = pd.concat(sampled, ignore_index=True)
+        sampled = client.gather([client.submit(_sample, part, share, seed) for part in parts])
+        frame = pd.concat([each for each, _ in sampled], ignore_index=True)
         step(1, 3, "sample: held-out folds")
         sample = Dataset(frame, candidates, "+".join(Path(path).name for path in paths))
         bundle = train(sample, model=model, params=params, candidate=candidate, seed=seed)
@@ -69,57 +72,116 @@ def train_on_dask(
         for name, part in bundle.parts.items():
             fitted = part.model
             assert isinstance(fitted, BoostedTerms)
-            designs = [dask.delayed(_design)(*part, name, candidate, fitted) for part in parts]
-            lengths = client.gather(client.compute([dask.delayed(len)(design) for design in designs]))
-            width = len(fitted.columns(part.family)) + 1
-            pages = [
-                dask.array.from_delayed(design, (length, width + 2), dtype=np.float32)
-                for design, length in zip(designs, lengths, strict=True)
-                if length
-            ]
-            table = dask.array.concatenate(pages)
-            matrix = boosting.DaskQuantileDMatrix(
-                client,
-                table[:, :-2],
-                table[:, -1],
-                weight=table[:, -2],
-                feature_weights=dask.array.from_array(fitted.column_weights(part.family)),
-                max_bin=fitted.max_bin,
-            )
-            booster = None
-            for settings, rounds in fitted.stages():
-                booster = boosting.train(client, settings, matrix, rounds, xgb_model=booster)["booster"]
+            own = [group for group, (_, names) in zip(parts, sampled, strict=True) if name in names]
+            booster = _grown_by_workers(client, own, fitted, part.family, candidate)
             trained[name] = replace(part, fitted=fitted.with_booster(booster))
     step(3, 3, "done")
     return replace(bundle, parts=trained)
 
 
-def _read(path: str, group: int) -> pd.DataFrame:
+def _grown_by_workers(
+    client: Any, groups: Sequence[RowGroup], model: BoostedTerms, family: Family, candidate: str
+) -> xgboost.Booster:
+    """The trees of one family; every worker holds a part of its row groups and all grow the same trees."""
+    from distributed import MultiLock
+    from distributed.comm.addressing import get_address_host
+
+    threads = dict(list(client.nthreads().items())[: len(groups)])
+    host = get_address_host(client.scheduler.address)
+    with MultiLock(list(threads), client=client):  # two trainings would wait for each other's workers
+        joined = client.run_on_scheduler(_start_tracker, len(threads), host)
+        grown = [
+            client.submit(
+                _grow, joined, groups[place :: len(threads)], model, family, candidate, count,
+                workers=[address], pure=False,
+            )
+            for place, (address, count) in enumerate(threads.items())
+        ]  # fmt: skip
+        return xgboost.Booster(model_file=client.gather(grown)[0])
+
+
+def _start_tracker(workers: int, host: str) -> dict[str, str | int]:
+    """Begin what tells the workers of each other, on the scheduler, which all of them reach: how they join."""
+    tracker = RabitTracker(n_workers=workers, host_ip=host)
+    tracker.start()
+    threading.Thread(target=tracker.wait_for, daemon=True).start()
+    return tracker.worker_args()
+
+
+def _grow(
+    joined: Mapping[str, str | int], groups: Sequence[RowGroup], model: BoostedTerms, family: Family, candidate: str,
+    threads: int,
+) -> bytearray:  # fmt: skip
+    """On a worker: the booster's file, the same on all of them."""
+    from distributed import get_worker
+
+    with CommunicatorContext(**joined), TemporaryDirectory(dir=get_worker().local_directory) as folder:
+        designs = _Designs(groups, model, family, candidate, Path(folder))
+        matrix = xgboost.QuantileDMatrix(designs, max_bin=model.max_bin, nthread=threads)
+        booster: xgboost.Booster | None = None
+        for settings, rounds in model.stages():
+            booster = xgboost.train({**settings, "nthread": threads}, matrix, rounds, xgb_model=booster)
+        assert booster is not None
+        return booster.save_raw("ubj")
+
+
+class _Designs(xgboost.DataIter):
+    """What the booster sees of each row group; XGBoost passes over them four times, of which the first computes it."""
+
+    def __init__(
+        self, groups: Sequence[RowGroup], model: BoostedTerms, family: Family, candidate: str, folder: Path
+    ) -> None:
+        super().__init__(release_data=True)
+        self.groups = groups
+        self.model = model
+        self.family = family
+        self.candidate = candidate
+        self.folder = folder
+        self.done = 0
+
+    def reset(self) -> None:
+        """Begin again."""
+        self.done = 0
+
+    def next(self, input_data: Callable[..., None]) -> bool:
+        """Hand over the ok rows of the next row group; False where there is none."""
+        if self.done == len(self.groups):
+            return False
+        path = self.folder / f"{self.done}.npy"
+        if not path.exists():
+            np.save(path, self.computed(self.groups[self.done]))
+        page = np.load(path)
+        weights = self.model.column_weights(self.family)
+        input_data(data=page[:, :-2], weight=page[:, -2], label=page[:, -1], feature_weights=weights)
+        self.done += 1
+        return True
+
+    def computed(self, group: RowGroup) -> np.ndarray:
+        """(ok rows, columns + 2) float32 of one row group: what the booster sees, the weights, and the target last."""
+        frame = _read(group)
+        frame = fastest_solver(frame) if self.candidate == "algorithm" else frame
+        rows = rows_of(frame[family_rows(frame, self.family)].reset_index(drop=True), self.family)
+        rows = rows.take(rows.ok)
+        design, weight = self.model.design(rows), self.model.weights(rows, rows.time_us)
+        return np.column_stack([design, weight, self.model.target(rows, rows.time_us)]).astype(np.float32)
+
+
+def _read(group: RowGroup) -> pd.DataFrame:
     """One row group as a normalised table."""
-    frame = pq.ParquetFile(path).read_row_group(group).to_pandas(ignore_metadata=True)
-    return normalise(frame, f"{path}, row group {group}")
+    path, number = group
+    frame = pq.ParquetFile(path).read_row_group(number).to_pandas(ignore_metadata=True)
+    return normalise(frame, f"{path}, row group {number}")
 
 
-def _sample(path: str, group: int, share: float, seed: int) -> pd.DataFrame:
-    """Whole problems, drawn by a hash of their keys, so that every worker draws alike."""
-    frame = _read(path, group)
+def _sample(group: RowGroup, share: float, seed: int) -> tuple[pd.DataFrame, list[str]]:
+    """Whole problems, drawn by a hash of their keys, so that every worker draws alike; and families with ok rows."""
+    frame = _read(group)
+    is_ok = (frame["status"] == "ok") & np.isfinite(frame["time_us"])
     is_sampled = np.zeros(len(frame), dtype=bool)
-    for kind in families_of(frame):
-        in_family = family_rows(frame, kind)
-        names = frame.loc[in_family, list(kind.problem_key)].astype(str).agg("|".join, axis=1)
-        hashes = pd.util.hash_pandas_object(names)
+    for family in families_of(frame):
+        in_family = family_rows(frame, family)
+        keys = frame.loc[in_family, list(family.problem_key)].astype(str)
+        hashes = pd.util.hash_pandas_object(keys, index=False)
         is_sampled[in_family] = ((hashes.to_numpy() ^ np.uint64(seed)) / 2.0**64) < share
-    return frame[is_sampled].reset_index(drop=True)
-
-
-def _design(path: str, group: int, name: str, candidate: str, model: BoostedTerms) -> np.ndarray:
-    """(ok rows, columns + 2) of one row group and family: what the booster sees, its weights, and its target last."""
-    frame = _read(path, group)
-    frame = fastest_solver(frame) if candidate == "algorithm" else frame
-    kinds = [kind for kind in families_of(frame) if kind.name == name]
-    if not kinds:
-        return np.empty((0, 1), dtype=np.float32)
-    rows: Rows = rows_of(frame[family_rows(frame, kinds[0])].reset_index(drop=True), kinds[0])
-    rows = rows.take(rows.ok)
-    parts = [model.design(rows), model.weights(rows, rows.time_us), model.target(rows, rows.time_us)]
-    return np.column_stack(parts).astype(np.float32)
+    measured = [family.name for family in families_of(frame[is_ok])]
+    return frame[is_sampled].reset_index(drop=True), measured

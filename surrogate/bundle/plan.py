@@ -6,7 +6,7 @@ selection and test point rejection"). It needs no time to have been measured.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,29 +14,23 @@ import pandas as pd
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.collect.plan import PlannedProblem
-from surrogate.dataset.files import write_text
+from surrogate.dataset.files import Progress, write_text
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, family_of
 from surrogate.features.gpu import gpu as gpu_named
-from surrogate.features.text import version_number
-from surrogate.models.calibrated import PRIORS, Inputs, correction_columns, covariance, inputs_of
+from surrogate.features.text import newest
+from surrogate.models.calibrated import PRIORS
+from surrogate.models.correction import Inputs, correction_columns, covariance, inputs_of
 
 POOL = 400
 """Problems that are compared at least; a longer list is thinned to this, or to twice what is wanted."""
-Progress = Callable[[int, int, str], None]
 
 
 def plan_calibration(
-    bundle: Bundle,
-    gpu: str,
-    count: int,
-    problems: Sequence[PlannedProblem] | None = None,
-    *,
-    library: str | None = None,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> list[PlannedProblem]:
+    bundle: Bundle, gpu: str, count: int, problems: Sequence[PlannedProblem] | None = None, *,
+    library: str | None = None, seed: int = 0, progress: Progress | None = None,
+) -> list[PlannedProblem]:  # fmt: skip
     """The ``count`` problems to measure on ``gpu``, most telling first; a prefix is a plan of its own.
 
     ``problems`` to choose from; by default a sample of the measuring campaign's mixture. Raises `InputError` for an
@@ -48,14 +42,15 @@ def plan_calibration(
     if len(pool) < count:
         raise InputError(f"{len(pool)} problems to choose {count} from; give more, or plan fewer")
     rows, problem = candidates_of(bundle, gpu, [planned.conv for planned in pool], library)
-    chosen = choose_problems(rows, problem, bundle.part(rows.family).model.predict(rows), count, progress)
+    predicted_us = bundle.part(rows.family).model.predict(rows)
+    chosen = choose_problems(rows, problem, predicted_us, count, progress=progress)
     return [pool[index] for index in chosen]
 
 
 def _pool(problems: Sequence[PlannedProblem] | None, count: int, seed: int) -> list[PlannedProblem]:
     """The problems to choose from, without repetition, thinned by a seeded hash."""
     from surrogate.collect.plan import GPU_CAPS, in_hash_order, unique
-    from surrogate.collect.sample import mixture
+    from surrogate.collect.plan_source import mixture
 
     most = max(POOL, 2 * count)
     if problems is None:
@@ -69,36 +64,32 @@ def candidates_of(
     """Rows of every candidate that the bundle expects to run, and each row's place in ``problems`` (rows,).
 
     All problems are of one family; the newest version of ``library`` (None: the bundle's first) that the bundle was
-    fitted on. Raises `InputError`
-    where the bundle does not know the library, or nothing is expected to run.
+    fitted on. Raises `InputError` where the bundle does not know the library, or nothing is expected to run.
     """
-    kind = family_of(problems[0])
-    part = bundle.part(kind)
+    family = family_of(problems[0])
+    part = bundle.part(family)
     library = library or min(part.domain.libraries)
-    versions = [v.partition("|")[2] for v in part.domain.versions if v.partition("|")[0] == library]
+    versions = part.domain.versions_of(library)
     if not versions:
         raise InputError(f"library {library!r} is not the bundle's; give one of {', '.join(part.domain.libraries)}")
     device = bundle.devices[gpu].name if gpu in bundle.devices else gpu_named(gpu).name
-    fixed = {"gpu": device, "library": library, "library_version": max(versions, key=version_number)}
-    settings = (text.split("|") for text in part.domain.settings)
-    algorithms = sorted({algorithm for _, owner, *_, algorithm in settings if owner == library})
+    fixed = {"gpu": device, "library": library, "library_version": newest(versions)}
+    algorithms = sorted({key.algorithm for key in part.domain.settings if key.library == library})
     records = [
         {
-            **fixed,
-            "family": kind.name,
-            **dict(zip(kind.setting_names, kind.setting_of(problem), strict=True)),
-            **dict(zip(kind.size_names, kind.sizes_of(problem), strict=True)),
-            "algorithm": algorithm,
+            **fixed, "family": family.name,
+            **dict(zip(family.setting_names, family.setting_of(problem), strict=True)),
+            **dict(zip(family.size_names, family.sizes_of(problem), strict=True)), "algorithm": algorithm,
             "place": index,
         }
         for index, problem in enumerate(problems)
         for algorithm in algorithms
-        if not (offered := kind.candidates(library, kind.setting_of(problem)))
+        if not (offered := family.candidates(library, family.setting_of(problem)))
         or any(candidate.algorithm == algorithm for candidate in offered)
-    ]
+    ]  # fmt: skip
     if not records:
         raise InputError(f"the bundle knows no {library} algorithm for these problems")
-    rows = rows_of(pd.DataFrame(records), kind, bundle.devices)
+    rows = rows_of(pd.DataFrame(records), family, bundle.devices)
     rows = rows.take(part.support.supported(rows))
     if not len(rows):
         raise InputError("no algorithm is expected to run on any of these problems; give others")
@@ -116,8 +107,8 @@ def choose_problems(
         usable.columns(correction_columns(rows.family)),
         usable.candidate,
         predicted_us[index],
-        tuple(rows.family.distance_units.values()),
-        codes,
+        units=tuple(rows.family.distance_units.values()),
+        codes=codes,
     )
     return greedy(inputs, problem[index], count, progress)
 

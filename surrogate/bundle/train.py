@@ -1,24 +1,36 @@
 """Datasets to a bundle: for each family a model fitted on everything, its errors known from held-out folds."""
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from time import monotonic
 
 import numpy as np
 import pandas as pd
 
-from surrogate.bundle.bundle import Bundle, Part
+from surrogate.bundle.bundle import Bundle, CandidateKey, Part
+from surrogate.dataset.files import Progress, TimeLeft
 from surrogate.dataset.problems import device_names, groups, judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
+from surrogate.dataset.threads import limited
 from surrogate.evaluation.coverage import held_out_card
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.models import DEFAULT_MODEL, MODELS, Support, TimeModel, model_class, model_frame
-from surrogate.models.base import duplicate
-from surrogate.models.launch import fit_launches
-from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.fit import fit_unseen_gpu, fit_widths, held_out_by_shape
+from surrogate.models.base import Told, duplicate
+from surrogate.models.launch import CallKey, fit_launches
+from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
+from surrogate.uncertainty.fit import (
+    Fit,
+    Split,
+    fit_unseen_gpu,
+    fit_widths,
+    gpu_splits,
+    put_together,
+    run_fits,
+    shape_splits,
+)
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape whose held-out predictions give the interval widths and the model card's errors: with few shapes more
@@ -29,22 +41,16 @@ HELD_OUT_ROWS = 2_000_000
 LEAST_HELD_SHAPES = 20
 """So many shapes are held out whatever the table's size; fewer carry no interval."""
 LEAST_SHAPES = 2
+LONG_SECONDS = 60.0
+"""Training that takes longer says by which option it may be shortened."""
 LEAST_TIME = 0.001
 """This low quantile of the times of a GPU and library is the least that is predicted; the very least may be a fluke."""
-Progress = Callable[[int, int, str], None]
 
 
 def train(
-    data: Data,
-    *,
-    model: str = DEFAULT_MODEL,
-    trials: int = 0,
-    params: Mapping[str, Any] | None = None,
-    candidate: str = "algorithm",
-    seed: int = 0,
-    progress: Progress | None = None,
-    keep: Path | None = None,
-) -> Bundle:
+    data: Data, *, model: str = DEFAULT_MODEL, trials: int = 0, params: Mapping[str, object] | None = None,
+    candidate: str = "algorithm", seed: int = 0, progress: Progress | None = None, keep: Path | None = None,
+) -> Bundle:  # fmt: skip
     """Fit ``model`` on all ok rows of ``data``, for each of its families, with ``params`` over its stored settings.
 
     ``trials`` settings are searched first (0: none), which leaves ``params`` aside. Interval widths and the card's
@@ -54,38 +60,43 @@ def train(
     cannot carry the model.
     """
     data = as_dataset(data)
-    step = progress or (lambda done, total, text: None)
     unfitted = unfitted_model(model, params, seed)
     tables = {
-        kind: rows
-        for kind, (_, rows) in rows_by_family(model_frame(data, candidate), data.devices).items()
+        family: rows
+        for family, (_, rows) in rows_by_family(model_frame(data, candidate), data.devices).items()
         if rows.ok.any()
     }
     if not tables:
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
-    few = [kind.name for kind, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < LEAST_SHAPES]
+    few = [family.name for family, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < LEAST_SHAPES]
     if len(few) == len(tables):
         raise InputError(f"{data.name}: all rows have one shape; errors and intervals need at least two")
-    parts, cards = {}, {}
-    trained_tables = {kind: rows for kind, rows in tables.items() if kind.name not in few}
-    total = len(trained_tables) * 100
-    for done, (kind, rows) in enumerate(trained_tables.items()):
-
-        def inner(share: float, text: str, done: int = done, name: str = kind.name) -> None:
-            step(done * 100 + int(100 * share), total, f"{name}: {text}" if len(trained_tables) > 1 else text)
-
-        parts[kind.name], cards[kind.name] = _train_family(rows, unfitted, data, trials, seed, inner, keep)
-    step(total, total, "done")
+    parts: dict[str, Part] = {}
+    cards: dict[str, dict[str, object]] = {}
+    trained_tables = {family: rows for family, rows in tables.items() if family.name not in few}
+    folds = {family: _folds(rows, seed) for family, rows in trained_tables.items()}
+    gpus = {family: gpu_splits(rows, seed) for family, rows in trained_tables.items()}
+    fits = [len(inside) for splits in (*folds.values(), *gpus.values()) for inside, _ in splits]
+    steps = _Steps(progress, unfitted.name, sum(fits) + sum(map(len, trained_tables.values())))
+    with limited():
+        for family, rows in trained_tables.items():
+            steps.family = f"{family.name}: " if len(trained_tables) > 1 else ""
+            parts[family.name], cards[family.name] = _train_family(
+                rows, unfitted, data, folds=folds[family], gpus=gpus[family], trials=trials, seed=seed, steps=steps,
+                keep=keep,
+            )  # fmt: skip
+    steps.say("done")
     card = {
         "data": data_card(data, list(trained_tables.values())),
         "licence_notices": each(data, "licence_notices"),
         "training": {"trials": trials, "seed": seed, "left_out": few},
         "held_out": cards,
     }
-    return Bundle(parts, candidate, fit_launches(tables.values()), data.devices, card)
+    launches = fit_launches(tables.values())
+    return Bundle(parts, candidate, launches=launches, devices=data.devices, card=card)
 
 
-def unfitted_model(name: str, params: Mapping[str, Any] | None, seed: int) -> TimeModel:
+def unfitted_model(name: str, params: Mapping[str, object] | None, seed: int) -> TimeModel:
     """A model with its settings. Raises `InputError` for an unknown one, one that no bundle holds, bad settings."""
     cls = model_class(name)
     if not cls.storable:
@@ -104,112 +115,152 @@ def fold_count(rows: Rows) -> int:
     return HELD_OUT_FOLDS_FEW if len(np.unique(rows.shape)) < FEW_SHAPES else HELD_OUT_FOLDS
 
 
-def _train_family(
-    rows: Rows,
-    model: TimeModel,
-    data: Dataset,
-    trials: int,
-    seed: int,
-    step: Callable[[float, str], None],
-    keep: Path | None,
-) -> tuple[Part, dict[str, Any]]:
-    """The fitted part of one family, and what the card says of its held-out rows."""
-    if trials:
-        best_params = search(
-            type(model), rows, trials, seed, progress=lambda n, of, best: step(0.0, f"trial {n} of {of} {best}")
-        )
-        model = type(model)(**{**model.get_params(), **best_params})
+class _Steps:
+    """How far the fits of a training came, by the rows that they learn from, told in hundredths."""
+
+    def __init__(self, progress: Progress | None, model: str, rows: int) -> None:
+        self.family = ""
+        self._progress = progress
+        self._model = model
+        self._rows = rows
+        self._done = 0.0
+        self._left = TimeLeft({model: rows})
+        self._last_s = self._between_s = 0.0
+        self._lock = threading.Lock()
+
+    def say(self, text: str) -> None:
+        """What begins, or goes on; where the fits will take minutes, what decides about it."""
+        if self._progress:
+            done = 100 if text == "done" else min(int(100 * self._done / self._rows), 99)
+            is_long = (self._left.seconds() or 0.0) > LONG_SECONDS
+            other = f" with {self._model}; --model names others" * is_long
+            self._progress(done, 100, f"{self.family}{text}{self._left}{other}")
+
+    def begin(self, name: str, rows: int) -> Told:
+        """Say that a fit begins. Several may run at a time: the time since any of them was told counts once."""
+        with self._lock:
+            self._last_s = self._last_s or monotonic()
+            self.say(name)
+        before = 0.0
+
+        def told(share: float | None) -> None:
+            nonlocal before
+            with self._lock:
+                now_s = monotonic()
+                done = (1.0 if share is None else share) - before
+                before += done
+                self._done += rows * done
+                # What is done before the first round and after the last counts when a fit ends, not before.
+                self._between_s += now_s - self._last_s if share == 0 else 0.0
+                took_s = (now_s - self._last_s) * (share != 0) + self._between_s * (share == 1)
+                self._between_s *= share != 1
+                self._left.add(self._model, rows * done, None if share is None else took_s)
+                self._last_s = now_s
+                self.say(name)
+
+        return told
+
+
+def _folds(rows: Rows, seed: int) -> list[Split]:
+    """The folds by shape that are run."""
     count = fold_count(rows)
     least = -(-count * LEAST_HELD_SHAPES // len(np.unique(rows.shape)))
     fits = min(count, max(1, least, HELD_OUT_ROWS // len(rows)))
-    held, distance = held_out_by_shape(
-        model,
-        rows,
-        count,
-        seed,
-        lambda fold: step(0.7 * fold / fits, f"held-out fold {fold + 1} of {fits}"),
-        fits,
-        HELD_OUT_ROWS // fits,
-        keep,
-    )
-    step(0.7, "all rows")
-    fitted = duplicate(model).fit(rows)
+    return shape_splits(rows, count, seed, fits=fits, most_rows=HELD_OUT_ROWS // fits)
+
+
+def _train_family(
+    rows: Rows, model: TimeModel, data: Dataset, *, folds: Sequence[Split], gpus: Sequence[Split], trials: int,
+    seed: int, steps: _Steps, keep: Path | None,
+) -> tuple[Part, dict[str, object]]:  # fmt: skip
+    """The fitted part of one family, and what the card says of its held-out rows."""
+    if trials:
+        best_params = search(
+            type(model), rows, trials, seed, progress=lambda n, of, best: steps.say(f"trial {n} of {of} {best}")
+        )
+        model = type(model)(**{**model.get_params(), **best_params})
+    whole = duplicate(model)
+    named = [Fit(f"held-out fold {n} of {len(folds)}", duplicate(model), *split) for n, split in enumerate(folds, 1)]
+    named.append(Fit("all rows", whole, np.arange(len(rows)), np.arange(0)))
+    named += [Fit(f"GPU {n} of {len(gpus)} left out", model.elsewhere(), *split) for n, split in enumerate(gpus, 1)]
+    answers = run_fits(rows, named, begin=steps.begin, keep=keep)
+    held, distance = put_together(rows, folds, answers[: len(folds)])
     measured = np.where(rows.ok, rows.time_us, np.nan)
     judged = judged_rows(rows.frame, rows.family, data.candidates)
-    widths = fit_widths(rows, held, measured, distance, judged)
-    step(0.8, "GPUs left out")
-    unseen = fit_unseen_gpu(rows, widths, model, judged, seed=seed, keep=keep)
+    widths = fit_widths(rows, held, measured, distance, judged=judged)
+    unseen = fit_unseen_gpu(rows, widths, *put_together(rows, gpus, answers[len(folds) + 1 :]), judged)
     support = Support.fit(rows)
+    ok = rows.take(rows.ok)
     part = Part(
-        rows.family,
-        fitted,
-        support,
-        widths,
-        Domain.of(rows.take(rows.ok), distance[rows.ok]),
-        unseen,
-        frozenset(map(str, rows.candidate[rows.ok])),
-        row_counts(rows.take(rows.ok)),
-        least_times(rows.take(rows.ok)),
+        family=rows.family, fitted=whole, support=support, widths=widths, domain=Domain.of(ok, distance[rows.ok]),
+        unseen_gpu=unseen, candidates=candidate_keys(ok), row_counts=row_counts(ok), least_us=least_times(ok),
+    )  # fmt: skip
+    card = held_out_card(
+        rows, held, measured, distance, own_share=widths.own_share, support=support, candidates=data.candidates
     )
-    card = held_out_card(rows, held, measured, distance, widths.own_share, support, data.candidates)
+    count, fits = fold_count(rows), len(folds)
     card["split"] = f"{count} folds by shape, batch left out" + (f", {fits} of them run" if fits < count else "")
     card["params"] = model.get_params(deep=False)
     return part, card
 
 
-def row_counts(rows: Rows) -> dict[str, int]:
-    """`Domain.reference_key` → rows, and ``gpu|`` before it → rows on that GPU (registry name)."""
-    counts: dict[str, int] = {}
-    names = ("gpu", "library", *(name for name in rows.family.candidate_key if name in rows.family.settings))
-    for (gpu, *key), positions in groups(rows.frame.assign(gpu=device_names(rows.frame)), names):
-        for name in ("|".join(key), "|".join((gpu, *key))):
-            counts[name] = counts.get(name, 0) + len(positions)
+def candidate_keys(rows: Rows) -> frozenset[CandidateKey]:
+    """The candidates of the rows."""
+    values = rows.family.candidate_key[:-1]
+    solver = ("solver",) if "solver" in rows.frame else ()
+    named = groups(rows.frame, ("library", "algorithm", *solver, *values))
+    split = 2 + len(solver)
+    return frozenset(CandidateKey(names[0], names[split:], *names[1:split]) for names, _ in named)
+
+
+def row_counts(rows: Rows) -> dict[ReferenceKey, int]:
+    """Rows of every family of problem, on each GPU and on all of them."""
+    counts: dict[ReferenceKey, int] = {}
+    frame = rows.frame.assign(gpu=device_names(rows.frame))
+    for (gpu, library, *values), positions in groups(frame, ("gpu", *reference_columns(rows.family))):
+        for on_gpu in (None, gpu):
+            key = ReferenceKey(on_gpu, library, tuple(values))
+            counts[key] = counts.get(key, 0) + len(positions)
     return counts
 
 
-def least_times(rows: Rows) -> dict[str, float]:
-    """``gpu|library`` → the time in µs that `LEAST_TIME` of its rows stay below; ``|library``, "" → the least of those.
+def least_times(rows: Rows) -> dict[CallKey, float]:
+    """The time in µs that `LEAST_TIME` of the rows of a GPU and library stay below; of a library on any GPU, and of
+    any library, the least of those.
 
     Launch and tail of a kernel alone take that long, so that nothing is predicted to be faster.
     """
-    least: dict[str, float] = {}
+    least: dict[CallKey, float] = {}
     for (gpu, library), positions in groups(rows.frame.assign(gpu=device_names(rows.frame)), ("gpu", "library")):
         time_us = float(f"{np.quantile(rows.time_us[positions], LEAST_TIME):.4g}")
-        for name in (f"|{library}", ""):
-            least[name] = min(least.get(name, time_us), time_us)
-        least[f"{gpu}|{library}"] = time_us
+        for key in (CallKey("", library), CallKey("", "")):
+            least[key] = min(least.get(key, time_us), time_us)
+        least[CallKey(gpu, library)] = time_us
     return least
 
 
-def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, Any]:
+def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
     """What the training rows span, over all families and family by family."""
     families = {}
     for rows in tables:
         frame = rows.frame
         families[rows.family.name] = {
-            "rows": len(rows),
-            "ok_rows": int(rows.ok.sum()),
-            "shapes": len(np.unique(rows.shape)),
+            "rows": len(rows), "ok_rows": int(rows.ok.sum()), "shapes": len(np.unique(rows.shape)),
             **{name: sorted(map(str, frame[name].unique())) for name in rows.family.setting_names},
             "algorithms": sorted(frame["algorithm"].unique()),
             "ranges": {name: [int(frame[name].min()), int(frame[name].max())] for name in rows.family.size_names},
-        }
+        }  # fmt: skip
     frame = pd.concat([rows.frame[["gpu", "library", "library_version"]] for rows in tables])
     releases = (frame["library"] + " " + frame["library_version"]).str.strip()
     origins = data.frame["origin"].dropna().unique() if "origin" in data.frame else []
     return {
-        "name": data.name,
-        "rows": len(frame),
-        "ok_rows": sum(family["ok_rows"] for family in families.values()),
-        "gpus": sorted(frame["gpu"].unique()),
-        "libraries": sorted(releases.unique()),
-        "origins": sorted(map(str, origins)),
-        "where": each(data, "where"),
-        "families": families,
-    }
+        "name": data.name, "rows": len(frame), "ok_rows": sum(int(rows.ok.sum()) for rows in tables),
+        "gpus": sorted(frame["gpu"].unique()), "libraries": sorted(releases.unique()),
+        "origins": sorted(map(str, origins)), "where": each(data, "where"), "families": families,
+    }  # fmt: skip
 
 
-def each(data: Dataset, name: str) -> list[Any]:
+def each(data: Dataset, name: str) -> list[str]:
     """What the metadata lists under ``name``, in the table itself or in those that were merged; each once."""
     parts = [data.metadata, *data.metadata.get("parts", [])]
     return list(dict.fromkeys(value for part in parts for value in part.get(name, [])))

@@ -7,28 +7,10 @@ from contextlib import suppress
 
 import click
 
-from surrogate.cli.groups import LazyGroup
+from surrogate.cli.groups import TABLE, LazyGroup
 from surrogate.cli.process import EXPECTED, ending_signals, flush_output, line_and_status, usable_streams
 
-COMMANDS = {
-    "collect": ("collect", "Measure kernel times on a device, resumably."),
-    "doctor": ("collect.doctor", "Say what of the measuring chain works on this machine."),
-    "import": ("import_", "Other people's files as a dataset."),
-    "data": ("data", "Check, describe or merge datasets."),
-    "compare": ("compare", "Judge predictors and pickers on measured data: the main job."),
-    "report": ("compare.report", "Draw the report of a comparison again."),
-    "train": ("train", "Fit a model on datasets and save it as a bundle."),
-    "tune": ("tune", "Search a model's settings, with any number of processes and machines."),
-    "evaluate": ("info.evaluate", "Judge a bundle on a dataset, seen and unseen shapes apart."),
-    "calibrate": ("calibrate", "Adapt a bundle to a GPU from a few measurements, or plan them."),
-    "predict": ("predict", "Predict the time of a problem, or of a table of them."),
-    "select": ("select", "Rank a problem's algorithms by predicted time."),
-    "export": ("select.export", "Picks as a table that other programs load: JSON, C header, MIOpen user find-db."),
-    "network": ("network", "Predict how long a whole network takes, and where the time goes."),
-    "info": ("info", "Show a bundle's model card."),
-    "trace": ("trace", "Analyse profiler traces: kernels, layers, spans, what-ifs."),
-    "gpus": ("gpus", "List the known GPUs."),
-}
+COMMANDS = TABLE["commands"]
 """Command → (module, or module.function where that is not `command`; one-line help). Help imports none of them."""
 COMPLETE = "_SEER_COMPLETE"
 """The environment variable by which a shell asks for completions."""
@@ -53,6 +35,7 @@ def seer() -> None:
 def main() -> None:
     """Run ``seer``; what a user, the machine or a signal causes is one line on standard error, no traceback."""
     usable_streams()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait for others leave the CPU to whoever works
     with ending_signals():
         try:
             try:

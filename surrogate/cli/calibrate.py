@@ -3,12 +3,22 @@
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from surrogate.cli.options import COUNT, GPU, PATH, option, output_option, rows_options, said, seed_option
-from surrogate.dataset.files import STDOUT
+from surrogate.cli.options import (
+    BUNDLE_OR_FILE,
+    COUNT,
+    GPU,
+    PATH,
+    option,
+    output_option,
+    rows_options,
+    said,
+    seed_option,
+)
+from surrogate.dataset.files import STDOUT, require_writable
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
 @option("--problems", "Where --plan chooses: a table or list; by default a sample of all kinds.", PATH, metavar="FILE")
 @rows_options
 @seed_option
-@output_option("The bundle, or the plan, to write.")
+@output_option("The bundle, or the plan, to write.", kind=BUNDLE_OR_FILE)
 def command(
     bundle: str, data: tuple[Path, ...], count: int | None, gpu: str | None, library: str | None, problems: Path | None,
     candidates: str | None, where: tuple[str, ...], seed: int, output: Path,
@@ -44,7 +54,6 @@ def command(
     from surrogate.cli.datasets import load_all
     from surrogate.prediction.shipped import as_bundle
 
-    fitted = as_bundle(bundle)
     if count is None:
         if gpu or problems:
             raise InputError("--gpu and --problems go with --plan N; DATA names its GPUs itself")
@@ -52,13 +61,15 @@ def command(
             raise InputError("a bundle is a folder; name one with -o")
         if not data:
             raise InputError("no DATA; give measurements, or --plan N --gpu G to choose what to measure")
-        _calibrate(fitted, load_all(data, candidates, where), seed, output)
+        require_writable(output, "replaced")
+        _calibrate(as_bundle(bundle), load_all(data, candidates, where), seed, output)
     else:
         if data:
             raise InputError("--plan chooses problems before anything is measured; leave DATA out")
         if not gpu:
             raise InputError("--plan needs --gpu G, the GPU that will measure; `seer gpus` lists them")
-        _plan(fitted, gpu, library, count, problems, seed, output)
+        require_writable(output)
+        _plan(as_bundle(bundle), gpu, count, problems, library=library, seed=seed, output=output)
 
 
 def _calibrate(fitted: "Bundle", measured: "Dataset", seed: int, output: Path) -> None:
@@ -76,17 +87,20 @@ def _calibrate(fitted: "Bundle", measured: "Dataset", seed: int, output: Path) -
         )
 
 
-def _change(row: Mapping[str, Any]) -> str:
+def _change(row: Mapping[str, object]) -> str:
     """The median time error before and after, where the model had not been trained on all of the rows."""
-    before, after = row["median_ape_before"], row["median_ape_held_out"]
-    if before is None:
+    if row["median_ape_before"] is None:
         return "all of them were in the bundle's training, so nothing tells what it gained; its intervals stay"
-    return f"median time error {before:.1%} before, {after:.1%} after, held out by shape"
+    return (
+        f"median time error {row['median_ape_before']:.1%} before, {row['median_ape_held_out']:.1%} after,"
+        " held out by shape"
+    )
 
 
 def _plan(
-    fitted: "Bundle", gpu: str, library: str | None, count: int, problems: Path | None, seed: int, output: Path
+    fitted: "Bundle", gpu: str, count: int, problems: Path | None, *, library: str | None, seed: int, output: Path
 ) -> None:
+    """Choose ``count`` problems, of a file or of all kinds, and write them as a plan."""
     from surrogate.bundle.calibrate import LEAST_PROBLEMS
     from surrogate.bundle.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar

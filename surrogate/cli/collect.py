@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from surrogate.cli.groups import TABLE
 from surrogate.cli.options import COUNT, GPU, MINUTES, choice_option, option, output_options, show
 from surrogate.cli.problem import CHOICES
+from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
     from surrogate.collect.device import Device
@@ -31,37 +33,29 @@ CAMPAIGN_MINUTES = 55.0
 COUNTERS_SHARE = 0.45
 """Share of ``--minutes`` that ``--counters`` is given."""
 
-DEVICE = "What measures: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run served again."
-PLAN = "Problems from a file: one a line, CSV or JSON lines with problem columns, or SEER's Test-set-II text."
-GRID = """A grid of the paper: seer (all), seer-gemm, seer-fft, seer-fft-tiling, seer-fft-tiling-classes,
-seer-winograd, seer-winograd-nonfused, seer-pick."""
-SAMPLE = """About N problems: 45 % drawn over the whole domain, 25 % of the grids, 25 % of the networks, and anchors
-that come again and again; N shapes of each slice of a campaign. [1000, where no plan is named]"""
-MINUTES_HELP = "Stop in time for M minutes of wall clock; the same command goes on later. [a campaign: 55]"
-CAMPAIGN = """All that a data set of this GPU needs, slice by slice, into the folder -o: convolutions of every kind,
-other operators, counters where they are allowed."""
-OUTPUT = "The log (a campaign's folder), appended to; one of the same device and plan is gone on with."
+HELP: dict[str, str] = TABLE["collect"]
+"""Option → its help, of those that need more than a few words."""
 
 
 @click.command(name="collect")
-@choice_option("--device", ("cudnn", "cpu", "replay", "reference"), DEVICE)
-@option("--plan file", PLAN, metavar="FILE")
-@option("--grid", GRID, metavar="NAME")
+@choice_option("--device", ("cudnn", "cpu", "replay", "reference"), HELP["device"])
+@option("--plan file", HELP["plan"], metavar="FILE")
+@option("--grid", HELP["grid"], metavar="NAME")
 @option("--networks", "Distinct layers of well-known networks, batch 1 … 256.", is_flag=True)
-@option("--sample", SAMPLE, COUNT)
+@option("--sample", HELP["sample"], COUNT)
 @option("--shard", "Measure the I-th of N parts.", default="1/1", metavar="I/N")
 @option("--seed", "Draws the sample and the order.", default=0)
-@option("--minutes", MINUTES_HELP, MINUTES, metavar="M")
-@option("--campaign", CAMPAIGN, is_flag=True)
+@option("--minutes", HELP["minutes"], MINUTES, metavar="M")
+@option("--campaign", HELP["campaign"], is_flag=True)
 @option("--counters", "Then count a part of what was measured, by ncu or nvprof.", is_flag=True)
-@option("--math", "Repeat for several. [fma]", click.Choice(CHOICES["math"][0]), multiple=True)
+@option("--math", "Repeat for several. [fma]", click.Choice(CHOICES["math"]), multiple=True)
 @option("--dtype", "Element type; repeat for several. [fp32]", click.Choice(DTYPES), multiple=True)
-@option("--direction", "The same. [fwd]", click.Choice(CHOICES["direction"][0]), multiple=True)
-@option("--layout", "The same. [NCHW]", click.Choice(CHOICES["layout"][0]), multiple=True)
+@option("--direction", "The same. [fwd]", click.Choice(CHOICES["direction"]), multiple=True)
+@option("--layout", "The same. [NCHW]", click.Choice(CHOICES["layout"]), multiple=True)
 @option("--recording", "What --device replay serves; the plan too, if none is named.", metavar="RUN.jsonl")
 @option("--heuristic-only", "Nothing is measured: cuDNN's own ranking for any --gpu.", is_flag=True)
 @option("--gpu", "The GPU that --heuristic-only asks for.", GPU)
-@option("-o --output", OUTPUT, required=True, metavar="RUN.jsonl")
+@option("-o --output", HELP["output"], required=True, metavar="RUN.jsonl")
 def command(**options: Any) -> None:
     """Measure every algorithm of a plan of convolution problems.
 
@@ -75,7 +69,6 @@ def command(**options: Any) -> None:
       seer collect --heuristic-only --gpu h200 --networks -o picks.jsonl
     """
     from surrogate.collect.device import DeviceLostError
-    from surrogate.features.errors import InputError
 
     try:
         done, status = _collect(options)
@@ -96,9 +89,11 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     from surrogate.collect.log import RunLog
     from surrogate.collect.open_device import caps_for, open_device
     from surrogate.collect.run import header_for, run
+    from surrogate.dataset.files import require_writable
 
     began_s = time.monotonic()
     name = _device_name(options)
+    require_writable(options["output"], "filled" if options["campaign"] else "")
     caps = caps_for(name)
     if options["campaign"]:
         with closing(open_device(name)) as device:
@@ -122,7 +117,7 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
 
 def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str, int]:
     """The whole campaign; refused where the machine would not give times to be trusted."""
-    from surrogate.collect.campaign.campaign import Campaign, run_campaign
+    from surrogate.collect.campaign import Campaign, run_campaign
     from surrogate.collect.doctor import FAILED
 
     out = Path(options["output"])
@@ -156,8 +151,8 @@ def _count(log: "RunLog", device: "Device", minutes: float | None, options: dict
 
     device.close()  # the profiled program needs its memory
     counted = collect_counters(log, minutes and 60.0 * minutes * COUNTERS_SHARE, options["seed"])
-    said = "; ".join((f"{len(counted.kernels)} kernels counted", *counted.notes))
-    return said, int(bool(counted.notes) and counted.kernels.empty)
+    line = "; ".join((f"{len(counted.kernels)} kernels counted", *counted.notes))
+    return line, int(bool(counted.notes) and counted.kernels.empty)
 
 
 def _progress() -> AbstractContextManager[Callable[..., None]]:
@@ -170,9 +165,9 @@ def _progress() -> AbstractContextManager[Callable[..., None]]:
 
 def _device_name(options: dict[str, Any]) -> str:
     """The device asked for; `InputError` for options that contradict each other."""
-    from surrogate.features.errors import InputError
-
-    device, ranks, campaign = options["device"], options["heuristic_only"], options["campaign"]
+    device = options["device"]
+    ranks = options["heuristic_only"]
+    campaign = options["campaign"]
     its_own = ("file", "grid", "networks", "dtype", "math", "layout", "direction", "recording", "heuristic_only")
     given = [name for name in (*its_own, "counters") if options[name]] + ["shard"] * (options["shard"] != "1/1")
     option = (*given, "")[0].replace("_", "-").replace("file", "plan")
@@ -213,7 +208,7 @@ def _source(options: dict[str, Any]) -> "PlanSource":
 
 def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> tuple[str, int]:
     from surrogate.cli.datasets import progress_bar
-    from surrogate.collect.deviceless import collect_heuristic
+    from surrogate.collect.run import collect_heuristic
 
     with progress_bar("collect", "problem") as progress:
         collect_heuristic(plan, options["gpu"], options["output"], progress)
@@ -222,12 +217,15 @@ def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> tuple[str, int]:
 
 def _summary(output: str, outcome: "Outcome") -> str:
     counts = ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items()))
+    lost = outcome.statuses["lost"] and not outcome.stopped
     parts = [
         f"{output}: {outcome.problems_done} of {outcome.problems_total} problems done",
         f"measured {counts or 'nothing new'}",
         f"no algorithm ran: {outcome.last_reason}" if _nothing_ran(outcome) else "",
         outcome.wrong_timer,
+        outcome.doubted_labels,
         f"stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else "",
+        "the same command tries again what lost the device" if lost else "",
     ]
     return "; ".join(filter(None, parts))
 
@@ -260,11 +258,8 @@ def doctor(device: str, as_json: bool, as_csv: bool) -> None:
     from surrogate.collect.doctor import FAILED, examine
     from surrogate.collect.open_device import open_device
 
-    opened = open_device(device)
-    try:
+    with closing(open_device(device)) as opened:
         checks = examine(opened, Path.cwd())
-    finally:
-        opened.close()
     if as_json or as_csv:
         show([asdict(check) for check in checks], as_json=as_json, as_csv=as_csv)
     else:

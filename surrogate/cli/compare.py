@@ -8,10 +8,12 @@ import click
 
 from surrogate.cli.options import COUNT, FOLDER, PATH, choice_option, fit_options, option, output_options, show
 from surrogate.features.errors import InputError
+from surrogate.models.registry import COMPARED
 
 FITS = ".fits"
 """Folder of finished fits inside the output, so that the same command goes on after an interruption."""
 
+MODELS = f"Models to compare, with commas or one an option; by default all of {', '.join(COMPARED)}."
 HELD_OUT = "What a fold holds out; random rows flatter, and are there to show by how much."
 
 
@@ -21,7 +23,7 @@ HELD_OUT = "What a fold holds out; random rows flatter, and are there to show by
 @choice_option("--by", ("shape", "network", "gpu", "random"), HELD_OUT, "shape")
 @option("--folds folds_count", "Folds per seed.", click.IntRange(min=2), default=10)
 @option("--seeds", "Runs, each with its own folds.", COUNT, default=1)
-@option("--models", "Models to compare, with commas or one an option; all by default.", metavar="A,B", multiple=True)
+@option("--models", MODELS, metavar="A,B", multiple=True)
 @choice_option("--tune", ("none", "light", "full"), "Trials within each fold's training part: 0, 12 or 60.", "none")
 @fit_options
 @option("-o --output", "Folder to write.", FOLDER, default="out")
@@ -35,7 +37,8 @@ def command(
     DATA is a dataset (parquet, CSV or JSON; - for standard input); without it, the public cuDNN 7 measurements that
     ship with the package (forward, fp32, nine GPUs; under two minutes on 2 cores). Writes results.json, CSV tables,
     figures and report.html into a folder, and prints the summary. An interrupted comparison goes on with the same
-    command. `--where` filters DATA and the further training tables alike.
+    command. `--where` filters DATA and the further training tables alike. Folds share the CPUs that the process, or its
+    container, may use; OMP_NUM_THREADS=N leaves it N of them.
 
     Examples:
       seer compare

@@ -7,10 +7,13 @@ import click
 
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import PATH, candidates_option, option, output_option, output_options, said, show
+from surrogate.features.errors import InputError
 from surrogate.report.tables import plain, to_csv, wrapped
 
-WIDTH, INDENT = 79, "    "
-"""Of what is described in sentences: characters of a line, and what lines after the first begin with."""
+WIDTH = 79
+"""Characters of a line, of what is described in sentences."""
+INDENT = "    "
+"""What the lines after the first of a sentence begin with."""
 _PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)
 
 
@@ -43,14 +46,14 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
     for path in paths:
         frame, metadata = read_table(path)
         frame = normalise(frame, str(path))
-        found = violations_of(frame)
-        if not found:
-            warn(path, frame, devices_in(metadata))
+        violations = violations_of(frame)
         records += [
-            {"file": str(path), "row": v.row, "column": v.column, "value": v.value, "rule": v.rule} for v in found
+            {"file": str(path), "row": v.row, "column": v.column, "value": v.value, "rule": v.rule} for v in violations
         ]
-        if not found and not (as_json or as_csv):
-            click.echo(f"{path}: {len(frame)} rows, no violations")
+        if not violations:
+            warn(path, frame, devices_in(metadata))
+            if not (as_json or as_csv):
+                click.echo(f"{path}: {len(frame)} rows, no violations")
     if as_csv:
         click.echo(to_csv(records, ("file", "row", "column", "value", "rule")), nl=False)
     elif records or as_json:
@@ -72,15 +75,15 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
 
     described = {path: describe(read_dataset(path, candidates=candidates)) for path in paths}
     if as_json or as_csv:
-        records = [{"file": str(path), **record} for path, found in described.items() for record in found]
-        show(records, as_json=as_json, as_csv=as_csv)
+        rows = [{"file": str(path), **record} for path, records in described.items() for record in records]
+        show(rows, as_json=as_json, as_csv=as_csv)
         return
-    for path, found in described.items():
-        first = found[0]
-        shared = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in found)]
+    for path, records in described.items():
+        first = records[0]
+        shared = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in records)]
         facts = ", ".join(f"{name} {plain(first[name])}" for name in shared)
         click.echo(wrapped(f"{path}: {facts}", WIDTH, INDENT))
-        counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in shared} for record in found]
+        counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in shared} for record in records]
         show(counts)
 
 
@@ -107,7 +110,6 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
     from surrogate.dataset.store import merge as merged
     from surrogate.dataset.store import read_dataset, write_dataset
     from surrogate.dataset.tables import is_log
-    from surrogate.features.errors import InputError
 
     runs = [path for path in paths if is_log(path)]
     if runs and len(runs) < len(paths):
@@ -140,13 +142,13 @@ def columns(table: str | None, as_json: bool, as_csv: bool) -> None:
     from surrogate.dataset.columns import TABLES
     from surrogate.dataset.columns import columns as declared
 
-    found = declared(table)
+    chosen = declared(table)
     if as_json or as_csv:
-        show([asdict(column) for column in found], as_json=as_json, as_csv=as_csv)
+        show([asdict(column) for column in chosen], as_json=as_json, as_csv=as_csv)
         return
-    for name in dict.fromkeys(column.table for column in found):
+    for name in dict.fromkeys(column.table for column in chosen):
         click.echo(wrapped(f"{name}: {TABLES[name]}", WIDTH, INDENT))
-        for column in found:
+        for column in chosen:
             if column.table == name:
                 need = "required" if column.required else "optional"
                 facts = ", ".join(filter(None, (column.unit, column.kind, need)))

@@ -27,13 +27,17 @@ def load(path: Path, candidates: str | None = None, where: Sequence[str] = ()) -
     data = read_dataset(path, candidates=candidates)
     warn(path, data.frame, data.devices)
     kept = filtered(data.frame, where, str(path))
-    metadata = {**data.metadata, "where": list(where)}
-    return Dataset(kept, data.candidates, data.name, metadata, data.kernels)
+    return replace(data, frame=kept, metadata={**data.metadata, "where": list(where)})
 
 
 def warn(path: Path, frame: pd.DataFrame, devices: Mapping[str, Gpu]) -> None:
-    """Say on standard error where the times of a normalised frame look like another unit's."""
-    for warning in unit_warnings(frame, devices):
+    """Say on standard error where the times of a normalised frame look like another unit's, or were throttled."""
+    warnings = unit_warnings(frame, devices)
+    ok = frame[frame["status"] == "ok"]
+    held_down = int(ok["throttled"].eq(True).sum()) if "throttled" in ok else 0
+    if held_down:
+        warnings.append(f"{held_down} of {len(ok)} times were taken while the clock was held down (column throttled)")
+    for warning in warnings:
         click.echo(f"warning: {path}: {warning}", err=True)
 
 
@@ -67,7 +71,7 @@ def filtered(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.DataFra
     return frame.reset_index(drop=True)
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     """A cell as a user would type it: 3.0 in a float column matches 3."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 

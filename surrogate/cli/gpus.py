@@ -1,6 +1,7 @@
 """``seer gpus``: what the registry knows, what was measured on each GPU, and how far off predictions are expected."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,7 +11,8 @@ from surrogate.report.tables import Table
 if TYPE_CHECKING:
     from surrogate.features.gpu import Gpu
 
-NOTE = "nine in ten times are off by less than ×; ~ never measured there, from specification; rows measured behind"
+NOTE = "nine in ten times are off by less than ×, rows measured behind; ~ never measured there: see the last rows"
+NEVER_MEASURED = "~"
 
 
 @click.command()
@@ -31,40 +33,41 @@ def command(name: str | None, as_json: bool, as_csv: bool) -> None:
     from surrogate.features.occupancy import device_attributes
 
     if name:
-        facts = gpu(name).to_dict() | device_attributes(gpu(name)) | {"answers": _answers(gpu(name))}
-        records = [{"field": key, "value": value} for key, value in _flat(facts).items()]
-        show(records, as_json=as_json, as_csv=as_csv, whole=facts)
+        facts = gpu(name).to_dict() | device_attributes(gpu(name))
+        answers = _answers(gpu(name))
+        records = [{"field": key, "value": value} for key, value in _flat(facts, answers).items()]
+        show(records, as_json=as_json, as_csv=as_csv, whole=facts | {"answers": answers})
         return
-    full = [known.to_dict() | {"answers": _answers(known)} for known in gpus()]
-    table = [
-        {
-            "name": facts["name"],
-            "CC": facts["compute_capability"] or None,
-            "SMs": facts["sms"],
-            "fp32_tflops": facts["fp32_tflops"],
-            "dram_gbs": facts["dram_gbs"],
-            **{family: _short(row) for family, row in facts["answers"].items()},
-        }
-        for facts in full
-    ]
-    show(list(map(_flat, full)), as_json=as_json, as_csv=as_csv, whole=full, table=Table(table, notes=[NOTE]))
+    boards = [(board, _answers(board)) for board in gpus()]
+    # A maker's boards that were never measured all get the same answer, so it stands once, in a last row per maker.
+    unseen: dict[str, dict[str, object]] = {}
+    for board, answers in boards:
+        unmeasured = {family: row["factor_90"] for family, row in answers.items() if not row["rows"]}
+        unseen.setdefault(board.vendor, {"name": f"{NEVER_MEASURED} {board.vendor}"}).update(
+            {family: f"~×{factor:.1f}" for family, factor in unmeasured.items() if factor is not None}
+        )
+    table = Table([*(_row(board, answers) for board, answers in boards), *unseen.values()], notes=[NOTE])
+    records = [_flat(board.to_dict(), answers) for board, answers in boards]
+    whole = [board.to_dict() | {"answers": answers} for board, answers in boards]
+    show(records, as_json=as_json, as_csv=as_csv, whole=whole, table=table)
 
 
-def _answers(one: "Gpu") -> dict[str, dict[str, Any]]:
+def _answers(board: "Gpu") -> dict[str, dict[str, object]]:
     """Family → its bundle and the evidence on the GPU."""
     from surrogate.prediction.shipped import answering
 
-    return {family: bundle.evidence(family, one.name) for family, bundle in answering(one).items()}
+    return {family: bundle.evidence(family, board.name) for family, bundle in answering(board).items()}
 
 
-def _flat(facts: dict[str, Any]) -> dict[str, Any]:
+def _flat(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
     """One row for CSV: ``family_field`` of every answer."""
-    answers = facts["answers"].items()
-    cells = {f"{family}_{key}": value for family, row in answers for key, value in row.items()}
-    return {key: value for key, value in facts.items() if key != "answers"} | cells
+    return {**facts, **{f"{family}_{key}": value for family, row in answers.items() for key, value in row.items()}}
 
 
-def _short(row: dict[str, Any]) -> str | None:
-    if row["factor_90"] is None:
-        return None
-    return f"×{row['factor_90']:.2f} {row['rows']}" if row["rows"] else f"~×{row['factor_90']:.1f}"
+def _row(board: "Gpu", answers: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+    """One row for people; NVIDIA's architectures are told by their compute capability."""
+    cells: dict[str, object] = {"name": board.name, "CC": str(board.compute_capability or board.architecture)}
+    cells |= {"SMs": board.sms, "fp32_tflops": board.fp32_tflops, "dram_gbs": board.dram_gbs}
+    for family, row in answers.items():
+        cells[family] = f"×{row['factor_90']:.2f} {row['rows']}" if row["rows"] else NEVER_MEASURED
+    return cells

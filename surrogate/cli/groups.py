@@ -1,13 +1,18 @@
 """Groups of commands: each command imported only when it runs, and shown with its examples."""
 
 import importlib
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any
 
 import click
 
 from surrogate.features.errors import nearest
+
+TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+"""What commands and options say of themselves; the file says what its sections are."""
 
 
 class CommandGroup(click.Group):
@@ -61,7 +66,8 @@ def _examples_last(command: click.Command) -> None:
     """Move the examples that a command's docstring ends with below its options, their lines as they are."""
     text, title, lines = cleandoc(command.help or "").partition("Examples:\n")
     if title:
-        command.help, command.epilog = text.rstrip(), f"\b\n{title}{lines}"
+        command.help = text.rstrip()
+        command.epilog = f"\b\n{title}{lines}"
 
 
 class LazyGroup(CommandGroup):
@@ -71,9 +77,10 @@ class LazyGroup(CommandGroup):
     module's ``command`` is the command.
     """
 
-    def __init__(self, *args: Any, package: str, lazy: Mapping[str, tuple[str, str]], **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._package, self._lazy = package, lazy
+    def __init__(self, *, package: str, lazy: Mapping[str, Sequence[str]], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._package = package
+        self._lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All commands, in the order people need them."""

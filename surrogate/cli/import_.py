@@ -1,11 +1,12 @@
 """``seer import``: other people's files as a dataset."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, PATH, choice_option, option, output_option, said
+from surrogate.cli.options import COUNT, PATH, option, output_option, said
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
@@ -25,9 +26,17 @@ Examples:
   seer import miopen gfx90a.fdb.txt.bz2 -o mi210.parquet
   seer import nvprof --how
 """
-_NUMBERING = "How SEER's files number algorithms 4–7: cuDNN's enum (default) or the README's."
 _GPU = "The GPU they were measured on, where the files do not say it; for aiconfigurator, each GPU to import."
-_PROBLEMS = "For profiler logs: SEER's text list of the problems that were run, with the algorithm as ninth number."
+_OPTIONS = {name: each for chosen in FORMATS.values() for name, each in chosen.options.items()}
+_TYPES = {"text": None, "file": PATH, "count": COUNT}
+
+
+def _readers_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add every option that a reader declares."""
+    for name, each in reversed(_OPTIONS.items()):
+        kind = click.Choice(each.choices) if each.choices else _TYPES[each.takes]
+        function = option(f"--{name.replace('_', '-')}", each.help, kind, metavar=each.metavar or None)(function)
+    return function
 
 
 @click.command(name="import", help=_HELP)
@@ -36,13 +45,7 @@ _PROBLEMS = "For profiler logs: SEER's text list of the problems that were run, 
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.", required=False)
 @option("--how", "Say how to get files of this format, and stop.", is_flag=True)
 @option("--gpu", _GPU, metavar="G", multiple=True)
-@option("--family", "For aiconfigurator: the family of kernels to import.", metavar="F")
-@choice_option("--numbering", ("enum", "readme"), _NUMBERING)
-@option("--library-version", "The library's version, where the files do not say it.", metavar="V")
-@option("--problems", _PROBLEMS, PATH)
-@option("--kernel", "With --problems: names of the main kernels, a regular expression.", metavar="PATTERN")
-@choice_option("--time-unit", ("us", "ms", "ns"), "Unit of lin-csv's kernel_runtime (default us).")
-@option("--max-bytes", "Most bytes that one file may unpack to (default 256 MiB).", COUNT)
+@_readers_options
 @option("--quiet", "No progress bar and no notes on standard error.", is_flag=True)
 def command(
     format_name: str, paths: tuple[Path, ...], output: Path | None, how: bool, quiet: bool, gpu: tuple[str, ...],
@@ -58,7 +61,7 @@ def command(
     if output is None:
         raise InputError("no output given; name the dataset to write with -o DATA.parquet")
     if gpu:
-        options |= {"gpus": gpu} if "gpus" in chosen.options else {"gpu": gpu[-1]}
+        options |= {"gpus": gpu} if "gpus" in chosen.parameters else {"gpu": gpu[-1]}
     with progress_bar(chosen.name, "byte", unit_scale=True, disable=quiet or None) as step:
         imported = chosen.read(paths, progress=step, **options)
     written = _write(imported, output)

@@ -6,27 +6,17 @@ from typing import Any
 
 import click
 
+from surrogate.cli.groups import TABLE
 from surrogate.cli.options import PATH, output_options, rows_options, show
 from surrogate.report.tables import Facts, Format, Table, plain, ratio, terminal_width, whole
 
 FORMATS: dict[str, Format] = {
-    "rows": whole,
-    "shapes": whole,
-    "median_ape": "{:.1%}".format,
-    "p90_ape": "{:.1%}".format,
-    "slowdown": ratio,
-    "coverage": "{:.1%}".format,
-    "interval_factor": ratio,
-}
-WORDS = {
-    "median_ape": "time error, median", "p90_ape": "time error, 90th percentile",
-    "interval_coverage": "90 % intervals cover", "slowdown_macro": "slowdown",
+    "rows": whole, "shapes": whole, "median_ape": "{:.1%}".format, "p90_ape": "{:.1%}".format, "slowdown": ratio,
+    "coverage": "{:.1%}".format, "interval_factor": ratio,
 }  # fmt: skip
+WORDS: dict[str, str] = TABLE["figures"]["words"]
 """What figures of `seer evaluate` are called for people, as `seer train` calls them; others keep their key."""
-FRACTIONS = {
-    "median_ape", "p90_ape", "mape", "rmspe", "gmae", "in_domain", "interval_coverage", "interval_coverage_ci", "top1",
-    "within_10pct", "pick_probability", "pick_was_best",
-}  # fmt: skip
+FRACTIONS = frozenset(TABLE["figures"]["fractions"])
 """Those that people read as percentages."""
 
 
@@ -44,20 +34,23 @@ def command(bundle: str, as_json: bool, as_csv: bool) -> None:
       seer info bundle
     """
     from surrogate.bundle.bundle import read_index
+    from surrogate.models.plain import reading
     from surrogate.prediction.shipped import bundle_path
 
     index = read_index(bundle_path(bundle))
-    records = [record for family in index["parts"] for record in _family_records(index, family)]
+    with reading(f"{bundle}: the model card"):
+        records = [record for family in index["parts"] for record in _family_records(index, family)]
+        facts = _facts(index["card"])
     if as_json or as_csv:
         show(records, as_json=as_json, as_csv=as_csv, whole=index)
         return
-    click.echo(Facts(_facts(index["card"])).text(terminal_width() or 80))
+    click.echo(Facts(facts).text(terminal_width() or 80))
     click.echo()
     totals = [record for record in records if record["gpu"] == "all"]
     show(records, table=Table(totals if len(totals) > 1 else records, FORMATS))
 
 
-def held_out_record(family: str, held: Mapping[str, Any]) -> dict[str, Any]:
+def held_out_record(family: str, held: Mapping[str, Any]) -> dict[str, object]:
     """Time errors, the slowdown of the choices and the coverage of the intervals on a family's held-out rows."""
     from surrogate.features.families import FAMILIES
 
@@ -72,22 +65,19 @@ def held_out_record(family: str, held: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _family_records(index: Mapping[str, Any], family: str) -> list[dict[str, Any]]:
+def _family_records(index: Mapping[str, Any], family: str) -> list[dict[str, object]]:
     """The family's figures over all GPUs, then the rows and intervals on each of them."""
     card = index["card"]
-    data, held = card["data"]["families"][family], card["held_out"][family]
+    data = card["data"]["families"][family]
+    held = card["held_out"][family]
     gpus = [
         {"family": family, "gpu": row["gpu"], **{name: row[name] for name in FORMATS if name in row}}
         for row in held["intervals"][1:]
     ]
     total = {
-        "family": family,
-        "gpu": "all",
-        "model": index["parts"][family]["model"],
-        "rows": data["ok_rows"],
-        "shapes": data["shapes"],
-        **held_out_record(family, held),
-    }
+        "family": family, "gpu": "all", "model": index["parts"][family]["model"], "rows": data["ok_rows"],
+        "shapes": data["shapes"], **held_out_record(family, held),
+    }  # fmt: skip
     return [total, *gpus]
 
 
@@ -129,19 +119,17 @@ def evaluate(
     from surrogate.prediction.evaluate import evaluate as judged
 
     records = judged(bundle, load_data(data, candidates, where))
-    if as_json or as_csv:
-        show(records, as_json=as_json, as_csv=as_csv)
-        return
     several = len({record["family"] for record in records}) > 1
     flat = {
         " ".join([record["family"]] * several + [record["part"], record["stratum"]]): _flat(record)
         for record in records
     }
     names = dict.fromkeys(name for figures in flat.values() for name in figures)
-    show([{"figure": name} | {part: figures.get(name) for part, figures in flat.items()} for name in names])
+    rows = [{"figure": name} | {part: figures.get(name) for part, figures in flat.items()} for name in names]
+    show(records, as_json=as_json, as_csv=as_csv, table=Table(rows))
 
 
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
+def _flat(record: Mapping[str, Any]) -> dict[str, object]:
     """Figures as people read them, by name; those of the intervals one by one for each GPU."""
     apart = ("family", "part", "stratum", "intervals")
     figures = {WORDS.get(name, name): _shown(name, value) for name, value in record.items() if name not in apart}
@@ -151,7 +139,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     return figures
 
 
-def _shown(name: str, value: Any) -> Any:
+def _shown(name: str, value: object) -> object:
     """A fraction, or an interval of them, in percent; another figure as it is."""
     ends = value if isinstance(value, list) else [value]
     return value if value is None or name not in FRACTIONS else " to ".join(map("{:.1%}".format, ends))

@@ -1,5 +1,6 @@
 """``seer network``: how long a whole network takes, and where the time goes."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,8 +9,8 @@ import click
 
 from surrogate.cli.options import FOLDER, GPU, PATH, choice_option, limit_options, option, output_options, show
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
+from surrogate.features.whole import MAX_INT32
 from surrogate.network.network import FRAMEWORKS
-from surrogate.network.read import MAX_SIZE
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 DTYPE = "Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …"
 RUNTIME = "A kernel per operator, or chains of element-wise operators fused as torch.compile does."
-SIZE = click.IntRange(1, MAX_SIZE)
+SIZE = click.IntRange(1, MAX_INT32)
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
 
@@ -28,7 +29,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
         sizes = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text is not None else ()
     except ValueError:
         sizes = (0,)
-    if sizes and (min(sizes) < 1 or max(sizes) > MAX_SIZE):
+    if sizes and (min(sizes) < 1 or max(sizes) > MAX_INT32):
         message = f"{text!r} is no list of batch sizes; write them as in 1,2,4,8"
         raise click.BadParameter(message, context, parameter)
     return sizes
@@ -46,11 +47,11 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
     """Symbol → size."""
     sizes = {}
     for text in texts:
-        name, _, size = text.rpartition("=")
-        if not name or not size.isdigit() or len(size) > 9 or int(size) < 1:
+        parts = re.fullmatch("(.+)=([0-9]{1,9})", text)
+        if parts is None or int(parts[2]) < 1:
             message = f"{text!r} is not readable; write NAME=SIZE, as in --dim height=224"
             raise click.BadParameter(message, context, parameter)
-        sizes[name] = int(size)
+        sizes[parts[1]] = int(parts[2])
     return sizes
 
 
@@ -100,11 +101,11 @@ def command(
     from surrogate.features.gpu import gpu as gpu_named
     from surrogate.network.fusion import compiled
     from surrogate.network.network import Network
-    from surrogate.network.predict import fastest_framework, largest_batch, load_predictors, sweep_batches
+    from surrogate.network.predict import Allowed, fastest_framework, largest_batch, load_predictors, sweep_batches
     from surrogate.network.read import read_network
     from surrogate.network.result import gpu_records, sweep_records
 
-    limits: dict[str, Any] = {"workspace_limit": workspace_limit, "deterministic": deterministic}
+    limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
     def read(size: int | None) -> Network:
         network = read_network(source, batch=size, **reading)
@@ -139,15 +140,13 @@ def command(
 
         for path in write_figures(figures, time, sweep):
             click.echo(f"written: {path}", err=True)
-    batches, gpus = sweep_records(sweep), gpu_records([time, *others] if others else [])
-    if as_json:
-        extra = {"sweep": batches} if batches else {}
-        extra |= {"gpus": gpus} if gpus else {}
-        extra |= {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
-        show([], as_json=True, as_csv=False, whole={**time.to_dict(), **extra})
-    elif as_csv:
+    batches = sweep_records(sweep)
+    gpus = gpu_records([time, *others] if others else [])
+    if as_json or as_csv:
+        compared = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
+        types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
         rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
-        show(rows, as_json=False, as_csv=True)
+        show(rows, as_json=as_json, as_csv=as_csv, whole={**time.to_dict(), **compared, **types})
     else:
         _print_report(time, batches, gpus, layers=not by_type and not steps)
     if not time.layers:
@@ -166,7 +165,10 @@ def _print_report(
         click.echo(f"source of the times: {counts}")
     _section("by type", [_type(row) for row in time.by_type()])
     _section("algorithms", [_type(row) for row in time.by_algorithm()])
-    classes = [{"class": name, **_percent(share)} for name, share in time.classes().items()]
+    classes = [
+        {"class": name} | {f"{word} %": round(100 * share, 1) for word, share in shares.items()}
+        for name, shares in time.classes().items()
+    ]
     _section("convolutions by what bounds them", classes if time.by_algorithm() else [])
     if own := time.heuristic:
         share = 100 * own["saved_us"] / own["time_us"] if own["time_us"] else 0.0
@@ -207,10 +209,6 @@ def _totals(time: "NetworkTime") -> dict[str, Any]:
 
 def _gib(size: int | None) -> float | None:
     return None if size is None else round(size / 2**30, 2)
-
-
-def _percent(shares: dict[str, float]) -> dict[str, float]:
-    return {f"{name} %": round(100 * share, 1) for name, share in shares.items()}
 
 
 def _sweep(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,49 +4,64 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from surrogate.dataset.files import STDOUT
-from surrogate.features.errors import STDIN
+from surrogate.dataset.files import STDOUT, require_writable
+from surrogate.features.errors import STDIN, InputError
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
+
+Function = TypeVar("Function", bound=Callable[..., object])
+"""A command's function, which options leave as it is."""
 
 
 class DataPath(click.Path):
-    """A file, or ``-`` for ``stream``; without a stream a folder, which must be writable before long work begins."""
+    """A file, or ``-`` for ``stream``; without a stream a folder. What is written must be writable before work begins.
 
-    def __init__(self, stream: Path | None) -> None:
+    ``folder``: how a folder is written (`require_writable`); ``checked``: False where the command itself finds out.
+    """
+
+    def __init__(
+        self, stream: Path | None, *, folder: Literal["", "filled", "replaced"] = "", checked: bool = True
+    ) -> None:
         super().__init__(path_type=Path)
         self.stream = stream
+        self.folder: Literal["", "filled", "replaced"] = folder
+        self.checked = checked
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path, or the stream's where ``-`` came; a usage error for a folder that cannot be written."""
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path, or the stream's where ``-`` came. Raises `InputError` where it could not be written."""
         if value == "-" and self.stream:
             return self.stream
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if self.stream is None:
-            existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-            if value == "-" or not os.access(existing, os.W_OK):
-                self.fail(f"{value}: a folder is written; name one in a place that you may write to", param, ctx)
+        if value == "-" and self.folder:
+            self.fail("a folder is written, no stream; give its name", param, ctx)
+        if self.checked and not (ctx and ctx.resilient_parsing):
+            require_writable(path, self.folder)
         return path
 
 
-PATH, OUT, FOLDER = DataPath(STDIN), DataPath(STDOUT), DataPath(None)
-data_argument = click.argument("data", nargs=-1, required=True, type=PATH)
-
-
+PATH = DataPath(STDIN, checked=False)
+OUT = DataPath(STDOUT)
+FOLDER = DataPath(None, folder="filled")
+BUNDLE = DataPath(None, folder="replaced")
+BUNDLE_OR_FILE = DataPath(STDOUT, checked=False)
 COUNT = click.IntRange(min=1)
 MINUTES = click.FloatRange(min=0, min_open=True)
 
 
-def option(names: str, text: str, kind: Any = None, **settings: Any) -> Callable[..., Any]:
+def option(
+    names: str, text: str, kind: click.ParamType | type | None = None, **settings: Any
+) -> Callable[[Function], Function]:
     """An option by its flag (its parameter's name after a space), with its help and type; ``settings`` are click's."""
     return click.option(*names.split(), help=text, type=kind, **settings)
 
 
-def choice_option(name: str, choices: Sequence[str], text: str, default: str | None = None) -> Callable[..., Any]:
+def choice_option(
+    name: str, choices: Sequence[str], text: str, default: str | None = None
+) -> Callable[[Function], Function]:
     """An option that takes one of ``choices``."""
     return option(name, text, click.Choice(choices), default=default)
 
@@ -58,14 +73,14 @@ candidates_option = choice_option(
 )  # fmt: skip
 
 
-def rows_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def rows_options(function: Function) -> Function:
     """Add ``--candidates`` and ``--where``: which rows of the data count, and how."""
     text = "Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either."
     where = option("--where", text, metavar="COLUMN=VALUE", multiple=True)
     return candidates_option(where(function))
 
 
-def fit_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def fit_options(function: Function) -> Function:
     """Add ``--candidate``, ``--device`` and `rows_options`: what is fitted, and where."""
     text = "Choose among algorithms (each with its fastest solver) or among solvers."
     candidate = choice_option("--candidate", ("algorithm", "solver"), text, "algorithm")
@@ -75,6 +90,12 @@ def fit_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return device(candidate(rows_options(function)))
 
 
+def training_options(function: Function) -> Function:
+    """Add DATA, `fit_options` and ``--seed``: what is searched or trained, and where."""
+    data = click.argument("data", nargs=-1, required=True, type=PATH)
+    return data(fit_options(seed_option(function)))
+
+
 def _tree_device(context: click.Context, parameter: click.Parameter, device: str) -> str:
     """The device; a usage error where XGBoost, which would go on without a word, finds no GPU."""
     if device == "cuda":
@@ -82,15 +103,15 @@ def _tree_device(context: click.Context, parameter: click.Parameter, device: str
 
         import xgboost
 
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             xgboost.train({"device": device}, xgboost.DMatrix([[0.0]], label=[0.0]), num_boost_round=1)
-        if said:
+        if warned:
             raise click.BadParameter("XGBoost finds no CUDA device; leave --device out", context, parameter)
     return device
 
 
-def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def limit_options(function: Function) -> Function:
     """``--workspace-limit`` in bytes, ``--deterministic``: which algorithms may be picked."""
 
     def size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -104,8 +125,8 @@ def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return option("--workspace-limit", limit, metavar="SIZE", callback=size)(function)
 
 
-def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Callable[..., Any]:
-    """``-o``: what a command writes, which ``text`` explains: a file, or with `FOLDER` a folder."""
+def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Callable[[Function], Function]:
+    """``-o``: what a command writes, which ``text`` explains: a file, or with `FOLDER` and `BUNDLE` a folder."""
     return option("-o --output", text, kind, required=required)
 
 
@@ -114,14 +135,14 @@ def said(output: Path, text: str) -> None:
     click.echo(text, err=output == STDOUT)
 
 
-def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def output_options(function: Function) -> Function:
     """Add ``--json`` and ``--csv``; the command gets ``as_json`` and ``as_csv``."""
     function = option("--csv as_csv", "Print CSV instead of a table.", is_flag=True)(function)
     return option("--json as_json", "Print JSON instead of a table.", is_flag=True)(function)
 
 
 def show(
-    records: Sequence[Mapping[str, Any]], *, as_json: bool = False, as_csv: bool = False, whole: Any = None,
+    records: Sequence[Mapping[str, object]], *, as_json: bool = False, as_csv: bool = False, whole: object = None,
     table: Table | None = None,
 ) -> None:  # fmt: skip
     """Print ``records`` as JSON (``whole`` in their place, if given), as CSV, or as ``table`` for people."""
@@ -151,16 +172,15 @@ class GpuName(click.ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Registry names that begin with ``incomplete``, else such aliases; none where SEER_GPUS cannot be read."""
-        from surrogate.features.errors import InputError
         from surrogate.features.gpu import gpus
 
         try:
-            known = gpus()
+            registered = gpus()
         except InputError:
             return []
         begun = incomplete.casefold()
-        names = [one.name for one in known if one.name.casefold().startswith(begun)]
-        aliases = {alias for one in known for alias in one.aliases if alias.casefold().startswith(begun)}
+        names = [gpu.name for gpu in registered if gpu.name.casefold().startswith(begun)]
+        aliases = {alias for gpu in registered for alias in gpu.aliases if alias.casefold().startswith(begun)}
         return [CompletionItem(name) for name in names or sorted(aliases)]
 
 
@@ -169,7 +189,6 @@ GPU = GpuName()
 
 def board_notes(name: str | None) -> list[str]:
     """What is said of a name that fits several boards; nothing of one that is none."""
-    from surrogate.features.errors import InputError
     from surrogate.features.gpu import registry
 
     try:
@@ -177,10 +196,3 @@ def board_notes(name: str | None) -> list[str]:
     except InputError:  # whoever needs the GPU says so
         return []
     return [note] if note else []
-
-
-def named_gpu(text: str, gpu: str | None) -> str | None:
-    """The GPU that is asked about: the one named apart, else the one whose shipped bundle ``text`` names."""
-    from surrogate.prediction.shipped import is_path
-
-    return gpu if gpu or is_path(text) or Path(text).exists() else text

@@ -1,72 +1,61 @@
 """PROBLEM on the command line: its text, or the field's flags after ``--``; and the options that go with it."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
-from surrogate.cli.options import GPU, option
+from surrogate.cli.groups import TABLE
+from surrogate.cli.options import GPU, Function, board_notes, option
+from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
     from surrogate.features.families import AnyProblem
     from surrogate.prediction.predictor import Predictor
 
-# Written out here, so that help needs no numeric library; a test holds them to the families.
-DTYPES = (
-    "fp32", "fp16", "bf16", "fp64", "int8", "fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "int8_sq",
-    "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "w4afp8",
-)  # fmt: skip
-CHOICES = {
-    "dtype": (DTYPES, f"Element type: {', '.join(DTYPES)}."),
-    "math": (("fma", "default", "tensor_op", "tensor_op_allow_conversion"), "Math type."),
-    "layout": (("NCHW", "NHWC"), "Of a convolution's tensors in memory."),
-    "direction": (("fwd", "bwd_data", "bwd_filter"), "A convolution forward, or one of its gradients."),
-    "phase": (("context", "generation", "encoder"), "Of attention: a prompt, tokens after it, or an encoder."),
-    "kv_dtype": (("bf16", "fp16", "fp8", "fp32"), "Element type of cached keys and values."),
-    "routing": ((), "How tokens spread over experts, as power_law_1.2."),
-}  # fmt: skip
-DEFAULTS = {
-    "dtype": "fp32; bf16 for attention and experts", "math": "as PyTorch runs it on the GPU",
-    "layout": "NCHW", "direction": "fwd", "phase": "by the query's length", "kv_dtype": "as --dtype",
-    "routing": "balanced",
-}  # fmt: skip
+CHOICES: dict[str, list[str]] = {name: setting["choices"] for name, setting in TABLE["settings"].items()}
+"""Setting of a problem → the values that its option takes; any where none are listed."""
 FLAGS = {"ignore_unknown_options": True}
 """Context settings of a command that takes PROBLEM as flags."""
 
 
-def problem_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add PROBLEM; the command gets ``problem``, a tuple of words."""
-    return click.argument("problem", nargs=-1, type=click.UNPROCESSED)(function)
+class Options(TypedDict):
+    """What a command gets of `problem_options`, beside the settings of `CHOICES`."""
+
+    gpu: str | None
+    bundle: str | None
+    library: str | None
+    library_version: str | None
 
 
-def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say on what, and how, a problem is computed."""
-    for name, (known, text) in reversed(CHOICES.items()):
-        kind = click.Choice(known, case_sensitive=False) if known else str
-        shown = f"{text}  [default: {DEFAULTS[name]}]"
-        metavar = "TYPE" if known is DTYPES else f"[{'|'.join(known)}]" if known else None
+def problem_options(function: Function) -> Function:
+    """Add PROBLEM, a tuple of words, and the options that say on what, and how, it is computed."""
+    for name, choices in reversed(CHOICES.items()):
+        setting = TABLE["settings"][name]
+        kind = click.Choice(choices, case_sensitive=False) if choices else str
+        shown = f"{setting['help'].format(choices=', '.join(choices))}  [default: {setting['default']}]"
+        metavar = setting.get("metavar", f"[{'|'.join(choices)}]" if choices else None)
         function = option(f"--{name.replace('_', '-')}", shown, kind, metavar=metavar)(function)
-    for add in (
-        option("--library-version", "As in 8.9.2.  [default: the newest that the bundle knows]", metavar="V"),
-        option("--library", "Candidates of one library only, as cudnn or miopen.", metavar="NAME"),
-        option("--bundle", "A folder made by `seer train`.  [default: the one that ships for the GPU]", click.Path()),
-        option("--gpu", "The GPU that is asked about, by any name; `seer gpus` lists them.", GPU),
-    ):
-        function = add(function)
-    return function
+    version = option("--library-version", "As in 8.9.2.  [default: the newest that the bundle knows]", metavar="V")
+    library = option("--library", "Candidates of one library only, as cudnn or miopen.", metavar="NAME")
+    text = "A folder made by `seer train`.  [default: the one that ships for the GPU]"
+    bundle = option("--bundle", text, click.Path())
+    gpu = option("--gpu", "The GPU that is asked about, by any name; `seer gpus` lists them.", GPU)
+    problem = click.argument("problem", nargs=-1, type=click.UNPROCESSED)
+    return problem(gpu(bundle(library(version(function)))))
 
 
-def settings_of(options: dict[str, Any]) -> dict[str, str]:
+def settings_of(options: Options) -> dict[str, str]:
     """The settings that were given, of those that `problem_options` adds."""
-    return {name: options[name] for name in CHOICES if options.get(name) is not None}
+    given: dict[str, object] = {**options}
+    return {name: str(given[name]) for name in CHOICES if given.get(name) is not None}
 
 
-def read_problem(words: tuple[str, ...], options: dict[str, Any]) -> "tuple[AnyProblem, Predictor]":
+def read_problem(words: tuple[str, ...], options: Options) -> "tuple[AnyProblem, Predictor]":
     """The problem that the words name, of any family, and the predictor that is asked. Raises `InputError`.
 
     What a line of MIOpenDriver says of element type, direction and layout counts before the options.
     """
-    from surrogate.features.errors import InputError
     from surrogate.features.text import EXAMPLE, is_driver_line
 
     if not words:
@@ -79,16 +68,18 @@ def read_problem(words: tuple[str, ...], options: dict[str, Any]) -> "tuple[AnyP
     return predictor.read(" ".join(words), **settings_of(options)), predictor
 
 
-def open_predictor(options: dict[str, Any]) -> "Predictor":
+def open_predictor(options: Options) -> "Predictor":
     """The predictor that ``--gpu`` and ``--bundle`` name."""
-    from pathlib import Path
-
-    from surrogate.features.errors import InputError
     from surrogate.prediction.shipped import load
 
-    gpu, bundle, library = options["gpu"], options["bundle"], options["library"]
-    if bundle is not None:
-        return load(Path(bundle), gpu=gpu, library=library)
+    gpu = options["gpu"]
+    if options["bundle"] is not None:
+        return load(Path(options["bundle"]), gpu=gpu, library=options["library"])
     if not gpu:
         raise InputError("no GPU named; give --gpu G (`seer gpus` lists them), or --bundle B")
-    return load(gpu, library=library)
+    return load(gpu, library=options["library"])
+
+
+def with_notes(answer: dict[str, Any], name: str | None) -> dict[str, Any]:
+    """An answer for JSON, where `board_notes` stand first among its notes."""
+    return answer | {"notes": board_notes(name) + answer["notes"]}

@@ -45,12 +45,10 @@ codecs.register_error("seer-plain", _plain)
 
 def usable_streams() -> None:
     """Give closed streams a place, and make both print a substitute for what their encoding lacks."""
-    if sys.stdout is None:  # `seer … >&-`; progress bars and others take a stream for granted
-        sys.stdout = _nowhere()
-    if sys.stderr is None:
-        sys.stderr = _nowhere()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # `seer … >&-`; progress bars and others take a stream for granted
+            setattr(sys, name, _nowhere())
+        if isinstance(stream := getattr(sys, name), TextIOWrapper):
             stream.reconfigure(errors="seer-plain")
 
 

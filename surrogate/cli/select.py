@@ -3,25 +3,13 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from surrogate.cli.options import (
-    COUNT,
-    GPU,
-    PATH,
-    board_notes,
-    choice_option,
-    limit_options,
-    named_gpu,
-    option,
-    output_option,
-    output_options,
-    said,
-    show,
-)
-from surrogate.cli.problem import FLAGS, problem_argument, problem_options, read_problem
+from surrogate.cli.options import COUNT, GPU, PATH, limit_options, option, output_option, output_options, said, show
+from surrogate.cli.problem import FLAGS, Options, problem_options, read_problem, with_notes
+from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
     from surrogate.features.families import AnyProblem
@@ -32,17 +20,28 @@ MEASURED_TOP = 2
 """Candidates that --measure times, where --top does not say."""
 
 
+class SelectOptions(Options):
+    """What `command` gets beside PROBLEM and the form of the output."""
+
+    workspace_limit: int | None
+    deterministic: bool
+    top: int | None
+    measure: bool
+    device: str | None
+    recording: str | None
+    no_cache: bool
+
+
 @click.command(context_settings=FLAGS)
-@problem_argument
 @problem_options
 @limit_options
 @option("--top", "Show the first K; with --measure, time them.", COUNT, metavar="K")
 @option("--measure", "Time the most promising on --device, and rank by that.", is_flag=True)
-@choice_option("--device", ("cudnn", "cpu", "replay", "reference"), "What --measure times on.")
+@option("--device", "What --measure times on.", click.Choice(("cudnn", "cpu", "replay", "reference")))
 @option("--recording", "The run that --device replay serves.", metavar="RUN.jsonl")
 @option("--no-cache", "Neither use measurements of earlier runs nor keep new ones.", is_flag=True)
 @output_options
-def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: Any) -> None:
+def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: Unpack[SelectOptions]) -> None:
     """Rank the algorithms of PROBLEM by their predicted times, with 90 % intervals, workspaces and what is excluded.
 
     PROBLEM is a text, n32c256h14w14k256r3s3p1u1 (w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1 by default) or another
@@ -56,48 +55,45 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
       seer select --gpu v100 --workspace-limit 64MiB n32c256h14w14k256r3s3p1
       seer select --gpu t4 -- -n 32 -c 256 -H 14 -W 14 -k 256 -y 3 -x 3 -p 1 -q 1
     """
-    from surrogate.features.errors import InputError
     from surrogate.prediction.results import Limits
 
     if bool(options["device"]) != options["measure"]:
         raise InputError("--measure and --device go together: --measure --device cudnn, cpu or replay")
     limits = Limits.of(options["workspace_limit"], options["deterministic"], options["top"])
     asked, predictor = read_problem(problem, options)
-    selection = (_measured if options["measure"] else _recalled)(asked, predictor, limits, options)
+    if options["device"]:
+        selection = _measured(asked, predictor, limits, options, device=options["device"])
+    else:
+        selection = _recalled(asked, predictor, limits, options)
     records = [candidate.to_dict() for candidate in selection.candidates]
-    shown, whole = selection.table(), selection.to_dict()
-    whole["notes"] = board_notes(options["gpu"]) + whole["notes"]
-    show(records, as_json=as_json, as_csv=as_csv, whole=whole, table=shown)
+    whole = with_notes(selection.to_dict(), options["gpu"])
+    show(records, as_json=as_json, as_csv=as_csv, whole=whole, table=selection.table())
     sys.exit(0 if selection.estimates else 1)
 
 
-def _recalled(problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: dict[str, Any]) -> "Selection":
+def _recalled(problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: SelectOptions) -> "Selection":
     """The ranking, with the measured times of earlier runs where there are any."""
     from surrogate.prediction.autotune import recalled
     from surrogate.prediction.cache import TuningCache, default_path
 
     path = None if options["no_cache"] else default_path()
-    known = TuningCache(path) if path and path.is_file() else None
-    return recalled(predictor, problem, limits, cache=known, library_version=options["library_version"])
+    cache = TuningCache(path) if path and path.is_file() else None
+    return recalled(predictor, problem, limits, cache=cache, library_version=options["library_version"])
 
 
-def _measured(problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: dict[str, Any]) -> "Selection":
+def _measured(
+    problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: SelectOptions, *, device: str
+) -> "Selection":
     """The ranking with its first few timed on the device."""
     from surrogate.collect.open_device import open_device
-    from surrogate.features.errors import InputError
     from surrogate.prediction.autotune import autotune, with_attempts
     from surrogate.prediction.cache import TuningCache
 
-    device = options["device"]
+    opened = open_device(device, recording=options["recording"]) if device == "replay" else device
     tuned = autotune(
-        problem,
-        open_device(device, recording=options["recording"]) if device == "replay" else device,
-        limits.top or MEASURED_TOP,
-        predictor=predictor,
-        workspace_limit=limits.workspace_bytes,
-        deterministic=limits.deterministic,
-        cache=TuningCache() if options["no_cache"] else None,
-    )
+        problem, opened, limits.top or MEASURED_TOP, predictor=predictor, workspace_limit=limits.workspace_bytes,
+        deterministic=limits.deterministic, cache=TuningCache() if options["no_cache"] else None,
+    )  # fmt: skip
     version = options["library_version"] or tuned.library_version
     if version != tuned.library_version:
         raise InputError(
@@ -119,7 +115,10 @@ FORM = "JSON; a C99 header with a lookup; MIOpen's user find-db (bundles of MIOp
 @option("--library-version", "Of the library; by default the newest that the bundle knows.", metavar="V")
 @limit_options
 @output_option("The file to write.")
-def export(bundle: str, problems: Path, form: str, gpu: str | None, output: Path, **settings: Any) -> None:
+def export(
+    bundle: str, problems: Path, form: str, gpu: str | None, library_version: str | None,
+    workspace_limit: int | None, deterministic: bool, output: Path,
+) -> None:  # fmt: skip
     """Pick the fastest algorithm of every problem and write the picks as a table.
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
@@ -133,17 +132,22 @@ def export(bundle: str, problems: Path, form: str, gpu: str | None, output: Path
     from surrogate.dataset.problem_list import read_convs, read_list
     from surrogate.prediction.export import export as written
     from surrogate.prediction.export import picks_for
-    from surrogate.prediction.shipped import bundle_path, load
+    from surrogate.prediction.shipped import bundle_path, is_path, load
 
-    predictor = load(bundle_path(bundle), gpu=named_gpu(bundle, gpu))
+    # A GPU's name in the place of BUNDLE is the GPU that is asked about, unless --gpu names another.
+    named = None if is_path(bundle) or Path(bundle).exists() else bundle
+    predictor = load(bundle_path(bundle), gpu=gpu or named)
     convs = read_convs(problems)
     others = len({listed.problem for listed in read_list(problems)}) - len(convs)
-    picks = picks_for(predictor, convs, **settings)
+    picks = picks_for(
+        predictor, convs, workspace_limit=workspace_limit, deterministic=deterministic, library_version=library_version
+    )
     if not picks.feasible:
         click.echo(f"seer export: none of {len(picks.selections)} problems has a pick", err=True)
         sys.exit(1)
     write_text(output, written(picks, form))
-    left, count = len(picks.infeasible), len(picks.feasible)
+    left = len(picks.infeasible)
+    count = len(picks.feasible)
     none = f"; {left} {'has' if left == 1 else 'have'} none" if left else ""
     other = f"; {others} left out, for only convolutions are exported" if others else ""
     said(output, f"{output}: picks of {count} problem{'s' * (count != 1)}{none}{other}")

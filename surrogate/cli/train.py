@@ -7,21 +7,21 @@ from typing import Any
 import click
 
 from surrogate.cli.info import held_out_record
-from surrogate.cli.options import FOLDER, PATH, data_argument, fit_options, option, output_option, seed_option
+from surrogate.cli.options import BUNDLE, PATH, option, output_option, training_options
 from surrogate.features.errors import InputError
+from surrogate.models.registry import COMPARED, DECLARED, DEFAULT_MODEL
 
+FITTED = f"The model to fit: {', '.join(name for name in COMPARED if DECLARED[name].storable)}."
 DASK = "For tables beyond one machine's memory: the workers of a Dask cluster at ADDRESS, or of this machine."
 
 
 @click.command()
-@data_argument
-@option("--model", "The model to fit.  [default: boosted-terms, or what --params is for]", metavar="NAME")
+@option("--model", f"{FITTED}  [default: {DEFAULT_MODEL}, or what --params is for]", metavar="NAME")
 @option("--tune trials", "Settings to search first, within the data, held out by shape.", click.IntRange(0), default=0)
 @option("--params params_file", "Settings that `seer tune -o` found.", PATH)
 @option("--dask cluster", DASK, is_flag=False, flag_value="", metavar="[ADDRESS]")
-@fit_options
-@seed_option
-@output_option("The bundle, a folder.", kind=FOLDER)
+@training_options
+@output_option("The bundle, a folder.", kind=BUNDLE)
 def command(
     data: tuple[Path, ...], model: str | None, trials: int, params_file: Path | None, cluster: str | None, device: str,
     candidates: str | None, where: tuple[str, ...], output: Path, **settings: Any,
@@ -31,6 +31,8 @@ def command(
     DATA may hold several families of kernels; each gets a model of its own. The model card's errors and the intervals
     come from folds by shape; how much wider intervals are on a GPU that was never measured, from fits without one of
     the GPUs, where DATA has three or more (otherwise: 3 times).
+
+    Fits share the CPUs that the process, or its container, may use; OMP_NUM_THREADS=N leaves it N of them.
 
     Examples:
       seer train run.parquet -o bundle
@@ -71,10 +73,9 @@ def command(
         click.echo(f"{output}: {family} left out: its rows have one shape, errors and intervals need two")
 
 
-def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str, dict[str, Any]]:
+def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str, dict[str, object]]:
     """The model to train and its settings, from the options that name them."""
     from surrogate.evaluation.settings import read_settings
-    from surrogate.models import DEFAULT_MODEL
 
     if params_file is None:
         return model or DEFAULT_MODEL, {}

@@ -5,18 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import (
-    COUNT,
-    MINUTES,
-    choice_option,
-    data_argument,
-    fit_options,
-    option,
-    output_option,
-    output_options,
-    seed_option,
-    show,
-)
+from surrogate.cli.options import COUNT, MINUTES, option, output_option, output_options, show, training_options
 
 if TYPE_CHECKING:
     from surrogate.evaluation.tune import Tuned
@@ -26,13 +15,11 @@ OBJECTIVE = "Minimise the log error of times, the log slowdown of choices, or th
 
 
 @click.command()
-@data_argument
 @option("--storage", STORAGE, default="tune.journal", metavar="FILE|URL")
 @option("--trials", "Trials of the study in all, by all workers and runs together.", COUNT, required=True)
 @option("--model", "The model to tune.", default="boosted-terms", metavar="NAME")
-@choice_option("--objective", ("time", "choice", "both"), OBJECTIVE, "both")
-@fit_options
-@seed_option
+@option("--objective", OBJECTIVE, click.Choice(("time", "choice", "both")), default="both")
+@training_options
 @option("--timeout timeout_minutes", "Begin no trial after this time.", MINUTES, metavar="MINUTES")
 @option("--study", "The study's name; by default made of model, objective and data.", metavar="NAME")
 @output_option("Write the best settings for `seer train --params`.", required=False)
@@ -44,8 +31,8 @@ def command(
     """Search settings of a model on DATA, valued on shapes held out within it; the stored settings are tried first.
 
     Start the same command as often as you like, on any machine that reaches the storage: all share one study, until it
-    has --trials finished ones. An interrupted command is resumed by the same command; a larger number adds trials. On
-    SQLite and PostgreSQL a trial whose worker was killed is tried again.
+    has --trials finished ones. An interrupted command is resumed by the same command; a larger number adds trials. A
+    trial of a worker that was killed is tried again after a minute, with the same settings, three times at most.
     Hold back the rows that are to judge the result (--where): the search sees all of DATA.
 
     Examples:
@@ -85,6 +72,6 @@ def _summary(result: "Tuned") -> str:
         "mean absolute log error": result.absolute_loss,
         "log slowdown of choices": result.choice_loss,
     }
-    known = "".join(f"; {name} {value:.5f}" for name, value in losses.items() if value is not None)
+    shown = "".join(f"; {name} {value:.5f}" for name, value in losses.items() if value is not None)
     states = f"{counts['complete']} trials, {counts['pruned']} ended early, {counts['running']} still running"
-    return f"\nstudy {result.study} in {result.storage}: {states}\n{result.objective}: best {result.value:.5f}{known}"
+    return f"\nstudy {result.study} in {result.storage}: {states}\n{result.objective}: best {result.value:.5f}{shown}"

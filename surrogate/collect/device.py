@@ -79,6 +79,10 @@ class DeviceLostError(RuntimeError):
     """The device answers no more in this process (a sticky CUDA error); only a new process can go on."""
 
 
+LOST = "device lost"
+"""What the reason of a measurement begins with that lost the device: it says nothing of what was to be measured."""
+
+
 def one_line(error: BaseException) -> str:
     """What a library's error says, or its kind where it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__
@@ -88,18 +92,18 @@ def one_line(error: BaseException) -> str:
 class Record:
     """What the log and the exchange between processes hold as JSON."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Field name → plain JSON value; fields at their default are left out, to keep the log small."""
         held = {each.name: getattr(self, each.name) for each in fields(self)}
         return {each.name: held[each.name] for each in fields(self) if held[each.name] != each.default}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
         """The inverse of `to_dict`; keys of a newer writer are ignored."""
         return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
 
     @classmethod
-    def all_from(cls, entries: Iterable[Mapping[str, Any]]) -> tuple[Self, ...]:
+    def all_from(cls, entries: Iterable[Mapping[str, object]]) -> tuple[Self, ...]:
         """Such records read from a list."""
         return tuple(map(cls.from_dict, entries))
 
@@ -162,6 +166,16 @@ class Measurement(Record):
             raise ValueError(
                 f"a measurement with status {self.status!r} has {len(self.times_us)} times; only ok has any"
             )
+
+    @property
+    def lost(self) -> bool:
+        """True where the device was lost: the log holds it, no table does, and the next call tries again."""
+        return self.status == "failed" and self.reason.startswith(LOST)
+
+    @property
+    def labels_differ(self) -> bool:
+        """True where CUPTI's labels miss launches that the cache's flushes tell apart; ``reason`` counts them."""
+        return self.timer == "cupti" and bool(self.reason)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

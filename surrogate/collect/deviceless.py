@@ -6,19 +6,14 @@ Needs libcudnn 9.11 to 9.26 and no driver (the extra ``heuristic``). It is the g
 """
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 from surrogate.collect.cudnn.backend import PROTOTYPES, Attribute, Descriptor, Kind, Scope
 from surrogate.collect.cudnn.convolution import COMPUTE_DTYPES, CROSS_CORRELATION, data_type
-from surrogate.collect.cudnn.library import CudnnError, Handle, Library
-from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError
-from surrogate.collect.log import Header, RunLog, problem_record
-from surrogate.collect.open_device import WorkerDevice, command_for
-from surrogate.collect.plan import Plan, tensor_shapes
-from surrogate.collect.run import Progress
+from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, CudnnError, Handle, Library
+from surrogate.collect.device import Choice, DeviceInfo
+from surrogate.collect.plan import tensor_shapes
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
@@ -28,8 +23,8 @@ LIBRARY = "cudnn-graph"
 """The library's name in a dataset: its candidates are other ones than those of the legacy functions."""
 FIRST_VERSION = 90800
 """The first cuDNN that takes a described device."""
-REMEDY = "pip install 'seer-surrogate[heuristic]' (cuDNN 9.11 to 9.26; without a driver others abort or do not load)"
-MODE, MODE_NUMBER = "A", 3
+MODE = "A"
+MODE_NUMBER = 3
 """cudnnBackendHeurMode_t."""
 KEPT = 8
 """Plans of a ranking that are kept; rankings hold up to about 40, mostly one engine with other knobs."""
@@ -57,7 +52,7 @@ DRIVER_VERSION = 13000
 class Deviceless:
     """cuDNN's heuristic for one described GPU."""
 
-    def __init__(self, gpu: Gpu, *, library: Any = None) -> None:
+    def __init__(self, gpu: Gpu, *, library: Library | None = None) -> None:
         """Raises `InputError` where libcudnn is missing or too old, or ``gpu`` cannot be described to it."""
         self.gpu = gpu
         description = properties_json(gpu)  # refuses a GPU that cuDNN cannot know before it is looked for
@@ -65,11 +60,12 @@ class Deviceless:
         self._scope = Scope(self._library)
         try:
             self._target = self._scope.make(Descriptor.DEVICE_PROPERTIES)
-            self._scope.set_text(self._target, Attribute.DEVICE_JSON, description)
+            self._scope.set(self._target, Attribute.DEVICE_JSON, Kind.CHAR, *description.encode())
             self._scope.finalize(self._target)
         except CudnnError as error:
             self.close()
-            raise InputError(f"cuDNN {self._library.version} cannot describe {gpu.name} ({error}); {REMEDY}") from None
+            cannot = f"cuDNN {self._library.version} cannot describe {gpu.name} ({error})"
+            raise InputError(f"{cannot}; {HEURISTIC_REMEDY}") from None
 
     def describe(self) -> DeviceInfo:
         """For a run's header: no time was taken, and by which mode was ranked."""
@@ -135,32 +131,6 @@ def _notes(scope: Scope, engine: Handle) -> tuple[str, ...]:
     return tuple(NUMERICAL_NOTES[note] if 0 <= note < known else f"note_{note}" for note in numbers)
 
 
-def collect_heuristic(plan: Plan, gpu: str, output: str, progress: Progress, *, device: Any = None) -> None:
-    """Write cuDNN's ranking of ``plan``'s problems for ``gpu`` to the log ``output``.
-
-    The log is a run's, with ``problem`` records alone (no times), and goes on where it was interrupted. ``device``: a
-    `Deviceless`, by default in a process of its own, which some releases of cuDNN abort. Raises `InputError` where the
-    library, the GPU or the log does not allow it.
-    """
-    device = device or WorkerDevice(command_for("deviceless", gpu))
-    protocol = {"heuristic_only": True, "mode": MODE}
-    planned = plan.digest, plan.shard, plan.description, plan.seed
-    try:
-        header = Header(device.describe(), *planned, protocol, round(time.time(), 3))
-        with RunLog(output, header) as log:
-            begun = {record["problem"] for record in log.records if record["kind"] == "problem"}
-            for done, problem in enumerate(plan.problems, 1):
-                if problem.key not in begun:
-                    ranking = device.heuristic(problem.conv)
-                    names = tuple(dict.fromkeys(choice.algorithm for choice in ranking))
-                    log.append(problem_record(problem, names, ranking))
-                progress(done, len(plan), problem.key)
-    except DeviceLostError as error:
-        raise InputError(f"cuDNN's heuristic failed for {gpu}: {error}; {REMEDY}") from None
-    finally:
-        device.close()
-
-
 def operation_graph(scope: Scope, conv: Conv) -> Handle:
     """The finalised graph of ``conv``: three tensors, the convolution, one operation.
 
@@ -194,7 +164,8 @@ def _tensor(scope: Scope, role: str, conv: Conv) -> Handle:
 
 def _convolution(scope: Scope, conv: Conv) -> Handle:
     convolution = scope.make(Descriptor.CONVOLUTION)
-    compute, pads = data_type(COMPUTE_DTYPES[conv.dtype]), (conv.pad_h, conv.pad_w)
+    compute = data_type(COMPUTE_DTYPES[conv.dtype])
+    pads = (conv.pad_h, conv.pad_w)
     scope.set(convolution, Attribute.CONVOLUTION_COMPUTE_TYPE, Kind.DATA_TYPE, compute)
     scope.set(convolution, Attribute.CONVOLUTION_MODE, Kind.CONVOLUTION_MODE, CROSS_CORRELATION)
     scope.set(convolution, Attribute.CONVOLUTION_DILATIONS, Kind.INT64, conv.dilation_h, conv.dilation_w)
@@ -218,33 +189,19 @@ def properties_json(gpu: Gpu) -> str:
         )
     limits = LIMITS[gpu.compute_capability]
     memory_clock_khz = gpu.dram_gbs * 1e9 / (2 * 5120 / 8) / 1e3
-    return json.dumps(
-        {
-            "deviceVer": round(gpu.compute_capability * 100),
-            "multiProcessorCount": gpu.sms,
-            "warpSize": WARP_THREADS,
-            "maxSharedMemoryPerBlock": BLOCK_SHARED_BYTES,
-            "maxSharedMemoryPerBlockOptin": int(limits.optin_bytes),
-            "reservedSharedMemoryPerBlock": int(limits.reserved_bytes),
-            "maxRegistersPerSM": REGISTERS_PER_SM,
-            "maxCtasPerSM": int(limits.blocks),
-            "maxThreadsPerBlock": MAX_THREADS,
-            "maxThreadsPerSM": int(limits.warps) * WARP_THREADS,
-            "regsPerBlock": REGISTERS_PER_SM,
-            "totalGlobalMem": gpu.memory_bytes,
-            "smClockRateKHz": round(gpu.boost_mhz * 1e3),
-            "memClockRateKHz": round(memory_clock_khz),
-            "l2CacheSize": gpu.l2_bytes,
-            "maxBlockSize": [1024, 1024, 64],
-            "maxGridSize": [2**31 - 1, 65535, 65535],
-            "supportCoopLaunch": int(gpu.compute_capability >= 6.0),
-            "pciDeviceId": 0,
-            "isTccDriver": 0,
-            "cudaDeviceId": 0,
-            "driverVer": DRIVER_VERSION,
-            "deviceName": gpu.aliases[0] if gpu.aliases else gpu.name,
-        }
-    )
+    return json.dumps({
+        "deviceVer": round(gpu.compute_capability * 100), "multiProcessorCount": gpu.sms, "warpSize": WARP_THREADS,
+        "maxSharedMemoryPerBlock": BLOCK_SHARED_BYTES, "maxSharedMemoryPerBlockOptin": int(limits.optin_bytes),
+        "reservedSharedMemoryPerBlock": int(limits.reserved_bytes), "maxRegistersPerSM": REGISTERS_PER_SM,
+        "maxCtasPerSM": int(limits.blocks), "maxThreadsPerBlock": MAX_THREADS,
+        "maxThreadsPerSM": int(limits.warps) * WARP_THREADS, "regsPerBlock": REGISTERS_PER_SM,
+        "totalGlobalMem": gpu.memory_bytes, "smClockRateKHz": round(gpu.boost_mhz * 1e3),
+        "memClockRateKHz": round(memory_clock_khz), "l2CacheSize": gpu.l2_bytes,
+        "maxBlockSize": [1024, 1024, 64], "maxGridSize": [2**31 - 1, 65535, 65535],
+        "supportCoopLaunch": int(gpu.compute_capability >= 6.0), "pciDeviceId": 0, "isTccDriver": 0,
+        "cudaDeviceId": 0, "driverVer": DRIVER_VERSION,
+        "deviceName": gpu.aliases[0] if gpu.aliases else gpu.name,
+    })  # fmt: skip
 
 
 def _library() -> Library:
@@ -252,8 +209,8 @@ def _library() -> Library:
         library = Library.load()
     except InputError as error:
         reason = str(error).split(";")[0]
-        raise InputError(f"the heuristic needs cuDNN: {reason}; {REMEDY}") from None
+        raise InputError(f"the heuristic needs cuDNN: {reason}; {HEURISTIC_REMEDY}") from None
     if library.version_number < FIRST_VERSION:
-        raise InputError(f"cuDNN {library.version} cannot rank for a GPU that is not there; {REMEDY}")
+        raise InputError(f"cuDNN {library.version} cannot rank for a GPU that is not there; {HEURISTIC_REMEDY}")
     library.declare(PROTOTYPES)
     return library

@@ -18,24 +18,18 @@ from typing import Any, Self
 from surrogate.collect.counters.pairs import Pair
 from surrogate.collect.counters.profilers import PERMISSION_REMEDY, count, find_tool
 from surrogate.collect.cudnn.activity import Activity
+from surrogate.collect.cudnn.gpu import DRIVERS
 from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN
 from surrogate.collect.cudnn.library import Library
-from surrogate.collect.device import (
-    Device,
-    DeviceInfo,
-    DeviceLostError,
-    Measurement,
-    RepeatPolicy,
-    demangled,
-    throttled,
-)
+from surrogate.collect.device import POLICY, Device, DeviceInfo, DeviceLostError, Measurement, demangled, throttled
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 
 OK, NOTE, FAILED = "ok", "note", "failed"
 """A part's status. What failed makes measurements untrustworthy; what is noted does not."""
-PROBLEM, ALGORITHM = Conv(n=32, c=256, h=28, k=256, r=3, pad_h=1), "IMPLICIT_PRECOMP_GEMM"
+PROBLEM = Conv(n=32, c=256, h=28, k=256, r=3, pad_h=1)
+ALGORITHM = "IMPLICIT_PRECOMP_GEMM"
 """Timed once: 30 GFLOP, so that the GPU is at work when its clock is asked for."""
 FMA_ERROR, WINOGRAD_ERROR = 1e-5, 1e-4
 """Relative errors that fp32 FMA stays below, which excludes TF32 (about 3e-4); Winograd's larger tiles lose digits."""
@@ -43,8 +37,11 @@ LOW_CLOCK = 0.6
 """A clock under load below this share of the highest is noted."""
 LEAST_DISK_BYTES = 1 << 30
 COUNT_SECONDS = 60.0
-DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 DRIVER_REMEDY = "install NVIDIA's driver; start a container with --gpus all; under WSL install it in Windows alone"
+UNLABELLED_REMEDY = (
+    "times stay right, the cache's flushes alone tell calls apart; as a check on them, CUPTI 13 labels all launches:"
+    " a driver for CUDA 13 and pip install 'seer-surrogate[gpu-cuda13]'"
+)
 NO_GPU_ERROR = 100
 PARAMETERS, STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
 SYS_ADMIN = 1 << 21
@@ -60,7 +57,7 @@ class Check:
     remedy: str = ""
 
     @classmethod
-    def of(cls, name: str, wrong: Any, value: str, remedy: str, status: str = FAILED) -> Self:
+    def of(cls, name: str, wrong: object, value: str, remedy: str, status: str = FAILED) -> Self:
         """``status`` with its remedy where something is wrong, else ok without."""
         return cls(name, status, value, remedy) if wrong else cls(name, OK, value)
 
@@ -87,7 +84,8 @@ def driver() -> Check:
     """NVIDIA's driver by its own library, which needs no other package."""
     for name in DRIVERS:
         with suppress(OSError):
-            library, number = ctypes.CDLL(name), ctypes.c_int()
+            library = ctypes.CDLL(name)
+            number = ctypes.c_int()
             code = library.cuInit(0)
             library.cuDriverGetVersion(ctypes.byref(number))
             speaks = f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
@@ -131,14 +129,19 @@ def _board(info: DeviceInfo) -> Iterator[Check]:
 
 
 def _software(info: DeviceInfo) -> Iterator[Check]:
-    known, versions = info.properties, info.versions
+    known = info.properties
+    versions = info.versions
     speaks = versions.get("cuda_driver", "?")
     yield Check("runtime", OK, f"CUDA {versions.get('cuda_runtime', '?')}, CuPy {versions.get('cupy', '?')}")
     numbers = [int(part) for part in info.library_version.split(".")]
     too_new = numbers >= FIRST_WITHOUT_VOLTA and float(known.get("compute_capability", 9.0)) < 7.5
     yield Check.of("cudnn", too_new, f"{info.library_version} at {known.get('library_path')}", OLDER_CUDNN)
     why = known.get("cupti_missing")
-    yield Check.of("cupti", why, why or "opens", _cupti_remedy(speaks))
+    if not why and (unlabelled := known.get("cupti_unlabelled")):
+        value = f"opens, but labels no launch by the {' and the '.join(unlabelled)} API"
+        yield Check("cupti", NOTE, value, UNLABELLED_REMEDY)
+    else:
+        yield Check.of("cupti", why, why or "opens", _cupti_remedy(speaks))
 
 
 def _cupti_remedy(speaks: str) -> str:
@@ -153,7 +156,7 @@ def _cupti_remedy(speaks: str) -> str:
 def _measured(device: Device, info: DeviceInfo) -> Iterator[Check]:
     """One convolution timed, and what that shows: kernels, names, arithmetic, the clock under load."""
     try:
-        result = device.measure(PROBLEM, ALGORITHM, RepeatPolicy())
+        result = device.measure(PROBLEM, ALGORITHM, POLICY)
     except DeviceLostError as error:
         result = Measurement("failed", str(error))
     if result.status != "ok":
@@ -213,7 +216,7 @@ def _counters(device: Device, info: DeviceInfo, quick: bool) -> Check:
     except InputError as error:
         return Check("counters", NOTE, str(error), "times alone are measured")
     if quick:
-        return Check.of("counters", not counting_allowed(), f"by {tool.path}", PERMISSION_REMEDY, NOTE)
+        return Check.of("counters", counting_denied(), f"by {tool.path}, not tried", PERMISSION_REMEDY, NOTE)
     device.close()
     with TemporaryDirectory(prefix="seer-doctor-") as folder:
         counted = count([Pair(PROBLEM, ALGORITHM)], tool, Path(folder), seconds=COUNT_SECONDS)
@@ -223,15 +226,18 @@ def _counters(device: Device, info: DeviceInfo, quick: bool) -> Check:
     return Check("counters", NOTE, f"{tool.path} counted nothing: {'; '.join(counted.notes)}", remedy)
 
 
-def counting_allowed(parameters: Path = PARAMETERS, status: Path = STATUS) -> bool:
-    """What the driver's settings and this process's rights say of hardware counters; False where they say nothing."""
+def counting_denied(parameters: Path = PARAMETERS, status: Path = STATUS) -> bool:
+    """True where the driver keeps hardware counters for administrators and this process has no such right.
+
+    False where either is not told, as in many containers: only counting itself then shows.
+    """
     try:
-        if "RmProfilingAdminOnly: 0" in parameters.read_text():
-            return True
+        if "RmProfilingAdminOnly: 1" not in parameters.read_text():
+            return False
         rights = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("CapEff:")]
     except OSError:
         return False
-    return any(int(right, 16) & SYS_ADMIN for right in rights)
+    return bool(rights) and not any(int(right, 16) & SYS_ADMIN for right in rights)
 
 
 def _disk(folder: Path) -> Check:

@@ -2,36 +2,53 @@
 
 Line 1 is the header: schema version, device, plan, protocol. Then, for each planned problem (named by its
 key), a ``problem`` record (origin, networks, candidates, the library's ranking), one ``measure`` record per
-algorithm, and a ``done`` record (Find's result, clocks); ``counters`` records follow where counters were taken.
+algorithm (another after one that lost the device), and a ``done`` record once all are measured (Find's result, clocks);
+``counters`` records follow where counters were taken.
 Every record is one ``write`` of a whole line, so a killed process loses at most the measurement in flight; ``fsync``
 follows every `FSYNC_SECONDS`, so a power cut loses little more. A torn last line is cut off when the run goes on.
 """
 
-import gzip
 import json
 import os
 import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from surrogate.collect.device import Choice, DeviceInfo, Record
 from surrogate.collect.plan import PlannedProblem
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, require_regular
+from surrogate.features.errors import InputError
 from surrogate.features.text import parse
+from surrogate.formats.foreign_file import read_bytes
 
 SCHEMA_VERSION = 1
 """Version of the log's layout. History: 1, the first."""
 FSYNC_SECONDS = 2.0
 HEADER = "seer-collect"
-GZIP = b"\x1f\x8b"
-"""What a packed log begins with."""
+MAX_BYTES = 2 << 30
+"""Of a log, unpacked: two million records."""
+
+
+class Entry(TypedDict):
+    """A record of any kind; `_FIELDS` says which of the keys a kind has."""
+
+    kind: str
+    problem: str
+    algorithm: str
+    origin: str
+    networks: list[str]
+    candidates: list[str]
+    heuristic: list[dict[str, Any]]
+    find: list[dict[str, Any]]
+    result: dict[str, Any]
+    conditions: dict[str, float]
+    kernels: list[dict[str, Any]]
+
 
 _FIELDS: Mapping[str, Mapping[str, type]] = {
     "problem": {"problem": str, "origin": str, "networks": list, "candidates": list, "heuristic": list},
@@ -56,21 +73,13 @@ class Header:
     created_s: float = 0.0
     """Unix time of the run's first start."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON of the first line."""
+        plan = {"digest": self.plan_digest, "shard": list(self.shard), "description": self.description}
         return {
-            "kind": HEADER,
-            "schema": SCHEMA_VERSION,
-            "created_s": self.created_s,
-            "device": self.device.to_dict(),
-            "plan": {
-                "digest": self.plan_digest,
-                "shard": list(self.shard),
-                "description": self.description,
-                "seed": self.seed,
-            },
-            "protocol": dict(self.protocol),
-        }
+            "kind": HEADER, "schema": SCHEMA_VERSION, "created_s": self.created_s, "device": self.device.to_dict(),
+            "plan": plan | {"seed": self.seed}, "protocol": dict(self.protocol),
+        }  # fmt: skip
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], path: Path) -> Self:
@@ -100,16 +109,14 @@ class Header:
                 return f"was recorded with {name} {value}, this is {other_identity[name]}"
         return ""
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, object]:
         """What must agree, by the name that a person is told."""
         return {
-            "GPU": self.device.gpu,
-            "library": self.device.library,
-            "library version": self.device.library_version,
+            "GPU": self.device.gpu, "library": self.device.library, "library version": self.device.library_version,
             "shard": "/".join(map(str, self.shard)),
             "plan": f"{self.description}, seed {self.seed}, digest {self.plan_digest[:12]}",
             "timing protocol": dict(self.protocol),
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,7 @@ class Contents:
     """A log as read: its header (None for an empty file), its records, and where the last whole line ends."""
 
     header: Header | None
-    records: tuple[dict[str, Any], ...]
+    records: tuple[Entry, ...]
     whole_bytes: int
 
 
@@ -127,17 +134,11 @@ def read(path: str | Path) -> Contents:
     A torn last line is left out; anything else unreadable raises `InputError`.
     """
     path = Path(path)
-    require_regular(path)
-    try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if data.startswith(GZIP) else data
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such run; `seer collect -o` writes one") from None
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: not readable ({reason}); give a run written by `seer collect`") from None
+    if not path.exists():
+        raise InputError(f"{path}: no such run; `seer collect -o` writes one")
+    data = read_bytes(path, max_bytes=MAX_BYTES)
     whole = data.rfind(b"\n") + 1
-    records: list[dict[str, Any]] = []
+    records = []
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
         try:
             record = json.loads(line)
@@ -153,7 +154,7 @@ def read(path: str | Path) -> Contents:
         return Contents(Header.from_dict(records[0], path), tuple(records[1:]), whole)
 
 
-class RunLog:
+class RunLog(AbstractContextManager["RunLog"]):
     """A run's log open for appending; holds the file's lock until closed."""
 
     def __init__(self, path: str | Path, header: Header) -> None:
@@ -167,7 +168,10 @@ class RunLog:
         try:
             contents = read(self.path)
             if contents.header is None:
-                self._refuse_foreign()
+                begun = self.path.read_bytes()  # without a whole line, ours only if it is the beginning of a header
+                expected = b'{"kind":"' + HEADER.encode() + b'"'
+                if not (begun.startswith(expected) or expected.startswith(begun)):
+                    raise InputError(f"{self.path}: holds something else than a run; give another -o")
                 self.header = header
                 self._file.truncate(0)
                 self.append(header.to_dict())
@@ -185,7 +189,7 @@ class RunLog:
             raise
         self._synced_s = time.monotonic()
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: Mapping[str, object]) -> None:
         """Add one record of plain values and `Record`s as one line in one write; now and then force it to the disk.
 
         `OSError` where it does not fit (the disk is full): the log then ends with the record before.
@@ -214,22 +218,12 @@ class RunLog:
             self.sync()
             self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     _synced_s: float = 0.0
     _end: int = 0
     """Where the last whole record ends."""
-
-    def _refuse_foreign(self) -> None:
-        """A file without a whole line is ours only if it is the beginning of a header."""
-        begun = self.path.read_bytes()
-        expected = b'{"kind":"' + HEADER.encode() + b'"'
-        if not (begun.startswith(expected) or expected.startswith(begun)):
-            raise InputError(f"{self.path}: holds something else than a run; give another -o")
 
 
 def _open_locked(path: Path) -> FileIO:
@@ -267,7 +261,7 @@ def undamaged(name: str | Path, refusals: bool = False) -> Iterator[None]:
         raise InputError(f"{name}: a record is damaged ({error!r}); leave the file out") from None
 
 
-def _check_record(record: Any, *, first: bool) -> None:
+def _check_record(record: object, *, first: bool) -> None:
     """Raise `ValueError` where ``record`` is no record of a log; the ``first`` is the header, of any kind."""
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         raise ValueError("not a record")
@@ -280,12 +274,12 @@ def _check_record(record: Any, *, first: bool) -> None:
             raise ValueError(f"{record['kind']} record without {name}")
 
 
-def problem_record(problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[Choice]) -> dict[str, Any]:
+def problem_record(
+    problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[Choice]
+) -> dict[str, object]:
     """Written before a problem's first measurement."""
-    source = {"origin": problem.origin, "networks": problem.networks}
-    return {
-        "kind": "problem", "problem": problem.key, **source, "candidates": candidates, "heuristic": heuristic,
-    }  # fmt: skip
+    source = {"kind": "problem", "problem": problem.key, "origin": problem.origin, "networks": problem.networks}
+    return {**source, "candidates": candidates, "heuristic": heuristic}
 
 
 def key_without_visit(key: str) -> str:

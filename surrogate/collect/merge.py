@@ -16,8 +16,8 @@ import pandas as pd
 
 from surrogate.collect import log
 from surrogate.collect.device import SLOW_CLOCK, Choice, Measurement, demangled, summarise, throttled
-from surrogate.collect.log import Header, conv_of, key_without_visit
-from surrogate.collect.operators.operator import parse
+from surrogate.collect.log import Entry, Header, conv_of, key_without_visit
+from surrogate.collect.operators import parse
 from surrogate.dataset.columns import columns
 from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
@@ -50,10 +50,10 @@ class Gathered:
     """Device and problem → what else is known of it."""
     conditions: dict[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     """Run and visit → clocks sampled after it; a problem that was cut before has none."""
-    counters: dict[tuple[str, ...], list[Mapping[str, Any]]] = field(default_factory=dict)
+    counters: dict[tuple[str, ...], list[dict[str, Any]]] = field(default_factory=dict)
     """Row → its counted kernels in launch order; of a row counted twice the last."""
 
-    def take(self, header: Header, records: Iterable[Mapping[str, Any]]) -> None:
+    def take(self, header: Header, records: Iterable[Entry]) -> None:
         """Take one run's records.
 
         Raises `InputError`, or what the damage leads to, for a record that names no problem or holds no measurement.
@@ -62,7 +62,8 @@ class Gathered:
         # copies of a run's log, however short, are the same run
         run = f"{header.created_s} {header.plan_digest} {header.shard} {device}"
         for record in records:
-            kind, visit = record["kind"], record["problem"]
+            kind = record["kind"]
+            visit = record["problem"]
             key = key_without_visit(visit)
             math_type = conv_of(key).math
             problem = self.notes.setdefault((*device, key), ProblemNotes())
@@ -71,6 +72,8 @@ class Gathered:
                 problem.origin = problem.origin or record["origin"]
                 problem.networks.update(dict.fromkeys(record["networks"]))
                 problem.heuristic = problem.heuristic or next(iter(ranking), None)
+            elif kind == "measure" and _lost(record):
+                continue
             elif kind == "measure":
                 row = dict(zip(ROW, (*device, key, record["algorithm"]), strict=True))
                 named = {**row, "run": run, "visit": visit, "at_s": record.get("at_s", 0.0)}
@@ -84,7 +87,12 @@ class Gathered:
                         problem.find_us.setdefault(choice.algorithm, []).append(choice.time_us)
 
 
-def _measurement(values: Mapping[str, Any]) -> dict[str, Any]:
+def _lost(record: Entry) -> bool:
+    """True for a measurement that lost the device, and says nothing of what it was to measure."""
+    return Measurement.from_dict(record["result"]).lost
+
+
+def _measurement(values: Mapping[str, object]) -> dict[str, Any]:
     """The columns of one measurement; one with a time that is no time (0, not finite) is ``failed``."""
     result = Measurement.from_dict(values)
     wrong = [time for time in (*result.times_us, *result.spans_us) if not 0 < time < math.inf]
@@ -92,22 +100,15 @@ def _measurement(values: Mapping[str, Any]) -> dict[str, Any]:
         result = Measurement("failed", f"a repeat of {wrong[0]:g} µs")
     summary = summarise(result.times_us) if result.times_us else None
     return {
-        "status": result.status,
-        "reason": result.reason or None,
-        "workspace_bytes": result.workspace_bytes,
-        "deterministic": result.deterministic,
-        "time_us": summary and summary.median_us,
-        "time_us_min": summary and summary.min_us,
-        "time_us_max": summary and summary.max_us,
+        "status": result.status, "reason": result.reason or None, "workspace_bytes": result.workspace_bytes,
+        "deterministic": result.deterministic, "time_us": summary and summary.median_us,
+        "time_us_min": summary and summary.min_us, "time_us_max": summary and summary.max_us,
         "time_us_mad": summary and summary.mad_us,
         "span_us": statistics.median(result.spans_us) if result.spans_us else None,
-        "stable": summary.stable if summary and summary.repeats > 1 else None,
-        "timer": result.timer or None,
-        "repeats": summary.repeats if summary else 0,
-        "sm_clock_mhz": result.sm_clock_mhz,
-        "throttle_reasons": result.throttle_reasons,
-        "kernels": result.kernels,
-    }
+        "stable": summary.stable if summary and summary.repeats > 1 else None, "timer": result.timer or None,
+        "repeats": summary.repeats if summary else 0, "sm_clock_mhz": result.sm_clock_mhz,
+        "throttle_reasons": result.throttle_reasons, "kernels": result.kernels,
+    }  # fmt: skip
 
 
 def merge_runs(paths: Sequence[str | Path]) -> Dataset:
@@ -134,13 +135,13 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
     return merged
 
 
-def _kind(header: Header, records: Sequence[Mapping[str, Any]]) -> str:
+def _kind(header: Header, records: Sequence[Entry]) -> str:
     if header.protocol.get("heuristic_only"):
         return "rankings without times"
     return "operators" if any(record["kind"] == "operator" for record in records) else "measurements"
 
 
-Log = tuple[Path, Header, Sequence[Mapping[str, Any]]]
+Log = tuple[Path, Header, Sequence[Entry]]
 """Path, header, records."""
 
 
@@ -155,7 +156,7 @@ def _table(frame: pd.DataFrame, table: str) -> pd.DataFrame:
     return frame[list(kinds)].astype(types)
 
 
-def _measured(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
+def _measured(runs: Sequence[Log], metadata: dict[str, object]) -> Dataset:
     gathered = Gathered()
     for path, header, records in runs:
         with log.undamaged(path):
@@ -169,7 +170,8 @@ def _measured(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
     if gathered.counters:
         metadata["counted_kernels"] = sum(map(len, gathered.counters.values()))
         metadata["counted_kernels_joined"] = sum("counted_time_us" in launch for launch in launches)
-    frame, kernels = _table(_rows(visits, gathered.notes), "dataset"), _table(pd.DataFrame(launches), "kernels")
+    frame = _table(_rows(visits, gathered.notes), "dataset")
+    kernels = _table(pd.DataFrame(launches), "kernels")
     return Dataset(frame, metadata=metadata, kernels=kernels)
 
 
@@ -189,7 +191,8 @@ def _visits(gathered: Gathered) -> pd.DataFrame:
 
 def _rows(visits: pd.DataFrame, notes: Mapping[tuple[str, ...], ProblemNotes]) -> pd.DataFrame:
     """A row per `ROW`: medians over its visits that are ok; what else is said is the first one's."""
-    row, ok = list(ROW), visits[visits["status"] == "ok"]
+    row = list(ROW)
+    ok = visits[visits["status"] == "ok"]
     order = pd.MultiIndex.from_frame(visits[row].drop_duplicates())
     first = pd.concat([ok, visits]).drop_duplicates(row).set_index(row)
     first_values = first[["status", "reason", "workspace_bytes", "deterministic", "timer"]].reindex(order)
@@ -207,25 +210,21 @@ def _rows(visits: pd.DataFrame, notes: Mapping[tuple[str, ...], ProblemNotes]) -
     for *device, problem, algorithm in order:
         known = notes[*device, problem]
         find_us = known.find_us.get(algorithm)
-        described.append(
-            {
-                **_settings((*device, problem, algorithm)),
-                "find_time_us": statistics.median(find_us) if find_us else None,
-                "heuristic_algorithm": known.heuristic,
-                "networks": ",".join(known.networks) or None,
-                "origin": known.origin,
-            }
-        )
+        find_time_us = statistics.median(find_us) if find_us else None
+        described.append({
+            **_settings((*device, problem, algorithm)), "find_time_us": find_time_us, "origin": known.origin,
+            "heuristic_algorithm": known.heuristic, "networks": ",".join(known.networks) or None,
+        })  # fmt: skip
     return pd.DataFrame(described).join(table.reset_index(drop=True))
 
 
-def _settings(row: tuple[str, ...]) -> dict[str, Any]:
+def _settings(row: tuple[str, ...]) -> dict[str, object]:
     """What every row begins with."""
     *device, problem, algorithm = row
     return {**dict(zip(DEVICE_COLUMNS, device, strict=True)), **conv_of(problem).to_dict(), "algorithm": algorithm}
 
 
-def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], Any]) -> list[dict[str, Any]]:
+def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], list[dict[str, Any]]]) -> list[dict[str, object]]:
     """The kernels of each row's first visit that saw any, in launch order, with the launched blocks.
 
     What was counted of the same launch, by its place and name, adds the columns that it lacks.
@@ -243,7 +242,7 @@ def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], Any]) -> l
     return launches
 
 
-def _anchors(visits: pd.DataFrame) -> list[dict[str, Any]]:
+def _anchors(visits: pd.DataFrame) -> list[dict[str, object]]:
     """Per row with several ok visits: its problem, the visits' spread and their trend, in the order of time.
 
     ``drift``: slowest / fastest − 1; ``trend``: last / first − 1.
@@ -259,21 +258,19 @@ def _anchors(visits: pd.DataFrame) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _latest(
-    runs: Sequence[Log], kind: str, rows_of: Callable[[tuple[str, str, str], Mapping[str, Any]], Any]
-) -> list[Any]:
+def _latest(runs: Sequence[Log], kind: str, rows_of: Callable[[tuple[str, str, str], Entry], Any]) -> list[Any]:
     """``rows_of(device, record)`` of every record of ``kind``; of one problem on one device, the last one's."""
     rows: dict[tuple[str, ...], Any] = {}
     for path, header, records in runs:
         device = _device(header)
         with log.undamaged(path):
             for record in records:
-                if record["kind"] == kind:
+                if record["kind"] == kind and not (kind == "operator" and _lost(record)):
                     rows[*device, record["problem"]] = rows_of(device, record)
     return list(rows.values())
 
 
-def _rankings(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
+def _rankings(runs: Sequence[Log], metadata: dict[str, object]) -> Dataset:
     """The rankings of all logs; of a problem ranked twice for one GPU and version, the later file's counts."""
     rankings = _latest(runs, "problem", _ranked)
     rows = [row for ranking in rankings for row in ranking]
@@ -281,26 +278,23 @@ def _rankings(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
     return Dataset(_table(pd.DataFrame(rows), "dataset"), "listed", metadata=metadata)
 
 
-def _ranked(device: tuple[str, str, str], record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _ranked(device: tuple[str, str, str], record: Entry) -> list[dict[str, object]]:
     """An engine's first place counts; one that cuDNN ranks but refuses to finalise has no row."""
     ok = [entry for entry in record["heuristic"] if entry["status"] == "ok"]
     first = {entry["algorithm"]: entry for entry in reversed(ok)}
     names = dict.fromkeys(entry["algorithm"] for entry in ok)
     return [
         {
-            **_settings((*device, record["problem"], name)),
-            "heuristic_rank": rank,
-            "heuristic_algorithm": ok[0]["algorithm"],
-            "workspace_bytes": first[name].get("workspace_bytes"),
-            "deterministic": first[name].get("deterministic"),
-            "networks": ",".join(record["networks"]) or None,
+            **_settings((*device, record["problem"], name)), "heuristic_rank": rank,
+            "heuristic_algorithm": ok[0]["algorithm"], "workspace_bytes": first[name].get("workspace_bytes"),
+            "deterministic": first[name].get("deterministic"), "networks": ",".join(record["networks"]) or None,
             "origin": record["origin"],
         }
         for rank, name in enumerate(names, 1)
-    ]
+    ]  # fmt: skip
 
 
-def _operators(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
+def _operators(runs: Sequence[Log], metadata: dict[str, object]) -> Dataset:
     """A row per operator problem: family, operator, its sizes (missing where it has no such), times in µs.
 
     ``kernels`` counts the launches, ``kernel_name`` is the longest one's; of two logs that hold a problem of one device
@@ -309,20 +303,17 @@ def _operators(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
     return Dataset(pd.DataFrame(_latest(runs, "operator", _operator_row)), metadata=metadata)
 
 
-def _operator_row(device: tuple[str, str, str], record: Mapping[str, Any]) -> dict[str, Any]:
+def _operator_row(device: tuple[str, str, str], record: Entry) -> dict[str, object]:
     operator = parse(record["problem"])
     values = _measurement(record["result"])
     kernels = values.pop("kernels")
+    held_down = throttled(values.pop("throttle_reasons"))
     longest = max(kernels, key=lambda kernel: kernel.time_us, default=None)
     return {
-        **dict(zip(DEVICE_COLUMNS, device, strict=True)),
-        "family": FAMILY_OF_KIND[operator.kind],
-        "operator": operator.kind,
-        **{name: getattr(operator, name) for name in operator.setting_names()},
-        **operator.sizes,
-        "algorithm": "default",
-        **values,
-        "sm_clock_mhz": record["conditions"].get("sm_clock_mhz"),
-        "kernels": len(kernels),
+        **dict(zip(DEVICE_COLUMNS, device, strict=True)), "family": FAMILY_OF_KIND[operator.kind],
+        "operator": operator.kind, **{name: getattr(operator, name) for name in operator.setting_names()},
+        **operator.sizes, "algorithm": "default",
+        **values, "sm_clock_mhz": values["sm_clock_mhz"] or record["conditions"].get("sm_clock_mhz"),
+        "throttled": held_down, "kernels": len(kernels),
         "kernel_name": demangled(longest.kernel_name) if longest else None,
-    }
+    }  # fmt: skip

@@ -4,31 +4,44 @@ A process of its own keeps a sticky CUDA error, a crash or a hang to one measure
 `WorkerOperators`) starts ``python -m surrogate.collect.open_device NAME WORDS…``, and the child (`serve`) exchanges
 JSON lines with it over standard input and output: a request is ``{"call": name, …}``, a reply ``{"result": …}``,
 ``{"input_error": line}`` or ``{"lost": reason}``. A child that said ``lost``, died or kept silent too long is replaced
-by a fresh one at the next call.
+by a fresh one at the next call. A child outlives its parent, however that ends, by seconds at most, also inside a call
+that hangs.
 """
 
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from surrogate.collect.device import Choice, Device, DeviceInfo, DeviceLostError, Measurement, Record, RepeatPolicy
-from surrogate.collect.operators.operator import key_of, parse
+from surrogate.collect.operators import key_of, parse
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS, Caps
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.features.operators import Operator
+from surrogate.features.families import Operator
 
 FIRST_TIMEOUT_S = 300.0
 """Silence after which a child is taken for hung at its first call, which loads libraries and checks itself."""
 TIMEOUT_S = 30.0
 """… and at any later one: a call measures for seconds at most."""
+ENDING_S = 3.0
+"""What a child has to end in order once its parent is gone."""
+
+
+if TYPE_CHECKING:
+    from surrogate.collect.cudnn.operators import GpuOperators
+    from surrogate.collect.deviceless import Deviceless
+
+Served: TypeAlias = "Device | GpuOperators | Deviceless"
+"""What a child process answers for."""
 
 
 class Worker:
@@ -62,7 +75,7 @@ class Worker:
             child.kill()
             child.wait()
 
-    def _ask(self, call: str, **arguments: Any) -> Any:
+    def _ask(self, call: str, **arguments: object) -> Any:
         timeout_s = self._timeout_s if self._child else self._first_timeout_s
         child = self._child or self._start()
         request = json.dumps({"call": call, **arguments}, default=asdict)
@@ -76,8 +89,10 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[str]:
         # a session of its own keeps the terminal's Ctrl-C from the child: the parent ends it in order
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._child = subprocess.Popen(self._command, **pipes, text=True, bufsize=1, start_new_session=True)
+        pipe = subprocess.PIPE
+        self._child = subprocess.Popen(
+            self._command, stdin=pipe, stdout=pipe, text=True, bufsize=1, start_new_session=True
+        )
         self.starts += 1
         return self._child
 
@@ -142,14 +157,15 @@ class WorkerOperators(Worker):
         return Measurement.from_dict(self._ask("measure", operator=key_of(operator), policy=policy))
 
 
-def serve(open_device: Callable[[], Any], requests: TextIO, replies: TextIO) -> None:
+def serve(open_device: Callable[[], Served], requests: TextIO, replies: TextIO) -> None:
     """Answer requests until they end, or until the device is lost."""
-    device: Any = None
+    threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
+    device: Served | None = None
     try:
         for line in requests:
             try:
                 device = device or open_device()
-                reply: dict[str, Any] = {"result": _answer(device, **json.loads(line))}
+                reply: dict[str, object] = {"result": _answer(device, **json.loads(line))}
             except InputError as error:
                 reply = {"input_error": str(error)}
             except DeviceLostError as error:
@@ -165,7 +181,21 @@ def serve(open_device: Callable[[], Any], requests: TextIO, replies: TextIO) -> 
             device.close()
 
 
-READERS: Mapping[str, Callable[[Any], Any]] = {
+def _end_with_parent(requests: TextIO) -> None:
+    """End this process soon after the pipe's other end closed, which no call that hangs can prevent.
+
+    Systems without ``poll`` (Windows) leave such a child to its user.
+    """
+    if not hasattr(select, "poll"):
+        return
+    pipe = select.poll()
+    pipe.register(requests, 0)  # a hang-up is told without being asked for; what there is to read is not
+    pipe.poll()
+    time.sleep(ENDING_S)
+    os._exit(1)
+
+
+READERS: Mapping[str, Callable[[Any], object]] = {
     "conv": lambda values: Conv(**values),
     "operator": parse,
     "policy": lambda values: RepeatPolicy(**values),
@@ -173,7 +203,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
 """Argument of a device's methods → how it is read from JSON; the others are plain."""
 
 
-def _answer(device: Any, call: str, **arguments: Any) -> Any:
+def _answer(device: Served, call: str, **arguments: object) -> object:
     read = {name: READERS[name](value) if name in READERS else value for name, value in arguments.items()}
     return getattr(device, call)(**read)
 
@@ -186,7 +216,8 @@ def _exit(child: "subprocess.Popen[str]") -> str:
     return f"signal {-code}" if code < 0 else f"exit status {code}"
 
 
-DEVICES = ("cudnn", "cpu", "replay")
+DEVICES = {"cudnn": "cuDNN on this GPU", "cpu": "NumPy on this CPU", "replay": "a recorded run served again"}
+"""Name → what measures, as the help of `seer collect` says it."""
 ALIASES = {"reference": "cpu"}
 
 
@@ -206,7 +237,7 @@ def open_device(name: str, *, recording: str | Path | None = None) -> Device:
     if name == "cudnn":
         return WorkerDevice(command_for("cudnn"))
     if name == "cpu":
-        from surrogate.collect.cpu.device import CpuDevice
+        from surrogate.collect.cpu import CpuDevice
 
         return CpuDevice()
     if name == "replay":
@@ -225,6 +256,11 @@ def open_operators(name: str) -> WorkerOperators:
     return WorkerOperators(command_for("operators"))
 
 
+def open_ranking(gpu: str) -> WorkerDevice:
+    """cuDNN's heuristic for a GPU that is not there; in a process of its own, for some releases of cuDNN abort it."""
+    return WorkerDevice(command_for("deviceless", gpu))
+
+
 def command_for(device: str, *words: str) -> list[str]:
     """The command that serves ``device`` to this process."""
     return [sys.executable, "-m", "surrogate.collect.open_device", device, *words]
@@ -233,9 +269,9 @@ def command_for(device: str, *words: str) -> list[str]:
 def main(device: str, *words: str) -> None:
     """Serve ``device``. Whatever a library writes to standard output goes to standard error."""
 
-    def opened() -> Any:
+    def opened() -> Served:
         if device == "operators":
-            from surrogate.collect.operators.gpu import GpuOperators
+            from surrogate.collect.cudnn.operators import GpuOperators
 
             return GpuOperators()
         if device == "deviceless":
@@ -253,5 +289,4 @@ def main(device: str, *words: str) -> None:
 
 
 if __name__ == "__main__":
-    arguments: Sequence[str] = sys.argv[1:]
-    main(*arguments)
+    main(*sys.argv[1:])

@@ -12,11 +12,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, unique
+from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, in_hash_order, unique, within
+from surrogate.collect.sample import sampled
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.text import parse
@@ -39,9 +40,8 @@ def network_problems() -> list[PlannedProblem]:
 
 
 BATCH = 128
-GRIDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("grids.toml").read_text(encoding="utf-8")
-)
+_GRIDS_FILE = Path(__file__).with_name("grids.toml")
+GRIDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(_GRIDS_FILE.read_text(encoding="utf-8"))
 """Name → ``channels``, ``sizes``, ``filters``, ``strides`` and ``pad``."""
 ALL = "seer"
 """All of them together; a problem that several grids hold counts once."""
@@ -62,6 +62,27 @@ def grid_problems(name: str) -> tuple[PlannedProblem, ...]:
     return tuple(problems)
 
 
+MIXTURE = {"sample": 0.45, "grid": 0.25, "network": 0.25}
+"""Shares of a campaign; the rest are the anchors, which the plan adds."""
+
+
+def mixture(total: int, seed: int, caps: Caps) -> tuple[list[PlannedProblem], list[PlannedProblem]]:
+    """About ``total`` problems in the shares of `MIXTURE`, and the pool from which the plan takes its anchors.
+
+    Where the networks or the grids hold fewer than their share, drawn problems make up for them.
+    """
+    if total < 1:
+        raise InputError(f"a sample of {total} problems is empty; give at least 1")
+    networks, _ = within(network_problems(), caps)
+    grids, _ = within(unique(grid_problems(ALL)), caps)
+    scale = total / sum(MIXTURE.values())
+    chosen = in_hash_order(networks, seed)[: round(scale * MIXTURE["network"])]
+    chosen += in_hash_order(grids, seed)[: round(scale * MIXTURE["grid"])]
+    drawn = islice(sampled(seed, caps), max(total - len(chosen), 0))
+    chosen = [PlannedProblem(conv, "sample") for conv in drawn] + chosen
+    return chosen[:total], networks
+
+
 def file_problems(path: str | Path) -> list[PlannedProblem]:
     """The convolutions of a user's list (see `surrogate.dataset.problem_list`), in its order, with its networks.
 
@@ -69,11 +90,8 @@ def file_problems(path: str | Path) -> list[PlannedProblem]:
     """
     from surrogate.dataset.problem_list import read_list
 
-    return [
-        PlannedProblem(listed.problem, "plan", listed.networks)
-        for listed in read_list(path)
-        if isinstance(listed.problem, Conv)
-    ]
+    convs = [(listed.problem, listed.networks) for listed in read_list(path) if isinstance(listed.problem, Conv)]
+    return [PlannedProblem(conv, "plan", networks) for conv, networks in convs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +116,10 @@ class PlanSource:
             came = " and ".join(named) or "none"
             raise InputError(f"{came} came as the plan; name one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
-        under: Any = {"seed": self.seed, "caps": caps, "settings": self.settings, "shard": self.shard}
-        return build(problems, description=named[0], anchors=anchors, **under)
+        return build(
+            problems, description=named[0], seed=self.seed, caps=caps, settings=self.settings, shard=self.shard,
+            anchors=anchors,
+        )  # fmt: skip
 
     def _problems(self, caps: Caps) -> tuple[Sequence[PlannedProblem], Sequence[PlannedProblem] | None]:
         """The problems, and the pool of anchors where it is another than the problems."""
@@ -108,8 +128,6 @@ class PlanSource:
         if self.grid is not None:
             return grid_problems(self.grid), None
         if self.sample is not None:
-            from surrogate.collect.sample import mixture
-
             return mixture(self.sample, self.seed, caps)
         if self.recording is not None:
             from surrogate.collect.replay import ReplayDevice

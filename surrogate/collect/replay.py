@@ -1,15 +1,15 @@
 """The `replay` device: serves a recorded run again, so that everything above a device is tested without one."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from surrogate.collect import log
 from surrogate.collect.device import Choice, Device, DeviceInfo, Measurement, RepeatPolicy
-from surrogate.collect.log import conv_of, key_without_visit
+from surrogate.collect.log import Entry, conv_of, key_without_visit
 from surrogate.collect.plan import PlannedProblem, problem_key
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest
+
+EMPTY = "holds no measurement; replay needs a run with at least one"
 
 
 class ReplayDevice(Device):
@@ -18,34 +18,34 @@ class ReplayDevice(Device):
     def __init__(self, path: str | Path) -> None:
         """Raises `InputError` where ``path`` is no run or an empty one."""
         contents = log.read(path)
-        if contents.header is None or not any(record["kind"] == "measure" for record in contents.records):
-            raise InputError(f"{path}: holds no measurement; replay needs a run with at least one")
+        if contents.header is None:
+            raise InputError(f"{path}: {EMPTY}")
         self.path = Path(path)
         self._info = contents.header.device
-        self._problems: dict[str, Mapping[str, Any]] = {}
-        self._finds: dict[str, Mapping[str, Any]] = {}
+        self._problems: dict[str, Entry] = {}
+        self._finds: dict[str, Entry] = {}
         self._measured: dict[str, dict[str, Measurement]] = {}
         with log.undamaged(path):
             for record in contents.records:
                 self._take(record)
+        if not self._measured:
+            raise InputError(f"{path}: {EMPTY}")
 
-    def _take(self, record: Mapping[str, Any]) -> None:
+    def _take(self, record: Entry) -> None:
         key = key_without_visit(record["problem"])
         if record["kind"] == "problem":
             self._problems.setdefault(key, record)
         elif record["kind"] == "done":
             self._finds.setdefault(key, record)
         elif record["kind"] == "measure":
-            measured = self._measured.setdefault(key, {})
-            measured.setdefault(record["algorithm"], Measurement.from_dict(record["result"]))
+            result = Measurement.from_dict(record["result"])
+            if not result.lost:
+                self._measured.setdefault(key, {}).setdefault(record["algorithm"], result)
 
     def problems(self) -> list[PlannedProblem]:
         """The recorded problems that have a measurement, as the sources of a plan."""
-        return [
-            PlannedProblem(conv_of(key), record["origin"], tuple(record["networks"]))
-            for key, record in self._problems.items()
-            if key in self._measured
-        ]
+        measured = [(conv_of(key), record) for key, record in self._problems.items() if key in self._measured]
+        return [PlannedProblem(conv, record["origin"], tuple(record["networks"])) for conv, record in measured]
 
     def describe(self) -> DeviceInfo:
         """The recorded device."""
@@ -77,7 +77,7 @@ class ReplayDevice(Device):
             )
         return measured[algorithm]
 
-    def _recorded(self, conv: Conv) -> Mapping[str, Any]:
+    def _recorded(self, conv: Conv) -> Entry:
         key = problem_key(conv)
         if key not in self._problems:
             raise InputError(

@@ -1,6 +1,7 @@
 """The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one failure.
 
-Other operators have a loop of their own, whose ``operator`` records `surrogate.collect.merge` makes a table of.
+Rankings without times and other operators have loops of their own, whose records `surrogate.collect.merge` makes
+tables of, too.
 """
 
 import hashlib
@@ -8,21 +9,29 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from surrogate.collect.device import POLICY, Device, DeviceLostError, Measurement, RepeatPolicy
-from surrogate.collect.log import Header, RunLog, problem_record
-from surrogate.collect.operators.operator import key_of
+from surrogate.collect.cudnn.library import HEURISTIC_REMEDY
+from surrogate.collect.device import LOST, POLICY, Device, DeviceInfo, DeviceLostError, Measurement, RepeatPolicy
+from surrogate.collect.log import Entry, Header, RunLog, problem_record
+from surrogate.collect.open_device import WorkerOperators, open_ranking
+from surrogate.collect.operators import key_of
 from surrogate.collect.plan import Plan, PlannedProblem
-from surrogate.features.operators import Operator
+from surrogate.dataset.files import Progress
+from surrogate.features.errors import InputError
+from surrogate.features.families import Operator
+
+if TYPE_CHECKING:
+    from surrogate.collect.cudnn.operators import GpuOperators
+    from surrogate.collect.deviceless import Deviceless
 
 T = TypeVar("T")
-Progress = Callable[[int, int, str], None]
-"""Called with problems done, problems in all, and how fast it goes: rows per second, and the time left."""
+Otherwise = TypeVar("Otherwise")
 TIME_UP = "the time is up"
-MAX_LOST_IN_A_ROW = 5
-"""Consecutive measurements that may lose the device before the run gives up."""
+MAX_LOST = 5
+"""Losses of the device since the last kernel that was measured, after which the run gives up."""
 MAX_FALLEN_BACK = 0.01
 """Share of the log's times that events may have taken where the header says CUPTI: more is no CUPTI run."""
 
@@ -40,6 +49,8 @@ class Outcome:
     """What the last measurement said that was not ok."""
     fallen_back: float = 0.0
     """Share of the log's times that events took although the header says CUPTI."""
+    labels_differ: float = 0.0
+    """Share of the log's times whose launches CUPTI's labels miss in part."""
 
     @property
     def wrong_timer(self) -> str:
@@ -49,9 +60,11 @@ class Outcome:
         return f"{self.fallen_back:.0%} of the times fell back from CUPTI to events: {self.last_reason}"
 
     @property
-    def finished(self) -> bool:
-        """True where every planned problem is done."""
-        return self.problems_done == self.problems_total
+    def doubted_labels(self) -> str:
+        """What is to be said where CUPTI's labels differ from what the cache's flushes show; else nothing."""
+        if not self.labels_differ:
+            return ""
+        return f"CUPTI's labels miss launches of {self.labels_differ:.0%} of the times, which the cache's flushes split"
 
     @property
     def time_up(self) -> bool:
@@ -96,29 +109,75 @@ class _State:
     done: set[str] = field(default_factory=set)
     measured: dict[str, set[str]] = field(default_factory=dict)
     statuses: Counter[str] = field(default_factory=Counter)
+    """Of this call's measurements; those that lost the device count as ``lost``."""
     timers: Counter[str] = field(default_factory=Counter)
     """Instrument → rows; the empty name counts those without times."""
+    labels_differ: int = 0
     last_reason: str = ""
-    lost_in_a_row: int = 0
+    losses: int = 0
+    """Of the device since the last kernel that was measured."""
+
+    def take(self, result: Measurement) -> None:
+        """Count a row of the log."""
+        self.timers[result.timer] += 1
+        self.labels_differ += result.labels_differ
+
+    def measure(self, ask: Callable[[], Measurement]) -> Measurement:
+        """What ``ask`` measures; a device lost on the way fails this measurement alone, which stays to be made."""
+        try:
+            result = ask()
+        except DeviceLostError as error:
+            self.losses += 1
+            result = Measurement("failed", f"{LOST}: {error}")
+        if result.status == "ok":
+            self.losses = 0
+        self.take(result)
+        self.statuses["lost" if result.lost else result.status] += 1
+        self.last_reason = result.reason or self.last_reason
+        return result
+
+    def guarded(self, ask: Callable[[], T], otherwise: Otherwise) -> T | Otherwise:
+        """What ``ask`` answers, or ``otherwise`` where asking lost the device."""
+        try:
+            return ask()
+        except DeviceLostError as error:
+            self.losses += 1
+            self.last_reason = f"{LOST}: {error}"
+            return otherwise
+
+    @property
+    def gone(self) -> str:
+        """Why the run must stop, where the device was lost too often; else nothing."""
+        if self.losses < MAX_LOST:
+            return ""
+        return f"the device was lost {self.losses} times and nothing was measured between ({self.last_reason})"
+
+    def outcome(self, done: int, total: int, stopped: str, header: Header) -> Outcome:
+        """What the run has come to."""
+        timed = (self.timers.total() - self.timers[""]) or 1
+        cupti = header.device.properties.get("timer") == "cupti"
+        fallen_back = self.timers["events"] / timed if cupti else 0.0
+        labels_differ = self.labels_differ / timed
+        return Outcome(done, total, self.statuses, stopped, self.last_reason, fallen_back, labels_differ)
 
 
 def header_for(plan: Plan, device: Device, policy: RepeatPolicy = POLICY) -> Header:
     """The header under which ``plan`` is measured on ``device``."""
     protocol = {**asdict(policy), "max_workspace_bytes": plan.caps.max_workspace_bytes}
-    info = device.describe()
-    return Header(info, plan.digest, plan.shard, plan.description, plan.seed, protocol, round(time.time(), 3))
+    return _header(plan, device.describe(), protocol)
+
+
+def _header(plan: Plan, info: DeviceInfo, protocol: Mapping[str, object]) -> Header:
+    return Header(
+        device=info, plan_digest=plan.digest, shard=plan.shard, description=plan.description, seed=plan.seed,
+        protocol=protocol, created_s=round(time.time(), 3),
+    )  # fmt: skip
 
 
 def run(
-    plan: Plan,
-    device: Device,
-    log: RunLog,
-    *,
-    policy: RepeatPolicy = POLICY,
-    minutes: float | None = None,
-    progress: Progress | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Outcome:
+    plan: Plan, device: Device, log: RunLog, *, policy: RepeatPolicy = POLICY, minutes: float | None = None,
+    progress: Progress | None = None, clock: Callable[[], float] = time.monotonic,
+) -> Outcome:  # fmt: skip
     """Measure what ``log`` does not hold yet of ``plan``, within ``minutes`` of this call.
 
     Interrupting it (Ctrl-C, SIGTERM, SIGKILL) leaves a log that the same call goes on with.
@@ -139,11 +198,7 @@ def run(
             pace = budget.pace(state.statuses.total(), done - before, len(plan) - done)
             progress(done, len(plan), pace)
     log.sync()
-    cupti = log.header.device.properties.get("timer") == "cupti"
-    timed = state.timers.total() - state.timers[""]
-    fallen_back = state.timers["events"] / timed if cupti and timed else 0.0
-    done = len(state.done & planned)
-    return Outcome(done, len(plan), state.statuses, stopped, state.last_reason, fallen_back)
+    return state.outcome(len(state.done & planned), len(plan), stopped, log.header)
 
 
 def _problem(
@@ -152,9 +207,11 @@ def _problem(
     """Measure what is missing of one problem; returns why the run must stop, or nothing."""
     if budget.spent():
         return TIME_UP
-    candidates = device.candidates(problem.conv)
+    candidates = state.guarded(lambda: device.candidates(problem.conv), None)
+    if candidates is None:
+        return state.gone
     if problem.key not in state.begun:
-        ranking = _guarded(lambda: device.heuristic(problem.conv), ())
+        ranking = state.guarded(lambda: device.heuristic(problem.conv), ())
         log.append(problem_record(problem, candidates, ranking))
         state.begun.add(problem.key)
     measured = state.measured.setdefault(problem.key, set())
@@ -165,50 +222,28 @@ def _problem(
         if budget.spent():
             return TIME_UP
         began_s = budget.clock()
-        result = _measured(device, problem, algorithm, policy, state)
+        result = state.measure(partial(device.measure, problem.conv, algorithm, policy))
         at_s = round(time.time(), 3)
         named = {"problem": problem.key, "algorithm": algorithm}
         log.append({"kind": "measure", **named, "at_s": at_s, "result": result})
+        if state.gone:
+            return state.gone
+        if result.lost:
+            lost = True
+            continue  # a hang's timeout is not the length of a measurement
         measured.add(algorithm)
-        state.statuses[result.status] += 1
-        state.timers[result.timer] += 1
-        state.last_reason = result.reason or state.last_reason
-        if state.lost_in_a_row:
-            lost = True  # and a hang's timeout is not the length of a measurement
-        else:
-            budget.note(began_s)
-        if state.lost_in_a_row >= MAX_LOST_IN_A_ROW:
-            return f"the device was lost {MAX_LOST_IN_A_ROW} times in a row: {result.reason}"
-    # after a loss a fresh process would first run every algorithm again, and hang or die once more
-    timed = () if lost else _guarded(lambda: device.find(problem.conv), ())
-    conditions = dict(_guarded(device.conditions, {}))
+        budget.note(began_s)
+    # the problem stays open: a fresh process would first run every algorithm again, and hang or die once more
+    if lost:
+        return ""
+    timed = state.guarded(lambda: device.find(problem.conv), ())
+    conditions = dict(state.guarded(device.conditions, {}))
     log.append({"kind": "done", "problem": problem.key, "find": timed, "conditions": conditions})
     state.done.add(problem.key)
-    return ""
+    return state.gone
 
 
-def _measured(
-    device: Device, problem: PlannedProblem, algorithm: str, policy: RepeatPolicy, state: _State
-) -> Measurement:
-    """One measurement; a device lost on the way is a failure of this algorithm alone."""
-    try:
-        result = device.measure(problem.conv, algorithm, policy)
-    except DeviceLostError as error:
-        state.lost_in_a_row += 1
-        return Measurement("failed", reason=f"device lost: {error}")
-    state.lost_in_a_row = 0
-    return result
-
-
-def _guarded(ask: Callable[[], T], otherwise: T) -> T:
-    """What ``ask`` answers, or ``otherwise`` where asking lost the device."""
-    try:
-        return ask()
-    except DeviceLostError:
-        return otherwise
-
-
-def _replayed(records: Sequence[Mapping[str, Any]]) -> _State:
+def _replayed(records: Sequence[Entry]) -> _State:
     """The state that a log's records leave."""
     state = _State()
     for record in records:
@@ -218,53 +253,76 @@ def _replayed(records: Sequence[Mapping[str, Any]]) -> _State:
         elif record["kind"] == "done":
             state.done.add(key)
         elif record["kind"] == "measure":
-            state.measured.setdefault(key, set()).add(record["algorithm"])
-            state.timers[record["result"].get("timer", "")] += 1
+            result = Measurement.from_dict(record["result"])
+            state.take(result)
+            if not result.lost:
+                state.measured.setdefault(key, set()).add(record["algorithm"])
     return state
 
 
+def collect_heuristic(
+    plan: Plan, gpu: str, output: str, progress: Progress, *, device: "Device | Deviceless | None" = None
+) -> None:
+    """Write cuDNN's ranking of ``plan``'s problems for ``gpu`` to the log ``output``.
+
+    The log is a run's, with ``problem`` records alone (no times), and goes on where it was interrupted. ``device``: a
+    `Deviceless`, by default in a process of its own. Raises `InputError` where the library, the GPU or the log does not
+    allow it.
+    """
+    device = device or open_ranking(gpu)
+    try:
+        info = device.describe()
+        header = _header(plan, info, {"heuristic_only": True, "mode": info.properties["heuristic_mode"]})
+        with RunLog(output, header) as log:
+            begun = {record["problem"] for record in log.records if record["kind"] == "problem"}
+            for done, problem in enumerate(plan.problems, 1):
+                if problem.key not in begun:
+                    ranking = device.heuristic(problem.conv)
+                    names = tuple(dict.fromkeys(choice.algorithm for choice in ranking))
+                    log.append(problem_record(problem, names, ranking))
+                progress(done, len(plan), problem.key)
+    except DeviceLostError as error:
+        raise InputError(f"cuDNN's heuristic failed for {gpu}: {error}; {HEURISTIC_REMEDY}") from None
+    finally:
+        device.close()
+
+
 def collect_operators(
-    operators: Sequence[Operator],
-    device: Any,
-    path: str | Path,
-    *,
-    minutes: float | None = None,
-    progress: Progress | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Outcome:
+    operators: Sequence[Operator], device: "WorkerOperators | GpuOperators", path: str | Path, *,
+    minutes: float | None = None, progress: Progress | None = None, clock: Callable[[], float] = time.monotonic,
+) -> Outcome:  # fmt: skip
     """Measure what the log at ``path`` does not hold yet, within ``minutes``; the same call goes on later.
 
     ``device`` (as `WorkerOperators`) has ``describe``, ``measure(operator, policy)`` and ``conditions``.
-    A device that is lost costs one problem, which is noted as failed: the worker starts a new process. Too many
-    losses in a row end the call.
+    A device that is lost costs one problem, which the next call tries again: the worker starts a new process. Too many
+    losses end the call.
     """
     budget = Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
-    lost_in_a_row, statuses = 0, Counter[str]()
+    state = _State()
+    stopped = ""
     digest = hashlib.sha256("\n".join(sorted(map(key_of, operators))).encode()).hexdigest()
-    device_info, created_s = device.describe(), round(time.time(), 3)
-    with RunLog(path, Header(device_info, digest, (1, 1), "operators", 0, asdict(POLICY), created_s)) as run:
-        done = {record["problem"] for record in run.records if record["kind"] == "operator"}
+    header = _header(Plan((), "operators", digest=digest), device.describe(), asdict(POLICY))
+    with RunLog(path, header) as run:
+        held = {record["problem"]: Measurement.from_dict(record["result"]) for record in run.records}
+        for result in held.values():
+            state.take(result)
+        done = {key for key, result in held.items() if not result.lost}
         for operator in operators:
             key = key_of(operator)
             if key in done:
                 continue
-            if budget.spent():
-                return Outcome(len(done), len(operators), statuses, TIME_UP)
-            began_s, conditions = clock(), {}
-            try:
-                result = device.measure(operator, POLICY)
-                conditions = dict(device.conditions())
-                lost_in_a_row = 0
+            stopped = state.gone or (TIME_UP if budget.spent() else "")
+            if stopped:
+                break
+            began_s = clock()
+            result = state.measure(partial(device.measure, operator, POLICY))
+            conditions = {}
+            if not result.lost:
+                conditions = dict(state.guarded(device.conditions, {}))
                 budget.note(began_s)
-            except DeviceLostError as error:
-                lost_in_a_row += 1
-                result = Measurement("failed", f"the device was lost: {error}")
+                done.add(key)
             run.append({"kind": "operator", "problem": key, "result": result, "conditions": conditions})
-            done.add(key)
-            statuses[result.status] += 1
             if progress:
-                pace = budget.pace(statuses.total(), statuses.total(), len(operators) - len(done))
+                pace = budget.pace(state.statuses.total(), state.statuses.total(), len(operators) - len(done))
                 progress(len(done), len(operators), pace)
-            if lost_in_a_row >= MAX_LOST_IN_A_ROW:
-                return Outcome(len(done), len(operators), statuses, result.reason)
-    return Outcome(len(done), len(operators), statuses)
+    return state.outcome(len(done), len(operators), stopped or state.gone, header)

@@ -1,4 +1,4 @@
-"""Problems drawn log-uniformly over the whole domain by a Sobol sequence, and the mixture that a campaign measures.
+"""Problems drawn log-uniformly over the whole domain by a Sobol sequence.
 
 Domain: batch 1–256, channels 3–1448, size 4–315, filters 1–11, strides 1–4, padding none, same or full; some
 problems dilated, grouped, depthwise, non-square. The sequence is SciPy's unscrambled one, shifted modulo 1 by
@@ -7,15 +7,13 @@ the seed (Cranley–Patterson), so that a seed gives the same problems with ever
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
 
-from surrogate.collect.plan import Caps, PlannedProblem, in_hash_order, unique, within
-from surrogate.collect.plan_source import ALL, grid_problems, network_problems
+from surrogate.collect.plan import Caps
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 
 T = TypeVar("T")
 
@@ -30,8 +28,6 @@ RGB_SHARE = 0.04
 """Share of problems that read a 3-channel image, as first layers do."""
 NON_SQUARE_SHARE = 0.06
 DIMENSIONS = 14
-MIXTURE = {"sample": 0.45, "grid": 0.25, "network": 0.25}
-"""Shares of a campaign; the rest are the anchors, which the plan adds."""
 MAX_POINTS = 1 << 22
 
 
@@ -43,23 +39,6 @@ def sampled(seed: int, caps: Caps) -> Iterator[Conv]:
         if conv is not None and not caps.reason(conv) and conv not in seen:
             seen.add(conv)
             yield conv
-
-
-def mixture(total: int, seed: int, caps: Caps) -> tuple[list[PlannedProblem], list[PlannedProblem]]:
-    """About ``total`` problems in the shares of `MIXTURE`, and the pool from which the plan takes its anchors.
-
-    Where the networks or the grids hold fewer than their share, drawn problems make up for them.
-    """
-    if total < 1:
-        raise InputError(f"a sample of {total} problems is empty; give at least 1")
-    networks, _ = within(network_problems(), caps)
-    grids, _ = within(unique(grid_problems(ALL)), caps)
-    scale = total / sum(MIXTURE.values())
-    chosen = in_hash_order(networks, seed)[: round(scale * MIXTURE["network"])]
-    chosen += in_hash_order(grids, seed)[: round(scale * MIXTURE["grid"])]
-    drawn = islice(sampled(seed, caps), max(total - len(chosen), 0))
-    chosen = [PlannedProblem(conv, "sample") for conv in drawn] + chosen
-    return chosen[:total], networks
 
 
 def _points(seed: int) -> Iterator[np.ndarray]:

@@ -3,23 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.columns import (
-    FAMILY_COLUMN,
-    LAYOUT_ALIASES,
-    NUMBER_COLUMNS,
-    SIZE_COLUMNS,
-    STATUSES,
-    TEXT_COLUMNS,
-)
-from surrogate.features.conv import MAX_SIZE
+from surrogate.dataset import columns
+from surrogate.dataset.problems import families_of, family_rows
+from surrogate.dataset.rows import rows_of
 from surrogate.features.errors import InputError, nearest
-from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, FAMILY_OF_KIND, Family, family
+from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, FAMILY_OF_KIND, Family
+from surrogate.features.families import family as family_named
 from surrogate.features.gpu import Gpu
+from surrogate.features.whole import MAX_EXACT, MAX_INT32, whole
 
 MAX_WORK = 2.0**58
 """Products of sizes beyond this would not fit the int64 columns that features are computed in."""
@@ -38,24 +33,11 @@ class Violation:
 
     row: int
     column: str
-    value: Any
+    value: object
     rule: str
 
     def __str__(self) -> str:
         return f"row {self.row}: {self.column} is {self.value!r}; {self.rule}"
-
-
-def families_of(frame: pd.DataFrame) -> tuple[Family, ...]:
-    """The families of a normalised table, in the registry's order."""
-    names = set(frame[FAMILY_COLUMN].unique()) if FAMILY_COLUMN in frame else {DEFAULT_FAMILY}
-    return tuple(known for name, known in FAMILIES.items() if name in names)
-
-
-def family_rows(frame: pd.DataFrame, kind: Family) -> np.ndarray:
-    """(rows,) True where a row is of that family."""
-    if FAMILY_COLUMN not in frame:
-        return np.full(len(frame), kind.name == DEFAULT_FAMILY)
-    return (frame[FAMILY_COLUMN] == kind.name).to_numpy()
 
 
 def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -66,49 +48,48 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     a size that is no whole number.
     """
     out = frame.reset_index(drop=True).copy()
-    if FAMILY_COLUMN in out:
-        out[FAMILY_COLUMN] = _each(out[FAMILY_COLUMN], lambda value: family(str(value)).name, DEFAULT_FAMILY)
+    if columns.FAMILY_COLUMN in out:
+        named = out[columns.FAMILY_COLUMN]
+        out[columns.FAMILY_COLUMN] = _each(named, lambda value: family_named(str(value)).name, DEFAULT_FAMILY)
     elif "operator" in out:
-        out[FAMILY_COLUMN] = out["operator"].map(FAMILY_OF_KIND).fillna(DEFAULT_FAMILY)
+        out[columns.FAMILY_COLUMN] = out["operator"].map(FAMILY_OF_KIND).fillna(DEFAULT_FAMILY)
     else:
-        out[FAMILY_COLUMN] = DEFAULT_FAMILY
+        out[columns.FAMILY_COLUMN] = DEFAULT_FAMILY
     if not len(out):
         return out
-    kinds = families_of(out)
-    _require_columns(out, kinds, name)
-    for kind in kinds:
-        _fill_defaults(out, kind)
-    for column in SIZE_COLUMNS:
+    families = families_of(out)
+    _require_columns(out, families, name)
+    for family in families:
+        _fill_defaults(out, family)
+    for column in columns.SIZE_COLUMNS:
         if column in out:
-            if len(kinds) > 1:  # 0 where a row's family has no such size
-                having = [kind.name for kind in kinds if column in kind.size_names]
-                out.loc[~out[FAMILY_COLUMN].isin(having), column] = 0
+            if len(families) > 1:  # 0 where a row's family has no such size
+                having = [family.name for family in families if column in family.size_names]
+                out.loc[~out[columns.FAMILY_COLUMN].isin(having), column] = 0
             out[column] = _whole(out[column], column, name)
-    for column in NUMBER_COLUMNS:
-        if column in out:
-            out[column] = _number(out[column], column, name)
-    for column in TEXT_COLUMNS:
-        if column in out:
-            out[column] = _each(out[column], str, None)
+    for column in [column for column in columns.NUMBER_COLUMNS if column in out]:
+        out[column] = _number(out[column], column, name)
+    for column in [column for column in columns.TEXT_COLUMNS if column in out]:
+        out[column] = _each(out[column], str, None)
     if "layout" in out:
-        out["layout"] = out["layout"].replace(LAYOUT_ALIASES)
+        out["layout"] = out["layout"].replace(columns.LAYOUT_ALIASES)
     return out
 
 
-def _each(values: pd.Series, function: Callable[[Any], str], absent: str | None) -> pd.Series:
+def _each(values: pd.Series, function: Callable[[object], str], absent: str | None) -> pd.Series:
     """Plain texts: ``function`` of each value, called once for equal ones; ``absent`` where there is none."""
-    code, known = pd.factorize(values)
-    texts = np.array([*map(function, known), absent], dtype=object)
+    code, distinct = pd.factorize(values)
+    texts = np.array([*map(function, distinct), absent], dtype=object)
     return pd.Series(texts[code], index=values.index, dtype=object)
 
 
-def _require_columns(frame: pd.DataFrame, kinds: tuple[Family, ...], name: str) -> None:
+def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: str) -> None:
     """Raise `InputError` naming every missing column (and the nearest present one)."""
     needed = ["gpu", "library", "library_version", "status", "time_us"]
-    for kind in kinds:
-        needed += [size.name for size in kind.sizes if size.default is None]
-        if kind.name == DEFAULT_FAMILY:  # the others have sensible defaults, convolutions always say theirs
-            needed += [*kind.size_names, *kind.setting_names, "algorithm"]
+    for family in families:
+        needed += [size.name for size in family.sizes if size.default is None]
+        if family.name == DEFAULT_FAMILY:  # the others have sensible defaults, convolutions always say theirs
+            needed += [*family.size_names, *family.setting_names, "algorithm"]
     missing = [column for column in dict.fromkeys(needed) if column not in frame]
     if missing:
         raise InputError(
@@ -117,22 +98,22 @@ def _require_columns(frame: pd.DataFrame, kinds: tuple[Family, ...], name: str) 
         )
 
 
-def _fill_defaults(out: pd.DataFrame, kind: Family) -> None:
+def _fill_defaults(out: pd.DataFrame, family: Family) -> None:
     """Columns of the family that the table lacks, or leaves empty in the family's rows."""
-    rows = family_rows(out, kind)
-    for size in kind.sizes:
+    rows = family_rows(out, family)
+    for size in family.sizes:
         if size.name not in out:
             default = out[size.default] if isinstance(size.default, str) else size.default or 0
             out[size.name] = np.where(rows, default, 0)
-        elif kind.name != DEFAULT_FAMILY and isinstance(size.default, int):
+        elif family.name != DEFAULT_FAMILY and isinstance(size.default, int):
             absent = rows & (out[size.name].isna() | (size.least > 0) & (out[size.name] == 0)).to_numpy()
             if absent.any():
                 out.loc[absent, size.name] = size.default
-    for column, default in {**kind.setting_defaults, "algorithm": DEFAULT_ALGORITHM}.items():
+    for column, default in {**family.setting_defaults, "algorithm": DEFAULT_ALGORITHM}.items():
         if column not in out:
             out[column] = ""
             out.loc[rows, column] = default
-        elif kind.name != DEFAULT_FAMILY:
+        elif family.name != DEFAULT_FAMILY:
             empty = rows & (out[column].isna() | (out[column] == "")).to_numpy()
             if empty.any():
                 out.loc[empty, column] = default
@@ -155,56 +136,48 @@ def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
     numbers = _number(values, column, name).to_numpy()
-    with np.errstate(invalid="ignore"):
-        wrong = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) > 2**53)
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise InputError(f"{name}: row {row}: {column} is {values.tolist()[row]!r}; a whole number is needed")
-    return pd.Series(numbers.astype(np.int64), index=values.index)
+    return pd.Series(whole(name, column, numbers, least=-MAX_EXACT), index=values.index)
 
 
 def check(frame: pd.DataFrame) -> list[Violation]:
     """Every violation in a normalised frame, in the order of rows."""
-    violations = [
-        Violation(int(row), column, _plain(frame[column].iloc[row]), rule)
-        for column, mask, rule in _rules(frame)
-        for row in np.flatnonzero(mask)
-    ]
+    broken = [(int(row), column, rule) for column, mask, rule in _rules(frame) for row in np.flatnonzero(mask)]
+    violations = [Violation(row, column, _plain(frame[column].iloc[row]), rule) for row, column, rule in broken]
     return sorted(violations, key=lambda violation: violation.row)
 
 
 def _rules(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
     """(column, rows that break the rule, the rule) for each rule."""
-    for kind in families_of(frame):
-        yield from _family_rules(frame, kind)
+    for family in families_of(frame):
+        yield from _family_rules(frame, family)
     for column in ("gpu", "library", "library_version", "algorithm"):
         empty = frame[column].isna().to_numpy()
         if column != "library_version":
             empty = empty | (frame[column] == "").to_numpy()
         yield column, empty, "a name is needed"
-    yield "status", ~frame["status"].isin(STATUSES).to_numpy(), f"known: {', '.join(STATUSES)}"
+    yield "status", ~frame["status"].isin(columns.STATUSES).to_numpy(), f"known: {', '.join(columns.STATUSES)}"
     yield from _times(frame)
 
 
-def _family_rules(frame: pd.DataFrame, kind: Family) -> Iterator[tuple[str, np.ndarray, str]]:
-    in_family = family_rows(frame, kind)
+def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np.ndarray, str]]:
+    in_family = family_rows(frame, family)
     sane = in_family.copy()
-    for size in kind.sizes:
+    for size in family.sizes:
         values = frame[size.name].to_numpy()
-        outside = in_family & ((values < size.least) | (values > MAX_SIZE))
+        outside = in_family & ((values < size.least) | (values > MAX_INT32))
         sane &= ~outside
-        yield size.name, outside, f"it must be between {size.least} and {MAX_SIZE}"
-    for column, known in kind.settings.items():
+        yield size.name, outside, f"it must be between {size.least} and {MAX_INT32}"
+    for column, known in family.settings.items():
         if known:
             yield column, in_family & ~frame[column].isin(known).to_numpy(), f"known: {', '.join(known)}"
     with np.errstate(over="ignore"):
-        sizes = [np.maximum(frame[name].to_numpy(dtype=float), 1) for name in kind.counted_names]
+        sizes = [np.maximum(frame[name].to_numpy(dtype=float), 1) for name in family.counted_names]
         large = sane & (np.prod(sizes, axis=0) >= MAX_WORK)
-    yield kind.size_names[0], large, f"the product of the sizes must stay below {MAX_WORK:.1e}"
-    columns = {name: np.where(sane, frame[name].to_numpy(), 1) for name in kind.size_names}
-    for column, wrong, rule in kind.geometry(columns, frame["library"].to_numpy(dtype=object)):
+    yield family.size_names[0], large, f"the product of the sizes must stay below {MAX_WORK:.1e}"
+    arrays = {name: np.where(sane, frame[name].to_numpy(), 1) for name in family.size_names}
+    for column, wrong, rule in family.geometry(arrays, frame["library"].to_numpy(dtype=object)):
         yield column, sane & ~large & wrong, rule
-    key = [*kind.row_key, *(["solver"] if "solver" in frame else [])]
+    key = [*family.row_key, *(["solver"] if "solver" in frame else [])]
     yield "algorithm", in_family & frame[key].duplicated().to_numpy(), "the same row stands above; one row per key"
 
 
@@ -223,21 +196,19 @@ def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
                 yield column, ok & breaks(frame[column].to_numpy()), rule
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A NumPy scalar as the Python number it holds, for the message."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def unit_warnings(frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})) -> list[str]:
     """A sentence for each GPU of a checked frame whose times look like another unit's; unknown GPUs are skipped."""
-    from surrogate.dataset.rows import rows_of
-
     warnings = []
     ok = frame[(frame["status"] == "ok").to_numpy() & np.isfinite(frame["time_us"].to_numpy())]
-    for (name, kind), part in ok.groupby(["gpu", FAMILY_COLUMN], sort=False):
+    for (name, family), part in ok.groupby(["gpu", columns.FAMILY_COLUMN], sort=False):
         sample = part.iloc[:: max(1, len(part) // UNIT_SAMPLE)].drop(columns="solver", errors="ignore")
         try:
-            rows = rows_of(sample, FAMILIES[str(kind)], devices)
+            rows = rows_of(sample, FAMILIES[str(family)], devices)
         except InputError:
             continue
         ratio = float(np.median(rows.time_us / (LAUNCH_US + rows.roofline_us)))

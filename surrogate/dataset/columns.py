@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from surrogate.features.errors import require_known
-from surrogate.features.families import CONV, FAMILIES
+from surrogate.features.families import DEFAULT_FAMILY, FAMILIES
 
 SCHEMA_VERSION = 1
 """Version of the parquet layout. History: 1, the first."""
@@ -60,39 +60,49 @@ def _taken(table: str, source: Sequence[Column], wanted: Sequence[str], optional
 
 
 def _sizes() -> Iterator[Column]:
-    """Every size of every family once, its meaning with the families that have it."""
+    """Every size of every family once, with what it means in which family."""
     for name in dict.fromkeys(name for family in FAMILIES.values() for name in family.size_names):
-        families = ", ".join(family.name for family in FAMILIES.values() if name in family.size_names)
-        unit, meaning = _CONTENT["sizes"][name]
-        yield Column("dataset", name, "int64", unit, True, f"{meaning}; {families}")
+        meanings: dict[str, list[str]] = {}
+        units = {}
+        for family in FAMILIES.values():
+            for size in family.sizes:
+                if size.name == name:
+                    meanings.setdefault(size.meaning, []).append(family.name)
+                    units[size.unit] = None
+        meaning = "; ".join(f"{text} ({', '.join(families)})" for text, families in meanings.items())
+        yield Column("dataset", name, "int64", next(iter(units)) if len(units) == 1 else "", True, meaning)
 
 
-SETTING_COLUMNS = tuple(_CONTENT["settings"]["required"])
+def _settings() -> Iterator[Column]:
+    """The settings that the file explains, then those that only some families have and explain themselves."""
+    yield from _declared("dataset", "settings")
+    for name in dict.fromkeys(name for family in FAMILIES.values() for name in family.setting_meanings):
+        having = [family for family in FAMILIES.values() if name in family.setting_meanings]
+        meaning = f"{having[0].setting_meanings[name]}; {', '.join(family.name for family in having)}"
+        yield Column("dataset", name, "text", "", True, meaning)
+
+
+SETTING_COLUMNS = tuple(column.name for column in _settings())
 """Text columns that, with a problem, say what was measured where."""
 SIZE_COLUMNS = tuple(column.name for column in _sizes())
 """Sizes of all families; 0 where a row's family lacks one."""
-ROW_KEY = CONV.row_key
-"""Columns whose values name one row of a table of convolutions; other families have their own (`Family.row_key`)."""
+_DEFAULT = FAMILIES[DEFAULT_FAMILY]
+ROW_KEY = _DEFAULT.row_key
+"""Columns that name one row of a table of the default family; others have their own (`Family.row_key`)."""
 
-_DATASET = (*_declared("dataset", "settings"), *_sizes(), *_declared("dataset"))
+_DATASET = (*_settings(), *_sizes(), *_declared("dataset"))
 _PREDICTIONS = tuple(_declared("predictions"))
 COLUMNS = (
     *_DATASET,
-    *_taken("kernels", _DATASET, ROW_KEY),
-    *_declared("kernels"),
+    *_taken("kernels", _DATASET, ROW_KEY), *_declared("kernels"),
     *_PREDICTIONS,
-    *_declared("time_rows", "slice"),
-    *_declared("time_rows"),
-    *_declared("choice_rows", "slice"),
-    *_declared("choice_rows"),
-    *_declared("held_out"),
-    *_taken("held_out", _DATASET, (*ROW_KEY, "solver", "status", "time_us"), optional="solver"),
+    *_declared("time_rows", "slice"), *_declared("time_rows"),
+    *_declared("choice_rows", "slice"), *_declared("choice_rows"),
+    *_declared("held_out"), *_taken("held_out", _DATASET, (*ROW_KEY, "solver", "status", "time_us"), optional="solver"),
     *_taken("held_out", _PREDICTIONS, ("predicted_us", "supported")),
-    *_declared("choices"),
-    *_taken("choices", _DATASET, (*CONV.problem_key, "networks"), optional="networks"),
-    *_taken("folds", _DATASET, CONV.shape_names),
-    *_declared("folds"),
-)
+    *_declared("choices"), *_taken("choices", _DATASET, (*_DEFAULT.problem_key, "networks"), optional="networks"),
+    *_taken("folds", _DATASET, _DEFAULT.shape_names), *_declared("folds"),
+)  # fmt: skip
 """All of them, table by table."""
 _KERNELS = list(_CONTENT["kernels"]["optional"])
 KERNEL_NUMBERS = tuple(_KERNELS[: _KERNELS.index("l2_read_sectors")])

@@ -1,4 +1,7 @@
-"""Files and folders that appear whole or not at all: written under a temporary name beside, then renamed."""
+"""What long work needs of its machine: progress that is told, and files that appear whole or not at all.
+
+Files and folders are written under a temporary name beside their own, then renamed.
+"""
 
 import errno
 import hashlib
@@ -6,15 +9,56 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Literal
 
 from surrogate.features.errors import InputError
 
 STDOUT = Path("/dev/stdout")
+Progress = Callable[[int, int, str], None]
+"""Called as work goes on with how much is done, how much there is in all, and a word on what is done (or nothing).
+
+No two threads call it at once."""
+CLEAR_SECONDS = 2.0
+"""Work that took less foretells nothing."""
 TRIES = 100
 """Times that a folder is put in place while other processes replace it, too."""
+
+
+class TimeLeft:
+    """The time that work will take yet, from what of it was timed in this process; a rate of another machine is none.
+
+    ``amounts``: kind of work → how much there is of it (rows to fit, say). ``at_once``: so much runs at the same time.
+    """
+
+    def __init__(self, amounts: Mapping[str, float], at_once: int = 1) -> None:
+        self._left = dict(amounts)
+        self._done = dict.fromkeys(amounts, 0.0)
+        self._seconds = dict.fromkeys(amounts, 0.0)
+        self._at_once = at_once
+
+    def add(self, kind: str, amount: float, seconds: float | None = None) -> None:
+        """So much is done, and took ``seconds``; None where an earlier run had done it."""
+        self._left[kind] -= amount
+        if seconds is not None:
+            self._done[kind] += amount
+            self._seconds[kind] += seconds
+
+    def seconds(self) -> float | None:
+        """None until some of each kind that is left was timed."""
+        left = [kind for kind, amount in self._left.items() if amount > 0]
+        if sum(self._seconds.values()) < CLEAR_SECONDS or not all(self._done[kind] for kind in left):
+            return None
+        return sum(self._left[kind] * self._seconds[kind] / self._done[kind] for kind in left) / self._at_once
+
+    def __str__(self) -> str:
+        """As ``, about 4 min left``; nothing where it is unknown."""
+        seconds = self.seconds()
+        if seconds is None:
+            return ""
+        return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
 
 
 @contextmanager
@@ -24,19 +68,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     A symbolic link stays and what it names is replaced; a device or pipe (``/dev/stdout``) gets the finished content.
     Raises `InputError` where the folder is missing or not writable, the disk is full, or ``path`` is a folder.
     """
-    try:
-        target = Path(os.path.realpath(path))
-        if target.is_symlink():  # a link to itself
-            raise OSError(0, "it is a link to itself")
-        if target.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
-        is_stream = str(path).startswith("/dev/") or (target.exists() and not target.is_file())
-        folder = Path(tempfile.gettempdir()) if is_stream else target.parent
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=folder)
-        os.close(handle)
-    except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
-        raise unwritable(path, error) from None
-    temporary = Path(name)
+    target, temporary, is_stream = _temporary(path)
     try:
         yield temporary
         if is_stream:  # behind what the stream holds already: the shell may have opened a file for appending
@@ -54,6 +86,49 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         raise unwritable(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _temporary(path: str | Path) -> tuple[Path, Path, bool]:
+    """The file that ``path`` names, a new empty one that will take its place, and whether it is a stream instead."""
+    try:
+        target = Path(os.path.realpath(path))
+        if target.is_symlink():  # a link to itself
+            raise OSError(0, "it is a link to itself")
+        if target.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        is_stream = str(path).startswith("/dev/") or (target.exists() and not target.is_file())
+        folder = Path(tempfile.gettempdir()) if is_stream else target.parent
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=folder)
+        os.close(handle)
+    except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
+        raise unwritable(path, error) from None
+    return target, Path(name), is_stream
+
+
+def require_writable(path: str | Path, folder: Literal["", "filled", "replaced"] = "") -> None:
+    """Raise `InputError` before long work where the file could not be written after it, or the folder: one that is
+    ``filled`` (`staged`), or ``replaced`` by another (`write_folder`). Nothing is left behind."""
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            Path(path).stat()  # which refuses what no file can be called, and what lies in a closed folder
+        if not folder:
+            target, temporary, _ = _temporary(path)
+            temporary.unlink()
+            if target.exists() and not os.access(target, os.W_OK):
+                raise PermissionError(0, "the file that is there is read-only")
+            return
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_dir():
+            raise InputError(f"{path} is a file; a folder is needed, choose another name")
+        if folder == "replaced" and target.is_mount():
+            raise OSError(0, "a mounted folder cannot be replaced; name a new one below it")
+        start = target if folder == "filled" else target.parent
+        existing = next(each for each in (start, *start.parents) if each.exists())
+        Path(tempfile.mkdtemp(prefix=".seer-", dir=existing)).rmdir()
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from None
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -112,11 +187,10 @@ def staged(directory: str | Path, stale: Iterable[str] = ()) -> Iterator[Path]:
     """
     directory = Path(directory)
     is_new = not directory.exists()
+    require_writable(directory, "filled")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".seer-", dir=directory))
-    except FileExistsError:
-        raise InputError(f"{directory} is a file; a folder is needed, choose another name") from None
     except (OSError, ValueError) as error:
         raise unwritable(directory, error) from None
     try:

@@ -12,24 +12,26 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
-from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest, read_bounded, require_regular
-from surrogate.features.families import AnyProblem, parse_problem
-from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.text import EXAMPLE, REQUIRED
+from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, family_of, parse_problem
+from surrogate.features.text import EXAMPLE
+from surrogate.features.whole import whole
 
-SETTINGS = ("dtype", "math", "layout", "direction")
+if TYPE_CHECKING:
+    from surrogate.features.conv import Conv
+
+_DEFAULT = FAMILIES[DEFAULT_FAMILY]
+_REQUIRED = tuple(size.name for size in _DEFAULT.sizes if size.default is None)
 MAX_BYTES = 64 << 20
 """Most bytes of a list as text; a million problems take 40 MB."""
 _NUMBERS = "a line has 8 numbers: batch, C, W, K, out W, filter, stride, pad (and 9: algorithm)"
 _HEADER = re.compile(r"\s*[A-Za-z_]+\s*[,;\t]")
 _NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+(#.*)?")
-_WHOLE_NUMBER = re.compile(r"[+-]?\d{1,18}(\.0*)?")
 _TEXT_COLUMNS = (
-    *SETTINGS, "problem", "networks", "name", "op", "operator", "heuristic_algorithm", "algorithm",
+    *_DEFAULT.setting_names, "problem", "networks", "name", "op", "operator", "heuristic_algorithm", "algorithm",
 )  # fmt: skip
 
 
@@ -62,24 +64,27 @@ def read_list(path: str | Path) -> list[Listed]:
     return listed
 
 
-def read_convs(path: str | Path) -> list[Conv]:
-    """The distinct convolutions of a file, in order. Raises `InputError` like `read_list`, and where there is none."""
+def read_convs(path: str | Path) -> "list[Conv]":
+    """The distinct problems of the default family in a file, which are convolutions, in order.
+
+    Raises `InputError` like `read_list`, and where there is none.
+    """
     problems = dict.fromkeys(listed.problem for listed in read_list(path))
-    if not (convs := [problem for problem in problems if isinstance(problem, Conv)]):
+    convs = [problem for problem in problems if problem is not None and family_of(problem) is _DEFAULT]
+    if not convs:
         raise InputError(f"{path}: none of {len(problems)} problems is a convolution; give some, as {EXAMPLE}")
-    return convs
+    return cast("list[Conv]", convs)
 
 
 def _listed(path: Path) -> Iterator[Listed]:
     if _is_parquet(path):
-        from surrogate.dataset.tables import read_table
+        from surrogate.dataset.tables import read_table  # which loads pandas, that texts do not need
 
         frame = read_table(path)[0]
         _require_sizes(frame.columns, str(path))
-        known = [name for name in (*SIZE_COLUMNS, *_TEXT_COLUMNS) if name in frame]
-        yield from _from_rows(
-            ((f"row {number}", row) for number, row in enumerate(frame[known].to_dict("records"), 1)), path
-        )
+        columns = [name for name in (*_DEFAULT.size_names, *_TEXT_COLUMNS) if name in frame]
+        values = enumerate(frame[columns].itertuples(index=False, name=None), 1)
+        yield from _from_rows(((f"row {number}", dict(zip(columns, row, strict=True))) for number, row in values), path)
         return
     lines = [(number, line.strip()) for number, line in enumerate(_text(path).splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
@@ -141,17 +146,17 @@ def _csv(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[str, dict[s
         raise InputError(f"{path}: not a readable CSV table ({error})") from None
 
 
-def _require_sizes(header: Iterable[Any], where: str) -> None:
+def _require_sizes(header: Iterable[object], where: str) -> None:
     names = [str(name) for name in header]
-    missing = [name for name in REQUIRED if name not in names]
+    missing = [name for name in _REQUIRED if name not in names]
     if missing and "problem" not in names:
         raise InputError(
-            f"{where}: column {', '.join(missing)} is missing; a problem has {', '.join(SIZE_COLUMNS)}"
+            f"{where}: column {', '.join(missing)} is missing; a problem has {', '.join(_DEFAULT.size_names)}"
             f" (w, s and the last nine may be left out){nearest(missing[0], names)}"
         )
 
 
-def _json_object(line: str, path: Path, number: int) -> Mapping[str, Any]:
+def _json_object(line: str, path: Path, number: int) -> Mapping[str, object]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -161,54 +166,46 @@ def _json_object(line: str, path: Path, number: int) -> Mapping[str, Any]:
     return value
 
 
-def _from_rows(rows: Iterable[tuple[str, Mapping[Any, Any]]], path: Path) -> Iterator[Listed]:
-    """Named values → problem; what is None or not a number (NaN) counts as absent."""
+def _from_rows(rows: Iterable[tuple[str, Mapping[str, object]]], path: Path) -> Iterator[Listed]:
+    """(where, column → value) of each row → its problem; what is None or not a number (NaN) counts as absent."""
     for where, row in rows:
-        known = {str(name): value for name, value in row.items() if value is not None and value == value}
-        text = {name: str(known[name]) for name in _TEXT_COLUMNS if name in known}
+        given = {name: value for name, value in row.items() if value is not None and value == value}
+        text = {name: str(given[name]) for name in _TEXT_COLUMNS if name in given}
         operator = text.get("op") or text.get("operator") or ""
         try:
-            problem = _problem(known, {name: text[name] for name in SETTINGS if name in text}, operator)
+            problem = _problem(given, {name: text[name] for name in _DEFAULT.setting_names if name in text}, operator)
         except InputError as error:
             raise InputError(f"{path}: {where}: {error}") from None
+        networks = tuple(name.strip() for name in text.get("networks", "").split(",") if name.strip())
         yield Listed(
-            problem,
-            where,
-            text.get("name", ""),
-            tuple(name.strip() for name in text.get("networks", "").split(",") if name.strip()),
-            operator,
-            text.get("heuristic_algorithm"),
-            text.get("algorithm"),
-        )
+            problem=problem, where=where, name=text.get("name", ""), networks=networks, operator=operator,
+            heuristic=text.get("heuristic_algorithm"), algorithm=text.get("algorithm"),
+        )  # fmt: skip
 
 
-def _problem(row: Mapping[str, Any], settings: dict[str, str], operator: str) -> AnyProblem | None:
+def _problem(row: Mapping[str, object], settings: dict[str, str], operator: str) -> AnyProblem | None:
     """The problem of a row; None for another operator, which has no filter."""
     if "layout" in settings:
         settings["layout"] = LAYOUT_ALIASES.get(settings["layout"], settings["layout"])
     if "problem" in row:
         return parse_problem(str(row["problem"]), **settings)
-    missing = [name for name in REQUIRED if name not in row]
+    missing = [name for name in _REQUIRED if name not in row]
     if missing and operator:
         return None
     if missing:
-        raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(REQUIRED)}")
-    sizes = {name: _whole(name, row[name]) for name in SIZE_COLUMNS if name in row}
-    values: dict[str, Any] = {**sizes, **settings}
-    return Conv(**values)
+        raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(_REQUIRED)}")
+    return _DEFAULT.problem({name: _number(row[name]) for name in _DEFAULT.size_names if name in row}, settings)
 
 
-def _whole(name: str, value: Any) -> int:
+def _number(value: object) -> object:
+    """The number that a text holds; anything else as it is, so that the check of whole numbers can name it."""
     try:
-        number = float(value)
-        if number == int(number):
-            return int(number)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise InputError(f"{name} is {value!r}; a whole number is needed")
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
-def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> list[tuple[Conv, int | None]]:
+def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> "list[tuple[Conv, int | None]]":
     """SEER's Test-set-II and its ``prof-ops`` files: square problems (fp32, FMA, NCHW, fwd), algorithm numbers.
 
     A line holds, separated by blanks, tabs, commas or semicolons: batch, in channels, in width, out channels, out width
@@ -222,18 +219,13 @@ def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> lis
         if words == [""]:
             continue
         where = f"{path}, line {number}"
-        wrong = next((word for word in words if not _WHOLE_NUMBER.fullmatch(word)), None)
-        if wrong is not None:
-            raise InputError(f"{where}: {wrong[:40]!r}; a whole number is needed")
-        values = [int(word.split(".")[0]) for word in words]
+        values = [whole(where, f"number {place}", _number(word), least=0) for place, word in enumerate(words, 1)]
         if len(values) == 1 and declared is None and not problems:
             declared = values[0]
             continue
         if len(values) not in (8, 9):
             raise InputError(f"{where}: {len(values)} numbers; {_NUMBERS}")
-        algorithm = values[8] if len(values) == 9 else None
-        if algorithm is not None and not 0 <= algorithm <= 7:
-            raise InputError(f"{where}: algorithm {algorithm}; a number from 0 to 7 is needed")
+        algorithm = whole(where, "algorithm", values[8], least=0, most=7) if len(values) == 9 else None
         problems.append((square_conv(values, where), algorithm))
     if not problems:
         raise InputError(f"{path}: holds no problem; {_NUMBERS}")
@@ -242,14 +234,14 @@ def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> lis
     return problems
 
 
-def square_conv(cells: Sequence[float], where: str) -> Conv:
+def square_conv(cells: Sequence[float], where: str) -> "Conv":
     """The problem of columns 1–8: batch, channels, width, out channels, out width, filter, stride, padding.
 
     Out width 0 means "not given"; any other must follow from the rest. Raises `InputError` naming ``where``.
     """
     n, c, w, k, out_w, r, stride, pad = cells[:8]
     try:
-        conv = Conv(n=n, c=c, h=w, k=k, r=r, pad_h=pad, stride_h=stride)  # type: ignore[arg-type]  # Conv checks
+        conv = _DEFAULT.problem({"n": n, "c": c, "h": w, "k": k, "r": r, "pad_h": pad, "stride_h": stride}, {})
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if out_w not in (0, conv.out_w):

@@ -1,16 +1,15 @@
 """`Rows`: a checked table of one family with its columns for a model. Built once, sliced often."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.checks import families_of
-from surrogate.dataset.problems import candidate_names, groups, problem_codes, problems_of, shape_codes, strata
+from surrogate.dataset import problems
+from surrogate.features.elementwise import Number
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu, gpu
@@ -57,7 +56,7 @@ class Rows:
         """Names of the columns of ``features``."""
         return (*self.family.column_names, *CONTEXT_NAMES)
 
-    def take(self, index: Any) -> "Rows":
+    def take(self, index: np.ndarray | Sequence[int]) -> "Rows":
         """The rows at these positions (or where the mask holds)."""
         index = np.asarray(index)
         positions = np.flatnonzero(index) if index.dtype == bool else index
@@ -85,7 +84,7 @@ def _named(device: str, rows: pd.DataFrame) -> Gpu:
 
 
 def rows_of(
-    table: pd.DataFrame | Rows, kind: Family | None = None, devices: Mapping[str, Gpu] = MappingProxyType({})
+    table: pd.DataFrame | Rows, family: Family | None = None, devices: Mapping[str, Gpu] = MappingProxyType({})
 ) -> Rows:
     """The columns of every row of a normalised table of one family; ``devices`` are known beside the registry's GPUs.
 
@@ -93,71 +92,64 @@ def rows_of(
     """
     if isinstance(table, Rows):
         return table
-    if kind is None:
-        kinds = families_of(table)
-        if len(kinds) != 1:
-            names = ", ".join(each.name for each in kinds)
+    if family is None:
+        families = problems.families_of(table)
+        if len(families) != 1:
+            names = ", ".join(each.name for each in families)
             raise InputError(f"a table of one family is needed; this one has {names}")
-        kind = kinds[0]
+        family = families[0]
     frame = table
-    width = len(kind.column_names) + len(CONTEXT_NAMES)
+    # The columns of `features` from left to right: problem, candidate, constants of setting and GPU, context.
+    width = len(family.column_names) + len(CONTEXT_NAMES)
     features = np.empty((len(frame), width), dtype=np.float32)
-    roofline_us, workspace = np.empty(len(frame)), np.zeros(len(frame))
-    candidate_columns = slice(len(kind.problem_names), len(kind.problem_names) + len(kind.candidate_names))
+    roofline_us = np.empty(len(frame))
+    workspace_bytes = np.zeros(len(frame))
+    candidate_columns = slice(len(family.problem_names), len(family.problem_names) + len(family.candidate_names))
     # 1. One formula serves all rows of a setting on a GPU.
-    for (device, *values), positions in groups(frame, ("gpu", *kind.setting_names)):
-        setting, part = tuple(values), frame.iloc[positions]
-        formula = kind.formula(setting, devices.get(device) or _named(device, part))
-        terms = formula.problem(problems_of(part, kind, setting))
+    for (device, *values), positions in problems.groups(frame, ("gpu", *family.setting_names)):
+        setting = tuple(values)
+        part = frame.iloc[positions]
+        formula = family.formula(setting, devices.get(device) or _named(device, part))
+        terms = formula.problem(problems.problems_of(part, family, setting))
         features[positions, : candidate_columns.start] = _stacked(terms.values, len(part))
         features[positions, candidate_columns.stop : -len(CONTEXT_NAMES)] = formula.constant
         roofline_us[positions] = terms.roofline_us
-        if not kind.candidate_names:
+        if not family.candidate_names:
             continue
         # 2. The candidates' own columns, mechanism by mechanism.
-        for mechanism, members in _mechanisms(part, kind, setting):
+        for mechanism, members in _mechanisms(part, family, setting):
             chosen = part.iloc[members]
-            chosen_terms = formula.problem(problems_of(chosen, kind, setting))
+            chosen_terms = formula.problem(problems.problems_of(chosen, family, setting))
             columns, bytes_needed = formula.candidate(chosen_terms, mechanism)
-            at = positions[members]
+            at = positions[members]  # places in the whole frame of rows that the setting counts from 0
             features[at, candidate_columns] = _stacked(columns, len(at))
-            workspace[at] = bytes_needed
+            workspace_bytes[at] = bytes_needed
+    # 3. The context, and what was measured.
     versions = {version: version_column(version) for version in frame["library_version"].unique()}
     features[:, -1] = frame["library_version"].map(versions)
     times = frame["time_us"] if "time_us" in frame else pd.Series(np.nan, index=frame.index)
-    measured = times.to_numpy(dtype=np.float64)
-    status = (frame["status"] == "ok").to_numpy() if "status" in frame else np.isfinite(measured)
+    times_us = times.to_numpy(dtype=np.float64)
+    ok = (frame["status"] == "ok").to_numpy() if "status" in frame else np.isfinite(times_us)
     return Rows(
-        kind,
-        frame,
-        features,
-        roofline_us,
-        workspace,
-        measured,
-        status & np.isfinite(measured),
-        candidate_names(frame, kind),
-        problem_codes(frame, kind),
-        shape_codes(frame, kind),
-        strata(frame, kind),
-        _order(frame, kind),
-        devices,
-    )
+        family=family, frame=frame, features=features, roofline_us=roofline_us, workspace_bytes=workspace_bytes,
+        time_us=times_us, ok=ok & np.isfinite(times_us), candidate=problems.candidate_names(frame, family),
+        problem=problems.problem_codes(frame, family), shape=problems.shape_codes(frame, family),
+        stratum=problems.strata(frame, family), order=_order(frame, family), devices=devices,
+    )  # fmt: skip
 
 
 def rows_by_family(
     frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})
 ) -> dict[Family, tuple[np.ndarray, Rows]]:
     """Family → (positions in ``frame``, its `Rows`)."""
-    from surrogate.dataset.checks import family_rows
-
     parts = {}
-    for kind in families_of(frame):
-        positions = np.flatnonzero(family_rows(frame, kind))
-        parts[kind] = positions, rows_of(frame.iloc[positions], kind, devices)
+    for family in problems.families_of(frame):
+        positions = np.flatnonzero(problems.family_rows(frame, family))
+        parts[family] = positions, rows_of(frame.iloc[positions], family, devices)
     return parts
 
 
-def _stacked(columns: tuple[Any, ...], length: int) -> np.ndarray:
+def _stacked(columns: tuple[Number, ...], length: int) -> np.ndarray:
     """(length, columns) float32 of arrays and constants."""
     out = np.empty((length, len(columns)), dtype=np.float32)
     for position, values in enumerate(columns):
@@ -165,21 +157,21 @@ def _stacked(columns: tuple[Any, ...], length: int) -> np.ndarray:
     return out
 
 
-def _mechanisms(part: pd.DataFrame, kind: Family, setting: tuple[str, ...]) -> list[tuple[str, np.ndarray]]:
+def _mechanisms(part: pd.DataFrame, family: Family, setting: tuple[str, ...]) -> list[tuple[str, np.ndarray]]:
     """(mechanism, positions) of the rows of one setting."""
     by_mechanism: dict[str, list[np.ndarray]] = {}
-    for (library, algorithm), members in groups(part, ("library", "algorithm")):
-        by_mechanism.setdefault(kind.mechanism(library, setting, algorithm), []).append(members)
+    for (library, algorithm), members in problems.groups(part, ("library", "algorithm")):
+        by_mechanism.setdefault(family.mechanism(library, setting, algorithm), []).append(members)
     return [(mechanism, np.concatenate(members)) for mechanism, members in by_mechanism.items()]
 
 
-def _order(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+def _order(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """(rows,) the candidate's place in its library's registry, behind it where it is not there."""
     order = np.zeros(len(frame), dtype=np.int64)
-    names = ("library", *kind.setting_names, "algorithm")
-    for (library, *setting, algorithm), positions in groups(frame, names):
-        known = [candidate.algorithm for candidate in kind.candidates(library, tuple(setting))]
-        order[positions] = known.index(algorithm) if algorithm in known else len(known)
+    names = ("library", *family.setting_names, "algorithm")
+    for (library, *setting, algorithm), positions in problems.groups(frame, names):
+        registered = [candidate.algorithm for candidate in family.candidates(library, tuple(setting))]
+        order[positions] = registered.index(algorithm) if algorithm in registered else len(registered)
     return order
 
 

@@ -41,7 +41,7 @@ def fold_of_names(names: Iterable[str], count: int, seed: int) -> dict[str, int]
     return {name: i % count for i, name in enumerate(sorted(set(names), key=rank))}
 
 
-def folds(by: str, kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+def folds(by: str, family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     """The rounds of a split of one family's tables.
 
     Positions count through ``main`` first, then ``also``, which is never tested.
@@ -53,26 +53,25 @@ def folds(by: str, kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: 
     require_known("split", by, SPLITS)
     if count < 2:
         raise InputError(f"{count} fold{'s' * (count != 1)}: at least 2 are needed")
-    return SPLITS[by](kind, main, also, count, seed)
+    return SPLITS[by](family, main, also, count, seed)
 
 
-def _both(kind: Family, main: pd.DataFrame, also: pd.DataFrame) -> np.ndarray:
+def _both(family: Family, main: pd.DataFrame, also: pd.DataFrame) -> np.ndarray:
     """Shape names of all rows, main table first."""
-    return np.concatenate([shape_names(part, kind) for part in (main, also) if len(part)])
+    return np.concatenate([shape_names(part, family) for part in (main, also) if len(part)])
 
 
-def _by_shape(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    names = _both(kind, main, also)
+def _by_shape(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+    names = _both(family, main, also)
     main_names = names[: len(main)]
     distinct = len(set(main_names))
     if distinct < 2:
         raise InputError(f"the table has {distinct} distinct shape; a split by shape needs at least 2")
-    fold_of = fold_of_names(main_names, min(count, distinct), seed)
+    count = min(count, distinct)
+    fold_of = fold_of_names(main_names, count, seed)
     label = np.array([fold_of.get(name, -1) for name in names])
-    return [
-        Fold(str(f), np.flatnonzero(label != f), np.flatnonzero(label[: len(main)] == f))
-        for f in range(min(count, distinct))
-    ]
+    tested = label[: len(main)]
+    return [Fold(str(f), np.flatnonzero(label != f), np.flatnonzero(tested == f)) for f in range(count)]
 
 
 def network_names(frame: pd.DataFrame) -> list[set[str]]:
@@ -83,14 +82,14 @@ def network_names(frame: pd.DataFrame) -> list[set[str]]:
     return [set(filter(None, re.split(r"[,;]\s*", text))) for text in texts]
 
 
-def _by_network(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+def _by_network(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     """Networks that share most of their shapes (ResNet-50 v1 and v2) stay apart: each fold holds whole networks."""
     members = network_names(main)
     networks = set().union(*members)
     if len(networks) < 2:
         raise InputError("a split by network needs a `networks` column that names at least 2 networks")
     fold_of = fold_of_names(networks, min(count, len(networks)), seed)
-    names = _both(kind, main, also)
+    names = _both(family, main, also)
     rounds = []
     for f in range(min(count, len(networks))):
         held = {network for network, number in fold_of.items() if number == f}
@@ -101,23 +100,22 @@ def _by_network(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int
     return rounds
 
 
-def _by_gpu(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+def _by_gpu(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     """One fold a GPU; nothing is drawn."""
-    here, everywhere = device_names(main), device_names(pd.concat([main, also]))
+    here = device_names(main)
+    everywhere = device_names(pd.concat([main, also]))
     spelt = main["gpu"].astype(str).to_numpy()
     shown = dict(zip(here[::-1], spelt[::-1], strict=True))  # as the table first spells it
     if len(shown) < 2:
         raise InputError(f"the table has one GPU ({shown[here[0]]}); a split by gpu needs at least 2")
-    return [
-        Fold(shown[gpu], np.flatnonzero(everywhere != gpu), np.flatnonzero(here == gpu))
-        for gpu in sorted(shown, key=lambda device: shown[device])
-    ]
+    gpus = sorted(shown, key=lambda device: shown[device])
+    return [Fold(shown[gpu], np.flatnonzero(everywhere != gpu), np.flatnonzero(here == gpu)) for gpu in gpus]
 
 
-def _by_row(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+def _by_row(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     """A further row of the same key as a held-out one is the same measurement, and leaves training with it."""
     label = np.random.default_rng(seed).permutation(len(main)) % count
-    key = [*kind.row_key, *(["solver"] if "solver" in main and "solver" in also else [])]
+    key = [*family.row_key, *(["solver"] if "solver" in main and "solver" in also else [])]
     label_of = dict(zip(joined(main, key), label.tolist(), strict=True)) if len(also) else {}
     further = joined(also, key) if len(also) else ()
     extra = np.array([label_of.get(name, count) for name in further], dtype=int)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from surrogate.dataset import problems
 from surrogate.dataset.checks import Violation, check, normalise
-from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION
+from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION, SETTING_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.files import STDOUT, atomic_path
 from surrogate.dataset.tables import devices_in, read_table, write_form, write_table
 from surrogate.features.errors import InputError, require_known
@@ -54,7 +55,7 @@ def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
     require_known(f"{path}: candidates", chosen, CANDIDATES)
     beside = kernels_path(path)
     kernels = read_table(beside)[0] if beside.is_file() else None
-    return Dataset(frame, chosen, Path(path).name, metadata, kernels)
+    return Dataset(frame, chosen, name=Path(path).name, metadata=metadata, kernels=kernels)
 
 
 Data = Dataset | pd.DataFrame | str | Path | list[Any] | tuple[Any, ...]
@@ -86,13 +87,9 @@ def _refuse(violations: list[Violation], path: str | Path) -> None:
 
 
 def write_dataset(
-    frame: pd.DataFrame,
-    path: str | Path,
-    *,
-    candidates: str = "all",
-    kernels: pd.DataFrame | None = None,
-    metadata: dict[str, Any] | None = None,
-) -> None:
+    frame: pd.DataFrame, path: str | Path, *, candidates: str = "all", kernels: pd.DataFrame | None = None,
+    metadata: dict[str, object] | None = None,
+) -> None:  # fmt: skip
     """Write a dataset (and ``NAME.kernels.parquet`` beside it) atomically: whole, or not at all.
 
     ``metadata`` must be JSON; the schema version and ``candidates`` join it. What is written as text (see
@@ -123,57 +120,56 @@ def merge(parts: list[Dataset]) -> Dataset:
     A GPU is one device under all its names. Raises `InputError` where the parts' candidate lists differ: a censored
     list and a full one cannot be judged alike.
     """
-    from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
-    from surrogate.dataset.problems import device_names
-
     if not parts:
         raise InputError("nothing to merge; give at least one dataset")
-    kinds = {part.candidates: part.name for part in parts}
-    if len(kinds) > 1:
-        listed = ", ".join(f"{name} is {kind!r}" for kind, name in kinds.items())
+    lists = {part.candidates: part.name for part in parts}
+    if len(lists) > 1:
+        listed = ", ".join(f"{name} is {candidates!r}" for candidates, name in lists.items())
         raise InputError(f"candidate lists differ ({listed}); merge tables of one kind, or set --candidates")
     frame = pd.concat([part.frame for part in parts], ignore_index=True)
     for column in SIZE_COLUMNS:
         if column in frame:  # a family that only one part has
             frame[column] = frame[column].fillna(0).astype("int64")
     key = [c for c in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm", "solver") if c in frame]
-    kernels = [part.kernels for part in parts if part.kernels is not None]
-    named = frame.assign(gpu=device_names(frame))
-    return Dataset(
-        frame[~named.duplicated(key, keep="last")].reset_index(drop=True),
-        parts[0].candidates,
-        "+".join(part.name for part in parts),
-        {"parts": [{"name": part.name, **part.metadata} for part in parts]},
-        pd.concat(kernels, ignore_index=True) if kernels else None,
-    )
+    named = frame.assign(gpu=problems.device_names(frame))
+    frame = frame[~named.duplicated(key, keep="last")].reset_index(drop=True)
+    tables = [part.kernels for part in parts if part.kernels is not None]
+    kernels = pd.concat(tables, ignore_index=True) if tables else None
+    metadata = {"parts": [{"name": part.name, **part.metadata} for part in parts]}
+    name = "+".join(part.name for part in parts)
+    return Dataset(frame=frame, candidates=parts[0].candidates, name=name, metadata=metadata, kernels=kernels)
 
 
-def describe(data: Dataset) -> list[dict[str, Any]]:
+def describe(data: Dataset) -> list[dict[str, object]]:
     """One record per family, device and setting: rows, ok rows, problems, shapes, and how many can be judged."""
-    from surrogate.dataset.checks import families_of, family_rows
-    from surrogate.dataset.problems import fastest_solver, groups, judged_rows, problem_codes, shape_codes
-
     records = []
-    everything = fastest_solver(data.frame)
-    for kind in families_of(everything):
-        frame = everything[family_rows(everything, kind)].reset_index(drop=True)
-        judged = judged_rows(frame, kind, data.candidates)
-        problem, shape = problem_codes(frame, kind), shape_codes(frame, kind)
-        names = ("gpu", "library", *kind.setting_names)
-        for values, rows in sorted(groups(frame, names), key=lambda group: group[0]):
+    everything = problems.fastest_solver(data.frame)
+    for family in problems.families_of(everything):
+        frame = everything[problems.family_rows(everything, family)].reset_index(drop=True)
+        judged = problems.judged_rows(frame, family, data.candidates)
+        problem = problems.problem_codes(frame, family)
+        shape = problems.shape_codes(frame, family)
+        names = ("gpu", "library", *family.setting_names)
+        for values, rows in sorted(problems.groups(frame, names), key=lambda group: group[0]):
             counted = rows[judged[rows]]
-            records.append(
-                {
-                    "family": kind.name,
-                    **dict(zip(names, values, strict=True)),
-                    "versions": sorted(frame["library_version"].iloc[rows].unique()),
-                    "candidates": data.candidates,
-                    "rows": len(rows),
-                    "ok": int((frame["status"].iloc[rows] == "ok").sum()),
-                    "problems": len(set(problem[rows])),
-                    "shapes": len(set(shape[rows])),
-                    "judged_problems": len(set(problem[counted])),
-                    "judged_shapes": len(set(shape[counted])),
-                }
-            )
+            records.append({
+                "family": family.name, **dict(zip(names, values, strict=True)),
+                "versions": sorted(frame["library_version"].iloc[rows].unique()), "candidates": data.candidates,
+                "rows": len(rows), "ok": int((frame["status"].iloc[rows] == "ok").sum()),
+                "problems": len(set(problem[rows])), "shapes": len(set(shape[rows])),
+                "judged_problems": len(set(problem[counted])), "judged_shapes": len(set(shape[counted])),
+            })  # fmt: skip
     return records
+
+
+def candidate_frame(data: Dataset, candidate: str) -> pd.DataFrame:
+    """The rows to choose among, of all families: of each ``algorithm`` its fastest solver, or every ``solver``.
+
+    Raises `InputError` for another ``candidate``, and for solvers that the table does not name.
+    """
+    require_known("candidate", candidate, ("algorithm", "solver"))
+    if candidate == "algorithm":
+        return problems.fastest_solver(data.frame)
+    if "solver" not in data.frame:
+        raise InputError("candidate solver needs a `solver` column, which this table lacks; use algorithm")
+    return data.frame

@@ -6,9 +6,10 @@ objects), ``.jsonl`` (an object a line), ``.parquet`` or no ending for parquet; 
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import pandas as pd
 
@@ -17,10 +18,19 @@ from surrogate.dataset.files import STDOUT, atomic_path
 from surrogate.features.errors import InputError, require_regular
 from surrogate.features.gpu import Gpu, cpu_device
 
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
 METADATA_KEY = b"seer_surrogate"
 MAX_BYTES = 64 << 30
 """Values that a table may declare: beyond it the file is damaged, or too large for one process."""
+FREE_BYTES = 1 << 30
+MOST_FOLD = 500
+"""Beyond so many bytes a table may declare so many times its own size; real ones declare up to 80 times theirs."""
 MAX_TEXT_BYTES = 2 << 30
+PART_ROWS = 131_072
+"""Rows of a table that is worked through in parts."""
+NO_ROWS = "the table has no rows; nothing to work on"
 _LOG = (b'{"kind":"seer-collect"', b"\x1f\x8b")
 """What the log of a run begins with, as written and packed."""
 
@@ -37,28 +47,65 @@ def devices_in(metadata: Mapping[str, Any]) -> dict[str, Gpu]:
     return devices
 
 
+class TableParts(NamedTuple):
+    """A table of ``rows`` rows in order, as ``frames`` of at most `PART_ROWS`, and our ``metadata`` in it.
+
+    Columns of parquet keep their Arrow types. Text is one frame, whatever its length.
+    """
+
+    rows: int
+    metadata: dict[str, Any]
+    frames: Iterator[pd.DataFrame]
+
+
 def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The raw frame of a table and our metadata in it (empty for text and for a foreign file).
 
     Raises `InputError` for a missing, unreadable, empty or too new file.
     """
     path = Path(path)
+    with _opened(path) as (file, is_text):
+        if is_text:
+            return _read_text(file, path), {}
+        parquet = _parquet(file, path)
+        with _readable_parquet(path):
+            table = parquet.read(_columns(parquet))
+            return table.to_pandas(ignore_metadata=True), _metadata(parquet, path)
+
+
+@contextmanager
+def table_parts(path: str | Path) -> Iterator[TableParts]:
+    """A table that is read in parts while the block lasts. Raises `InputError` as `read_table` does."""
+    path = Path(path)
+    with _opened(path) as (file, is_text):
+        if is_text:
+            frame = _read_text(file, path)
+            yield TableParts(len(frame), {}, iter([frame]))
+        else:
+            parquet = _parquet(file, path)
+            yield TableParts(parquet.metadata.num_rows, _metadata(parquet, path), _frames(parquet, path))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
+    """The file, and whether it is text. Raises `InputError` for one that is missing, unreadable, or a run's log."""
     require_regular(path, streams=True)
     if path.is_dir() or not path.exists():
         what = "a folder, no file" if path.is_dir() else "no such file"
         raise InputError(f"{path}: {what}; give a dataset; `seer import` and `seer collect` make some")
     try:
-        with path.open("rb") as file:  # Arrow refuses names that are no UTF-8
-            head = file.peek()
-            if head.startswith(_LOG):
-                raise InputError(f"{path}: a run's log; make it a dataset: `seer data merge {path} -o DATA.parquet`")
-            is_text = path.suffix in WRITERS or (path.suffix != ".parquet" and _looks_like_text(head))
-            frame, stored = _read_text(file, path) if is_text else _read_parquet(file, path)
+        file = path.open("rb")  # Arrow refuses names that are no UTF-8
+        head = file.peek()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); fetch or write it again") from None
-    if frame.empty:
-        raise InputError(f"{path}: the table has no rows; nothing to work on")
-    return frame, _metadata(stored, path)
+        raise _unreadable(path, error) from None
+    with file:
+        if head.startswith(_LOG):
+            raise InputError(f"{path}: a run's log; make it a dataset: `seer data merge {path} -o DATA.parquet`")
+        yield file, path.suffix in WRITERS or (path.suffix != ".parquet" and _looks_like_text(head))
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror or error}); fetch or write it again")
 
 
 def is_log(path: Path) -> bool:
@@ -75,31 +122,63 @@ def _looks_like_text(head: bytes) -> bool:
     return not head.startswith(b"PAR1") and head[:4].isascii() and head[:4].decode("ascii").isprintable()
 
 
-def _read_parquet(file: BinaryIO, path: Path) -> tuple[pd.DataFrame, bytes | None]:
-    """The columns, and our metadata as stored. Raises `InputError` for a damaged file or one that is no parquet."""
+@contextmanager
+def _readable_parquet(path: Path) -> Iterator[None]:
+    """Turns what Arrow raises on a damaged file, or on one that is no parquet, into an `InputError`."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        parquet = pq.ParquetFile(file if file.seekable() else io.BytesIO(file.read()))
-        declared = parquet.metadata.num_rows * parquet.metadata.num_columns * 8
-        if declared > MAX_BYTES:
-            raise InputError(f"{path}: declares {declared:,} bytes; at most {MAX_BYTES:,} are read")
-        table = parquet.read()
-        names = [name for name in table.column_names if not name.startswith("__index_level_")]
-        if len(set(names)) < len(names):
-            raise InputError(f"{path}: two columns have one name; give each another")
-        return table.select(names).to_pandas(ignore_metadata=True), (table.schema.metadata or {}).get(METADATA_KEY)
-    except InputError:
-        raise
+        yield
     except (pa.ArrowException, MemoryError, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
         raise InputError(f"{path}: cannot be read as parquet ({reason}); fetch or write it again") from None
 
 
-def _read_text(file: BinaryIO, path: Path) -> tuple[pd.DataFrame, None]:
+def _parquet(file: BinaryIO, path: Path) -> "ParquetFile":
+    """The opened file. Raises `InputError` where it is damaged, declares too much or has no rows."""
+    import pyarrow.parquet as pq
+
+    with _readable_parquet(path):
+        source = file if file.seekable() else io.BytesIO(file.read())
+        most = min(MAX_BYTES, max(FREE_BYTES, MOST_FOLD * source.seek(0, io.SEEK_END)))
+        source.seek(0)
+        parquet = pq.ParquetFile(source)
+    declared = parquet.metadata.num_rows * parquet.metadata.num_columns * 8
+    if declared > most:
+        raise InputError(f"{path}: declares {declared:,} bytes; at most {most:,} are read of such a file")
+    names = _columns(parquet)
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two columns have one name; give each another")
+    if not names or not parquet.metadata.num_rows:
+        raise InputError(f"{path}: {NO_ROWS}")
+    return parquet
+
+
+def _columns(parquet: "ParquetFile") -> list[str]:
+    """Names of the columns, without the index that pandas may have stored."""
+    return [name for name in parquet.schema_arrow.names if not name.startswith("__index_level_")]
+
+
+def _frames(parquet: "ParquetFile", path: Path) -> Iterator[pd.DataFrame]:
+    """The rows in order, `PART_ROWS` at a time."""
+    with _readable_parquet(path):
+        batches = parquet.iter_batches(PART_ROWS, columns=_columns(parquet))
+    while True:
+        with _readable_parquet(path):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch.to_pandas(ignore_metadata=True, types_mapper=pd.ArrowDtype)
+
+
+def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
     """CSV with a header (commas, semicolons or tabs), a JSON list of objects, or an object a line."""
-    content = file.read(MAX_TEXT_BYTES + 1)
+    try:
+        content = file.read(MAX_TEXT_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from None
     if len(content) > MAX_TEXT_BYTES:
         raise InputError(f"{path}: larger than {MAX_TEXT_BYTES:,} bytes; write such a table as parquet")
     try:
@@ -109,17 +188,23 @@ def _read_text(file: BinaryIO, path: Path) -> tuple[pd.DataFrame, None]:
             rows = [json.loads(line) for line in text.splitlines() if line] if one_a_line else json.loads(text)
             if not all(isinstance(row, dict) for row in rows):
                 raise ValueError("a row is an object of columns")
-            return pd.DataFrame(rows), None
-        separator = max(",;\t", key=text.partition("\n")[0].count)
-        return pd.read_csv(io.StringIO(text), sep=separator), None
+            frame = pd.DataFrame(rows)
+        else:
+            separator = max(",;\t", key=text.partition("\n")[0].count)
+            frame = pd.read_csv(io.StringIO(text), sep=separator)
     except (ValueError, RecursionError, MemoryError) as error:
         raise InputError(
             f"{path}: cannot be read as CSV or JSON ({str(error).splitlines()[0][:120]}); a table is parquet, CSV with"
             " a header, a JSON list of objects, or an object a line; `seer import` reads other formats"
         ) from None
+    if frame.empty:
+        raise InputError(f"{path}: {NO_ROWS}")
+    return frame
 
 
-def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
+def _metadata(parquet: "ParquetFile", path: Path) -> dict[str, Any]:
+    """What `write_table` stored. Raises `InputError` where it is damaged, or of a later release."""
+    stored = (parquet.schema_arrow.metadata or {}).get(METADATA_KEY)
     if stored is None:
         return {}
     try:
@@ -135,10 +220,27 @@ def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
     return metadata
 
 
-def write_table(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> None:
+def write_table(frame: pd.DataFrame, path: Path, metadata: Mapping[str, object]) -> None:
     """One table in the form that its name asks for, atomically; ``metadata`` goes into parquet alone."""
+    with table_writer(path, metadata) as write:
+        write(frame)
+
+
+@contextmanager
+def table_writer(path: Path, metadata: Mapping[str, object]) -> Iterator[Callable[[pd.DataFrame], None]]:
+    """What writes a table frame by frame, atomically: as `write_table`, with the types of the first frame.
+
+    Parquet goes to the disk as it comes; text is held until the block ends.
+    """
+    form = form_of(path)
     with atomic_path(path) as temporary:
-        write_form(frame, temporary, metadata, form_of(path))
+        if form not in WRITERS:
+            with _parquet_writer(temporary, metadata) as write:
+                yield write
+        else:
+            frames: list[pd.DataFrame] = []
+            yield frames.append
+            write_form(pd.concat(frames, ignore_index=True), temporary, {}, form)
 
 
 def form_of(path: Path) -> str:
@@ -149,18 +251,35 @@ def form_of(path: Path) -> str:
     return form
 
 
-def write_form(frame: pd.DataFrame, path: Path, metadata: dict[str, Any], suffix: str = ".parquet") -> None:
+def write_form(frame: pd.DataFrame, path: Path, metadata: Mapping[str, object], suffix: str = ".parquet") -> None:
     """``frame`` at ``path`` in the form of ``suffix``, whatever the path's own."""
     if suffix in WRITERS:
         path.write_text(WRITERS[suffix](frame), encoding="utf-8")
         return
+    with _parquet_writer(path, metadata) as write:
+        write(frame)
+
+
+@contextmanager
+def _parquet_writer(path: Path, metadata: Mapping[str, object]) -> Iterator[Callable[[pd.DataFrame], None]]:
+    """What appends frames to a parquet file at ``path``, each a row group."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    merged = {**(table.schema.metadata or {}), METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()}
-    with path.open("wb") as file:  # Arrow refuses names that are no UTF-8
-        pq.write_table(table.replace_schema_metadata(merged), file, compression="zstd")
+    stored = {METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()}
+    writer: pq.ParquetWriter | None = None
+    with ExitStack() as stack:
+        file = stack.enter_context(path.open("wb"))  # Arrow refuses names that are no UTF-8
+
+        def write(frame: pd.DataFrame) -> None:
+            nonlocal writer
+            table = pa.Table.from_pandas(frame, schema=writer and writer.schema, preserve_index=False)
+            if writer is None:  # pandas' own metadata stays out: readers take the types that the columns have
+                schema = table.schema.with_metadata(stored)
+                writer = stack.enter_context(pq.ParquetWriter(file, schema, compression="zstd"))
+            writer.write_table(table.replace_schema_metadata(writer.schema.metadata))
+
+        yield write
 
 
 WRITERS = {

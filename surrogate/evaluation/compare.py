@@ -3,82 +3,41 @@
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from time import monotonic
 
 import numpy as np
 import pandas as pd
-from threadpoolctl import threadpool_limits
 
-from surrogate.collect.cpu.spec import usable_cores
-from surrogate.dataset.checks import families_of, family_rows
-from surrogate.dataset.files import write_text
-from surrogate.dataset.problems import judged_rows, newest_version
+from surrogate.dataset.files import Progress, TimeLeft, write_text
+from surrogate.dataset.problems import families_of, family_rows, judged_rows, newest_version
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold, folds
 from surrogate.dataset.store import Data, Dataset, as_dataset
-from surrogate.evaluation import scorecard
-from surrogate.evaluation.comparison import RESULTS_SCHEMA, Comparison, choice_table, fold_table, prediction_table
+from surrogate.dataset.threads import in_parallel, workers_for
+from surrogate.evaluation import comparison, scorecard
+from surrogate.evaluation.comparison import Compared, FamilyRuns, choice_table, fold_table, prediction_table
 from surrogate.evaluation.judge import Choice
-from surrogate.evaluation.scorecard import Judged, plain
+from surrogate.evaluation.scorecard import Judged, Record, plain
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import Family
 from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
 
-Progress = Callable[[int, int, str], None]
-"""Called with (fits done, fits in all, what is being done), never by two threads at once."""
-MAX_WORKERS = 8
-"""Folds at a time: each holds its own training rows."""
-
-
-@dataclass(frozen=True)
-class FamilyRuns:
-    """One family's rows, folds, and what its fits predicted.
-
-    ``rows`` of all tables, of which the first ``count`` are held out in turn; ``rounds`` the folds of each seed;
-    ``judged`` (count,) rows of judged problems. ``predicted`` model → one array (count,) in µs per seed, NaN where
-    never held out; ``supported`` one mask (count,) per seed; ``settings`` model → its hyperparameters, one per fit;
-    ``reasons`` model → why it could not be fitted.
-    """
-
-    rows: Rows
-    count: int
-    rounds: list[list[Fold]]
-    judged: np.ndarray
-    predicted: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    supported: list[np.ndarray] = field(default_factory=list)
-    settings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def main(self) -> Rows:
-        """The rows that are held out in turn."""
-        return self.rows.take(np.arange(self.count))
-
-    @property
-    def fits(self) -> int:
-        """Fits of one model."""
-        return sum(map(len, self.rounds))
+Settings = dict[str, object]
+"""A model's hyperparameters by name."""
+Outcome = tuple[Settings, np.ndarray] | str
+"""A fitted model's settings and its times, or the reason for none."""
 
 
 def compare(
-    data: Data,
-    also_train: Sequence[Data] = (),
-    *,
-    by: str = "shape",
-    folds_count: int = 10,
-    seeds: int = 1,
-    models: str | Sequence[str] | None = None,
-    tune: str = "none",
-    candidate: str = "algorithm",
-    device: str = "cpu",
-    progress: Progress | None = None,
-    keep: Path | None = None,
-) -> Comparison:
+    data: Data, also_train: Sequence[Data] = (), *,
+    by: str = "shape", folds_count: int = 10, seeds: int = 1, models: str | Sequence[str] | None = None,
+    tune: str = "none", candidate: str = "algorithm", device: str = "cpu",
+    progress: Progress | None = None, keep: Path | None = None,
+) -> Compared:  # fmt: skip
     """Fit every model on every fold's training rows, predict the held-out rows, judge times and choices.
 
     ``data`` is a table, the path of one, or a list of them; ``models`` are names (None: all), also as one text with
@@ -97,33 +56,40 @@ def compare(
     devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}
     parts: list[FamilyRuns] = []
     refused: dict[Family, str] = {}
-    for kind in families_of(frames[0]):
-        main_frame, *also = (frame[family_rows(frame, kind)] for frame in frames)
-        rows = rows_of(pd.concat([main_frame, *also], ignore_index=True), kind, devices)
+    for family in families_of(frames[0]):
+        main_frame, *also = (frame[family_rows(frame, family)] for frame in frames)
+        rows = rows_of(pd.concat([main_frame, *also], ignore_index=True), family, devices)
         held, trained = rows.frame.iloc[: len(main_frame)], rows.frame.iloc[len(main_frame) :]
         try:
             judged = _judged_rows(main, rows, len(main_frame))
-            rounds = [folds(by, kind, held, trained, folds_count, seed) for seed in range(seeds)]
+            rounds = [folds(by, family, held, trained, count=folds_count, seed=seed) for seed in range(seeds)]
             parts.append(FamilyRuns(rows, len(main_frame), rounds, judged))
         except InputError as error:
-            refused[kind] = str(error)
+            refused[family] = str(error)
     if not parts:
         raise InputError("; ".join(dict.fromkeys(refused.values())))
-    total, begun, lock = sum(part.fits for part in parts) * len(classes), count(), threading.Lock()
+    total = sum(part.fits for part in parts) * len(classes)
+    rows_to_fit = sum(len(fold.train) for part in parts for each in part.rounds for fold in each)
+    alone = device != "cpu" or tune != "none"  # one GPU; Optuna changes the process's warnings
+    workers = 1 if alone else workers_for(max(part.fits for part in parts))
+    left = TimeLeft({cls.name: rows_to_fit for cls in classes}, workers)
+    begun = count()
+    lock = threading.Lock()
 
     def step(text: str) -> None:
         with lock:
-            (progress or _silent)(next(begun), total, text)
+            if progress is not None:
+                progress(next(begun), total, f"{text}{left}")
+
+    def took(name: str, rows: int, seconds: float | None) -> None:
+        with lock:
+            left.add(name, rows, seconds)
 
     for part in parts:
         folder = keep and keep / _signature(part, by, tune, candidate, device)
-        _run(part, classes, tune, device, step, folder)
-    (progress or _silent)(total, total, "judging")
-    return _judged(main, others, parts, refused, [cls.name for cls in classes], by)
-
-
-def _silent(done: int, total: int, text: str) -> None:
-    """Progress that is not shown."""
+        _run(part, classes, tune=tune, device=device, workers=workers, step=step, took=took, folder=folder)
+    step("judging")
+    return _judged(main, others, parts, refused=refused, models=[cls.name for cls in classes], by=by)
 
 
 def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
@@ -139,55 +105,45 @@ def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
 
 
 def _run(
-    part: FamilyRuns,
-    classes: Sequence[type[TimeModel]],
-    tune: str,
-    device: str,
-    step: Callable[[str], None],
-    folder: Path | None,
-) -> None:
-    """Fit and predict all folds, as many at a time as there are cores; ``step`` is called when a fit begins.
+    part: FamilyRuns, classes: Sequence[type[TimeModel]], tune: str, device: str, workers: int,
+    step: Callable[[str], None], took: Callable[[str, int, float | None], None], folder: Path | None,
+) -> None:  # fmt: skip
+    """Fit and predict all folds, ``workers`` at a time; ``step`` is called when a fit begins, ``took`` when it ended.
 
-    A fit has its share of the cores, because two that want all of them slow each other down. A model that the data
-    cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
+    A model that the data cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
     """
     rounds = [(seed, i, fold) for seed, folds in enumerate(part.rounds) for i, fold in enumerate(folds)]
-    cores = usable_cores()
-    alone = device != "cpu" or tune != "none"  # one GPU; Optuna changes the process's warnings
-    workers = 1 if alone else min(cores, len(rounds), MAX_WORKERS)
-    newest, stopped = newest_version(part.main.frame, part.rows.family), threading.Event()
+    newest = newest_version(part.main.frame, part.rows.family)
 
-    def fit_all(seed: int, number: int, fold: Fold) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    def fit_all(
+        round_: tuple[int, int, Fold], stopped: threading.Event
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, Outcome]]:
         """(positions held out, which are supported, model → its settings and times, or the reason for none)."""
-        train, test = part.rows.take(fold.train), fold.test[newest[fold.test]]
+        seed, number, fold = round_
+        train = part.rows.take(fold.train)
+        test = fold.test[newest[fold.test]]
         if not train.ok.any():
             raise InputError(f"fold {fold.name}: nothing is left to train on; use fewer folds or more data")
-        held, outcomes = part.rows.take(test), {}
-        with threadpool_limits(max(cores // workers, 1), user_api="openmp"):  # holds for this thread alone
-            for cls in classes:
-                if stopped.is_set():
-                    break
-                step(f"{part.rows.family.name} seed {seed} fold {fold.name} {cls.name}")
-                file = folder and folder / f"{cls.name}-{seed}-{number}.json"
-                try:
-                    outcomes[cls.name] = _fitted(cls, train, held, tune, seed, device, file)
-                except InputError as error:
-                    outcomes[cls.name] = str(error)
+        held = part.rows.take(test)
+        outcomes = {}
+        for cls in classes:
+            if stopped.is_set():
+                break
+            step(f"{part.rows.family.name} seed {seed} fold {fold.name} {cls.name}")
+            begun_s = monotonic()
+            file = folder and folder / f"{cls.name}-{seed}-{number}.json"
+            is_kept = file is not None and file.is_file()
+            try:
+                model = partial(tuned, cls, train, tune, seed=seed, device=device)
+                outcomes[cls.name] = _fitted(model, train, held, file)
+            except InputError as error:
+                outcomes[cls.name] = str(error)
+            took(cls.name, len(fold.train), None if is_kept else monotonic() - begun_s)
         return test, Support.fit(train).supported(held), outcomes
 
-    with ThreadPoolExecutor(workers) as pool, threadpool_limits(max(cores // workers, 1), user_api="blas"):
-        futures = [pool.submit(fit_all, *each) for each in rounds]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-            fitted = [future.result() for future in futures]
-        except BaseException:
-            # An interruption, too: the fits that run are finished and kept, no other begins.
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+    fitted = in_parallel(fit_all, rounds, workers)
     for cls in classes:
         part.predicted[cls.name] = [np.full(part.count, np.nan) for _ in part.rounds]
-        part.settings[cls.name] = []
     part.supported.extend(np.zeros(part.count, dtype=bool) for _ in part.rounds)
     for (seed, _, _), (test, feasible, outcomes) in zip(rounds, fitted, strict=True):
         part.supported[seed][test] = feasible
@@ -196,15 +152,15 @@ def _run(
                 part.reasons.setdefault(name, outcome)
                 continue
             settings, predicted = outcome
-            part.settings[name].append(settings)
+            part.settings.setdefault(name, settings)
             part.predicted[name][seed][test] = predicted
     if len(part.reasons) == len(classes):
         raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
 
 
 def _fitted(
-    cls: type[TimeModel], train: Rows, held: Rows, tune: str, seed: int, device: str, file: Path | None
-) -> tuple[dict[str, Any], np.ndarray]:
+    tuned_model: Callable[[], TimeModel], train: Rows, held: Rows, file: Path | None
+) -> tuple[Settings, np.ndarray]:
     """Settings of a model fitted on ``train``, and its times of ``held``; read from ``file`` where they lie there."""
     if file is not None and file.is_file():
         try:
@@ -212,8 +168,9 @@ def _fitted(
             return content["settings"], np.array(content["predicted_us"], dtype=np.float64).reshape(len(held))
         except (ValueError, KeyError, TypeError):  # damaged since: fit again
             pass
-    model = tuned(cls, train, tune, seed, device)
-    settings, predicted = plain(model.get_params()), model.fit(train).predict(held)
+    model = tuned_model()
+    settings = plain(model.get_params())
+    predicted = model.fit(train).predict(held)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, json.dumps({"settings": settings, "predicted_us": predicted.tolist()}))
@@ -222,19 +179,15 @@ def _fitted(
 
 def _signature(part: FamilyRuns, *settings: str) -> str:
     """A name for what all fits of a family depend on."""
-    kind = part.rows.family
-    words = (kind.name, kind.version, *settings, len(part.rounds[0]), part.count)
+    family = part.rows.family
+    words = (family.name, family.version, *settings, len(part.rounds[0]), part.count)
     return "-".join(map(str, (*words, fingerprint(part.rows))))
 
 
 def _judged(
-    data: Dataset,
-    also_train: Sequence[Dataset],
-    parts: Sequence[FamilyRuns],
-    refused: Mapping[Family, str],
-    models: Sequence[str],
-    by: str,
-) -> Comparison:
+    data: Dataset, also_train: Sequence[Dataset], parts: Sequence[FamilyRuns],
+    refused: Mapping[Family, str], models: Sequence[str], by: str,
+) -> Compared:  # fmt: skip
     time_rows, choice_rows, choices, described = [], [], [], []
     for part in parts:
         tested = np.zeros(part.count, dtype=bool)
@@ -254,20 +207,17 @@ def _judged(
         choice_rows += [where | row for row in scorecard.choice_rows(judged, picks, reasons)]
         choices.append(choice_table(judged, picks))
         described.append(judged)
-    for kind, reason in refused.items():
+    for family, reason in refused.items():
         for rows in (time_rows, choice_rows):
-            rows += [{"split": by} | row for row in _unjudged(kind, models, reason)]
+            rows += [{"split": by} | row for row in _unjudged(family, models, reason)]
     first = parts[0]
     results = {
-        "schema": RESULTS_SCHEMA,
-        "dataset": _describe(data, also_train, parts, described),
-        "seeds": list(range(len(first.rounds))),
-        "folds": len(first.rounds[0]),
-        "settings": {name: each[0] if each else {} for name, each in first.settings.items()},
-        "time_rows": plain(time_rows),
-        "choice_rows": plain(choice_rows),
-    }
-    return Comparison(
+        "schema": comparison.RESULTS_SCHEMA, "dataset": _describe(data, also_train, parts, described),
+        "seeds": list(range(len(first.rounds))), "folds": len(first.rounds[0]),
+        "settings": {name: first.settings.get(name, {}) for name in models},
+        "time_rows": plain(time_rows), "choice_rows": plain(choice_rows),
+    }  # fmt: skip
+    return Compared(
         results,
         pd.concat([prediction_table(part) for part in parts], ignore_index=True),
         pd.concat(choices, ignore_index=True) if choices else pd.DataFrame(NO_CHOICES),
@@ -286,9 +236,9 @@ def _noise(data: Dataset) -> float:
     return float(data.metadata.get("noise", 0.0))
 
 
-def _unjudged(kind: Family, models: Sequence[str], reason: str) -> list[dict[str, Any]]:
+def _unjudged(family: Family, models: Sequence[str], reason: str) -> list[Record]:
     blank = dict.fromkeys(("stratum", "gpu", "direction", "dtype", "math"), scorecard.ALL)
-    return [{"model": name, "family": kind.name, **blank, "n": 0, "shapes": 0, "reason": reason} for name in models]
+    return [{"model": name, "family": family.name, **blank, "n": 0, "shapes": 0, "reason": reason} for name in models]
 
 
 def _picks(judged: Judged, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[Choice]]:
@@ -305,7 +255,7 @@ def _picks(judged: Judged, part: FamilyRuns, positions: np.ndarray) -> dict[str,
     return picks
 
 
-def _time_rows(part: FamilyRuns, tested: np.ndarray) -> list[dict[str, Any]]:
+def _time_rows(part: FamilyRuns, tested: np.ndarray) -> list[Record]:
     """Errors over the held-out ok rows of the newest library version."""
     main = part.main
     measured = np.flatnonzero(tested & newest_version(main.frame, main.family) & main.ok)
@@ -320,28 +270,21 @@ def _time_rows(part: FamilyRuns, tested: np.ndarray) -> list[dict[str, Any]]:
     return scorecard.time_rows(rows, rows.time_us / best, times, reasons)
 
 
-def _common(kind: Family, frame: pd.DataFrame) -> dict[str, str]:
+def _common(family: Family, frame: pd.DataFrame) -> dict[str, str]:
     """direction, dtype and math of the rows, ``all`` where they differ or the family has none."""
-    return {
-        column: str(frame[column].iloc[0])
-        if column in kind.setting_names and frame[column].nunique() == 1
-        else scorecard.ALL
-        for column in ("direction", "dtype", "math")
-    }
+    common = dict.fromkeys(("direction", "dtype", "math"), scorecard.ALL)
+    names = [name for name in common if name in family.setting_names and frame[name].nunique() == 1]
+    return common | {name: str(frame[name].iloc[0]) for name in names}
 
 
 def _describe(
     data: Dataset, also_train: Sequence[Dataset], parts: Sequence[FamilyRuns], judged: Sequence[Judged]
-) -> dict[str, Any]:
+) -> Record:
+    gpus = sorted({gpu for each in judged for gpu in each.rows.frame["gpu"].unique()})
     return {
-        "name": data.name,
-        "rows": len(data),
-        "families": [part.rows.family.name for part in parts],
+        "name": data.name, "rows": len(data), "families": [part.rows.family.name for part in parts],
         "problems": sum(each.candidates.count for each in judged),
-        "shapes": sum(len(np.unique(each.shape)) for each in judged),
-        "gpus": sorted({gpu for each in judged for gpu in each.rows.frame["gpu"].unique()}),
-        "candidates": data.candidates,
-        "noise": _noise(data),
-        "where": data.metadata.get("where", []),
+        "shapes": sum(len(np.unique(each.shape)) for each in judged), "gpus": gpus,
+        "candidates": data.candidates, "noise": _noise(data), "where": data.metadata.get("where", []),
         "also_train": [part.name for part in also_train],
-    }
+    }  # fmt: skip

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,20 +13,48 @@ from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.files import staged, write_text
 from surrogate.dataset.problems import groups
 from surrogate.dataset.rows import Rows
+from surrogate.dataset.splits import Fold
 from surrogate.dataset.tables import write_table
 from surrogate.evaluation.judge import Choice
 from surrogate.evaluation.scorecard import ORACLE, Judged
 from surrogate.models import model_class
-
-if TYPE_CHECKING:
-    from surrogate.evaluation.compare import FamilyRuns
 
 RESULTS_SCHEMA = 1
 """Version of `results.json`. History: 1, the first."""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FamilyRuns:
+    """One family's rows, folds, and what its fits predicted.
+
+    ``rows`` of all tables, of which the first ``count`` are held out in turn; ``rounds`` the folds of each seed;
+    ``judged`` (count,) rows of judged problems. ``predicted`` model → one array (count,) in µs per seed, NaN where
+    never held out; ``supported`` one mask (count,) per seed; ``settings`` model → the hyperparameters of its first fit;
+    ``reasons`` model → why it could not be fitted.
+    """
+
+    rows: Rows
+    count: int
+    rounds: list[list[Fold]]
+    judged: np.ndarray
+    predicted: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    supported: list[np.ndarray] = field(default_factory=list)
+    settings: dict[str, dict[str, object]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def main(self) -> Rows:
+        """The rows that are held out in turn."""
+        return self.rows.take(np.arange(self.count))
+
+    @property
+    def fits(self) -> int:
+        """Fits of one model."""
+        return sum(map(len, self.rounds))
+
+
+@dataclass(frozen=True)
+class Compared:
     """What a comparison found.
 
     ``results`` is the content of results.json; ``predictions`` has a row per model, seed and dataset row, ``choices``
@@ -37,24 +65,6 @@ class Comparison:
     predictions: pd.DataFrame
     choices: pd.DataFrame
     folds: pd.DataFrame
-
-    def __repr__(self) -> str:
-        from surrogate.report.summary import terminal_summary
-
-        return terminal_summary(self.results)
-
-    def _repr_html_(self) -> str:
-        from surrogate.report.summary import html_summary
-
-        return html_summary(self.results)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The content of results.json."""
-        return self.results
-
-    def to_frame(self) -> pd.DataFrame:
-        """The choice rows as a table."""
-        return pd.DataFrame(self.results["choice_rows"])
 
     def write(self, directory: str | Path) -> None:
         """Write ``results.json``, ``predictions.parquet``, ``choices.parquet`` and ``folds.csv``, all or none of them.
@@ -68,7 +78,7 @@ class Comparison:
             write_text(folder / "results.json", json.dumps(self.results, indent=1, allow_nan=False))
 
 
-def prediction_table(part: "FamilyRuns") -> pd.DataFrame:
+def prediction_table(part: FamilyRuns) -> pd.DataFrame:
     """Row-level predictions of every model and seed."""
     main = part.main
     mechanism = _mechanisms(main)
@@ -94,9 +104,11 @@ def _named(table: pd.DataFrame, model: str, seed: int) -> pd.DataFrame:
 
 def _mechanisms(rows: Rows) -> np.ndarray:
     """(rows,) how each row's candidate works, as its family tells."""
-    kind, out = rows.family, np.full(len(rows), "", dtype=object)
-    for (library, *setting, algorithm), positions in groups(rows.frame, ("library", *kind.setting_names, "algorithm")):
-        out[positions] = kind.mechanism(library, tuple(setting), algorithm)
+    family = rows.family
+    out = np.full(len(rows), "", dtype=object)
+    names = ("library", *family.setting_names, "algorithm")
+    for (library, *setting, algorithm), positions in groups(rows.frame, names):
+        out[positions] = family.mechanism(library, tuple(setting), algorithm)
     return out
 
 
@@ -110,9 +122,8 @@ def choice_table(judged: Judged, picks: Mapping[str, Sequence[Choice]]) -> pd.Da
     parts = []
     for model, choices in picks.items():
         for seed, choice in enumerate(choices):
-            picked: Any = np.where(choice.row >= 0, names[choice.row], None)
             table = problems.assign(
-                picked=picked,
+                picked=pd.Series(names[choice.row], dtype=object).where(choice.row >= 0, None),
                 slowdown=choice.slowdown,
                 infeasible=choice.infeasible,
                 top2_slowdown=choice.top2_slowdown,
@@ -121,17 +132,18 @@ def choice_table(judged: Judged, picks: Mapping[str, Sequence[Choice]]) -> pd.Da
     return pd.concat(parts, ignore_index=True)
 
 
-def fold_table(part: "FamilyRuns", by: str) -> pd.DataFrame:
+def fold_table(part: FamilyRuns, by: str) -> pd.DataFrame:
     """Family, seed, fold and the shapes that it holds out; for a split by row, the rows."""
-    main, kind = part.main, part.rows.family
+    main = part.main
+    family = part.rows.family
     shapes = pd.Series(main.shape)
     tables = []
     for seed, folds in enumerate(part.rounds):
         for fold in folds:
             held = fold.test if by == "random" else fold.test[~shapes.iloc[fold.test].duplicated().to_numpy()]
-            table = main.frame.iloc[held][list(kind.shape_names)].assign(seed=seed, fold=fold.name)
+            table = main.frame.iloc[held][list(family.shape_names)].assign(seed=seed, fold=fold.name)
             tables.append(table.assign(row=held) if by == "random" else table)
-    return pd.concat(tables, ignore_index=True).assign(family=kind.name)
+    return pd.concat(tables, ignore_index=True).assign(family=family.name)
 
 
 def _present(frame: pd.DataFrame, *further: str) -> list[str]:

@@ -25,14 +25,9 @@ EDGES = (0.0, 0.4, 0.6, 0.8, 0.95, 1.0)
 
 
 def held_out_card(
-    rows: Rows,
-    predicted_us: np.ndarray,
-    measured_us: np.ndarray,
-    distance: np.ndarray,
-    own_share: float,
-    support: Support,
-    candidates: str,
-) -> dict[str, Any]:
+    rows: Rows, predicted_us: np.ndarray, measured_us: np.ndarray, distance: np.ndarray,
+    own_share: float, support: Support, candidates: str,
+) -> dict[str, Any]:  # fmt: skip
     """Errors, slowdowns, and how intervals and probabilities hold, of one family's held-out predictions (rows,).
 
     Interval widths are those of models and widths that never saw the row's shape. NaN where a value is unknown.
@@ -70,7 +65,7 @@ def choice_figures(
         judged.heuristic: [pick_by_heuristic(judged)],
     }
     return {
-        row["stratum"]: {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
+        str(row["stratum"]): {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
         for row in choice_rows(judged, chosen, {})
         if row["model"] == "model" and row["gpu"] == "all"
     }
@@ -91,20 +86,15 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
             continue
         covered = (np.abs(log_error[part]) <= half_width[part]).astype(float)
         _, code = np.unique(rows.shape[part], return_inverse=True)
-        weights = resample_weights(int(code.max()) + 1, DRAWS, seed=int(code.max()) + 1)
+        shapes = int(code.max()) + 1
+        weights = resample_weights(shapes, DRAWS, seed=shapes)
         interval = shape_interval(covered, code, weights, macro=False)
-        records.append(
-            {
-                "gpu": name,
-                "rows": len(part),
-                "shapes": int(code.max()) + 1,
-                "coverage": interval.mid,
-                "coverage_low": interval.low,
-                "coverage_high": interval.high,
-                "half_width": float(half_width[part].mean()),
-                "interval_factor": float(np.exp(np.median(half_width[part]))),
-            }
-        )
+        records.append({
+            "gpu": name, "rows": len(part), "shapes": shapes,
+            "coverage": interval.mid, "coverage_low": interval.low, "coverage_high": interval.high,
+            "half_width": float(half_width[part].mean()),
+            "interval_factor": float(np.exp(np.median(half_width[part]))),
+        })  # fmt: skip
     return records
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from surrogate.dataset.problems import judged_rows, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
-from surrogate.evaluation.judge import Candidates, choose
+from surrogate.evaluation.scorecard import Judged, pick_by_times
 from surrogate.features.errors import InputError, require_known
 from surrogate.models import TimeModel
 
@@ -95,9 +95,6 @@ def _log_slowdowns(predicted_us: np.ndarray, held: Rows, judged: np.ndarray) -> 
     """(shapes,) mean log slowdown of the picks over each shape's problems, among the ``judged`` rows."""
     if not judged.any():
         return np.empty(0)
-    part = held.take(judged)
-    _, first, problem = np.unique(part.problem, return_index=True, return_inverse=True)
-    candidates = Candidates(problem, part.time_us, part.ok, part.order)
-    slowdown = choose(candidates, predicted_us[judged], part.ok).slowdown
-    shape = np.unique(part.shape[first], return_inverse=True)[1]
-    return np.bincount(shape, weights=np.log(slowdown)) / np.bincount(shape)
+    part = Judged.of(held.take(judged))
+    slowdown = pick_by_times(part, predicted_us[judged], part.rows.ok).slowdown
+    return np.bincount(part.shape, weights=np.log(slowdown)) / np.bincount(part.shape)

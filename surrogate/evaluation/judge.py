@@ -4,7 +4,7 @@ Errors are fractions (0.118 is 11.8 %), slowdowns are ratios of times (1.0 is th
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,14 +38,10 @@ def time_errors(predicted_us: np.ndarray, measured_us: np.ndarray) -> TimeErrors
         return TimeErrors(0, *[float("nan")] * 6)
     error = np.abs(predicted / measured - 1)
     return TimeErrors(
-        len(error),
-        float(np.median(error)),
-        float(error.mean()),
-        float(np.quantile(error, 0.9)),
-        float(np.sqrt(np.mean(error**2))),
-        float(np.exp(np.mean(np.log(np.maximum(error, GMAE_FLOOR))))),
-        _spearman(predicted, measured),
-    )
+        len(error), median_ape=float(np.median(error)), mape=float(error.mean()),
+        p90_ape=float(np.quantile(error, 0.9)), rmspe=float(np.sqrt(np.mean(error**2))),
+        gmae=float(np.exp(np.mean(np.log(np.maximum(error, GMAE_FLOOR))))), spearman=_spearman(predicted, measured),
+    )  # fmt: skip
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float:
@@ -53,8 +49,7 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
-    ranked: Any = spearmanr(a, b)
-    return float(ranked.statistic)
+    return float(np.asarray(spearmanr(a, b))[0])
 
 
 @dataclass(frozen=True)
@@ -111,28 +106,31 @@ def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Ch
     ``score`` (rows,) predicted times, NaN is never picked; ``allowed`` (rows,) the chooser's own view of feasibility.
     Where nothing is allowed the pick is infeasible.
     """
+    # 1. Rows in the order of problems, then scores, then ``order``: a problem's first row is its pick.
     key = np.where(allowed & np.isfinite(score), score, np.inf)
     ranked = np.lexsort((candidates.order, key, candidates.problem))
     starts = np.searchsorted(candidates.problem[ranked], np.arange(candidates.count))
     first = ranked[starts]
     row = np.where(np.isfinite(key[first]), first, -1)
+    # 2. The row behind it is the second choice, where it belongs to the same problem and may be picked, too.
     following = np.minimum(starts + 1, len(ranked) - 1)
-    has_second = (candidates.problem[ranked[following]] == np.arange(candidates.count)) & np.isfinite(
-        key[ranked[following]]
-    )
-    second = np.where(has_second, ranked[following], row)
+    next_row = ranked[following]
+    has_second = (candidates.problem[next_row] == np.arange(candidates.count)) & np.isfinite(key[next_row])
+    second = np.where(has_second, next_row, row)
+    # 3. A problem none of whose rows has a score is not counted.
     scored = np.isfinite(score)
     chosen = np.zeros(candidates.count, dtype=bool)
     chosen[candidates.problem[scored]] = True
-    return _charged(candidates, row, second, chosen)
+    return choose_rows(candidates, row, chosen, second)
 
 
-def choose_rows(candidates: Candidates, row: np.ndarray, chosen: np.ndarray) -> Choice:
-    """A chooser whose picks are known: ``row`` (problems,) positions among the candidates, −1 for none of them."""
-    return _charged(candidates, row, row, chosen)
+def choose_rows(
+    candidates: Candidates, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None
+) -> Choice:
+    """A chooser whose picks are known: ``row`` (problems,) positions among the candidates, −1 for none of them.
 
-
-def _charged(candidates: Candidates, row: np.ndarray, second: np.ndarray, chosen: np.ndarray) -> Choice:
+    ``second`` (problems,) are the picks behind them, by default the same ones.
+    """
     best, worst = candidates.best_us(), candidates.worst_us()
 
     def cost(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -141,8 +139,8 @@ def _charged(candidates: Candidates, row: np.ndarray, second: np.ndarray, chosen
         return np.where(slowdown < 1 + candidates.noise, 1.0, slowdown), feasible
 
     slowdown, feasible = cost(row)
-    fallback, _ = cost(second)
-    return Choice(row, slowdown, ~feasible, np.minimum(slowdown, fallback), chosen)
+    top2_slowdown = slowdown if second is None else np.minimum(slowdown, cost(second)[0])
+    return Choice(row, slowdown, infeasible=~feasible, top2_slowdown=top2_slowdown, chosen=chosen)
 
 
 def resample_weights(groups: int, draws: int, seed: int) -> np.ndarray:
@@ -150,8 +148,7 @@ def resample_weights(groups: int, draws: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=draws)
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """An estimate with its 95 % interval."""
 
     low: float
@@ -167,8 +164,10 @@ def shape_interval(values: np.ndarray, shape: np.ndarray, weights: np.ndarray, *
     """
     counts = np.bincount(shape, minlength=weights.shape[1]).astype(float)
     sums = np.bincount(shape, weights=values, minlength=weights.shape[1])
-    if macro:
-        sums, counts = sums / counts, np.ones_like(counts)
+    if macro:  # every shape is its mean, and counts once
+        sums = sums / counts
+        counts = np.ones_like(counts)
+    # (draws,) the mean over the shapes of each draw; its quantiles are the interval's ends.
     draws = (weights @ sums) / (weights @ counts)
     low, high = np.quantile(draws, [0.025, 0.975])
     return Interval(float(low), float(sums.sum() / counts.sum()), float(high))

@@ -9,6 +9,8 @@ import numpy as np
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation import judge
 
+Record = dict[str, object]
+"""A row of `results.json`: figures, names and lists of them, by what they are called."""
 WITHIN_FACTOR = {"all": np.inf, "within-2x": 2.0, "best": 1.0}
 """Populations of time errors: rows whose time is at most this factor of their problem's best."""
 HEURISTIC_SUFFIX = "-heuristic"
@@ -52,12 +54,13 @@ class Judged:
     def of(cls, rows: Rows, noise: float = 0.0) -> "Judged":
         """From rows of judged problems only; times that differ by less than ``noise`` (relative) count as equal."""
         first, code = np.unique(rows.problem, return_index=True, return_inverse=True)[1:]
+        time_us = np.where(rows.ok, rows.time_us, np.nan)
         return cls(
             rows,
-            judge.Candidates(code, np.where(rows.ok, rows.time_us, np.nan), rows.ok, rows.order, noise),
-            heuristic_name(rows.frame["library"]),
-            first,
-            np.unique(rows.shape[first], return_inverse=True)[1],
+            candidates=judge.Candidates(code, time_us, ok=rows.ok, order=rows.order, noise=noise),
+            heuristic=heuristic_name(rows.frame["library"]),
+            problem_row=first,
+            shape=np.unique(rows.shape[first], return_inverse=True)[1],
         )
 
 
@@ -71,7 +74,8 @@ def pick_by_heuristic(judged: Judged) -> judge.Choice:
 
     No pick where the column is empty or missing.
     """
-    c, frame = judged.candidates, judged.rows.frame
+    c = judged.candidates
+    frame = judged.rows.frame
     row, has_pick = np.full(c.count, -1), np.zeros(c.count, dtype=bool)
     chosen = "solver" if "solver" in frame and "heuristic_solver" in frame else "algorithm"
     if f"heuristic_{chosen}" in frame:
@@ -87,70 +91,59 @@ def pick_oracle(judged: Judged) -> judge.Choice:
     return judge.choose(judged.candidates, judged.candidates.time_us, judged.candidates.ok)
 
 
-def choice_rows(
-    judged: Judged, picks: Mapping[str, list[judge.Choice]], reasons: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def choice_rows(judged: Judged, picks: Mapping[str, list[judge.Choice]], reasons: Mapping[str, str]) -> list[Record]:
     """One row per model × GPU × grouping. A model's choices (one per seed) are averaged problem by problem, in logs.
 
     ``picks`` holds the library's own picker under ``judged.heuristic``, which the others are paired with.
     """
-    rows, kind = [], judged.rows.family
+    rows = []
+    family = judged.rows.family
     gpu_of = judged.rows.frame["gpu"].to_numpy()[judged.problem_row]
     stratum_of = judged.rows.stratum[judged.problem_row]
     weights: dict[int, np.ndarray] = {}
-    for gpu in _with_all(gpu_of):
-        for grouping in kind.groupings:
-            part = kind.in_grouping(stratum_of, grouping) & ((gpu_of == gpu) | (gpu == ALL))
+    gpus = sorted(set(gpu_of))
+    for gpu in [ALL, *(gpus if len(gpus) > 1 else [])]:
+        for grouping in family.groupings:
+            part = family.in_grouping(stratum_of, grouping) & ((gpu_of == gpu) | (gpu == ALL))
             if not part.any():
                 continue
             for model, choices in picks.items():
-                where = {"model": model, "family": kind.name, "stratum": grouping, "gpu": gpu}
+                where = {"model": model, "family": family.name, "stratum": grouping, "gpu": gpu}
                 reason = reasons.get(model, "")
-                rows.append(where | _choice_row(judged, choices, picks, part, weights, reason))
+                heuristic = picks[judged.heuristic][0]
+                rows.append(where | _choice_row(judged, choices, heuristic, part=part, weights=weights, reason=reason))
     return rows
 
 
 def _choice_row(
-    judged: Judged,
-    choices: list[judge.Choice],
-    picks: Mapping[str, list[judge.Choice]],
-    part: np.ndarray,
-    weights: dict[int, np.ndarray],
-    reason: str,
-) -> dict[str, Any]:
+    judged: Judged, choices: list[judge.Choice], heuristic: judge.Choice,
+    part: np.ndarray, weights: dict[int, np.ndarray], reason: str,
+) -> Record:  # fmt: skip
     chosen = part & np.logical_and.reduce([choice.chosen for choice in choices])
     if not chosen.any():
         return {"n": 0, "shapes": 0, "reason": reason or "no pick for these problems"}
     log_slowdown = np.mean([np.log(choice.slowdown[chosen]) for choice in choices], axis=0)
     slowdown = np.concatenate([choice.slowdown[chosen] for choice in choices])
     top2 = np.mean([np.log(choice.top2_slowdown[chosen]) for choice in choices], axis=0)
+    # A model's choices of several seeds count as one, problem by problem; its worst figures are those of all choices.
     (macro, pooled), shapes = _intervals(log_slowdown, judged.shape[chosen], weights)
     # The difference to the library's own picker is taken on the problems where both chose.
-    heuristic = picks[judged.heuristic][0]
     both = chosen & heuristic.chosen
     macro_difference = pooled_difference = None
     if both.any():
         log_picked = np.mean([np.log(choice.slowdown[both]) for choice in choices], axis=0)
         difference = log_picked - np.log(heuristic.slowdown[both])
         (macro_difference, pooled_difference), _ = _intervals(difference, judged.shape[both], weights)
+    infeasible = round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices])))
     return {
-        "n": int(chosen.sum()),
-        "shapes": shapes,
-        "slowdown_macro": np.exp(macro[1]),
-        "ci_low": np.exp(macro[0]),
-        "ci_high": np.exp(macro[2]),
-        "slowdown_geomean": np.exp(pooled[1]),
-        "slowdown_geomean_ci": [np.exp(pooled[0]), np.exp(pooled[2])],
-        "slowdown_p95": np.quantile(slowdown, 0.95),
-        "slowdown_max": slowdown.max(),
-        "top1": np.mean(slowdown <= 1.0),
-        "within_10pct": np.mean(slowdown <= judge.WITHIN),
-        "top2_slowdown": np.exp(top2.mean()),
-        "infeasible_picks": round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices]))),
-        "paired_problems": int(both.sum()),
-        "paired_vs_heuristic": macro_difference,
-        "paired_pooled_vs_heuristic": pooled_difference,
-    }
+        "n": int(chosen.sum()), "shapes": shapes,
+        "slowdown_macro": np.exp(macro[1]), "ci_low": np.exp(macro[0]), "ci_high": np.exp(macro[2]),
+        "slowdown_geomean": np.exp(pooled[1]), "slowdown_geomean_ci": [np.exp(pooled[0]), np.exp(pooled[2])],
+        "slowdown_p95": np.quantile(slowdown, 0.95), "slowdown_max": slowdown.max(),
+        "top1": np.mean(slowdown <= 1.0), "within_10pct": np.mean(slowdown <= judge.WITHIN),
+        "top2_slowdown": np.exp(top2.mean()), "infeasible_picks": infeasible, "paired_problems": int(both.sum()),
+        "paired_vs_heuristic": macro_difference, "paired_pooled_vs_heuristic": pooled_difference,
+    }  # fmt: skip
 
 
 def _intervals(
@@ -165,20 +158,20 @@ def _intervals(
         weights[len(names)] = judge.resample_weights(len(names), DRAWS, seed=len(names))
     macro = judge.shape_interval(values, code, weights[len(names)], macro=True)
     pooled = judge.shape_interval(values, code, weights[len(names)], macro=False)
-    return ([macro.low, macro.mid, macro.high], [pooled.low, pooled.mid, pooled.high]), len(names)
+    return (list(macro), list(pooled)), len(names)
 
 
 def time_rows(
     rows: Rows, ratio_to_best: np.ndarray, predictions: Mapping[str, list[np.ndarray]], reasons: Mapping[str, str]
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """One row per model × population × (grouping | GPU | algorithm), over ok rows of one family.
 
     ``ratio_to_best`` (rows,) time over the problem's best; ``predictions`` model → one array (rows,) in µs per seed,
     whose metrics are averaged. A model without predictions gets one row with n 0 and its reason.
     """
-    kind = rows.family
-    blank = {"family": kind.name, "stratum": ALL, "gpu": ALL, "algorithm": ALL}
-    parts = [(blank | {"stratum": g}, kind.in_grouping(rows.stratum, g)) for g in kind.groupings]
+    family = rows.family
+    blank = {"family": family.name, "stratum": ALL, "gpu": ALL, "algorithm": ALL}
+    parts = [(blank | {"stratum": g}, family.in_grouping(rows.stratum, g)) for g in family.groupings]
     for column in ("gpu", "algorithm"):
         values = rows.frame[column].to_numpy()
         parts += [(blank | {column: str(value)}, values == value) for value in sorted(set(values))]
@@ -200,15 +193,9 @@ def time_rows(
     return records
 
 
-def _mean_errors(runs: list[np.ndarray], measured: np.ndarray) -> dict[str, Any]:
+def _mean_errors(runs: list[np.ndarray], measured: np.ndarray) -> Record:
     each = [asdict(judge.time_errors(run, measured)) for run in runs]
     return {key: each[0]["n"] if key == "n" else float(np.mean([e[key] for e in each])) for key in each[0]}
-
-
-def _with_all(values: np.ndarray) -> list[str]:
-    """``all`` and, where there are several, each distinct value."""
-    distinct = sorted(set(values))
-    return [ALL, *distinct] if len(distinct) > 1 else [ALL]
 
 
 def plain(value: Any, digits: int | None = None) -> Any:

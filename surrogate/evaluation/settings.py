@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError, nearest, read_bounded
@@ -19,8 +18,8 @@ class Settings:
     """Hyperparameters of one model and where they come from: ``found`` says by which search, for people to read."""
 
     model: str
-    params: dict[str, Any]
-    found: dict[str, Any]
+    params: dict[str, object]
+    found: dict[str, object]
 
 
 def write_settings(settings: Settings, path: str | Path) -> None:
@@ -34,7 +33,8 @@ def read_settings(path: str | Path) -> Settings:
 
     Raises `InputError` for a missing, unreadable or newer file, an unknown model, and settings that it does not have.
     """
-    path, remedy = Path(path), "write one with `seer tune -o`"
+    path = Path(path)
+    remedy = "write one with `seer tune -o`"
     try:
         content = json.loads(read_bounded(path, MAX_SETTINGS_BYTES))
     except OSError as error:
@@ -62,7 +62,7 @@ def read_settings(path: str | Path) -> Settings:
     return Settings(model, params, search if isinstance(search, dict) else {})
 
 
-def _alike(value: Any, stored: Any) -> bool:
+def _alike(value: object, stored: object) -> bool:
     if isinstance(stored, bool) or not isinstance(stored, int | float):
         return isinstance(value, type(stored))
     whole = isinstance(value, int) or (isinstance(stored, float) and isinstance(value, float))

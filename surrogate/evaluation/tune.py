@@ -5,27 +5,30 @@ is then valued on `INNER_FOLDS` folds of those rows by shape. `search` works in 
 that processes and machines share.
 """
 
+import math
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surrogate.dataset.files import Progress
 from surrogate.dataset.rows import Rows, fingerprint, rows_of
 from surrogate.dataset.store import Data, as_dataset
 from surrogate.evaluation.inner_folds import INNER_FOLDS, InnerFolds
 from surrogate.evaluation.settings import Settings
-from surrogate.evaluation.storage import opened, shown
+from surrogate.evaluation.storage import heartbeat, opened, requeue_lost, shown
 from surrogate.features.errors import InputError
 from surrogate.models import DEFAULT_MODEL, TimeModel, model_class, model_frame
 
 if TYPE_CHECKING:
-    from optuna import Study
+    from optuna import Study, Trial
     from optuna.storages import BaseStorage
 
 DEFAULT_OBJECTIVE = "both"
@@ -36,8 +39,8 @@ LEAST_FOR_IMPORTANCE = 10
 IDENTITY = "seer"
 """User attribute of a study: what it was made for."""
 DEFAULT_STORAGE = "tune.journal"
-Progress = Callable[[int, int, str], None]
-"""Called with (trials finished, trials in all, the best so far)."""
+POLL_S = 1.0
+"""How often a worker looks whether the last trials of others are finished."""
 
 
 def configured(cls: type[TimeModel], params: Mapping[str, Any], seed: int, device: str = "cpu") -> TimeModel:
@@ -54,15 +57,9 @@ def tuned(cls: type[TimeModel], rows: Rows, tune: str, seed: int, device: str = 
 
 
 def search(
-    cls: type[TimeModel],
-    rows: Rows,
-    trials: int,
-    seed: int,
-    *,
-    objective: str = DEFAULT_OBJECTIVE,
-    device: str = "cpu",
-    progress: Progress | None = None,
-) -> dict[str, Any]:
+    cls: type[TimeModel], rows: Rows, trials: int, seed: int, *,
+    objective: str = DEFAULT_OBJECTIVE, device: str = "cpu", progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The best of ``trials`` settings by their loss over inner folds (`InnerFolds`); the stored settings come first.
 
     ``progress`` is called with (trials finished, trials in all, the best so far). Raises `InputError` where the rows
@@ -78,9 +75,11 @@ def search(
     if not folds.can_hold_out:
         return stored
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(**_search_method(seed))
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage, **_search_method(seed))
     study.enqueue_trial(stored)
-    _optimise(study, _Valuing(cls, folds, objective, seed, device), trials, None, progress)
+    valuing = _Valuing(cls, folds, objective, seed=seed, device=device)
+    _optimise(study, storage, valuing, trials, timeout_s=None, progress=progress)
     return study.best_params
 
 
@@ -88,7 +87,7 @@ def stored_settings(cls: type[TimeModel]) -> dict[str, Any]:
     """The stored settings of what a model lets be tuned; empty where that is nothing."""
     import optuna
 
-    return cls.space(optuna.trial.FixedTrial(cls().get_params()))
+    return dict(cls.space(optuna.trial.FixedTrial(cls().get_params())))
 
 
 def _search_method(seed: int | None) -> dict[str, Any]:
@@ -107,9 +106,9 @@ def _search_method(seed: int | None) -> dict[str, Any]:
 def _held_signals() -> Iterator[Callable[[bool], None]]:
     """Hold back Ctrl-C and the like during a search; call what it yields with True where they may act, else False.
 
-    Optuna closes a trial properly only if the exception comes from within its valuing. Elsewhere it can leave the
-    heartbeat's thread running, for which the interpreter then waits forever, or be raised in a finaliser, where Python
-    drops it. The first signal is kept until it may act, or the search is over; a second one acts at once.
+    A trial is closed properly only if the exception comes from within its valuing. Elsewhere it can leave a write half
+    done, or be raised in a finaliser, where Python drops it. The first signal is kept until it may act, or the search
+    is over; a second one acts at once.
     """
     handlers: dict[int, Any] = {}
     caught: list[int] = []
@@ -150,10 +149,11 @@ class _Valuing:
     seed: int
     device: str
 
-    def __call__(self, trial: Any) -> float:
+    def __call__(self, trial: "Trial") -> float:
         import optuna
 
-        model, last = configured(self.cls, self.cls.space(trial), self.seed, self.device), None
+        model = configured(self.cls, self.cls.space(trial), self.seed, self.device)
+        last = None
         for fold, last in enumerate(self.folds.losses(model)):
             trial.report(last.value(self.objective), fold)
             if fold + 1 < INNER_FOLDS and trial.should_prune():
@@ -165,32 +165,70 @@ class _Valuing:
 
 
 def _optimise(
-    study: "Study", valuing: _Valuing, trials: int, timeout_s: float | None, progress: Progress | None
-) -> None:
-    """Trials until the study has finished ``trials`` of them, by all workers, or the time is up."""
+    study: "Study", storage: "BaseStorage", valuing: _Valuing, trials: int, *,
+    timeout_s: float | None, progress: Progress | None,
+) -> None:  # fmt: skip
+    """Trials until the study has finished ``trials`` of them, by all workers, or the time is up.
+
+    A worker begins none that would be one too many. It waits for those that others run, of which one may be lost.
+    """
+    from optuna.trial import TrialState
+
+    end = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    shown = -1
+    with _held_signals() as allow, warnings.catch_warnings():
+        # a trial that is tried again reports its first folds again
+        warnings.filterwarnings("ignore", message="The reported value is ignored")
+        while True:
+            requeue_lost(storage, study.study_name)
+            every = study.get_trials(deepcopy=False)
+            finished = [trial for trial in every if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+            values = [each.value for each in finished if each.state == TrialState.COMPLETE and each.value is not None]
+            if progress is not None and len(finished) != shown:
+                progress(min(len(finished), trials), trials, f"best {min(values):.5f}" if values else "")
+            shown = len(finished)
+            if shown >= trials or time.monotonic() >= end:
+                return
+            if shown + sum(trial.state == TrialState.RUNNING for trial in every) < trials:
+                _run_trial(study, valuing, trials, allow)
+            else:
+                allow(True)
+                time.sleep(POLL_S)
+                allow(False)
+
+
+def _run_trial(study: "Study", valuing: _Valuing, trials: int, allow: Callable[[bool], None]) -> None:
+    """Begin a trial, value it and say how it ended; ``allow`` tells when a signal may interrupt it."""
     import optuna
+    from optuna.trial import TrialState
 
-    states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    trial = study.ask()
+    state, value = TrialState.FAIL, None
+    try:
+        if not _is_surplus(study, trial.number, trials):
+            with heartbeat(trial):
+                allow(True)
+                value = valuing(trial)
+            state = TrialState.COMPLETE
+    except optuna.TrialPruned:
+        state = TrialState.PRUNED
+    except optuna.exceptions.UpdateFinishedTrialError:
+        pass  # this process slept so long that another worker finished the trial
+    finally:
+        allow(False)
+        with suppress(ValueError):  # or has put it back into the queue
+            study.tell(trial, value, state, skip_if_finished=True)
 
-    def show(study: "Study", trial: Any = None) -> None:
-        finished = study.get_trials(deepcopy=False, states=states)
-        values = [each.value for each in finished if each.state == states[0] and each.value is not None]
-        if progress is not None:
-            progress(min(len(finished), trials), trials, f"best {min(values):.5f}" if values else "")
 
-    show(study)
-    if len(study.get_trials(deepcopy=False, states=states)) < trials:
-        stop = optuna.study.MaxTrialsCallback(trials, states=states)
-        with _held_signals() as allow:
+def _is_surplus(study: "Study", number: int, trials: int) -> bool:
+    """Whether workers that began at once began too many: ``trials`` stand before this one, or its settings do."""
+    from optuna.trial import TrialState
 
-            def value(trial: Any) -> float:
-                try:
-                    allow(True)
-                    return valuing(trial)
-                finally:
-                    allow(False)
-
-            study.optimize(value, timeout=timeout_s, callbacks=[show, stop])
+    every = study.get_trials(deepcopy=False)
+    fixed = every[number].system_attrs.get("fixed_params")
+    before = [trial for trial in every[:number] if trial.state != TrialState.FAIL]
+    repeats = fixed is not None and fixed in [trial.system_attrs.get("fixed_params") for trial in before]
+    return repeats or len(before) >= trials
 
 
 @dataclass(frozen=True)
@@ -225,30 +263,22 @@ class Tuned:
 
 
 def tune(
-    data: Data,
-    *,
-    trials: int,
-    model: str = DEFAULT_MODEL,
-    storage: str = DEFAULT_STORAGE,
-    study: str | None = None,
-    objective: str = DEFAULT_OBJECTIVE,
-    candidate: str = "algorithm",
-    seed: int = 0,
-    device: str = "cpu",
-    timeout_minutes: float | None = None,
-    progress: Progress | None = None,
-) -> Tuned:
+    data: Data, *,
+    trials: int, model: str = DEFAULT_MODEL, storage: str = DEFAULT_STORAGE, study: str | None = None,
+    objective: str = DEFAULT_OBJECTIVE, candidate: str = "algorithm", seed: int = 0, device: str = "cpu",
+    timeout_minutes: float | None = None, progress: Progress | None = None,
+) -> Tuned:  # fmt: skip
     """Search settings of ``model`` over ``data`` until the study in ``storage`` has ``trials`` finished ones.
 
-    All who give the same arguments share one study; the trials that they have begun when the last one ends are finished
-    too. ``study``: its name, by default made of model, objective and data. On SQLite and PostgreSQL a trial whose
-    worker was killed is tried again with the same settings; on a journal another trial stands in for it. Raises
+    All who give the same arguments share one study, and end together. ``study``: its name, by default made of model,
+    objective and data. A trial whose worker was killed is tried again with the same settings (`requeue_lost`). Raises
     `InputError` where the study of that name was made for something else, the storage cannot be used, or the data (of
     one family) cannot carry the search.
     """
     import optuna
 
-    cls, data = model_class(model), as_dataset(data)
+    cls = model_class(model)
+    data = as_dataset(data)
     stored = stored_settings(cls)
     if not stored:
         raise InputError(f"{model} has no settings to tune; tune another model, as {DEFAULT_MODEL}")
@@ -258,21 +288,17 @@ def tune(
     if not folds.can_hold_out:
         raise InputError(f"{data.name}: measured rows of two shapes or more are needed to hold one out")
     identity = {
-        "model": model,
-        "objective": objective,
-        "candidate": candidate,
-        "data": fingerprint(rows),
-        "seed": seed,
-        "folds": INNER_FOLDS,
-        "features": rows.family.version,
-    }
+        "model": model, "objective": objective, "candidate": candidate, "data": fingerprint(rows), "seed": seed,
+        "folds": INNER_FOLDS, "features": rows.family.version,
+    }  # fmt: skip
     name = study or f"{model}-{objective}-{identity['data'][:8]}"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with opened(storage) as held:
-        joined = _join(held, name, identity, stored, shown(storage), seed)
+        joined = _join(held, name, identity, stored=stored, where=shown(storage), seed=seed)
+        valuing = _Valuing(cls, folds, objective, seed=seed, device=device)
         timeout_s = None if timeout_minutes is None else 60.0 * timeout_minutes
-        _optimise(joined, _Valuing(cls, folds, objective, seed, device), trials, timeout_s, progress)
-        return _outcome(joined, model, objective, shown(storage), stored)
+        _optimise(joined, held, valuing, trials, timeout_s=timeout_s, progress=progress)
+        return _outcome(joined, model, objective, where=shown(storage), stored=stored)
 
 
 def _join(
@@ -312,24 +338,17 @@ def _outcome(study: "Study", model: str, objective: str, where: str, stored: dic
     if not count["complete"]:
         raise InputError(f"study {study.study_name!r} in {where} has no finished trial; allow more time")
     best = study.best_trial
-    choice, importance = float(best.user_attrs["choice_loss"]), {}
+    choice = float(best.user_attrs["choice_loss"])
+    importance: dict[str, float] = {}
     if count["complete"] >= LEAST_FOR_IMPORTANCE:
-        try:
+        with suppress(RuntimeError, ValueError):  # all trials of one value
             importance = optuna.importance.get_param_importances(study)
-        except (RuntimeError, ValueError):  # all trials of one value
-            importance = {}
     complete = [trial for trial in trials if trial.state == optuna.trial.TrialState.COMPLETE]
     return Tuned(
-        model,
-        objective,
-        study.study_name,
-        where,
-        dict(best.params),
-        study.best_value,
-        next((trial.value for trial in complete if trial.params == stored), None),
-        best.user_attrs["time_loss"],
-        best.user_attrs["absolute_loss"],
-        choice if np.isfinite(choice) else None,
-        {state: count[state] for state in ("complete", "pruned", "running")},
-        {name: float(share) for name, share in importance.items()},
-    )
+        model, objective, study=study.study_name, storage=where, params=dict(best.params), value=study.best_value,
+        stored_value=next((trial.value for trial in complete if trial.params == stored), None),
+        time_loss=best.user_attrs["time_loss"], absolute_loss=best.user_attrs["absolute_loss"],
+        choice_loss=choice if np.isfinite(choice) else None,
+        trials={state: count[state] for state in ("complete", "pruned", "running")},
+        importance={name: float(share) for name, share in importance.items()},
+    )  # fmt: skip

@@ -41,14 +41,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from surrogate.features.conv import MAX_SIZE
+from surrogate.dataset.files import Progress
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
 from surrogate.features.families import family as family_named
+from surrogate.features.families.moe import NONGATED
 from surrogate.features.gpu import gpu
-from surrogate.features.operators.moe import NONGATED
+from surrogate.features.whole import MAX_EXACT, MAX_INT32, whole
+from surrogate.formats import Format, Option
 from surrogate.formats.cleaning import along_lines, newest, noise_of, noise_records, without_floors
-from surrogate.formats.foreign_file import Progress
+from surrogate.formats.foreign_file import Allowance, unpacked
 from surrogate.formats.imported import Imported, plural
 
 PACKAGE = "aiconfigurator_core"
@@ -57,6 +59,8 @@ FOLDERS = ("systems/data", f"{PACKAGE}/systems/data", f"aic-core/src/{PACKAGE}/s
 ENDING = "_perf.parquet"
 COMMITS = {"0.12.0": "095f58a"}
 """Version of the package → commit of ai-dynamo/aiconfigurator."""
+MAX_BYTES = 2 << 30
+"""Of a wheel's tables, unpacked, and of the values of each of them."""
 REMEDY = "`seer import aiconfigurator --how` says how to get one"
 _CONTENT = tomllib.loads(Path(__file__).with_name("aiconfigurator.toml").read_text(encoding="utf-8"))
 GPUS: dict[str, str] = _CONTENT["gpus"]
@@ -65,7 +69,7 @@ COLUMNS: dict[str, str] = _CONTENT["columns"]
 """Column of a table → of a dataset; others keep their name."""
 NAMES: dict[str, str] = _CONTENT["names"]
 """Element type or operator of a table → of a dataset; others keep their name."""
-TABLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+TABLES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     name: (shared.pop("family"), shared) for name, shared in _CONTENT["tables"].items()
 }
 """Name of a table (without its ending) → its family, and what all its rows share."""
@@ -112,16 +116,19 @@ def read(
         raise InputError(f"{len(paths)} paths given; name one wheel or folder, or none")
     path = Path(paths[0]) if paths else _installed()
     sources, version = _sources(path)
-    kind = family_named(family)
+    chosen = family_named(family)
     names = {folder: _gpu_name(folder) for folder in sorted({source.gpu for source in sources})}
     if gpus:
         wanted = _wanted(gpus, names)
         names = {folder: name for folder, name in names.items() if name in wanted}
     # 1. Tables of the family become rows; those of unknown GPUs or of no family are counted.
-    left_out, foreign, parts = Counter[str](), Counter[str](), []
-    read_here = {"", kind.name}
+    left_out = Counter[str]()
+    foreign = Counter[str]()
+    parts = []
+    read_here = {"", chosen.name}
     sources = [s for s in sources if s.gpu in names and TABLES.get(s.table, ("", {}))[0] in read_here]
-    done, total = 0, sum(source.size for source in sources)
+    done = 0
+    total = sum(source.size for source in sources)
     for source in sources:
         name = names[source.gpu]
         if source.table not in TABLES:
@@ -129,16 +136,16 @@ def read(
         elif name is None:
             left_out[f"GPU {source.gpu} unknown"] += len(_table(source, rows_only=True))
         else:
-            parts.append(_rows(_table(source), source, name, kind))
+            parts.append(_rows(_table(source), source, name, chosen))
         done += source.size
         if progress:
-            progress(done, total)
+            progress(done, total, source.table)
     if not parts:
         readable = ", ".join(dict.fromkeys(name for name, _ in TABLES.values()))
-        raise InputError(f"{path}: holds no table of family {kind.name} on a known GPU; families: {readable}")
+        raise InputError(f"{path}: holds no table of family {chosen.name} on a known GPU; families: {readable}")
     # 2. One frame, cleaned.
     columns = {name: _joined([part[name] for part in parts]) for name in parts[0].columns}
-    frame, quality = _cleaned(pd.DataFrame(columns), kind, left_out)
+    frame, quality = _cleaned(pd.DataFrame(columns), chosen, left_out)
     origin = " at ".join(["ai-dynamo/aiconfigurator", *([COMMITS[version]] if version in COMMITS else [])])
     notices = [f"Measurements of {origin}, aiconfigurator-core {version} (Apache-2.0)."]
     notes = (
@@ -152,27 +159,32 @@ def read(
     return Imported(frame, candidates="listed", notes=notes, metadata=metadata)
 
 
-def _cleaned(frame: pd.DataFrame, kind: Family, left_out: Counter[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
+_SUMMARY = "kernels of vLLM, SGLang and TensorRT-LLM: its wheel's tables"
+_FAMILY = Option("For aiconfigurator: the family of kernels to import.", "F")
+FORMAT = Format("aiconfigurator", _SUMMARY, read, own={"family": _FAMILY}, finds_files=True)
+
+
+def _cleaned(frame: pd.DataFrame, family: Family, left_out: Counter[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The rows of a dataset, and what the metadata says of them; ``left_out`` counts the others by reason."""
     times = frame["time_us"].to_numpy()
     usable = np.isfinite(times) & (times > 0)
     left_out["time is 0, below, or no number"] += int((~usable).sum())
-    for name in [name for name, known in kind.settings.items() if known]:
-        for value in set(frame[name].cat.categories) - set(kind.settings[name]):
+    for name in [name for name, known in family.settings.items() if known]:
+        for value in set(frame[name].cat.categories) - set(family.settings[name]):
             strange = (frame[name] == value).to_numpy() & usable
             left_out[f"{name} {value} unknown"] += int(strange.sum())
             usable &= ~strange
-    for size in kind.sizes:
-        within = frame[size.name].between(size.least, MAX_SIZE).to_numpy()
+    for size in family.sizes:
+        within = frame[size.name].between(size.least, MAX_INT32).to_numpy()
         left_out[f"{size.name} out of range"] += int((usable & ~within).sum())
         usable &= within
-    frame, older = newest(frame[usable], kind)
+    frame, older = newest(frame[usable], family)
     left_out["a newer version measured the problem"] += older
-    frame, floors = without_floors(frame, kind)
+    frame, floors = without_floors(frame, family)
     left_out["at the floor of a harness"] += sum(record["rows"] for record in floors)
     if frame.empty:
-        raise InputError(f"no row of family {kind.name} is left: {_listed(left_out)}")
-    spike, distance = along_lines(frame, kind)
+        raise InputError(f"no row of family {family.name} is left: {_listed(left_out)}")
+    spike, distance = along_lines(frame, family)
     quality = {
         "noise": noise_of(distance), "noise_by": noise_records(frame, distance), "floors": floors,
         "spikes": int(spike.sum()),
@@ -198,7 +210,8 @@ def _sources(path: Path) -> tuple[list[Source], str]:
         if path.is_file():
             wheel = zipfile.ZipFile(path)
             files = wheel.infolist()
-            sources = [Source(file.filename, file.file_size, partial(wheel.read, file)) for file in files]
+            allowance = Allowance(path, path.stat().st_size, MAX_BYTES)
+            sources = [Source(f.filename, f.file_size, partial(unpacked, wheel, f.filename, allowance)) for f in files]
             infos = [path.name]
         else:
             root = next((path / name for name in FOLDERS if (path / name).is_dir()), path).resolve()
@@ -238,7 +251,10 @@ def _table(source: Source, rows_only: bool = False) -> pd.DataFrame:
 
     try:
         content = io.BytesIO(source.load())
-        schema = pq.read_schema(content)
+        file = pq.ParquetFile(content)
+        if 8 * file.metadata.num_rows * file.metadata.num_columns > MAX_BYTES:
+            raise ValueError(f"it declares {file.metadata.num_rows:,} rows")
+        schema = file.schema_arrow
         kinds = (pa.string(), pa.large_string())
         texts = [column.name for column in schema if column.type in kinds]
         table = pq.read_table(content, columns=[] if rows_only else None, read_dictionary=texts)
@@ -248,14 +264,14 @@ def _table(source: Source, rows_only: bool = False) -> pd.DataFrame:
         raise InputError(f"{source.path}: cannot be read as parquet ({reason}); fetch it again") from None
 
 
-def _rows(table: pd.DataFrame, source: Source, name: str, kind: Family) -> pd.DataFrame:
+def _rows(table: pd.DataFrame, source: Source, name: str, family: Family) -> pd.DataFrame:
     """Dataset columns of one table: texts as categories, sizes as the narrowest integers that hold them."""
     library, version = source.library
     try:
         values = {
-            **kind.setting_defaults, "math": "default", "library": library,
+            **family.setting_defaults, "math": "default", "library": library,
             **{COLUMNS.get(str(name), str(name)): table[name] for name in table}, **TABLES[source.table][1],
-            "gpu": name, "library_version": version, "family": kind.name, "status": "ok",
+            "gpu": name, "library_version": version, "family": family.name, "status": "ok",
         }  # fmt: skip
         values |= _special(table, source.table, version)
         if "query_length" in values:
@@ -264,8 +280,9 @@ def _rows(table: pd.DataFrame, source: Source, name: str, kind: Family) -> pd.Da
         if values.get("phase") == "encoder":
             values["kv_dtype"] = values["dtype"]
         columns = {}
-        for name in ("family", "status", *kind.row_key):
-            columns[name] = (_sizes if name in kind.size_names else _texts)(values[name], len(table))
+        for name in ("family", "status", *family.row_key):
+            is_size = name in family.size_names
+            columns[name] = _sizes(name, values[name], len(table)) if is_size else _texts(values[name], len(table))
         return pd.DataFrame(columns).assign(time_us=table["latency"].to_numpy(dtype=np.float64) * 1e3)
     except KeyError as error:
         raise InputError(f"{source.path}: column {error} is missing; the tables of 0.12 are known") from None
@@ -273,7 +290,7 @@ def _rows(table: pd.DataFrame, source: Source, name: str, kind: Family) -> pd.Da
         raise InputError(f"{source.path}: {error}; the tables of 0.12 are known") from None
 
 
-def _special(table: pd.DataFrame, name: str, version: str) -> dict[str, Any]:
+def _special(table: pd.DataFrame, name: str, version: str) -> dict[str, object]:
     """Columns of a table that are more than a name."""
     if name == "mla_bmm":  # projections that decoding absorbs, a product per head: to 512 latent columns, or back
         before = (table["op_name"] == "mla_gen_pre").to_numpy()
@@ -293,20 +310,16 @@ def _texts(values: Any, rows: int) -> Any:
     """One text for all rows, or one for each; none may be missing."""
     if isinstance(values, str):
         return pd.Categorical.from_codes(np.zeros(rows, dtype=np.int8), pd.Index([values]))
-    code, known = pd.factorize(values)
+    code, distinct = pd.factorize(values)
     if (code < 0).any():
         raise ValueError(f"{values.name} is empty in a row")
-    return pd.Categorical(np.array([NAMES.get(text, str(text)) for text in known], dtype=object)[code])
+    return pd.Categorical(np.array([NAMES.get(text, str(text)) for text in distinct], dtype=object)[code])
 
 
-def _sizes(values: Any, rows: int) -> np.ndarray:
+def _sizes(name: str, values: object, rows: int) -> np.ndarray:
     """One whole number for all rows, or one for each, in the narrowest type that holds them."""
-    sizes = np.broadcast_to(np.asarray(values), rows)
-    with np.errstate(invalid="ignore"):
-        whole = sizes.astype(np.int64)
-    if (whole != sizes).any():
-        raise ValueError("a size is no whole number")
-    return whole.astype(np.int32) if np.abs(whole).max(initial=0) < 2**31 else whole
+    sizes = whole("its table", name, np.broadcast_to(np.asarray(values), rows), least=-MAX_EXACT)
+    return sizes.astype(np.int32) if np.abs(sizes).max(initial=0) <= MAX_INT32 else sizes
 
 
 def _joined(parts: Sequence[pd.Series]) -> Any:

@@ -5,14 +5,14 @@ Functions take a frame of one family with a dataset's columns; its texts are bes
 context, tokens, elements.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import version_key
 from surrogate.features.families import Family
+from surrogate.features.text import version_key
 
 FLOOR_QUANTILE, FLAT_QUANTILE = 0.02, 0.25
 FLOOR_RATIO, FLAT_RATIO, AT_FLOOR = 4.0, 1.6, 2.0
@@ -37,6 +37,7 @@ def newest(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, int]:
     This is the rule by which choices are judged. A version that measured a part of the problems replaces older rows of
     just these. The second value counts the rows that are superseded.
     """
+    # 1. The rank of each row's version, and the newest rank that each problem of a library has: (problems,).
     problem = [*(name for name in family.problem_key if name in frame), "library"]
     code = _codes(frame, problem)
     versions = frame["library_version"].astype("category")
@@ -46,6 +47,7 @@ def newest(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, int]:
     np.maximum.at(newest_rank, code, rank)
     is_newest = rank == newest_rank[code]
     frame = frame[is_newest]
+    # 2. Only rows that are there several times need a median, which is slow.
     row = pd.Series(_codes(frame, [*problem, "algorithm"]))
     again = row.duplicated(keep=False).to_numpy()
     times = frame["time_us"].to_numpy(copy=True)
@@ -53,7 +55,7 @@ def newest(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, int]:
     return frame.assign(time_us=times)[~row.duplicated().to_numpy()], int((~is_newest).sum())
 
 
-def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, list[dict[Any, Any]]]:
+def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, list[dict[Hashable, Any]]]:
     """The rows that are no harness floor, and a record per candidate of those that were.
 
     A harness that launches kernels one by one, or adds a step of its own, times every small problem alike. A candidate
@@ -62,15 +64,18 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     its own 2 % quantile: slow kernels grow with the problem, a floor does not. Rows up to twice the floor are left out;
     beyond it the candidate's times approach those of others and stay.
     """
+    # 1. Low and middle quantile of each candidate: a table with a row per candidate.
     names = [name for name in family.setting_names if name in ("operator", "dtype", "phase", "kv_dtype")]
     candidate = ["gpu", "library", "algorithm", *names]
     grouped = frame.groupby(candidate, sort=False, observed=True)
     low = grouped["time_us"].quantile(FLOOR_QUANTILE)
     flat = grouped["time_us"].quantile(FLAT_QUANTILE) < FLAT_RATIO * low
     enough = grouped.size() >= FLOOR_ROWS
+    # 2. Flat candidates far above the fastest one of their GPU, operator and phase.
     kernel_group = [name for name in candidate if name in ("gpu", "operator", "phase")]
     least = low[enough].groupby(kernel_group, observed=True).transform("min").reindex(low.index)
     floors = low[enough & flat & (low > FLOOR_RATIO * least)]
+    # 3. Their rows up to twice the floor; the limit of all others is 0.
     code = grouped.ngroup().to_numpy()
     limit = AT_FLOOR * low.where(low.index.isin(floors.index), 0.0).to_numpy()
     floored = frame["time_us"].to_numpy() <= limit[code]
@@ -94,12 +99,15 @@ def along_lines(frame: pd.DataFrame, family: Family) -> tuple[np.ndarray, np.nda
     line = _codes(frame, key) * (apart.max(initial=0) + 1) + apart
     # 1. Rows in the order of lines and sizes, and those with a neighbour on each side.
     order = np.lexsort((sizes[:, -1], line))
-    line, size, time = line[order], np.log(sizes[order, -1]), np.log(frame["time_us"].to_numpy()[order])
+    line = line[order]
+    size = np.log(sizes[order, -1])
+    time = np.log(frame["time_us"].to_numpy()[order])
     inner = np.flatnonzero((line[1:-1] == line[:-2]) & (line[1:-1] == line[2:])) + 1
     before, after = time[inner] - time[inner - 1], time[inner] - time[inner + 1]
     # 2. Both differences beyond the limit, with one sign.
     limit = np.log1p(SPIKE)
-    spike, distance = np.zeros(len(frame), dtype=bool), np.full(len(frame), np.nan)
+    spike = np.zeros(len(frame), dtype=bool)
+    distance = np.full(len(frame), np.nan)
     spike[order[inner]] = (np.minimum(before, after) > limit) | (np.maximum(before, after) < -limit)
     # 3. The distance from the line through the neighbours.
     span = size[inner + 1] - size[inner - 1]
@@ -115,19 +123,17 @@ def noise_of(distance: np.ndarray) -> float:
     It is 1.7 times their median, the standard deviation of the difference of two repeats: a normal error of deviation σ
     lies a median 0.83 σ off the line through two neighbours of the same error, and repeats differ by 1.41 σ.
     """
-    known = np.abs(distance[np.isfinite(distance)])
-    return round(NOISE_FACTOR * float(np.median(known)), 4) if len(known) else 0.0
+    distances = np.abs(distance[np.isfinite(distance)])
+    return round(NOISE_FACTOR * float(np.median(distances)), 4) if len(distances) else 0.0
 
 
-def noise_records(frame: pd.DataFrame, distance: np.ndarray) -> list[dict[Any, Any]]:
+def noise_records(frame: pd.DataFrame, distance: np.ndarray) -> list[dict[Hashable, Any]]:
     """`noise_of` each (GPU, library, element type, decade of time) that has 100 distances."""
-    known = np.isfinite(distance)
-    decade = np.searchsorted(DECADES_US, frame["time_us"].to_numpy()[known], side="right") - 1
-    grouped = (
-        frame.loc[known, ["gpu", "library", "dtype"]]
-        .assign(over_us=np.asarray(DECADES_US)[decade], distance=distance[known])
-        .groupby(["gpu", "library", "dtype", "over_us"], observed=True)["distance"]
-    )
+    is_told = np.isfinite(distance)
+    decade = np.searchsorted(DECADES_US, frame["time_us"].to_numpy()[is_told], side="right") - 1
+    bucket = ["gpu", "library", "dtype"]
+    measured = frame.loc[is_told, bucket].assign(over_us=np.asarray(DECADES_US)[decade], distance=distance[is_told])
+    grouped = measured.groupby([*bucket, "over_us"], observed=True)["distance"]
     table = grouped.agg(noise=lambda part: noise_of(part.to_numpy()), rows="size").reset_index()
     return table[table["rows"] >= NOISE_ROWS].to_dict("records")
 

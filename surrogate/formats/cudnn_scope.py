@@ -16,15 +16,16 @@ import math
 import re
 from pathlib import Path
 from statistics import median
-from typing import Any, Unpack
+from typing import Unpack
 
 import pandas as pd
 
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.formats import Format
 from surrogate.formats.foreign_file import Limits, Paths, read_bytes
-from surrogate.formats.imported import KEY_COLUMNS, Imported, conv_sizes, medians, no_rows, plural
+from surrogate.formats.imported import KEY_COLUMNS, Imported, medians, no_rows, plural
 from surrogate.formats.nvprof import metric
 
 
@@ -35,7 +36,8 @@ def read(
 
     ``gpu`` and ``library_version`` replace what the files say. Raises `InputError` naming file and benchmark.
     """
-    frames, notes = [], list[str]()
+    frames = []
+    notes = list[str]()
     for path in map(Path, paths):
         benchmarks, is_cut = _benchmarks(path, read_bytes(path, **limits))
         parsed = [_row(item, f"{path}, benchmark {number}") for number, item in enumerate(benchmarks, 1)]
@@ -47,9 +49,8 @@ def read(
             )
         frame = pd.DataFrame(rows)
         frame["gpu"] = gpu or _only(path, "GPU", frame["gpu"], "--gpu")
-        frame["library_version"] = library_version or _only(
-            path, "cuDNN version", frame["library_version"], "--library-version"
-        )
+        versions = frame["library_version"]
+        frame["library_version"] = library_version or _only(path, "cuDNN version", versions, "--library-version")
         frames.append(frame)
         if len(rows) < len(parsed):
             left_out = plural(len(parsed) - len(rows), "benchmark")
@@ -68,14 +69,19 @@ def read(
     return Imported(rows, _kernel_table(raw[counted]), notes=tuple(notes))
 
 
-def _benchmarks(path: Path, data: bytes) -> tuple[list[Any], bool]:
+FORMAT = Format("cudnn-scope", "google-benchmark JSON of cudnn_scope / dlperf", read)
+
+
+def _benchmarks(path: Path, data: bytes) -> tuple[list[object], bool]:
     """The list ``benchmarks``, and whether the file ends before it does (a killed run leaves such files)."""
     text = data.decode("utf-8-sig", "replace")
     try:
-        document, is_cut = json.loads(text), False
+        document = json.loads(text)
+        is_cut = False
     except (ValueError, RecursionError) as error:
         try:
-            document, is_cut = json.loads(text[: text.rfind("},") + 1] + "]}"), True
+            document = json.loads(text[: text.rfind("},") + 1] + "]}")
+            is_cut = True
         except (ValueError, RecursionError):
             raise InputError(f"{path}: not JSON ({error}); give google-benchmark's --benchmark_out") from None
     benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
@@ -97,9 +103,8 @@ def _aggregate(raw: pd.DataFrame) -> pd.DataFrame:
     """One row per key, in the order of the files: ok where any repetition is."""
     key = list(KEY_COLUMNS)
     what_ran_first = raw.sort_values("status", key=lambda status: status != "ok", kind="stable")
-    rows = medians(
-        what_ran_first, key, workspace_bytes=("workspace_bytes", "max"), find_time_us=("find_time_us", "median")
-    )
+    also = {"workspace_bytes": ("workspace_bytes", "max"), "find_time_us": ("find_time_us", "median")}
+    rows = medians(what_ran_first, key, **also)
     return raw[key].drop_duplicates().merge(rows, on=key)
 
 
@@ -140,7 +145,7 @@ _REFUSALS = ("NOT_SUPPORTED", "WorkspaceSize", "BAD_PARAM", "ARCH_MISMATCH")
 """What a message holds where cuDNN refuses; a lack of memory or a fault is a failure."""
 
 
-def _row(benchmark: Any, where: str) -> dict[str, Any] | None:
+def _row(benchmark: object, where: str) -> dict[str, object] | None:
     """A dataset row, or None where it is no convolution or an aggregate of repetitions.
 
     Raises `InputError` where it is damaged.
@@ -165,26 +170,20 @@ def _row(benchmark: Any, where: str) -> dict[str, Any] | None:
     advised = _number(benchmark, "advised_convolution_algorithm", where, math.nan)
     heuristic = next((a.name for a in algorithms("cudnn", direction) if a.enum == advised), None)
     return {
-        "gpu": _tag(benchmark, "gpu_name"),
-        "library": "cudnn",
-        "library_version": _tag(benchmark, "cudnn_version"),
-        **{name: getattr(conv, name) for name in ("direction", "dtype", "math", "layout")},
-        **conv_sizes(conv),
-        "algorithm": f"ALGO_{algorithm}" if algorithm.isdigit() else algorithm,
-        "status": "ok" if ok else "not_supported" if refused else "failed",
-        "time_us": time_us if ok else math.nan,
+        "gpu": _tag(benchmark, "gpu_name"), "library": "cudnn", "library_version": _tag(benchmark, "cudnn_version"),
+        **conv.to_dict(), "algorithm": f"ALGO_{algorithm}" if algorithm.isdigit() else algorithm,
+        "status": "ok" if ok else "not_supported" if refused else "failed", "time_us": time_us if ok else math.nan,
         "workspace_bytes": _number(benchmark, "workspace_bytes", where, math.nan) if ok else math.nan,
         "find_time_us": find_ms * 1000 if find_ms > 0 else math.nan,
         "heuristic_algorithm": heuristic if is_second and ok else None,
-        "origin": "dlperf" if is_second else "c3sr_scope",
-        "kernels": _kernels(benchmark, where),
-    }
+        "origin": "dlperf" if is_second else "c3sr_scope", "kernels": _kernels(benchmark, where),
+    }  # fmt: skip
 
 
 _METRIC = re.compile(r"kernel_metric:(?P<kernel>.*)/current_iter:\d+/metric:(?P<metric>\w+)", re.DOTALL)
 
 
-def _kernels(benchmark: dict[str, Any], where: str) -> dict[str, dict[str, float]]:
+def _kernels(benchmark: dict[str, object], where: str) -> dict[str, dict[str, float]]:
     """Kernel → column → median over the iterations of what CUPTI counted, under the columns that nvprof's metrics take.
 
     CUPTI gives a utilisation as a level, 0 to 10.
@@ -200,7 +199,7 @@ def _kernels(benchmark: dict[str, Any], where: str) -> dict[str, dict[str, float
     return {kernel: {name: float(median(v)) for name, v in columns.items()} for kernel, columns in values.items()}
 
 
-def _conv(arguments: dict[str, str], layer: str, benchmark: dict[str, Any], direction: str, where: str) -> Conv:
+def _conv(arguments: dict[str, str], layer: str, benchmark: dict[str, object], direction: str, where: str) -> Conv:
     sizes: dict[str, int] = {}
     for name, labels in _SIZES.items():
         value = next((arguments[label] for label in labels if label in arguments), None)
@@ -214,19 +213,20 @@ def _conv(arguments: dict[str, str], layer: str, benchmark: dict[str, Any], dire
         raise InputError(f"{where}: {layer[-60:]!r} names no element type of {', '.join(_DTYPES)}")
     named = any(word in layer.replace("_", "") for word in ("TENSOROP", "TENSORCORE"))
     tensor_op = named or _number(benchmark, "math_type", where, 0.0) == 1
-    math_mode, layout = "tensor_op" if tensor_op else "fma", "NHWC" if "NHWC" in layer else "NCHW"
+    math_mode = "tensor_op" if tensor_op else "fma"
+    layout = "NHWC" if "NHWC" in layer else "NCHW"
     try:
         return Conv(**sizes, dtype=_DTYPES[dtype[1]], math=math_mode, layout=layout, direction=direction)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
 
-def _tag(benchmark: dict[str, Any], prefix: str) -> str:
+def _tag(benchmark: dict[str, object], prefix: str) -> str:
     """The rest of the counter named ``prefix:…`` (the value is a hash of no use)."""
     return next((key.partition(":")[2] for key in benchmark if key.startswith(f"{prefix}:")), "")
 
 
-def _number(benchmark: dict[str, Any], name: str, where: str, default: float | None = None) -> float:
+def _number(benchmark: dict[str, object], name: str, where: str, default: float | None = None) -> float:
     value = benchmark.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{where}: {name} is {str(value)[:40]!r}; a number is needed")

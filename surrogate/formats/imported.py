@@ -1,7 +1,7 @@
 """What every reader of a foreign file hands back, and the columns that several of them fill."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 
@@ -29,7 +29,7 @@ class Imported:
     kernels: pd.DataFrame | None = None
     candidates: Literal["all", "listed"] = "all"
     notes: tuple[str, ...] = ()
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, object] = field(default_factory=dict)
 
     @property
     def table(self) -> str:
@@ -47,7 +47,7 @@ def conv_sizes(conv: Conv) -> dict[str, int]:
     return dict(zip(SIZE_COLUMNS, conv.sizes, strict=True))
 
 
-def cudnn_settings(gpu: str, library_version: str) -> dict[str, Any]:
+def cudnn_settings(gpu: str, library_version: str) -> dict[str, str]:
     """The setting columns of a cuDNN forward convolution in fp32 FMA arithmetic and NCHW layout."""
     return {"gpu": gpu, "library": "cudnn", "library_version": library_version, **CONV.setting_defaults}
 
@@ -100,7 +100,7 @@ def plural(count: int, noun: str) -> str:
 
 def algorithm_names(numbering: str) -> tuple[str, ...]:
     """Names of algorithms 0 … 7: cuDNN's enum, or as the original repository's README numbers 4 … 7."""
-    known = [algorithm.name for algorithm in algorithms("cudnn", "fwd")]
-    numberings = {"enum": known, "readme": [*known[:4], *known[6:], *known[4:6]]}
+    names = [algorithm.name for algorithm in algorithms("cudnn", "fwd")]
+    numberings = {"enum": names, "readme": [*names[:4], *names[6:], *names[4:6]]}
     require_known("numbering", numbering, numberings)
     return tuple(numberings[numbering])

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 
@@ -16,18 +16,21 @@ Record = dict[str, Any]
 _IDENTITY = ("kernel_name", "device", "run", "kernel_index")
 
 
+class Profiled(TypedDict, total=False):
+    """Options of every profiler's reader: what replaces the device's name, and the problems that the program ran."""
+
+    gpu: str | None
+    library_version: str
+    problems: str | Path | None
+    kernel: str | None
+    numbering: str
+
+
 def imported_launches(
-    runs: list[list[Record]],
-    metrics: list[list[Record]],
-    averages: list[Record],
-    notes: list[str],
-    *,
-    gpu: str | None = None,
-    library_version: str = imported.UNKNOWN_VERSION,
-    problems: str | Path | None = None,
-    kernel: str | None = None,
-    numbering: str = "enum",
-) -> imported.Imported:
+    runs: list[list[Record]], metrics: list[list[Record]], averages: list[Record], notes: list[str], *,
+    gpu: str | None = None, library_version: str = imported.UNKNOWN_VERSION, problems: str | Path | None = None,
+    kernel: str | None = None, numbering: str = "enum",
+) -> imported.Imported:  # fmt: skip
     """The kernel table of profiler runs, or with ``problems`` their dataset rows (see `attach`).
 
     Each run, and each run that counted metrics, is a list of records in launch order with ``kernel_name``, ``device``
@@ -62,10 +65,8 @@ def join(
                 for record, values in zip(joined, counted, strict=True):
                     _add_values(record, values)
             else:
-                notes.append(
-                    f"metrics of {imported.plural(len(counted), 'launch')} not joined to run {number + 1}"
-                    f" of {imported.plural(len(run), 'launch')}: the kernels differ"
-                )
+                lost, whole = (imported.plural(len(part), "launch") for part in (counted, run))
+                notes.append(f"metrics of {lost} not joined to run {number + 1} of {whole}: the kernels differ")
         records += joined
     by_name = {record["kernel_name"]: record for record in averages}
     for record in records:
@@ -95,7 +96,7 @@ def launch_table(records: list[Record], gpu: str | None) -> pd.DataFrame:
     """
     frame = pd.DataFrame(records)
     frame["gpu"] = [_gpu_name(record.get("device", "")) for record in records] if gpu is None else gpu
-    if "blocks" not in frame and "grid_x" in frame:
+    if "blocks" not in frame and {"grid_x", "grid_y", "grid_z"} <= set(frame):
         frame["blocks"] = frame["grid_x"].astype(float) * frame["grid_y"] * frame["grid_z"]
     columns = ["gpu", "run", "kernel_index", "kernel_name", *KERNEL_NUMBERS]
     frame = frame.reindex(columns=[*columns, *(c for c in frame if c not in (*columns, "device"))])
@@ -134,13 +135,9 @@ def attach(
     keys = keys.assign(**imported.cudnn_settings(gpu, library_version))[list(imported.KEY_COLUMNS)]
     times = pd.DataFrame(main["time_us"].to_numpy().reshape(-1, len(keys)))  # (runs, problems)
     rows = keys.assign(
-        status="ok",
-        time_us=times.median().to_numpy(),
-        time_us_min=times.min().to_numpy(),
-        time_us_max=times.max().to_numpy(),
-        repeats=len(times),
-        origin="profiler",
-    )
+        status="ok", time_us=times.median().to_numpy(), time_us_min=times.min().to_numpy(),
+        time_us_max=times.max().to_numpy(), repeats=len(times), origin="profiler",
+    )  # fmt: skip
     first = main[main["run"] == main["run"].min()].reset_index(drop=True).assign(kernel_index=0)
     numbers = [name for name in names("kernels", required=False) if name in first]
     kernels = pd.concat([keys, first[["kernel_index", "kernel_name", *numbers]]], axis=1)

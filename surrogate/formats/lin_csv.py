@@ -7,12 +7,14 @@ are assumed and checked.
 
 from io import StringIO
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import pandas as pd
 
 from surrogate.features.errors import InputError, nearest, require_known
+from surrogate.features.whole import MAX_INT32, whole
+from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Limits, Paths, read_lines
 from surrogate.formats.imported import Imported, family_rows
 
@@ -36,11 +38,15 @@ def read(paths: Paths, *, gpu: str, time_unit: str = "us", **limits: Unpack[Limi
     return Imported(rows, candidates="listed", notes=(f"kernel_runtime taken as {time_unit}",))
 
 
+_TIME_UNIT = Option("Unit of lin-csv's kernel_runtime (default us).", choices=tuple(_UNITS_US))
+FORMAT = Format("lin-csv", "GEMM timings of the recommendation-model notebook", read, own={"time_unit": _TIME_UNIT})
+
+
 def _frame(path: Path, unit_us: float, limits: Limits) -> pd.DataFrame:
     text = "\n".join(line for _, line in read_lines(path, **limits))
-    options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skipinitialspace": True}
+    content = StringIO(text or ",".join(_COLUMNS))
     try:
-        table = pd.read_csv(StringIO(text or ",".join(_COLUMNS)), skip_blank_lines=False, **options)
+        table = pd.read_csv(content, dtype=str, keep_default_na=False, skipinitialspace=True, skip_blank_lines=False)
         if not isinstance(table.index, pd.RangeIndex):
             raise ValueError("line 2: more values than columns")
     except ValueError as error:  # a ParserError is one
@@ -48,20 +54,25 @@ def _frame(path: Path, unit_us: float, limits: Limits) -> pd.DataFrame:
     missing = next((name for name in _COLUMNS if name not in table), None)
     if missing:
         raise InputError(
-            f"{path}: column {missing} is missing; {', '.join(_COLUMNS)} are needed{nearest(missing, table)}"
+            f"{path}: column {missing} is missing; {', '.join(_COLUMNS)} are needed{nearest(missing, map(str, table))}"
         )
     table = table[~(table.isna() | (table == "")).all(axis=1)]  # blank lines
     if table.empty:
         raise InputError(f"{path}: no rows; {', '.join(_COLUMNS)} and a row per kernel are needed")
     for column in _COLUMNS[1:]:
         values = pd.to_numeric(table[column], errors="coerce")
-        is_size = column != "kernel_runtime"
-        wrong = ~np.isfinite(values) | (values <= 0) | is_size & ((values % 1 != 0) | (values >= 2**31))
+        wrong = ~(np.isfinite(values) & (values > 0))
         if wrong.any():
             line = int(table.index[wrong][0])  # the header is line 1
-            need = "a whole number from 1 to 2147483647" if is_size else "a time above 0"
-            raise InputError(f"{path}, line {line + 2}: {column} is {table[column][line]!r}; give {need}")
-        table[column] = values.astype("int64") if is_size else values * unit_us
+            raise InputError(
+                f"{path}, line {line + 2}: {column} is {table[column][line]!r}; a number above 0 is needed"
+            )
+        if column == "kernel_runtime":
+            table[column] = values * unit_us
+        else:
+            lines = zip(table.index.tolist(), values, strict=True)
+            sizes = [whole(f"{path}, line {line + 2}", column, size, most=MAX_INT32) for line, size in lines]
+            table[column] = np.array(sizes, dtype=np.int64)
     frame = table.rename(columns={"kernel_runtime": "time_us", **{_SIZES[name]: name for name in _SIZES}})
     _check_rates(frame, path)
     return frame

@@ -19,6 +19,7 @@ from surrogate.dataset.checks import check, normalise
 from surrogate.features.algorithms import algorithms
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.formats import Format
 from surrogate.formats.foreign_file import Limits, Paths, read_lines
 from surrogate.formats.imported import KEY_COLUMNS, Imported, plural
 
@@ -34,15 +35,15 @@ def read(
     ``gpu`` where the file's name does not say it. ``library_version``: "find-db v1" or "find-db v2" unless given.
     Raises `InputError` for a file without one readable record.
     """
-    frames, notes = [], list[str]()
+    frames = []
+    notes = list[str]()
     for path in map(Path, paths):
         named, units = gpu_of_file(path)
         if not (gpu or named):
             raise InputError(f"{path}: its name tells no GPU (as gfx90a68.HIP.fdb.txt does); give --gpu")
         left_out = Counter[str]()
-        frame = _frame(path, left_out, limits).assign(
-            gpu=gpu or named, backend="OpenCL" if "opencl" in path.name.lower() else "HIP"
-        )
+        backend = "OpenCL" if "opencl" in path.name.lower() else "HIP"
+        frame = _frame(path, left_out, limits).assign(gpu=gpu or named, backend=backend)
         if units is not None:
             frame["num_cu"] = units
         if library_version is not None:
@@ -60,6 +61,9 @@ def read(
         notes.append(f"{repeated} left out: the first of a problem and solver counts")
     columns = [*KEY_COLUMNS, *(name for name in distinct if name not in KEY_COLUMNS)]
     return Imported(distinct[columns], candidates="listed", notes=tuple(notes))
+
+
+FORMAT = Format("miopen", "MIOpen find-db, versions 1 and 2, plain or .bz2", read)
 
 
 def _lawful(rows: pd.DataFrame, left_out: Counter[str]) -> pd.DataFrame:
@@ -98,10 +102,8 @@ def _frame(path: Path, left_out: Counter[str], limits: Limits) -> pd.DataFrame:
             candidates += readable
     rows = pd.DataFrame(candidates, columns=list(_Candidate._fields))
     sizes = pd.DataFrame([key.sizes for key in keys], columns=list(SIZE_COLUMNS))
-    problems = pd.concat(
-        [sizes, pd.DataFrame(keys, columns=list(Key._fields)).drop(columns=["sizes", "casts"])], axis=1
-    )
-    problems = problems.iloc[rows.pop("problem").astype(int)].reset_index(drop=True)
+    settings = pd.DataFrame(keys, columns=list(Key._fields)).drop(columns=["sizes", "casts"])
+    problems = sizes.join(settings).iloc[rows.pop("problem").astype(int)].reset_index(drop=True)
     return pd.concat([problems, rows], axis=1).assign(
         library="miopen", library_version="find-db v" + rows["fdb_version"].astype(str), math="fma", status="ok"
     )
@@ -112,7 +114,8 @@ def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Cand
     readable = []
     for entry in values.split(";"):
         name, _, rest = entry.partition(":")
-        cells, version = rest.split(","), 2
+        cells = rest.split(",")
+        version = 2
         if len(cells) > 3:
             version, name, cells = 1, cells[0], [cells[1], cells[2], name]
         try:
@@ -177,16 +180,12 @@ def parse_key(text: str) -> Key | None:
         c, h, w, k, out_h, out_w = k, out_h, out_w, c, h, w
     layouts = match[17].split("-")
     groups = _GROUPS.search(match[20])
+    sizes = (n, c, h, w, k, r, s, *numbers[9:15], int(groups[1]) if groups else 1)
     return Key(
-        (n, c, h, w, k, r, s, *numbers[9:15], int(groups[1]) if groups else 1),
-        out_h,
-        out_w,
-        numbers[15],
-        layouts[0] if len(set(layouts)) == 1 else match[17],
-        DTYPES.get(match[18], match[18].lower()),
-        DIRECTIONS[match[19]],
-        _GROUPS.sub("", match[20]),
-    )
+        sizes=sizes, out_h=out_h, out_w=out_w, bias=numbers[15],
+        layout=layouts[0] if len(set(layouts)) == 1 else match[17], dtype=DTYPES.get(match[18], match[18].lower()),
+        direction=DIRECTIONS[match[19]], casts=_GROUPS.sub("", match[20]),
+    )  # fmt: skip
 
 
 _GPU_NAME = re.compile(r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE)

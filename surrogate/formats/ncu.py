@@ -19,51 +19,52 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+from surrogate.dataset.files import Progress
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_lines
+from surrogate.formats import Format
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.launches import Record, imported_launches
+from surrogate.formats.launches import Profiled, Record, imported_launches
+from surrogate.formats.nvprof import TIME_US
 
 Metrics = Mapping[str, tuple[str, float]]
 """Metric name or section label → (unit as printed, value)."""
 
-_TIME_US = {
-    "s": 1e6, "second": 1e6, "ms": 1e3, "msecond": 1e3, "us": 1.0, "usecond": 1.0, "ns": 1e-3, "nsecond": 1e-3,
-}  # fmt: skip
+_TIME_US = TIME_US | {f"{unit}econd": scale for unit, scale in TIME_US.items()}
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _PREFIXED = re.compile(r"([kKMGT]?)(byte|sector|inst|block|register|thread|warp|cycle)(?:/.*)?")
 
 # Metric → label in the details page. Source: the nvprof table of the Nsight Compute CLI manual.
 _TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("ncu_metrics.toml").read_text(encoding="utf-8"))
 _NAMES: dict[str, list[str]] = _TABLE["columns"]
-_BYTES: dict[str, str] = _TABLE["bytes"]
+_BYTES: dict[str, list[str]] = _TABLE["bytes"]
 _SECTOR_BYTES = 32
 _LIMITS, _SMS, _WAVES = (_TABLE["launch"][name] for name in ("limits", "sms", "waves"))
 _DIMENSIONS = {f"{what}_{axis}": f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz"}
 METRICS = frozenset(
-    [n for names in _NAMES.values() for n in names]
-    + [*_BYTES.values(), *(n for pair in _LIMITS for n in pair), *_SMS, _WAVES, *_DIMENSIONS.values()]
+    [n for names in (*_NAMES.values(), *_BYTES.values()) for n in names]
+    + [*(n for pair in _LIMITS for n in pair), *_SMS, _WAVES, *_DIMENSIONS.values()]
 )
 """Every name that `kernel_numbers` looks at."""
 
 
-def kernel_numbers(metrics: Metrics, grid: tuple[int, ...] | None, block: tuple[int, ...] | None) -> dict[str, Any]:
+def kernel_numbers(metrics: Metrics, grid: tuple[int, ...] | None, block: tuple[int, ...] | None) -> dict[str, float]:
     """The kernel table's numbers that ``metrics`` hold; what they lack is left out.
 
     Sectors follow from bytes (32 B each) where only those were counted. Blocks per launch come from ``grid``
     or the launch's metrics; B_max from the occupancy limits times the SMs, else from the exact waves per SM
     (the details page rounds them to two digits, and is not used); waves = ⌈blocks / B_max⌉.
     """
-    numbers: dict[str, Any] = {}
+    numbers: dict[str, float] = {}
     for column, names in _NAMES.items():
         value = _first(metrics, names)
         if value is not None:
             numbers[column] = value
-    for column, name in _BYTES.items():
-        value = _first(metrics, (name,))
+    for column, names in _BYTES.items():
+        value = _first(metrics, names)
         if column not in numbers and value is not None:
             numbers[column] = value / _SECTOR_BYTES
     for what, shape in (("grid", grid), ("block", block)):
@@ -104,14 +105,16 @@ def _first(metrics: Metrics, names: Sequence[str]) -> float | None:
 
 
 def read(
-    paths: Sequence[str | Path], *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Any
+    paths: Paths, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Unpack[Profiled]
 ) -> Imported:
     """Reports, each file one run, as a kernel table, or with problems as dataset rows.
 
     ``options`` as in `imported_launches`. Files of one-pass metric groups of the same program are joined: a run without
     times adds its counters to the others. Raises `InputError` naming the file.
     """
-    timed, counted, notes = [], [], list[str]()
+    timed = []
+    counted = []
+    notes = list[str]()
     for path in map(Path, paths):
         if path.suffix == ".ncu-rep":
             records = read_report(path)
@@ -122,6 +125,9 @@ def read(
                 notes.append(f"{path.name}: {plural(export.skipped, 'line')} left out that ncu did not print")
         (timed if any("time_us" in record for record in records) else counted).append(records)
     return imported_launches(timed, counted, [], notes, **options)
+
+
+FORMAT = Format("ncu", "Nsight Compute CSV and .ncu-rep reports", read)
 
 
 _SHAPE = re.compile(r"\((\d{1,10}), ?(\d{1,10}), ?(\d{1,10})\)", re.ASCII)
@@ -156,7 +162,8 @@ class _Export:
         try:
             for cells in csv.reader(self._content(lines)):
                 if {"ID", "Kernel Name"} <= set(cells):
-                    header, units = cells, None
+                    header = cells
+                    units = None
                     self._tables += 1
                 elif header and cells and not _belongs(cells, header):
                     self.skipped += 1
@@ -193,9 +200,8 @@ class _Export:
         key = (self._tables, row.get("Process ID", ""), row["ID"])
         if key not in self._launches:
             facts = {"device": row.get("Device", ""), "stream": row.get("Stream", ""), "cc": row.get("CC", "")}
-            self._launches[key] = _Launch(
-                row["Kernel Name"], _triple(row, "Grid Size"), _triple(row, "Block Size"), facts
-            )
+            grid, block = (_triple(row, f"{what} Size") for what in ("Grid", "Block"))
+            self._launches[key] = _Launch(row["Kernel Name"], grid, block, facts)
         return self._launches[key]
 
     def _add_metric(self, row: dict[str, str]) -> None:
@@ -214,10 +220,10 @@ class _Export:
         """One record per profiled launch. Raises `InputError` for numbers of another locale."""
         records = []
         for launch in self._launches.values():
-            known = {name: pair for name, pair in launch.texts.items() if name in METRICS}
+            counted = {name: pair for name, pair in launch.texts.items() if name in METRICS}
             metrics = {
                 name: (unit, value)
-                for name, (unit, text) in known.items()
+                for name, (unit, text) in counted.items()
                 if (value := self._number(name, text)) is not None
             }
             numbers = kernel_numbers(metrics, launch.grid, launch.block)
@@ -271,6 +277,6 @@ def read_report(path: Path) -> list[Record]:
 
 
 def _record(action: Any) -> Record:
-    known = {name: action.metric_by_name(name) for name in action.metric_names() if name in METRICS}
-    metrics = {name: (metric.unit() or "", float(metric.as_double())) for name, metric in known.items()}
+    counted = {name: action.metric_by_name(name) for name in action.metric_names() if name in METRICS}
+    metrics = {name: (metric.unit() or "", float(metric.as_double())) for name, metric in counted.items()}
     return {"kernel_name": action.name(), **kernel_numbers(metrics, None, None)}

@@ -18,22 +18,24 @@ summary by kernel name, holds no launch: `seer trace kernels LOG` shows it.
 import csv
 import math
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Unpack
 
+from surrogate.dataset.files import Progress
 from surrogate.features.errors import InputError
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_lines
+from surrogate.features.whole import whole
+from surrogate.formats import Format
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.launches import Record, imported_launches
+from surrogate.formats.launches import Profiled, Record, imported_launches
 
 _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PROGRAM"
 
 
 def read(
-    paths: Sequence[str | Path], *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Any
+    paths: Paths, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Unpack[Profiled]
 ) -> Imported:
     """Logs as a kernel table, or with problems as dataset rows; ``options`` as in `imported_launches`.
 
@@ -44,13 +46,14 @@ def read(
         if not (log.launches or log.metrics or log.averages):
             what = "a summary by kernel name, without launches (see it with `seer trace kernels`)"
             raise InputError(f"{log.path}: {what if log.has_summary else 'no launch and no metric'}; {_REMEDY}")
-    return imported_launches(
-        [log.launches for log in logs if log.launches],
-        [log.metrics for log in logs if log.metrics],
-        [record for log in logs for record in log.averages],
-        [note for log in logs for note in log.notes],
-        **options,
-    )
+    launches = [log.launches for log in logs if log.launches]
+    metrics = [log.metrics for log in logs if log.metrics]
+    averages = [record for log in logs for record in log.averages]
+    notes = [note for log in logs for note in log.notes]
+    return imported_launches(launches, metrics, averages, notes, **options)
+
+
+FORMAT = Format("nvprof", "nvprof logs: launches and metrics, CSV or text", read)
 
 
 def is_summary(path: Path) -> bool:
@@ -104,10 +107,8 @@ class _Log:
 
     @property
     def notes(self) -> list[str]:
-        counts = (
-            (self.copies, "memory operation", "left out"),
-            (self.skipped, "line", "left out that nvprof did not print"),
-        )
+        foreign = "left out that nvprof did not print"
+        counts = ((self.copies, "memory operation", "left out"), (self.skipped, "line", foreign))
         return [f"{self.path.name}: {plural(count, what)} {outcome}" for count, what, outcome in counts if count]
 
     def read(self, max_bytes: int, progress: Progress | None) -> "_Log":
@@ -175,46 +176,40 @@ class _Log:
         def quantity(name: str, scales: dict[str, float], unit: str = "") -> float:
             return scaled(row.get(name, ""), table.units.get(name, unit), scales, where)
 
-        self.launches.append(
-            {
-                "kernel_name": kernel_name(row["Name"]),
-                **{column: whole(value, where) for column, value in zip(_GRID, dimensions, strict=True)},
-                "registers_per_thread": whole(row.get("Registers Per Thread", ""), where),
-                # sizes are printed with five digits
-                "static_shared_bytes": float(round(quantity("Static SMem", SIZE_BYTES, "B"))),
-                "dynamic_shared_bytes": float(round(quantity("Dynamic SMem", SIZE_BYTES, "B"))),
-                "time_us": quantity("Duration", TIME_US),
-                "start_us": quantity("Start", TIME_US),
-                "device": row.get("Device", ""),
-                "stream": row.get("Stream", ""),
-            }
-        )
+        registers = count("Registers Per Thread", row.get("Registers Per Thread", ""), where)
+        # sizes are printed with five digits
+        static, dynamic = (float(round(quantity(f"{kind} SMem", SIZE_BYTES, "B"))) for kind in ("Static", "Dynamic"))
+        self.launches.append({
+            "kernel_name": kernel_name(row["Name"]),
+            **{column: count(column, value, where) for column, value in zip(_GRID, dimensions, strict=True)},
+            "registers_per_thread": registers, "static_shared_bytes": static, "dynamic_shared_bytes": dynamic,
+            "time_us": quantity("Duration", TIME_US), "start_us": quantity("Start", TIME_US),
+            "device": row.get("Device", ""), "stream": row.get("Stream", ""),
+        })  # fmt: skip
 
     def _summarise(self, table: _Table, row: dict[str, str], where: str) -> None:
         """A name's line; only the first of a type tells the type in text."""
         self.type = row.get("Type") or self.type
-        share, calls = scaled(row["Time(%)"], "%", {"%": 1}, where), whole(row["Calls"], where)
+        share = scaled(row["Time(%)"], "%", {"%": 1}, where)
+        calls = count("Calls", row["Calls"], where)
         record: Record = {"type": self.type, "kernel": row["Name"], "time_pct": share, "calls": calls}
         for name, column in {"total_us": "Time", "avg_us": "Avg", "min_us": "Min", "max_us": "Max"}.items():
             record[name] = scaled(row[column], table.units.get(column, ""), TIME_US, where)
         self.summary.append(record)
 
     def _metrics(self, table: _Table, row: dict[str, str]) -> None:
-        values = dict(
-            metric(name, text, table.units.get(name, "")) for name, text in row.items() if name not in _NO_METRICS
-        )
+        counted = {name: text for name, text in row.items() if name not in _NO_METRICS}
+        values = dict(metric(name, text, table.units.get(name, "")) for name, text in counted.items())
         if not row["Kernel"].startswith("["):
             identity = {"kernel_name": kernel_name(row["Kernel"]), "device": row["Device"]}
             self.metrics.append(identity | values)
 
     def _average(self, table: _Table, row: dict[str, str], where: str) -> None:
         """One metric of one kernel over its invocations; all of a kernel's metrics are gathered in one record."""
-        identity = {
-            "kernel_name": kernel_name(row.get("Kernel", table.kernel)),
-            "device": row.get("Device", table.device),
-        }
+        kernel = kernel_name(row.get("Kernel", table.kernel))
+        identity = {"kernel_name": kernel, "device": row.get("Device", table.device)}
         if not self.averages or not identity.items() <= self.averages[-1].items():
-            self.averages.append({**identity, "invocations": whole(row.get("Invocations", ""), where)})
+            self.averages.append({**identity, "invocations": count("Invocations", row.get("Invocations", ""), where)})
         column, value = metric(row["Metric Name"], row.get("Avg", row.get("Mean", "")))
         self.averages[-1][column] = value
 
@@ -240,14 +235,14 @@ def _header(text: str) -> _Table | None:
         return None  # most lines: every header has one of these
     is_csv = "," in text and ("Duration" in text or "Kernel" in text or "Time(%)" in text)
     header = [_TEXT_NAMES.get(name.strip(), name.strip()) for name in (_cells(text) if is_csv else _GAP.split(text))]
-    known = set(header)
-    if {"Start", "Duration", "Name"} <= known:
+    names = set(header)
+    if {"Start", "Duration", "Name"} <= names:
         return _Table("trace", header, is_csv)
-    if "Metric Name" in known and ("Kernel" in known or "Invocations" in known):
+    if "Metric Name" in names and ("Kernel" in names or "Invocations" in names):
         return _Table("averages", header, is_csv)
-    if {"Device", "Context", "Stream", "Kernel"} <= known:
+    if {"Device", "Context", "Stream", "Kernel"} <= names:
         return _Table("metrics", header, is_csv)
-    return _Table("summary", header, is_csv) if {"Time(%)", "Name"} <= known else None
+    return _Table("summary", header, is_csv) if {"Time(%)", "Name"} <= names else None
 
 
 def _is_units(table: _Table, row: dict[str, str]) -> bool:
@@ -283,11 +278,9 @@ _COLUMNS = {
 """nvprof metric → kernel table column; other metrics keep their name, with their unit's suffix."""
 
 
-def whole(text: str, where: str) -> int:
-    """A count. Raises `InputError` unless it is a whole number."""
-    if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
-        raise InputError(f"{where}: {text[:40]!r}; a whole number is needed")
-    return int(text)
+def count(name: str, text: str, where: str) -> int:
+    """A count that a log calls ``name``. Raises `InputError` unless it is a whole number."""
+    return whole(where, name, int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else text, least=0)
 
 
 def metric(name: str, text: str, unit: str = "") -> tuple[str, float]:
@@ -302,7 +295,8 @@ def metric(name: str, text: str, unit: str = "") -> tuple[str, float]:
     match = _QUANTITY.fullmatch(text)
     if not match:
         return column, math.nan
-    value, unit = float(match[1]), match[2] or unit
+    value = float(match[1])
+    unit = match[2] or unit
     if unit in _RATE_GBS:
         return f"{name}_gbs", value * _RATE_GBS[unit]
     if unit == "%":

@@ -9,20 +9,23 @@ time is the sum of both. The ``Other-ops-*`` workbooks go into a table of their 
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil, nan
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import pandas as pd
 
 from surrogate.dataset.columns import KERNEL_NUMBERS
 from surrogate.dataset.problem_list import square_conv
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
-from surrogate.formats import imported
+from surrogate.features.errors import InputError, require_known
+from surrogate.features.families import OPERATORS
+from surrogate.features.shape import output_size
+from surrogate.features.whole import whole
+from surrogate.formats import Format, imported
 from surrogate.formats.foreign_file import Limits, Paths
-from surrogate.formats.seer_other_ops import is_other_ops, other_ops_rows
 from surrogate.formats.workbook import Sheet, read_sheets
 
 _WITH_PRE = ("GEMM", "WINOGRAD_NONFUSED")
@@ -43,8 +46,8 @@ def read(
         sheets = read_sheets(path, **limits)
         if not sheets:
             raise InputError(f"{path}: every sheet is empty; a SEER workbook has a header and measurements")
-        if is_other_ops(path):
-            content.other_ops += other_ops_rows(path, sheets)
+        if path.stem.lower().startswith("other-ops"):
+            content.other_ops += _other_ops_rows(path, sheets)
         elif _is_pick(sheets):
             rows, notes = _pick_rows(sheets[0], names)
             content.picks += rows
@@ -62,6 +65,9 @@ def read(
     return _assemble(content, imported.cudnn_settings(gpu, library_version))
 
 
+FORMAT = Format("seer-xls", "SEER's Excel workbooks", read)
+
+
 @dataclass(frozen=True, slots=True)
 class _VariantRow:
     """One measured row: problem, algorithm, time in µs, and what the workbook says of the kernel."""
@@ -70,7 +76,7 @@ class _VariantRow:
     algorithm: str
     time_us: float
     part: str
-    kernel: dict[str, Any]
+    kernel: dict[str, object]
 
 
 @dataclass(slots=True)
@@ -80,8 +86,8 @@ class _Content:
     variants: list[_VariantRow] = field(default_factory=list)
     pre: list[_VariantRow] = field(default_factory=list)
     classes: list[_VariantRow] = field(default_factory=list)
-    picks: list[dict[str, Any]] = field(default_factory=list)
-    other_ops: list[dict[str, Any]] = field(default_factory=list)
+    picks: list[dict[str, object]] = field(default_factory=list)
+    other_ops: list[dict[str, object]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -90,7 +96,7 @@ class _Content:
         return [(0, row) for row in self.variants] + [(1, row) for row in (*self.classes, *self.pre)]
 
 
-def _other_ops(rows: list[dict[str, Any]], gpu: str, library_version: str) -> imported.Imported:
+def _other_ops(rows: list[dict[str, object]], gpu: str, library_version: str) -> imported.Imported:
     """TensorFlow runs cuDNN for convolutions, and kernels of its own choice for the rest."""
     frame = pd.DataFrame(rows).assign(gpu=gpu, origin=_ORIGIN)
     is_conv = frame["operator"] == "conv"
@@ -99,7 +105,7 @@ def _other_ops(rows: list[dict[str, Any]], gpu: str, library_version: str) -> im
     return imported.Imported(imported.family_rows(frame), candidates="listed")
 
 
-def _assemble(content: _Content, settings: dict[str, Any]) -> imported.Imported:
+def _assemble(content: _Content, settings: dict[str, str]) -> imported.Imported:
     """Variants and picks as rows, everything about kernels as kernels."""
     notes = content.notes
     kernels = _kernels(content, settings)
@@ -123,20 +129,17 @@ def _assemble(content: _Content, settings: dict[str, Any]) -> imported.Imported:
 def _variant_frame(content: _Content) -> pd.DataFrame:
     """Rows of the main kernels; the time of a pre/post workbook joins that of its problem and algorithm."""
     pre_us = {(row.conv, row.algorithm): row.time_us for row in content.pre}
-    records = [
+    return pd.DataFrame([
         {
-            **imported.conv_sizes(row.conv),
-            "algorithm": row.algorithm,
-            "status": "ok" if row.time_us > 0 else "failed",
+            **imported.conv_sizes(row.conv), "algorithm": row.algorithm,
+            "status": "ok" if row.time_us > 0 else "failed", "seer_part": row.part,
             "time_us": row.time_us + pre_us.get((row.conv, row.algorithm), 0.0) if row.time_us > 0 else nan,
-            "seer_part": row.part,
         }
         for row in content.variants
-    ]
-    return pd.DataFrame(records)
+    ])  # fmt: skip
 
 
-def _kernels(content: _Content, settings: dict[str, Any]) -> pd.DataFrame | None:
+def _kernels(content: _Content, settings: dict[str, str]) -> pd.DataFrame | None:
     records = [
         {**imported.conv_sizes(row.conv), "algorithm": row.algorithm, "kernel_index": index, **row.kernel}
         for index, row in content.kernel_rows
@@ -180,11 +183,12 @@ def _variant_rows(
             )
         part = "train" if sheet.name.lower() == "train" else "test"
         for where, cells in sheet.numbers(min(sheet.width, _COUNTERS)):
-            conv, algorithm = square_conv(cells, where), names[_whole(cells[8], 0, 7, f"{where}: algorithm")]
-            kernel: dict[str, Any] = {"kernel_name": path.stem, "tile": tile}
+            conv = square_conv(cells, where)
+            algorithm = names[whole(where, "algorithm", cells[8], least=0, most=len(names) - 1)]
+            kernel: dict[str, object] = {"kernel_name": path.stem, "tile": tile}
             time_us = nan if holds_classes else cells[9] * 1000
             if holds_classes:
-                kernel["kernel_class"] = _whole(cells[9], 0, 2, f"{where}, column 10: class")
+                kernel["kernel_class"] = whole(f"{where}, column 10", "class", cells[9], least=0, most=2)
             else:
                 kernel["time_us"] = time_us
             if time_us > 0:
@@ -206,15 +210,10 @@ def _counters(cells: list[float], where: str) -> dict[str, float]:
         if not 0 <= level <= _LEVELS:
             raise InputError(f"{where}: {name} utilisation {level:g}; nvprof's levels go from 0 to 10")
     return {
-        "blocks": blocks,
-        "b_max": b_max,
-        "waves": ceil(blocks / b_max),
-        "fp32_instructions": instructions,
-        "dram_read_transactions": reads,
-        "dram_write_transactions": writes,
-        "fp32_utilization_pct": fp32_level * 100 / _LEVELS,
-        "dram_utilization_pct": dram_level * 100 / _LEVELS,
-    }
+        "blocks": blocks, "b_max": b_max, "waves": ceil(blocks / b_max), "fp32_instructions": instructions,
+        "dram_read_transactions": reads, "dram_write_transactions": writes,
+        "fp32_utilization_pct": fp32_level * 100 / _LEVELS, "dram_utilization_pct": dram_level * 100 / _LEVELS,
+    }  # fmt: skip
 
 
 # The algorithm-pick workbook (and Test-set-II's): the times of all eight algorithms of each problem.
@@ -231,36 +230,31 @@ def _is_pick(sheets: tuple[Sheet, ...]) -> bool:
     return is_named or sheets[0].width == _PROBLEM + _ALGORITHMS
 
 
-def _pick_rows(sheet: Sheet, names: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[str]]:
+def _pick_rows(sheet: Sheet, names: tuple[str, ...]) -> tuple[list[dict[str, object]], list[str]]:
     """One row per (problem, algorithm), and notes.
 
     A time ≤ 0 is a failed algorithm. Column 18 is cuDNN's pick (−1: none). Times have a resolution of 0.01 ms.
     """
     if sheet.width not in (16, 18):
         raise InputError(f"{sheet.path}, sheet {sheet.name!r}: {sheet.width} columns; a pick workbook has 16 or 18")
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     disagreeing = 0
     for where, cells in sheet.numbers(sheet.width):
         conv = square_conv(cells, where)
         times_ms = cells[_PROBLEM : _PROBLEM + _ALGORITHMS]
         heuristic = None
         if sheet.width == 18:
-            best, picked = (_whole(cells[i], -1, 7, f"{where}, column {i + 1}: algorithm") for i in (16, 17))
+            best, picked = (whole(f"{where}, column {i + 1}", "algorithm", cells[i], -1, 7) for i in (16, 17))
             heuristic = names[picked] if picked >= 0 else None
             least = min((time for time in times_ms if time > 0), default=None)
             disagreeing += least is not None and (best < 0 or times_ms[best] != least)
         for name, time_ms in zip(names, times_ms, strict=True):
             if time_ms > 0:
                 _check_possible(conv, name, where)
-            rows.append(
-                {
-                    **imported.conv_sizes(conv),
-                    "algorithm": name,
-                    "status": "ok" if time_ms > 0 else "failed",
-                    "time_us": time_ms * 1000 if time_ms > 0 else nan,
-                    "heuristic_algorithm": heuristic,
-                }
-            )
+            rows.append({
+                **imported.conv_sizes(conv), "algorithm": name, "status": "ok" if time_ms > 0 else "failed",
+                "time_us": time_ms * 1000 if time_ms > 0 else nan, "heuristic_algorithm": heuristic,
+            })  # fmt: skip
     if not rows:
         raise InputError(f"{sheet.path}: no rows under its header; a row per problem is needed")
     notes = [f"{sheet.path.name}: times have a resolution of 0.01 ms"]
@@ -268,13 +262,6 @@ def _pick_rows(sheet: Sheet, names: tuple[str, ...]) -> tuple[list[dict[str, Any
         problems = imported.plural(disagreeing, "problem")
         notes.append(f"{sheet.path.name}: in {problems} the stated best is not the least time; times count")
     return rows, notes
-
-
-def _whole(cell: float, least: int, most: int, what: str) -> int:
-    """The cell as a whole number in range; ``what`` begins the `InputError` otherwise."""
-    if cell != int(cell) or not least <= cell <= most:
-        raise InputError(f"{what} {cell:g}; a whole number from {least} to {most} is needed")
-    return int(cell)
 
 
 def _check_possible(conv: Conv, algorithm: str, where: str) -> None:
@@ -292,3 +279,76 @@ def _check_possible(conv: Conv, algorithm: str, where: str) -> None:
             f"{where}: a time for {algorithm}, which cannot run filter {conv.r}, stride {conv.stride_h},"
             f" width {conv.h}, padding {conv.pad_h}; is it the other --numbering (enum, readme)?"
         )
+
+
+# The ``Other-ops-*`` workbooks: pooling, 1×1 convolution, layout transform, convolution gradients in TensorFlow.
+# Columns after the first (an operator number, dropped): batch, C, W, K, out W, filter, stride, padding (both sides
+# together), forward time, input gradient or pool gradient, filter gradient, their sum, and the two ratios. Times in ms.
+_OTHER_COLUMNS = {"maxpool": 10, "avgpool": 10, "conv_1x1": 9, "data_layout": 10, "layout": 9, "conv_grad": 14}
+"""Operator of a workbook → columns needed after the first one is dropped."""
+_OTHER_TIME = 8
+"""Columns before the times."""
+
+
+def _other_ops_rows(path: Path, sheets: tuple[Sheet, ...]) -> list[dict[str, object]]:
+    """What `family_rows` takes: a row per timed pass of each measurement.
+
+    ``Other-ops-data_layout`` has no column to drop: the original writes it with the ten columns of a variant. Raises
+    `InputError` naming sheet and row.
+    """
+    name = re.sub(r"^other-ops-?", "", path.stem, flags=re.IGNORECASE).lower()
+    require_known(f"{path}: operator", name, _OTHER_COLUMNS)
+    dropped = 0 if name == "data_layout" else 1
+    needed = _OTHER_COLUMNS[name] + dropped
+    rows: list[dict[str, object]] = []
+    for sheet in sheets:
+        if sheet.rows and sheet.width < needed:
+            raise InputError(f"{path}, sheet {sheet.name!r}: {sheet.width} columns; {name} needs {needed}")
+        for where, cells in sheet.numbers(needed):
+            try:
+                rows += _passes(name, cells[dropped:])
+            except InputError as error:
+                raise InputError(f"{where}: {error}") from None
+    if not rows:
+        raise InputError(f"{path}: no rows under its header; a row per measurement is needed")
+    return rows
+
+
+def _passes(name: str, cells: list[float]) -> Iterator[dict[str, object]]:
+    """Each pass of one measurement whose time is above 0; the forward pass must be."""
+    n, c, w, k, _, r, stride, pad_total = cells[:_OTHER_TIME]
+    if name in ("maxpool", "avgpool"):
+        kind = name.replace("pool", "_pool")
+        window = {"window": r, "stride": stride, "pad": _pad(w, r, stride, pad_total)}
+        pool = OPERATORS[kind](n=n, c=c, h=w, w=w, **window).sizes  # type: ignore[arg-type]  # the class checks
+        passes = [{"operator": f"{kind}{ending}", **pool} for ending in ("", "_backward")]
+        times_ms = cells[_OTHER_TIME : _OTHER_TIME + 2]
+    elif name in ("layout", "data_layout"):
+        passes = [{"operator": "layout_transform", "n": n, "c": c, "h": w, "w": w}]
+        times_ms = cells[-1:]
+    else:
+        pad = _pad(w, r, stride, pad_total)
+        conv = imported.conv_sizes(Conv(n=n, c=c, h=w, k=k, r=r, pad_h=pad, stride_h=stride))  # type: ignore[arg-type]
+        directions = ("fwd", "bwd_data", "bwd_filter") if name == "conv_grad" else ("fwd",)
+        passes = [{"operator": "conv", "direction": direction, **conv} for direction in directions]
+        times_ms = cells[_OTHER_TIME : _OTHER_TIME + len(passes)]
+    if times_ms[0] <= 0:
+        raise InputError(f"time {times_ms[0]:g} ms; it must be above 0")
+    for row, time_ms in zip(passes, times_ms, strict=True):
+        if time_ms > 0:
+            yield {**row, "time_us": time_ms * 1000}
+
+
+def _pad(width: float, window: float, stride: float, total: float) -> float:
+    """Padding of a side that gives the output width which ``total``, the padding of both sides, gives.
+
+    TensorFlow pads an odd total by one more on the right; symmetric padding reaches that width by the larger half or
+    the smaller one, but not where the window is even and the stride 1: `InputError`.
+    """
+    if stride < 1:
+        raise InputError(f"stride {stride:g}; at least 1 is needed")
+    out = (width + total - window) // stride + 1
+    for pad in (-(-total // 2), total // 2):
+        if output_size(width, window, pad, stride, 1) == out:
+            return pad
+    raise InputError(f"padding {total:g} in all; no equal padding of both sides gives the width {out:g}")

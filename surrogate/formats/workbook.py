@@ -6,15 +6,16 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from surrogate.features.errors import InputError
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Limits, read_bytes
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Allowance, Limits, read_bytes, unpacked
 
 _XLS = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_MAX_SHEETS = 256
 _MAX_ROWS, _MAX_COLUMNS = 1 << 16, 64
 """Of an .xlsx sheet: the rows that .xls has, and more columns than any workbook of ours."""
-Row = tuple[Any, ...]
+Row = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,10 @@ def read_sheets(path: str | Path, **limits: Unpack[Limits]) -> tuple[Sheet, ...]
     if data[:8] != _XLS and data[:2] != b"PK":
         raise InputError(f"{path}: begins with {data[:8]!r}; an Excel workbook (.xls or .xlsx) is needed")
     try:
-        tables = _xls(data) if data[:8] == _XLS else _xlsx(data, limits.get("max_bytes", DEFAULT_MAX_BYTES))
+        allowance = Allowance(path, len(data), limits.get("max_bytes", DEFAULT_MAX_BYTES))
+        tables = _xls(data) if data[:8] == _XLS else _xlsx(data, allowance)
+    except InputError:
+        raise
     except ImportError as error:
         raise InputError(f"{path}: needs the package {error.name}; pip install {error.name}") from None
     except Exception as error:  # a damaged file makes the parsers raise whatever they trip over
@@ -56,21 +60,24 @@ def read_sheets(path: str | Path, **limits: Unpack[Limits]) -> tuple[Sheet, ...]
     return tuple(sheet for sheet in sheets if sheet.header)
 
 
-def _xls(data: bytes) -> list[tuple[str, list[Any]]]:
+def _xls(data: bytes) -> list[tuple[str, list[Sequence[object]]]]:
     import xlrd
 
     book = xlrd.open_workbook(file_contents=data, logfile=io.StringIO(), ragged_rows=True)
     return [(sheet.name, [sheet.row_values(i) for i in range(sheet.nrows)]) for sheet in book.sheets()]
 
 
-def _xlsx(data: bytes, max_bytes: int) -> list[tuple[str, list[Any]]]:
+def _xlsx(data: bytes, allowance: Allowance) -> list[tuple[str, list[Sequence[object]]]]:
     import openpyxl
 
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > max_bytes:
-        raise ValueError(f"it unpacks to {unpacked:,} bytes; --max-bytes raises the limit")
-    book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
+    # What openpyxl unpacks is not bounded: it gets the members as they are.
+    plain = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(plain, "w") as copy:
+        for name in archive.namelist():
+            copy.writestr(name, unpacked(archive, name, allowance))
+    book = openpyxl.load_workbook(plain, read_only=True, data_only=True)
+    if len(book.worksheets) > _MAX_SHEETS:
+        raise ValueError(f"{len(book.worksheets)} sheets, more than {_MAX_SHEETS}")
     return [
         (sheet.title, list(sheet.iter_rows(max_row=_MAX_ROWS, max_col=_MAX_COLUMNS, values_only=True)))
         for sheet in book.worksheets
@@ -84,7 +91,7 @@ def _sheet(path: Path, name: str, rows: list[Row]) -> Sheet:
     return Sheet(path, name, header, tuple(rows[1:]))
 
 
-def _trimmed(row: Sequence[Any]) -> Row:
+def _trimmed(row: Sequence[object]) -> Row:
     """The cells without the empty ones at the end."""
     cells = [None if cell == "" else cell for cell in row]
     while cells and cells[-1] is None:
@@ -92,10 +99,10 @@ def _trimmed(row: Sequence[Any]) -> Row:
     return tuple(cells)
 
 
-def _number(cell: Any, where: str, column: int) -> float:
+def _number(cell: object, where: str, column: int) -> float:
     try:
-        value = float(cell)
-    except (TypeError, ValueError, OverflowError):
+        value = float(cell) if isinstance(cell, str | int | float) else math.nan
+    except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):
         shown = "empty" if cell is None else repr(cell)

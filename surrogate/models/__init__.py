@@ -12,17 +12,8 @@ if TYPE_CHECKING:
     from surrogate.models.registry import DEFAULT_MODEL, MODELS, model_class, model_frame
     from surrogate.models.support import Support
 
-_REGISTRY = "surrogate.models.registry"
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "DEFAULT_MODEL": _REGISTRY,
-        "MODELS": _REGISTRY,
-        "Support": "surrogate.models.support",
-        "TimeModel": "surrogate.models.base",
-        "model_class": _REGISTRY,
-        "model_frame": _REGISTRY,
-    },
-)
+_HOMES = dict.fromkeys(("DEFAULT_MODEL", "MODELS", "model_class", "model_frame"), "surrogate.models.registry")
+_HOMES |= {"Support": "surrogate.models.support", "TimeModel": "surrogate.models.base"}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = ["DEFAULT_MODEL", "MODELS", "Support", "TimeModel", "model_class", "model_frame"]

@@ -1,11 +1,10 @@
 """`TimeModel`: a scikit-learn regressor of kernel times, which every model here is, and how a fitted one is stored."""
 
 import hashlib
-import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -15,10 +14,29 @@ from surrogate.dataset.files import atomic_path
 from surrogate.dataset.rows import CONTEXT_NAMES, Rows, fingerprint, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.trees import BoostedTimes
+from surrogate.models.times import BoostedTimes
 
-SPACES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("space.toml").read_text(encoding="utf-8"))
-"""Models' names → setting → its span."""
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from optuna.trial import BaseTrial
+
+
+class Span(NamedTuple):
+    """The range in which a search sets a parameter: by its logarithm where ``log``."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def suggested(self, trial: "BaseTrial", name: str) -> float:
+        """A value drawn from an Optuna trial; a whole number where both ends are such."""
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return trial.suggest_int(name, self.low, self.high, log=self.log)
+        return trial.suggest_float(name, self.low, self.high, log=self.log)
+
+
+Told = Callable[[float | None], None]
+"""Called with the share of a fit that is done: 1 at its end, None where an earlier run had done it."""
 
 
 class TimeModel(RegressorMixin, BaseEstimator, ABC):
@@ -31,12 +49,22 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     """
 
     name: ClassVar[str]
+    """As commands and bundles call it; a class that gives one is a model of the registry."""
+    help: ClassVar[str]
+    """What it is and where it comes from, in one line."""
+    tunable: ClassVar[bool] = True
+    """False for a model that says that it has nothing to tune; of others what annotates a parameter, a `Span` or the
+    values to choose from, is what a search sets."""
+    on_request: ClassVar[bool] = False
+    """True for a model that is compared only where it is named."""
     predicts_time: ClassVar[bool] = True
     """False for a model that only ranks: it is judged by its choices alone."""
     storable: ClassVar[bool] = False
     """True where a bundle can hold the fitted model (`to_files`, `from_files`); the others are baselines."""
+    told: "Told | None" = None
+    """Called during a fit, where it has rounds, with the share of them that is done."""
 
-    def fit(self, X: pd.DataFrame | Rows, y: Any = None) -> Self:  # noqa: N803  scikit-learn's name
+    def fit(self, X: pd.DataFrame | Rows, y: "ArrayLike | None" = None) -> Self:  # noqa: N803  scikit-learn's name
         """Fit on the rows with a time. Raises `InputError` where they cannot carry the model."""
         rows = rows_of(X)
         time_us = rows.time_us if y is None else np.asarray(y, dtype=np.float64)
@@ -77,16 +105,14 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         return None
 
     @classmethod
-    def space(cls, trial: Any) -> dict[str, Any]:
-        """Hyperparameters drawn from an Optuna trial (`space.toml`); empty where there is nothing to tune."""
-        spans = next((spans for names, spans in SPACES.items() if cls.name in names.split()), {})
-        return {name: _suggest(trial, span)(name, **span) for name, span in spans.items()}
-
-
-def _suggest(trial: Any, span: Mapping[str, Any]) -> Callable[..., Any]:
-    if "choices" in span:
-        return trial.suggest_categorical
-    return trial.suggest_int if isinstance(span["low"], int) else trial.suggest_float
+    def space(cls, trial: "BaseTrial") -> Mapping[str, object]:
+        """Hyperparameters drawn from an Optuna trial; empty where there is nothing to tune."""
+        hints = get_type_hints(cls, include_extras=True)
+        return {
+            name: span.suggested(trial, name) if isinstance(span, Span) else trial.suggest_categorical(name, span)
+            for name, hint in hints.items()
+            for span in getattr(hint, "__metadata__", ())[:1]
+        }
 
 
 def duplicate(model: TimeModel) -> TimeModel:
@@ -94,16 +120,29 @@ def duplicate(model: TimeModel) -> TimeModel:
     return type(model)(**model.get_params(deep=False))
 
 
-def times_of(model: TimeModel, train: Rows, held: Rows, keep: Path | None = None) -> np.ndarray:
+def fitted(model: TimeModel, rows: Rows, told: Told) -> TimeModel:
+    """``model`` fitted on ``rows``; ``told`` is called as the fit goes on."""
+    model.told = told
+    try:
+        model.fit(rows)
+    finally:
+        del model.told
+    told(1.0)
+    return model
+
+
+def times_of(model: TimeModel, train: Rows, held: Rows, keep: Path | None, told: Told) -> np.ndarray:
     """(rows,) times of ``held`` by ``model`` fitted on ``train``; ``keep``: a folder of what interrupted runs found."""
     if keep is None:
-        return model.fit(train).predict(held)
+        return fitted(model, train, told).predict(held)
     words = (model.name, model.get_params(), train.family.version, fingerprint(train), fingerprint(held))
     file = keep / f"{hashlib.sha256(repr(words).encode()).hexdigest()[:24]}.npy"
-    if not file.is_file():
+    if file.is_file():
+        told(None)
+    else:
         keep.mkdir(parents=True, exist_ok=True)
         with atomic_path(file) as temporary, temporary.open("wb") as stream:
-            np.save(stream, model.fit(train).predict(held), allow_pickle=False)
+            np.save(stream, fitted(model, train, told).predict(held), allow_pickle=False)
     return np.load(file, allow_pickle=False)
 
 

@@ -10,7 +10,8 @@ Performance Model for Deep Learning Recommendation Model Training on GPUs" (HiPC
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,9 +19,8 @@ import pandas as pd
 from surrogate.dataset.problems import by_setting, joined
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
-from surrogate.models.base import TimeModel, traffic_column
-from surrogate.models.least_squares import joined as joined_columns
-from surrogate.models.least_squares import key_columns, relative_fit
+from surrogate.models.base import Span, TimeModel, traffic_column
+from surrogate.models.least_squares import fitted_groups, key_columns, relative_fit
 
 LEAST_US = 0.1
 """No launch is faster; keeps every prediction positive."""
@@ -30,6 +30,8 @@ class Roofline(TimeModel):
     """Every candidate takes the roofline time of what it really does: peak and bandwidth, never reached."""
 
     name: ClassVar[str] = "roofline"
+    help: ClassVar[str] = "the longer of arithmetic at the peak and memory traffic at the bandwidth"
+    tunable: ClassVar[bool] = False
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Nothing to fit."""
@@ -47,19 +49,16 @@ class AlwaysBestSingle(TimeModel):
     """
 
     name: ClassVar[str] = "always-best-single"
+    help: ClassVar[str] = "picks the candidate of the least mean log slowdown in training"
+    tunable: ClassVar[bool] = False
     predicts_time: ClassVar[bool] = False
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Mean log slowdown per candidate, by setting and over all; where it cannot run, it counts as the slowest."""
         log_time = pd.Series(np.log(time_us))
-        table = pd.DataFrame(
-            {
-                "setting": _settings(rows),
-                "candidate": rows.candidate,
-                "problem": rows.problem,
-                "slowdown": (log_time - log_time.groupby(rows.problem).transform("min")).to_numpy(),
-            }
-        )
+        slowdown = log_time - log_time.groupby(rows.problem).transform("min")
+        table = pd.DataFrame({"setting": _settings(rows), "candidate": rows.candidate, "problem": rows.problem})
+        table["slowdown"] = slowdown.to_numpy()
         self.cost_: dict[str, dict[str, float]] = {}
         for setting, part in [("", table), *table.groupby("setting")]:
             wide = part.pivot_table(index="problem", columns="candidate", values="slowdown", aggfunc="min")
@@ -69,18 +68,15 @@ class AlwaysBestSingle(TimeModel):
     def _predict(self, rows: Rows) -> np.ndarray:
         """The rank's cost (no unit): the mean log slowdown of each row's candidate; NaN where unknown."""
         overall = self.cost_[""]
-        return np.array(
-            [
-                self.cost_.get(setting, overall).get(name, overall.get(name, np.nan))
-                for setting, name in zip(_settings(rows), rows.candidate, strict=True)
-            ]
-        )
+        pairs = zip(_settings(rows), rows.candidate, strict=True)
+        return np.array([self.cost_.get(each, overall).get(name, overall.get(name, np.nan)) for each, name in pairs])
 
 
 def _settings(rows: Rows) -> np.ndarray:
     return joined(rows.frame, ("gpu", *rows.family.setting_names)).to_numpy()
 
 
+@dataclass(eq=False, repr=False)
 class LiEtAl(TimeModel):
     """time = a · FLOPs / peak + b · bytes / bandwidth + c with a, b, c ≥ 0, per (GPU, candidate, setting).
 
@@ -91,27 +87,25 @@ class LiEtAl(TimeModel):
     """
 
     name: ClassVar[str] = "li-et-al"
+    help: ClassVar[str] = "linear in FLOPs and bytes per kernel (Li et al., MICRO 2023)"
 
-    def __init__(self, least_rows: int = 8) -> None:
-        self.least_rows = least_rows
+    least_rows: Annotated[int, Span(3, 60, log=True)] = 8
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """One fit per GPU and candidate, and the general ones that stand in (see `_keys`)."""
         columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
-        self.coefficients_: dict[str, np.ndarray] = {}
-        for keys, least in zip(_keys(rows), (self.least_rows, self.least_rows, 1), strict=True):
-            for key, index in keys.groupby(keys).indices.items():
-                if len(index) >= least:
-                    fit = relative_fit(columns[index], time_us[index], nonnegative=True)
-                    self.coefficients_[str(key)] = fit
+        self.coefficients_ = {
+            key: relative_fit(columns[index], time_us[index], nonnegative=True)
+            for key, index in fitted_groups(_keys(rows), self.least_rows)
+        }
 
     def _predict(self, rows: Rows) -> np.ndarray:
         columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
         time_us = np.full(len(rows), np.nan)
         for keys in reversed(_keys(rows)):  # the closer fit overwrites the general one
-            for key, index in keys.groupby(keys).indices.items():
+            for key, index in fitted_groups([keys], 1):
                 if key in self.coefficients_:
-                    time_us[index] = columns[index] @ self.coefficients_[str(key)]
+                    time_us[index] = columns[index] @ self.coefficients_[key]
         return np.maximum(time_us, LEAST_US)
 
 
@@ -126,11 +120,11 @@ def _keys(rows: Rows) -> list[pd.Series]:
     """Text per row: the candidate with its group of kernels and the GPU; without the GPU; alone."""
     columns = key_columns(rows)
     levels = (("candidate", "grouping", "gpu"), ("candidate", "grouping"), ("candidate",))
-    return [pd.Series(joined_columns(columns, names)) for names in levels]
+    return [joined(columns, names) for names in levels]
 
 
 SIZES = ("batch", "m", "n", "k")
-Level = dict[float, Any] | np.ndarray
+Level: TypeAlias = "dict[float, Level] | np.ndarray"
 """Measured values of one dimension, ascending → what lies under each: the next dimension, or rates (2,)."""
 
 
@@ -150,7 +144,8 @@ def interpolated(level: Level, point: Sequence[float]) -> np.ndarray:
     """
     if not isinstance(level, dict):
         return level
-    here, rest, values = point[0], point[1:], list(level)
+    here, *rest = point
+    values = list(level)
     position = bisect_left(values, here)
     if position == len(values):
         return (interpolated(level[values[-1]], rest) + 1.0) / 2
@@ -171,11 +166,15 @@ class GemmInterpolation(TimeModel):
     """
 
     name: ClassVar[str] = "gemm-interpolation"
+    help: ClassVar[str] = "matrix products between measured ones (Lin et al., HiPC 2022)"
+    tunable: ClassVar[bool] = False
+    on_request: ClassVar[bool] = True
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         if rows.family.size_names != SIZES:
             raise InputError(f"{self.name} predicts matrix products, and these rows are {rows.family.name}")
-        rates, grid = peak_times(rows) / time_us[:, None], 2.0 ** np.round(np.log2(rows.sizes))
+        rates = peak_times(rows) / time_us[:, None]
+        grid = 2.0 ** np.round(np.log2(rows.sizes))
         self.levels_ = {
             setting: levels(grid[positions], rates[positions])
             for setting, positions in by_setting(rows.frame, rows.family)
@@ -183,7 +182,9 @@ class GemmInterpolation(TimeModel):
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """The longer of both: work / rate."""
-        out, work, points = np.full(len(rows), np.nan), peak_times(rows), rows.sizes.astype(np.float64)
+        out = np.full(len(rows), np.nan)
+        work = peak_times(rows)
+        points = rows.sizes.astype(np.float64)
         for setting, positions in by_setting(rows.frame, rows.family):
             if setting in self.levels_:
                 rates = [interpolated(self.levels_[setting], point) for point in points[positions].tolist()]

@@ -6,24 +6,28 @@ stand still outside the range that they saw, where the `Trend` goes on. `boosted
 sizes, the problem's roofline as the base, no trend.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows
+from surrogate.dataset.threads import threads_for
 from surrogate.features.families import Family
-from surrogate.models.base import TimeModel, dims, terms
-from surrogate.models.launch import call_costs
-from surrogate.models.trees import BoostedTimes, ReadyTrees, Trees, call_cost_us
+from surrogate.models.base import Span, TimeModel, Told, dims, terms
+from surrogate.models.launch import CallKey, call_cost_us, call_costs
+from surrogate.models.times import BoostedTimes
+from surrogate.models.trees import ReadyTrees, Trees
 from surrogate.models.trend import Trend, trend_names
 
-ROWS_PER_THREAD = 4000
+if TYPE_CHECKING:
+    from xgboost import Booster
+    from xgboost.callback import TrainingCallback
+
 CANDIDATE_WEIGHT = 10.0
 """How much more often the candidate's code is among the columns that a split chooses from than another column."""
 
@@ -45,16 +49,16 @@ class _Boosted(TimeModel):
     columns: ClassVar[Callable[[Family], tuple[str, ...]]] = staticmethod(dims)
     """Family → the columns that the trees see, before the candidate's code."""
 
-    rounds: int = 300
-    learning_rate: float = 0.08
+    rounds: Annotated[int, Span(100, 1000, log=True)] = 300
+    learning_rate: Annotated[float, Span(0.02, 0.2, log=True)] = 0.08
     max_depth: int = 10
-    max_leaves: int = 128
-    min_child_weight: float = 3.0
-    subsample: float = 0.6
-    colsample_bynode: float = 0.2
-    reg_lambda: float = 1.0
+    max_leaves: Annotated[int, Span(16, 256, log=True)] = 128
+    min_child_weight: Annotated[float, Span(0.5, 20.0, log=True)] = 3.0
+    subsample: Annotated[float, Span(0.5, 1.0)] = 0.6
+    colsample_bynode: Annotated[float, Span(0.1, 1.0)] = 0.2
+    reg_lambda: Annotated[float, Span(0.1, 20.0, log=True)] = 1.0
     max_bin: int = 128
-    best_weight: float = 0.5
+    best_weight: Annotated[float, Span(0.0, 1.0)] = 0.5
     median_rounds: int = 0
     random_state: int = 0
     device: str = "cpu"
@@ -84,12 +88,8 @@ class _Boosted(TimeModel):
         """Parameters for ``xgboost.train``; `stages` tells the numbers of trees."""
         params = self.get_params(deep=False)
         not_xgboost = ("rounds", "random_state", "best_weight", "median_rounds")
-        return {name: params[name] for name in params if name not in not_xgboost} | {
-            "tree_method": "hist",
-            "grow_policy": "lossguide",
-            "seed": self.random_state,
-            "verbosity": 0,
-        }
+        fixed = {"tree_method": "hist", "grow_policy": "lossguide", "seed": self.random_state, "verbosity": 0}
+        return {name: params[name] for name in params if name not in not_xgboost} | fixed
 
     def stages(self) -> list[tuple[dict[str, Any], int]]:
         """Parameters and numbers of trees for ``xgboost.train``, each of which goes on from the one before."""
@@ -101,7 +101,7 @@ class _Boosted(TimeModel):
         where several compete for a problem."""
         return np.append(np.ones(len(self.columns(family))), self.candidate_weight_).astype(np.float32)
 
-    def with_booster(self, booster: Any) -> Self:
+    def with_booster(self, booster: "Booster") -> Self:
         """This fitted model with other trees, trained on its `design` and `target`."""
         model = type(self)(**self.get_params(deep=False))
         vars(model).update({name: value for name, value in vars(self).items() if name != "times_"})
@@ -114,29 +114,28 @@ class _Boosted(TimeModel):
 
         vars(self).pop("times_", None)
         self.family_ = rows.family
-        self.call_us_: dict[str, float] = {}
-        if self.has_physics:
-            self.call_us_ = call_costs(*_gpus_and_libraries(rows), time_us)
-        target, self.trend_ = self.target(rows, time_us), None
+        self.call_us_ = call_costs(*_gpus_and_libraries(rows), time_us) if self.has_physics else {}
+        self.trend_ = None
+        target = self.target(rows, time_us)
         middle = pd.Series(target).groupby(rows.candidate.astype(str)).median().sort_values(kind="stable")
         self.candidates_ = {str(name): code for code, name in enumerate(middle.index)}
         self.candidate_weight_ = CANDIDATE_WEIGHT if 2 * len(np.unique(rows.problem)) <= len(rows) else 1.0
         if self.has_physics:
             names = trend_names(rows.family)
-            gpus = _gpus_and_libraries(rows)[0]
-            self.trend_ = Trend.fit(names, rows.columns(names), target, rows.candidate, gpus)
+            self.trend_ = Trend.fit(
+                names, rows.columns(names), target=target, candidates=rows.candidate, gpus=_gpus_and_libraries(rows)[0]
+            )
         threads = threads_for(len(rows))
         data = xgboost.QuantileDMatrix(
-            self.design(rows),
-            label=target,
-            weight=self.weights(rows, time_us),
-            feature_weights=self.column_weights(rows.family),
-            max_bin=self.max_bin,
-            nthread=threads,
-        )
+            self.design(rows), label=target, weight=self.weights(rows, time_us), max_bin=self.max_bin,
+            feature_weights=self.column_weights(rows.family), nthread=threads,
+        )  # fmt: skip
         self.booster_: Any = None
+        told = told_rounds(self.told, sum(rounds for _, rounds in self.stages()))
         for settings, rounds in self.stages():
-            self.booster_ = xgboost.train({**settings, "nthread": threads}, data, rounds, xgb_model=self.booster_)
+            self.booster_ = xgboost.train(
+                {**settings, "nthread": threads}, data, rounds, xgb_model=self.booster_, callbacks=told
+            )
 
     def _predict(self, rows: Rows) -> np.ndarray:
         log_correction = self.booster_.inplace_predict(self.design(rows)).astype(np.float64)
@@ -154,16 +153,17 @@ class _Boosted(TimeModel):
     def _call_us(self, rows: Rows) -> np.ndarray:
         """(rows,) what a call costs on the row's GPU by its library; on an unseen GPU the median of the seen ones."""
         gpus, libraries = _gpus_and_libraries(rows)
-        pairs, position = np.unique(gpus + "|" + libraries, return_inverse=True)
-        costs = [call_cost_us(self.call_us_, *pair.split("|")) for pair in pairs.tolist()]
-        return np.array(costs, dtype=np.float64)[position]
+        keys = list(map(CallKey, gpus, libraries))
+        costs = {key: call_cost_us(self.call_us_, *key) for key in set(keys)}
+        return np.array([costs[key] for key in keys], dtype=np.float64)
 
     def times(self) -> BoostedTimes:
         """The model as arrays."""
         if not hasattr(self, "times_"):
-            trees = Trees.from_booster(self.booster_.save_raw("json"))
-            columns = self.columns(self.family_)
-            self.times_ = BoostedTimes(trees, columns, self.candidates_, self.own_weight, self.call_us_, self.trend_)
+            self.times_ = BoostedTimes(
+                trees=Trees.from_booster(self.booster_.save_raw("json")), columns=self.columns(self.family_),
+                codes=self.candidates_, own_weight=self.own_weight, call_us=self.call_us_, trend=self.trend_,
+            )  # fmt: skip
         return self.times_
 
     def to_files(self) -> dict[str, bytes]:
@@ -181,8 +181,31 @@ class _Boosted(TimeModel):
         model = cls(**params)
         model.times_ = times
         model.booster_ = ReadyTrees(lambda: times.trees, range(len(times.columns) + 1))
-        model.candidates_, model.call_us_, model.trend_ = dict(times.codes), dict(times.call_us), times.trend
+        model.candidates_ = dict(times.codes)
+        model.call_us_ = dict(times.call_us)
+        model.trend_ = times.trend
         return model
+
+
+def told_rounds(told: Told | None, rounds: int) -> list["TrainingCallback"]:
+    """XGBoost's callbacks that call ``told`` with the share of ``rounds`` that is done, first with 0."""
+    from xgboost.callback import TrainingCallback
+
+    class Rounds(TrainingCallback):
+        done = 0
+
+        def before_training(self, model: Any) -> Any:
+            if told and not self.done:
+                told(0.0)
+            return model
+
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            self.done += 1
+            if told and self.done < rounds:
+                told(self.done / rounds)
+            return False
+
+    return [Rounds()] if told else []
 
 
 def _gpus_and_libraries(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -190,22 +213,18 @@ def _gpus_and_libraries(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     return device_names(rows.frame).astype(str).astype(object), rows.frame["library"].astype(str).to_numpy(dtype=object)
 
 
-def threads_for(rows: int) -> int:
-    """Threads worth starting: with few rows they wait for one another longer than they work."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(rows // ROWS_PER_THREAD, allowed))
-
-
 class BoostedDims(_Boosted):
     """Trees on the raw sizes."""
 
     name: ClassVar[str] = "boosted-dims"
+    help: ClassVar[str] = "gradient-boosted trees on the raw sizes"
 
 
 class BoostedTerms(_Boosted):
     """Trees on the sizes and the analytical terms; the base is the geometric mean of both rooflines."""
 
     name: ClassVar[str] = "boosted-terms"
+    help: ClassVar[str] = "the default: gradient-boosted trees on sizes and analytical terms, a trend beyond"
     own_weight: ClassVar[float] = 0.5
     has_physics: ClassVar[bool] = True
     columns = staticmethod(terms)

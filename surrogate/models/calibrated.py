@@ -1,16 +1,15 @@
 """`Calibrated`: a fitted model, and for each calibrated device a correction learned from a few measurements there.
 
-The correction of log time is a Gaussian process: it says what a few measurements tell of the rows near them, and no
-more. Its covariance sums what may differ on a new device: everything alike (common), a trend in the terms (linear),
-problems like one another (smooth); and for each mechanism and each candidate an offset and a smooth part of its own.
-Source: Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", equations 2.25, 2.26, 5.8; the
-hyperparameters maximise the marginal likelihood times log-normal priors chosen by leaving GPUs out.
+The correction of log time is a Gaussian process (`surrogate.models.correction`): it says what a few measurements tell
+of the rows near them, and no more. Source of its fit: Rasmussen & Williams 2006, "Gaussian Processes for Machine
+Learning", equations 2.26 and 5.8; the hyperparameters maximise the marginal likelihood times log-normal priors chosen
+by leaving GPUs out.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -18,10 +17,10 @@ from surrogate.dataset.problems import device_names, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
-from surrogate.features.families import Family
 from surrogate.models.base import TimeModel
+from surrogate.models.correction import Correction, Inputs, correction_columns, covariance, inputs_of
 from surrogate.models.plain import from_plain, to_plain
-from surrogate.models.trees import BoostedTimes
+from surrogate.models.times import BoostedTimes
 
 PRIORS: dict[str, tuple[float, float]] = {
     "common": (0.30, 0.5), "linear": (0.10, 0.5), "smooth": (0.15, 0.5),
@@ -30,88 +29,13 @@ PRIORS: dict[str, tuple[float, float]] = {
     "length": (1.5, 0.5), "noise": (0.10, 0.5),
 }  # fmt: skip
 """Hyperparameter → (median, spread of its natural logarithm); standard deviations are in log time."""
-PREDICTED_UNIT = 3.0
-"""Doublings of the predicted time per unit of distance."""
 FITTED_ROWS = 400
 """Rows on which the hyperparameters are fitted: their likelihood costs the cube of the rows."""
 MOST_ROWS = 3000
 """Rows that condition the process; more are thinned at random."""
 STEPS = 15
-CHUNK = 4096
 FOLDS = 5
 _BASE = "base."
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Rows as the process sees them: ``terms`` (rows, terms) scaled, ``mechanism`` and ``candidate`` codes (rows,)."""
-
-    terms: np.ndarray
-    mechanism: np.ndarray
-    candidate: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.terms)
-
-    def take(self, index: np.ndarray) -> "Inputs":
-        """The rows at these positions."""
-        return Inputs(self.terms[index], self.mechanism[index], self.candidate[index])
-
-
-def correction_columns(family: Family) -> tuple[str, ...]:
-    """Columns of `Rows.features` that a correction sees, before the predicted time; the mechanism's code is last."""
-    mechanism = ("mechanism",) if "mechanism" in family.candidate_names else ()
-    return (*family.distance_units, *mechanism)
-
-
-@dataclass(frozen=True)
-class Correction:
-    """A process conditioned on ``inputs``: the log factor on a model's times for one device.
-
-    ``scales`` are the hyperparameters, ``weights`` (rows,) the dual coefficients, ``units`` (columns,) the scales of
-    the terms, ``candidates`` name → code.
-    """
-
-    scales: Mapping[str, float]
-    inputs: Inputs
-    weights: np.ndarray
-    units: tuple[float, ...]
-    candidates: Mapping[str, int]
-
-    def log_factor(self, x: np.ndarray, names: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
-        """(rows,) natural logarithm of what times are multiplied by: near zero far from everything measured.
-
-        ``x`` (rows, columns) of `correction_columns`, ``names`` (rows,) of the candidates, ``predicted_us`` (rows,) the
-        base model's times; NaN where those are.
-        """
-        inputs = inputs_of(x, names, predicted_us, self.units, self.candidates)
-        factor = np.empty(len(x))
-        for start in range(0, len(x), CHUNK):
-            part = np.arange(start, min(start + CHUNK, len(x)))
-            factor[part] = covariance(self.scales, inputs.take(part), self.inputs) @ self.weights
-        return factor
-
-
-def inputs_of(
-    x: np.ndarray, names: np.ndarray, predicted_us: np.ndarray, units: tuple[float, ...], codes: Mapping[str, int]
-) -> Inputs:
-    """The rows as the process sees them; a candidate that was not measured shares nothing with the others (code −1)."""
-    terms = np.column_stack([x[:, : len(units)].astype(np.float64) / units, np.log2(predicted_us) / PREDICTED_UNIT])
-    mechanism = x[:, -1] if x.shape[1] > len(units) else np.zeros(len(x))
-    candidate = np.array([codes.get(str(name), -1) for name in names], dtype=np.int64)
-    return Inputs(terms, mechanism.astype(np.int64), candidate)
-
-
-def covariance(scales: Mapping[str, float], a: Inputs, b: Inputs) -> np.ndarray:
-    """Covariance (rows of a, rows of b) of log corrections, noise left out."""
-    cross = a.terms @ b.terms.T
-    squares = (a.terms**2).sum(1)[:, None] + (b.terms**2).sum(1)[None, :] - 2 * cross
-    near = np.exp(-0.5 * np.maximum(squares, 0.0) / scales["length"] ** 2)
-    total = scales["common"] ** 2 + scales["linear"] ** 2 / a.terms.shape[1] * cross + scales["smooth"] ** 2 * near
-    for name in ("mechanism", "candidate"):
-        same = getattr(a, name)[:, None] == getattr(b, name)[None, :]
-        total += same * (scales[name] ** 2 + scales[f"{name}_smooth"] ** 2 * near)
-    return total
 
 
 def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple[Correction, np.ndarray]:
@@ -119,10 +43,12 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
 
     Returned beside it: (rows,) log factors by corrections that never saw the row's shape.
     """
+    from scipy.linalg import cho_solve
+
     codes = {str(name): code for code, name in enumerate(np.unique(rows.candidate))}
     units = tuple(rows.family.distance_units.values())
     x = rows.columns(correction_columns(rows.family))
-    inputs = inputs_of(x, rows.candidate, predicted_us, units, codes)
+    inputs = inputs_of(x, rows.candidate, predicted_us, units=units, codes=codes)
     target = np.log(rows.time_us / predicted_us)
     few = _thinned(len(inputs), FITTED_ROWS, seed)
     scales = _fitted_scales(inputs.take(few), target[few])
@@ -130,9 +56,11 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
     def conditioned(index: np.ndarray) -> Correction:
         sample = index[_thinned(len(index), MOST_ROWS, seed)]
         part = inputs.take(sample)
-        return Correction(scales, part, _dual(scales, part, target[sample]), units, codes)
+        dual = cho_solve(_factor(scales, part), target[sample])
+        return Correction(scales=scales, inputs=part, weights=dual, units=units, candidates=codes)
 
-    label, held_out = fold_labels(shape_names(rows.frame, rows.family), FOLDS, seed), np.empty(len(rows))
+    label = fold_labels(shape_names(rows.frame, rows.family), FOLDS, seed)
+    held_out = np.empty(len(rows))
     for fold in np.unique(label):
         outside = np.flatnonzero(label == fold)
         part = conditioned(np.flatnonzero(label != fold))
@@ -140,20 +68,18 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
     return conditioned(np.arange(len(rows))), held_out
 
 
-def _dual(scales: Mapping[str, float], inputs: Inputs, target: np.ndarray) -> np.ndarray:
-    from scipy.linalg import cho_factor, cho_solve
+def _factor(scales: Mapping[str, float], inputs: Inputs) -> tuple[np.ndarray, bool]:
+    """The Cholesky factor of the rows' covariance with noise, as scipy has it."""
+    from scipy.linalg import cho_factor
 
-    return cho_solve(cho_factor(_with_noise(covariance(scales, inputs, inputs), scales), lower=True), target)
-
-
-def _with_noise(matrix: np.ndarray, scales: Mapping[str, float]) -> np.ndarray:
+    matrix = covariance(scales, inputs, inputs)
     matrix[np.diag_indices_from(matrix)] += scales["noise"] ** 2 + 1e-10
-    return matrix
+    return cho_factor(matrix, lower=True)
 
 
 def _fitted_scales(inputs: Inputs, target: np.ndarray) -> dict[str, float]:
     """The hyperparameters of greatest posterior density, from the priors' medians."""
-    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+    from scipy.linalg import LinAlgError, cho_solve
     from scipy.optimize import minimize
 
     names = list(PRIORS)
@@ -166,7 +92,7 @@ def _fitted_scales(inputs: Inputs, target: np.ndarray) -> dict[str, float]:
     def loss(point: np.ndarray) -> float:
         scales = scales_at(point)
         try:
-            factor = cho_factor(_with_noise(covariance(scales, inputs, inputs), scales), lower=True)
+            factor = _factor(scales, inputs)
         except LinAlgError:
             return 1e6
         fit = 0.5 * target @ cho_solve(factor, target) + np.log(np.diag(factor[0])).sum()
@@ -191,6 +117,9 @@ class Calibrated(TimeModel):
     """
 
     name: ClassVar[str] = "calibrated"
+    help: ClassVar[str] = "another model, corrected on a GPU by a few measurements there; `seer calibrate` makes it"
+    tunable: ClassVar[bool] = False
+    on_request: ClassVar[bool] = True
     storable: ClassVar[bool] = True
 
     def __init__(self, base: TimeModel, corrections: Mapping[str, Correction]) -> None:
@@ -202,7 +131,8 @@ class Calibrated(TimeModel):
         raise InputError("a calibrated model is made by `seer calibrate BUNDLE DATA`; train another, then calibrate it")
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        times, devices = self.base.predict(rows), device_names(rows.frame)
+        times = self.base.predict(rows)
+        devices = device_names(rows.frame)
         for device, correction in self.corrections.items():
             members = np.flatnonzero((devices == device) & np.isfinite(times))
             if len(members):
@@ -218,17 +148,14 @@ class Calibrated(TimeModel):
     def to_files(self) -> dict[str, bytes]:
         """The base's files under ``base.``, its name and the corrections as JSON."""
         files = {f"{_BASE}{name}": content for name, content in self.base.to_files().items()}
-        content = {
-            "base": self.base.name,
-            "params": self.base.get_params(deep=False),
-            "corrections": to_plain(self.corrections),
-        }
+        content = {"base": self.base.name, "params": self.base.get_params(deep=False)}
+        content["corrections"] = to_plain(self.corrections)
         return {**files, "corrections.json": json.dumps(content).encode()}
 
     @classmethod
-    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+    def from_files(cls, params: Mapping[str, object], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
-        from surrogate.models import model_class
+        from surrogate.models.registry import model_class
 
         content = json.loads(files["corrections.json"])
         inner = {name.removeprefix(_BASE): data for name, data in files.items() if name.startswith(_BASE)}

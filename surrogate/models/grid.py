@@ -15,11 +15,13 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
+from surrogate.models.plain import reading
 
 STEP = 0.005
 """Log times are kept in steps of half a percent: less than any table's noise."""
-POSITION_BITS, POSITION_SCALE = 16, 1000.0
-"""Place on a line in thousandths of a doubling, in the lowest bits of a key; the line's own hash stands above them."""
+POSITION_BITS = 16
+POSITION_SCALE = 1000.0
+"""Position on a line in thousandths of a doubling, in a key's lowest bits; the line's own hash stands above them."""
 END_GAP = 1.0
 """Doublings that a one-sided neighbour counts as farther away than it is."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -27,7 +29,24 @@ SIZE_BITS = 44
 MOST_SIZE = (1 << SIZE_BITS) - 1
 """Bits of a size in `_ticks`; larger sizes count as the largest."""
 CHUNK_ROWS = 65_536
-VALUE, CANDIDATE = "value", "candidate"
+MOST_ROWS = 1 << 20
+"""Of one GPU, however small their file is; real ones take 1.2 bytes a row."""
+VALUE = "value"
+CANDIDATE = "candidate"
+"""The columns of a stored part beside the sizes."""
+
+
+class Label(NamedTuple):
+    """A candidate with its setting: rows of other labels are no neighbours."""
+
+    setting: tuple[str, ...]
+    candidate: str
+
+    @classmethod
+    def parse(cls, text: str, candidate_parts: int) -> Self:
+        """Of what `surrogate.models.plain.joined` gave, and the number of parts of the candidate's name itself."""
+        parts = text.split("|")
+        return cls(tuple(parts[:-candidate_parts]), "|".join(parts[-candidate_parts:]))
 
 
 class Lines(NamedTuple):
@@ -47,20 +66,26 @@ class Lines(NamedTuple):
         return cls(np.array(exponents), np.array([0, *(names.index(next(iter(line))) for line in lines)]))
 
     def keys(self, codes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """(rows, directions) uint64: a hash of the line in the upper 48 bits, and the place on it in the lower 16.
+        """(rows, directions) uint64: a hash of the line in the upper 48 bits, and the position on it in the lower 16.
 
         Of the codes of candidates (rows,) and ``sizes`` (rows, sizes).
         """
+        # 1. Where each row stands on each line: the log of the size that leads there, (rows, directions). Along no
+        #    direction nothing moves.
         logs = np.log2(np.maximum(sizes, 1))
         leading_log = logs[:, self.leading]
         leading_log[:, 0] = 0.0
+        # 2. What stays the same along the line, (rows, directions, sizes): of a size that grows, the log of what it
+        #    would be at the line's beginning, to 1/4096 of a doubling; of any other, the size itself.
         moved = np.round((logs[:, None] - self.exponents * leading_log[:, :, None]) * 4096)
         fixed = np.where(self.exponents != 0, moved, sizes[:, None]).astype(np.int64).view(np.uint64)
+        # 3. A hash of candidate, direction and those: equal for all rows of one line.
         line = codes[:, None] * len(self.leading) + np.arange(1, len(self.leading) + 1)
         key = line.astype(np.uint64) * MULTIPLIER
         for position in range(sizes.shape[1]):
             key = (key ^ fixed[:, :, position]) * MULTIPLIER
             key ^= key >> np.uint64(29)
+        # 4. The position makes way for the hash's lowest bits, so that the keys of a line lie side by side in order.
         position = np.round(leading_log * POSITION_SCALE).astype(np.uint64)
         return (key >> np.uint64(POSITION_BITS) << np.uint64(POSITION_BITS)) | position
 
@@ -69,7 +94,7 @@ class Lines(NamedTuple):
 class Measured:
     """What was measured with some candidates, each on one GPU, found by the keys of `Lines`.
 
-    ``codes`` of the candidates; ``keys`` (places,) ascending and ``values`` (places,) of all directions; ``ticked``
+    ``codes`` of the candidates; ``keys`` (entries,) ascending and ``values`` (entries,) of all directions; ``ticked``
     positions of the sizes that tables measure at a few values, and those in ``ticks``, ascending (see `_ticks`).
     """
 
@@ -86,36 +111,45 @@ class Measured:
         return np.where(self.keys[position] == keys, self.values[position], np.nan)
 
     def between(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As ``keys``: the value between the nearest other places of the line, and how far they are in doublings.
+        """As ``keys``: the value between the nearest others on the line, and how far they are in doublings.
 
-        The gap is the harmonic mean of both distances; NaN where the line has no other place.
+        The gap is the harmonic mean of both distances; NaN where nothing else on the line was measured.
         """
-        shift, last = np.uint64(POSITION_BITS), len(self.keys) - 1
-        line, x = keys >> shift, _position(keys)
-        before, after = np.searchsorted(self.keys, keys) - 1, np.searchsorted(self.keys, keys, side="right")
-        low, high = np.maximum(before, 0), np.minimum(after, last)
+        shift = np.uint64(POSITION_BITS)
+        last = len(self.keys) - 1
+        line = keys >> shift
+        x = _position(keys)
+        # 1. The entries next below and above, a measurement at the very position left out. They count where they lie
+        #    on the same line, and inside the array.
+        before = np.searchsorted(self.keys, keys) - 1
+        after = np.searchsorted(self.keys, keys, side="right")
+        low = np.maximum(before, 0)
+        high = np.minimum(after, last)
         has_low = (before >= 0) & (self.keys[low] >> shift == line)
         has_high = (after <= last) & (self.keys[high] >> shift == line)
+        # 2. Distances to both in doublings. Between them the value is linear, the nearer one weighs more.
         down = np.where(has_low, x - _position(self.keys[low]), np.nan)
         up = np.where(has_high, _position(self.keys[high]) - x, np.nan)
         with np.errstate(invalid="ignore"):
             inner = (self.values[low] * up + self.values[high] * down) / (up + down)
             gap = 2 * up * down / (up + down)
+        # 3. With a neighbour on one side alone its value stands, as if it were farther away.
         one_sided = np.where(has_low, self.values[low], np.where(has_high, self.values[high], np.nan))
         both = has_low & has_high
         return np.where(both, inner, one_sided), np.where(both, gap, np.fmin(down, up) + END_GAP)
 
     def ends(self, codes: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(rows, ticked) the measured values of sizes next below and next above, outside all the nearest twice."""
+        # A size's tick is found among those of its own candidate and column: the next one is not below it, the one
+        # before is. A side that lies in another group has no measured size; there the other side stands for both.
         wanted = _ticks(codes, sizes[:, self.ticked])
         above = np.searchsorted(self.ticks, wanted)
         high = self.ticks[np.minimum(above, len(self.ticks) - 1)]
         low = np.where(high == wanted, high, self.ticks[np.maximum(above - 1, 0)])
-        low, high = (
-            np.where(first >> SIZE_BITS == wanted >> SIZE_BITS, first, second)
-            for first, second in ((low, high), (high, low))
-        )
-        return low & MOST_SIZE, high & MOST_SIZE
+        group = wanted >> SIZE_BITS
+        least = np.where(low >> SIZE_BITS == group, low, high)
+        largest = np.where(high >> SIZE_BITS == group, high, low)
+        return least & MOST_SIZE, largest & MOST_SIZE
 
 
 @dataclass(frozen=True)
@@ -132,9 +166,12 @@ class GridPart:
     @classmethod
     def of(cls, codes: np.ndarray, sizes: np.ndarray, values: np.ndarray) -> Self:
         """Of rows of any order; of equal rows the median."""
+        # 1. In the order of codes, sizes, values (the last key of `lexsort` sorts first), equal rows stand together.
         steps = np.round(values / STEP)
         order = np.lexsort([steps, *sizes.T[::-1], codes])
-        keys, steps = np.column_stack([codes, sizes])[order], steps[order]
+        steps = steps[order]
+        keys = np.column_stack([codes, sizes])[order]
+        # 2. The median of each run of equal rows is the mean of its two middle values.
         starts = np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]).any(axis=1)))
         last = np.append(starts[1:], len(keys)) - 1 - starts
         median = (steps[starts + last // 2] + steps[starts + (last + 1) // 2]) / 2
@@ -142,13 +179,14 @@ class GridPart:
 
     def measured(self, lines: Lines, ticked: list[int]) -> Measured:
         """The rows along ``lines``; ``ticked`` as in `Measured`."""
+        # 1. Keys of all rows along all directions, ascending; a key's row is its position over the directions.
         starts = range(0, len(self.codes), CHUNK_ROWS)
         parts = [lines.keys(self.codes[i : i + CHUNK_ROWS], self.sizes[i : i + CHUNK_ROWS]) for i in starts]
         keys = np.concatenate(parts).ravel()
         order = np.argsort(keys, kind="stable")
         values = self.values[order // len(lines.leading)]
         ticks = np.unique(_ticks(self.codes, self.sizes[:, ticked]))
-        return Measured(np.unique(self.codes), lines, keys[order], values, ticked, ticks)
+        return Measured(np.unique(self.codes), lines, keys=keys[order], values=values, ticked=ticked, ticks=ticks)
 
     def to_bytes(self, names: Sequence[str]) -> bytes:
         """A parquet file; ``names`` of the sizes."""
@@ -163,66 +201,66 @@ class GridPart:
         return out.getvalue()
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """What `to_bytes` wrote."""
+    def from_bytes(cls, content: bytes, names: Sequence[str]) -> Self:
+        """What `to_bytes` wrote. Raises `InputError` for other columns than those, or far more rows than bytes."""
         import pyarrow.parquet as pq
 
-        table = pq.ParquetFile(io.BytesIO(content)).read(use_threads=False)
+        file = pq.ParquetFile(io.BytesIO(content))
+        kinds = ["int16", *["int32"] * len(names), "int16"]
+        columns = [(column.name, str(column.type)) for column in file.schema_arrow]
+        if columns != list(zip((CANDIDATE, *names, VALUE), kinds, strict=True)):
+            raise InputError("its columns are not the candidate, the family's sizes and the value")
+        if not 0 < file.metadata.num_rows <= max(MOST_ROWS, len(content)):
+            raise InputError(f"it declares {file.metadata.num_rows:,} rows")
+        table = file.read(use_threads=False)
         # Arrow's own `to_numpy` imports pandas.
         arrays = [np.concatenate([np.from_dlpack(part) for part in column.chunks]) for column in table.columns]
         sizes = np.stack(arrays[1:-1], axis=1).astype(np.int64)
+        if arrays[0].min() < 0 or sizes.min() < 0:
+            raise InputError("a code or a size is negative")
         return cls(arrays[0].astype(np.int64), sizes, arrays[-1].astype(np.float32) * STEP)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The rows of all GPUs. ``labels``: `label` → code; ``packed``: GPU → a `GridPart`'s bytes; ``lines`` as families
-    have them.
-    """
+    """The rows of all GPUs. ``packed``: GPU → a `GridPart`'s bytes; ``lines`` as families have them."""
 
-    labels: Mapping[str, int]
+    labels: Mapping[Label, int]
     packed: Mapping[str, bytes]
     lines: tuple[Mapping[str, int], ...]
     _opened: dict[str, GridPart] = field(default_factory=dict, repr=False, compare=False)
 
     def codes(self, values: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
         """(candidates,) codes in a setting of these values, −1 where a candidate was never measured."""
-        codes = [self.labels.get(label(values, candidate), -1) for candidate in candidates]
+        codes = [self.labels.get(Label(tuple(values), candidate), -1) for candidate in candidates]
         return np.array(codes, dtype=np.int64)
 
-    def rows(self, gpu: str) -> GridPart:
+    def rows(self, family: Family, gpu: str) -> GridPart:
         """All that was measured on a GPU of ``packed``. Raises `InputError` where the stored rows are damaged."""
         if gpu not in self._opened:
-            try:
-                self._opened[gpu] = GridPart.from_bytes(self.packed[gpu])
-            except (OSError, ValueError) as error:
-                raise InputError(f"the bundle's measured times of {gpu} are damaged ({error})") from None
+            with reading(f"the measured times of {gpu}"):
+                self._opened[gpu] = GridPart.from_bytes(self.packed[gpu], family.size_names)
         return self._opened[gpu]
 
-    def lender(self, gpus: Sequence[str], codes: np.ndarray) -> str | None:
+    def lender(self, family: Family, gpus: Sequence[str], codes: np.ndarray) -> str | None:
         """The first of the GPUs on which any of the candidates ``codes`` was measured."""
-        known = (gpu for gpu in gpus if gpu in self.packed)
-        return next((gpu for gpu in known if np.isin(codes, self.rows(gpu).codes).any()), None)
+        measured = (gpu for gpu in gpus if gpu in self.packed)
+        return next((gpu for gpu in measured if np.isin(codes, self.rows(family, gpu).codes).any()), None)
 
-    def measured(self, kind: Family, lent: Mapping[str, np.ndarray | None]) -> Measured:
+    def measured(self, family: Family, lent: Mapping[str, np.ndarray | None]) -> Measured:
         """What was measured on each of ``packed``'s GPUs with candidates of these codes (None: with all)."""
         parts = []
         for gpu, codes in lent.items():
-            part = self.rows(gpu)
+            part = self.rows(family, gpu)
             members = slice(None) if codes is None else np.flatnonzero(np.isin(part.codes, codes))
             parts.append((part.codes[members], part.sizes[members], part.values[members]))
-        ticked = [kind.size_names.index(name) for name in kind.ticks]
+        ticked = [family.size_names.index(name) for name in family.ticks]
         joined = GridPart(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-        return joined.measured(Lines.of(self.lines, kind.size_names), ticked)
-
-
-def label(values: Sequence[str], candidate: str) -> str:
-    """A candidate with its setting: rows of other labels are no neighbours."""
-    return "|".join((*values, candidate))
+        return joined.measured(Lines.of(self.lines, family.size_names), ticked)
 
 
 def _position(keys: np.ndarray) -> np.ndarray:
-    """The places of keys on their lines, in doublings."""
+    """The positions of keys on their lines, in doublings."""
     return (keys & np.uint64((1 << POSITION_BITS) - 1)).astype(np.float64) / POSITION_SCALE
 
 

@@ -5,21 +5,23 @@ the trees that correct the interpolation are interpolated without the row's own 
 they learned them.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
 from surrogate.dataset.problems import device_names, joined
 from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.threads import threads_for
 from surrogate.features.errors import InputError
-from surrogate.models.base import TimeModel
-from surrogate.models.boosted import BoostedTerms, threads_for
-from surrogate.models.grid import Grid, GridPart, Measured
-from surrogate.models.neighbours import GRID, LABELS, TERMS, TREES, line_columns, log_corrections, times_from_files
-from surrogate.models.trees import BoostedTimes, ReadyTrees, Trees
+from surrogate.models.base import Span, TimeModel
+from surrogate.models.boosted import BoostedTerms
+from surrogate.models.grid import Grid, GridPart, Label, Measured
+from surrogate.models.neighbours import line_columns, log_corrections
+from surrogate.models.times import TERMS, BoostedTimes, Neighbours, neighbour_files, times_from_files
+from surrogate.models.trees import ReadyTrees, Trees
 
 
 @dataclass(eq=False, repr=False)
@@ -30,14 +32,15 @@ class InterpolatedTerms(TimeModel):
     """
 
     name: ClassVar[str] = "interpolated-terms"
+    help: ClassVar[str] = "measured times, interpolation between them, boosted-terms away from them"
     storable: ClassVar[bool] = True
 
-    rounds: int = 300
-    learning_rate: float = 0.08
-    max_leaves: int = 256
+    rounds: Annotated[int, Span(100, 600, log=True)] = 300
+    learning_rate: Annotated[float, Span(0.04, 0.15, log=True)] = 0.08
+    max_leaves: Annotated[int, Span(64, 512, log=True)] = 256
     min_child_weight: float = 3.0
     subsample: float = 0.7
-    colsample_bynode: float = 0.4
+    colsample_bynode: Annotated[float, Span(0.2, 0.8)] = 0.4
     most_rows: int = 200_000
     random_state: int = 0
     device: str = "cpu"
@@ -49,17 +52,21 @@ class InterpolatedTerms(TimeModel):
         if not rows.family.lines:
             raise InputError(f"{self.name} has no lines to interpolate {rows.family.name} along; use boosted-terms")
         drawn = np.random.default_rng(self.random_state).permutation(len(rows))[: self.most_rows]
-        sample, sample_us = rows.take(drawn), time_us[drawn]
+        sample = rows.take(drawn)
+        sample_us = time_us[drawn]
         self.terms_ = self.elsewhere().fit(sample, sample_us)
         self.grid_ = _fitted_grid(rows, np.log(time_us / self.terms_.base_us(rows)))
-        self.trees_, self._measured = None, {}
-        target, inputs, labels = np.log(sample_us / self.terms_.base_us(sample)), [], []
+        self.trees_ = None
+        self._measured = {}
+        # The trees learn what the interpolation leaves over, on the rows that have neighbours; none is its own.
+        target = np.log(sample_us / self.terms_.base_us(sample))
+        inputs, labels = [], []
         for members, codes, measured in self._measured_rows(sample):
             part = sample.take(members)
             extra, start, _ = line_columns(measured, measured.lines.keys(codes, part.sizes)[:, 1:])
-            known = np.isfinite(start)
-            inputs.append(np.hstack([self.terms_.design(part), extra])[known])
-            labels.append((target[members] - start)[known])
+            near = np.isfinite(start)
+            inputs.append(np.hstack([self.terms_.design(part), extra])[near])
+            labels.append((target[members] - start)[near])
         if sum(map(len, inputs)):
             threads = threads_for(len(sample))
             data = xgboost.QuantileDMatrix(
@@ -79,8 +86,8 @@ class InterpolatedTerms(TimeModel):
     def _measured_rows(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, Measured]]:
         """GPU by GPU the rows whose candidate was measured there: positions, codes, and what was measured."""
         device = device_names(rows.frame)
-        names, name_index = np.unique(_labels(rows), return_inverse=True)
-        codes = np.array([self.grid_.labels.get(name, -1) for name in names])[name_index]
+        labels, position = _labels(rows)
+        codes = np.array([self.grid_.labels.get(each, -1) for each in labels])[position]
         for gpu in self.grid_.packed:
             if not (device == gpu).any():
                 continue
@@ -96,24 +103,27 @@ class InterpolatedTerms(TimeModel):
         residual = None if self.trees_ is None else self.booster_.inplace_predict
         for members, codes, measured in self._measured_rows(rows):
             part = rows.take(members)
-            sizes, library = part.sizes, part.frame["library"].to_numpy()
-
-            def terms(
-                same: np.ndarray, owner: np.ndarray, changed: np.ndarray, part: Rows = part
-            ) -> tuple[np.ndarray, np.ndarray]:
-                whole = [part.take(same)]
-                if len(owner):
-                    columns = dict(zip(part.family.size_names, changed.T, strict=True))
-                    frame = part.frame.iloc[owner].assign(**columns).reset_index(drop=True)
-                    whole.append(rows_of(frame, part.family, part.devices))
-                design = [self.terms_.design(part) for part in whole]
-                logs = [np.log(self.terms_.predict(part) / self.terms_.base_us(part)) for part in whole]
-                return np.concatenate(design), np.concatenate(logs)
-
-            log[members] = log_corrections(measured, rows.family, codes, sizes, library, terms, residual)
-        time_us, far = self.terms_.base_us(rows) * np.exp(log), np.flatnonzero(np.isnan(log))
+            log[members] = log_corrections(
+                measured, rows.family, codes=codes, sizes=part.sizes, library=part.frame["library"].to_numpy(),
+                terms=partial(self._terms_at, part), residual=residual,
+            )  # fmt: skip
+        time_us = self.terms_.base_us(rows) * np.exp(log)
+        far = np.flatnonzero(np.isnan(log))
         time_us[far] = self.terms_.predict(rows.take(far))
         return time_us
+
+    def _terms_at(
+        self, part: Rows, same: np.ndarray, owner: np.ndarray, changed: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `surrogate.models.neighbours.Terms`, of the rows ``same`` as they are and ``owner`` with other sizes."""
+        asked = [part.take(same)]
+        if len(owner):
+            columns = dict(zip(part.family.size_names, changed.T, strict=True))
+            frame = part.frame.iloc[owner].assign(**columns).reset_index(drop=True)
+            asked.append(rows_of(frame, part.family, part.devices))
+        design = [self.terms_.design(rows) for rows in asked]
+        logs = [np.log(self.terms_.predict(rows) / self.terms_.base_us(rows)) for rows in asked]
+        return np.concatenate(design), np.concatenate(logs)
 
     def times(self) -> BoostedTimes:
         """The model as arrays."""
@@ -122,11 +132,7 @@ class InterpolatedTerms(TimeModel):
     def to_files(self) -> dict[str, bytes]:
         """The terms' files, the residual's trees, every GPU's measured times."""
         files = {f"{TERMS}{name}": content for name, content in self.terms_.to_files().items()}
-        files |= {f"{GRID}{gpu}.parquet": content for gpu, content in self.grid_.packed.items()}
-        if self.trees_ is not None:
-            files[TREES] = self.trees_.to_bytes()
-        facts = {"labels": self.grid_.labels, "lines": self.grid_.lines}
-        return {**files, LABELS: json.dumps(facts).encode()}
+        return files | neighbour_files(Neighbours(self.grid_, self.trees_.to_bytes() if self.trees_ else b""))
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
@@ -134,7 +140,9 @@ class InterpolatedTerms(TimeModel):
         model = cls(**params)
         times, near = times_from_files(files)
         model.terms_ = BoostedTerms.from_times(times)
-        model.grid_, model.trees_, model._measured = near.grid, near.trees if near.stored else None, {}
+        model.grid_ = near.grid
+        model.trees_ = near.trees if near.stored else None
+        model._measured = {}
         if near.stored:
             columns = len(times.columns) + 2 + 2 * len(near.grid.lines)
             model.booster_ = ReadyTrees(lambda: near.trees, range(columns))
@@ -143,15 +151,20 @@ class InterpolatedTerms(TimeModel):
 
 def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
     """Of log(time / base) (rows,)."""
-    names, codes = np.unique(_labels(rows), return_inverse=True)
-    sizes, device, packed = rows.sizes, device_names(rows.frame), {}
+    labels, codes = _labels(rows)
+    sizes = rows.sizes
+    device = device_names(rows.frame)
+    packed = {}
     for gpu in np.unique(device).tolist():
         on_gpu = device == gpu
         packed[gpu] = GridPart.of(codes[on_gpu], sizes[on_gpu], values[on_gpu]).to_bytes(rows.family.size_names)
-    return Grid({name: code for code, name in enumerate(names.tolist())}, packed, rows.family.lines)
+    return Grid({each: code for code, each in enumerate(labels)}, packed, rows.family.lines)
 
 
-def _labels(rows: Rows) -> np.ndarray:
-    """(rows,) as `surrogate.models.grid.label`."""
-    settings = joined(rows.frame, rows.family.setting_names)
-    return (settings + "|" + rows.candidate.astype(str)).to_numpy().astype(str)
+def _labels(rows: Rows) -> tuple[list[Label], np.ndarray]:
+    """The distinct labels in the order of their texts, and the position of each row's among them, (rows,)."""
+    names = rows.family.setting_names
+    texts = (joined(rows.frame, names) + "|" + rows.candidate.astype(str)).to_numpy().astype(str)
+    _, first, position = np.unique(texts, return_index=True, return_inverse=True)
+    settings = rows.frame.iloc[first][list(names)].astype(str).itertuples(index=False, name=None)
+    return list(map(Label, settings, rows.candidate[first].astype(str).tolist())), position

@@ -7,9 +7,11 @@ cost as that constant, cuDNN's nearly all.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
+
+from surrogate.models.plain import Microseconds, between
 
 if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
@@ -31,9 +33,9 @@ streaming operator's is better told by a·roofline, which larger ones gave, sinc
 class Launch:
     """``call_us`` the least time of a call, ``launch_us`` its constant part, ``slope`` a = kernel / roofline time."""
 
-    call_us: float = 0.0
-    launch_us: float = 0.0
-    slope: float = 1.0
+    call_us: Microseconds = 0.0
+    launch_us: Microseconds = 0.0
+    slope: Annotated[float, between(0, 1e6)] = 1.0
 
     def kernel_us(self, predicted_us: float, roofline_us: float, streaming: bool = False) -> float:
         """The kernel's own share of a call's predicted time in µs, never below the roofline and `KERNEL_LEAST_US`.
@@ -41,7 +43,8 @@ class Launch:
         Where the host bounds the call its time says nothing of the kernel: a·roofline plus the least duration of a
         kernel stands in, if that is less or the operator is a ``streaming`` one.
         """
-        time_us, law = predicted_us - self.launch_us, self.slope * roofline_us + KERNEL_LEAST_US
+        time_us = predicted_us - self.launch_us
+        law = self.slope * roofline_us + KERNEL_LEAST_US
         if streaming and predicted_us <= LAW_BOUND * self.call_us:
             time_us = law
         elif predicted_us <= HOST_BOUND * self.call_us:
@@ -49,25 +52,35 @@ class Launch:
         return max(time_us, roofline_us, KERNEL_LEAST_US)
 
 
-NO_LAUNCH = Launch()
+class CallKey(NamedTuple):
+    """Whose calls cost so much: a library's on a GPU; on any GPU, or of any library, where a name is empty."""
+
+    gpu: str
+    library: str
 
 
-def call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[str, float]:
-    """``gpu|library`` → a low quantile of its times in µs; ``|library`` → the median of those over GPUs."""
+def call_cost_us(call_us: Mapping[CallKey, float], gpu: str, library: str) -> float:
+    """The fixed cost of a call in µs on a GPU, else of the library, else of any; 0 where none is known."""
+    keys = (CallKey(gpu, library), CallKey("", library), CallKey("", ""))
+    return next((call_us[key] for key in keys if key in call_us), 0.0)
+
+
+def call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[CallKey, float]:
+    """On each GPU a low quantile of a library's times in µs; on any GPU the median of those."""
     import pandas as pd
 
-    costs: dict[str, float] = {}
+    costs: dict[CallKey, float] = {}
     table = pd.DataFrame({"gpu": gpus, "library": libraries, "time_us": time_us})
     quantiles = table.groupby(["library", "gpu"])["time_us"].quantile(CALL_QUANTILE)
     for (library, gpu), cost in quantiles.items():  # pyright: ignore[reportGeneralTypeIssues]
-        costs[f"{gpu}|{library}"] = float(cost)
+        costs[CallKey(gpu, library)] = float(cost)
     for library, cost in quantiles.groupby(level="library").median().items():
-        costs[f"|{library}"] = float(cost)
+        costs[CallKey("", str(library))] = float(cost)
     return costs
 
 
-def fit_launches(tables: "Iterable[Rows]") -> dict[str, Launch]:
-    """``gpu|library`` → its launch, where enough streaming operators were measured; ``|library`` → the median ones."""
+def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, Launch]:
+    """The launch of each GPU and library with enough streaming operators, and the median one of each library."""
     import pandas as pd
 
     from surrogate.dataset.problems import device_names, groups
@@ -79,24 +92,16 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[str, Launch]:
         for setting, positions in groups(rows.frame, rows.family.setting_names):
             streaming[positions] = rows.family.is_streaming(setting)
         part = rows.take(streaming & rows.ok)
-        parts.append(
-            pd.DataFrame(
-                {
-                    "gpu": device_names(part.frame),
-                    "library": part.frame["library"].to_numpy(),
-                    "time_us": part.time_us,
-                    "roofline_us": part.roofline_us,
-                }
-            )
-        )
-    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    launches: dict[str, Launch] = {}
-    by_library: dict[str, list[list[float]]] = {}
-    if table.empty:
-        return launches
+        whose = {"gpu": device_names(part.frame), "library": part.frame["library"].to_numpy()}
+        parts.append(pd.DataFrame({**whose, "time_us": part.time_us, "roofline_us": part.roofline_us}))
+    if not any(map(len, parts)):
+        return {}
+    table = pd.concat(parts, ignore_index=True)
+    launches: dict[CallKey, Launch] = {}
+    by_library: dict[CallKey, list[list[float]]] = {}
     costs = call_costs(*(table[name].to_numpy() for name in ("gpu", "library", "time_us")))
     for (gpu, library), part in table.groupby(["gpu", "library"]):
-        call_us = costs[f"{gpu}|{library}"]
+        call_us = costs[CallKey(str(gpu), str(library))]
         near = part[part["roofline_us"].between(WINDOW[0] * call_us, WINDOW[1] * call_us)]
         if len(near) < LEAST_ROWS:
             continue
@@ -104,12 +109,12 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[str, Launch]:
         columns = np.column_stack([near["roofline_us"], np.ones(len(near))])
         slope, constant = relative_fit(columns, near["time_us"].to_numpy())
         values = [call_us, float(np.clip(constant, 0.0, call_us)), max(float(slope), 1.0)]
-        launches[f"{gpu}|{library}"] = Launch(*values)
-        by_library.setdefault(f"|{library}", []).append(values)
-    medians = {name: Launch(*np.median(known, axis=0).tolist()) for name, known in by_library.items()}
+        launches[CallKey(str(gpu), str(library))] = Launch(*values)
+        by_library.setdefault(CallKey("", str(library)), []).append(values)
+    medians = {key: Launch(*np.median(values, axis=0).tolist()) for key, values in by_library.items()}
     return launches | medians
 
 
-def launch_of(launches: Mapping[str, Launch], gpu: str, library: str) -> Launch:
+def launch_of(launches: Mapping[CallKey, Launch], gpu: str, library: str) -> Launch:
     """The launch of the GPU and library, else that of the library, else none."""
-    return launches.get(f"{gpu}|{library}", launches.get(f"|{library}", NO_LAUNCH))
+    return launches.get(CallKey(gpu, library), launches.get(CallKey("", library), Launch()))

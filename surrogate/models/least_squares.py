@@ -1,38 +1,37 @@
 """Least squares on the relative residual, one fit per group of rows: behind the formulas of SEER and of Li et al."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from surrogate.dataset.rows import Rows
 
-SEPARATOR = "|"
+
+def key_columns(rows: "Rows") -> "pd.DataFrame":
+    """Columns that name groups: ``gpu``, ``version``, ``candidate`` (with its setting), ``grouping``."""
+    from surrogate.dataset.problems import joined, kernel_groups
+
+    frame = rows.frame.assign(candidate=rows.candidate)
+    return frame[["gpu"]].assign(
+        version=frame["library_version"],
+        candidate=joined(frame, ("candidate", *rows.family.setting_names)),
+        grouping=kernel_groups(rows.frame, rows.family),
+    )
 
 
-def key_columns(rows: "Rows") -> dict[str, np.ndarray]:
-    """Columns (rows,) of text: ``gpu``, ``version``, ``candidate`` (with its setting), ``grouping``."""
-    from surrogate.dataset.problems import device_names, kernel_groups
+def fitted_groups(levels: "Sequence[pd.Series]", least_rows: int) -> Iterator[tuple[str, np.ndarray]]:
+    """(key, positions) of every group to fit: of each level's keys (rows,) those with ``least_rows`` rows or more.
 
-    frame = rows.frame
-    columns = {
-        "gpu": device_names(frame),
-        "version": frame["library_version"],
-        "candidate": rows.candidate,
-        "grouping": kernel_groups(frame, rows.family),
-        **{name: frame[name] for name in rows.family.setting_names},
-    }
-    texts = {name: np.array([str(v) for v in values], dtype=object) for name, values in columns.items()}
-    return {**texts, "candidate": joined(texts, ("candidate", *rows.family.setting_names))}
-
-
-def joined(columns: dict[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
-    """(rows,) the named columns' texts, one key per row."""
-    key = columns[names[0]]
-    for name in names[1:]:
-        key = key + SEPARATOR + columns[name]
-    return key
+    The last level takes what there is.
+    """
+    for number, keys in enumerate(levels, 1):
+        for key, members in keys.groupby(keys).indices.items():
+            if number == len(levels) or len(members) >= least_rows:
+                yield str(key), np.asarray(members)
 
 
 def relative_fit(terms: np.ndarray, target: np.ndarray, *, nonnegative: bool = False) -> np.ndarray:
@@ -46,7 +45,8 @@ def relative_fit(terms: np.ndarray, target: np.ndarray, *, nonnegative: bool = F
     relative = terms / target[:, None]
     scale = np.linalg.norm(relative, axis=0)
     scale[scale == 0] = 1.0
-    scaled, ones = relative / scale, np.ones(len(target))
+    scaled = relative / scale
+    ones = np.ones(len(target))
     if not nonnegative:
         return np.linalg.lstsq(scaled, ones, rcond=None)[0] / scale
     from scipy.optimize import nnls

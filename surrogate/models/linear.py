@@ -2,17 +2,27 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self, TypedDict
 
 import numpy as np
 
 from surrogate.dataset.rows import Rows
-from surrogate.models.base import TimeModel, dims, terms
+from surrogate.models.base import Span, TimeModel, dims, terms
+from surrogate.models.plain import from_plain
 
 OVERALL = ""
 """Key of the fit over all rows, for a candidate that training did not see."""
 
 
+class Ridge(TypedDict):
+    """One fit: ``weights`` (columns,) of the columns as they come, and the intercept."""
+
+    weights: tuple[float, ...]
+    intercept: float
+
+
+@dataclass(eq=False, repr=False)
 class _Linear(TimeModel):
     """log(time) = w · standardised columns + b, penalty α‖w‖², fitted per candidate."""
 
@@ -20,18 +30,19 @@ class _Linear(TimeModel):
     columns = staticmethod(dims)
     """Family → the columns that the model sees."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = alpha
+    alpha: Annotated[float, Span(1e-3, 1e3, log=True)] = 1.0
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        x, y = self._design(rows), np.log(time_us)
-        self.fits_ = {OVERALL: self._ridge(x, y)}
+        x = self._design(rows)
+        log_us = np.log(time_us)
+        self.fits_ = {OVERALL: self._ridge(x, log_us)}
         for name in np.unique(rows.candidate):
             members = rows.candidate == name
-            self.fits_[str(name)] = self._ridge(x[members], y[members])
+            self.fits_[str(name)] = self._ridge(x[members], log_us[members])
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        x, log_time = self._design(rows), np.empty(len(rows))
+        x = self._design(rows)
+        log_time = np.empty(len(rows))
         for name in np.unique(rows.candidate):
             members = rows.candidate == name
             fit = self.fits_.get(str(name), self.fits_[OVERALL])
@@ -41,16 +52,16 @@ class _Linear(TimeModel):
     def _design(self, rows: Rows) -> np.ndarray:
         return rows.columns(self.columns(rows.family)).astype(np.float64)
 
-    def _ridge(self, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    def _ridge(self, x: np.ndarray, y: np.ndarray) -> Ridge:
         """Ridge on standardised columns; the weights are those of the columns as they come."""
-        from sklearn.linear_model import Ridge
+        from sklearn.linear_model import Ridge as Estimator
 
         mean, scale = x.mean(axis=0), x.std(axis=0)
         scale[scale < 1e-9] = 1.0
-        ridge = Ridge(alpha=self.alpha).fit((x - mean) / scale, y)
+        ridge = Estimator(alpha=self.alpha).fit((x - mean) / scale, y)
         weights = np.asarray(ridge.coef_) / scale
         intercept = float(np.asarray(ridge.intercept_) - weights @ mean)
-        return {"weights": weights.tolist(), "intercept": intercept}
+        return {"weights": tuple(weights.tolist()), "intercept": intercept}
 
     def to_files(self) -> dict[str, bytes]:
         """Coefficients as JSON."""
@@ -60,9 +71,7 @@ class _Linear(TimeModel):
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         model = cls(**params)
-        model.fits_ = json.loads(files["coefficients.json"])
-        for fit in model.fits_.values():
-            fit["weights"], fit["intercept"] = [float(w) for w in fit["weights"]], float(fit["intercept"])
+        model.fits_ = from_plain(Mapping[str, Ridge], json.loads(files["coefficients.json"]))
         return model
 
 
@@ -70,10 +79,12 @@ class LinearDims(_Linear):
     """Ridge on the logarithms of the raw sizes."""
 
     name: ClassVar[str] = "linear-dims"
+    help: ClassVar[str] = "ridge regression of log time on the sizes, one fit per candidate"
 
 
 class LinearTerms(_Linear):
     """Ridge on the sizes and the analytical terms."""
 
     name: ClassVar[str] = "linear-terms"
+    help: ClassVar[str] = "ridge regression of log time on sizes and analytical terms, one fit per candidate"
     columns = staticmethod(terms)

@@ -1,54 +1,101 @@
-"""Every model by its name, and the rows that models are fitted on."""
+"""Every model by its name, and the rows that models are fitted on.
 
-import pandas as pd
+A model is a class of a file in this package that gives itself a ``name``. What it says of itself is read from the
+file's source, so that names and help are there at once; the file is imported when its class is first asked for.
+"""
 
-from surrogate.dataset.problems import candidate_frame
-from surrogate.dataset.store import Dataset
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from surrogate.features.errors import require_known
-from surrogate.models.base import TimeModel
-from surrogate.models.baselines import AlwaysBestSingle, GemmInterpolation, LiEtAl, Roofline
-from surrogate.models.boosted import BoostedDims, BoostedTerms
-from surrogate.models.calibrated import Calibrated
-from surrogate.models.forest import Forest
-from surrogate.models.interpolated import InterpolatedTerms
-from surrogate.models.linear import LinearDims, LinearTerms
-from surrogate.models.mlp import Mlp
-from surrogate.models.seer import SeerPaper, SeerTimeOnly
-from surrogate.models.seer.kernels import with_kernel_metrics
 
-MODELS: dict[str, type[TimeModel]] = {
-    cls.name: cls
-    for cls in (
-        AlwaysBestSingle,
-        Roofline,
-        LiEtAl,
-        SeerPaper,
-        SeerTimeOnly,
-        Forest,
-        Mlp,
-        LinearDims,
-        LinearTerms,
-        BoostedDims,
-        BoostedTerms,
-        InterpolatedTerms,
-    )
-}
-"""Name → class of every model, in the order that reports list them."""
+if TYPE_CHECKING:
+    import pandas as pd
 
-ON_REQUEST: dict[str, type[TimeModel]] = {cls.name: cls for cls in (Calibrated, GemmInterpolation)}
-"""Models that are compared where they are named: one needs its own rows, the other is of matrix products alone."""
-DEFAULT_MODEL = BoostedTerms.name
+    from surrogate.dataset.store import Dataset
+    from surrogate.models.base import TimeModel
 
 
-def model_class(name: str) -> type[TimeModel]:
-    """The class of that name, those `ON_REQUEST` among them. Raises `InputError` with the nearest names."""
-    if name in ON_REQUEST:
-        return ON_REQUEST[name]
-    require_known("model", name, MODELS)
-    return MODELS[name]
+@dataclass(frozen=True)
+class Declaration:
+    """What a model says of itself, as `TimeModel` describes it, and the ``home`` module of the class ``cls``."""
+
+    home: str
+    cls: str
+    name: str
+    help: str = ""
+    predicts_time: bool = True
+    storable: bool = False
+    on_request: bool = False
+
+    def load(self) -> "type[TimeModel]":
+        """The class."""
+        return getattr(import_module(self.home), self.cls)
 
 
-def model_frame(data: Dataset, candidate: str = "algorithm") -> pd.DataFrame:
+def _declarations() -> Iterator[Declaration]:
+    """Those of all files of the package: the plain values that the body of a class, or of its base there, assigns."""
+    folder = Path(__file__).parent
+    wanted = set(Declaration.__dataclass_fields__)
+    for path in folder.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if 'name: ClassVar[str] = "' not in source:
+            continue
+        home = ".".join(("surrogate.models", *path.relative_to(folder).with_suffix("").parts))
+        stated: dict[str, dict[str, Any]] = {}
+        for node in ast.parse(source).body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            values = {name: value for base in node.bases for name, value in stated.get(ast.unparse(base), {}).items()}
+            for item in node.body:
+                if isinstance(item, ast.AnnAssign) and isinstance(item.value, ast.Constant):
+                    values[ast.unparse(item.target)] = item.value.value
+            stated[node.name] = {name: value for name, value in values.items() if name in wanted}
+            if "name" in values:
+                yield Declaration(home, node.name, **stated[node.name])
+
+
+def _by_name() -> dict[str, Declaration]:
+    """Every declaration by its name. Raises `TypeError` where two models have one name."""
+    models: dict[str, Declaration] = {}
+    for each in sorted(_declarations(), key=lambda each: each.name):
+        if each.name in models:
+            raise TypeError(f"{each.home} and {models[each.name].home} declare one model name, {each.name!r}")
+        models[each.name] = each
+    return models
+
+
+DECLARED = _by_name()
+"""Name → what the model says of itself, of all models."""
+DEFAULT_MODEL = "boosted-terms"
+
+
+COMPARED = tuple(name for name, each in DECLARED.items() if not each.on_request)
+"""The models that are compared where none is named."""
+MODELS: "dict[str, type[TimeModel]]"
+"""Name → class of those; their files are imported when this is first asked for."""
+
+
+def __getattr__(name: str) -> "dict[str, type[TimeModel]]":
+    if name != "MODELS":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return {name: DECLARED[name].load() for name in COMPARED}
+
+
+def model_class(name: str) -> "type[TimeModel]":
+    """The class of that name, those on request among them. Raises `InputError` with the nearest names."""
+    require_known("model", name, DECLARED)
+    return DECLARED[name].load()
+
+
+def model_frame(data: "Dataset", candidate: str = "algorithm") -> "pd.DataFrame":
     """The rows to choose among (`candidate_frame`), with kernel metrics where the dataset has kernels."""
+    from surrogate.dataset.store import candidate_frame
+    from surrogate.models.seer.kernels import with_kernel_metrics
+
     frame = candidate_frame(data, candidate)
     return frame if data.kernels is None else with_kernel_metrics(frame, data.kernels)

@@ -7,36 +7,43 @@ which leaves its value rules out. Scores agree to the bit: leaves are added in t
 import io
 import json
 import sys
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.models.plain import from_plain, to_plain
-from surrogate.models.trend import Trend
+from surrogate.models.plain import REMEDY, reading
 
 if TYPE_CHECKING:
-    from surrogate.models.calibrated import Correction
-    from surrogate.models.neighbours import Neighbours
+    from xgboost import Booster
 
-ARRAYS, FACTS = "trees.npz", "times.json"
-"""The files of `BoostedTimes`."""
 WORD_BITS = 64
 LEAST_EXPONENT = 1022
 """Biased exponent of a float64 one less than that of 1.0."""
 CHUNK_ROWS = 8
 """Rows whose words are combined at once, so that they stay in the cache."""
-FEW_ROWS = 512
+FEW_ROWS = 128
 """Rows in one call below which XGBoost's fixed cost, a microsecond a tree, is more than it saves."""
+TABLE_ROWS = 512
+"""Rows in one call that an XGBoost booster is made for, if XGBoost is loaded."""
 BOOSTER_ROWS = 8_192
-"""Rows in all from which on an XGBoost booster of some trees is worth making."""
+"""Rows in all that it is made for, and XGBoost loaded."""
 FOREST_ROWS = 64
 """Rows in all from which on a `Forest` of some trees is worth making: that takes as long as so many rows do."""
+MOST_BYTES = 16 << 20
+"""Of an array of stored trees: four million nodes."""
+MOST_NODES = 1 << 14
+"""Of one tree, which bounds its depth, too."""
+MOST_COLUMNS = 1 << 16
+MOST_SCORE = 100.0
+"""Of one leaf, in log time."""
+MOST_FOREST_BYTES = 512 << 20
 MOST_POSITIVE = np.int32(2**31 - 1)
 
 
@@ -72,13 +79,10 @@ class Trees:
         left = joined("left_children", np.int32)
         base = np.float32(str(learner["learner_model_param"]["base_score"]).strip("[]"))
         return cls(
-            joined("split_indices", np.int32),
-            joined("split_conditions", np.float32),
-            np.where(left < 0, -1, left + shift).astype(np.int32),
-            joined("default_left", np.bool_),
-            starts[:-1].astype(np.int32),
-            np.array([base]),
-        )
+            feature=joined("split_indices", np.int32), value=joined("split_conditions", np.float32),
+            left=np.where(left < 0, -1, left + shift).astype(np.int32), missing_left=joined("default_left", np.bool_),
+            roots=starts[:-1].astype(np.int32), base_score=np.array([base]),
+        )  # fmt: skip
 
     def to_bytes(self) -> bytes:
         """A NumPy archive of the arrays."""
@@ -88,19 +92,48 @@ class Trees:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Trees":
-        """What `to_bytes` wrote. Raises `InputError` for nodes that lead nowhere or back."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            trees = cls(*(archive[part.name] for part in fields(cls)))
-        inner = np.flatnonzero(trees.left >= 0)
-        left = trees.left[inner]
-        forward = (left > inner).all() and (left + 1 < len(trees.left)).all()
-        if not forward or trees.feature.min(initial=0) < 0 or not np.isfinite(trees.value[trees.left < 0]).all():
-            raise InputError("the trees' nodes do not fit one another; the file is damaged")
+        """What `to_bytes` wrote. Raises `InputError` for arrays that are no such trees, or too large for any answer."""
+        with reading("trees"), zipfile.ZipFile(io.BytesIO(content)) as archive:
+            # A read of a number of bytes unpacks no more, whatever the archive declares.
+            files = (archive.open(f"{part.name}.npy").read(MOST_BYTES) for part in fields(cls))
+            trees = cls(*(np.lib.format.read_array(io.BytesIO(file), allow_pickle=False) for file in files))
+            if not trees._is_sound():
+                raise InputError("the nodes do not fit one another; the file is damaged")
         return trees
+
+    def _is_sound(self) -> bool:
+        """Whether every row reaches one leaf in each tree, in steps that end, and no score is beyond all reason."""
+        # 1. The types and lengths that are documented.
+        arrays = [getattr(self, part.name) for part in fields(self)]
+        lengths = [self.left.size] * 4 + [self.roots.size, 1]
+        if [(array.dtype.kind, array.shape) for array in arrays] != [*zip("ifibif", zip(lengths), strict=True)]:
+            return False
+        # 2. Trees lie one after another; a node's children lie behind it in its tree, and are no other node's.
+        sizes = np.diff(self.roots, append=self.left.size)
+        if not len(sizes) or self.roots[0] or sizes.min() < 1 or sizes.max() > MOST_NODES:
+            return False
+        is_leaf = self.left < 0
+        inner = np.flatnonzero(~is_leaf)
+        left = self.left[inner]
+        if (
+            self.left.min() < -1
+            or not ((inner < left) & (left < np.repeat(self.roots + sizes - 1, sizes)[inner])).all()
+        ):
+            return False
+        is_left = np.zeros(self.left.size, dtype=bool)
+        is_left[left] = True
+        shared = np.count_nonzero(is_left) < len(left) or (is_left[1:] & is_left[:-1]).any()
+        lost = 2 * len(left) + len(sizes) != self.left.size
+        # 3. Columns, thresholds and scores.
+        columns = self.feature.min() >= 0 and self.feature.max() < MOST_COLUMNS
+        score = max(np.abs(self.value[is_leaf]).max(), np.abs(self.base_score[0]))
+        return bool(not (shared or lost) and columns and np.isfinite(self.value).all() and score <= MOST_SCORE)
 
     def sums(self, x: np.ndarray) -> np.ndarray:
         """(rows,) float32 sums of the base score and the leaves of a few rows ``x`` (rows, columns) of float32."""
-        rows, node = np.arange(len(x))[:, None], np.tile(self.roots, (len(x), 1))
+        # Every row walks down all trees at once: ``node`` (rows, trees) is where it stands; at a leaf it stays.
+        rows = np.arange(len(x))[:, None]
+        node = np.tile(self.roots, (len(x), 1))
         while (inner := self.left[node] >= 0).any():
             value = x[rows, self.feature[node]]
             goes_left = np.where(np.isnan(value), self.missing_left[node], value < self.value[node])
@@ -108,7 +141,7 @@ class Trees:
         start = np.full((len(x), 1), self.base_score[0])
         return np.add.accumulate(np.hstack([start, self.value[node]]), axis=1, dtype=np.float32)[:, -1]
 
-    def booster(self, columns: int) -> Any:
+    def booster(self, columns: int) -> "Booster":
         """An XGBoost booster of these trees on ``columns`` columns, for one thread.
 
         A booster of one leaf is what its JSON is filled into, so that XGBoost itself says what else belongs there.
@@ -122,23 +155,20 @@ class Trees:
         (leaf,) = model["trees"]
         trees = []
         for number, (start, end) in enumerate(pairwise([*self.roots.tolist(), len(self.feature)])):
-            left, count = np.where(self.left[start:end] < 0, -1, self.left[start:end] - start), end - start
+            # Positions count from the tree's root, and a node knows its parent (a root: the largest number).
+            count = end - start
+            left = np.where(self.left[start:end] < 0, -1, self.left[start:end] - start)
             inner = np.flatnonzero(left >= 0)
             parents = np.full(count, 2**31 - 1)
             parents[left[inner]] = parents[left[inner] + 1] = inner
-            tree = {
-                "id": number,
-                "left_children": left.tolist(),
-                "right_children": np.where(left < 0, -1, left + 1).tolist(),
-                "parents": parents.tolist(),
-                "split_conditions": self.value[start:end].astype(np.float64).tolist(),
-                "split_indices": self.feature[start:end].tolist(),
-                "split_type": [0] * count,
-                "default_left": self.missing_left[start:end].astype(np.int64).tolist(),
-                **dict.fromkeys(("base_weights", "loss_changes", "sum_hessian"), [0.0] * count),
-                "tree_param": leaf["tree_param"] | {"num_nodes": str(count)},
-            }
-            trees.append(leaf | tree)
+            arrays = {
+                "left_children": left, "right_children": np.where(left < 0, -1, left + 1), "parents": parents,
+                "split_conditions": self.value[start:end].astype(np.float64), "split_indices": self.feature[start:end],
+                "split_type": np.zeros(count, dtype=np.int64), "default_left": self.missing_left[start:end].astype(int),
+                **dict.fromkeys(("base_weights", "loss_changes", "sum_hessian"), np.zeros(count)),
+            }  # fmt: skip
+            lists = {name: values.tolist() for name, values in arrays.items()}
+            trees.append({**leaf, **lists, "id": number, "tree_param": leaf["tree_param"] | {"num_nodes": str(count)}})
         model["gbtree_model_param"]["num_trees"] = str(len(trees))
         model |= {"trees": trees, "tree_info": [0] * len(trees), "iteration_indptr": list(range(len(trees) + 1))}
         learner["learner_model_param"]["base_score"] = f"[{float(self.base_score[0])!r}]"
@@ -149,12 +179,13 @@ class Trees:
         """The trees where the columns of ``constant`` have these values: splits that they decide are cut out.
 
         ``varying`` are the other columns (−1: one that no tree knows), in the order in which they will come. Raises
-        `ValueError` where a column is neither.
+        `InputError` where a column is neither.
         """
         # 1. Every node stands for the first undecided one below it.
         goal = np.arange(len(self.feature))
         for column, number in constant.items():
-            x, nodes = np.float32(number), np.flatnonzero((self.left >= 0) & (self.feature == column))
+            x = np.float32(number)
+            nodes = np.flatnonzero((self.left >= 0) & (self.feature == column))
             to_left = self.missing_left[nodes] if np.isnan(x) else x < self.value[nodes]
             goal[nodes] = self.left[nodes] + ~to_left
         while not np.array_equal(further := goal[goal], goal):
@@ -176,15 +207,11 @@ class Trees:
                 position[column] = new_position
         feature = np.where(leaf, 0, position[self.feature[nodes]])
         if (feature < 0).any():
-            raise ValueError("a column of the trees is neither varying nor constant")
+            raise InputError(f"a column of the trees is neither varying nor constant; {REMEDY}")
         return Trees(
-            feature,
-            self.value[nodes],
-            np.where(leaf, -1, number_of[goal[self.left[nodes]]]),
-            self.missing_left[nodes],
-            number_of[goal[self.roots]],
-            self.base_score,
-        )
+            feature=feature, value=self.value[nodes], left=np.where(leaf, -1, number_of[goal[self.left[nodes]]]),
+            missing_left=self.missing_left[nodes], roots=number_of[goal[self.roots]], base_score=self.base_score,
+        )  # fmt: skip
 
 
 class ReadyTrees:
@@ -197,7 +224,9 @@ class ReadyTrees:
     def __init__(
         self, trees: Callable[[], Trees], varying: Sequence[int], constant: Mapping[int, float] = MappingProxyType({})
     ) -> None:
-        self._stored, self._varying, self._constant = trees, varying, constant
+        self._stored = trees
+        self._varying = varying
+        self._constant = constant
         self._rows = 0
 
     @cached_property
@@ -209,7 +238,7 @@ class ReadyTrees:
         return Forest.of(self._trees, len(self._varying))
 
     @cached_property
-    def _booster(self) -> Any:
+    def _booster(self) -> "Booster":
         return self._trees.booster(len(self._varying))
 
     def inplace_predict(self, x: np.ndarray, shared: int = 0, problem: np.ndarray | None = None) -> np.ndarray:
@@ -218,50 +247,10 @@ class ReadyTrees:
         The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,), by default of all rows.
         """
         self._rows += len(x)
-        if len(x) >= FEW_ROWS and (self._rows >= BOOSTER_ROWS or "xgboost" in sys.modules):
+        is_table = len(x) >= TABLE_ROWS and "xgboost" in sys.modules
+        if is_table or (len(x) >= FEW_ROWS and self._rows >= BOOSTER_ROWS):
             return self._booster.inplace_predict(x)
         return self._trees.sums(x) if self._rows < FOREST_ROWS else self._forest.predict(x, shared, problem)
-
-
-@dataclass(frozen=True, slots=True)
-class BoostedTimes:
-    """A fitted model as arrays: (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees + trend) µs.
-
-    ``columns`` are the trees' columns by name, behind which comes the candidate's code;
-    ``codes`` candidate (as `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a
-    call's fixed cost in µs; ``trend`` goes on outside the range that training saw (None: nothing does);
-    ``corrections`` device → what a calibration multiplies its times by; ``neighbours`` measured times that count beside
-    the trees.
-    """
-
-    trees: Trees
-    columns: tuple[str, ...]
-    codes: Mapping[str, int]
-    own_weight: float = 0.0
-    call_us: Mapping[str, float] = field(default_factory=dict)
-    trend: Trend | None = None
-    corrections: "Mapping[str, Correction]" = field(default_factory=dict)
-    neighbours: "Neighbours | None" = None
-
-    def to_files(self) -> dict[str, bytes]:
-        """The arrays, and the rest as JSON."""
-        facts: dict[str, Any] = {name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")}
-        facts["trend"] = to_plain(self.trend)
-        return {ARRAYS: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
-
-    @classmethod
-    def from_files(cls, files: Mapping[str, bytes]) -> "BoostedTimes":
-        """What `to_files` wrote."""
-        facts = json.loads(files[FACTS])
-        trees = Trees.from_bytes(files[ARRAYS])
-        trend = from_plain(Trend | None, facts["trend"])
-        return cls(trees, tuple(facts["columns"]), facts["codes"], facts["own_weight"], facts["call_us"], trend)
-
-
-def call_cost_us(call_us: Mapping[str, float], gpu: str, library: str) -> float:
-    """The fixed cost of a call in µs on a GPU, else of the library, else of any; 0 where none is known."""
-    keys = (f"{gpu}|{library}", f"|{library}", "")
-    return next((call_us[key] for key in keys if key in call_us), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,20 +297,23 @@ class Forest:
         column_numbers = np.arange(columns)
         missing_keys = _keys(column_numbers, np.full(columns, np.nan, dtype=np.float32))
         keys = np.unique(np.concatenate([split_keys, missing_keys]))
+        if 8 * (len(keys) + columns) * int(words.sum()) > MOST_FOREST_BYTES:
+            raise InputError(f"the trees have {len(keys):,} thresholds and {len(count):,} nodes, too many; {REMEDY}")
         row = np.searchsorted(keys, split_keys, side="right") + trees.feature[inner]
         missing_row = np.searchsorted(keys, missing_keys, side="right") + column_numbers
         # 3. A split that is true rules out its left leaves from its row on, else its right ones in the rows before.
         total = int(words.sum())
         after = np.full((len(keys) + columns, total), ~np.uint64(0))
         before = after.copy()
-        _rule_out(after, row, left, first, count)
-        _rule_out(before, row - 1, left + 1, first, count)
+        spans = (first, first + count)
+        _rule_out(after, row, left, spans)
+        _rule_out(before, row - 1, left + 1, spans)
         for start, end in pairwise([0, *(missing_row + 1).tolist()]):
             np.bitwise_and.accumulate(after[start : end - 1], axis=0, out=after[start : end - 1])
             backwards = before[start : end - 1][::-1]
             np.bitwise_and.accumulate(backwards, axis=0, out=backwards)
         lost = left + trees.missing_left[inner]
-        _rule_out(after, missing_row[trees.feature[inner]], lost, first, count)
+        _rule_out(after, missing_row[trees.feature[inner]], lost, spans)
         after &= before
         # 4. Scores of the leaves by their bits; bits of no leaf never stand in a word.
         leaf = np.flatnonzero(trees.left < 0)
@@ -332,7 +324,7 @@ class Forest:
         leaves = np.zeros(total * (WORD_BITS + 1), dtype=np.float32)
         leaves[word * (WORD_BITS + 1) + bit + 1] = trees.value[leaf]
         first_leaf = np.arange(total) * (WORD_BITS + 1) - LEAST_EXPONENT
-        return cls(keys, after, leaves, first_leaf, trees.base_score[0])
+        return cls(keys, after, leaves, first_leaf=first_leaf, base_score=trees.base_score[0])
 
     def predict(self, x: np.ndarray, shared: int = 0, group: np.ndarray | None = None) -> np.ndarray:
         """(rows,) float32 sums of the base score and the leaves of float32 ``x`` (rows, columns).
@@ -379,11 +371,16 @@ def _keys(column: np.ndarray, value: np.ndarray) -> np.ndarray:
     return (column.astype(np.int64) << 32) + ordered
 
 
-def _rule_out(remaining: np.ndarray, row: np.ndarray, node: np.ndarray, first: np.ndarray, count: np.ndarray) -> None:
-    """Clear in ``remaining`` (rows, words) at each ``row`` the bits of the leaves below each ``node``."""
-    start, end = first[node], first[node] + count[node]
+def _rule_out(remaining: np.ndarray, row: np.ndarray, node: np.ndarray, spans: tuple[np.ndarray, np.ndarray]) -> None:
+    """Clear in ``remaining`` (rows, words) at each ``row`` the bits of the leaves below each ``node``.
+
+    ``spans`` (nodes,) the first bit of the leaves below every node, and the one behind the last.
+    """
+    start, end = (ends[node] for ends in spans)
     word = start // WORD_BITS
+    # One word at a time: the bits of a node's leaves may stretch over several.
     while len(word):
+        # A mask of the bits from ``low`` up to ``high`` of this word.
         low = np.maximum(start - word * WORD_BITS, 0).astype(np.uint64)
         high = np.minimum(end - word * WORD_BITS, WORD_BITS).astype(np.uint64)
         all_bits = ~np.uint64(0)

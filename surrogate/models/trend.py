@@ -9,10 +9,11 @@ has roofline times that are common on a slow one.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
+from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 
 QUANTILES = (0.25, 0.5, 0.75)
@@ -29,18 +30,33 @@ def trend_names(family: Family) -> tuple[str, ...]:
     return ("log2_roofline_us", *rooflines, "log2_intensity")
 
 
+class RangeKey(NamedTuple):
+    """Whose range it is: a candidate's on a GPU; on any GPU, or of any candidate, where a name is empty."""
+
+    candidate: str
+    gpu: str
+
+
 @dataclass(frozen=True)
 class Trend:
     """A ridge regression on a few terms and hinges of the first one, and the ranges outside of which it counts.
 
     ``names`` of the terms; ``knots`` (knots,) of the first; ``slopes`` (terms + knots,) in log time per unit;
-    ``ranges``: ``candidate|gpu``, ``candidate|`` (on any GPU) or "" (all rows) → (2, terms) least and largest values.
+    ``ranges`` (2, terms) the least and the largest values.
     """
 
     names: tuple[str, ...]
     knots: np.ndarray
     slopes: np.ndarray
-    ranges: Mapping[str, np.ndarray]
+    ranges: Mapping[RangeKey, np.ndarray]
+
+    def __post_init__(self) -> None:
+        terms = len(self.names)
+        shapes = {values.shape for values in self.ranges.values()}
+        if shapes != {(2, terms)} or (self.knots.ndim, self.slopes.shape) != (1, (terms + self.knots.size,)):
+            raise InputError("names, knots, slopes and ranges of the trend do not fit one another")
+        if RangeKey("", "") not in self.ranges or any((low > high).any() for low, high in self.ranges.values()):
+            raise InputError("the trend lacks the range over all rows, or a range ends below its beginning")
 
     @classmethod
     def fit(
@@ -48,7 +64,7 @@ class Trend:
     ) -> Self:
         """From ``terms`` (rows, terms), ``target`` (rows,) in log time, names of candidates and GPUs (rows,)."""
         terms = terms.astype(np.float64)
-        keys, first, group = np.unique(_joined(candidates, gpus), return_index=True, return_inverse=True)
+        first, group = np.unique(_joined(candidates, gpus), return_index=True, return_inverse=True)[1:]
         # 1. Scaled columns make one penalty fair to all of them. Centred within each candidate on each GPU, they tell
         #    how times grow with size, not how one candidate differs from another, and need no intercept.
         knots = np.unique(np.quantile(terms[:, 0], QUANTILES))
@@ -60,19 +76,17 @@ class Trend:
         normal[np.diag_indices_from(normal)] += PENALTY
         slopes = np.linalg.solve(normal, scaled.T @ _centred(target[:, None], group))[:, 0] / spread
         # 3. The range of every candidate on every GPU, then that of a candidate on any GPU and that of all rows.
-        ranges = {"": np.stack([terms.min(axis=0), terms.max(axis=0)])}
-        for number, (key, row) in enumerate(zip(keys.tolist(), first.tolist(), strict=True)):
-            group_terms = terms[group == number]
-            ranges[key] = np.stack([group_terms.min(axis=0), group_terms.max(axis=0)])
-            low, high = ranges.get(f"{candidates[row]}|", ranges[key])
-            ranges[f"{candidates[row]}|"] = np.stack(
-                [np.minimum(low, ranges[key][0]), np.maximum(high, ranges[key][1])]
-            )
+        ranges = {RangeKey("", ""): _range(terms)}
+        for number, row in enumerate(first.tolist()):
+            here = _range(terms[group == number])
+            anywhere = RangeKey(str(candidates[row]), "")
+            ranges[RangeKey(anywhere.candidate, str(gpus[row]))] = here
+            ranges[anywhere] = _range(np.concatenate([here, ranges.get(anywhere, here)]))
         return cls(names, knots, slopes, ranges)
 
     def range_of(self, candidate: str, gpu: str) -> np.ndarray:
         """(2, terms) of the candidate on the GPU, else of the candidate on any GPU, else of all rows."""
-        keys = (f"{candidate}|{gpu}", f"{candidate}|", "")
+        keys = (RangeKey(candidate, gpu), RangeKey(candidate, ""), RangeKey("", ""))
         return next(self.ranges[key] for key in keys if key in self.ranges)
 
     def beyond(self, terms: np.ndarray, candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
@@ -86,14 +100,21 @@ class Trend:
 
     def outside(self, terms: np.ndarray, ranges: np.ndarray) -> np.ndarray:
         """(rows,) as `beyond`, with the ``ranges`` (rows, 2, terms) that the caller looked up."""
-        low, high, added = ranges[:, 0], ranges[:, 1], np.zeros(len(terms))
-        rows = np.flatnonzero(((terms < low) | (terms > high)).any(axis=1))
-        if len(rows):
+        low, high = ranges[:, 0], ranges[:, 1]
+        added = np.zeros(len(terms))
+        is_outside = (terms < low) | (terms > high)
+        if is_outside.any():
+            rows = np.flatnonzero(is_outside.any(axis=1))
             beyond = terms[rows].astype(np.float64)
             nearest = np.clip(beyond, low[rows], high[rows])
             step = _columns(beyond, self.knots) - _columns(nearest, self.knots)
             added[rows] = (step * self.slopes).sum(axis=1)
         return added
+
+
+def _range(terms: np.ndarray) -> np.ndarray:
+    """(2, terms) the least and the largest values of ``terms`` (rows, terms)."""
+    return np.stack([terms.min(axis=0), terms.max(axis=0)])
 
 
 def _columns(terms: np.ndarray, knots: np.ndarray) -> np.ndarray:
@@ -109,5 +130,5 @@ def _centred(columns: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def _joined(candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
-    """(rows,) ``candidate|gpu``."""
+    """(rows,) a text for each pair, by whose order pairs are numbered."""
     return np.char.add(np.char.add(candidates.astype(str), "|"), gpus.astype(str))

@@ -12,15 +12,11 @@ if TYPE_CHECKING:
     from surrogate.network.torch_module import time_module
 
 _HOMES = {
-    "Layer": "surrogate.network.network",
-    "LayerTime": "surrogate.network.result",
-    "Network": "surrogate.network.network",
-    "NetworkTime": "surrogate.network.result",
-    "Predictors": "surrogate.network.predict",
-    "load_predictors": "surrogate.network.predict",
-    "read_network": "surrogate.network.read",
-    "time_module": "surrogate.network.torch_module",
-}
+    "Layer": "surrogate.network.network", "Network": "surrogate.network.network",
+    "LayerTime": "surrogate.network.result", "NetworkTime": "surrogate.network.result",
+    "Predictors": "surrogate.network.predict", "load_predictors": "surrogate.network.predict",
+    "read_network": "surrogate.network.read", "time_module": "surrogate.network.torch_module",
+}  # fmt: skip
 
 __all__ = [
     "Layer", "LayerTime", "Network", "NetworkTime", "Predictors", "load_predictors", "read_network", "time_module",

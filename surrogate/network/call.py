@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from surrogate.network.network import INPUT, WEIGHT, Layer, Work
 
@@ -58,7 +57,7 @@ class Call:
     """
 
     op: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
     outputs: tuple[Tensor, ...] = ()
     name: str = ""
 
@@ -99,7 +98,7 @@ class Call:
             raise UnsupportedError("shape unknown")
         return self.output
 
-    def value(self, name: str, default: Any = None) -> Any:
+    def value(self, name: str, default: object = None) -> object:
         """An argument that is no tensor; ``default`` for none. Raises `UnsupportedError` where it is not recorded."""
         value = self.arguments.get(name)
         if value is UNKNOWN:
@@ -116,9 +115,12 @@ class Call:
     def numbers(self, name: str, count: int, default: int) -> Shape:
         """``count`` whole numbers; one stands for all. Raises `UnsupportedError` for anything else."""
         value = self.value(name, default)
-        numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
-        numbers = (numbers or (default,)) * (count if len(numbers) < 2 else 1)
-        if len(numbers) != count or not all(type(number) is int for number in numbers):
+        given: Sequence[object] = value if isinstance(value, list | tuple) else (value,)
+        given = given or (default,)
+        numbers = tuple(number for number in given if isinstance(number, int) and not isinstance(number, bool))
+        if len(given) == 1:
+            numbers *= count
+        if len(numbers) != count or len(given) not in (1, count):
             raise UnsupportedError(f"{name} unknown")
         return numbers
 
@@ -145,9 +147,8 @@ class Call:
         ``part``, all of the call's.
         """
         tensors = self.tensors()
-        source = (
-            self.arguments.get(data) if data else next((tensor for tensor in tensors if not tensor.parameter), None)
-        )
+        first = next((tensor for tensor in tensors if not tensor.parameter), None)
+        source = self.arguments.get(data) if data else first
         trained = self.arguments.get(weights[0]) if weights else None
         gradients = (INPUT,) if isinstance(source, Tensor) and source.trained else ()
         if isinstance(trained, Tensor) and (trained.parameter or trained.trained):
@@ -158,8 +159,10 @@ class Call:
         return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", work, gradients, parameters)
 
 
-TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
+TABLE = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
 """What is known of operators; the file says what its sections are."""
+CONVOLUTIONS: dict[str, Mapping[str, str]] = TABLE["convolutions"]
+"""Number of axes → what problem a convolution over them is."""
 LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in TABLE["lookups"]}
 """Lookup in several embedding tables → the autograd node that updates them, which the profiler gives the gradient
 alone."""
@@ -168,14 +171,8 @@ SIGNATURES: Mapping[str, Sequence[str]] = {
 } | {lookup[way]: lookup["arguments"].split() for lookup in TABLE["lookups"] for way in ("forward", "backward")}
 """Operator → its arguments in order, as far as rules ask for them by name."""
 
-_TYPES = {
-    "double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::half": "fp16", "half": "fp16",
-    "c10::BFloat16": "bf16", "c10::bfloat16": "bf16", "bfloat16": "bf16",
-}  # fmt: skip
-_WHOLE_TYPES = {
-    "long int": "fp64", "long": "fp64", "int": "fp32", "short int": "fp16", "short": "fp16", "signed char": "int8",
-    "unsigned char": "int8", "char": "int8", "bool": "int8",
-}  # fmt: skip
+_TYPES: Mapping[str, str] = TABLE["types"]["profiler"]
+_WHOLE_TYPES: Mapping[str, str] = TABLE["types"]["profiler_whole"]
 
 
 def base_name(target: str) -> str:
@@ -193,7 +190,11 @@ def argument_name(op: str, position: int) -> str:
 
 
 def recorded(
-    name: str, shapes: Sequence[Any], types: Sequence[str] = (), values: Sequence[str] = (), output: Shape | None = None
+    name: str,
+    shapes: Sequence[object],
+    types: Sequence[str] = (),
+    values: Sequence[str] = (),
+    output: Shape | None = None,
 ) -> Call:
     """The call of an operator (``aten::addmm``) as a profiler or an execution trace records it, argument by argument.
 
@@ -215,7 +216,8 @@ def recorded(
     return Call(op, arguments, () if output is None else (Tensor(output),), name)
 
 
-def _argument(shape: Any, kind: str, value: str) -> Any:
+def _argument(shape: object, kind: str, value: str) -> object:
+    """A tensor by its sizes and the profiler's word for its type, a list of them, or a value as text."""
     if isinstance(shape, tuple) and shape and all(isinstance(inner, tuple) for inner in shape):
         element = next((name for name in _TYPES if f"({name})" in kind), "float")
         return [_argument(inner, element, "") for inner in shape]
@@ -226,11 +228,11 @@ def _argument(shape: Any, kind: str, value: str) -> Any:
         dtype = "fp32"
     if dtype is None:
         return _parsed(value)
-    sizes = isinstance(shape, tuple) and all(isinstance(size, int) and size >= 0 for size in shape)
-    return Tensor(shape if sizes else None, dtype, floating=kind not in _WHOLE_TYPES)
+    sizes = tuple(size for size in shape if isinstance(size, int) and size >= 0) if isinstance(shape, tuple) else None
+    return Tensor(sizes if sizes == shape else None, dtype, floating=kind not in _WHOLE_TYPES)
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> object:
     """A number, a flag or a list as a trace writes it (``[1, 1]``, ``True``); `UNKNOWN` for anything else."""
     try:
         return json.loads(text.lower())

@@ -10,24 +10,21 @@ from math import prod
 
 import numpy as np
 
-from surrogate.features import operators
-from surrogate.features.conv import Conv
-from surrogate.features.operators.embedding import USUAL_ROWS_PER_BLOCK
+from surrogate.features.families import operator
+from surrogate.features.families.attention import Attention
+from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
+from surrogate.features.families.operator import REDUCE
+from surrogate.features.families.pointwise import POINTWISE_CLASSES
+from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, BiasBackward, LayerNorm
+from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import HALF
 from surrogate.network import work as make
-from surrogate.network.call import UNKNOWN, Call, Shape, Tensor, UnsupportedError
-from surrogate.network.network import INPUT, WEIGHT, Layer
+from surrogate.network.call import CONVOLUTIONS, TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.network import INPUT, WEIGHT, Layer, Work
 
 Layers = Iterator[Layer]
-Window = tuple[Shape, Shape, Shape, Shape]
-"""Padding before and after, stride, dilation, each a number per axis."""
-GRADIENT = {"fwd": "bwd_data", "bwd_data": "fwd"}
-"""Direction of a (transposed) convolution → the direction of its input's gradient."""
 
-AS_LARGE = (
-    "copy", "clone", "contiguous", "_to_copy", "flip", "roll", "tril", "triu", "nll_loss_backward",
-    "nll_loss2d_backward",
-)  # fmt: skip
+AS_LARGE = frozenset(TABLE["as_large"]["ops"])
 """Operators that move data and whose result is as large as the largest argument."""
 
 
@@ -41,10 +38,10 @@ def solved(
     """
     answers: dict[int, range] = {}  # padding → strides
     for padding in range(extent) if pad is None else (pad,):
-        span = size + 2 * padding - extent
+        span = size + 2 * padding - extent  # how far the filter moves
         if span < 0:
             continue
-        # ⌊span / stride⌋ + 1 = output
+        # Strides with ⌊span / stride⌋ + 1 = output; over a single output all that are longer than the span.
         strides = range(span // output + 1, span // (output - 1) + 1) if output > 1 else range(span + 1, span + 2)
         if stride is not None:
             strides = range(stride, stride + 1) if span // stride + 1 == output else range(0)
@@ -56,16 +53,19 @@ def solved(
     return strides[0], padding
 
 
-def _window(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> Window:
+def _window(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> tuple[Shape, Shape, Shape, Shape]:
     """The window of a convolution or pooling over ``size``; what is unknown is solved from ``output``.
 
-    An unknown dilation counts as 1: two 3 × 3 filters, plain and dilated, fit the same sizes.
+    The result is padding before and after, stride and dilation, each a number per axis. An unknown dilation counts as
+    1: two 3 × 3 filters, plain and dilated, fit the same sizes.
     """
     rank = len(kernel)
+    # What the call says, per axis; None for what its record does not.
     dilation = call.numbers("dilation", rank, 1) if call.knows("dilation") else (1,) * rank
     stride = call.numbers("stride", rank, 1) if call.knows("stride") else None
     if min((*dilation, *(stride or (1,)))) < 1 or len(size) != rank:
         raise UnsupportedError("attributes do not fit the filter")
+    # Elements that a filter spans with its gaps.
     extents = [step * (width - 1) + 1 for step, width in zip(dilation, kernel, strict=True)]
     if stride is not None and call.knows("padding"):
         return (*_padding(call, size, extents, stride), stride, dilation)
@@ -84,8 +84,9 @@ def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tupl
     """Elements before and after each axis: a number each, both in a row (ONNX), or by name."""
     rank = len(extents)
     padding = call.value("padding")
-    mode = call.value("auto_pad", padding if isinstance(padding, str) else "")
+    mode = str(call.value("auto_pad", padding if isinstance(padding, str) else ""))
     if mode.lower().startswith("same"):
+        # As many outputs as ⌈length / stride⌉: the last window may reach past the end by so much in all.
         total = [
             max(0, (-(-length // step) - 1) * step + extent - length)
             for length, step, extent in zip(size, stride, extents, strict=True)
@@ -94,16 +95,18 @@ def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tupl
         return (large, small) if mode == "SAME_LOWER" else (small, large)
     if isinstance(padding, str) or padding is None:
         return (0,) * rank, (0,) * rank
-    both = isinstance(padding, list | tuple) and len(padding) == 2 * rank
+    both = isinstance(padding, list | tuple) and len(padding) == 2 * rank  # ONNX: all begins, then all ends
     pads = call.numbers("padding", 2 * rank if both else rank, 0)
     return pads[:rank], pads[-rank:]
 
 
-def _convolution(call: Call) -> Conv:
-    """The problem of a (transposed) convolution, whichever operator names it."""
-    image, filters = call.shape("input", "self"), call.shape("weight")
+def _convolution(call: Call) -> Work:
+    """The problem of a (transposed) convolution, whichever operator names it, as its rank is declared in the table."""
+    image = call.shape("input", "self")
+    filters = call.shape("weight")
     rank = len(image) - 2
-    if rank not in (1, 2) or len(filters) != len(image):
+    declared = CONVOLUTIONS.get(str(rank))
+    if declared is None or len(filters) != len(image):
         raise UnsupportedError(f"{rank}-D" if len(filters) == len(image) else "without batch")
     transposed = call.arguments.get("transposed") is True or "transpose" in call.op.lower()
     output = call.shape("grad_output") if "grad_output" in call.arguments else call.output
@@ -119,8 +122,15 @@ def _convolution(call: Call) -> Conv:
     if output is not None and (output[:1], output[1:2]) != (image[:1], filters[:1]):
         raise UnsupportedError("output does not fit the filter")
     window = _window(call, image[2:], filters[2:], None if output is None else output[2:])
-    problem = make.convolution(image, filters, *window, groups=groups, dtype=call.dtype)
-    return replace(problem, direction="bwd_data") if transposed else problem
+    forward = make.convolution(declared, image, filters, *window, groups=groups, dtype=call.dtype)
+    return _gradient(forward, INPUT)[1] if transposed else forward
+
+
+def _gradient(problem: Work, of: str) -> tuple[str, Work]:
+    """The name and the problem of a gradient. Raises `UnsupportedError` where it declares none."""
+    for part, work in problem.gradients(of):
+        return part, work
+    raise UnsupportedError(f"the gradient of a {problem.kind}'s {of}")
 
 
 def conv(call: Call) -> Layers:
@@ -136,18 +146,19 @@ def conv_backward(call: Call) -> Layers:
     """convolution_backward: as many gradients as its mask asks for; input and filter where it is not known."""
     problem = _convolution(call)
     mask = call.value("output_mask", (True, True, False)) if call.knows("output_mask") else (True, True)
-    for wanted, direction in zip(mask, (GRADIENT[problem.direction], "bwd_filter"), strict=False):
+    asked = tuple(mask) if isinstance(mask, list | tuple) else ()
+    for wanted, of in zip(asked, (INPUT, WEIGHT), strict=False):
         if wanted:
-            yield call.layer(replace(problem, direction=direction), part=direction)
-    if len(mask) > 2 and mask[2]:
+            part, work = _gradient(problem, of)
+            yield call.layer(work, part=part)
+    if len(asked) > 2 and asked[2]:
         n, c, h, w = make.image(call.shape("grad_output"))
-        yield call.layer(operators.BiasBackward(n=n, c=c, h=h, w=w, dtype=call.dtype), part="bias")
+        yield call.layer(BiasBackward(n=n, c=c, h=h, w=w, dtype=call.dtype), part="bias")
 
 
 def conv_half(call: Call) -> Layers:
     """One of the two gradients that ``cudnn_convolution_backward`` asks for, from the arguments of the latter."""
-    direction = "bwd_filter" if call.op.endswith("weight") else "bwd_data"
-    yield call.layer(replace(_convolution(call), direction=direction))
+    yield call.layer(_gradient(_convolution(call), WEIGHT if call.op.endswith("weight") else INPUT)[1])
 
 
 def product(call: Call) -> Layers:
@@ -155,15 +166,18 @@ def product(call: Call) -> Layers:
     data = next((name for name in ("input", "mat1", "mat", "batch1", "self") if name in call.arguments), "")
     names = ("weight", "mat2", "batch2", "other", "vec", "tensor")
     weight = next((name for name in names if name in call.arguments), "")
-    left, right = call.shape(data), call.shape(weight)
+    left = call.shape(data)
+    right = call.shape(weight)
     right = right[::-1] if call.op == "linear" else right
     if call.op == "Gemm":
         left = left[::-1] if call.number("transA", 0) else left
         right = right[::-1] if call.number("transB", 0) else right
-    left, right = (1, *left) if len(left) == 1 else left, (*right, 1) if len(right) == 1 else right
+    left = (1, *left) if len(left) == 1 else left
+    right = (*right, 1) if len(right) == 1 else right
     if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
         raise UnsupportedError("operands do not fit")
     bias = call.op == "addmm" or isinstance(call.arguments.get("bias"), Tensor)
+    # Rows of a batch join those of one product where all share the second operand.
     batch = max(prod(left[:-2]), prod(right[:-2])) if prod(right[:-2]) > 1 else 1
     m = left[-2] if batch > 1 else prod(left[:-1])
     work = make.gemm(m, right[-1], left[-1], batch=batch, dtype=call.dtype, bias=bias)
@@ -179,12 +193,11 @@ def attention(call: Call) -> Layers:
     batch, rows, columns = prod(query[:-2]), query[-2], key[-2]
     trained = any(tensor.trained for tensor in call.tensors())
     if call.dtype in HALF and not trained and len(query) == 4 and rows <= columns:
-        yield call.layer(
-            operators.Attention(
-                phase="context" if call.arguments.get("is_causal") else "encoder", batch=query[0], heads=query[1],
-                kv_heads=key[1], head_dim=query[-1], query_length=rows, context_length=columns, dtype=call.dtype,
-            )
+        fused = Attention(
+            phase="context" if call.arguments.get("is_causal") else "encoder", batch=query[0], heads=query[1],
+            kv_heads=key[1], head_dim=query[-1], query_length=rows, context_length=columns, dtype=call.dtype,
         )  # fmt: skip
+        yield call.layer(fused)
         return
     for part, work in (
         ("scores", make.gemm(rows, columns, query[-1], batch=batch, dtype=call.dtype)),
@@ -210,20 +223,21 @@ def attention_backward(call: Call) -> Layers:
     }
     for part, (m, n, k) in sizes.items():
         yield call.layer(make.gemm(m, n, k, batch=batch, dtype=call.dtype), part=part)
-    yield call.layer(operators.SoftmaxBackward(n=batch * rows, c=columns, dtype=call.dtype), part="softmax")
+    yield call.layer(operator("softmax_backward", n=batch * rows, c=columns, dtype=call.dtype), part="softmax")
 
 
 def batch_norm(call: Call) -> Layers:
     """Batch norm by stored statistics, or by the batch's own, which an unrecorded flag counts as."""
     training = call.op == "_batch_norm_with_update" or bool(call.arguments.get("training"))
-    work = make.batch_norm(call.shape(), call.dtype, training=training)
+    n, c, h, w = make.image(call.shape())
+    work = (BatchNorm if training else BatchNormInference)(n=n, c=c, h=h, w=w, dtype=call.dtype)
     yield call.layer(work, weights=("weight", "bias"))
 
 
 def batch_norm_backward(call: Call) -> Layers:
     """native_batch_norm_backward and its like."""
     n, c, h, w = make.image(call.shape())
-    yield call.layer(operators.BatchNormBackward(n=n, c=c, h=h, w=w, dtype=call.dtype))
+    yield call.layer(operator("batch_norm_backward", n=n, c=c, h=h, w=w, dtype=call.dtype))
 
 
 def norm(call: Call) -> Layers:
@@ -234,7 +248,8 @@ def norm(call: Call) -> Layers:
         return
     if not size:
         raise UnsupportedError("0-D")
-    normalised, weight = call.arguments.get("normalized_shape"), call.arguments.get("weight")
+    normalised = call.arguments.get("normalized_shape")
+    weight = call.arguments.get("weight")
     if "group" in call.op.lower() or "instance" in call.op.lower():
         channels = size[1] if len(size) > 1 else 1
         rows = prod(size[:1]) * call.number("group", call.number("num_groups", channels))
@@ -245,7 +260,7 @@ def norm(call: Call) -> Layers:
     else:
         call.value("normalized_shape")
         rows = prod(size[: call.number("dim", -1) % len(size)])
-    work = operators.LayerNorm(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
+    work = LayerNorm(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
     yield call.layer(work, weights=("weight", "bias"))
 
 
@@ -261,7 +276,9 @@ def pool(call: Call) -> Layers:
         raise UnsupportedError(f"a result of {len(result)} sizes where {len(size)} are due")
     pad = (0,) * rank
     if call.op.startswith("Global"):
-        result, kernel, stride = (*size[:2], *(1,) * rank), size[2:], (1,) * rank
+        result = (*size[:2], *(1,) * rank)
+        kernel = size[2:]
+        stride = (1,) * rank
     elif "adaptive" in call.op:  # windows of ⌈in / out⌉ at strides of ⌊in / out⌋
         result = result or (*size[:2], *call.numbers("output_size", rank, 1))
         kernel = tuple(-(-size[axis] // max(result[axis], 1)) for axis in range(2, len(size)))
@@ -275,7 +292,7 @@ def pool(call: Call) -> Layers:
         pad = tuple(map(min, begin, end))
     kind = "max" if "max" in call.op.lower() else "average"
     work = make.pool(kind, size, result, kernel, stride, pad, call.dtype)
-    yield call.layer((make.gradient(work) or work) if backward else work)
+    yield call.layer(_gradient(work, INPUT)[1] if backward else work)
 
 
 def other_pool(call: Call) -> Layers:
@@ -284,7 +301,7 @@ def other_pool(call: Call) -> Layers:
     backward = call.op.endswith("backward")
     result = call.shape("grad_output") if backward else call.result()
     kernel = call.value("kernel_size", 1)
-    window = prod(kernel) if isinstance(kernel, list | tuple) else int(kernel)
+    window = prod(kernel) if isinstance(kernel, list | tuple) else call.number("kernel_size", 1)
     if backward:
         size, result = result, size
     yield call.layer(make.streamed(call.op, [size], [result], call.dtype, work=window))
@@ -299,12 +316,14 @@ def softmax(call: Call) -> Layers:
     if not -len(size) <= axis < len(size):
         raise UnsupportedError(f"axis {axis}")
     work = make.softmax(size, axis, call.dtype)
-    yield call.layer((make.gradient(work) or work) if "backward" in call.op else work)
+    yield call.layer(_gradient(work, INPUT)[1] if "backward" in call.op else work)
 
 
 def embedding(call: Call) -> Layers:
     """embedding and embedding_bag; a bag is the indices over the samples."""
-    table, lookups, bag = call.shape("weight"), prod(call.shape("indices")), 1
+    table = call.shape("weight")
+    lookups = prod(call.shape("indices"))
+    bag = 1
     if len(table) != 2:
         raise UnsupportedError("operands do not fit")
     if "bag" in call.op:
@@ -312,20 +331,20 @@ def embedding(call: Call) -> Layers:
         if call.output is None and lookups % max(bags, 1):
             raise UnsupportedError("size of a bag")
         bag = max(1, lookups // max(1, bags))
-    batch, (rows, dim) = max(1, lookups // bag), table
-    work = operators.EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype)
+    rows, dim = table
+    batch = max(1, lookups // bag)
+    work = EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype)
     yield call.layer(work, weights=("weight",))
 
 
 def embedding_backward(call: Call) -> Layers:
     """The gradient of an embedding's table."""
-    grad, lookups = call.shape("grad_output", "grad"), prod(call.shape("indices"))
+    grad = call.shape("grad_output", "grad")
+    lookups = prod(call.shape("indices"))
     dim = (grad or (1,))[-1]
     bag = max(1, lookups * dim // max(1, prod(grad)))
     rows = call.number("num_weights", 1)
-    yield call.layer(
-        operators.EmbeddingBagBackward(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=call.dtype)
-    )
+    yield call.layer(EmbeddingBagBackward(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=call.dtype))
 
 
 def lookup(call: Call, kind: str) -> Layers:
@@ -336,7 +355,8 @@ def lookup(call: Call, kind: str) -> Layers:
     """
     weights = call.shape("weights")
     tables = call.shape("D_offsets")[0] - 1 if "D_offsets" in call.arguments else call.shape("table_offsets")[0]
-    batch, lookups = (call.shape("offsets")[0] - 1) // max(tables, 1), prod(call.shape("indices"))
+    batch = (call.shape("offsets")[0] - 1) // max(tables, 1)
+    lookups = prod(call.shape("indices"))
     width = prod(call.output[1:]) if call.output else 0
     if not width:
         width = tables * weights[1] if len(weights) == 2 else call.number("total_D", 0)
@@ -344,13 +364,12 @@ def lookup(call: Call, kind: str) -> Layers:
         raise UnsupportedError("sizes of the tables")
     elements = sum(prod(call.shape(name)) for name in ("weights", "uvm_weights") if name in call.arguments)
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
-    yield call.layer(
-        operators.operator(
-            kind, batch=batch, tables=tables, rows=max(1, elements // width),
-            bag=max(1, round(lookups / (batch * tables))),
-            dim=width // tables, rows_per_block=rows_per_block, dtype=call.dtype,
-        )
+    bag = max(1, round(lookups / (batch * tables)))
+    work = operator(
+        kind, batch=batch, tables=tables, rows=max(1, elements // width), bag=bag, dim=width // tables,
+        rows_per_block=rows_per_block, dtype=call.dtype,
     )  # fmt: skip
+    yield call.layer(work)
 
 
 def indexing(call: Call) -> Layers:
@@ -363,7 +382,7 @@ def collective(call: Call, kind: str) -> Layers:
     """A collective among ``ranks`` devices. An all-gather is given a device's share, the others the whole message."""
     ranks = call.number("ranks", 0)
     elements = prod(call.shape()) * (ranks if kind == "all_gather" else 1)
-    yield call.layer(operators.operator(kind, elements=elements, ranks=ranks, dtype=call.dtype))
+    yield call.layer(operator(kind, elements=elements, ranks=ranks, dtype=call.dtype))
 
 
 def gather(call: Call) -> Layers:
@@ -378,14 +397,15 @@ def gather(call: Call) -> Layers:
 def reduction(call: Call) -> Layers:
     """Sums, means, extremes, losses: floating-point tensors read, what is left written; one number where unknown."""
     size = call.shape()
-    result, axes = call.output, call.arguments.get("dim")
+    result = call.output
+    axes = call.arguments.get("dim")
     if result is None:
         axes = [axes] if isinstance(axes, int) else axes if isinstance(axes, list) else []
         reduced = {axis % len(size) for axis in axes if isinstance(axis, int)} if size else set()
         result = tuple(length for axis, length in enumerate(size) if axis not in reduced) if reduced else ()
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating] or [size]
     work = -(-prod(size) // max(prod(result), 1))
-    yield call.layer(make.streamed(make.REDUCE, reads, [result], call.dtype, work=work))
+    yield call.layer(make.streamed(REDUCE, reads, [result], call.dtype, work=work))
 
 
 def lrn(call: Call) -> Layers:
@@ -400,12 +420,13 @@ def concat(call: Call) -> Layers:
     if call.output is None and (not parts or None in parts):
         raise UnsupportedError("shapes of its tensors")
     shape = (sum(prod(part or ()) for part in parts),) if call.output is None else call.output
-    yield call.layer(operators.Concat(elements=prod(shape), dtype=call.dtype))
+    yield call.layer(Concat(elements=prod(shape), dtype=call.dtype))
 
 
 def moved(call: Call) -> Layers:
     """Data moved: what is written has been read (a slice leaves the rest unread)."""
-    source, target = call.tensors()[:1], call.outputs[:1]
+    source = call.tensors()[:1]
+    target = call.outputs[:1]
     if source and target and source[0].floating and target[0].floating and source[0].dtype != target[0].dtype:
         yield call.layer(make.cast(prod(call.result()), source[0].dtype, target[0].dtype))
         return
@@ -436,8 +457,8 @@ def elementwise(call: Call, kind: str) -> Layers:
     reads = [tensor.shape for tensor in tensors if tensor.shape is not None]
     if len(reads) != len(tensors) or not reads:
         raise UnsupportedError("shape unknown" if tensors else "shapes of its tensors")
-    if kind in operators.POINTWISE_CLASSES and call.op != "Sum":
-        reads = reads[: operators.POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and what an out= names
+    if kind in POINTWISE_CLASSES and call.op != "Sum":
+        reads = reads[: POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and what an out= names
     try:
         shape = np.broadcast_shapes(*reads) if call.output is None else call.output
     except ValueError:

@@ -1,7 +1,7 @@
 """The one table from a call to its problem (`calls.toml`): ATen operators and ONNX nodes alike.
 
-`layers` says what one `Call` computes: a `Layer` per kernel that a framework launches, each with its problem (a `Conv`
-or an operator of `surrogate.features.operators`); nothing for views, sizes and allocations (`IGNORED`); and
+`layers` says what one `Call` computes: a `Layer` per kernel that a framework launches, each with its problem of some
+family; nothing for views, sizes and allocations (`IGNORED`); and
 `UnsupportedError` with a reason for what has no rule or lacks a size. Nothing is guessed: an unrecorded stride or
 padding is solved from the sizes of image, filter and output (`call_rules.solved`), and refused where several fit.
 
@@ -17,9 +17,9 @@ padding is solved from the sizes of image, filter and output (`call_rules.solved
 pass, or the next operator's input. Only convolutions without recorded stride and padding, reductions and
 moves of data need it. The halves ``aten::cudnn_convolution_backward_input`` and ``…_weight`` take shapes, types and
 values of the ``aten::cudnn_convolution_backward`` around them, since one of their own tensors is given by its size
-alone. ``aten::convolution_backward`` gives a problem per gradient that its mask asks for; the bias's, which comes last
-and is no `Conv`, is launched by an ``aten::sum`` of its own in a trace. Problems have the math type that frameworks use
-by default (`work.default_math`); where convolutions run in TF32, replace ``math`` of those in fp32. `flops_and_bytes`
+alone. ``aten::convolution_backward`` gives a problem per gradient that its mask asks for; the bias's, which comes last,
+is launched by an ``aten::sum`` of its own in a trace. Problems have the math type that frameworks use
+by default before a GPU is chosen; `work.as_run` puts in what they run as on one. `flops_and_bytes`
 also answers for convolutions whose stride is ambiguous, since it depends on shapes alone. Another batch is asked for by
 other shapes: a `work.Streamed` has no batch of its own.
 """
@@ -33,7 +33,6 @@ from surrogate.features.problem import DTYPES
 from surrogate.network import call_rules as rules
 from surrogate.network.call import TABLE, Call, UnsupportedError, base_name
 from surrogate.network.network import Layer, Tally, Work
-from surrogate.network.work import compulsory_bytes
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
     op: getattr(rules, rule) for rule, ops in TABLE["rules"].items() for op in ops
@@ -95,7 +94,7 @@ def flops_and_bytes(call: Call) -> tuple[float, float] | None:
         work = problems(call)
     except UnsupportedError:
         return _of_shapes(call)
-    moved = sum(map(compulsory_bytes, work))
+    moved = sum(int(problem.dram_bytes) for problem in work)
     return (float(sum(problem.flops for problem in work)), float(moved)) if work else None
 
 
@@ -104,11 +103,12 @@ def _of_shapes(call: Call) -> tuple[float, float] | None:
     rule = RULES.get(call.op)
     try:
         if rule is rules.pool and call.op.endswith("backward"):
-            gradient, image = prod(call.shape("grad_output")), prod(call.shape("self"))
-            return float(gradient), float(DTYPES[call.dtype] * (2 * gradient + image))
+            gradient = prod(call.shape("grad_output"))
+            return float(gradient), float(DTYPES[call.dtype] * (2 * gradient + prod(call.shape("self"))))
         if rule not in (rules.conv, rules.conv_backward, rules.conv_half):
             return None
-        image, filters = call.shape("input", "self"), call.shape("weight")
+        image = call.shape("input", "self")
+        filters = call.shape("weight")
         output = call.shape("grad_output") if "grad_output" in call.arguments else call.result()
     except UnsupportedError:
         return None

@@ -11,12 +11,14 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
+from operator import floordiv, mod
 from pathlib import Path
 from typing import Any
 
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, nearest
-from surrogate.network.call import Call, Tensor, base_name
+from surrogate.formats.foreign_file import Allowance, unpacked
+from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import add_call, is_view
 from surrogate.network.memory import held_by
 from surrogate.network.network import Network, Tally
@@ -24,24 +26,15 @@ from surrogate.network.network import Network, Tally
 MAX_JSON_BYTES = 256 * 2**20
 GRAPHS = ("models/model.json", "serialized_exported_program.json")
 """Where the graph lies: since PyTorch 2.7, and before."""
-DTYPES = {
-    6: "fp16", 7: "fp32", 8: "fp64", 13: "bf16", 1: "int8", 2: "int8", 12: "int8", 3: "fp16", 4: "fp32", 5: "fp64",
-}  # fmt: skip
+DTYPES = {int(code): dtype for code, dtype in TABLE["types"]["exported"].items()}
 """torch's ScalarType in the archive → ours; integers stand as the type of their width."""
 FLOATS = (6, 7, 8, 13)
 _PLAIN_ARGUMENTS = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
 MAX_LETTERS = 2000
 _FUNCTIONS: dict[str, Callable[..., int]] = {
-    "Add": lambda *values: sum(values),
-    "Mul": lambda *values: prod(values),
-    "Max": max,
-    "Min": min,
-    "FloorDiv": lambda a, b: a // b,
-    "CleanDiv": lambda a, b: a // b,
-    "CeilDiv": ceil_div,
-    "Mod": lambda a, b: a % b,
-    "PythonMod": lambda a, b: a % b,
-}
+    "Add": lambda *values: sum(values), "Mul": lambda *values: prod(values), "Max": max, "Min": min,
+    "FloorDiv": floordiv, "CleanDiv": floordiv, "CeilDiv": ceil_div, "Mod": mod, "PythonMod": mod,
+}  # fmt: skip
 
 
 def read_exported(
@@ -60,13 +53,15 @@ def read_exported(
     path = Path(path)
     program = _graph(path)
     try:
-        graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
+        graph = program["graph_module"]["graph"]
+        signature = program["graph_module"]["signature"]
         inputs = _user_inputs(graph, signature)
         known, batch = _symbols(path, graph, inputs, batch, dims or {})
         tensors = _tensors(graph, signature, known, dtype)
         stored = list(tensors.values())
-        tally, calls = Tally(), [_call(node, tensors, training) for node in graph["nodes"]]
-        memory: dict[str, Any] = held_by(stored, calls, training=training)
+        tally = Tally()
+        calls = [_call(node, tensors, training) for node in graph["nodes"]]
+        memory = held_by(stored, calls, training=training)
         for call in calls:
             add_call(call, tally, training=training)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
@@ -87,11 +82,8 @@ def _graph(path: Path) -> dict[str, Any]:
             names = [name for name in archive.namelist() if name.endswith(GRAPHS)]
             if not names:
                 raise InputError(f"{path}: no exported program in the archive; write it with torch.export.save")
-            with archive.open(names[0]) as member:
-                content = member.read(MAX_JSON_BYTES + 1)
-        if len(content) > MAX_JSON_BYTES:
-            raise InputError(f"{path}: its graph is larger than {MAX_JSON_BYTES} bytes; export a smaller one")
-        program = json.loads(content)
+            packed_bytes = archive.getinfo(names[0]).compress_size
+            return json.loads(unpacked(archive, names[0], Allowance(path, packed_bytes, MAX_JSON_BYTES)))
     except InputError:
         raise
     except OSError as error:
@@ -100,9 +92,6 @@ def _graph(path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: no exported program ({type(error).__name__}); write it with torch.export.save"
         ) from None
-    if not isinstance(program, dict):
-        raise InputError(f"{path}: no exported program; write it with torch.export.save")
-    return program
 
 
 def _user_inputs(graph: Mapping[str, Any], signature: Mapping[str, Any]) -> list[list[Any]]:
@@ -120,12 +109,11 @@ def _symbols(
 ) -> tuple[dict[str, int], int | None]:
     """Symbol → number, from the example's sizes, ``dims`` and ``batch``; and the batch."""
     known: dict[str, int] = {}
-    for meta in graph["tensor_values"].values():
-        for size in meta["sizes"]:
-            expression = size.get("as_expr")
-            names = symbols(expression["expr_str"]) if expression else set()
-            if expression and len(names) == 1 and expression["expr_str"].startswith("Symbol("):
-                known.setdefault(names.pop(), (expression.get("hint") or {}).get("as_int") or 1)
+    sizes = (size for meta in graph["tensor_values"].values() for size in meta["sizes"])
+    for expression in filter(None, (size.get("as_expr") for size in sizes)):
+        names = symbols(expression["expr_str"])
+        if len(names) == 1 and expression["expr_str"].startswith("Symbol("):
+            known.setdefault(names.pop(), (expression.get("hint") or {}).get("as_int") or 1)
     for name, value in dims.items():
         if name not in known:
             raise InputError(f"{path}: --dim {name} names no symbol of the program{nearest(name, known)}")
@@ -161,9 +149,9 @@ def _tensors(
     tensors = {}
     for name, meta in graph["tensor_values"].items():
         shape = tuple(_size(size, known) for size in meta["sizes"])
-        kind = dtype if dtype and meta["dtype"] in FLOATS else DTYPES.get(meta["dtype"], "fp32")
-        weight = name in weights
         floating = meta["dtype"] in FLOATS
+        kind = dtype if dtype and floating else DTYPES.get(meta["dtype"], "fp32")
+        weight = name in weights
         tensors[name] = Tensor(shape, kind, floating, constant=weight or name in buffers, parameter=weight, buffer=name)
     return tensors
 
@@ -175,17 +163,19 @@ def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], training: bool) -
     arguments = {item["name"]: _argument(item["arg"], tensors) for item in node["inputs"] if item["name"]}
     call = Call(op, arguments, name=f"{module}.{op}" if module else op)
     trained = any(tensor.trained or tensor.parameter for tensor in call.tensors())
-    first, outputs = call.tensors()[:1], []
-    view = first and is_view(call, training=training)
-    source: dict[str, Any] = {"buffer": first[0].buffer, "constant": first[0].constant} if view else {}
+    source = next(iter(call.tensors()), None) if is_view(call, training=training) else None
+    outputs = []
     for result in node["outputs"]:
-        for tensor in [result["as_tensor"]] if "as_tensor" in result else result.get("as_tensors") or []:
-            tensors[tensor["name"]] = replace(tensors[tensor["name"]], trained=trained, **source)
-            outputs.append(tensors[tensor["name"]])
+        for named in [result["as_tensor"]] if "as_tensor" in result else result.get("as_tensors") or []:
+            tensor = replace(tensors[named["name"]], trained=trained)
+            if source is not None:  # a view is the memory of its source
+                tensor = replace(tensor, buffer=source.buffer, constant=source.constant)
+            tensors[named["name"]] = tensor
+            outputs.append(tensor)
     return replace(call, outputs=tuple(outputs))
 
 
-def _argument(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+def _argument(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> object:
     """A tensor, a list of them, a number, a text; what only runs know (symbolic integers) is None."""
     kind, content = next(iter(value.items()))
     if kind == "as_tensor":
@@ -203,7 +193,13 @@ def _module(stack: str) -> str:
 
 def evaluated(text: str, known: Mapping[str, int]) -> int:
     """The value of an expression. Raises `InputError` for anything beyond whole-number arithmetic."""
-    return _value(_tree(text), known, text)
+    if len(text) > MAX_LETTERS:
+        raise InputError(f"a size of {len(text)} letters; expressions up to {MAX_LETTERS} are read")
+    try:
+        return _value(ast.parse(text, mode="eval").body, known)
+    except (ArithmeticError, LookupError, SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
+        message = f"size {text[:80]!r} is not whole-number arithmetic on known symbols; export with fixed sizes"
+        raise InputError(message) from None
 
 
 def symbols(text: str) -> set[str]:
@@ -211,34 +207,17 @@ def symbols(text: str) -> set[str]:
     return set(re.findall(r"Symbol\('(\w+)'", text))
 
 
-def _tree(text: str) -> ast.expr:
-    if len(text) > MAX_LETTERS:
-        raise InputError(f"a size of {len(text)} letters; expressions up to {MAX_LETTERS} are read")
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise _unreadable(text) from None
-
-
-def _value(node: ast.expr, known: Mapping[str, int], text: str) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value(node.operand, known, text)
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
-        raise _unreadable(text)
-    name, first = node.func.id, node.args[0]
-    if name == "Symbol" and isinstance(first, ast.Constant) and first.value in known:
-        return known[str(first.value)]
-    if name == "Integer":
-        return _value(first, known, text)
-    if name not in _FUNCTIONS:
-        raise _unreadable(text)
-    try:
-        return int(_FUNCTIONS[name](*(_value(argument, known, text) for argument in node.args)))
-    except (TypeError, ZeroDivisionError, OverflowError):
-        raise _unreadable(text) from None
-
-
-def _unreadable(text: str) -> InputError:
-    return InputError(f"size {text[:80]!r} is not whole-number arithmetic on known symbols; export with fixed sizes")
+def _value(node: ast.expr, known: Mapping[str, int]) -> int:
+    """The value of a part of an expression. Raises `LookupError` or `ValueError` for what is no such arithmetic."""
+    match node:
+        case ast.Constant(value=int(number)) if not isinstance(number, bool):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, known)
+        case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(symbol)), *_]):
+            return known[symbol]
+        case ast.Call(func=ast.Name(id="Integer"), args=[number, *_]):
+            return _value(number, known)
+        case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments):
+            return int(_FUNCTIONS[name](*(_value(argument, known) for argument in arguments)))
+    raise ValueError(type(node).__name__)

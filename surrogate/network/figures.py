@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from surrogate.dataset.files import write_text
 from surrogate.network.result import BOUNDS, NetworkTime, best_batch
 from surrogate.report.style import PAPER, blank, legend, looks, plain_tick, svg, theme
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SHOWN_TYPES = 12
 SHOWN_LAYERS = 25
@@ -19,12 +22,10 @@ def write_figures(folder: str | Path, time: NetworkTime, sweep: Mapping[int, Net
     drawn = {"types": types_figure(time), "layers": layers_figure(time)}
     if len(sweep) > 1:
         drawn["batches"] = batches_figure(sweep)
-    written = []
-    for name, text in drawn.items():
-        if text is not None:
-            write_text(folder / f"{name}.svg", text)
-            written.append(folder / f"{name}.svg")
-    return written
+    files = {folder / f"{name}.svg": text for name, text in drawn.items() if text is not None}
+    for path, text in files.items():
+        write_text(path, text)
+    return list(files)
 
 
 def types_figure(time: NetworkTime) -> str | None:
@@ -50,22 +51,21 @@ def layers_figure(time: NetworkTime) -> str | None:
     look = looks(list(BOUNDS))
     with theme():
         figure, (axis,) = blank(1.0 + 0.16 * len(shown))
-        handles, names = [], []
+        handles = {}
         for name in BOUNDS:
             places = [i for i, layer in enumerate(shown) if layer.bound == name]
             if not places:
                 continue
             style = look[name]
             widths = [shown[i].time_us / 1e3 for i in places]
-            handles.append(axis.barh(places, widths, 0.8, color=style.colour, hatch=style.hatch, edgecolor=PAPER))
-            names.append(name)
+            handles[name] = axis.barh(places, widths, 0.8, color=style.colour, hatch=style.hatch, edgecolor=PAPER)
             ends = [
                 [(shown[i].time_us - shown[i].lower_us) / 1e3 for i in places],
                 [(shown[i].upper_us - shown[i].time_us) / 1e3 for i in places],
             ]
             axis.errorbar(widths, places, xerr=ends, fmt="none", ecolor="#1c1d1f", elinewidth=0.8, capsize=1.4)
         _label_bars(axis, [layer.name for layer in shown], "predicted time, ms (90 % interval)")
-        legend(figure, handles, names)
+        legend(figure, list(handles.values()), list(handles))
         return svg(figure)
 
 
@@ -89,7 +89,7 @@ def batches_figure(times: Mapping[int, NetworkTime]) -> str | None:
         return svg(figure)
 
 
-def _label_bars(axis: Any, names: list[str], xlabel: str) -> None:
+def _label_bars(axis: "Axes", names: list[str], xlabel: str) -> None:
     """A name for every bar, the first on top, and the axis of times."""
     axis.set_yticks(range(len(names)), [_short(name) for name in names])
     axis.invert_yaxis()

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from surrogate.features.errors import InputError
-from surrogate.features.operators import POINTWISE_CLASSES, Operator
+from surrogate.features.families import Operator
+from surrogate.features.families.operator import CAST, REDUCE, Streamed
+from surrogate.features.families.pointwise import POINTWISE_CLASSES
 from surrogate.features.problem import DTYPES, HALF
 from surrogate.features.terms.tensor_core import STREAMING
 from surrogate.network.network import Layer, Network
-from surrogate.network.work import CAST, REDUCE, Streamed
 
 WINDOWS = {kind for kind, share in STREAMING.items() if share == "pool_bandwidth"}
 FUSED = set(STREAMING) - WINDOWS - {"layout_transform", "concat"}
@@ -47,20 +48,24 @@ def compiled(network: Network) -> Network:
             kernel = _kernel(work)
             reduces = isinstance(work, Streamed) and work.variant == REDUCE
             if chain is not None and kernel.elements == chain.result and kernel.reads >= kernel.main:
+                # It reads what the chain would write: that tensor stays in registers, the rest of its traffic adds up.
                 chain_writes = chain.writes if reduces else 0  # others still read what is reduced
                 reads = chain.reads + kernel.reads - kernel.main
                 chain = _Kernel(chain.elements, chain.main, reads, chain_writes + kernel.writes, kernel.result)
                 layers[chain_index] = _joined(layers[chain_index], layer, work, chain)
             else:
+                # It stands alone; where it is larger than the open chain's result, the next chain begins here.
                 layers.append(layer)
                 if chain is None or kernel.elements > chain.result:
-                    chain, chain_index = kernel, len(layers) - 1
+                    chain = kernel
+                    chain_index = len(layers) - 1
             chain = None if reduces else chain
             continue
         chain = None
         if not isinstance(work, Operator):
             layer = replace(layer, work=replace(work, layout="NHWC")) if work.dtype in HALF else layer
         elif work.kind in WINDOWS:
+            # The compiler's own kernel of a pooling: its traffic alone counts, whatever library would have run it.
             moved = work.dram_bytes // work.itemsize
             layer = replace(layer, work=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window"))
         layers.append(layer)

@@ -10,18 +10,24 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, read_bounded, require_known
-from surrogate.features.operators import AllReduce, Attention, Bmm, Gemm, Mla, Moe, Operator, Quantise
-from surrogate.features.operators.attention import LATENT, NOPE, ROPE, VALUE
+from surrogate.features.families import Operator
+from surrogate.features.families.attention import LATENT, NOPE, ROPE, VALUE, Attention, Mla
+from surrogate.features.families.gemm import Bmm, Gemm
+from surrogate.features.families.moe import Moe
+from surrogate.features.families.rowwise import Quantise
+from surrogate.features.families.transfer import AllReduce
 from surrogate.features.problem import QUANTISED
+from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.memory import chained
 from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.work import streamed
 
-MAX_BYTES, MAX_LAYERS, MAX_REQUESTS = 1 << 20, 1000, 1 << 20
+MAX_BYTES = 1 << 20
+MAX_LAYERS = 1000
+MAX_REQUESTS = 1 << 20
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 LATENT_EXPERTS = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 FAMILIES = (*DENSE, "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", *LATENT_EXPERTS)
@@ -29,9 +35,7 @@ FAMILIES = (*DENSE, "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", *LATENT_EXPE
 GAP_US = 3.1
 """Time in µs from one kernel of a CUDA graph to the next, a step's sampling and small kernels that are not listed
 included. Source: decoded tokens of zksainx/pipeweave's 40 runs, median of what kernels leave open."""
-LATENT_SIZES = {
-    "kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": VALUE,
-}  # fmt: skip
+LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": VALUE}
 """The only sizes of latent attention that were measured."""
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 METHODS = {"awq": "int4_wo", "gptq": "int4_wo", "mxfp4": "w4a16_mxfp4"}
@@ -78,10 +82,11 @@ def read_decoder(path: Path) -> Decoder:
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no JSON"
         raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json") from None
-    kind: Any = config.get("model_type") if isinstance(config, dict) else None
+    kind = str(config.get("model_type") if isinstance(config, dict) else None)
     require_known(f"{path}: model_type", kind, FAMILIES)
     sizes = _Sizes(path, config)
-    hidden, heads = sizes.of("hidden_size"), sizes.of("num_attention_heads")
+    hidden = sizes.of("hidden_size")
+    heads = sizes.of("num_attention_heads")
     layers = sizes.of("num_hidden_layers", most=MAX_LAYERS)
     latent = kind in LATENT_EXPERTS
     for name, size in LATENT_SIZES.items() if latent else ():
@@ -89,44 +94,32 @@ def read_decoder(path: Path) -> Decoder:
             raise InputError(f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone")
     experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if kind not in DENSE else 0
     own_inter = sizes.of("moe_intermediate_size", "intermediate_size") if experts else 0
-    shared = config.get("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
+    shared = sizes.maybe("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
     dtype = TYPES.get(str(config.get("torch_dtype", config.get("dtype"))), "bf16")
     quantised = _quantised(config, dtype)
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
-        hidden=hidden,
-        vocabulary=sizes.of("vocab_size"),
-        heads=heads,
-        kv_heads=sizes.maybe("num_key_value_heads") or heads,
-        head_dim=sizes.maybe("head_dim") or hidden // heads,
-        inter=sizes.of("intermediate_size"),
-        windows=_windows(sizes, kind, layers),
+        hidden=hidden, vocabulary=sizes.of("vocab_size"), inter=sizes.of("intermediate_size"),
+        heads=heads, kv_heads=sizes.maybe("num_key_value_heads") or heads,
+        head_dim=sizes.maybe("head_dim") or hidden // heads, windows=_windows(sizes, kind, layers),
         sparse=tuple(experts > 0 and _routes(sizes, layer) for layer in range(layers)),
-        dtype=dtype,
-        products=dtype if quantised == METHODS["mxfp4"] else quantised,
-        routed=quantised,
-        tied=bool(config.get("tie_word_embeddings", False)),
-        experts=experts,
+        dtype=dtype, products=dtype if quantised == METHODS["mxfp4"] else quantised, routed=quantised,
+        tied=bool(config.get("tie_word_embeddings", False)), experts=experts,
         topk=sizes.of("num_experts_per_tok", "experts_per_token") if experts else 0,
-        expert_inter=own_inter,
-        shared_inter=shared,
-        latent=latent,
-        query_rank=sizes.maybe("q_lora_rank") if latent else 0,
-    )
+        expert_inter=own_inter, shared_inter=shared,
+        latent=latent, query_rank=sizes.maybe("q_lora_rank") if latent else 0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     path: Path
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
 
-    def of(self, *names: str, most: int = 2**31) -> int:
+    def of(self, *names: str, most: int = MAX_INT32) -> int:
         """The first of these fields that is there, a whole number above 0."""
         name = next((name for name in names if self.config.get(name) is not None), names[0])
-        value = self.config.get(name)
-        if type(value) is not int or not 0 < value <= most:
-            raise InputError(f"{self.path}: {name} is {value!r}; a whole number from 1 to {most} is needed")
-        return value
+        return whole(str(self.path), name, self.config.get(name), 1, most)
 
     def maybe(self, name: str) -> int:
         """The same; 0 where the field is missing, null or 0."""
@@ -135,7 +128,8 @@ class _Sizes:
 
 def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
     """By ``layer_types`` where there are any; else all layers have the window, in Qwen's only if it is switched on."""
-    config, window = sizes.config, sizes.maybe("sliding_window")
+    config = sizes.config
+    window = sizes.maybe("sliding_window")
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and len(kinds) == layers:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
@@ -146,16 +140,19 @@ def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
 
 def _routes(sizes: _Sizes, layer: int) -> bool:
     """Whether a layer of a mixture of experts routes; DeepSeek's first ones and those that Qwen lists do not."""
-    dense = layer < sizes.maybe("first_k_dense_replace") or layer in (sizes.config.get("mlp_only_layers") or ())
+    listed = sizes.config.get("mlp_only_layers")
+    dense = layer < sizes.maybe("first_k_dense_replace") or (isinstance(listed, list) and layer in listed)
     return not dense and (layer + 1) % (sizes.maybe("decoder_sparse_step") or 1) == 0
 
 
-def _quantised(config: Mapping[str, Any], dtype: str) -> str:
+def _quantised(config: Mapping[str, object], dtype: str) -> str:
     """The arithmetic that ``quantization_config`` says; ``dtype`` where there is none."""
     quantisation = config.get("quantization_config")
-    method = str(quantisation.get("quant_method", "")) if isinstance(quantisation, dict) else ""
+    if not isinstance(quantisation, dict):
+        return dtype
+    method = str(quantisation.get("quant_method", ""))
     if method == "fp8":
-        return "fp8_block" if quantisation and quantisation.get("weight_block_size") else "fp8"
+        return "fp8_block" if quantisation.get("weight_block_size") else "fp8"
     return METHODS.get(method, dtype)
 
 
@@ -184,14 +181,9 @@ def language_network(
 
 
 def read_language(
-    path: Path,
-    *,
-    prefill: int | None = None,
-    decode: int | None = None,
-    tensor_parallel: int | None = None,
-    batch: int | None = None,
-    dtype: str | None = None,
-) -> Network:
+    path: Path, *, prefill: int | None = None, decode: int | None = None, tensor_parallel: int | None = None,
+    batch: int | None = None, dtype: str | None = None,
+) -> Network:  # fmt: skip
     """`language_network` of a ``config.json`` for ``batch`` equal requests (default: one).
 
     Raises `InputError` for a bad file, and unless one of ``prefill`` and ``decode`` is given.
@@ -227,7 +219,8 @@ class _Step:
 
     def kernels(self) -> Iterator[tuple[str, _Kernel]]:
         """The prefix of the layer's name and the kernel, for every kernel of the step in order."""
-        d, own_vocabulary = self.decoder, ceil_div(self.decoder.vocabulary, self.ranks)
+        d = self.decoder
+        own_vocabulary = ceil_div(d.vocabulary, self.ranks)
         norm = ("norm", self.moved("norm", 2 * d.hidden, 2 * d.hidden), d.hidden)
         table = 0 if d.tied else own_vocabulary * d.hidden
         yield "", ("embedding", self.moved("embedding", d.hidden, d.hidden), table)
@@ -245,7 +238,8 @@ class _Step:
 
     def product(self, word: str, inputs: int, outputs: int, *, rows: int = 0, dtype: str = "") -> Iterator[_Kernel]:
         """rows × inputs · inputs × outputs; activations that are quantised cost a pass of their own."""
-        dtype, rows = dtype or self.products, rows or self.tokens
+        dtype = dtype or self.products
+        rows = rows or self.tokens
         if dtype in QUANTISED and QUANTISED[dtype].activation_bytes < 2:
             yield f"{word}.quantise", Quantise(n=rows, c=inputs, dtype=self.dtype), 0
         yield word, Gemm(m=rows, n=outputs, k=inputs, dtype=dtype, math="default"), inputs * outputs
@@ -254,26 +248,32 @@ class _Step:
         """A kernel that reads and writes so many values a token."""
         return streamed(word, [(self.tokens, reads)], [(self.tokens, writes)], self.dtype)
 
-    def attended(self) -> dict[str, Any]:
+    def attended(self) -> tuple[int, int, int]:
         """Batch, query and context of requests as equal ones: causal pairs grow with the square of a prompt."""
         batch = len(self.requests)
         query = round((sum(new**2 for new, _ in self.requests) / batch) ** 0.5)
         before = round(sum(context - new for new, context in self.requests) / batch)
-        return {"batch": batch, "query_length": query, "context_length": query + before, "dtype": self.dtype}
+        return batch, query, query + before
 
     def attention(self, window: int) -> Iterator[_Kernel]:
-        d, heads = self.decoder, self.decoder.heads // self.ranks
+        d = self.decoder
+        heads = d.heads // self.ranks
         kv_heads = ceil_div(d.kv_heads, self.ranks)
         queries, keys = heads * d.head_dim, kv_heads * d.head_dim
         yield from self.product("qkv_proj", d.hidden, queries + 2 * keys)
         yield "rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys), 0
-        shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d.head_dim, "window": window}
-        yield "attention", Attention(**shape, **self.attended()), 0
+        batch, query, context = self.attended()
+        work = Attention(
+            batch=batch, heads=heads, kv_heads=kv_heads, head_dim=d.head_dim, window=window, query_length=query,
+            context_length=context, dtype=self.dtype,
+        )  # fmt: skip
+        yield "attention", work, 0
         yield from self.product("o_proj", queries, d.hidden)
 
     def mla(self) -> Iterator[_Kernel]:
         """In decoding the key and value expansions are absorbed: products per head before and behind attention."""
-        d, heads = self.decoder, self.decoder.heads // self.ranks
+        d = self.decoder
+        heads = d.heads // self.ranks
         queries = heads * (NOPE + ROPE)
         if d.query_rank:
             yield from self.product("qkv_a_proj", d.hidden, d.query_rank + LATENT + ROPE)
@@ -282,12 +282,15 @@ class _Step:
             yield from self.product("q_proj", d.hidden, queries)
             yield from self.product("kv_a_proj", d.hidden, LATENT + ROPE)
         yield "rope", self.moved("rope", queries + LATENT + ROPE, queries + LATENT + ROPE), 0
-        work = Mla(heads=heads, **self.attended())
-        keys, values = self.product("kv_b_proj", LATENT, heads * (NOPE + VALUE)), ()
+        batch, query, context = self.attended()
+        work = Mla(batch=batch, heads=heads, query_length=query, context_length=context, dtype=self.dtype)
         if work.phase == "generation":
-            keys = (self.per_head("absorbed_keys", heads, LATENT, NOPE),)
-            values = (self.per_head("absorbed_values", heads, VALUE, LATENT),)
-        yield from (*keys, ("attention", work, 0), *values)
+            yield self.per_head("absorbed_keys", heads, LATENT, NOPE)
+        else:
+            yield from self.product("kv_b_proj", LATENT, heads * (NOPE + VALUE))
+        yield "attention", work, 0
+        if work.phase == "generation":
+            yield self.per_head("absorbed_values", heads, VALUE, LATENT)
         yield from self.product("o_proj", heads * VALUE, d.hidden)
 
     def per_head(self, word: str, heads: int, outputs: int, inputs: int) -> _Kernel:

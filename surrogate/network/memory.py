@@ -13,8 +13,7 @@ from surrogate.features.problem import DTYPES, ELEMENTS
 from surrogate.network import call_rules as rules
 from surrogate.network.call import Call, Tensor
 from surrogate.network.calls import ELEMENTWISE, RULES
-from surrogate.network.network import Network
-from surrogate.network.work import compulsory_bytes
+from surrogate.network.network import Held, Network
 
 HOLDERS = ("weights", "activations", "state", "workspace")
 """What holds memory."""
@@ -30,9 +29,7 @@ def chained(network: Network, *, training: bool = False) -> Network:
     """With the memory of a chain of layers, as far as the source does not say its own (a list of problems has no
     tensors): forward a layer's own tensors are held, in training those of all, each shared by two neighbours."""
     weights = [round(layer.parameters * ELEMENTS[layer.work.dtype].weight_bytes) for layer in network.layers]
-    moved = [
-        max(0, compulsory_bytes(layer.work) - stored) for layer, stored in zip(network.layers, weights, strict=True)
-    ]
+    moved = [max(0, int(layer.work.dram_bytes) - stored) for layer, stored in zip(network.layers, weights, strict=True)]
     chain = {
         "parameters": sum(layer.parameters for layer in network.layers),
         "weights_bytes": sum(weights),
@@ -50,7 +47,7 @@ def memory(network: Network, workspace_bytes: int) -> dict[str, int]:
     return dict(zip(HOLDERS, held, strict=True))
 
 
-def held_by(tensors: Iterable[Tensor], calls: Sequence[Call], *, training: bool) -> dict[str, int]:
+def held_by(tensors: Iterable[Tensor], calls: Sequence[Call], *, training: bool) -> Held:
     """The fields of a `Network` that follow from its stored ``tensors`` and its ``calls``."""
     stored = [tensor for tensor in tensors if tensor.constant]
     return {
@@ -79,8 +76,10 @@ def peak_bytes(calls: Sequence[Call], *, backward: bool = False) -> int:
         spans[key] = min(first, start), max(last, stop), max(size, tensor_bytes(tensor))
 
     for turn, call in enumerate(calls):
-        mirrored = turns - 1 - turn
+        mirrored = turns - 1 - turn  # the turn of this call's gradients
         for tensor in call.tensors():
+            # A weight lives elsewhere, its gradient from here to the end; an input that no call wrote is there from the
+            # first turn on.
             if tensor.constant and backward and tensor.parameter:
                 hold(("gradient", tensor.buffer), tensor, mirrored, turns)
             elif not tensor.constant:
@@ -88,10 +87,13 @@ def peak_bytes(calls: Sequence[Call], *, backward: bool = False) -> int:
         for tensor in (result for result in call.outputs if not result.constant):
             hold(tensor.buffer, tensor, turn, turn)
         if backward:
+            # What the gradient reads lives until its turn; gradients of this call's tensors live at that turn at least,
+            # and by `hold` over all turns between their first and their last reader.
             for tensor in _saved(call):
                 hold(tensor.buffer, tensor, turn, mirrored)
             for tensor in (t for t in (*call.tensors(), *call.outputs) if t.trained):
                 hold(("gradient", tensor.buffer), tensor, mirrored, mirrored)
+    # Bytes that appear and vanish at each turn; their running sum is what is held.
     changes = [0] * (turns + 2)
     for first, last, size in spans.values():
         changes[first] += size
@@ -101,7 +103,8 @@ def peak_bytes(calls: Sequence[Call], *, backward: bool = False) -> int:
 
 def _saved(call: Call) -> Iterable[Tensor]:
     """What autograd keeps of a call for its gradient."""
-    kind, rule = ELEMENTWISE.get(call.op, ""), RULES.get(call.op)
+    kind = ELEMENTWISE.get(call.op, "")
+    rule = RULES.get(call.op)
     inputs = [tensor for tensor in call.tensors() if not tensor.constant]
     if rule in _MOVES or rule is None or kind in _OF_NEITHER or not any(out.trained for out in call.outputs):
         return []

@@ -3,15 +3,18 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
-from surrogate.features.conv import Conv
-from surrogate.features.operators import Operator
+from surrogate.features.families import AnyProblem
+from surrogate.features.in_network import INPUT, WEIGHT
 
-Work = Conv | Operator
-"""What a layer computes: a convolution, or any other operator."""
+if TYPE_CHECKING:
+    from surrogate.features.conv import Conv
 
-INPUT, WEIGHT = "input", "weight"
+__all__ = ["FRAMEWORKS", "INPUT", "WEIGHT", "Held", "Layer", "Network", "Tally", "Work"]
+
+Work = AnyProblem
+"""What a layer computes: a problem of any family, or an operator of which only the traffic is known."""
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
 """Servers of language models, each with kernels of its own."""
 
@@ -33,6 +36,15 @@ class Layer:
     heuristic: str | None = None
 
 
+class Held(TypedDict, total=False):
+    """The fields of a `Network` on memory."""
+
+    parameters: int
+    weights_bytes: int
+    activation_bytes: int
+    state_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """Layers in the order of the model, and what stands beside them.
@@ -50,7 +62,7 @@ class Network:
     gap_us: float = 0.0
     """Time between a kernel and the next one."""
     own_math: bool = False
-    """True where the math type of its convolutions was given; else they run as PyTorch runs them on the GPU."""
+    """True where the source gave the math types; else all problems run as PyTorch runs them on the GPU."""
     parameters: int | None = None
     """Stored weights; None where the source does not say."""
     weights_bytes: int | None = None
@@ -60,9 +72,9 @@ class Network:
     """KV cache, or what the optimizer keeps."""
 
     @property
-    def convs(self) -> tuple[Conv, ...]:
-        """Every convolution, in order; a shape that occurs twice stands twice."""
-        return tuple(layer.work for layer in self.layers if isinstance(layer.work, Conv))
+    def convs(self) -> "tuple[Conv, ...]":
+        """Every problem that algorithms are chosen for, in order; one that occurs twice stands twice."""
+        return cast("tuple[Conv, ...]", tuple(layer.work for layer in self.layers if layer.work.HAS_ALGORITHMS))
 
 
 class Tally:
@@ -81,6 +93,9 @@ class Tally:
             count = self._seen[layer.name]
             self.layers.append(replace(layer, name=f"{layer.name}#{count}") if count > 1 else layer)
 
-    def network(self, name: str, batch: int | None, training: bool = False, **held: Any) -> Network:
-        """Everything collected; ``held`` are the fields on memory."""
-        return Network(name, tuple(self.layers), batch, training, dict(self.ignored), dict(self.unsupported), **held)
+    def network(self, name: str, batch: int | None, training: bool = False, **held: Unpack[Held]) -> Network:
+        """Everything collected."""
+        return Network(
+            name=name, layers=tuple(self.layers), batch=batch, training=training, ignored=dict(self.ignored),
+            unsupported=dict(self.unsupported), **held,
+        )  # fmt: skip

@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, in_one_line, nearest
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 REMEDY = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
@@ -27,7 +30,7 @@ MAX_NODES = 200_000
 """Most nodes of a graph, its functions expanded."""
 
 
-def load_model(path: Path) -> Any:
+def load_model(path: Path) -> "ModelProto":
     """The file's ``ModelProto``; weights in other files are not opened.
 
     Raises `InputError` where the package onnx is missing, or the file is missing, too large, or no ONNX model.
@@ -57,7 +60,7 @@ def load_model(path: Path) -> Any:
     return model
 
 
-def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, int]) -> int | None:
+def with_shapes(model: "ModelProto", path: Path, batch: int | None, dims: Mapping[str, int]) -> int | None:
     """Give every tensor of ``model`` (changed in place) the shape that follows from its inputs; returns the batch.
 
     ``batch`` replaces the first size of every input, ``dims`` the named ones (``NAME`` of a symbolic size, or
@@ -73,10 +76,9 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
     if old is not None and new is not None and old != new:
         _rebatch_reshapes(model.graph, old, new)
     _drop_stale_shapes(model.graph, keep=old == new)
-    try:
+    # The checker's, the inference's and protobuf's errors have no common base.
+    with in_one_line(f"{path}: ONNX shape inference refuses the graph"):
         inferred = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
-    except Exception as error:  # the checker's, the inference's and protobuf's errors have no common base
-        raise InputError(f"{path}: ONNX shape inference refuses the graph ({one_line(error)})") from None
     model.CopyFrom(inferred)
     fold_shapes(model)
     if old is not None and old != new and _torn(model.graph):
@@ -86,14 +88,14 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
     return new
 
 
-def _torn(graph: Any) -> bool:
+def _torn(graph: "GraphProto") -> bool:
     """Whether a Reshape is asked for another number of elements than it is given."""
     known = {info.name: elements(info.type) for info in (*graph.input, *graph.value_info, *graph.output)}
     pairs = [(known.get(node.input[0]), known.get(node.output[0])) for node in graph.node if node.op_type == "Reshape"]
     return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
-def _expand_functions(model: Any, path: Path) -> None:
+def _expand_functions(model: "ModelProto", path: Path) -> None:
     """Inline the model's local functions, in place.
 
     Raises `InputError` where they call themselves or expand to more than `MAX_NODES` nodes (forty functions that each
@@ -107,7 +109,7 @@ def _expand_functions(model: Any, path: Path) -> None:
     def expanded(key: tuple[str, str, str]) -> int:
         return count(bodies[key])
 
-    def count(nodes: Iterable[Any]) -> int:
+    def count(nodes: "Iterable[NodeProto]") -> int:
         """Nodes after expansion, those of subgraphs included."""
         total = 0
         for node in nodes:
@@ -124,26 +126,18 @@ def _expand_functions(model: Any, path: Path) -> None:
         raise InputError(f"{path}: its local functions call themselves or nest too deep; export it inlined") from None
     if size > MAX_NODES:
         raise InputError(f"{path}: its local functions expand to more than {MAX_NODES} nodes; export it inlined")
-    try:
+    with in_one_line(f"{path}: its local functions cannot be expanded"):
         model.CopyFrom(inline_local_functions(model))
-    except Exception as error:  # onnx raises errors without a common base
-        raise InputError(f"{path}: its local functions cannot be expanded ({one_line(error)})") from None
 
 
-def one_line(error: Exception) -> str:
-    """The first line of a foreign error, cut to what a terminal shows."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 160 else f"{text[:159]}…"
-
-
-def _name_domains(model: Any) -> None:
+def _name_domains(model: "ModelProto") -> None:
     """Give every domain a version: inference fails on a domain without one, and skips unknown operators of others."""
     named = {opset.domain for opset in model.opset_import}
     for domain in {node.domain for node in model.graph.node} - named:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
 
 
-def _set_weights_aside(graph: Any) -> set[str]:
+def _set_weights_aside(graph: "GraphProto") -> set[str]:
     """Names of all initializers; large ones become inputs of their shape, so that their bytes are not copied."""
     import onnx
 
@@ -172,7 +166,7 @@ def _endless(element_type: int, sizes: Iterable[int]) -> bool:
 
 
 def _size_inputs(
-    graph: Any, path: Path, batch: int | None, dims: Mapping[str, int], weights: set[str]
+    graph: "GraphProto", path: Path, batch: int | None, dims: Mapping[str, int], weights: set[str]
 ) -> tuple[int | None, int | None]:
     """Put numbers in the place of every input's sizes; (batch in the file or None, batch now)."""
     known = dict(dims)
@@ -213,7 +207,7 @@ def _size_inputs(
     return old, new
 
 
-def _rebatch_reshapes(graph: Any, old: int, new: int) -> None:
+def _rebatch_reshapes(graph: "GraphProto", old: int, new: int) -> None:
     """Constant target shapes of Reshape that begin with the file's batch follow the new one.
 
     Only those whose data comes from the model's inputs; [1, c, 1, 1] of a weight stays.
@@ -242,16 +236,13 @@ def _rebatch_reshapes(graph: Any, old: int, new: int) -> None:
             value.CopyFrom(onnx.helper.make_tensor(value.name, onnx.TensorProto.INT64, [len(shape)], changed))
 
 
-def _drop_stale_shapes(graph: Any, *, keep: bool) -> None:
+def _drop_stale_shapes(graph: "GraphProto", *, keep: bool) -> None:
     """Stored shapes of inner tensors go, unless ``keep`` and they are numbers throughout; those of outputs always."""
-    fixed = [
-        info
-        for info in graph.value_info
-        if keep
-        and all(dim.dim_value > 0 for dim in info.type.tensor_type.shape.dim)
-        and not _endless(info.type.tensor_type.elem_type, (d.dim_value for d in info.type.tensor_type.shape.dim))
-    ]
-    copies = [type(info).FromString(info.SerializeToString()) for info in fixed]
+    copies = []
+    for info in graph.value_info if keep else ():
+        sizes = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        if min(sizes, default=1) > 0 and not _endless(info.type.tensor_type.elem_type, sizes):
+            copies.append(type(info).FromString(info.SerializeToString()))
     del graph.value_info[:]
     graph.value_info.extend(copies)
     for output in graph.output:
@@ -264,7 +255,7 @@ MAX_VALUES = 1024
 """Tensors up to this size are evaluated: shapes, axes and scales, not weights."""
 
 
-def fold_shapes(model: Any) -> None:
+def fold_shapes(model: "ModelProto") -> None:
     """Add to ``model`` (a ``ModelProto``, changed in place) the shapes that follow from its shape arithmetic.
 
     What ONNX has no definition of, or refuses, stays without a shape.
@@ -279,7 +270,8 @@ def fold_shapes(model: Any) -> None:
     }
     versions = {opset.domain: opset.version for opset in model.opset_import}
     for node in graph.node:
-        outputs, data = list(filter(None, node.output)), {n: values[n] for n in node.input if n in values}
+        outputs = list(filter(None, node.output))
+        data = {name: values[name] for name in node.input if name in values}
         try:
             input_types = {name: types[name] for name in filter(None, node.input)}
             schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
@@ -297,7 +289,7 @@ def fold_shapes(model: Any) -> None:
             continue
 
 
-def elements(kind: Any) -> int | None:
+def elements(kind: "TypeProto | None") -> int | None:
     """The number of elements of a tensor's type; None where a size is not known."""
     if kind is None or not kind.tensor_type.HasField("shape"):
         return None
@@ -305,7 +297,9 @@ def elements(kind: Any) -> int | None:
     return prod(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
 
 
-def _evaluated(node: Any, data: dict[str, Any], types: dict[str, Any], versions: dict[str, int]) -> list[Any]:
+def _evaluated(
+    node: "NodeProto", data: "Mapping[str, TensorProto]", types: "Mapping[str, TypeProto]", versions: dict[str, int]
+) -> "list[TensorProto]":
     """The results of a node as small tensors, by ONNX's reference operators."""
     from onnx.numpy_helper import from_array, to_array
     from onnx.reference import ReferenceEvaluator

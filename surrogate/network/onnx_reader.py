@@ -1,40 +1,38 @@
 """ONNX graph → `Network`: every node handled, ignored on purpose, or named as unsupported."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from surrogate.features.errors import InputError
-from surrogate.network.call import Call, Tensor, argument_name
+from surrogate.network.call import TABLE, Call, Shape, Tensor, argument_name
 from surrogate.network.calls import RULES, add_call, is_view
 from surrogate.network.memory import held_by
 from surrogate.network.network import Network, Tally
-from surrogate.network.onnx_file import load_model, one_line, with_shapes
+from surrogate.network.onnx_file import load_model, with_shapes
 
-DTYPE_OF = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8", 9: "int8", 5: "fp16"}
-"""TensorProto element type → dtype; types that are not there count by their width (int64: 8 bytes)."""
-WIDE = {7: "fp64", 13: "fp64", 6: "fp32", 12: "fp32"}
+if TYPE_CHECKING:
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+
+DTYPES = {int(code): dtype for code, dtype in TABLE["types"]["onnx"].items()}
+"""TensorProto's element type → ours; integers stand as the type of their width."""
 FLOATS = (1, 10, 11, 16)
-_INT, _STRING, _INTS = 2, 3, 7  # AttributeProto's types
-CONSTANT_FOLDED = "(computed from constants)"
-_ATTRIBUTES = {
-    "strides": "stride", "dilations": "dilation", "pads": "padding", "group": "groups", "kernel_shape": "kernel_size",
-    "axis": "dim", "training_mode": "training",
+_VALUES: dict[int, "Callable[[AttributeProto], object]"] = {
+    2: lambda attribute: attribute.i, 7: lambda attribute: list(attribute.ints),
+    3: lambda attribute: attribute.s.decode("utf-8", "replace"),
 }  # fmt: skip
+"""Type of an attribute (AttributeProto's INT, INTS and STRING; others are not asked for) → how its value is read."""
+CONSTANT_FOLDED = "(computed from constants)"
+_ATTRIBUTES: Mapping[str, str] = TABLE["onnx_attributes"]
 """Attributes whose names differ from those of `surrogate.network.call`."""
 
 
 def read_onnx(
-    path: str | Path,
-    *,
-    batch: int | None = None,
-    dims: Mapping[str, int] | None = None,
-    dtype: str | None = None,
-    training: bool = False,
-    model: Any = None,
-) -> Network:
+    path: str | Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None, dtype: str | None = None,
+    training: bool = False, model: "ModelProto | None" = None,
+) -> Network:  # fmt: skip
     """The network in an ONNX file; weights are not needed and external data is not opened.
 
     ``batch`` replaces the first size of every input, ``dims`` other symbolic sizes, ``dtype`` the floating-point type;
@@ -49,14 +47,14 @@ def read_onnx(
     except (TypeError, ValueError) as error:  # protobuf hands over as bytes what is no UTF-8
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: damaged ({one_line(error)}); export it again") from None
+        raise InputError(f"{path}: damaged ({error}); export it again") from None
     if not network.layers and not network.unsupported:
         raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
     return network
 
 
 def _network(
-    model: Any, path: Path, batch: int | None, dims: Mapping[str, int], dtype: str | None, training: bool
+    model: "ModelProto", path: Path, batch: int | None, dims: Mapping[str, int], dtype: str | None, training: bool
 ) -> Network:
     weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     weights |= {tensor.values.name: tensor.values.data_type for tensor in model.graph.sparse_initializer}
@@ -65,7 +63,7 @@ def _network(
     tally = Tally()
     stored = list(tensors.values())
     calls = list(_nodes(model.graph, tensors, training))
-    memory: dict[str, Any] = held_by(stored, [call for call, _ in calls], training=training)
+    memory = held_by(stored, [call for call, _ in calls], training=training)
     for call, constant in calls:
         if constant and call.op in RULES:
             tally.ignored[CONSTANT_FOLDED] += 1
@@ -74,20 +72,16 @@ def _network(
     return tally.network(path.stem, batch, **memory)
 
 
-def _tensors(graph: Any, weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
+def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
     """Name → what is known of it; names without a known type are left out."""
     tensors = {"": Tensor()}
     for weight in graph.initializer:
-        tensors[weight.name] = Tensor(
-            tuple(weight.dims), _dtype(weight.data_type, dtype), floating=weight.data_type in FLOATS
-        )
+        tensors[weight.name] = _tensor(tuple(weight.dims), weight.data_type, dtype)
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
         sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
         known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-        tensors[info.name] = Tensor(
-            sizes if known else None, _dtype(tensor.elem_type, dtype), floating=tensor.elem_type in FLOATS
-        )
+        tensors[info.name] = _tensor(sizes if known else None, tensor.elem_type, dtype)
     tensors = {name: replace(tensor, buffer=name) for name, tensor in tensors.items()}
     for name, kind in weights.items():
         known = tensors.get(name, Tensor())
@@ -96,11 +90,13 @@ def _tensors(graph: Any, weights: Mapping[str, int], dtype: str | None) -> dict[
     return tensors
 
 
-def _dtype(kind: int, wanted: str | None) -> str:
-    return wanted if wanted and kind in FLOATS else DTYPE_OF.get(kind) or WIDE.get(kind, "fp32")
+def _tensor(shape: Shape | None, code: int, wanted: str | None) -> Tensor:
+    """A tensor by TensorProto's element type, a floating-point one in the ``wanted`` type."""
+    floating = code in FLOATS
+    return Tensor(shape, wanted if wanted and floating else DTYPES.get(code, "fp32"), floating)
 
 
-def _nodes(graph: Any, tensors: dict[str, Tensor], training: bool) -> Iterator[tuple[Call, bool]]:
+def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> Iterator[tuple[Call, bool]]:
     """Every node as a call, and whether it is computed from constants alone.
 
     What is constant and what is trained is passed on from inputs to outputs.
@@ -108,7 +104,9 @@ def _nodes(graph: Any, tensors: dict[str, Tensor], training: bool) -> Iterator[t
     for number, proto in enumerate(graph.node):
         inputs = tuple(tensors.get(name, Tensor()) for name in proto.input)
         constant = all(t.constant for t, name in zip(inputs, proto.input, strict=True) if name)
-        constant = proto.op_type in ("Shape", "Size") or (constant and not _holds_graph(proto))
+        # The bodies of If, Loop and the like (attributes of the types GRAPH and GRAPHS) see more than their inputs.
+        constant = constant and not any(attribute.type in (5, 10) for attribute in proto.attribute)
+        constant = constant or proto.op_type in ("Shape", "Size")
         trained = any(t.trained or (t.parameter and not constant) for t in inputs)
         call = _call(proto, inputs, proto.name or f"{proto.op_type}_{number}")
         view = inputs and is_view(call, training=training)
@@ -121,26 +119,17 @@ def _nodes(graph: Any, tensors: dict[str, Tensor], training: bool) -> Iterator[t
         yield replace(call, outputs=outputs), constant
 
 
-def _call(proto: Any, inputs: tuple[Tensor, ...], name: str) -> Call:
+def _call(proto: "NodeProto", inputs: tuple[Tensor, ...], name: str) -> Call:
     """A node as a call: inputs and attributes by the names that rules ask for; other domains stay in the name."""
     op = proto.op_type
     is_standard = proto.domain in ("", "ai.onnx") or (proto.domain == "com.microsoft" and op in RULES)
-    arguments: dict[str, Any] = {
+    arguments: dict[str, object] = {
         argument_name(op, position): tensor for position, tensor in enumerate(inputs) if proto.input[position]
     }
     for attribute in proto.attribute:
-        key = _ATTRIBUTES.get(attribute.name) or str(attribute.name)
-        if attribute.type == _INT:
-            arguments[key] = attribute.i
-        elif attribute.type == _INTS:
-            arguments[key] = list(attribute.ints)
-        elif attribute.type == _STRING:
-            arguments[key] = attribute.s.decode("utf-8", "replace")
+        if attribute.type in _VALUES:
+            key = _ATTRIBUTES.get(attribute.name) or str(attribute.name)
+            arguments[key] = _VALUES[attribute.type](attribute)
     if "kernel_size" in arguments:
         arguments.setdefault("stride", [1])  # ATen's pooling takes the window in its place
     return Call(op if is_standard else f"{proto.domain}.{op}", arguments, name=name)
-
-
-def _holds_graph(proto: Any) -> bool:
-    """True for If, Loop and the like: their bodies see more than their inputs."""
-    return any(attribute.type in (5, 10) for attribute in proto.attribute)  # GRAPH, GRAPHS

@@ -6,34 +6,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, require_regular
-from surrogate.features.operators import Gemm
+from surrogate.features.families import family_of
 from surrogate.features.problem import QUANTISED
+from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work
-from surrogate.network.work import default_math
+from surrogate.network.training import completed
 
 TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
-MAX_SIZE = 2**31 - 1
-"""Largest batch or other size that may be asked for: cuDNN's descriptors hold int32."""
 MAX_ROWS = 100_000
 """Most layers of a table."""
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def read_network(
-    source: str | Path,
-    *,
-    batch: int | None = None,
-    training: bool = False,
-    dims: Mapping[str, int] | None = None,
-    dtype: str | None = None,
-    math: str | None = None,
-    layout: str | None = None,
-    prefill: int | None = None,
-    decode: int | None = None,
-    tensor_parallel: int | None = None,
-) -> Network:
+    source: str | Path, *, batch: int | None = None, training: bool = False, dims: Mapping[str, int] | None = None,
+    dtype: str | None = None, math: str | None = None, layout: str | None = None, prefill: int | None = None,
+    decode: int | None = None, tensor_parallel: int | None = None,
+) -> Network:  # fmt: skip
     """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
 
     A name is that of a network that ships without its weights, or of a language model's configuration
@@ -44,15 +34,16 @@ def read_network(
     pass. Of a language model's ``config.json`` one step: each of ``batch`` requests has ``prefill`` new tokens, or one
     behind a context of ``decode``, on one of ``tensor_parallel`` GPUs. Raises `InputError` for what cannot be read.
     """
-    text, path = str(source), Path(source)
+    text = str(source)
+    path = Path(source)
     if text in NETWORKS and not path.exists():
         path = NETWORKS[text]
     require_regular(path)
     kind = path.suffix.lower()
     language = {"prefill": prefill, "decode": decode, "tensor_parallel": tensor_parallel}
     for name, size in {"batch": batch, **(dims or {}), **language}.items():
-        if size is not None and not 1 <= size <= MAX_SIZE:
-            raise InputError(f"{name} is {size}; it must be between 1 and {MAX_SIZE}")
+        if size is not None:
+            whole(text, name, size, most=MAX_INT32)
     if kind == ".json":
         from surrogate.network.language import read_language
 
@@ -90,18 +81,6 @@ def read_network(
     return with_settings(completed(network, training), math, layout)
 
 
-def completed(network: Network, training: bool) -> Network:
-    """With the memory of a chain where the source tells none, and under ``training`` a whole iteration's layers."""
-    from surrogate.network.memory import chained
-
-    network = chained(network, training=training)
-    if training:
-        from surrogate.network.training import iteration
-
-        network = iteration(network)
-    return network
-
-
 def read_table_of_problems(
     path: Path, *, batch: int | None = None, dtype: str | None = None, training: bool = False
 ) -> Network:
@@ -126,12 +105,13 @@ def read_table_of_problems(
             tally.unsupported[row.operator] += 1
         else:
             layer = _layer(row.name or row.where, row.problem, dtype, training, bool(tally.layers))
-            if batch is not None and isinstance(layer.work, Conv):
-                layer = replace(layer, work=layer.work.with_batch(batch))
+            samples = layer.work.samples
+            if batch is not None and samples is not None:
+                layer = replace(layer, work=layer.work.at_batch(samples, batch) or layer.work)
             tally.add([replace(layer, heuristic=row.heuristic)])
     if not tally.layers:
         raise InputError(f"{path}: no row holds a problem; give n, c, h, k and r, or a text")
-    batches = {conv.n for conv in (layer.work for layer in tally.layers) if isinstance(conv, Conv)}
+    batches = {layer.work.samples for layer in tally.layers} - {None}
     network = tally.network(path.stem, batches.pop() if len(batches) == 1 else None)
     return replace(network, own_math=True)
 
@@ -139,16 +119,12 @@ def read_table_of_problems(
 def _layer(name: str, problem: Work, dtype: str | None, training: bool, inner: bool) -> Layer:
     """The layer in the wanted element type; under ``training`` with its gradients, also of the input if ``inner``."""
     if dtype is not None and dtype != problem.dtype:
-        problem = replace(problem, dtype=dtype, math=default_math(dtype))
-    weights, kind = 0, "conv" if isinstance(problem, Conv) else problem.kind
-    if isinstance(problem, Conv):
-        weights = problem.k * (problem.c // problem.groups) * problem.r * problem.s
-    elif isinstance(problem, Gemm):
-        weights = problem.batch * problem.k * problem.n
-    if not training or (isinstance(problem, Conv) and problem.direction != "fwd"):
-        return Layer(name, kind, problem, parameters=weights)
-    gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if weights else ()))
-    return Layer(name, kind, problem, gradients, weights)
+        problem = replace(problem, dtype=dtype, math=family_of(problem).default_math(dtype))
+    weights = problem.weights
+    gradients: tuple[str, ...] = ()
+    if training and not problem.is_gradient:
+        gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if weights else ()))
+    return Layer(name, problem.kind, problem, gradients, weights)
 
 
 def _is_binary(path: Path) -> bool:
@@ -161,12 +137,12 @@ def _is_binary(path: Path) -> bool:
 
 
 def with_settings(network: Network, math: str | None, layout: str | None) -> Network:
-    """Every convolution under another math type or layout."""
+    """Every problem that algorithms are chosen for (a convolution) under another math type or layout."""
     chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
     if not chosen:
         return network
     layers = tuple(
-        replace(layer, work=replace(layer.work, **chosen)) if isinstance(layer.work, Conv) else layer
+        replace(layer, work=replace(layer.work, **chosen)) if layer.work.HAS_ALGORITHMS else layer
         for layer in network.layers
     )
     return replace(network, layers=layers, own_math=network.own_math or math is not None)

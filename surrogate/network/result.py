@@ -3,11 +3,15 @@ side by side."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
 from surrogate.report.tables import Shown, Table
 
-BOUNDS = COMPUTE, MEMORY, UNDER_UTILISED = ("compute-bound", "memory-bound", "under-utilised")
+if TYPE_CHECKING:
+    import pandas as pd
+
+BOUNDS = (COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED)
 """What limits a kernel: SEER's classes."""
 UNMEASURED = ("spec", "roofline")
 """Sources of times that no measurement on the GPU stands behind."""
@@ -141,18 +145,13 @@ class NetworkTime(Shown):
         """``total_us, coverage, layers, ignored, unsupported``, and what follows from them."""
         return {
             **{name: getattr(self, name) for name in TOTALS},
-            "memory": dict(self.memory),
-            "flops": sum(layer.flops for layer in self.layers),
-            "bytes": sum(layer.bytes for layer in self.layers),
-            "classes": self.classes(),
-            "heuristic": dict(self.heuristic),
-            "layers": [layer.to_dict() for layer in self.layers],
-            "ignored": dict(self.ignored),
-            "unsupported": dict(self.unsupported),
-            "outside_domain": dict(self.outside),
-        }
+            "memory": dict(self.memory), "flops": sum(layer.flops for layer in self.layers),
+            "bytes": sum(layer.bytes for layer in self.layers), "classes": self.classes(),
+            "heuristic": dict(self.heuristic), "layers": [layer.to_dict() for layer in self.layers],
+            "ignored": dict(self.ignored), "unsupported": dict(self.unsupported), "outside_domain": dict(self.outside),
+        }  # fmt: skip
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> "pd.DataFrame":
         """A DataFrame, one row per layer."""
         import pandas as pd
 
@@ -188,15 +187,12 @@ def aggregated(layers: Iterable[LayerTime], key: str) -> list[dict[str, Any]]:
     total = sum(layer.time_us for part in groups.values() for layer in part)
     rows = [
         {
-            key: name,
-            "count": len(part),
-            "time_us": sum(layer.time_us for layer in part),
+            key: name, "count": len(part), "time_us": sum(layer.time_us for layer in part),
             "share": _share(sum(layer.time_us for layer in part), total),
-            "flops": sum(layer.flops for layer in part),
-            "bytes": sum(layer.bytes for layer in part),
+            "flops": sum(layer.flops for layer in part), "bytes": sum(layer.bytes for layer in part),
         }
         for name, part in groups.items()
-    ]
+    ]  # fmt: skip
     return sorted(rows, key=lambda row: -row["time_us"])
 
 

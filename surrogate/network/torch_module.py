@@ -6,36 +6,34 @@
 """
 
 import copy
-import importlib
 import inspect
-import sys
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
 from surrogate.features.problem import DTYPES
-from surrogate.network.call import Call, Tensor, base_name
+from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import add_call
 from surrogate.network.fusion import compiled
 from surrogate.network.memory import OPTIMIZER_STATES, tensor_bytes
 from surrogate.network.network import Network, Tally
 from surrogate.network.predict import load_predictors
-from surrogate.network.read import completed
 from surrogate.network.result import NetworkTime
-from surrogate.network.training import optimizer_step
+from surrogate.network.training import completed, optimizer_step
+
+if TYPE_CHECKING:
+    import torch
+    from torch._ops import OpOverload
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.nn import Module
 
 REMEDY = "pip install 'seer-surrogate[torch]'"
 CONTRACT = "it must return (module, inputs), inputs being a tuple of tensors; a parameter named batch is given --batch"
 RUNTIMES = ("eager", "compiled")
-KINDS = {
-    "torch.float32": "fp32", "torch.float64": "fp64", "torch.float16": "fp16", "torch.bfloat16": "bf16",
-    "torch.int64": "fp64", "torch.int32": "fp32", "torch.int16": "fp16", "torch.int8": "int8", "torch.uint8": "int8",
-    "torch.bool": "int8", "torch.complex64": "fp64",
-}  # fmt: skip
+KINDS: Mapping[str, str] = TABLE["types"]["torch"]
 """torch's element types → ours; other integers stand as the type of their width."""
 
 
@@ -47,12 +45,8 @@ def read_module(source: str, *, batch: int | None = None, training: bool = False
     constructor asks for values that it computed, it is built for real. Raises `InputError` where torch is missing, or
     the callable or the module fails.
     """
-    try:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-    except ImportError:
-        raise InputError(f"{source}: running a module needs torch; {REMEDY}") from None
+    fake = _fake_mode(source)
     build = imported_callable(source, CONTRACT)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
     with in_one_line(source):
         try:
             with fake:
@@ -65,21 +59,28 @@ def read_module(source: str, *, batch: int | None = None, training: bool = False
                 return _network(source, module, inputs, training, dtype, batch)
 
 
-def module_network(module: Any, inputs: Any, *, training: bool = False, dtype: str | None = None) -> Network:
+def _fake_mode(source: str) -> "FakeTensorMode":
+    """Torch's mode of tensors without memory. Raises `InputError` where torch is missing."""
+    try:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+    except ImportError:
+        raise InputError(f"{source}: running a module needs torch; {REMEDY}") from None
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def module_network(module: "Module", inputs: object, *, training: bool = False, dtype: str | None = None) -> Network:
     """What one pass of a live ``module`` over ``inputs`` (a tensor, or a tuple of arguments) calls.
 
     A copy without memory runs in its place: the module's weights, gradients and mode stay as they are, on whatever
     device they lie. Raises `InputError` where torch is missing or the module fails.
     """
     name = type(module).__name__
-    try:
-        from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
-        from torch.nn import Module
-    except ImportError:
-        raise InputError(f"{name}: running a module needs torch; {REMEDY}") from None
+    fake = _fake_mode(name)
+    from torch._subclasses.fake_tensor import FakeCopyMode
+    from torch.nn import Module
+
     if not isinstance(module, Module):
         raise InputError(f"{name} is no torch.nn.Module; give the module and a tuple of its inputs")
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
     with in_one_line(name):
         with FakeCopyMode(fake):
             copied, copied_inputs = copy.deepcopy((module, inputs if isinstance(inputs, tuple) else (inputs,)))
@@ -88,17 +89,10 @@ def module_network(module: Any, inputs: Any, *, training: bool = False, dtype: s
 
 
 def time_module(
-    module: Any,
-    inputs: Any,
-    gpu: str,
-    *,
-    training: bool = False,
-    dtype: str | None = None,
-    runtime: str = "eager",
-    bundle: str | Path | None = None,
-    workspace_limit: int | None = None,
+    module: "Module", inputs: object, gpu: str, *, training: bool = False, dtype: str | None = None,
+    runtime: str = "eager", bundle: str | Path | None = None, workspace_limit: int | None = None,
     deterministic: bool = False,
-) -> NetworkTime:
+) -> NetworkTime:  # fmt: skip
     """The predicted time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
 
     ``inputs`` is a tensor or the tuple of the module's arguments. The module runs on a copy without memory, so that
@@ -110,16 +104,13 @@ def time_module(
     """
     require_known("runtime", runtime, RUNTIMES)
     network = completed(module_network(module, inputs, training=training, dtype=dtype), training)
+    network = compiled(network) if runtime == "compiled" else network
     predictors = load_predictors(gpu, bundle)
-    return predictors.time(
-        compiled(network) if runtime == "compiled" else network,
-        workspace_limit=workspace_limit,
-        deterministic=deterministic,
-    )
+    return predictors.time(network, workspace_limit=workspace_limit, deterministic=deterministic)
 
 
 def _network(
-    source: str, module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None, batch: int | None
+    source: str, module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None, batch: int | None
 ) -> Network:
     """The calls of one pass on fake tensors as layers, with the optimizer's step and what is held in memory."""
     import torch
@@ -128,24 +119,21 @@ def _network(
     tally = Tally()
     for call in calls:
         add_call(call, tally, training=training)
-    weights = [_plain(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
-    trained = [_plain(weight, dtype) for weight in module.parameters() if training and weight.requires_grad]
-    tally.add(optimizer_step(sum(prod(weight.shape) for weight in trained)))
+    weights = [_shape_of(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
+    trained = [_shape_of(weight, dtype) for weight in module.parameters() if training and weight.requires_grad]
+    tally.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained)))
     if not tally.layers and not tally.unsupported:
         raise InputError(f"{source}: the module calls no operator that costs time; give one that computes something")
-    first = next((value for value in inputs if isinstance(value, torch.Tensor) and value.dim()), None)
+    tensors: list[torch.Tensor] = [value for value in inputs if isinstance(value, torch.Tensor)]
+    first = next((tensor for tensor in tensors if tensor.dim()), None)
     return tally.network(
-        source.rpartition(":")[2],
-        first.shape[0] if first is not None else batch,
-        training,
-        parameters=sum(weight.numel() for weight in module.parameters()),
-        weights_bytes=sum(map(tensor_bytes, weights)),
-        activation_bytes=activation_bytes,
-        state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
-    )
+        source.rpartition(":")[2], first.shape[0] if first is not None else batch, training,
+        parameters=sum(weight.numel() for weight in module.parameters()), weights_bytes=sum(map(tensor_bytes, weights)),
+        activation_bytes=activation_bytes, state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
+    )  # fmt: skip
 
 
-def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[Any, tuple[Any, ...]]:
+def _built(source: str, build: Callable[..., object], batch: int | None) -> "tuple[Module, tuple[object, ...]]":
     """The module and its inputs at the wanted batch."""
     import torch
 
@@ -163,7 +151,9 @@ def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[A
     return module, inputs
 
 
-def recorded_calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None) -> tuple[list[Call], int]:
+def recorded_calls(
+    module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None
+) -> tuple[list[Call], int]:
     """Every ATen call of one pass: a dispatch mode under autograd sees them, in the backward pass with the module of
     the forward call. And the most bytes that their results and the inputs took at once."""
     import torch
@@ -176,14 +166,14 @@ def recorded_calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: 
     storages.update({weight.untyped_storage(): 0 for weight in (*module.parameters(), *module.buffers())})
     taken = peak = 0
 
-    def hold(tensors: Any) -> None:
+    def hold(tensors: object) -> None:
         """Count the storages of tensors that are new, until they are freed."""
         nonlocal taken, peak
         for tensor in (leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)):
             storage = tensor.untyped_storage()
             if storage not in storages:
                 elements = storage.nbytes() // tensor.element_size()
-                storages[storage] = elements * DTYPES[_plain(tensor, dtype).dtype]
+                storages[storage] = elements * DTYPES[_shape_of(tensor, dtype).dtype]
                 taken += storages[storage]
                 weakref.finalize(storage, release, storages[storage])
         peak = max(peak, taken)
@@ -196,13 +186,17 @@ def recorded_calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: 
     tracker = ModuleTracker()
 
     class Recorder(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: "OpOverload", types: object, args: Sequence[object] = (),
+            kwargs: Mapping[str, object] | None = None,
+        ) -> object:  # fmt: skip
             result = func(*args, **(kwargs or {}))
             hold(result)
             arguments = {name: _plain(value, dtype) for name, value in _named(func, args, kwargs or {}).items()}
-            results = _plain(list(result) if isinstance(result, list | tuple) else [result], dtype)
+            results = [_plain(value, dtype) for value in (result if isinstance(result, list | tuple) else [result])]
             outputs = tuple(value for value in results if isinstance(value, Tensor))
-            op, path = base_name(func.name()), _deepest(tracker.parents)
+            op = base_name(func.name())
+            path = _deepest(tracker.parents)
             calls.append(Call(op, arguments, outputs, f"{path}.{op}" if path else op))
             return result
 
@@ -221,15 +215,22 @@ def recorded_calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: 
     return calls, peak
 
 
-def _plain(value: Any, dtype: str | None) -> Any:
-    """Shapes in the place of tensors: one held here would make autograd copy it. ``dtype`` replaces floating types."""
+def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
+    """What stands for a tensor: one held here would make autograd copy it. ``dtype`` replaces floating types."""
+    import torch
+
+    floating = tensor.dtype.is_floating_point
+    kind = dtype if dtype and floating else KINDS.get(str(tensor.dtype), "fp32")
+    shape = tuple(int(size) for size in tensor.shape)
+    return Tensor(shape, kind, floating, parameter=isinstance(tensor, torch.nn.Parameter))
+
+
+def _plain(value: object, dtype: str | None) -> object:
+    """An argument with shapes in the place of its tensors."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        floating = value.dtype.is_floating_point
-        kind = dtype if dtype and floating else KINDS.get(str(value.dtype), "fp32")
-        shape = tuple(int(size) for size in value.shape)
-        return Tensor(shape, kind, floating, parameter=isinstance(value, torch.nn.Parameter))
+        return _shape_of(value, dtype)
     return [_plain(inner, dtype) for inner in value] if isinstance(value, list | tuple) else value
 
 
@@ -239,47 +240,9 @@ def _deepest(names: set[str]) -> str:
     return deepest.partition(".")[2]
 
 
-def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _named(func: "OpOverload", args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
     """Arguments by the names of the operator's schema, defaults included."""
     arguments = func._schema.arguments
-    named = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-    named |= {argument.name: value for argument, value in zip(arguments, args, strict=False)}
-    return named | kwargs
-
-
-def imported_callable(source: str, contract: str) -> Callable[..., Any]:
-    """The callable that ``source`` names; modules of the current folder count, too.
-
-    Raises `InputError`, with ``contract`` as the remedy, where there is none or importing it fails.
-    """
-    module, _, name = source.partition(":")
-    if not module or not name:
-        raise InputError(f"{source!r} names no function; write module:callable; {contract}")
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.insert(0, here)
-    try:
-        with in_one_line(source):
-            target: Any = importlib.import_module(module)
-            for part in name.split("."):
-                target = getattr(target, part)
-    finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
-    if not callable(target):
-        raise InputError(f"{source}: is a {type(target).__name__}, not callable; {contract}")
-    return target
-
-
-@contextmanager
-def in_one_line(source: str) -> Iterator[None]:
-    """What the user's code raises becomes an `InputError` of one line."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        text = " ".join(str(error).split())
-        text = text if len(text) <= 200 else f"{text[:199]}…"
-        raise InputError(f"{source}: {type(error).__name__}: {text or 'no reason given'}") from None
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    given = {argument.name: value for argument, value in zip(arguments, args, strict=False)}
+    return {**defaults, **given, **kwargs}

@@ -1,21 +1,25 @@
 """One training iteration from a forward pass: forward, backward in reverse order, optimizer.
 
-A convolution's backward pass is its two gradients; a matrix product's are two products; the others read and write what
-their gradient formulas need. A gradient that several layers give to one tensor is summed where branches were added.
+What the backward pass of a problem launches is what the problem declares (`InNetwork`). A gradient that several layers
+give to one tensor is summed where branches were added.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from surrogate.features import operators
-from surrogate.features.conv import Conv
-from surrogate.network.call_rules import GRADIENT
-from surrogate.network.memory import OPTIMIZER_STATES
-from surrogate.network.network import INPUT, Layer, Network, Tally, Work
-from surrogate.network.work import Streamed, elementwise, gradient
+from surrogate.features.families import Operator
+from surrogate.features.families.operator import Streamed
+from surrogate.network.memory import OPTIMIZER_STATES, chained
+from surrogate.network.network import Layer, Network, Tally, Work
 
 OPTIMIZER = "adam"
 """Reads weights, gradients and two moments, writes weights and moments: 12 operations a weight, one fused pass."""
+
+
+def completed(network: Network, training: bool) -> Network:
+    """With the memory of a chain where the source tells none, and under ``training`` a whole iteration's layers."""
+    network = chained(network, training=training)
+    return iteration(network) if training else network
 
 
 def iteration(network: Network) -> Network:
@@ -27,8 +31,8 @@ def iteration(network: Network) -> Network:
     tally.add(forward)
     for layer in reversed(forward):
         tally.add(backward(layer))
-    # An embedding's gradient updates the rows it touches; a dense step over the whole table does not happen.
-    parameters = sum(layer.parameters for layer in forward if not isinstance(layer.work, operators.EmbeddingBag))
+    # Of an embedding the gradient updates the rows it touches; a dense step over the whole table does not happen.
+    parameters = sum(layer.parameters for layer in forward if not layer.work.UPDATES_WEIGHTS)
     tally.add(optimizer_step(parameters))
     state = OPTIMIZER_STATES * (network.weights_bytes or 0)
     return replace(network, layers=tuple(tally.layers), training=True, state_bytes=state)
@@ -45,19 +49,12 @@ def optimizer_step(parameters: int) -> list[Layer]:
 
 def backward(layer: Layer) -> Iterator[Layer]:
     """The layers that the gradients of one layer take; none where it has none."""
-    work = layer.work
     for wanted in layer.gradients:
-        if isinstance(work, Conv):
-            direction = GRADIENT[work.direction] if wanted == INPUT else "bwd_filter"
-            yield _named(layer, direction, replace(work, direction=direction))
-        elif isinstance(work, operators.Gemm):
-            yield _named(layer, f"grad_{wanted}", _product(work, wanted))
-        elif wanted == INPUT or isinstance(work, operators.EmbeddingBag):
-            for part in _gradient(work):
-                yield _named(layer, "backward", part)
-    if isinstance(work, operators.Pointwise) and work.kind == "bias" and layer.parameters:
-        total = operators.BiasBackward(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
-        yield _named(layer, "grad_bias", total)
+        for part, work in layer.work.gradients(wanted):
+            yield _named(layer, part, work)
+    work = layer.work
+    if isinstance(work, Operator) and work.WEIGHT_GRADIENT and layer.parameters:
+        yield _named(layer, f"grad_{work.kind}", work.of_kind(work.WEIGHT_GRADIENT))
 
 
 def _named(layer: Layer, part: str, work: Work) -> Layer:
@@ -65,47 +62,5 @@ def _named(layer: Layer, part: str, work: Work) -> Layer:
 
 
 def _in_training(work: Work) -> Work:
-    """Batch norm by the batch's own statistics; everything else as it is."""
-    if isinstance(work, operators.BatchNormInference):
-        return operators.BatchNorm(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
-    return work
-
-
-def _product(work: operators.Gemm, wanted: str) -> operators.Operator:
-    """dA (m × k) = dC · Bᵀ, or dB (k × n) = Aᵀ · dC."""
-    m, n, k = (work.m, work.k, work.n) if wanted == INPUT else (work.k, work.n, work.m)
-    if work.batch > 1:
-        return operators.Bmm(batch=work.batch, m=m, n=n, k=k, dtype=work.dtype, math=work.math)
-    return operators.Gemm(m=m, n=n, k=k, dtype=work.dtype, math=work.math)
-
-
-def _gradient(work: operators.Operator) -> Iterator[operators.Operator]:
-    """The input's gradient of an operator that is no product: the kind's own, else dy and x in, dx out.
-
-    A sum passes its gradient on, which is added where the other branch's arrives; a bias or an added number passes it
-    on as it is.
-    """
-    if work.kind in ("bias", "add_scalar", "sub_scalar"):
-        return
-    if operator := gradient(work):
-        yield operator
-    elif isinstance(work, operators.Concat):
-        yield elementwise("copy", (work.elements,), work.dtype)
-    elif isinstance(work, Streamed):
-        yield _streamed_gradient(work)
-    elif work.kind in ("add", "copy", "layout_transform") or work.kind.endswith("_scalar"):
-        yield work
-    elif work.kind in ("mul", "div"):
-        yield from (work, work)
-    elif isinstance(work, operators.LayerNorm | operators.Pointwise):
-        reads, writes = 2 * work.elements, work.elements
-        yield Streamed(reads=reads, writes=writes, dtype=work.dtype, variant=f"{work.kind}_backward")
-
-
-def _streamed_gradient(work: Streamed) -> Streamed:
-    """The gradient of a reduction is broadcast; any other reads its inputs and dy, and writes dx."""
-    if work.variant == "reduce":
-        reads, writes = work.writes, work.reads
-    else:
-        reads, writes = work.reads + work.writes, max(work.reads, 1)
-    return Streamed(reads=reads, writes=writes, dtype=work.dtype, variant=f"{work.variant}_backward")
+    """What runs in its place in training, as batch norm goes by the batch's own statistics then."""
+    return work.of_kind(work.IN_TRAINING) if isinstance(work, Operator) and work.IN_TRAINING else work

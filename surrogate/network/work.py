@@ -1,66 +1,32 @@
 """Work from the shapes of tensors: convolutions and other operators.
 
-Where `surrogate.features.operators` has a class for the kind and the shapes fit it, that class; else `Streamed`, which
+Where `surrogate.features.families` has a class for the kind and the shapes fit it, that class; else `Streamed`, which
 only knows what is moved: every tensor read or written once.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
-from typing import ClassVar
 
-from surrogate.features import operators
-from surrogate.features.conv import Conv
-from surrogate.features.elementwise import Number, ceil_div
 from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILY_OF_KIND, Operator, family, family_of
+from surrogate.features.families.gemm import Bmm, Gemm, Linear
+from surrogate.features.families.operator import CAST, Streamed
+from surrogate.features.families.pointwise import POINTWISE_CLASSES, Pointwise
+from surrogate.features.families.pool import AvgPool, MaxPool
+from surrogate.features.families.rowwise import Softmax
 from surrogate.features.gpu import Gpu
-from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.problem import DTYPES
-from surrogate.features.roofline import memory_us
+from surrogate.network.network import Work
 
 Shape = tuple[int, ...]
-REDUCE, CAST = "reduce", "cast"
-"""Names of `Streamed` work that reduces, or changes the element type."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streamed(operators.Operator):
-    """Any operator that memory bounds: ``reads`` elements in, ``writes`` elements out, ``variant`` names it.
-
-    ``work`` is its operations per element written.
-    """
-
-    kind: ClassVar[str] = "streamed"
-    BATCH: ClassVar[str] = ""
-    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ("reads", "work")
-
-    reads: int
-    writes: int
-    work: int = 1
-
-    @property
-    def flops(self) -> Number:
-        """Elements written × operations of each."""
-        return self.writes * self.work
-
-    @property
-    def dram_bytes(self) -> Number:
-        """Bytes of all elements, each moved once."""
-        return self.itemsize * (self.reads + self.writes)
-
-    @property
-    def blocks(self) -> Number:
-        """512 elements a block, of what is larger."""
-        return ceil_div(max(self.reads, self.writes), ELEMENTS_PER_BLOCK)
-
-    def roofline_us(self, gpu: Gpu) -> Number:
-        """Memory time at the bandwidth that copies reach."""
-        return memory_us(self.dram_bytes, gpu.dram_share * gpu.dram_gbs)
-
-
-def compulsory_bytes(work: Conv | operators.Operator) -> int:
-    """Bytes of its tensors, each moved once."""
-    return int(work.tensor_bytes if isinstance(work, Conv) else work.dram_bytes)
+def as_run(work: Work, gpu: Gpu) -> Work:
+    """Under the math type that PyTorch runs by default on the GPU; what is of no family has none and stays."""
+    if work.kind not in FAMILY_OF_KIND:
+        return work
+    return replace(work, math=family_of(work).default_math(work.dtype, gpu))
 
 
 def streamed(name: str, reads: Sequence[Shape], writes: Sequence[Shape], dtype: str, *, work: int = 1) -> Streamed:
@@ -75,41 +41,32 @@ def cast(elements: int, source: str, target: str) -> Streamed:
     return Streamed(reads=reads, writes=writes, dtype=narrow, variant=CAST)
 
 
-def gradient(work: operators.Operator) -> operators.Operator | None:
-    """The operator that computes the gradient of ``work``'s input, of the same sizes; None where the kind has none."""
-    known = operators.OPERATORS.get(f"{work.kind.removesuffix('_inference')}_backward")
-    return known and known(**work.sizes, dtype=work.dtype)
-
-
-def gemm(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "fp32", bias: bool = False) -> operators.Operator:
+def gemm(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "fp32", bias: bool = False) -> Operator:
     """C (batch, m, n) = A (batch, m, k) · B (batch, k, n), plus a bias of n values."""
-    math = default_math(dtype)
+    math = family(Gemm.FAMILY).default_math(dtype)
     if batch > 1:
-        return operators.Bmm(batch=batch, m=m, n=n, k=k, dtype=dtype, math=math)
-    return (operators.Linear if bias else operators.Gemm)(m=m, n=n, k=k, dtype=dtype, math=math)
+        return Bmm(batch=batch, m=m, n=n, k=k, dtype=dtype, math=math)
+    return (Linear if bias else Gemm)(m=m, n=n, k=k, dtype=dtype, math=math)
 
 
-def default_math(dtype: str) -> str:
-    """The math type frameworks use: tensor cores for half precision, plain multiply-adds for the rest."""
-    return "tensor_op" if dtype in ("fp16", "bf16") else "fma"
-
-
-def pointwise(kind: str, reads: Sequence[Shape], result: Shape, dtype: str) -> operators.Operator:
+def pointwise(kind: str, reads: Sequence[Shape], result: Shape, dtype: str) -> Operator:
     """One result per element; operands that are broadcast are read at their own size.
 
     A second operand of one element makes the kind's ``…_scalar``, one value per channel added a ``bias``.
     """
     whole = [shape for shape in reads if prod(shape) == prod(result)]
     small = [shape for shape in reads if prod(shape) != prod(result)]
+    form = kind
     if len(small) == 1 and len(whole) == 1:
-        if prod(small[0]) == 1 and f"{kind}_scalar" in operators.POINTWISE_CLASSES:
-            kind, small = f"{kind}_scalar", []
+        if prod(small[0]) == 1 and f"{kind}_scalar" in POINTWISE_CLASSES:
+            form = f"{kind}_scalar"
         elif kind == "add" and len(result) > 1 and prod(small[0]) in (result[1], result[-1]):
-            kind, small = "bias", []
-    known = operators.POINTWISE_CLASSES.get(kind)
-    if known and not small and len(whole) + 1 == known.ACCESSES:
-        return elementwise(kind, result, dtype)
-    return streamed(kind, reads, [result], dtype, work=known.FLOPS if known else 1)
+            form = "bias"
+    cls = POINTWISE_CLASSES.get(form)
+    # A form of its own counts its small operand in; else all operands must be as large as the result.
+    if cls and (form != kind or not small) and len(whole) + 1 == cls.ACCESSES:
+        return elementwise(form, result, dtype)
+    return streamed(form, reads, [result], dtype, work=cls.FLOPS if cls else 1)
 
 
 def image(shape: Shape) -> tuple[int, int, int, int]:
@@ -118,61 +75,60 @@ def image(shape: Shape) -> tuple[int, int, int, int]:
     return filled[0], filled[1], filled[2], prod(filled[3:])
 
 
-def elementwise(kind: str, shape: Shape, dtype: str) -> operators.Pointwise:
+def elementwise(kind: str, shape: Shape, dtype: str) -> Pointwise:
     """One of `POINTWISE_CLASSES` over a whole tensor, such as a ``copy`` within device memory."""
     n, c, h, w = image(shape)
-    return operators.POINTWISE_CLASSES[kind](n=n, c=c, h=h, w=w, dtype=dtype)
+    return POINTWISE_CLASSES[kind](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
-def pool(
-    kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str
-) -> operators.MaxPool:
+def pool(kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str) -> MaxPool:
     """Pooling (``max`` or ``average``) of an (n, c, h, w) or (n, c, w) image.
 
     Where the result is larger than the windows that fit (ceil mode), the image counts as large as they reach.
     """
-    if len(size) == 3:
-        size, result = (*size[:2], 1, size[2]), result and (*result[:2], 1, result[2])
-        window, stride, pad = (1, *window), (1, *stride), (0, *pad)
     extents = list(size[2:])
     for axis, outputs in enumerate(result[2:] if result is not None else ()):
-        if (size[2 + axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1 != outputs:
+        if (extents[axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1 != outputs:
             extents[axis] = (outputs - 1) * stride[axis] + window[axis] - 2 * pad[axis]
-    return (operators.MaxPool if kind == "max" else operators.AvgPool)(
+    if len(extents) == 1:  # a 1-D image has height 1, and so has its window
+        extents, window, stride, pad = [1, *extents], (1, *window), (1, *stride), (0, *pad)
+    return (MaxPool if kind == "max" else AvgPool)(
         n=size[0], c=size[1], h=extents[0], w=extents[1], window=window[0], window_w=window[1],
         stride=stride[0], stride_w=stride[1], pad=pad[0], pad_w=pad[1], dtype=dtype,
     )  # fmt: skip
 
 
-def batch_norm(shape: Shape, dtype: str, *, training: bool = False) -> operators.Operator:
-    """Batch norm of an (n, c, …) tensor: by stored statistics, or by the batch's own."""
-    n, c, h, w = image(shape)
-    return (operators.BatchNorm if training else operators.BatchNormInference)(n=n, c=c, h=h, w=w, dtype=dtype)
-
-
-def softmax(shape: Shape, axis: int, dtype: str) -> operators.Operator:
+def softmax(shape: Shape, axis: int, dtype: str) -> Operator:
     """Softmax along ``axis``."""
     axis %= len(shape)
-    return operators.Softmax(n=prod(shape[:axis]), c=shape[axis], h=prod(shape[axis + 1 :]), dtype=dtype)
+    return Softmax(n=prod(shape[:axis]), c=shape[axis], h=prod(shape[axis + 1 :]), dtype=dtype)
 
 
 def convolution(
-    image: Shape, filters: Shape, begin: Shape, end: Shape, stride: Shape, dilation: Shape, *, groups: int, dtype: str
-) -> Conv:
-    """A 1-D or 2-D convolution as a `Conv`; a 1-D one has height 1.
+    declared: Mapping[str, str], image: Shape, filters: Shape, begin: Shape, end: Shape, stride: Shape,
+    dilation: Shape, *, groups: int, dtype: str,
+) -> Work:  # fmt: skip
+    """The problem that ``declared`` (``[convolutions]`` of `calls.toml`) makes of a forward convolution of any rank.
 
-    cuDNN pads both sides alike: where ``begin`` and ``end`` differ the image counts as already padded on the longer
-    side. Raises `InputError` for sizes that no convolution has.
+    ``image`` is (n, c, …), ``filters`` (k, c / groups, …), the others a number per axis. Libraries pad both sides
+    alike: where ``begin`` and ``end`` differ the image counts as already padded on the longer side. Raises `InputError`
+    for sizes that no convolution has, and where one that the problem does not name is more than its default.
     """
-    if len(image) == 3:
-        image, filters = (*image[:2], 1, image[2]), (*filters[:2], 1, filters[2])
-        begin, end, stride, dilation = (0, *begin), (0, *end), (1, *stride), (1, *dilation)
-    pads = tuple(min(pair) for pair in zip(begin, end, strict=True))
-    grown = tuple(abs(a - b) for a, b in zip(begin, end, strict=True))
-    if min(pads) < 0:
+    padding = tuple(map(min, begin, end))
+    if min(padding) < 0:
         raise InputError(f"padding {begin} and {end}; it cannot be negative")
-    return Conv(
-        n=image[0], c=image[1], h=image[2] + grown[0], w=image[3] + grown[1], k=filters[0], r=filters[2], s=filters[3],
-        pad_h=pads[0], pad_w=pads[1], stride_h=stride[0], stride_w=stride[1], dilation_h=dilation[0],
-        dilation_w=dilation[1], groups=groups, dtype=dtype, math=default_math(dtype),
-    )  # fmt: skip
+    grown = (size + abs(a - b) for size, a, b in zip(image[2:], begin, end, strict=True))
+    given = {
+        "image": (*image[:2], *grown), "filter": filters, "padding": padding, "stride": stride, "dilation": dilation,
+        "groups": (groups,),
+    }  # fmt: skip
+    kind = declared["kind"]
+    sizes = dict.fromkeys(declared.get("ones", "").split(), 1)
+    for word, values in given.items():
+        if word in declared:
+            sizes |= zip(declared[word].split(), values, strict=True)
+        elif any(value != (0 if word == "padding" else 1) for value in values):
+            raise InputError(f"{word} {values} of a {kind}; it has none")
+    sizes.pop("-", None)
+    math = family(kind).default_math(dtype)
+    return family(kind).problem(sizes, {"operator": kind, "dtype": dtype, "math": math})

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
+from surrogate.features.text import newest
 from surrogate.prediction.cache import Tuning, TuningCache, default_path
 from surrogate.prediction.engine import Candidate
-from surrogate.prediction.predictor import limited
-from surrogate.prediction.prepared import newest
-from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Selection, setting_line
+from surrogate.prediction.predictor import Predictor, limited
+from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Ranked, Selection, setting_line
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from surrogate.collect.device import Device, DeviceInfo
-    from surrogate.prediction.predictor import Predictor
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Attempt:
     workspace_bytes: int | None = None
     deterministic: bool | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Field name → value."""
         return {name: getattr(self, name) for name in self.__slots__}
 
@@ -64,12 +65,12 @@ class Tuned:
     tried: tuple[Attempt, ...]
     cost_ms: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON values."""
-        values = {name: getattr(self, name) for name in self.__slots__}
+        values: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
         return values | {"tried": [attempt.to_dict() for attempt in self.tried]}
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> "pd.DataFrame":
         """What was tried as a pandas table, in the order tried."""
         import pandas as pd
 
@@ -86,15 +87,10 @@ class Tuned:
 
 
 def autotune(
-    problem: AnyProblem | str,
-    device: "str | Device",
-    k: int = 2,
-    *,
-    predictor: "Predictor | None" = None,
-    workspace_limit: int | str | None = None,
-    deterministic: bool = False,
+    problem: AnyProblem | str, device: "str | Device", k: int = 2, *, predictor: Predictor | None = None,
+    workspace_limit: int | str | None = None, deterministic: bool = False,
     cache: TuningCache | str | Path | None = None,
-) -> Tuned:
+) -> Tuned:  # fmt: skip
     """The fastest of the ``k`` best predictions, by measurement.
 
     ``device``: a name that `surrogate.collect.open_device` knows (opened for this call), or an open device.
@@ -113,12 +109,12 @@ def autotune(
     opened = open_device(device) if isinstance(device, str) else device
     try:
         info = opened.describe()
-        known = cache if isinstance(cache, TuningCache) else TuningCache(cache or default_path())
+        kept = cache if isinstance(cache, TuningCache) else TuningCache(cache or default_path())
         ranking = (predictor or _shipped(info)).select(
             problem, workspace_limit=limits.workspace_bytes, deterministic=limits.deterministic
         )
         _check_device(ranking, info)
-        tried, cost_ms = _search(problem, opened, info, known, limits, ranking.candidates, k)
+        tried, cost_ms = _search(problem, opened, info, cache=kept, limits=limits, ranking=ranking.candidates, k=k)
     except DeviceLostError as error:
         raise InputError(
             f"the device was lost ({error}); what was measured before is kept, try again in a new process"
@@ -129,63 +125,56 @@ def autotune(
     ran = [attempt for attempt in tried if attempt.measured_us is not None]
     best = min(ran, key=lambda attempt: attempt.measured_us or 0.0, default=None)
     return Tuned(
-        setting_line(problem),
-        info.gpu,
-        info.library,
-        info.library_version,
-        best.algorithm if best else None,
-        best.measured_us if best else None,
-        "cache" if best and best.cached else "measured",
-        tuple(tried),
-        round(cost_ms, 3),
-    )
+        problem=setting_line(problem), gpu=info.gpu, library=info.library, library_version=info.library_version,
+        algorithm=best.algorithm if best else None, time_us=best.measured_us if best else None,
+        source="cache" if best and best.cached else "measured", tried=tuple(tried), cost_ms=round(cost_ms, 3),
+    )  # fmt: skip
 
 
 def _search(
-    problem: Any,
-    device: "Device",
-    info: "DeviceInfo",
-    cache: TuningCache,
-    limits: Limits,
-    ranking: Sequence[Any],
-    k: int,
-) -> tuple[list[Attempt], float]:
+    problem: Any, device: "Device", info: "DeviceInfo", *, cache: TuningCache, limits: Limits,
+    ranking: Sequence[Ranked], k: int,
+) -> tuple[list[Attempt], float]:  # fmt: skip
     """Down the ranking until ``k`` algorithms ran, then whatever else the cache knows; and what measuring took in ms.
 
     A lost device costs one algorithm, for a worker process starts afresh; twice in a row it is gone.
     """
     from surrogate.collect.device import DeviceLostError, RepeatPolicy
 
-    known, offered = cache.get(info, problem), set(device.candidates(problem))
+    tunings = cache.get(info, problem)
+    offered = set(device.candidates(problem))
     tried: list[Attempt] = []
-    cost_ms, lost = 0.0, False
+    cost_ms = 0.0
+    lost = False
     predicted = {candidate.algorithm: float(candidate.time_us) for candidate in ranking}
     for name, predicted_us in predicted.items():
         if sum(attempt.measured_us is not None for attempt in tried) == k:
             break
-        if name in known:
-            tried.append(_attempt(name, predicted_us, known.pop(name), True, limits))
+        if name in tunings:
+            tried.append(_attempt(name, predicted_us, tunings.pop(name), limits, cached=True))
         elif name not in offered:
             reason = f"{info.library} offers no such algorithm here"
             tried.append(Attempt(name, predicted_us, reason=reason))
         else:
             began = time.perf_counter()
             try:
-                tuning, lost = Tuning.of(device.measure(problem, name, RepeatPolicy())), False
+                tuning = Tuning.of(device.measure(problem, name, RepeatPolicy()))
+                lost = False
             except DeviceLostError as error:
                 if lost:
                     raise
-                tuning, lost = Tuning("failed", reason=f"the device was lost ({error})"), True
+                tuning = Tuning("failed", reason=f"the device was lost ({error})")
+                lost = True
             cost_ms += 1e3 * (time.perf_counter() - began)
             if tuning.status != "failed":  # a fault may be gone the next time
                 cache.put(info, problem, name, tuning)
-            tried.append(_attempt(name, predicted_us, tuning, False, limits))
-    more = [_attempt(name, predicted.get(name), tuning, True, limits) for name, tuning in known.items()]
+            tried.append(_attempt(name, predicted_us, tuning, limits, cached=False))
+    more = [_attempt(name, predicted.get(name), tuning, limits, cached=True) for name, tuning in tunings.items()]
     return [*tried, *(attempt for attempt in more if attempt.measured_us is not None)], cost_ms
 
 
 def recalled(
-    predictor: "Predictor",
+    predictor: Predictor,
     problem: AnyProblem,
     limits: Limits,
     *,
@@ -202,18 +191,21 @@ def recalled(
     version = library_version or newest(measured)
     if version not in measured:
         return limited(predicted, limits)
-    attempts = [_attempt(name, None, tuning, True, Limits()) for name, tuning in measured[version].items()]
+    attempts = [_attempt(name, None, tuning, Limits(), cached=True) for name, tuning in measured[version].items()]
     return with_attempts(predictor.select(problem, library_version=version), attempts, limits)
 
 
-def _attempt(name: str, predicted_us: float | None, tuning: Tuning, cached: bool, limits: Limits) -> Attempt:
+def _attempt(name: str, predicted_us: float | None, tuning: Tuning, limits: Limits, *, cached: bool) -> Attempt:
     """What is known of an algorithm, with the reason where it did not run or the limits refuse it."""
     if tuning.time_us is None:
         reason = tuning.reason or tuning.status
     else:
         reason = limits.refusal(tuning.workspace_bytes, tuning.deterministic) or ""
     time_us = None if reason else tuning.time_us
-    return Attempt(name, predicted_us, time_us, reason, cached, tuning.workspace_bytes, tuning.deterministic)
+    workspace_bytes, deterministic = tuning.workspace_bytes, tuning.deterministic
+    return Attempt(
+        name, predicted_us, time_us, reason, cached=cached, workspace_bytes=workspace_bytes, deterministic=deterministic
+    )
 
 
 def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Limits) -> Selection:
@@ -231,7 +223,7 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     known = {estimate.candidate.algorithm for estimate in remaining}
     estimates = [_measured_estimate(estimate, ran) for estimate in remaining]
     joined = [
-        _measured_estimate(Estimate(Candidate("", selection.library, name), 0.0, 0.0, 0, MEASURED), ran)
+        _measured_estimate(Estimate(Candidate("", selection.library, name), 0.0, 0.0, 0, source=MEASURED), ran)
         for name, attempt in ran.items()
         if name not in known and attempt.workspace_bytes is not None
     ]
@@ -258,12 +250,13 @@ def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estima
     if attempt.deterministic is not None:
         candidate = replace(candidate, deterministic=attempt.deterministic)
     workspace = estimate.workspace_bytes if attempt.workspace_bytes is None else attempt.workspace_bytes
-    return Estimate(candidate, attempt.measured_us, 0.0, workspace, MEASURED)
+    return Estimate(candidate, attempt.measured_us, 0.0, workspace, source=MEASURED)
 
 
-def _check_device(ranking: Any, info: "DeviceInfo") -> None:
+def _check_device(ranking: Selection, info: "DeviceInfo") -> None:
     """Times of one GPU are none of another's; CPUs, each with a name of its own, stand in for one another."""
-    gpu, library = getattr(ranking, "gpu", None), getattr(ranking, "library", info.library)
+    gpu = getattr(ranking, "gpu", None)
+    library = getattr(ranking, "library", info.library)
     if library != info.library or (gpu not in (None, canonical(info.gpu)) and library != "reference"):
         cpu = "the CPU is measured: leave --gpu out and give a CPU run's --bundle"
         raise InputError(
@@ -272,7 +265,7 @@ def _check_device(ranking: Any, info: "DeviceInfo") -> None:
         )
 
 
-def _shipped(info: "DeviceInfo") -> "Predictor":
+def _shipped(info: "DeviceInfo") -> Predictor:
     """The predictor of a shipped bundle for the device."""
     from surrogate.prediction.shipped import load
 

@@ -9,8 +9,9 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
+from surrogate.features.families import AnyProblem
 from surrogate.features.gpu import canonical
 from surrogate.prediction.results import setting_line
 
@@ -46,7 +47,8 @@ class Tuning:
         from surrogate.collect.device import summarise
 
         time_us = summarise(measured.times_us).median_us if measured.times_us else None
-        return cls(measured.status, time_us, measured.workspace_bytes, measured.deterministic, measured.reason)
+        workspace_bytes, deterministic = measured.workspace_bytes, measured.deterministic
+        return cls(measured.status, time_us, workspace_bytes, deterministic, reason=measured.reason)
 
 
 class TuningCache:
@@ -77,24 +79,26 @@ class TuningCache:
         )  # fmt: skip
         self._open(":memory:")
 
-    def get(self, device: "DeviceInfo", problem: Any) -> dict[str, Tuning]:
+    def get(self, device: "DeviceInfo", problem: AnyProblem) -> dict[str, Tuning]:
         """Algorithm → what is known of it on this device and problem; what other processes added counts."""
         by_version = self.by_version(device.gpu, device.library, problem)
         return dict(by_version.get(device.library_version, {}))
 
-    def by_version(self, gpu: str, library: str, problem: Any) -> Mapping[str, dict[str, Tuning]]:
+    def by_version(self, gpu: str, library: str, problem: AnyProblem) -> Mapping[str, dict[str, Tuning]]:
         """Library version → algorithm → what is known of it on a GPU (any name) and problem."""
-        known: dict[str, dict[str, Tuning]] = {}
+        tunings: dict[str, dict[str, Tuning]] = {}
         try:
             rows = self._connection.execute(_SELECT, (canonical(gpu), library, setting_line(problem)))
             for version, algorithm, status, time_us, workspace, deterministic, reason in rows:
                 same_bits = None if deterministic is None else bool(deterministic)
-                known.setdefault(version, {})[algorithm] = Tuning(status, time_us, workspace, same_bits, reason)
+                tunings.setdefault(version, {})[algorithm] = Tuning(
+                    status, time_us, workspace, same_bits, reason=reason
+                )
         except sqlite3.Error as error:
             self._give_up(error)
-        return known
+        return tunings
 
-    def put(self, device: "DeviceInfo", problem: Any, algorithm: str, tuning: Tuning) -> None:
+    def put(self, device: "DeviceInfo", problem: AnyProblem, algorithm: str, tuning: Tuning) -> None:
         """Keep one measurement; the latest of a key counts."""
         where = canonical(device.gpu), device.library, device.library_version
         row = (*where, setting_line(problem), algorithm, *astuple(tuning))

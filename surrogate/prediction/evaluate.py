@@ -14,12 +14,12 @@ from surrogate.evaluation.coverage import DIGITS, choice_figures, coverage_rows,
 from surrogate.evaluation.judge import time_errors
 from surrogate.evaluation.scorecard import plain
 from surrogate.models import model_frame
-from surrogate.prediction.prepared import SettingCache
+from surrogate.prediction.settings import SettingCache
 from surrogate.prediction.shipped import as_bundle
 from surrogate.prediction.table import predict_table
 
 
-def evaluate(bundle: Any, data: Data) -> list[dict[str, Any]]:
+def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
     """Errors and slowdowns of a bundle on a dataset, shapes seen in training and unseen ones apart.
 
     ``bundle``: a `Bundle`, a predictor, a folder, or a GPU's name.
@@ -27,19 +27,21 @@ def evaluate(bundle: Any, data: Data) -> list[dict[str, Any]]:
     rows, the intervals (coverage, median factor upper / predicted, and ``intervals`` per GPU), the choice figures, and
     how sure the picks were. Raises `InputError` for a family that the bundle does not know.
     """
-    bundle, data = as_bundle(bundle), as_dataset(data)
+    bundle = as_bundle(bundle)
+    data = as_dataset(data)
     frame = model_frame(data, bundle.candidate)
     settings = SettingCache(replace(bundle, devices={**bundle.devices, **data.devices}))
     records = []
-    for kind, (_, rows) in rows_by_family(frame, settings.bundle.devices).items():
-        part = bundle.part(kind)
+    for family, (_, rows) in rows_by_family(frame, settings.bundle.devices).items():
+        part = bundle.part(family)
         check_libraries(part, rows, data.name)
-        predicted = _predicted(settings, rows, np.isin(rows.candidate.astype(str), sorted(part.candidates)))
+        names = sorted(key.name for key in part.candidates)
+        predicted = _predicted(settings, rows, np.isin(rows.candidate.astype(str), names))
         seen = part.domain.seen(rows)
-        judged = judged_rows(rows.frame, kind, data.candidates)
+        judged = judged_rows(rows.frame, family, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
-            judgement = _evaluate_part(rows, predicted, member, judged & member, part.widths.own_share)
-            records += [{"family": kind.name, "part": name, **record} for record in judgement]
+            judgement = _evaluate_part(rows, predicted, member, judged & member, own_share=part.widths.own_share)
+            records += [{"family": family.name, "part": name, **record} for record in judgement]
     return records
 
 
@@ -53,8 +55,8 @@ def _predicted(settings: SettingCache, rows: Rows, known: np.ndarray) -> pd.Data
 
 
 def _evaluate_part(
-    rows: Rows, predicted: pd.DataFrame, member: np.ndarray, judged_mask: np.ndarray, own_share: float
-) -> list[dict[str, Any]]:
+    rows: Rows, predicted: pd.DataFrame, member: np.ndarray, judged_mask: np.ndarray, *, own_share: float
+) -> list[dict[str, object]]:
     times, supported = predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
     choices = choice_figures(rows, times, supported, judged_mask)
     records = []
@@ -63,20 +65,17 @@ def _evaluate_part(
         errors = asdict(time_errors(times[counted], rows.time_us[counted]))
         choice = choices.get(grouping, {"n": 0, "shapes": 0})
         record = {
-            "stratum": grouping,
-            "rows": errors.pop("n"),
-            **errors,
+            "stratum": grouping, "rows": errors.pop("n"), **errors,
             "in_domain": float(predicted["in_domain"].to_numpy()[counted].mean()) if counted.any() else None,
-            **_interval_figures(rows, predicted, counted),
-            "problems": choice["n"],
+            **_interval_figures(rows, predicted, counted), "problems": choice["n"],
             **{key: value for key, value in choice.items() if key != "n"},
             **_pick_figures(rows, predicted, judged_mask & counted & supported, own_share),
-        }
+        }  # fmt: skip
         records.append(plain(record, DIGITS))
     return records
 
 
-def _interval_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray) -> dict[str, Any]:
+def _interval_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray) -> dict[str, object]:
     """Coverage and widths of the intervals of the counted rows, and the same per GPU."""
     times, upper = predicted["predicted_us"].to_numpy()[counted], predicted["upper_us"].to_numpy()[counted]
     log_error = np.log(times / rows.time_us[counted])
@@ -92,7 +91,7 @@ def _interval_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray) 
     }
 
 
-def _pick_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray, own_share: float) -> dict[str, Any]:
+def _pick_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray, own_share: float) -> dict[str, object]:
     """How likely the picks among supported ok candidates were held to be the best, and how many were."""
     times, upper = predicted["predicted_us"].to_numpy()[counted], predicted["upper_us"].to_numpy()[counted]
     stated, best = picks(times, rows.time_us[counted], np.log(upper / times), rows.problem[counted], own_share)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
@@ -26,12 +25,8 @@ CHOICES = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layo
 FIELDS = (*SIZE_COLUMNS, *CHOICES)
 HEADER = Path(__file__).with_name("picks.h.in")
 """The C header; its types are the same in every such header, so that several may be included together."""
-PREFIXES = {
-    "fwd": "miopenConvolutionFwdAlgo",
-    "bwd_data": "miopenConvolutionBwdDataAlgo",
-    "bwd_filter": "miopenConvolutionBwdWeightsAlgo",
-}
-"""Direction → how MIOpen's find-db begins the name of an algorithm."""
+IN_FIND_DB = {"fwd": "Fwd", "bwd_data": "BwdData", "bwd_filter": "BwdWeights"}
+"""Direction → as the names of algorithms in MIOpen's find-db have it."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,9 @@ def picks_for(
     kinds = dict.fromkeys(family_of(problem).name for problem in distinct)
     models = dict.fromkeys(bundle.parts[name].fitted.name for name in kinds)
     data = bundle.card.get("data", {}).get("name", "unnamed data")
-    return Picks(tuple(selections), workspace_limit, deterministic, ", ".join(models), data, bundle.candidate)
+    return Picks(
+        tuple(selections), workspace_limit, deterministic, ", ".join(models), data=data, candidate=bundle.candidate
+    )
 
 
 def export(picks: Picks, form: str) -> str:
@@ -105,7 +102,7 @@ def _convs(picks: Picks) -> list[tuple[Conv, Selection]]:
         raise InputError(f"a problem is a {others[0]}; this form holds convolutions, use json")
     if not picks.feasible:
         raise InputError("no problem has a pick within the limits; the table would be empty")
-    return [(selection.problem, selection) for selection in picks.feasible]
+    return [(selection.problem, selection) for selection in picks.feasible if isinstance(selection.problem, Conv)]
 
 
 def enum_value(name: str, library: str, direction: str) -> int:
@@ -127,32 +124,26 @@ def json_table(picks: Picks) -> str:
     """
     first = picks.selections[0]
     whole = {
-        "kind": KIND,
-        "schema": SCHEMA,
+        "kind": KIND, "schema": SCHEMA,
         **{name: getattr(first, name) for name in ("gpu", "library", "library_version")},
         "workspace_limit_bytes": picks.workspace_limit,
         **{name: getattr(picks, name) for name in ("deterministic", "model", "data")},
-        "picks": list(map(_pick, picks.feasible)),
-        "infeasible": list(map(_refused, picks.infeasible)),
-    }
+        "picks": list(map(_pick, picks.feasible)), "infeasible": list(map(_refused, picks.infeasible)),
+    }  # fmt: skip
     return json.dumps(whole, indent=1) + "\n"
 
 
-def _pick(selection: Selection) -> dict[str, Any]:
-    problem, (best, *others) = selection.problem, selection.candidates
+def _pick(selection: Selection) -> dict[str, object]:
+    problem = selection.problem
+    best, *others = selection.candidates
     return {
-        "problem": str(problem),
-        **problem.to_dict(),
-        **_candidate(best, problem),
-        "lower_us": best.lower_us,
-        "upper_us": best.upper_us,
-        "source": best.source,
-        "in_domain": selection.in_domain,
+        "problem": str(problem), **problem.to_dict(), **_candidate(best, problem), "lower_us": best.lower_us,
+        "upper_us": best.upper_us, "source": best.source, "in_domain": selection.in_domain,
         "fallbacks": [_candidate(other, problem) for other in others],
-    }
+    }  # fmt: skip
 
 
-def _candidate(ranked: Ranked, problem: AnyProblem) -> dict[str, Any]:
+def _candidate(ranked: Ranked, problem: AnyProblem) -> dict[str, object]:
     solver = {"solver": ranked.solver} if ranked.solver else {}
     return {
         "algorithm": ranked.algorithm,
@@ -170,9 +161,9 @@ def _enum(ranked: Ranked, problem: AnyProblem) -> int | None:
         return None
 
 
-def _refused(selection: Selection) -> dict[str, Any]:
-    kind = family_of(selection.problem)
-    settings = dict(zip(kind.setting_names, kind.setting_of(selection.problem), strict=True))
+def _refused(selection: Selection) -> dict[str, object]:
+    family = family_of(selection.problem)
+    settings = dict(zip(family.setting_names, family.setting_of(selection.problem), strict=True))
     excluded = [candidate._asdict() for candidate in selection.excluded]
     return {"problem": str(selection.problem), **settings, "excluded": excluded}
 
@@ -186,14 +177,12 @@ def c_header(picks: Picks) -> str:
         for field, values in CHOICES.items()
     )
     return Template(HEADER.read_text()).substitute(
-        name=name,
-        guard=f"{name.upper()}_PICKS_H",
-        comment="\n".join(f" * {_plain(line)}" for line in picks.provenance),
-        enums="\n".join(enums),
+        name=name, guard=f"{name.upper()}_PICKS_H",
+        comment="\n".join(f" * {_plain(line)}" for line in picks.provenance), enums="\n".join(enums),
         fields="\n".join(f"    int32_t {field};" for field in FIELDS),
         table=",\n".join(_row(key, conv, ranking) for key, conv, ranking in rows),
         compared="\n".join(f"    if (a->{f} != b->{f}) return a->{f} < b->{f} ? -1 : 1;" for f in FIELDS),
-    )
+    )  # fmt: skip
 
 
 def _key(conv: Conv) -> tuple[int, ...]:
@@ -263,7 +252,7 @@ def find_db_key(conv: Conv) -> str:
 
 
 def _entry(ranked: Ranked, direction: str) -> str:
-    algorithm_name = PREFIXES[direction] + ranked.algorithm
+    algorithm_name = f"miopenConvolution{IN_FIND_DB[direction]}Algo{ranked.algorithm}"
     return f"{ranked.solver}:{ranked.time_us / 1000:.9g},{int(ranked.workspace_bytes)},{algorithm_name}"
 
 

@@ -7,17 +7,15 @@ measured most tells what a framework runs.
 
 from collections.abc import Sequence
 from math import exp
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple
 
-from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, Family, family_of
+from surrogate.features.families import AnyProblem, Family, Operator, family_of
 from surrogate.features.gpu import Gpu
-from surrogate.features.operators import Operator, stand_ins
-from surrogate.prediction.engine import specification_of
-from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache
-from surrogate.prediction.results import ROOFLINE, SPEC, KernelTime
-
-if TYPE_CHECKING:
-    from surrogate.bundle.bundle import Bundle
+from surrogate.models.launch import KERNEL_LEAST_US, launch_of
+from surrogate.prediction.prepared import PreparedSetting, Ranking
+from surrogate.prediction.results import ROOFLINE, SPEC, Estimate, KernelTime
+from surrogate.prediction.settings import Question, SettingCache, is_problem
+from surrogate.prediction.specification import specification_of
 
 MOST_STREAMING = 1.8
 """Most that a streaming operator takes on a GPU never measured, in times of its traffic's: on measured GPUs, operators
@@ -29,13 +27,30 @@ EARNEST_ROWS = 100
 REMEMBERED = 100_000
 
 
+class Choice(NamedTuple):
+    """Which of `stand_ins` of a problem answers for it, by its position, and the setting that it is asked in."""
+
+    position: int
+    prepared: PreparedSetting
+
+
+class Evidence(NamedTuple):
+    """How much is known of a stand-in with a library; the greatest is the best."""
+
+    earnest_here: bool
+    earnest_anywhere: bool
+    nearness: int
+    rows: int
+
+
 class KernelTimes:
     """Answers for one GPU, each remembered."""
 
-    def __init__(self, bundle: "Bundle", settings: SettingCache, library: str | None) -> None:
-        self._bundle, self._settings, self._library = bundle, settings, library
+    def __init__(self, settings: SettingCache, library: str | None) -> None:
+        self._settings = settings
+        self._library = library
         self._answers: dict[AnyProblem, KernelTime] = {}
-        self._chosen: dict[tuple[Any, ...], tuple[int, PreparedSetting] | None] = {}
+        self._chosen: dict[tuple[Family, tuple[str, ...], bool], Choice | None] = {}
 
     def of(self, problems: Sequence[AnyProblem], target: Gpu) -> list[KernelTime]:
         """One answer for each problem, in order; equal ones are computed once, those of a setting together."""
@@ -51,8 +66,7 @@ class KernelTimes:
             elif chosen is None:
                 self._answers[problem] = self._by_roofline(problem, target)
             else:
-                index, prepared = chosen
-                by_setting.setdefault(prepared, []).append((problem, stand_ins(problem)[index]))
+                by_setting.setdefault(chosen.prepared, []).append((problem, problem.stand_ins()[chosen.position]))
         for prepared, pairs in by_setting.items():
             rankings = prepared.rank_many([like for _, like in pairs])
             for (problem, like), ranking in zip(pairs, rankings, strict=True):
@@ -64,88 +78,93 @@ class KernelTimes:
 
     def _kernel(self, prepared: PreparedSetting, problem: AnyProblem, like: AnyProblem, ranking: Ranking) -> KernelTime:
         """The best candidate's time without its launch; the interval keeps its width, but holds the time."""
-        gpu, best = prepared.setting.gpu, ranking.estimates[0]
-        library = best.candidate.library
-        call_us, factor, own_us = best.time_us, exp(best.half_width), best.time_us
-        if prepared.setting.family.has_call_cost and self._bundle.launches:
-            from surrogate.models.launch import KERNEL_LEAST_US, launch_of  # needs pandas
-
-            roofline_us = float(prepared.engine.formula.problem(like).roofline_us)
+        gpu = prepared.setting.gpu
+        best = ranking.estimates[0]
+        factor = exp(best.half_width)
+        call_us = own_us = best.time_us
+        if prepared.setting.family.has_call_cost and self._settings.bundle.launches:
+            roofline_us = float(prepared.engine.context.formula.problem(like).roofline_us)
             streaming = prepared.setting.family.is_streaming(prepared.setting.values)
-            own_us = launch_of(self._bundle.launches, gpu, library).kernel_us(call_us, roofline_us, streaming)
+            launch = launch_of(self._settings.bundle.launches, gpu, best.candidate.library)
+            own_us = launch.kernel_us(call_us, roofline_us, streaming)
             if streaming and best.source == SPEC:
                 own_us = min(own_us, MOST_STREAMING * (roofline_us + KERNEL_LEAST_US))
-        known = like.kind == problem.kind and not prepared.reason(like, best.candidate, ranking.distances)
-        ends = own_us / factor, own_us * factor
-        name = best.candidate.name
-        return KernelTime(problem, gpu, library, name, own_us, *ends, call_us, best.source, known)
+        in_domain = like.kind == problem.kind and not prepared.reason(like, best.candidate, ranking.distances)
+        ends = (own_us / factor, own_us * factor)
+        return _kernel_time(problem, gpu, own_us, ends, source=best.source, best=best, in_domain=in_domain)
 
-    def _by_law(
-        self, problem: AnyProblem, chosen: tuple[int, PreparedSetting] | None, target: Gpu
-    ) -> KernelTime | None:
+    def _by_law(self, problem: AnyProblem, chosen: Choice | None, target: Gpu) -> KernelTime | None:
         """What the law of half-precision kernels says where memory bounds and nobody measured the type on the GPU."""
-        known = specification_of(target, problem.dtype)
+        specification = specification_of(target, problem.dtype)
         if chosen is None:
-            measured = any(key.startswith(f"{target.name}|") for key in self._bundle.launches)
+            measured = any(key.gpu == target.name for key in self._settings.bundle.launches)
         else:
-            (reference,) = chosen[1].references.values()
-            measured = f"{target.name}|{reference}" in chosen[1].part.row_counts
-        if known is None or measured or not isinstance(problem, Operator):
+            (reference,) = chosen.prepared.references.values()
+            measured = reference._replace(gpu=target.name) in chosen.prepared.part.row_counts
+        if specification is None or measured or not isinstance(problem, Operator):
             return None
-        time_us = known.law.streamed_us(problem, target)
+        time_us = specification.law.streamed_us(problem, target)
         if time_us is None:
             return None
-        factor = exp(known.half_width)
-        ends = time_us / factor, time_us * factor
-        return KernelTime(problem, target.name, "", "", time_us, *ends, time_us, SPEC, False)
+        factor = exp(specification.half_width)
+        return _kernel_time(problem, target.name, time_us, (time_us / factor, time_us * factor), source=SPEC)
 
     def _by_roofline(self, problem: AnyProblem, target: Gpu) -> KernelTime:
         """What streaming operators make of a roofline, where no model knows the problem."""
-        from surrogate.models.launch import KERNEL_LEAST_US  # needs pandas
-
         if isinstance(problem, Operator):
             least_us = float(problem.roofline_us(target))
         else:
-            kind = family_of(problem)
-            formula = kind.formula(kind.setting_of(problem), target)
+            family = family_of(problem)
+            formula = family.formula(family.setting_of(problem), target)
             least_us = float(formula.problem(problem).roofline_us)
-        slopes = [(key.split("|")[0], launch.slope) for key, launch in self._bundle.launches.items()]
-        own_slopes = [slope for name, slope in slopes if name == target.name]
-        slope = min(own_slopes or [slope for name, slope in slopes if not name], default=1.0)
-        ends = max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * least_us + 2 * KERNEL_LEAST_US
+        launches = self._settings.bundle.launches.items()
+        own_slopes = [launch.slope for key, launch in launches if key.gpu == target.name]
+        slope = min(own_slopes or [launch.slope for key, launch in launches if not key.gpu], default=1.0)
+        ends = (max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * least_us + 2 * KERNEL_LEAST_US)
         time_us = slope * least_us + KERNEL_LEAST_US
-        return KernelTime(problem, target.name, "", "", time_us, *ends, time_us, ROOFLINE, False)
+        return _kernel_time(problem, target.name, time_us, ends, source=ROOFLINE)
 
-    def _choice(self, problem: AnyProblem, target: Gpu) -> tuple[int, PreparedSetting] | None:
-        """Which of `stand_ins` the bundle knows, and the setting of the library with the most evidence for it."""
-        if problem.kind not in FAMILY_OF_KIND:  # a layer of which only the traffic is known
+    def _choice(self, problem: AnyProblem, target: Gpu) -> Choice | None:
+        """The stand-in that the bundle knows, and the setting of the library with the most evidence for it."""
+        if not is_problem(problem):  # a layer of which only the traffic is known
             return None
-        kind = family_of(problem)
+        family = family_of(problem)
         # What decides which kinds stand in: the setting, and whether there is a batch.
-        key = (kind, kind.setting_of(problem), getattr(problem, "batch", 1) > 1)
+        key = (family, family.setting_of(problem), getattr(problem, "batch", 1) > 1)
         if key not in self._chosen:
             self._chosen[key] = self._most_evidence(problem, target)
         return self._chosen[key]
 
-    def _most_evidence(self, problem: AnyProblem, target: Gpu) -> tuple[int, PreparedSetting] | None:
+    def _most_evidence(self, problem: AnyProblem, target: Gpu) -> Choice | None:
         """The nearest with at least `EARNEST_ROWS` rows on this GPU, else on any, by the library of most rows."""
-        known: list[tuple[tuple[bool, bool, int, int], tuple[Family, tuple[str, ...], str]]] = []
-        for index, like in enumerate(stand_ins(problem)):
-            kind = family_of(like)
-            if kind.name not in self._bundle.parts:
+        evidence: list[tuple[Evidence, Question]] = []
+        for index, like in enumerate(problem.stand_ins()):
+            family = family_of(like)
+            if family.name not in self._settings.bundle.parts:
                 continue
-            values = self._settings.measured_values(kind, target.name, kind.setting_of(like), self._library)
-            part = self._bundle.part(kind, target.name, values)
-            for library in part.domain.libraries:
-                if self._library not in (None, library):
-                    continue
-                reference = part.domain.reference_key(library, values)
+            asked = Question(family, target.name, family.setting_of(like), self._library)
+            measured = self._settings.measured(asked)
+            part = self._settings.bundle.part(family, target.name, measured.values)
+            for library in part.domain.libraries if self._library is None else [self._library]:
+                reference = part.domain.reference_key(library, measured.values)
                 overall = part.row_counts.get(reference, 0)
-                here = part.row_counts.get(f"{target.name}|{reference}", 0)
+                here = part.row_counts.get(reference._replace(gpu=target.name), 0)
                 if overall:
-                    evidence = (here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -index, overall)
-                    known.append((evidence, (kind, values, library)))
-        if not known:
+                    known = Evidence(here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -index, overall)
+                    evidence.append((known, measured._replace(library=library)))
+        if not evidence:
             return None
-        evidence, (kind, values, library) = max(known, key=lambda entry: entry[0])
-        return -evidence[2], self._settings.prepared(kind, target.name, values, library)
+        most, question = max(evidence, key=lambda entry: entry[0])
+        return Choice(-most.nearness, self._settings.prepared(question))
+
+
+def _kernel_time(
+    problem: AnyProblem, gpu: str, time_us: float, ends: tuple[float, float], *, source: str,
+    best: Estimate | None = None, in_domain: bool = False,
+) -> KernelTime:  # fmt: skip
+    """A time and its interval, of the ``best`` candidate's kernel; None: of no library's in particular."""
+    return KernelTime(
+        problem=problem, gpu=gpu, library=best.candidate.library if best else "",
+        algorithm=best.candidate.name if best else "", time_us=time_us, lower_us=ends[0], upper_us=ends[1],
+        call_us=best.time_us if best else time_us, source=source, in_domain=in_domain,
+    )  # fmt: skip

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, TypeGuard, overload
 
+from surrogate.bundle.bundle import Bundle
 from surrogate.features.errors import InputError
-from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of, parse_problem
+from surrogate.features.families import AnyProblem, family_of, parse_problem
 from surrogate.features.gpu import Gpu
 from surrogate.prediction.kernel_times import KernelTimes
-from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache
+from surrogate.prediction.prepared import PreparedSetting, Ranking
 from surrogate.prediction.results import Estimate, Excluded, KernelTime, Limits, Prediction, Predictions, Selection
+from surrogate.prediction.settings import Question, SettingCache, is_problem
 
-if TYPE_CHECKING:
-    from surrogate.bundle.bundle import Bundle
-
+Problems = list[AnyProblem | str] | tuple[AnyProblem | str, ...]
 REMEMBERED = 100_000
 """Answers kept by a predictor; each takes about 2 KB."""
 
@@ -25,7 +25,7 @@ class Predictor:
     ``library`` narrows the candidates to one library's. Raises `InputError` for a GPU or library that is unknown.
     """
 
-    def __init__(self, bundle: "Bundle", *, gpu: str | None = None, library: str | None = None) -> None:
+    def __init__(self, bundle: Bundle, *, gpu: str | None = None, library: str | None = None) -> None:
         self.bundle = bundle
         self._settings = SettingCache(bundle)
         named = gpu or (next(iter(bundle.fitted_gpus)) if len(bundle.fitted_gpus) == 1 else None)
@@ -33,7 +33,7 @@ class Predictor:
         self._library = library
         if library is not None:
             self._settings.check_library(library)
-        self._kernels = KernelTimes(bundle, self._settings, library)
+        self._kernels = KernelTimes(self._settings, library)
         self.forget()
 
     @property
@@ -56,14 +56,14 @@ class Predictor:
             )
         return self._target
 
-    def read(self, problem: Any, **settings: str) -> AnyProblem:
+    def read(self, problem: AnyProblem | str, **settings: str) -> AnyProblem:
         """The problem that a text names (or that is one); math without a setting is as PyTorch runs it on the GPU."""
         if not isinstance(problem, str):
             return problem
-        known = parse_problem(problem, **settings)
+        parsed = parse_problem(problem, **settings)
         if "math" in settings:
-            return known
-        return replace(known, math=family_of(known).default_math(known.dtype, self.target))
+            return parsed
+        return replace(parsed, math=family_of(parsed).default_math(parsed.dtype, self.target))
 
     @overload
     def predict(  # pyright: ignore[reportOverlappingOverload]
@@ -71,14 +71,14 @@ class Predictor:
     ) -> Prediction: ...
     @overload
     def predict(
-        self, problem: list[Any] | tuple[Any, ...], algorithm: str | None = ..., *, library_version: str | None = ...
+        self, problem: Problems, algorithm: str | None = ..., *, library_version: str | None = ...
     ) -> list[Prediction]: ...
     @overload
     def predict(
-        self, problem: Any, algorithm: str | None = ..., *, library_version: str | None = ...
+        self, problem: object, algorithm: str | None = ..., *, library_version: str | None = ...
     ) -> Predictions: ...
     def predict(
-        self, problem: Any, algorithm: str | None = None, *, library_version: str | None = None
+        self, problem: object, algorithm: str | None = None, *, library_version: str | None = None
     ) -> Prediction | list[Prediction] | Predictions:
         """The time of ``algorithm``, or of the best one, on a problem; or on every row of a table.
 
@@ -91,7 +91,7 @@ class Predictor:
             problem = self.read(problem)
         if _is_list(problem):
             return [self._predict_one(self.read(item), algorithm, library_version) for item in problem]
-        if getattr(problem, "kind", None) in FAMILY_OF_KIND:
+        if is_problem(problem):
             return self._predict_one(problem, algorithm, library_version)
         from surrogate.prediction.table import predict_table
 
@@ -99,15 +99,9 @@ class Predictor:
         return predict_table(self._settings, problem, defaults, algorithm)
 
     def select(
-        self,
-        problem: Any,
-        *,
-        workspace_limit: int | str | None = None,
-        deterministic: bool = False,
-        top: int | None = None,
-        library_version: str | None = None,
-        library: str | None = None,
-    ) -> Any:
+        self, problem: object, *, workspace_limit: int | str | None = None, deterministic: bool = False,
+        top: int | None = None, library_version: str | None = None, library: str | None = None,
+    ) -> Any:  # fmt: skip
         """The candidates of a problem in the order of their predicted times, within the limits.
 
         Of a list, a list; of a table (as `predict` takes it) a list of one selection for each distinct problem, in the
@@ -117,30 +111,29 @@ class Predictor:
         not know is accepted, out of domain. Where nothing is feasible the selection is empty. Raises `InputError` for a
         bad problem or limit.
         """
-        single = isinstance(problem, str) or getattr(problem, "kind", None) in FAMILY_OF_KIND
-        key = (problem, workspace_limit, deterministic, top, library_version, library) if single else None
-        if key in self._answers:
-            return self._answers[key]
-        limits = Limits.of(workspace_limit, deterministic, top)
-        if _is_list(problem):
-            return self._select(problem, limits, library_version, library)
-        if key is None:
+        if not isinstance(problem, str) and not is_problem(problem):
+            limits = Limits.of(workspace_limit, deterministic, top)
+            if _is_list(problem):
+                return self._select(problem, limits, library_version, library)
             return self._select_table(problem, limits, library_version, library)
-        self._remember(key, self._select([problem], limits, library_version, library)[0])
+        key = (problem, workspace_limit, deterministic, top, library_version, library)
+        if key not in self._answers:
+            limits = Limits.of(workspace_limit, deterministic, top)
+            self._remember(key, self._select([problem], limits, library_version, library)[0])
         return self._answers[key]
 
-    def select_many(self, problems: Iterable[Any], **options: Any) -> list[Selection]:
+    def select_many(self, problems: Iterable[AnyProblem | str], **options: Any) -> list[Selection]:
         """`select` for every problem of a network, in order; equal problems are computed once, all of them together."""
         return self.select(list(problems), **options)
 
     def _select(
-        self, problems: Iterable[Any], limits: Limits, library_version: str | None, library: str | None
+        self, problems: Iterable[AnyProblem | str], limits: Limits, library_version: str | None, library: str | None
     ) -> list[Selection]:
         conditions = (limits, library_version, library)
-        known = [self.read(problem) for problem in problems]
-        answers: dict[Any, Selection] = {}
-        new: dict[PreparedSetting, list[Any]] = {}
-        for problem in dict.fromkeys(known):
+        asked = [self.read(problem) for problem in problems]
+        answers: dict[AnyProblem, Selection] = {}
+        new: dict[PreparedSetting, list[AnyProblem]] = {}
+        for problem in dict.fromkeys(asked):
             if (answer := self._answers.get((problem, *conditions))) is not None:
                 answers[problem] = answer
             else:
@@ -149,17 +142,17 @@ class Predictor:
             for problem, ranking in zip(group, prepared.rank_many(group), strict=True):
                 answers[problem] = _selection(prepared, problem, ranking, limits)
                 self._remember((problem, *conditions), answers[problem])
-        return [answers[problem] for problem in known]
+        return [answers[problem] for problem in asked]
 
     def _select_table(
-        self, table: Any, limits: Limits, library_version: str | None, library: str | None
+        self, table: object, limits: Limits, library_version: str | None, library: str | None
     ) -> list[Selection]:
         """The distinct problems of a table, by the GPU, library and version that each row names."""
         from surrogate.prediction.table import asked_problems
 
         defaults = {"gpu": self.gpu, "library": library or self._library, "library_version": library_version}
         listed = asked_problems(self._settings, table, defaults)
-        answers: dict[Any, Selection] = {}
+        answers: dict[tuple[AnyProblem, tuple[str, ...]], Selection] = {}
         for where in dict.fromkeys(where for _, where in listed):
             gpu, named, version = (name or None for name in where)
             predictor = self if gpu in (None, self.gpu) else Predictor(self.bundle, gpu=gpu)
@@ -177,20 +170,22 @@ class Predictor:
 
     def forget(self) -> None:
         """Drop all remembered answers; what was made ready for a setting stays."""
-        self._answers: dict[tuple[Any, ...], Any] = {}
+        self._answers: dict[tuple[object, ...], Any] = {}
 
     def __repr__(self) -> str:
         return f"Predictor({self.bundle!r}, {self.gpu or 'any GPU that a table names'})"
 
-    def _remember(self, key: tuple[Any, ...], answer: Any) -> None:
+    def _remember(self, key: tuple[object, ...], answer: Selection | Prediction) -> None:
         if len(self._answers) >= REMEMBERED:
             self._answers.clear()
         self._answers[key] = answer
 
     def _prepared(self, problem: AnyProblem, library_version: str | None, library: str | None) -> PreparedSetting:
-        kind = family_of(problem)
-        values, wanted = kind.setting_of(problem), library or self._library
-        return self._settings.prepared(kind, self.target.name, values, wanted, library_version)
+        family = family_of(problem)
+        values = family.setting_of(problem)
+        wanted = library or self._library
+        question = Question(family, self.target.name, values, wanted, library_version=library_version)
+        return self._settings.prepared(question)
 
     def _predict_one(self, problem: AnyProblem, algorithm: str | None, library_version: str | None) -> Prediction:
         key = (problem, algorithm, library_version)
@@ -204,7 +199,7 @@ class Predictor:
         return self._answers[key]
 
 
-def _is_list(problems: Any) -> bool:
+def _is_list(problems: object) -> TypeGuard[Problems]:
     """Whether it is a list of problems; one of mappings is a table, row by row."""
     return isinstance(problems, list | tuple) and not any(isinstance(item, Mapping) for item in problems)
 
@@ -214,25 +209,17 @@ def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking,
     estimates, refused = within(ranking.estimates, limits)
     pick = (estimates or ranking.estimates)[0].candidate if ranking.estimates else prepared.candidates[0]
     return Selection(
-        problem,
-        prepared.setting.gpu,
-        ", ".join(library for library, _ in prepared.setting.versions),
-        ", ".join(version for _, version in prepared.setting.versions),
-        estimates,
-        ranking.excluded + refused,
-        prepared.reason(problem, pick, ranking.distances),
-        prepared.own_share,
-        limits.top,
-        prepared.source,
-        prepared.notes[pick.library],
-    )
+        problem=problem, gpu=prepared.setting.gpu,
+        library=", ".join(library for library, _ in prepared.setting.versions),
+        library_version=", ".join(version for _, version in prepared.setting.versions), estimates=estimates,
+        excluded=ranking.excluded + refused, reason=prepared.reason(problem, pick, ranking.distances),
+        own_share=prepared.own_share, top=limits.top, source=prepared.source, notes=prepared.notes[pick.library],
+    )  # fmt: skip
 
 
 def within(estimates: Iterable[Estimate], limits: Limits) -> tuple[tuple[Estimate, ...], tuple[Excluded, ...]]:
     """The estimates that the limits allow, in order, and the others with the reason."""
-    judged = [
-        (estimate, limits.refusal(estimate.workspace_bytes, estimate.candidate.deterministic)) for estimate in estimates
-    ]
+    judged = [(e, limits.refusal(e.workspace_bytes, e.candidate.deterministic)) for e in estimates]
     refused = tuple(Excluded(estimate.candidate.name, reason) for estimate, reason in judged if reason)
     return tuple(estimate for estimate, reason in judged if reason is None), refused
 
@@ -251,7 +238,7 @@ def _best(prepared: PreparedSetting, selection: Selection) -> Prediction:
         several = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
         setting = " ".join(filter(None, prepared.setting.values))
         raise InputError(f"no algorithm runs {problem} {setting}: {several if len(reasons) > 1 else ''.join(reasons)}")
-    return _prediction(prepared, problem, selection.estimates[0], selection.reason, None)
+    return _prediction(prepared, problem, selection.estimates[0], reason=selection.reason, refusal=None)
 
 
 def _named(prepared: PreparedSetting, problem: AnyProblem, algorithm: str) -> Prediction:
@@ -260,25 +247,18 @@ def _named(prepared: PreparedSetting, problem: AnyProblem, algorithm: str) -> Pr
     ranking = prepared.rank(problem, [index])
     reason = prepared.reason(problem, prepared.candidates[index], ranking.distances)
     refusal = prepared.rules.of(problem)[index]
-    return _prediction(prepared, problem, ranking.estimates[0], reason, refusal)
+    return _prediction(prepared, problem, ranking.estimates[0], reason=reason, refusal=refusal)
 
 
 def _prediction(
-    prepared: PreparedSetting, problem: AnyProblem, estimate: Estimate, reason: str | None, refusal: str | None
+    prepared: PreparedSetting, problem: AnyProblem, estimate: Estimate, *, reason: str | None, refusal: str | None
 ) -> Prediction:
     library = estimate.candidate.library
+    lower_us, upper_us = estimate.ends_us
     return Prediction(
-        problem,
-        prepared.setting.gpu,
-        library,
-        dict(prepared.setting.versions)[library],
-        estimate.candidate.algorithm,
-        estimate.time_us,
-        *estimate.ends_us,
-        estimate.workspace_bytes,
-        estimate.source,
-        reason is None,
-        refusal or reason,
-        refusal is None,
-        prepared.notes[library],
-    )
+        problem=problem, gpu=prepared.setting.gpu, library=library,
+        library_version=dict(prepared.setting.versions)[library], algorithm=estimate.candidate.algorithm,
+        time_us=estimate.time_us, lower_us=lower_us, upper_us=upper_us, workspace_bytes=estimate.workspace_bytes,
+        source=estimate.source, in_domain=reason is None, reason=refusal or reason, supported=refusal is None,
+        notes=prepared.notes[library],
+    )  # fmt: skip

@@ -4,19 +4,18 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.features.families import family_of
+from surrogate.features.families import AnyProblem, family_of
+from surrogate.prediction.engine import Candidate
 from surrogate.report.tables import Shown, Table, binary_size, interval_us
 from surrogate.uncertainty.intervals import probability_best
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from surrogate.prediction.engine import Candidate
 
 MODEL, SPEC, MEASURED, ROOFLINE = "model", "spec", "measured", "roofline"
 SHOWN = 5
@@ -33,7 +32,7 @@ UNITS = {
 class Estimate(NamedTuple):
     """A candidate's predicted (or measured) time in µs, the half width of its interval in log time, its workspace."""
 
-    candidate: "Candidate"
+    candidate: Candidate
     time_us: float
     half_width: float
     workspace_bytes: int
@@ -66,7 +65,18 @@ class Ranked(NamedTuple):
     probability_best: float
     solver: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    @classmethod
+    def of(cls, estimate: Estimate, probability_best: float) -> Self:
+        """An estimate, and how likely it is the fastest of its problem's."""
+        candidate = estimate.candidate
+        lower_us, upper_us = estimate.ends_us
+        return cls(
+            algorithm=candidate.algorithm, library=candidate.library, time_us=estimate.time_us, lower_us=lower_us,
+            upper_us=upper_us, workspace_bytes=estimate.workspace_bytes, deterministic=candidate.deterministic,
+            source=estimate.source, probability_best=probability_best, solver=candidate.solver,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, object]:
         """Field name → value; ``solver`` only where solvers are chosen."""
         values = self._asdict()
         if not self.solver:
@@ -90,9 +100,7 @@ class Limits:
     top: int | None = None
 
     @classmethod
-    def of(
-        cls, workspace_limit: int | str | None = None, deterministic: bool = False, top: int | None = None
-    ) -> "Limits":
+    def of(cls, workspace_limit: int | str | None = None, deterministic: bool = False, top: int | None = None) -> Self:
         """``workspace_limit`` in bytes, or as in ``64MiB``.
 
         Raises `InputError` for a negative or unreadable workspace, or fewer than one candidate.
@@ -127,7 +135,7 @@ class Selection(Shown):
     was never measured, and ``notes`` say what that means.
     """
 
-    problem: Any
+    problem: AnyProblem
     gpu: str
     library: str
     library_version: str
@@ -165,32 +173,17 @@ class Selection(Shown):
         logs = [log(estimate.time_us) for estimate in self.estimates]
         widths = [estimate.half_width for estimate in self.estimates]
         probabilities = probability_best(logs, widths, self.own_share).tolist()
-        return tuple(
-            Ranked(
-                one.candidate.algorithm,
-                one.candidate.library,
-                one.time_us,
-                *one.ends_us,
-                one.workspace_bytes,
-                one.candidate.deterministic,
-                one.source,
-                probability,
-                one.candidate.solver,
-            )
-            for one, probability in zip(self.estimates[: self.top], probabilities, strict=False)
-        )
+        pairs = zip(self.estimates[: self.top], probabilities, strict=False)
+        return tuple(Ranked.of(estimate, probability) for estimate, probability in pairs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "problem": str(self.problem),
-            "gpu": self.gpu,
-            "library_version": self.library_version,
-            "source": self.source,
-            "notes": list(self.notes),
+            "problem": str(self.problem), "gpu": self.gpu, "library_version": self.library_version,
+            "source": self.source, "notes": list(self.notes),
             "candidates": [ranked.to_dict() for ranked in self.candidates],
             "excluded": [candidate._asdict() for candidate in self.excluded],
-        }
+        }  # fmt: skip
 
     def to_frame(self) -> "pd.DataFrame":
         """The candidates as a pandas table, the fastest first."""
@@ -204,16 +197,12 @@ class Selection(Shown):
         records = [
             {
                 "algorithm": "/".join(filter(None, (ranked.algorithm, ranked.solver))),
-                **({"library": ranked.library} if several else {}),
-                "time_us": ranked.time_us,
-                "90 %, µs": (ranked.lower_us, ranked.upper_us),
-                "workspace": ranked.workspace_bytes,
-                "determ.": ranked.deterministic,
-                "source": ranked.source,
-                "P(best)": ranked.probability_best,
+                **({"library": ranked.library} if several else {}), "time_us": ranked.time_us,
+                "90 %, µs": (ranked.lower_us, ranked.upper_us), "workspace": ranked.workspace_bytes,
+                "determ.": ranked.deterministic, "source": ranked.source, "P(best)": ranked.probability_best,
             }
             for ranked in self.candidates
-        ]
+        ]  # fmt: skip
         notes = [f"excluded {candidate.algorithm}: {candidate.reason}" for candidate in self.excluded]
         notes += [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
         return Table(records, FORMATS, _title(self), notes=notes, empty="nothing is feasible")
@@ -228,7 +217,7 @@ class Prediction(Shown):
     training did not see.
     """
 
-    problem: Any
+    problem: AnyProblem
     gpu: str
     library: str
     library_version: str
@@ -245,7 +234,7 @@ class Prediction(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Field name → value; the problem as text."""
-        values = {name: getattr(self, name) for name in self.__slots__}
+        values: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
         return values | {"problem": str(self.problem), "notes": list(self.notes)}
 
     def to_frame(self) -> "pd.DataFrame":
@@ -257,14 +246,10 @@ class Prediction(Shown):
     def table(self) -> Table:
         """What people see."""
         record = {
-            "algorithm": self.algorithm,
-            "time_us": self.time_us,
-            "90 %, µs": (self.lower_us, self.upper_us),
-            "workspace": self.workspace_bytes,
-            "source": self.source,
-            "in_domain": self.in_domain,
+            "algorithm": self.algorithm, "time_us": self.time_us, "90 %, µs": (self.lower_us, self.upper_us),
+            "workspace": self.workspace_bytes, "source": self.source, "in_domain": self.in_domain,
             "supported": self.supported,
-        }
+        }  # fmt: skip
         notes = [*self.notes, *([f"note: {self.reason}"] if self.reason else [])]
         return Table([record], FORMATS, _title(self), notes=notes)
 
@@ -296,7 +281,7 @@ class Predictions(Shown):
         """``predicted_us`` by the name that a single `Prediction` has for it."""
         return self.predicted_us
 
-    def to_dict(self) -> dict[str, list[Any]]:
+    def to_dict(self) -> dict[str, list[object]]:
         """Column name → plain values."""
         return {name: getattr(self, name).tolist() for name in self.__slots__}
 
@@ -323,7 +308,7 @@ class KernelTime:
     ``lower_us`` is the lower bound. ``library`` is the one whose kernel is predicted, ``algorithm`` its name.
     """
 
-    problem: Any
+    problem: AnyProblem
     gpu: str
     library: str
     algorithm: str
@@ -334,9 +319,9 @@ class KernelTime:
     source: str
     in_domain: bool
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Field name → value; the problem as text."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"problem": str(self.problem)}
+        return {**{name: getattr(self, name) for name in self.__slots__}, "problem": str(self.problem)}
 
 
 def parse_bytes(text: str) -> int:
@@ -356,7 +341,7 @@ def _title(answer: Selection | Prediction) -> str:
     return f"{setting_line(answer.problem)} on {answer.gpu}, {', '.join(map(' '.join, releases))}{spec}"
 
 
-def setting_line(problem: Any) -> str:
+def setting_line(problem: AnyProblem) -> str:
     """A problem with everything that is asked about it: sizes, direction, element type, math and layout."""
     values = (value for value in family_of(problem).setting_of(problem) if value not in ("", problem.kind))
     return " ".join((str(problem), *values))

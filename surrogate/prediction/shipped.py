@@ -1,25 +1,26 @@
 """Bundles that ship with the package, found by the GPU they serve; and `load`, `predict`, `select` by a GPU's name."""
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from os import environ
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from surrogate import bundled
-from surrogate.bundle.bundle import Bundle, Part
+from surrogate.bundle.bundle import INDEX, Bundle, Part, stored_index
 from surrogate.bundle.bundle import load as load_bundle
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
-from surrogate.models.launch import Launch
+from surrogate.models.launch import CallKey, Launch
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import MODEL, SPEC, Prediction, Predictions
 from surrogate.uncertainty.intervals import UnseenGpu
 
-INDEX = "bundle.json"
+if TYPE_CHECKING:
+    from surrogate.dataset.store import Data
+
 VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
 """Vendor → the library that its GPUs run."""
 
@@ -35,11 +36,11 @@ class Shipped:
     vendors: frozenset[str]
     libraries: frozenset[str]
     rows: int
-    launches: Mapping[str, Launch]
+    launches: Mapping[CallKey, Launch]
     held_out: Mapping[str, Any]
     unseen: Mapping[str, UnseenGpu]
 
-    def evidence(self, family: str, gpu_name: str) -> dict[str, Any]:
+    def evidence(self, family: str, gpu_name: str) -> dict[str, object]:
         """What the bundle knows of a family on a GPU: rows measured there, and how far off times are expected to be.
 
         ``median_ape`` |predicted / measured − 1| on held-out shapes of all its GPUs, ``factor_90`` what nine in ten
@@ -49,13 +50,11 @@ class Shipped:
         known, unseen = self.held_out[family], self.unseen[family]
         interval = next((row for row in known["intervals"] if row["gpu"] == gpu_name), None)
         return {
-            "bundle": self.path.name,
-            "rows": interval["rows"] if interval else 0,
-            "dtypes": _load(self.path).parts[family].domain.dtypes(gpu_name),
-            "source": MODEL if interval else SPEC,
+            "bundle": self.path.name, "rows": interval["rows"] if interval else 0,
+            "dtypes": _load(self.path).parts[family].domain.dtypes(gpu_name), "source": MODEL if interval else SPEC,
             "median_ape": known["time"]["median_ape"] if interval else unseen.median_ape,
             "factor_90": interval["interval_factor"] if interval else unseen.factor_90,
-        }
+        }  # fmt: skip
 
 
 @cache
@@ -63,19 +62,21 @@ def shipped() -> tuple[Shipped, ...]:
     """All bundles that ship with the package, in the order of their names."""
     bundles = []
     for file in sorted(bundled.FOLDER.glob(f"*/{INDEX}")):
-        index = json.loads(file.read_bytes())
-        data, parts = index["card"]["data"], index["parts"]
+        index = stored_index(file.parent)[1]
+        data = index.card["data"]
         bundles.append(
             Shipped(
-                file.parent,
-                {name: frozenset(data.get("families", {}).get(name, {}).get("dtype", ())) for name in parts},
-                frozenset(canonical(name) for name in data["gpus"]),
-                frozenset(gpu(name).vendor for name in data["gpus"]),
-                frozenset(text.partition(" ")[0] for text in data["libraries"]),
-                data.get("ok_rows", 0),
-                {key: Launch(**values) for key, values in index["launches"].items()},
-                index["card"].get("held_out", {}),
-                {name: UnseenGpu(**row["unseen_gpu"]) for name, row in parts.items()},
+                path=file.parent,
+                families={
+                    name: frozenset(data.get("families", {}).get(name, {}).get("dtype", ())) for name in index.parts
+                },
+                gpus=frozenset(canonical(name) for name in data["gpus"]),
+                vendors=frozenset(gpu(name).vendor for name in data["gpus"]),
+                libraries=frozenset(text.partition(" ")[0] for text in data["libraries"]),
+                rows=data.get("ok_rows", 0),
+                launches=index.launches,
+                held_out=index.card.get("held_out", {}),
+                unseen={name: part.unseen_gpu for name, part in index.parts.items()},
             )
         )
     return tuple(bundles)
@@ -89,12 +90,10 @@ def bundle_for(device: Gpu, library: str | None = None) -> Path:
     known = tuple(bundle for bundle in shipped() if DEFAULT_FAMILY in bundle.families)
     fitting = [b for b in known if library is None or library in b.libraries]
     wanted_library = VENDOR_LIBRARIES.get(device.vendor) if library is None else library
-    for serves in (
-        [b for b in fitting if device.name in b.gpus],
-        [b for b in fitting if device.vendor in b.vendors and wanted_library in b.libraries],
-    ):
-        if serves:
-            return max(serves, key=lambda b: (device.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
+    own = [b for b in fitting if device.name in b.gpus]
+    serving = own or [b for b in fitting if device.vendor in b.vendors and wanted_library in b.libraries]
+    if serving:
+        return max(serving, key=lambda b: (device.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
     wanted = f"{device.name} with {library}" if library else device.name
     listed = sorted({name for b in known for name in b.gpus})
     raise InputError(
@@ -137,7 +136,7 @@ def bundle_path(text: str | Path) -> Path:
     return bundle_for(device)
 
 
-def as_bundle(bundle: Any) -> Bundle:
+def as_bundle(bundle: object) -> Bundle:
     """The bundle that a caller means: itself, a predictor's, the one in a folder, or the one that ships for a GPU."""
     if isinstance(bundle, str | Path):
         return load_bundle(bundle_path(bundle))
@@ -147,14 +146,14 @@ def as_bundle(bundle: Any) -> Bundle:
     return bundle
 
 
-def calibrate(bundle: Any, data: Any, **settings: Any) -> Bundle:
+def calibrate(bundle: object, data: "Data", **settings: Any) -> Bundle:
     """`surrogate.bundle.calibrate.calibrate` of what `as_bundle` takes."""
     from surrogate.bundle.calibrate import calibrate as calibrated
 
     return calibrated(as_bundle(bundle), data, **settings)
 
 
-def load(gpu_or_path: Any, *, gpu: str | None = None, library: str | None = None) -> Predictor:
+def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = None) -> Predictor:
     """A predictor for a GPU (its name or a `Gpu`), from the bundle that ships for it; or from a `Bundle` or its folder.
 
     A GPU that no shipped bundle was fitted on is answered by its vendor's from its specification, with wider intervals
@@ -188,7 +187,7 @@ def _serving(family: str, dtype: str, gpu_name: str) -> Shipped:
 class ShippedParts(Mapping[str, Part]):
     """Family → its part: those of the bundle that serves a GPU, and of other shipped bundles for the families it lacks.
 
-    ``family|dtype|gpu`` names the part for such problems. A bundle is read when its part is first asked for.
+    A bundle is read when its part is first asked for.
     """
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
@@ -196,12 +195,14 @@ class ShippedParts(Mapping[str, Part]):
         others = (name for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY)
         self._names = dict.fromkeys([*parts, *others])  # convolutions are answered for the bundle's own GPUs alone
 
-    def __getitem__(self, name: str) -> Part:
-        family, _, rest = name.partition("|")
+    def part(self, family: str, dtype: str, gpu_name: str) -> Part:
+        """The part for problems of an element type on a GPU. Raises `KeyError` for a family that none has."""
         if family in self._parts or family not in self._names:
             return self._parts[family]
-        dtype, _, gpu_name = rest.partition("|")
         return _load(_serving(family, dtype, gpu_name).path).parts[family]
+
+    def __getitem__(self, family: str) -> Part:
+        return self.part(family, "", "")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -210,10 +211,21 @@ class ShippedParts(Mapping[str, Part]):
         return len(self._names)
 
 
-def _joined(bundle: Bundle) -> Bundle:
+@dataclass(frozen=True, repr=False)
+class ShippedBundle(Bundle):
+    """A bundle with the families of the others that ship, of which several may know the same one."""
+
+    parts: ShippedParts
+
+    def _part_for(self, name: str, dtype: str, gpu: str) -> Part:
+        return self.parts.part(name, dtype, gpu)
+
+
+def _joined(bundle: Bundle) -> ShippedBundle:
     """The bundle with the families of the others that ship."""
-    launches = {key: launch for other in shipped() for key, launch in other.launches.items()}
-    return replace(bundle, parts=ShippedParts(bundle.parts), launches=bundle.launches or launches)
+    launches = bundle.launches or {key: launch for other in shipped() for key, launch in other.launches.items()}
+    parts = ShippedParts(bundle.parts)
+    return ShippedBundle(parts, bundle.candidate, launches=launches, devices=bundle.devices, card=bundle.card)
 
 
 @lru_cache(maxsize=16)
@@ -248,7 +260,7 @@ def _loaded(name: str, library: str | None, user_gpus: str) -> Predictor:
 
 
 def predict(
-    problem: Any,
+    problem: object,
     *,
     gpu: str,
     algorithm: str | None = None,
@@ -256,11 +268,10 @@ def predict(
     library_version: str | None = None,
 ) -> Prediction | list[Prediction] | Predictions:
     """`Predictor.predict` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
-    return _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, "")).predict(
-        problem, algorithm, library_version=library_version
-    )
+    predictor = _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, ""))
+    return predictor.predict(problem, algorithm, library_version=library_version)
 
 
-def select(problem: Any, *, gpu: str, library: str | None = None, **limits: Any) -> Any:
+def select(problem: object, *, gpu: str, library: str | None = None, **limits: Any) -> Any:
     """`Predictor.select` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
     return _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, "")).select(problem, **limits)

@@ -1,24 +1,27 @@
 """Tables of problems: columns in, columns out, in chunks of bounded memory, every distinct problem worked out once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.dataset.tables import read_table
-from surrogate.features.errors import InputError, nearest
-from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, AnyProblem, Family, family
+from surrogate.dataset.threads import in_parallel, threads_for
+from surrogate.features.errors import InputError, require_known
+from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, Family
+from surrogate.features.families import family as family_named
 from surrogate.features.gpu import canonical
-from surrogate.prediction.prepared import SettingCache
+from surrogate.features.whole import whole
+from surrogate.prediction.prepared import PreparedSetting
 from surrogate.prediction.results import Predictions
+from surrogate.prediction.settings import Question, SettingCache
 
-CHUNK_ROWS = 65_536
-MAX_SIZE = 2**53
+CHUNK_ROWS = 16_384
 PLACE = ("gpu", "library", "library_version")
-NOTHING: dict[str, Any] = {
+NOTHING: dict[str, object] = {
     **dict.fromkeys(("library", "algorithm"), ""),
     **dict.fromkeys(("predicted_us", "lower_us", "upper_us", "workspace_bytes"), np.nan),
     **dict.fromkeys(("in_domain", "supported"), False),
@@ -27,128 +30,151 @@ NOTHING: dict[str, Any] = {
 Column = tuple[list[str], np.ndarray]
 """Distinct texts, and each row's place (rows,) among them."""
 Columns = dict[str, np.ndarray]
+Cells = pd.Series | np.ndarray | Sequence[object]
+"""A column as it comes."""
+
+
+Defaults = Mapping[str, str | None]
+"""What stands for the columns ``gpu``, ``library`` and ``library_version``."""
+
+
+class Group(NamedTuple):
+    """Rows of one family and setting: their sizes (rows, sizes), and their positions (rows,) in the table."""
+
+    family: Family
+    setting: Mapping[str, str]
+    sizes: np.ndarray
+    positions: np.ndarray
 
 
 def predict_table(
-    settings: SettingCache, table: Any, defaults: Mapping[str, str | None], algorithm: str | None = None
+    settings: SettingCache, table: object, defaults: Defaults, algorithm: str | None = None
 ) -> Predictions:
-    """Predictions for every row; ``defaults`` stand for the columns ``gpu``, ``library`` and ``library_version``.
+    """Predictions for every row.
 
     ``algorithm`` overrides the column of that name; without either the best feasible one is taken. Raises `InputError`
     naming the first row that is wrong, and where the table names another GPU than ``defaults``.
     """
     columns = _columns(table)
-    rows = len(next(iter(columns.values()), ()))
+    rows = _length(columns)
     column = "solver" if settings.bundle.candidate == "solver" else "algorithm"
     named: Column | None = None
     if algorithm is not None or column in columns:
         named = _text({} if algorithm else columns, column, algorithm or "", rows)
+    chunks: list[tuple[PreparedSetting, Group]] = []
+    for group in _groups(settings, columns, defaults):
+        prepared = _prepared(settings, group)
+        for start in range(0, len(group.sizes), CHUNK_ROWS):
+            sizes, positions = (part[start : start + CHUNK_ROWS] for part in (group.sizes, group.positions))
+            chunks.append((prepared, group._replace(sizes=sizes, positions=positions)))
+    # Chunks share nothing but what is remembered of a setting, so that each thread works through whole ones; inside a
+    # chunk everything runs on its own thread alone.
     out = _empty(rows)
-    for kind, setting, sizes, positions in _groups(settings, columns, rows, defaults):
-        for start in range(0, len(sizes), CHUNK_ROWS):
-            chunk = slice(start, start + CHUNK_ROWS)
-            predicted = _predict_setting(settings, kind, setting, sizes[chunk], named, positions[chunk])
-            for name, values in predicted.items():
-                out[name][positions[chunk]] = values
+
+    def answer(chunk: tuple[PreparedSetting, Group], stopped: object) -> None:
+        prepared, group = chunk
+        for name, values in _predict_group(prepared, group, named).items():
+            out[name][group.positions] = values
+
+    in_parallel(answer, chunks, threads_for(rows))
     return Predictions(**out)
 
 
-def _groups(
-    settings: SettingCache, columns: Mapping[str, Any], rows: int, defaults: Mapping[str, str | None]
-) -> Iterator[tuple[Family, dict[str, str], np.ndarray, np.ndarray]]:
-    """The rows of each family and setting: both, the sizes (rows, sizes) and where in the table they stand (rows,)."""
-    for kind, positions in _families(columns, rows):
-        whole = len(positions) == rows
-        part = columns if whole else {name: np.asarray(v)[positions] for name, v in columns.items()}
-        sizes, texts = _read(kind, part, len(positions), defaults)
-        code = np.zeros(len(sizes), dtype=np.int64)
-        for values, number in texts.values():
-            code = code * len(values) + number
-        for group in np.unique(code):
-            members = np.flatnonzero(code == group)
-            setting = {name: values[int(number[members[0]])] for name, (values, number) in texts.items()}
-            yield kind, _with_math(settings, kind, setting), sizes[members], positions[members]
-
-
-def _with_math(settings: SettingCache, kind: Family, setting: dict[str, str]) -> dict[str, str]:
-    """The setting with the math type that PyTorch runs by default, where the table names none."""
-    if not setting["gpu"]:
-        raise InputError("the table has no column `gpu`; add it, or say which one, as in load(path, gpu=…)")
-    if setting.get("math", "fma"):
-        return setting
-    device = settings.device(setting["gpu"])
-    return {**setting, "math": kind.default_math(setting["dtype"], device)}
-
-
 def asked_problems(
-    settings: SettingCache, table: Any, defaults: Mapping[str, str | None]
+    settings: SettingCache, table: object, defaults: Defaults
 ) -> list[tuple[AnyProblem, tuple[str, ...]]]:
     """The distinct problems of a table in order, each with its GPU, library and library version ("" where unknown).
 
     Raises `InputError` as `predict_table` does.
     """
-    columns = _columns(table)
-    rows = len(next(iter(columns.values()), ()))
     problems: list[tuple[int, AnyProblem, tuple[str, ...]]] = []
-    for kind, setting, sizes, positions in _groups(settings, columns, rows, defaults):
+    for family, setting, sizes, positions in _groups(settings, _columns(table), defaults):
         for row in np.unique(sizes, axis=0, return_index=True)[1]:
-            problem = kind.problem(dict(zip(kind.size_names, sizes[row].tolist(), strict=True)), setting)
+            problem = family.problem(dict(zip(family.size_names, sizes[row].tolist(), strict=True)), setting)
             problems.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
     problems.sort(key=lambda entry: entry[0])
     return list(dict.fromkeys((problem, where) for _, problem, where in problems))
 
 
+def _groups(settings: SettingCache, columns: Mapping[str, Cells], defaults: Defaults) -> Iterator[Group]:
+    """The rows of each family and setting."""
+    for family, positions in _families(columns):
+        every = len(positions) == _length(columns)
+        part = columns if every else {name: np.asarray(values)[positions] for name, values in columns.items()}
+        sizes, texts = _read(family, part, len(positions), defaults)
+        # Rows of equal texts get one code (rows,).
+        code = np.zeros(len(sizes), dtype=np.int64)
+        for values, number in texts.values():
+            if len(values) > 1:
+                code = code * len(values) + number
+        for group in np.unique(code):
+            members = np.flatnonzero(code == group)
+            setting = {name: values[int(number[members[0]])] for name, (values, number) in texts.items()}
+            yield Group(family, _with_math(settings, family, setting), sizes[members], positions[members])
+
+
+def _with_math(settings: SettingCache, family: Family, setting: dict[str, str]) -> dict[str, str]:
+    """The setting with the math type that PyTorch runs by default, where the table names none."""
+    if not setting["gpu"]:
+        raise InputError("the table has no column `gpu`; add it, or say which one, as in load(path, gpu=…)")
+    if setting.get("math", "fma"):
+        return setting
+    return {**setting, "math": family.default_math(setting["dtype"], settings.device(setting["gpu"]))}
+
+
 def _read(
-    kind: Family, columns: Mapping[str, Any], rows: int, defaults: Mapping[str, str | None]
+    family: Family, columns: Mapping[str, Cells], rows: int, defaults: Defaults
 ) -> tuple[np.ndarray, dict[str, Column]]:
     """Sizes (rows, sizes) and the columns of texts of one family's rows, checked."""
-    sizes = _sizes(columns, kind, rows)
+    sizes = _sizes(columns, family, rows)
     texts = {name: _text(columns, name, defaults[name] or "", rows) for name in PLACE}
     if others := [name for name in texts["gpu"][0] if defaults["gpu"] not in (None, canonical(name))]:
         raise InputError(
             f"the table has rows of {others[0]}, and the GPU asked about is {defaults['gpu']}; leave one of the two out"
         )
-    for name, known in kind.settings.items():
-        texts[name] = _text(columns, name, "" if name == "math" else kind.setting_defaults[name], rows)
-        wrong = [value for value in texts[name][0] if known and value and value not in known]
-        if wrong:
-            raise InputError(f"column {name} holds {wrong[0]!r}; known: {', '.join(known)}{nearest(wrong[0], known)}")
-    _check_geometry(kind, sizes, texts["library"])
+    for name, known in family.settings.items():
+        texts[name] = _text(columns, name, "" if name == "math" else family.setting_defaults[name], rows)
+        for value in filter(None, texts[name][0] if known else ()):
+            require_known(f"the table's {name}", value, known)
+    _check_geometry(family, sizes, texts["library"])
     return sizes, texts
 
 
-def _predict_setting(
-    settings: SettingCache,
-    kind: Family,
-    setting: Mapping[str, str],
-    sizes: np.ndarray,
-    named: Column | None,
-    members: np.ndarray,
-) -> Columns:
-    """The columns of rows of one setting: the named algorithm or the fastest, of the fastest library."""
-    values = tuple(setting[name] for name in kind.setting_names)
-    where = (settings.device(setting["gpu"]).name, values, setting["library"] or None)
-    prepared = settings.prepared(kind, *where, setting["library_version"] or None)
-    # Neighbouring rows of one problem are one problem.
-    new = np.append(True, (sizes[1:] != sizes[:-1]).any(axis=1))
-    problem, distinct = np.cumsum(new) - 1, sizes[new]
-    allowed, candidates = prepared.rules.allowed(distinct), prepared.candidates
+def _prepared(settings: SettingCache, group: Group) -> PreparedSetting:
+    """What answers a group."""
+    values = tuple(group.setting[name] for name in group.family.setting_names)
+    gpu, library, version = (group.setting[name] for name in PLACE)
+    return settings.prepared(
+        Question(group.family, settings.device(gpu).name, values, library or None, version or None)
+    )
+
+
+def _predict_group(prepared: PreparedSetting, group: Group, named: Column | None) -> Columns:
+    """The columns of a group's rows: the ``named`` algorithm or the fastest, of the fastest library."""
+    candidates = prepared.candidates
+    # 1. Neighbouring rows of one problem are one problem: ``distinct`` (problems, sizes), ``problem`` (rows,).
+    new = np.append(True, (group.sizes[1:] != group.sizes[:-1]).any(axis=1))
+    problem = np.cumsum(new) - 1
+    distinct = group.sizes[new]
+    allowed = prepared.rules.allowed(distinct)
+    # 2. Which candidate is asked on which problem, for which row of the answer.
     if named:
-        names, number = named[0], named[1][members]
-        is_named = np.zeros((len(names), len(candidates)), dtype=bool)
-        for row in map(int, np.unique(number)):
-            is_named[row, prepared.named(names[row])] = True
+        number = named[1][group.positions]
+        is_named = np.zeros((len(named[0]), len(candidates)), dtype=bool)
+        for code in map(int, np.unique(number)):
+            is_named[code, prepared.named(named[0][code])] = True
         rows, index = np.nonzero(is_named[number])
-        at = problem[rows]
+        problems = problem[rows]
     else:
-        at, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), prepared.ranked))
-        rows = at
-    columns = prepared.many(distinct, at, index) | {"supported": allowed[at, index]}
+        problems, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), prepared.ranked))
+        rows = problems
+    columns = prepared.many(distinct, problems, index) | {"supported": allowed[problems, index]}
+    # 3. Of a row's candidates the fastest stays, of equals the first: what is written last.
+    length = len(problem) if named else len(distinct)
+    order = np.argsort(columns["predicted_us"], kind="stable")[::-1] if len(rows) > length else slice(None)
     columns["algorithm"] = np.array([candidate.name for candidate in candidates], dtype=object)[index]
     columns["library"] = np.array([candidate.library for candidate in candidates], dtype=object)[index]
-    out = _empty(len(members) if named else len(distinct))
-    # Of a row's candidates the fastest stays, of equals the first: what is written last.
-    order = np.argsort(columns["predicted_us"], kind="stable")[::-1]
+    out = _empty(length)
     for name, values in columns.items():
         out[name][rows[order]] = values[order]
     return out if named else {name: column[problem] for name, column in out.items()}
@@ -158,7 +184,7 @@ def _empty(length: int) -> Columns:
     return {name: np.full(length, value, dtype=object if value == "" else None) for name, value in NOTHING.items()}
 
 
-def _columns(table: Any) -> dict[str, Any]:
+def _columns(table: Any) -> dict[str, Cells]:
     """Name → values of a DataFrame, a mapping, a list of rows, a structured array, or the table that a `Path` names."""
     if isinstance(table, Path):
         table = read_table(table)[0]
@@ -177,57 +203,51 @@ def _columns(table: Any) -> dict[str, Any]:
     return {str(name): table[name] for name in names}
 
 
-def _families(columns: Mapping[str, Any], rows: int) -> list[tuple[Family, np.ndarray]]:
+def _length(columns: Mapping[str, Cells]) -> int:
+    return len(next(iter(columns.values()), ()))
+
+
+def _families(columns: Mapping[str, Cells]) -> list[tuple[Family, np.ndarray]]:
     """Each family of the table, by its columns ``family`` or ``operator``, with the positions of its rows."""
     source = next((name for name in ("family", "operator") if name in columns), "")
-    names, name_index = _text(columns, source, "", rows)
-    kinds = [family(FAMILY_OF_KIND.get(name, name or DEFAULT_FAMILY)) for name in names]
-    code = np.array([kinds.index(kind) for kind in kinds], dtype=int)[name_index]
-    return [(kinds[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
+    names, name_index = _text(columns, source, "", _length(columns))
+    families = [family_named(name or DEFAULT_FAMILY) for name in names]
+    code = np.array([families.index(family) for family in families], dtype=int)[name_index]
+    return [(families[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
 
 
-def _sizes(columns: Mapping[str, Any], kind: Family, rows: int) -> np.ndarray:
+def _sizes(columns: Mapping[str, Cells], family: Family, rows: int) -> np.ndarray:
     """(rows, sizes) int64, missing columns filled with the family's defaults."""
-    missing = [size.name for size in kind.sizes if size.default is None and size.name not in columns]
+    missing = [size.name for size in family.sizes if size.default is None and size.name not in columns]
     if missing:
-        needed = ", ".join(size.name for size in kind.sizes if size.default is None)
-        raise InputError(f"the table lacks column {', '.join(missing)}; {kind.name} needs {needed}")
+        needed = ", ".join(size.name for size in family.sizes if size.default is None)
+        raise InputError(f"the table lacks column {', '.join(missing)}; {family.name} needs {needed}")
     filled: Columns = {}
-    for size in kind.sizes:
+    for size in family.sizes:
         if size.name in columns:
-            filled[size.name] = _whole(np.asarray(columns[size.name]), size.name, size.least)
+            filled[size.name] = whole("the table", size.name, np.asarray(columns[size.name]), size.least)
         elif isinstance(size.default, str):
             filled[size.name] = filled[size.default]
         else:
             filled[size.name] = np.full(rows, size.default, dtype=np.int64)
-    return np.column_stack(list(filled.values())) if rows else np.empty((0, len(kind.sizes)), dtype=np.int64)
+    return np.column_stack(list(filled.values())) if rows else np.empty((0, len(family.sizes)), dtype=np.int64)
 
 
-def _whole(values: np.ndarray, name: str, least: int) -> np.ndarray:
-    if values.dtype.kind not in "iuf":
-        raise InputError(f"column {name} holds {values.dtype.name}; whole numbers are needed")
-    with np.errstate(invalid="ignore"):
-        wrong = ~((values >= least) & (values <= MAX_SIZE))
-        if values.dtype.kind == "f":
-            wrong |= values != np.floor(values)
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise InputError(f"row {row}: {name} is {values[row]}; a whole number of at least {least} is needed")
-    return values.astype(np.int64)
-
-
-def _check_geometry(kind: Family, sizes: np.ndarray, library: Column) -> None:
+def _check_geometry(family: Family, sizes: np.ndarray, library: Column) -> None:
     """Raises `InputError` for sizes that do not fit one another."""
     of_row = np.array(library[0], dtype=object)[library[1]]
-    for column, wrong, rule in kind.geometry(dict(zip(kind.size_names, sizes.T, strict=True)), of_row):
+    for column, wrong, rule in family.geometry(dict(zip(family.size_names, sizes.T, strict=True)), of_row):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            raise InputError(f"row {row}: {column} is {sizes[row, kind.size_names.index(column)]}; {rule}")
+            raise InputError(f"row {row}: {column} is {sizes[row, family.size_names.index(column)]}; {rule}")
 
 
-def _text(columns: Mapping[str, Any], name: str, default: str, rows: int) -> Column:
+def _text(columns: Mapping[str, Cells], name: str, default: str, rows: int) -> Column:
     """A text column, or its default in every row; a cell that is missing takes the default as well."""
     if name not in columns:
         return [default], np.zeros(rows, dtype=np.int64)
-    number, values = pd.factorize(np.asarray(columns[name], dtype=object), use_na_sentinel=False)
+    cells = columns[name]
+    if not isinstance(cells, pd.Series):
+        cells = np.asarray(cells, dtype=object)
+    number, values = pd.factorize(cells, use_na_sentinel=False)
     return [default if pd.isna(value) else LAYOUT_ALIASES.get(str(value), str(value)) for value in values], number

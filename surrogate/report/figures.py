@@ -159,7 +159,8 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
     middles = [max(rows[model][1], FLOOR) for rows in excess.values() for model in models if model in rows]
     ends = [rows[model][2] for rows in excess.values() for model in models if model in rows]
     logarithmic = max(middles) > 20 * min(middles)
-    step, looks = 0.7 / len(models), style.looks(models)
+    step = 0.7 / len(models)
+    looks = style.looks(models)
     with style.theme():
         figure, (axis,) = style.blank(0.9 + len(excess) * max(0.34, 0.16 + 0.09 * len(models)) + 0.11 * len(models))
         handles = []
@@ -168,7 +169,8 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
             spans = 100 * np.array([rows[model] for rows in excess.values() if model in rows])
             low, middle, high = np.maximum(spans.T, 100 * FLOOR if logarithmic else -np.inf)
             heights = np.array(lines) + (index - (len(models) - 1) / 2) * step
-            arms, look = np.maximum([middle - low, high - middle], 0), looks[model]
+            arms = np.maximum([middle - low, high - middle], 0)
+            look = looks[model]
             axis.errorbar(middle, heights, xerr=arms, fmt="none", ecolor=look.colour, elinewidth=1, capsize=1.6)
             handles += axis.plot(
                 middle, heights, look.marker, color=look.colour, markerfacecolor=style.PAPER, clip_on=False
@@ -215,7 +217,7 @@ def predicted_figure(frame: pd.DataFrame) -> str | None:
         for axis, name in zip(axes, names, strict=False):
             inside = frame["algorithm"] == name
             rows_of_panel = inside | ~frame["algorithm"].isin(names) if name == OTHERS else inside
-            _panel(axis, name, frame[rows_of_panel], low, high)
+            _panel(axis, name, frame[rows_of_panel], low=low, high=high)
         for axis in axes[len(names) :]:
             axis.set_visible(False)
             axes[len(names) - 2].xaxis.set_tick_params(labelbottom=True)
@@ -271,10 +273,11 @@ def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     models = [model for model in models if (frame["model"] == model).any()]
     if not models:
         return None
-    errors, looks = bucket_errors(frame), style.looks(models)
+    errors = bucket_errors(frame)
+    looks = style.looks(models)
     # A decade of too few rows would be an empty place on the axis.
-    known = errors.dropna(how="all")
-    filled = (known if len(known) else errors).index.get_level_values(1)
+    with_rows = errors.dropna(how="all")
+    filled = (with_rows if len(with_rows) else errors).index.get_level_values(1)
     decades = range(int(filled.min()), int(filled.max()) + 1)
     with style.theme():
         figure, axes = style.blank(4.3, (2, 1), sharex=True)

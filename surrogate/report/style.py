@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from surrogate.evaluation.scorecard import is_heuristic
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -84,7 +85,7 @@ def blank(
     return figure, list(axes.ravel())
 
 
-def legend(figure: "Figure", handles: list[Any], names: list[str]) -> None:
+def legend(figure: "Figure", handles: "Sequence[Artist]", names: list[str]) -> None:
     """One legend below everything: two columns, or one where a name is long; names are cut to what fits that."""
     columns = 2 if max(map(len, names), default=0) <= COLUMN_WIDTH else 1
     width = 2 * COLUMN_WIDTH if columns == 1 else COLUMN_WIDTH

@@ -1,10 +1,9 @@
 """A comparison in words and tables: the answer, what it rests on, and what could not be judged."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import escape
-from typing import Any
 
 from surrogate.evaluation.scorecard import TUNANET, is_heuristic
 from surrogate.report import tables
@@ -39,14 +38,10 @@ MAX_SLICES = 4
 _Columns = Mapping[str, tuple[str | tuple[str, str], tables.Format]]
 """Head of a column → key of the judged rows, or the keys of an interval's ends, and how it reads."""
 _SLOWDOWNS: _Columns = {
-    "slowdown": ("slowdown_macro", ratio),
-    "95 % interval": (("ci_low", "ci_high"), tables.interval_ratio),
-    "pooled": ("slowdown_geomean", ratio),
-    "p95": ("slowdown_p95", ratio),
-    "max": ("slowdown_max", ratio),
-    "≤10 %": ("within_10pct", share),
-    "top-2": ("top2_slowdown", ratio),
-}
+    "slowdown": ("slowdown_macro", ratio), "95 % interval": (("ci_low", "ci_high"), tables.interval_ratio),
+    "pooled": ("slowdown_geomean", ratio), "p95": ("slowdown_p95", ratio), "max": ("slowdown_max", ratio),
+    "≤10 %": ("within_10pct", share), "top-2": ("top2_slowdown", ratio),
+}  # fmt: skip
 _PAIRED: _Columns = {
     "change %": ("paired_mid", log_change),
     "95 % interval": (("paired_low", "paired_high"), tables.interval_change),
@@ -132,7 +127,8 @@ def _picks(row: Row, heuristic: Row) -> str:
     text += f" ({over}{label(row, 'stratum')} problems{span})"
     if other is None:
         return f"{text}."
-    picker, pairs = _picker(heuristic), count(heuristic)
+    picker = _picker(heuristic)
+    pairs = count(heuristic)
     if pairs == count(row):
         return f"{text}; those of {picker} are {percent(other - 1)} % slower."
     text = f"{text}. Of these {count(row):,} problems, {pairs:,} have a pick of {picker}"
@@ -191,7 +187,7 @@ def settings(results: Results) -> list[tuple[str, str]]:
     return [(model, _said(chosen)) for model, chosen in results.get("settings", {}).items() if chosen]
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     """A value of the results as text: a count has its thousands separated."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
 
@@ -216,7 +212,7 @@ def part_tables(results: Results) -> list[Table]:
     return _each_family(results, _parts)
 
 
-def _each_family(results: Results, tables_of: Any) -> list[Table]:
+def _each_family(results: Results, tables_of: Callable[[Results], list[Table]]) -> list[Table]:
     """The tables of every family; of several, each table names its own."""
     return [
         replace(table, title=f"{family}: {table.title}") if family else table
@@ -248,7 +244,8 @@ def _times(results: Results) -> list[Table]:
     populations = values(results["time_rows"], "population", POPULATIONS)
     if any(map(count, time_rows(results, population="all"))):
         populations.insert(0, "all")
-    columns, shown = {**_ERRORS, "Spearman": ("spearman", ratio), **_ROWS}, []
+    columns = {**_ERRORS, "Spearman": ("spearman", ratio), **_ROWS}
+    shown = []
     for population in populations:
         rows = [row for row in time_rows(results, population=population) if count(row) or row.get("reason")]
         title = f"Time error, {_POPULATIONS.get(population, population)}"
@@ -283,11 +280,13 @@ def _across(results: Results, key: str, parts: list[str], title: str) -> Table:
 
 def _slowdown(row: Row, best: bool) -> Cell:
     ends = _figures(row, _SLOWDOWNS)["95 % interval"]
-    return Cell(number(row, "slowdown_macro"), tables.interval_ratio(ends) if ends else "", best)
+    return Cell(number(row, "slowdown_macro"), tables.interval_ratio(ends) if isinstance(ends, tuple) else "", best)
 
 
 def _parts(results: Results) -> list[Table]:
-    model, columns, shown = best_model(results), {**_ERRORS, **_ROWS}, []
+    model = best_model(results)
+    columns = {**_ERRORS, **_ROWS}
+    shown = []
     model_results = results | {"time_rows": [row for row in results["time_rows"] if row["model"] == model]}
     for key, words in _PARTS.items():
         records = [
@@ -316,15 +315,16 @@ def _of_models(rows: list[Row], columns: _Columns, title: str, note: str = "") -
     return Table(records, _formats(columns), f"{title}, {covered}", note, references=references)
 
 
-def _figures(row: Row, columns: _Columns) -> dict[str, Any]:
+def _figures(row: Row, columns: _Columns) -> dict[str, float | tuple[float, float] | None]:
     """A row's values by head; an interval with an unknown end is None."""
-    values, row = {}, flat(row)
+    values = {}
+    row = flat(row)
     for head, (key, _) in columns.items():
         if isinstance(key, str):
             values[head] = number(row, key)
         else:
-            ends = number(row, key[0]), number(row, key[1])
-            values[head] = None if None in ends else ends
+            low, high = (number(row, end) for end in key)
+            values[head] = None if low is None or high is None else (low, high)
     return values
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
+from itertools import repeat
 from numbers import Integral, Number, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +40,7 @@ LONGEST_WORD = 40
 Format = Callable[[Any], str]
 
 
-def plain(value: Any) -> str:
+def plain(value: object) -> str:
     """Any value: four significant digits, no exponent from 1e-4 to 1e9; yes or no; lists and mappings joined."""
     if value is None or value != value:
         return UNKNOWN
@@ -111,12 +112,12 @@ def interval_change(ends: tuple[float, float]) -> str:
 class Cell(NamedTuple):
     """A value that a page shows with a smaller second line (``detail``) or as the best of its kind."""
 
-    value: Any
+    value: object
     detail: str = ""
     best: bool = False
 
 
-def _cell(value: Any) -> Cell:
+def _cell(value: object) -> Cell:
     return value if isinstance(value, Cell) else Cell(value)
 
 
@@ -131,7 +132,7 @@ class Table:
     On a page the records behind the first ``unfolded`` are folded away.
     """
 
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[Mapping[str, object]]
     formats: Mapping[str, Format] = field(default_factory=dict)
     title: str = ""
     note: str = ""
@@ -152,9 +153,11 @@ class Table:
         In ``width`` characters where one is given: sentences are wrapped, long texts cut in the middle, and columns
         that still do not fit left out (``widest``), or go on in a further table below, behind the first column again.
         """
-        key, width = SHORTENED_KEY if width else LONGEST_NAME, width or self.widest
+        key = SHORTENED_KEY if width else LONGEST_NAME
+        width = width or self.widest
         title = f"{self.title} ({self.note})" if self.note else self.title
-        dropped, notes = self._dropped(width, key) if width and self.widest else [], list(self.notes)
+        dropped = self._dropped(width, key) if width and self.widest else []
+        notes = list(self.notes)
         if dropped:
             notes.append(f"left out for want of room: {', '.join(dropped)}; --csv and --json have every column")
         shown = replace(self, records=[{k: v for k, v in row.items() if k not in dropped} for row in self.records])
@@ -180,7 +183,7 @@ class Table:
     def _repr_html_(self) -> str:
         return self.__html__()
 
-    def _values(self, column: str) -> list[Any]:
+    def _values(self, column: str) -> list[object]:
         return [_cell(record.get(column)).value for record in self.records]
 
     def _texts(self, column: str) -> list[str]:
@@ -246,12 +249,9 @@ class Facts:
     def text(self, width: int) -> str:
         """A line or more for each pair, in ``width`` characters."""
         names = max((len(name) for name, _ in self.pairs), default=0) + len(GAP)
-        return printable(
-            "\n".join(
-                textwrap.fill(f"{name:{names}}{text}", width, subsequent_indent=" " * names)
-                for name, text in self.pairs
-            )
-        )
+        indent = " " * names
+        lines = [textwrap.fill(f"{name:{names}}{text}", width, subsequent_indent=indent) for name, text in self.pairs]
+        return printable("\n".join(lines))
 
     def __html__(self) -> str:
         items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in self.pairs)
@@ -267,7 +267,7 @@ def template(name: str) -> "Template":
     return Environment(loader=PackageLoader("surrogate.report", ""), **settings).get_template(name)
 
 
-def to_csv(records: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
+def to_csv(records: Iterable[Mapping[str, object]], columns: Sequence[str] = ()) -> str:
     """A header line and a line per record: ``columns`` first, then the others as they first occur.
 
     None and NaN are empty fields; nested values stand as JSON.
@@ -281,7 +281,7 @@ def to_csv(records: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) ->
     return text.getvalue()
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """Indented JSON; what JSON does not know stands as text."""
     return json.dumps(value, indent=1, default=str)
 
@@ -297,10 +297,8 @@ def wrapped(text: str, width: int | None, indent: str = GAP) -> str:
     """Sentences in lines of ``width`` characters, those that go on indented; as they are without a width."""
     if width is None:
         return text
-    lines = text.split("\n")
-    return "\n".join(
-        line if len(line) <= width else textwrap.fill(line, width, subsequent_indent=indent) for line in lines
-    )
+    fill = textwrap.TextWrapper(width, subsequent_indent=indent).fill
+    return "\n".join(line if len(line) <= width else fill(line) for line in text.split("\n"))
 
 
 def shortened(text: str, width: int) -> str:
@@ -318,7 +316,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
-def _field(value: Any) -> Any:
+def _field(value: object) -> object:
     if value is None or value != value:
         return ""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
@@ -363,12 +361,11 @@ def _split(widths: list[int], width: int) -> list[list[int]]:
 def _aligned(columns: list[list[str]], left: list[bool], rule: int | None) -> str:
     """The lines of a table with a head; a rule stands before the record with the index ``rule``."""
     widths = [max(map(len, column)) for column in columns]
-    lines = [
-        GAP.join(
-            cell.ljust(w) if is_text else cell.rjust(w) for cell, w, is_text in zip(row, widths, left, strict=True)
-        ).rstrip()
-        for row in zip(*columns, strict=True)
+    cells = [
+        map(str.ljust if is_text else str.rjust, column, repeat(width))
+        for column, width, is_text in zip(columns, widths, left, strict=True)
     ]
+    lines = [GAP.join(row).rstrip() for row in zip(*cells, strict=True)]
     if rule is not None:
         lines.insert(1 + rule, "-" * _total(widths))
     return "\n".join(lines)

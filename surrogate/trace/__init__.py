@@ -11,24 +11,16 @@ from surrogate.features import lazy_names
 _HOMES = {
     name: f"surrogate.trace.{module}"
     for module, names in {
-        "events.execution": "with_execution_trace",
-        "events.iterations": "iterations trim",
-        "events.read": "read_trace",
-        "events.tables": "Trace",
-        "counters": "with_counters",
-        "diff": "trace_diff",
-        "kernels": "GROUPINGS kernel_table",
-        "layers": "find_layers",
-        "levels": "leveled leveled_traces merge_levels",
-        "profiling": "Profile profile",
-        "iteration.ranks": "rank_summary",
-        "result": "ResultTable",
-        "spans": "LEVELS Spans trace_spans",
+        "events.execution": "with_execution_trace", "events.iterations": "iterations trim",
+        "events.read": "read_trace", "events.tables": "Trace", "counters": "with_counters", "diff": "trace_diff",
+        "kernels": "GROUPINGS kernel_table", "layers": "find_layers", "profiling": "Profile profile",
+        "iteration.ranks": "rank_summary", "result": "ResultTable", "spans": "LEVELS Spans trace_spans",
         "tables": "batch_sweep copy_table layer_table step_table summary type_table",
-        "tracer": "Tracer clear disable enable module_spans operator_spans recorded span",
+        "tracer": "Tracer clear disable enable module_spans operator_spans recorded span"
+                  " leveled leveled_traces merge_levels",
     }.items()
     for name in names.split()
-}
+}  # fmt: skip
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 _named, __dir__ = lazy_names(__name__, _HOMES)

@@ -6,16 +6,17 @@ call lacks is taken from the calls around it where it follows from them; what do
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeGuard, TypeVar, cast
 
 import numpy as np
 
-from surrogate.features.conv import Conv
 from surrogate.network.call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, base_name, recorded
 from surrogate.network.calls import flops_and_bytes, has_rule, problems
 from surrogate.network.network import Work
+from surrogate.trace.events.iterations import Iteration
 from surrogate.trace.events.tables import Trace, enclosing
 
 _CONV_BACKWARD = "aten::cudnn_convolution_backward"
@@ -34,6 +35,7 @@ _WITH_BATCH = {
 _LOOK_AHEAD = 12
 _LOOKUP_NAMES = {*LOOKUP_BACKWARD, *LOOKUP_BACKWARD.values()}
 _LOOKUP_KERNEL = re.compile(r"embedding\w*forward")
+_Read = TypeVar("_Read")
 
 
 class CallReader:
@@ -43,8 +45,9 @@ class CallReader:
         self.trace = trace
         self._owner = enclosing(trace.ranges, trace.named(trace.ranges, has_rule))
         self._gradients = _gradient_shapes(trace)
-        self._lookups, self._results = _lookups(trace), _result_shapes(trace)
-        self._read: dict[Any, Any] = {}
+        self._lookups = _lookups(trace)
+        self._results = _result_shapes(trace)
+        self._read: dict[Hashable, object] = {}
 
     def owner(self, row: int) -> int:
         """The innermost operator with a rule at or around a row of ``trace.ranges``, -1 for none."""
@@ -63,7 +66,7 @@ class CallReader:
             raise answer
         return answer
 
-    def _once(self, row: int, read: Callable[[Call], Any]) -> Any:
+    def _once(self, row: int, read: Callable[[Call], _Read]) -> _Read | UnsupportedError:
         """What ``read`` makes of the call in ``row``, or the `UnsupportedError` that it raises."""
         source, output, key, extra = self._record(row)
         if (read, key) not in self._read:
@@ -71,9 +74,9 @@ class CallReader:
                 self._read[read, key] = read(self._call(row, source, output, extra))
             except UnsupportedError as reason:
                 self._read[read, key] = reason
-        return self._read[read, key]
+        return cast(_Read | UnsupportedError, self._read[read, key])
 
-    def _record(self, row: int) -> tuple[int, Shape | None, Any, dict[str, Any]]:
+    def _record(self, row: int) -> tuple[int, Shape | None, Hashable, dict[str, int]]:
         """The row that holds the call's arguments, the result's shape, what tells equal calls, further arguments."""
         ranges, source = self.trace.ranges, row
         if self.trace.name_of(ranges, row) in _HALVES:
@@ -87,7 +90,7 @@ class CallReader:
         arguments = (int(column[source]) for column in (ranges.shapes, ranges.types, ranges.inputs))
         return source, output, (int(ranges.name[row]), source < 0, *arguments, output, *extra.items()), extra
 
-    def _extra(self, row: int, source: int) -> dict[str, Any]:
+    def _extra(self, row: int, source: int) -> dict[str, int]:
         """Arguments that no operator has: rows per block of a lookup's launch, ranks of a collective."""
         trace, ranges = self.trace, self.trace.ranges
         if row in self._lookups and source >= 0:
@@ -104,7 +107,7 @@ class CallReader:
         size = int(values[-1]) if named and values and values[-1].isdecimal() else trace.world_size
         return {"ranks": size} if size else {}
 
-    def _call(self, row: int, source: int, output: Shape | None, extra: dict[str, Any]) -> Call:
+    def _call(self, row: int, source: int, output: Shape | None, extra: Mapping[str, object]) -> Call:
         trace, ranges = self.trace, self.trace.ranges
         shapes = trace.shapes_of(source) if source >= 0 else None
         if shapes is None:
@@ -135,7 +138,7 @@ class CallReader:
         if not (is_shape(image) and is_shape(weight)):
             return None
 
-        def fits(shape: Any) -> bool:
+        def fits(shape: object) -> TypeGuard[Shape]:
             return is_shape(shape) and len(shape) == len(image) and (shape[:1], shape[1:2]) == (image[:1], weight[:1])
 
         around = row
@@ -211,7 +214,7 @@ def _result_shapes(trace: Trace) -> dict[int, Shape]:
     return results
 
 
-def is_shape(value: Any) -> bool:
+def is_shape(value: object) -> TypeGuard[Shape]:
     """True for the sizes of a tensor, () included."""
     return isinstance(value, tuple) and all(isinstance(v, int) and v >= 0 for v in value)
 
@@ -234,21 +237,9 @@ def rebatched(problem: Work, old: int, new: int) -> Work:
 
     Raises `UnsupportedError` where more than one size may be the batch, or a multiple of it.
     """
-    if isinstance(problem, Conv):
-        if problem.n % old:
-            raise UnsupportedError("batch dimension")
-        return replace(problem, n=problem.n // old * new)
-    if not problem.BATCH:
+    if (rescaled := problem.at_batch(old, new)) is None:
         raise UnsupportedError("batch dimension")
-    # A product's batch may be any of its sizes: in the backward pass it is the one that is summed over.
-    names = ("batch", "m", "k", "n") if hasattr(problem, "k") else (problem.BATCH,)
-    sizes = {name: problem.sizes[name] for name in names if name in problem.sizes}
-    equal = [name for name, size in sizes.items() if size == old]
-    if len(equal) == 1:
-        return replace(problem, **{equal[0]: new})
-    if equal or any(size % old == 0 for size in sizes.values()):
-        raise UnsupportedError("batch dimension")
-    return problem
+    return rescaled
 
 
 def kernels_by_owner(reader: CallReader, rows: list[int]) -> dict[int, list[int]]:
@@ -261,3 +252,35 @@ def kernels_by_owner(reader: CallReader, rows: list[int]) -> dict[int, list[int]
             of_range[around] = reader.owner(around)
         owners[of_range[around]].append(row)
     return owners
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One tensor: its elements, and the time (ns) at which the host has launched everything that makes its gradient."""
+
+    elements: int
+    ready_ns: int
+
+    @property
+    def size_bytes(self) -> float:
+        """In fp32."""
+        return 4.0 * self.elements
+
+
+def parameters_of(trace: Trace, position: int, iterations: Sequence[Iteration]) -> list[Parameter]:
+    """The parameters in the order in which one iteration's backward pass finishes them; [] without shapes.
+
+    Autograd accumulates each gradient in a range of its own that carries the parameter's shape.
+    """
+    if not 0 <= position < len(iterations):
+        return []
+    ranges = trace.ranges
+    iteration = iterations[position]
+    inside = (ranges.start_ns >= iteration.start_ns) & (ranges.start_ns < iteration.end_ns)
+    accumulates = trace.named(ranges, "torch::autograd::AccumulateGrad".__eq__)
+    parameters = []
+    for row in np.flatnonzero(accumulates & inside).tolist():
+        shape = next(iter(trace.shapes_of(row) or ()), ())
+        if shape and is_shape(shape) and prod(shape):
+            parameters.append(Parameter(prod(shape), int(ranges.start_ns[row])))
+    return parameters

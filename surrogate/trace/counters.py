@@ -47,7 +47,8 @@ def with_counters(profile: Profile, paths: Sequence[str | Path]) -> Profile:
     counts for each of them. Launches whose grids differ do not join. Raises `InputError` for a file of another kind, or
     where no kernel joins.
     """
-    trace, activities = profile.trace, profile.trace.activities
+    trace = profile.trace
+    activities = profile.trace.activities
     kernels = np.flatnonzero(activities.kind == kinds.KERNEL)
     names = [trace.names[name] for name in activities.name[kernels].tolist()]
     return replace(profile, counters=_joined(names, activities.grid[kernels], paths, kernels, len(activities)))
@@ -58,10 +59,8 @@ def summary_table(records: Sequence[Row], counters: Sequence[str | Path] = (), g
 
     A summary holds times alone: with files of ``counters``, and a ``gpu`` for the bound, kernels get what was counted.
     """
-    rows, notes = (
-        [dict(record) for record in records],
-        ["a summary holds neither launches nor work; --counters adds it"],
-    )
+    rows = [dict(record) for record in records]
+    notes = ["a summary holds neither launches nor work; --counters adds it"]
     if counters:
         calls = [row["calls"] * (row["type"] == GPU_ACTIVITIES and row["kernel"][:1] != "[") for row in rows]
         of_row = np.repeat(np.arange(len(rows)), calls)

@@ -8,7 +8,6 @@ up to the change of the device time.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,8 @@ from surrogate.trace.result import Row
 from surrogate.trace.tables import idle_of_step, step_table
 
 _BY_SHAPE = {"name, shape": "name shape", "shape": "like shape of nth", "order": "like of nth", "name": "like"}
-_TYPE, _KERNEL = {"name": "name", "alike": "like"}, {"name": "name", "operator": "like", "family": "family"}
+_TYPE = {"name": "name", "alike": "like"}
+_KERNEL = {"name": "name", "operator": "like", "family": "family"}
 LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "operator": _BY_SHAPE, "kernel": _KERNEL}
 """What rows are → the stages that match them: how a stage is called, and the columns that must agree."""
 LEAST_MATCHED_PCT = 5.0
@@ -85,6 +85,7 @@ def trace_diff(
 
 
 def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
+    """The profile of the iterations that count, their number, and the median of their times in µs."""
     every = find_iterations(trace)
     indices = tuple(dict.fromkeys(wanted)) or tuple(range(len(every)))
     part = profile(trim(trace, iterations_kept=indices))
@@ -94,26 +95,31 @@ def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
 
 
 def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
+    """Both sides at one level, matched stage by stage: what a stage leaves goes on to the next one."""
     require_known("level", by, tuple(LEVELS))
-    left, parts = [_items(part, count, by) for part, count, _ in sides], []
+    # A row for every key of both sides; the last stage, "", has what stands on one side only.
+    left = [_items(part, count, by) for part, count, _ in sides]
+    parts = []
     for match, columns in {**LEVELS[by], "": "name shape"}.items():
         sums = [_summed(items, columns.split()) for items in left]
         both = sums[0].add_suffix("_before").join(sums[1].add_suffix("_after"), how="inner" if match else "outer")
         parts.append(both.assign(match=match))
         left = [items[~items["key"].isin(both.index)].copy() for items in left]
     table = pd.concat(parts)
-    matched, us, calls = table[table["match"] != ""], ["us_before", "us_after"], ["calls_before", "calls_after"]
+    # Times and calls of what one side lacks are 0.
+    matched = table[table["match"] != ""]
+    us = ["us_before", "us_after"]
+    calls = ["calls_before", "calls_after"]
     names = {by: "name", "shape": "shape"} if "shape" in LEVELS[by] else {by: "name"}
     rows: list[Row] = [
-        {
-            **{name: _both(row[f"{column}_before"], row[f"{column}_after"]) for name, column in names.items()},
-            **_change(*(row[name] for name in us)),
-            **{name: row[name] for name in calls},
-            "match": row["match"] or ("only A" if row["calls_before"] else "only B"),
-        }
+        {name: _both(row[f"{column}_before"], row[f"{column}_after"]) for name, column in names.items()}
+        | _change(*(row[name] for name in us))
+        | {name: row[name] for name in calls}
+        | {"match": row["match"] or ("only A" if row["calls_before"] else "only B")}
         for row in table.fillna(dict.fromkeys([*us, *calls], 0.0)).to_dict("records")
     ]
     rows.sort(key=lambda row: (-abs(row["change_us"]), -row["before_us"]))
+    # Shape (stages, 2): the shares of both sides' times that each stage matches.
     stages = 100 * table.groupby("match")[us].sum().reindex(list(LEVELS[by]), fill_value=0.0) / table[us].sum()
     shares = {match: tuple(stages.loc[match].fillna(0.0).tolist()) for match in stages.index}
     matched_pct = tuple(map(sum, zip(*shares.values(), strict=True)))
@@ -128,7 +134,7 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
     return TraceDiff(by, matched_pct, shares, totals, tuple(rows), tuple(notes))
 
 
-def _both(before: Any, after: Any) -> str:
+def _both(before: object, after: object) -> str:
     """One text for both sides, of which one may be missing."""
     return " → ".join(dict.fromkeys(text for text in (before, after) if isinstance(text, str) and text))
 
@@ -147,14 +153,18 @@ def _summed(items: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
         return different[0] if len(different) < 2 else f"{different[0]} and {len(different) - 1} more"
 
     alike = items.groupby([column for column in columns if column not in ("of", "nth")])
-    items["nth"], items["of"] = alike.cumcount(), alike["us"].transform("size")
+    items["nth"] = alike.cumcount()
+    items["of"] = alike["us"].transform("size")
     items["key"] = list(items[columns].itertuples(index=False, name=None))
     return items.groupby("key", sort=False).agg({"name": several, "shape": several, "us": "sum", "calls": "sum"})
 
 
 def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
     """Device time in µs and calls per iteration of everything with a name and shape, in the order of first use."""
-    trace, layers, activities, ranges = part.trace, part.layers, part.trace.activities, part.trace.ranges
+    trace = part.trace
+    layers = part.layers
+    activities = part.trace.activities
+    ranges = part.trace.ranges
     names = np.array(trace.names, dtype=object)
     kernel = names[activities.name]
     is_operator = (ranges.kind == kinds.OPERATOR) & trace.named(ranges, _OPERATOR.match)
@@ -190,8 +200,8 @@ def _shapes(trace: Trace, row: int) -> str:
 
 def _family(kernel: str) -> str:
     """The kernel's family where its name tells it, else the name without arguments."""
-    known = identify(kernel)
-    return known.family if known else re.sub(r"[<(].*", "", kernel.replace("(anonymous namespace)::", ""))
+    kind = identify(kernel)
+    return kind.family if kind else re.sub(r"[<(].*", "", kernel.replace("(anonymous namespace)::", ""))
 
 
 def _totals(side: _Side) -> dict[str, float]:
@@ -200,7 +210,8 @@ def _totals(side: _Side) -> dict[str, float]:
     The iteration is the median, the others are means; busy and idle as in `step_table`, so together the mean iteration.
     """
     part, count, iteration_us = side
-    trace, calls = part.trace, part.trace.calls
+    trace = part.trace
+    calls = part.trace.calls
     operators = take(trace.ranges, trace.ranges.kind == kinds.OPERATOR)
     host = (np.append(getattr(operators, name), getattr(calls, name)) for name in ("start_ns", "end_ns"))
     steps = step_table(part).rows

@@ -12,9 +12,8 @@ from surrogate.features.occupancy import LIMITS, WARP_THREADS, occupancy
 from surrogate.features.roofline import bound, compute_us, memory_us, peak_tflops
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Ints, grouped
-from surrogate.trace.names import short_names
 from surrogate.trace.profiling import Profile
-from surrogate.trace.result import ResultTable, Row
+from surrogate.trace.result import ResultTable, Row, short_names
 
 GROUPINGS = ("name", "layer", "type", "model")
 LATENCY_BOUND, BELOW_PEAKS, COMMUNICATION = "latency-bound", "below both peaks", "communication"
@@ -65,41 +64,41 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
     activities = profile.trace.activities
     time = activities.time_us[members]
     longest = int(members[time.argmax()])
-    grid, block = activities.grid[longest], activities.block[longest]
-    registers, shared = int(activities.registers[longest]), int(activities.shared_bytes[longest])
-    device = profile.fact("compute_capability"), profile.fact("sms")
-    use = launch_use(*device, int(grid.prod()), int(block.prod()), registers, shared)
+    grid = activities.grid[longest]
+    block = activities.block[longest]
+    registers = int(activities.registers[longest])
+    shared = int(activities.shared_bytes[longest])
+    use = launch_use(
+        profile.fact("compute_capability"), int(profile.fact("sms")), blocks=int(grid.prod()),
+        threads=int(block.prod()), registers=registers, shared_bytes=shared,
+    )  # fmt: skip
     return {
-        "time_pct": 100 * float(time.sum()) / total if total else 0.0,
-        "total_us": float(time.sum()),
-        "calls": len(members),
-        "avg_us": float(time.mean()),
-        "min_us": float(time.min()),
-        "max_us": float(time.max()),
+        "time_pct": 100 * float(time.sum()) / total if total else 0.0, "total_us": float(time.sum()),
+        "calls": len(members), "avg_us": float(time.mean()), "min_us": float(time.min()), "max_us": float(time.max()),
         **_work(profile, members, use["waves"]),
         **({"bound": COMMUNICATION} if kinds.COLLECTIVE_NAME.search(label) else {}),
         **({} if profile.counters is None else measured(profile.counters, activities.time_us, members, profile.gpu)),
         "grid": "x".join(map(str, grid.tolist())) if grid.all() else None,
         "block": "x".join(map(str, block.tolist())) if block.all() else None,
-        "registers": registers if registers >= 0 else None,
-        "shared_bytes": shared if shared >= 0 else None,
-        **use,
-    }
+        "registers": registers if registers >= 0 else None, "shared_bytes": shared if shared >= 0 else None, **use,
+    }  # fmt: skip
 
 
 def _work(profile: Profile, members: Ints, waves: float | None) -> Row:
     """FLOPs and bytes of those members whose work is known, over the time of the same members."""
-    known = members[np.isfinite(profile.flops[members])]
-    if not len(known):
+    rated = members[np.isfinite(profile.flops[members])]
+    if not len(rated):
         return dict.fromkeys(_WORK)
     flops, moved, time_us = (
-        column[known] for column in (profile.flops, profile.dram_bytes, profile.trace.activities.time_us)
+        column[rated] for column in (profile.flops, profile.dram_bytes, profile.trace.activities.time_us)
     )
-    gflop, dram_mb, whole_us = float(flops.sum()) / 1e9, float(moved.sum()) / 1e6, float(time_us.sum())
+    gflop = float(flops.sum()) / 1e9
+    dram_mb = float(moved.sum()) / 1e6
+    whole_us = float(time_us.sum())
     rates = {"tflops": gflop / whole_us * 1e3, "dram_gbs": dram_mb / whole_us * 1e3} if whole_us else {}
-    peaks = None if profile.gpu is None else _peaks(profile, profile.gpu, known)
-    judged = _judged(flops, moved, time_us, peaks, profile.gpu, waves)
-    unit = _unit(profile, int(known[time_us.argmax()]))
+    peaks = None if profile.gpu is None else _peaks(profile, profile.gpu, rated)
+    judged = _judged(flops, moved, time_us, peaks=peaks, gpu=profile.gpu, waves=waves)
+    unit = _unit(profile, int(rated[time_us.argmax()]))
     return {**dict.fromkeys(_WORK), "unit": unit, "gflop": gflop, "dram_mb": dram_mb, **rates, **judged}
 
 
@@ -111,21 +110,20 @@ def measured(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu: Gpu | 
     counted = counters.iloc[members].assign(time_us=time_us[members])
     counted["moved"] = counted["read_bytes"] + counted["write_bytes"]
     by_time = counted.dropna(subset="occupancy_pct")
-    busy_us, weighted_us = by_time["time_us"].sum(), (by_time["occupancy_pct"] * by_time["time_us"]).sum()
-    known = counted.dropna(subset=["flops", "moved"])
-    flops, moved, known_us = (known[name].to_numpy(float) for name in ("flops", "moved", "time_us"))
+    busy_us = by_time["time_us"].sum()
+    weighted_us = (by_time["occupancy_pct"] * by_time["time_us"]).sum()
+    rated = counted.dropna(subset=["flops", "moved"])
+    flops, moved, rated_us = (rated[name].to_numpy(float) for name in ("flops", "moved", "time_us"))
     peaks = None
-    if gpu is not None and len(known):
-        peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[known["width"].astype(int)]
-    judged = {**dict.fromkeys(_JUDGED), **_judged(flops, moved, known_us, peaks, gpu)}
+    if gpu is not None and len(rated):
+        peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[rated["width"].astype(int)]
+    judged = {**dict.fromkeys(_JUDGED), **_judged(flops, moved, rated_us, peaks=peaks, gpu=gpu)}
     return {
-        "counted": int((counted["row"] >= 0).sum()),
-        "measured_gflop": _total(counted["flops"], 1e9),
-        "read_mb": _total(counted["read_bytes"], 1e6),
-        "write_mb": _total(counted["write_bytes"], 1e6),
+        "counted": int((counted["row"] >= 0).sum()), "measured_gflop": _total(counted["flops"], 1e9),
+        "read_mb": _total(counted["read_bytes"], 1e6), "write_mb": _total(counted["write_bytes"], 1e6),
         "measured_occupancy_pct": float(weighted_us / busy_us) if busy_us else None,
         **{f"measured_{name}": judged[name] for name in _JUDGED},
-    }
+    }  # fmt: skip
 
 
 def _total(column: pd.Series, unit: float) -> float | None:
@@ -136,7 +134,8 @@ def _judged(
     flops: Floats, moved: Floats, time_us: Floats, peaks: Floats | None, gpu: Gpu | None, waves: float | None = None
 ) -> Row:
     """The arithmetic intensity of several launches, and their `verdict` where the GPU and so their peaks are known."""
-    flop, byte = float(flops.sum()), float(moved.sum())
+    flop = float(flops.sum())
+    byte = float(moved.sum())
     row: Row = {"flop_per_byte": flop / byte if byte else None}
     if peaks is None or gpu is None:
         return row
@@ -156,7 +155,8 @@ def _peaks(profile: Profile, gpu: Gpu, members: Ints) -> Floats:
 
 def _unit(profile: Profile, member: int) -> str:
     """What computes: ``fp32``, ``tf32``, ``fp16 tensor``; fp32 data on tensor cores are TF32's where there is TF32."""
-    is_tensor, dtype = uses_tensor_cores(profile.trace.name_of(profile.trace.activities, member)), profile.dtype[member]
+    is_tensor = uses_tensor_cores(profile.trace.name_of(profile.trace.activities, member))
+    dtype = profile.dtype[member]
     is_tf32 = is_tensor and dtype == "fp32" and profile.gpu is not None and profile.gpu.tf32_tflops
     return "tf32" if is_tf32 else dtype + " tensor" * is_tensor
 
@@ -194,7 +194,8 @@ def verdict(
     """
     if not time_us:
         return {}
-    compute, memory = compute_us(flops, peak) / time_us, memory_us(dram_bytes, dram_gbs) / time_us
+    compute = compute_us(flops, peak) / time_us
+    memory = memory_us(dram_bytes, dram_gbs) / time_us
     least_us = max(compute, memory) * time_us / launches
     limit = bound(flops, dram_bytes, peak, dram_gbs)
     if max(compute, memory) < WELL_USED:

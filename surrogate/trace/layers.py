@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.build import within
 from surrogate.trace.events.iterations import Iteration, iteration_at, iteration_of, iterations
+from surrogate.trace.events.nesting import nest_of
 from surrogate.trace.events.tables import Ints, Trace, enclosing, holding, linked, take
 
 FORWARD, BACKWARD, OTHER = range(3)
@@ -20,7 +20,6 @@ PHASES = ("forward", "backward", "other")
 """``other``: the optimizer, data loading, gradient accumulation: no layer of the model."""
 OUTSIDE = "(outside layers)"
 _WRAPPER = re.compile(r"^(?:Optimizer\.|enumerate\(DataLoader\)|nccl:|DistributedDataParallel)")
-_MODULE = "nn.Module: "
 _ENGINE = "autograd::engine::evaluate_function: "
 _NUMBER = re.compile(r"_\d+$")
 _DIGITS = re.compile(r"\d+")
@@ -69,9 +68,10 @@ def find_layers(trace: Trace) -> Layers:
     layer of the last forward operator with its autograd sequence number.
     """
     top = _tops(trace)
-    modules, ranges = _leaf_modules(trace), trace.ranges
+    modules = _leaf_modules(trace)
+    ranges = trace.ranges
     # For every range the leaf module (row of ``frames``) that is open on its thread when it starts, -1 for none.
-    around = within(ranges.start_ns, ranges.end_ns, ranges.thread, take(trace.frames, modules))
+    around = nest_of(take(trace.frames, modules)).open_at(ranges.start_ns, ranges.thread)
     of_module = linked(modules, around)
     own_module = linked(of_module, top)
     forward = np.where((own_module < 0) & (top >= 0), linked(_forward_of(trace, top), top), -1)
@@ -96,7 +96,7 @@ def _tops(trace: Trace) -> Ints:
 def _leaf_modules(trace: Trace) -> Ints:
     """Rows of ``frames`` that are modules without a module inside."""
     frames = trace.frames
-    is_module = trace.named(frames, lambda name: name.startswith(_MODULE))
+    is_module = trace.named(frames, lambda name: name.startswith(kinds.MODULE))
     return np.flatnonzero(is_module & ~holding(frames, frames.parent[is_module]))
 
 
@@ -110,7 +110,8 @@ def _forward_of(trace: Trace, top: Ints) -> Ints:
     backward = (ranges.forward_thread > 0) & (ranges.sequence >= 0)
     latest: dict[int, int] = {}
     for row in np.flatnonzero((top >= 0) & (ranges.sequence >= 0)).tolist():  # in time order
-        number, outer = int(ranges.sequence[row]), int(top[row])
+        number = int(ranges.sequence[row])
+        outer = int(top[row])
         if not backward[outer]:
             latest[number] = outer
         elif row == outer:
@@ -157,7 +158,8 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
 
 def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names (numbered per type and iteration from 0) and types."""
-    types, names = tuple(map(layer_type, texts)), []
+    types = tuple(map(layer_type, texts))
+    names = []
     counts: Counter[tuple[int, str]] = Counter()
     for key in zip(iteration.tolist(), types, strict=True):
         names.append(f"{key[1]}.{counts[key]}")
@@ -167,7 +169,7 @@ def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[s
 
 def layer_type(name: str) -> str:
     """``aten::conv2d`` → ``conv2d``, ``nn.Module: Conv2d_3`` → ``Conv2d``, ``Step 10 to 20`` → ``Step # to #``."""
-    if name.startswith(_MODULE):
-        return _NUMBER.sub("", name[len(_MODULE) :])
+    if name.startswith(kinds.MODULE):
+        return _NUMBER.sub("", name[len(kinds.MODULE) :])
     name = name.removeprefix(_ENGINE)
     return name.removeprefix("aten::") if "::" in name else _DIGITS.sub("#", name)

@@ -17,9 +17,8 @@ from surrogate.trace.events.iterations import iteration_at
 from surrogate.trace.events.tables import linked
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.layers import OUTSIDE
-from surrogate.trace.names import short_names
 from surrogate.trace.profiling import Profile
-from surrogate.trace.result import ResultTable, Row
+from surrogate.trace.result import ResultTable, Row, short_names
 from surrogate.trace.tables import STEP_PARTS, copy_table, layer_table, step_table, summary, type_table
 
 MAX_LINES = 200
@@ -48,7 +47,8 @@ def trace_page(profile: Profile) -> str:
 
 
 def _answer(facts: Row) -> str:
-    busy, gpu = facts["busy_pct"], facts["gpu"] or "unknown device"
+    busy = facts["busy_pct"]
+    gpu = facts["gpu"] or "unknown device"
     device = "no device activity"
     if busy is not None:
         device = f"the device ({gpu}) was busy {plain(busy)} % of the iterations' time"
@@ -58,7 +58,9 @@ def _answer(facts: Row) -> str:
 
 def _step_chart(steps: ResultTable) -> Markup:
     """A lane per iteration: its parts in the order of `STEP_PARTS`."""
-    rows, labels, lanes = steps.rows[:_MAX_STEPS], list(STEP_PARTS.values()), {}
+    rows = steps.rows[:_MAX_STEPS]
+    labels = list(STEP_PARTS.values())
+    lanes = {}
     for row in rows:
         times = [row[name] for name in STEP_PARTS]
         bars = zip(np.cumsum([0.0, *times]).tolist(), times, range(len(times)), labels, strict=False)
@@ -77,7 +79,9 @@ def _layer_chart(profile: Profile) -> Markup:
 
     Bars of a lane that begin in the same thousandth of it are drawn as one.
     """
-    trace, layers, rounds = profile.trace, profile.layers, profile.layers.iterations
+    trace = profile.trace
+    layers = profile.layers
+    rounds = profile.layers.iterations
     ranges, activities, of_range = trace.ranges, trace.activities, layers.of_range
     chosen = int(np.argsort([part.time_us for part in rounds])[len(rounds) // 2])
     outermost = (of_range >= 0) & (linked(of_range, ranges.parent) != of_range)
@@ -106,7 +110,8 @@ def _layer_chart(profile: Profile) -> Markup:
     bars["fill"] = bars["type"].map({name: fill for fill, name in legend.items()}).fillna(_OTHERS).astype(int)
     short = short_names(on_device["name"])
     bars["title"] = bars["layer"] + ": " + pd.Series([short.get(str(name), str(name)) for name in bars["name"]])
-    bars["lane"], bars["at"] = pd.Categorical(bars["lane"], bars["lane"].unique()), 1000 * bars["start"] // whole_us
+    bars["lane"] = pd.Categorical(bars["lane"], bars["lane"].unique())
+    bars["at"] = 1000 * bars["start"] // whole_us
     longest_first = bars.sort_values("time", ascending=False).groupby(["lane", "at"], observed=True)
     drawn = longest_first.agg({"start": "min", "end": "max", "fill": "first", "layer": "first", "title": "first"})
     drawn["end"] -= drawn["start"]
@@ -127,10 +132,12 @@ def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
     if profile.gpu is None or not dots:
         return ""
     units = {round(100 * row["tflops"] / row["compute_pct"], 3): row["unit"] for row in reversed(dots)}
-    dram, peaks = profile.gpu.dram_gbs, sorted(units, reverse=True)
+    dram = profile.gpu.dram_gbs
+    peaks = sorted(units, reverse=True)
     ridges = [ridge_flops_per_byte(peak, dram) for peak in peaks]
     intensities, rates = ([row[column] for row in dots] for column in ("flop_per_byte", "tflops"))
-    lowest, highest = min([*ridges, *intensities]) / 2, max([*ridges, *intensities]) * 16
+    lowest = min([*ridges, *intensities]) / 2
+    highest = max([*ridges, *intensities]) * 16
     with theme():
         figure, (axis,) = blank(3.6)
         # A roof rises with the bandwidth until its ridge and is flat behind it.

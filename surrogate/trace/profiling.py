@@ -1,7 +1,6 @@
 """One trace with what its analyses share: layers, work, device, GPU, busy and idle times."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -48,7 +47,7 @@ class Profile:
         """Time of all device activities together, in µs."""
         return float(self.trace.activities.time_us.sum())
 
-    def fact(self, name: str) -> Any:
+    def fact(self, name: str) -> float:
         """``compute_capability`` or ``sms`` of the device, by the trace or the registry; 0 where neither knows."""
         recorded = [getattr(d, name) for d in self.trace.devices if d.index == self.device]
         return next(filter(None, recorded), getattr(self.gpu, name) if self.gpu else 0)
@@ -61,7 +60,8 @@ def profile(trace: Trace, gpu: str | None = None) -> Profile:
     """
     devices = np.array([stream.device for stream in trace.streams], dtype=np.int64)
     device_of = linked(devices, trace.activities.stream)
-    device, idle_us = main_device(trace, device_of), idle_before_us(trace.activities, device_of)
+    device = main_device(trace, device_of)
+    idle_us = idle_before_us(trace.activities, device_of)
     shown = gpu_of(trace, device, gpu)
     return Profile(trace, find_layers(trace), shown, device, device_of, idle_us, *_spread_work(trace))
 
@@ -111,14 +111,16 @@ def idle_before_us(activities: Activities, device: Ints) -> Floats:
 
 def _spread_work(trace: Trace) -> tuple[Floats, Floats, tuple[str, ...]]:
     """FLOPs, bytes and dtype of every activity: its operator's, by its share of the operator's kernel time."""
-    activities, reader = trace.activities, CallReader(trace)
+    activities = trace.activities
+    reader = CallReader(trace)
     flops, dram_bytes = np.full(len(activities), np.nan), np.full(len(activities), np.nan)
     dtype = [""] * len(activities)
     prepares = trace.named(activities, _prepares)
     kernels = np.flatnonzero((activities.kind == kinds.KERNEL) & (activities.range >= 0) & ~prepares)
+    time_us = np.maximum(activities.time_us, 1e-3)
     for owner, rows in kernels_by_owner(reader, kernels.tolist()).items():
         if work := reader.work(owner):
-            time = np.maximum(activities.time_us[rows], 1e-3)
+            time = time_us[rows]
             share = time / time.sum()
             flops[rows], dram_bytes[rows] = work[0] * share, work[1] * share
             for row in rows:

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from surrogate.features.errors import require_known
-from surrogate.trace.events.build import nest
 from surrogate.trace.events.iterations import iteration_at
+from surrogate.trace.events.nesting import nest
 from surrogate.trace.events.tables import Ints, Trace, linked, take
 from surrogate.trace.layers import find_layers
-from surrogate.trace.names import short_names
-from surrogate.trace.result import ResultTable
+from surrogate.trace.result import ResultTable, short_names
 
 LEVELS = ("model", "layer", "operator", "call", "kernel")
 """From the user's code down to the device; a span's parent lies on a level above its own."""
@@ -31,7 +29,7 @@ class Spans:
     end_ns: Ints
     track: tuple[str, ...]
     parent: Ints
-    tags: tuple[Mapping[str, Any], ...]
+    tags: tuple[Mapping[str, object], ...]
 
     def __len__(self) -> int:
         return len(self.name)
@@ -64,17 +62,14 @@ class Spans:
         time = self.time_us
         rows = tuple(
             {
-                "id": row,
-                "parent": int(self.parent[row]) if self.parent[row] >= 0 else None,
-                "level": LEVELS[self.level[row]],
-                "span": "  " * depth + self.name[row],
-                "start_us": (int(self.start_ns[row]) - first) / 1e3,
-                "time_us": float(time[row]),
+                "id": row, "parent": int(self.parent[row]) if self.parent[row] >= 0 else None,
+                "level": LEVELS[self.level[row]], "span": "  " * depth + self.name[row],
+                "start_us": (int(self.start_ns[row]) - first) / 1e3, "time_us": float(time[row]),
                 "track": self.track[row],
             }
             for row, depth in self.depth_first()
             if self.level[row] <= last
-        )
+        )  # fmt: skip
         short = short_names(row["span"].lstrip() for row in rows if row["level"] == LEVELS[-1])
         return ResultTable(f"Spans down to {deepest}: {len(rows):,}", rows, short=short)
 
@@ -93,7 +88,8 @@ def parents_by_inclusion(level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints
     """
     parent = np.full(len(level), -1, np.int64)
     for number in range(1, len(LEVELS)):
-        members, upper = np.flatnonzero(level == number), np.flatnonzero(level < number)
+        members = np.flatnonzero(level == number)
+        upper = np.flatnonzero(level < number)
         parent[members] = _including(members, upper, level, start_ns, end_ns, thread)
         alone = members[parent[members] < 0]
         parent[alone] = _including(alone, upper, level, start_ns, end_ns, np.zeros_like(thread))
@@ -102,27 +98,26 @@ def parents_by_inclusion(level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints
 
 def _including(spans: Ints, upper: Ints, level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
     """For each of ``spans`` the innermost of ``upper`` on its thread that includes it, -1 for none."""
-    rows = np.concatenate([upper, spans])
-    holds = np.arange(len(rows)) < len(upper)
-    around, _ = nest(start_ns[rows], end_ns[rows], thread[rows], level[rows], holds, 0)
-    parent = around[len(upper) :]
+    nesting = nest(start_ns[upper], end_ns[upper], thread[upper], order=level[upper])
+    parent = nesting.open_at(start_ns[spans], thread[spans])
     while True:  # open when the span begins, but perhaps over before it ends
         early = np.flatnonzero(parent >= 0)
         early = early[end_ns[upper[parent[early]]] < end_ns[spans[early]]]
         if not len(early):
             return linked(upper, parent)
-        parent[early] = around[parent[early]]
+        parent[early] = nesting.parent[parent[early]]
 
 
 def in_time_order(
     name: Sequence[str], level: Ints, start_ns: Ints, end_ns: Ints, track: Sequence[str], parent: Ints,
-    tags: Sequence[Mapping[str, Any]],
+    tags: Sequence[Mapping[str, object]],
 ) -> Spans:  # fmt: skip
     """`Spans` from columns in any order, sorted by start (ties: the upper level first), parents renumbered."""
     order = np.lexsort((-end_ns, level, start_ns))
     rows = order.tolist()
     names, tracks = tuple([str(name[row]) for row in rows]), tuple([str(track[row]) for row in rows])
-    parents, held = linked(np.argsort(order), parent[order]), tuple([tags[row] for row in rows])
+    parents = linked(np.argsort(order), parent[order])
+    held = tuple([tags[row] for row in rows])
     return Spans(names, level[order], start_ns[order], end_ns[order], tracks, parents, held)
 
 
@@ -159,10 +154,8 @@ def trace_spans(trace: Trace) -> Spans:
         of_call, np.where(activities.call >= 0, first_call + activities.call, of_activity),
     ])  # fmt: skip
     # The columns, level by level, too.
-    inner, streams = (
-        take(ranges, operators),
-        [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams],
-    )
+    inner = take(ranges, operators)
+    streams = [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams]
     names = [trace.names[i] for table in (inner, calls, activities) for i in table.name.tolist()]
     of_layer = zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True)
     threads = [int((trace.frames if is_frame else ranges).thread[row]) for row, is_frame in of_layer]

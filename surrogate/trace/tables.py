@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,14 +44,11 @@ def layer_table(profile: Profile) -> ResultTable:
     shapes, sources = _shapes(profile), _sources(profile)
     rows = [
         {
-            "layer": label,
-            "type": types.get(label, ""),
-            "shape": shapes.get(label),
-            **figures,
+            "layer": label, "type": types.get(label, ""), "shape": shapes.get(label), **figures,
             "source": sources.get(label),
         }
         for label, figures in _figures(profile, "layer")
-    ]
+    ]  # fmt: skip
     title = f"Layers: {len(rows):,}, {profile.total_us / 1e3:.3f} ms on the device"
     return ResultTable(title, tuple(rows), _notes(profile))
 
@@ -69,10 +65,12 @@ def type_table(profile: Profile) -> ResultTable:
 
 def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     """Per label the sums of every figure over its layers; labels without any time are left out."""
-    trace, layers, activities = profile.trace, profile.layers, profile.trace.activities
+    trace = profile.trace
+    layers = profile.layers
+    activities = profile.trace.activities
     labels, of_layer = layers.labels(by)
 
-    def sums(layer: Ints, **columns: Any) -> pd.DataFrame:
+    def sums(layer: Ints, **columns: Ints | Floats) -> pd.DataFrame:
         """The columns summed up by the label of their layer (-1: outside)."""
         return pd.DataFrame(columns).groupby(of_layer[layer]).sum().reindex(range(len(labels)), fill_value=0)
 
@@ -83,31 +81,28 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
         idle_us=profile.idle_us, kernels=activities.kind == kinds.KERNEL, gflop=np.nan_to_num(profile.flops) / 1e9,
     ).join(sums(np.arange(len(layers)), runs=np.ones(len(layers), np.int64), host_us=host_us))  # fmt: skip
     table["runs"] = [*table["runs"][:-1], int((own < 0).any())]
-    alloc_of, alloc_bytes = linked(layers.of_range, trace.allocations.range), np.maximum(trace.allocations.bytes, 0)
+    alloc_of = linked(layers.of_range, trace.allocations.range)
+    alloc_bytes = np.maximum(trace.allocations.bytes, 0)
     allocated = sums(alloc_of, moved=alloc_bytes)["moved"].tolist()
     rounds = max(sum(iteration.by != "whole" for iteration in layers.iterations), 1)
     whole = profile.total_us
+    parts = ("forward_us", "backward_us", "idle_us", "host_us", "kernels")
     return [
-        (
-            label,
-            {
-                "runs": row["runs"],
-                "total_us": row["total_us"],
-                "share_pct": 100 * row["total_us"] / whole if whole else None,
-                "per_iteration_us": row["total_us"] / rounds,
-                **{name: row[name] for name in ("forward_us", "backward_us", "idle_us", "host_us", "kernels")},
-                "alloc_mb": moved / row["runs"] / 1e6 if len(trace.allocations) else None,
-                "gflop": row["gflop"] or None,
-            },
-        )
+        (label, {
+            "runs": row["runs"], "total_us": row["total_us"],
+            "share_pct": 100 * row["total_us"] / whole if whole else None, "per_iteration_us": row["total_us"] / rounds,
+            **{name: row[name] for name in parts},
+            "alloc_mb": moved / row["runs"] / 1e6 if len(trace.allocations) else None, "gflop": row["gflop"] or None,
+        })
         for label, row, moved in zip(labels, table.to_dict("records"), allocated, strict=True)
         if row["runs"] and (row["total_us"] or not whole)
-    ]
+    ]  # fmt: skip
 
 
 def _shapes(profile: Profile) -> dict[str, str]:
     """Layer → the first tensor shape its forward operators were given, ``32x3x224x224``."""
-    ranges, layers = profile.trace.ranges, profile.layers
+    ranges = profile.trace.ranges
+    layers = profile.layers
 
     def text(row: int) -> str:
         shapes = profile.trace.shapes_of(row) or ()
@@ -129,7 +124,8 @@ def _sources(profile: Profile) -> dict[str, str]:
 
 def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], str]) -> dict[str, str]:
     """Layer → the first text that is not empty of the chosen ranges that belong to it."""
-    layers, texts = profile.layers, {}
+    layers = profile.layers
+    texts = {}
     for row in np.flatnonzero((layers.of_range >= 0) & chosen).tolist():
         name = layers.name[int(layers.of_range[row])]
         if not texts.get(name):
@@ -158,20 +154,14 @@ def copy_table(profile: Profile) -> ResultTable:
         direction = int(activities.copy_kind[members[0]])
         gbs = moved / time_us / 1e3 if time_us and moved else None
         link = profile.gpu.pcie_gbs if profile.gpu and direction in _OVER_PCIE else 0.0
-        rows.append(
-            {
-                "copy": profile.trace.names[name],
-                "direction": kinds.COPY_KINDS[direction] if direction >= 0 else "memset",
-                "calls": len(members),
-                "total_us": time_us,
-                "time_pct": 100 * time_us / profile.total_us if profile.total_us else None,
-                "total_mb": moved / 1e6,
-                "avg_us": time_us / len(members),
-                "max_us": float(activities.time_us[members].max()),
-                "gbs": gbs,
-                "pcie_pct": 100 * gbs / link if gbs and link else None,
-            }
-        )
+        rows.append({
+            "copy": profile.trace.names[name],
+            "direction": kinds.COPY_KINDS[direction] if direction >= 0 else "memset", "calls": len(members),
+            "total_us": time_us, "time_pct": 100 * time_us / profile.total_us if profile.total_us else None,
+            "total_mb": moved / 1e6, "avg_us": time_us / len(members),
+            "max_us": float(activities.time_us[members].max()), "gbs": gbs,
+            "pcie_pct": 100 * gbs / link if gbs and link else None,
+        })  # fmt: skip
     rows.sort(key=lambda row: -row["total_us"])
     total = float(activities.time_us[moving].sum())
     return ResultTable(f"Copies and memsets: {len(moving):,}, {total / 1e3:.3f} ms", tuple(rows))
@@ -184,7 +174,9 @@ def step_table(profile: Profile) -> ResultTable:
     synchronisation's or a copy's while the host is blocked in one, else the host's. Idle time behind the launch is
     latency or another stream's; before a copy it is the copy's.
     """
-    trace, activities, calls = profile.trace, profile.trace.activities, profile.trace.calls
+    trace = profile.trace
+    activities = profile.trace.activities
+    calls = profile.trace.calls
     rounds = profile.layers.iterations
     edges_ns = np.array([[part.start_ns, part.end_ns] for part in rounds])
     on_device = np.flatnonzero(profile.device_of == profile.device)
@@ -197,6 +189,7 @@ def step_table(profile: Profile) -> ResultTable:
         begun, ended = (np.concatenate(column) for column in zip(*intervals, strict=True))
         return np.diff(_covered_us(begun, ended, edges_ns)).ravel()
 
+    # Each includes the one before: what computes, what is a kernel, and whatever runs.
     compute, kernel, busy = (inside((starts[mask], ends[mask])) for mask in (computes, ~moves, moves | ~moves))
     # Every gap of the device, with the activity that ends it; nothing ends the last one.
     busy_start, busy_end = merged(starts, ends)
@@ -204,16 +197,21 @@ def step_table(profile: Profile) -> ResultTable:
     gap_end = np.maximum(gap_start, np.append(busy_start, edges_ns.max()))
     following = np.append(on_device[np.searchsorted(starts, busy_start)], -1)
     call = linked(activities.call, following)
-    known, before_copy = (following < 0) | (call >= 0), np.isin(linked(activities.kind, following), _MOVES)
+    has_launch = (following < 0) | (call >= 0)
+    before_copy = np.isin(linked(activities.kind, following), _MOVES)
     launch_ns = np.clip(np.where(following < 0, gap_end, linked(calls.start_ns, call)), gap_start, gap_end)
-    late, unknown = (gap_start[known], launch_ns[known]), (gap_start[~known], gap_end[~known])
+    # A gap is late up to the launch of what ends it; where no launch is recorded its cause is unknown.
+    late = (gap_start[has_launch], launch_ns[has_launch])
+    unknown = (gap_start[~has_launch], gap_end[~has_launch])
     # What both of two sets of intervals cover is the sum of both less what they cover together.
     is_sync = calls.kind == kinds.SYNC_CALL
     is_block = is_sync | np.isin(np.arange(len(calls)), list(blocking_copies(trace)))
     syncs, blocks = ((calls.start_ns[mask], calls.end_ns[mask]) for mask in (is_sync, is_block))
     waits = inside(late)
     sync, blocked = (inside(calls) + waits - inside(calls, late) for calls in (syncs, blocks))
-    copy, launched = (inside((launch_ns[mask], gap_end[mask])) for mask in (known & before_copy, known & ~before_copy))
+    copy, launched = (
+        inside((launch_ns[mask], gap_end[mask])) for mask in (has_launch & before_copy, has_launch & ~before_copy)
+    )
     parts = (compute, kernel - compute, busy - kernel, waits - blocked, sync, blocked - sync + copy, launched,
              inside(unknown))  # fmt: skip
     rows = [
@@ -221,7 +219,8 @@ def step_table(profile: Profile) -> ResultTable:
         for part, times in zip(rounds, np.column_stack(parts).tolist(), strict=True)
     ]
     near_ns = np.column_stack([gap_start - TOLERANCE_NS, gap_start + TOLERANCE_NS])
-    idle, after = gap_end - gap_start, np.diff(_covered_us(*blocks, near_ns)).ravel() > 0
+    idle = gap_end - gap_start
+    after = np.diff(_covered_us(*blocks, near_ns)).ravel() > 0
     share = 100 * idle[after].sum() / max(idle.sum(), 1)
     notes = (f"{share:.0f} % of the idle time begins while the host is blocked in a synchronisation or a copy",
              "the profiler slows the host, so without it a step waits less for the host")  # fmt: skip
@@ -248,7 +247,8 @@ def step_bound(profile: Profile) -> str | None:
 
     They may differ: a device that computes half of the time bounds nothing where it always waits for the host.
     """
-    steps, path = step_table(profile), path_us(simulate(graph_of(profile.trace, profile.layers)))
+    steps = step_table(profile)
+    path = path_us(simulate(graph_of(profile.trace, profile.layers)))
     longest = bound(path)
     whole = sum(row["time_us"] for row in steps)
     if not longest or not whole:
@@ -267,42 +267,33 @@ def summary(profile: Profile) -> Row:
     its share. ``activity_ms`` sums up all activities, overlapping ones and those behind the last end too. ``batch`` is
     the leading size of the first convolution or linear operator.
     """
-    trace, layers, activities = profile.trace, profile.layers, profile.trace.activities
+    trace = profile.trace
+    layers = profile.layers
+    activities = profile.trace.activities
     on_device = np.flatnonzero(profile.device_of == profile.device)
     time, kind, whole = activities.time_us, activities.kind, profile.total_us
     rounds = [iteration.time_us for iteration in layers.iterations]
-    batch, middle_us = batch_size(trace), float(np.median(rounds))
+    batch = batch_size(trace)
+    middle_us = float(np.median(rounds))
     span_us, idle_us = (sum(rounds), sum(map(idle_of_step, step_table(profile)))) if len(on_device) else (0.0, 0.0)
     return {
-        "bound": step_bound(profile) if len(on_device) else None,
-        "trace": Path(trace.source).name,
-        "format": trace.format,
-        "rank": trace.rank,
+        "bound": step_bound(profile) if len(on_device) else None, "trace": Path(trace.source).name,
+        "format": trace.format, "rank": trace.rank,
         "gpu": profile.gpu.name if profile.gpu else trace.device_name(profile.device) or None,
-        "compute_capability": profile.fact("compute_capability") or None,
-        "sms": profile.fact("sms") or None,
-        "devices": len(np.unique(profile.device_of)),
-        "streams": len(np.unique(activities.stream)),
-        "iterations": len(rounds),
-        "iterations_by": layers.iterations[0].by,
-        "iteration_ms": middle_us / 1e3,
-        "iteration_min_ms": min(rounds) / 1e3,
-        "iteration_max_ms": max(rounds) / 1e3,
-        "batch": batch,
+        "compute_capability": profile.fact("compute_capability") or None, "sms": profile.fact("sms") or None,
+        "devices": len(np.unique(profile.device_of)), "streams": len(np.unique(activities.stream)),
+        "iterations": len(rounds), "iterations_by": layers.iterations[0].by, "iteration_ms": middle_us / 1e3,
+        "iteration_min_ms": min(rounds) / 1e3, "iteration_max_ms": max(rounds) / 1e3, "batch": batch,
         "samples_per_s": batch / middle_us * 1e6 if batch and middle_us else None,
-        "operators": int(np.sum(trace.ranges.kind == kinds.OPERATOR)),
-        "calls": len(trace.calls),
+        "operators": int(np.sum(trace.ranges.kind == kinds.OPERATOR)), "calls": len(trace.calls),
         "launches": int(np.isin(trace.calls.kind, (kinds.LAUNCH, kinds.GRAPH_LAUNCH)).sum()),
-        "kernels": int(np.sum(kind == kinds.KERNEL)),
-        "activity_ms": whole / 1e3,
+        "kernels": int(np.sum(kind == kinds.KERNEL)), "activity_ms": whole / 1e3,
         "kernel_ms": float(time[kind == kinds.KERNEL].sum()) / 1e3,
-        "copy_ms": float(time[np.isin(kind, _MOVES)].sum()) / 1e3,
-        "busy_ms": (span_us - idle_us) / 1e3,
-        "idle_ms": idle_us / 1e3,
-        "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,
+        "copy_ms": float(time[np.isin(kind, _MOVES)].sum()) / 1e3, "busy_ms": (span_us - idle_us) / 1e3,
+        "idle_ms": idle_us / 1e3, "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,
         "wait_ms": float(trace.calls.time_us[trace.calls.kind == kinds.SYNC_CALL].sum()) / 1e3,
         "unattributed_pct": 100 * float(time[layers.of_activity < 0].sum()) / whole if whole else None,
-    }
+    }  # fmt: skip
 
 
 def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ()) -> ResultTable:

@@ -1,21 +1,31 @@
-"""A live tracer of spans, spans of a PyTorch model, and of the kernels it launches (XSP, IPDPS 2020, section III)."""
+"""A live tracer of spans, of a PyTorch model and of the kernels it launches, and leveled experiments (XSP, IPDPS 2020).
+
+Measuring deeper slows a program (section III-C). Runs of one program, each recorded a level deeper than the one before,
+make one timeline: the outer spans as the shallow runs measured them, inner ones placed where they lay between them.
+"""
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from surrogate.collect.cudnn.activity import Activity
 from surrogate.collect.device import demangled
 from surrogate.features.errors import InputError
-from surrogate.trace.spans import LEVELS, Spans, in_time_order, level_number, parents_by_inclusion
+from surrogate.trace.events.tables import Trace
+from surrogate.trace.result import ResultTable
+from surrogate.trace.spans import LEVELS, Spans, in_time_order, level_number, parents_by_inclusion, trace_spans
 
-_Record = tuple[int, str, int, int, int, str, Mapping[str, Any], int]
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+_Record = tuple[int, str, int, int, int, str, Mapping[str, object], int]
 """Level, name, start, end, thread, track, tags, number; what ran on the device has the number of the span around it."""
 _DEVICE = -1
 _OFF = nullcontext()
@@ -29,7 +39,7 @@ class _Open:
     records: list[_Record]
     level: int
     name: str
-    tags: Mapping[str, Any]
+    tags: Mapping[str, object]
     number: int
     label: AbstractContextManager[None]
     start_ns: int = 0
@@ -39,7 +49,8 @@ class _Open:
         self.start_ns = time.perf_counter_ns()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        end_ns, thread = time.perf_counter_ns(), threading.current_thread()
+        end_ns = time.perf_counter_ns()
+        thread = threading.current_thread()
         tags = {**self.tags, "error": kind.__name__} if kind else self.tags
         record = (self.level, self.name, self.start_ns, end_ns, thread.ident or 0, thread.name, tags, self.number)
         self.records.append(record)  # one append per span: safe between threads without a lock
@@ -76,9 +87,10 @@ class Tracer:
         named = {LEVELS[level_number(level)] for level in levels} or set(LEVELS)
         self._on = {level: number for level, number in self._on.items() if level not in named}
 
-    def span(self, level: str, name: str, **tags: Any) -> AbstractContextManager[None]:
+    def span(self, level: str, name: str, **tags: object) -> AbstractContextManager[None]:
         """A context manager that records its duration under ``name``, with ``tags``, if ``level`` is on."""
-        depth, activity = self._on.get(level), self._activity
+        depth = self._on.get(level)
+        activity = self._activity
         if depth is None:
             return _OFF
         number = next(self._numbers)
@@ -105,18 +117,22 @@ class Tracer:
             )
         from cupti import cupti  # pyright: ignore[reportMissingImports]
 
-        first, clock_ns = next(self._numbers), time.perf_counter_ns() - cupti.get_timestamp()
+        first = next(self._numbers)
+        clock_ns = time.perf_counter_ns() - cupti.get_timestamp()
         try:
             yield
         finally:
-            activity, self._activity = self._activity, None
+            activity = self._activity
+            self._activity = None
             numbers = range(first, next(self._numbers))
-            launched = activity.collect(numbers)
-            lost, why = activity.dropped(), activity.broken
+            launched = activity.under(numbers)
+            lost = activity.dropped()
+            why = activity.broken
             activity.close()
         for number, spans in zip(numbers, launched, strict=True):
             for span in spans:
-                kernel, times = span.kernel, (span.start_ns + clock_ns, span.end_ns + clock_ns)
+                kernel = span.kernel
+                times = (span.start_ns + clock_ns, span.end_ns + clock_ns)
                 name = demangled(kernel.kernel_name) if kernel else "copy or memset"
                 tags = kernel.to_dict() if kernel else {}
                 self._records.append((level_number("kernel"), name, *times, _DEVICE, "GPU", tags, number))
@@ -146,25 +162,26 @@ clear, disable, enable, recorded, span = (
 
 
 @contextmanager
-def module_spans(model: Any, tracer: Tracer) -> Iterator[None]:
+def module_spans(model: "Module", tracer: Tracer) -> Iterator[None]:
     """A span of level ``layer`` around every call of a leaf module of ``model``, named by its path (``features.0``).
 
     Tags: ``type``, the module's class, and ``shape``, the first input's. Hooks are removed at the end. A module
     whose forward raises leaves no span.
     """
-    handles, open_spans = [], {}
+    handles = []
+    open_spans: dict[int, list[AbstractContextManager[None]]] = {}
     for name, module in model.named_modules():
         if next(module.children(), None) is not None:
             continue
 
-        def before(module: Any, inputs: Any, name: str = name) -> None:
+        def before(module: "Module", inputs: Sequence[object], name: str = name) -> None:
             shape = tuple(getattr(inputs[0], "shape", ())) if inputs else ()
             kind = type(module).__name__
             opened = tracer.span("layer", name or kind, type=kind, shape=shape)
             opened.__enter__()
             open_spans.setdefault(id(module), []).append(opened)
 
-        def after(module: Any, inputs: Any, output: Any) -> None:
+        def after(module: "Module", inputs: object, output: object) -> None:
             open_spans[id(module)].pop().__exit__(None, None, None)
 
         handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
@@ -185,9 +202,199 @@ def operator_spans(tracer: Tracer) -> Iterator[None]:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Callable[..., object], types: object, args: tuple[object, ...] = (),
+            kwargs: Mapping[str, object] | None = None,
+        ) -> object:  # fmt: skip
             with tracer.span("operator", str(func)):
                 return func(*args, **(kwargs or {}))
 
     with Mode():
         yield
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRun:
+    """The runs that measured down to ``level``: time of the model span in µs per repeat, spans of the median run."""
+
+    level: str
+    model_us: tuple[float, ...]
+    spans: Spans
+
+    @property
+    def median_us(self) -> float:
+        """Median of the model's time."""
+        return float(np.median(self.model_us))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Leveled:
+    """A leveled experiment: one `LevelRun` per depth, from the model alone down to the deepest level."""
+
+    runs: tuple[LevelRun, ...]
+
+    def __repr__(self) -> str:
+        return repr(self.rows())
+
+    def merged(self) -> tuple[Spans, int]:
+        """One timeline of all runs by `merge_levels`, and how many spans have no counterpart."""
+        return merge_levels([run.spans for run in self.runs])
+
+    def rows(self) -> ResultTable:
+        """Per level: the model's time when measured down to it, the overhead it adds, its spans and their time."""
+        rows = []
+        shallow_us = self.runs[0].median_us
+        for before, run in zip((self.runs[0], *self.runs), self.runs, strict=False):
+            added = run.median_us - before.median_us
+            on_level = run.spans.level == LEVELS.index(run.level)
+            rows.append({
+                "level": run.level, "model_us": run.median_us, "overhead_us": added,
+                "overhead_pct": 100 * added / shallow_us if shallow_us else None, "spans": int(on_level.sum()),
+                "spans_us": float(run.spans.time_us[on_level].sum()),
+            })  # fmt: skip
+        return ResultTable(f"Leveled experiment, {len(self.runs[0].model_us)} runs each", tuple(rows))
+
+
+def leveled(
+    run: Callable[[Tracer], object], levels: tuple[str, ...] = ("model", "layer"), *, repeats: int = 5, warmup: int = 1
+) -> Leveled:
+    """Call ``run(tracer)`` with ``levels[:1]`` on, then ``levels[:2]``, …, ``repeats`` times each.
+
+    ``run`` opens the spans; it must open one of level ``levels[0]`` around everything. Depths take turns (1, 2, …,
+    1, 2, …), so that a drift of the machine's clock hits all alike.
+
+    Raises `InputError` for unknown or unordered levels, fewer than 1 repeat, or a run without the outermost span.
+    """
+    numbers = [level_number(level) for level in levels]
+    if not levels or numbers != sorted(set(numbers)):
+        raise InputError(f"levels {', '.join(levels) or '(none)'} must go from the outside in: {', '.join(LEVELS)}")
+    if repeats < 1:
+        raise InputError(f"repeats is {repeats}; at least 1 run per level is needed")
+    for _ in range(warmup):
+        run(Tracer(*levels))
+    results: list[list[tuple[float, Spans]]] = [[] for _ in levels]
+    for _ in range(repeats):
+        for depth, recorded in enumerate(results, start=1):
+            tracer = Tracer(*levels[:depth])
+            run(tracer)
+            spans = tracer.spans()
+            outer = spans.time_us[spans.level == numbers[0]]
+            if not len(outer):
+                raise InputError(f"the run opened no span of level {levels[0]!r}; open one around everything")
+            recorded.append((float(outer.sum()), spans))
+    runs = []
+    for level, recorded in zip(levels, results, strict=True):
+        median = sorted(recorded, key=lambda result: result[0])[repeats // 2]
+        runs.append(LevelRun(level, tuple(time_us for time_us, _ in recorded), median[1]))
+    return Leveled(tuple(runs))
+
+
+def leveled_traces(traces: Sequence[Trace]) -> Leveled:
+    """Traces of one program, each recorded with deeper levels than the one before, as a leveled experiment.
+
+    A trace's level is its deepest one, its repeats are its iterations. Raises `InputError` where a trace goes no deeper
+    than the one before it.
+    """
+    runs: list[LevelRun] = []
+    for trace in traces:
+        spans = trace_spans(trace)
+        deepest = LEVELS[int(spans.level.max())]
+        if runs and LEVELS.index(deepest) <= LEVELS.index(runs[-1].level):
+            raise InputError(
+                f"{trace.source}: recorded down to {deepest}, the one before it to {runs[-1].level}; give traces of one"
+                " program from the outermost level in"
+            )
+        runs.append(LevelRun(deepest, tuple(spans.time_us[spans.level == 0].tolist()), spans))
+    return Leveled(tuple(runs))
+
+
+def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
+    """(one timeline, how many spans of deeper runs have no counterpart to lie in and are left out).
+
+    Each run gives the levels that the runs before it lack; its other spans only say where those lie: the n-th span of a
+    name inside its parent is the n-th of that name there, iterations count by their order alone. Spans keep the time
+    that their own run measured. Those inside their parent keep their order; the gaps between them, which hold the cost
+    of measuring, shrink so that they fill the parent's shorter time. What runs behind its parent (kernels on a stream,
+    the backward pass) keeps its place in the iteration in proportion, one after the other on its track.
+    """
+    numbers: dict[tuple[_Path, int], int] = {}
+    placed: dict[int, _Placed] = {}  # by the number that counterparts share
+    rows: list[_Placed] = []
+    reached = -1  # the deepest level that the runs so far have
+    lost = 0
+    for spans in runs:
+        number, top = _counterparts(spans, numbers)
+        parent = spans.parent.tolist()
+        start = spans.start_ns.tolist()
+        end = spans.end_ns.tolist()
+        track = spans.track
+        inside = [p >= 0 and start[p] <= start[i] and end[i] <= end[p] for i, p in enumerate(parent)]
+        # The spans of the levels that are new, those of an outer level first, as they hold the others.
+        members = np.flatnonzero(spans.level > reached)
+        members = members[np.argsort(spans.level[members], kind="stable")].tolist()
+        # Per parent and track: the time of the spans inside, and where the last one ended, in its own run and here.
+        busy = Counter[tuple[int, str]]()
+        for i in members:
+            busy[parent[i], track[i]] += (end[i] - start[i]) * inside[i]
+        last: dict[tuple[int, str], tuple[float, float]] = {}
+        for i in members:
+            p = parent[i]
+            at = float(start[i])
+            key = (p if inside[i] else -1, track[i])
+            if (p < 0 <= reached) or (p >= 0 and number[p] not in placed):
+                lost += 1
+                continue
+            if p >= 0:
+                # Gaps shrink by the share that the parent's time here, less its spans', is of that in the own run.
+                outer = p if inside[i] else top[i]
+                around = placed[number[outer]]
+                gaps = end[outer] - start[outer] - busy[key]
+                share = max(around.end - around.start - busy[key], 0) / gaps if gaps > 0 else 0.0
+                ended, free = last.get(key, (start[outer], around.start))
+                at = free + (at - ended) * share if inside[i] else max(around.start + (at - start[outer]) * share, free)
+            ends_at = at + end[i] - start[i]
+            last[key] = (end[i], ends_at)
+            above = placed[number[p]].row if p >= 0 else -1
+            placed[number[i]] = _Placed(len(rows), at, ends_at, above, spans, i)
+            rows.append(placed[number[i]])
+        reached = max(reached, int(spans.level.max(initial=-1)))
+    merged = in_time_order(
+        [row.spans.name[row.of] for row in rows], np.array([row.spans.level[row.of] for row in rows], np.int64),
+        np.rint([row.start for row in rows]).astype(np.int64),
+        end_ns=np.rint([row.end for row in rows]).astype(np.int64), track=[row.spans.track[row.of] for row in rows],
+        parent=np.array([row.parent for row in rows], np.int64), tags=[row.spans.tags[row.of] for row in rows],
+    )  # fmt: skip
+    return merged, lost
+
+
+class _Path(NamedTuple):
+    """What tells a span from others: its parent's number, its level, and its name, where it is not an iteration."""
+
+    parent: int
+    level: int
+    name: str
+
+
+class _Placed(NamedTuple):
+    """A span of the one timeline: its row there, its times and its parent's row; ``of``: its row in ``spans``."""
+
+    row: int
+    start: float
+    end: float
+    parent: int
+    spans: Spans
+    of: int
+
+
+def _counterparts(spans: Spans, numbers: dict[tuple[_Path, int], int]) -> tuple[list[int], list[int]]:
+    """(the number that each span shares with its counterparts in other runs, the row of the outermost span around)."""
+    number: list[int] = []
+    top: list[int] = []
+    seen = Counter[_Path]()
+    for row, parent in enumerate(spans.parent.tolist()):
+        name = spans.name[row] if parent >= 0 else ""
+        path = _Path(number[parent] if parent >= 0 else -1, int(spans.level[row]), name)
+        number.append(numbers.setdefault((path, seen[path]), len(numbers)))
+        top.append(top[parent] if parent >= 0 else row)
+        seen[path] += 1
+    return number, top

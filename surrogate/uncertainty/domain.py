@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from surrogate.features.families import Family, family
+from surrogate.features.errors import InputError
+from surrogate.features.families import Family
+from surrogate.models.plain import from_plain, joined
 
 if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
@@ -27,25 +29,58 @@ REFERENCES = 256
 """Training shapes kept at most: more are thinned to those that lie farthest from one another."""
 NEIGHBOURS = 5
 """Nearest shapes that count, chosen with the weights for the sharpest intervals of one coverage on held-out shapes."""
-BATCH_WEIGHT, SIZE_WEIGHT = 0.25, 0.35
-WEIGHTS = {
-    **dict.fromkeys(
-        ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "window", "window_w", "stride"), 1.0
-    ),
-    "groups": 0.5,
-    **dict.fromkeys(("pad_h", "pad_w", "pad"), 0.25),
-}
-"""Distance per doubling of a size, where it is not `SIZE_WEIGHT`; a size that may be 0 counts as 1 + size.
-
-A size of the batch counts `BATCH_WEIGHT` beyond the batches measured; between them it counts for nothing.
-"""
+BATCH_WEIGHT = 0.25
+"""Distance per doubling of a size of the batch beyond the batches measured; between them it counts for nothing."""
 _CHUNK = 256  # products of this many problems stay in the cache
 
 
-def weights(kind: Family) -> np.ndarray:
-    """(sizes,) the distance per doubling of each of the family's sizes."""
-    weights = [WEIGHTS.get(name, SIZE_WEIGHT) for name in kind.size_names]
-    return np.where(_is_batch(kind), BATCH_WEIGHT, weights)
+class SettingKey(NamedTuple):
+    """What a row is measured with: ``values`` of `Family.setting_names`; the GPU goes by its registry name."""
+
+    gpu: str
+    library: str
+    values: tuple[str, ...]
+    algorithm: str
+
+    @classmethod
+    def of(cls, fields: Sequence[str]) -> Self:
+        """From one value for every one of `setting_columns`."""
+        return cls(fields[0], fields[1], tuple(fields[2:-1]), fields[-1])
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """One value for every one of `setting_columns`."""
+        return (self.gpu, self.library, *self.values, self.algorithm)
+
+
+class ReferenceKey(NamedTuple):
+    """A library, and those ``values`` of a setting that tell one kind of problem from another.
+
+    On a GPU by its registry name, or (None) on all of them.
+    """
+
+    gpu: str | None
+    library: str
+    values: tuple[str, ...]
+
+    @classmethod
+    def from_text(cls, text: str, family: Family) -> Self:
+        """What `joined` gave: a GPU comes first where there is a field more than `reference_columns`."""
+        fields = text.split("|")
+        gpu = fields.pop(0) if len(fields) > len(reference_columns(family)) else None
+        return cls(gpu, fields[0], tuple(fields[1:]))
+
+
+class LibraryVersion(NamedTuple):
+    """A release of a library."""
+
+    library: str
+    version: str
+
+
+def weights(family: Family) -> np.ndarray:
+    """(sizes,) the distance per doubling of each of the family's sizes; one that may be 0 counts as 1 + size."""
+    return np.where(_is_batch(family), BATCH_WEIGHT, [size.per_doubling for size in family.sizes])
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +98,14 @@ class References:
     reach: float = inf
 
     @classmethod
-    def of(cls, kind: Family, sizes: np.ndarray, reach: float = inf, count: int = REFERENCES) -> Self:
+    def of(cls, family: Family, sizes: np.ndarray, reach: float = inf, count: int = REFERENCES) -> Self:
         """From the sizes (rows, sizes) of all training problems, repeats allowed; ``count`` shapes are kept at most."""
         sizes = np.asarray(sizes, dtype=np.int64)
         shapes = sizes.copy()
-        shapes[:, _is_batch(kind)] = 1
+        shapes[:, _is_batch(family)] = 1
         shapes = np.unique(shapes, axis=0)
-        references = farthest_points(_coordinates(kind, shapes) * ~_is_batch(kind), count)
-        return cls(kind, shapes[references], sizes.min(axis=0), sizes.max(axis=0), reach)
+        references = farthest_points(_coordinates(family, shapes) * ~_is_batch(family), count)
+        return cls(family, shapes[references], least=sizes.min(axis=0), greatest=sizes.max(axis=0), reach=reach)
 
     @cached_property
     def _scale(self) -> tuple[np.ndarray, np.ndarray]:
@@ -136,94 +171,100 @@ class References:
         """(rows,) True where all sizes (rows, sizes) lie in the measured ranges."""
         return np.all((self.least <= sizes) & (sizes <= self.greatest), axis=1)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain numbers; no ``reach`` where there is no limit."""
         arrays = {name: getattr(self, name).tolist() for name in ("shapes", "least", "greatest")}
-        return arrays | ({} if self.reach == inf else {"reach": self.reach})
+        return arrays if self.reach == inf else {**arrays, "reach": self.reach}
 
     @classmethod
-    def from_dict(cls, kind: Family, content: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave."""
-        arrays = [np.array(content[name], dtype=np.int64) for name in ("shapes", "least", "greatest")]
-        arrays[0] = arrays[0].reshape(-1, len(kind.sizes))
-        return cls(kind, *arrays, reach=float(content.get("reach", inf)))
+    def from_dict(cls, family: Family, stored: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave. Raises `InputError` for sizes that the family has not, or none."""
+        rows = [*stored["shapes"], stored["least"], stored["greatest"]]
+        sizes = from_plain(np.ndarray, rows, "references").astype(np.int64)
+        least, greatest = sizes[-2], sizes[-1]
+        floors = [size.least for size in family.sizes]
+        if sizes.shape[1:] != (len(floors),) or (sizes < floors).any() or len(sizes) < 3 or (least > greatest).any():
+            raise InputError(f"shapes, least and greatest are not sizes of {family.name}")
+        reach = from_plain(float, stored["reach"], "reach") if "reach" in stored else inf
+        return cls(family, sizes[:-2], least, greatest, reach=reach)
 
 
 @dataclass(frozen=True, eq=False)
 class Domain:
     """What the training rows of one family span.
 
-    ``settings`` the joined values of `setting_columns` seen together; ``shapes`` hashes of training shapes;
-    ``versions`` joined library and version; ``references`` `reference_key` → its `References`.
+    ``settings`` were measured together; ``shapes`` are hashes of training shapes; ``references`` the problems that
+    distances are taken to.
     """
 
     family: Family
-    settings: frozenset[str]
+    settings: frozenset[SettingKey]
     shapes: frozenset[str]
-    versions: frozenset[str]
-    references: Mapping[str, References] = field(default_factory=dict)
+    versions: frozenset[LibraryVersion]
+    references: Mapping[ReferenceKey, References] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: "Rows", held_out_distance: np.ndarray | None = None) -> Self:
         """What the training rows span; ``held_out_distance`` (rows,) is each row's distance to the training problems
         of the fold that held it out, NaN where none did. Without it no distance is too far.
         """
-        return cls(
-            rows.family,
-            frozenset(_texts(rows, setting_columns(rows.family))),
-            frozenset(shape_hashes(rows)),
-            frozenset(_texts(rows, ("library", "library_version"))),
-            references_of(rows, held_out_distance),
-        )
+        from surrogate.dataset.problems import device_names, groups
 
-    def reference_key(self, library: str, setting: Sequence[str]) -> str:
+        frame = rows.frame.assign(gpu=device_names(rows.frame))
+        settings = frozenset(SettingKey.of(fields) for fields, _ in groups(frame, setting_columns(rows.family)))
+        versions = frozenset(LibraryVersion(*names) for names, _ in groups(frame, ("library", "library_version")))
+        shapes = frozenset(shape_hashes(rows).tolist())
+        references = references_of(rows, held_out_distance)
+        return cls(rows.family, settings, shapes, versions, references=references)
+
+    def reference_key(self, library: str, setting: Sequence[str]) -> ReferenceKey:
         """The key of ``references`` for a problem whose values of `Family.setting_names` are ``setting``."""
-        values = dict(zip(self.family.setting_names, setting, strict=True))
-        return "|".join((library, *(values[name] for name in _reference_columns(self.family)[1:])))
+        named = dict(zip(self.family.setting_names, setting, strict=True))
+        _, *columns = reference_columns(self.family)
+        return ReferenceKey(None, library, tuple(named[name] for name in columns))
 
-    def distance(self, key: str, sizes: Sequence[int]) -> float:
+    def distance(self, key: ReferenceKey, sizes: Sequence[int]) -> float:
         """Distance of one problem's sizes to the nearest training shapes of a `reference_key`.
 
         Infinite where nothing of that key was measured.
         """
-        known = self.references.get(key)
-        return inf if known is None else known.distance(sizes)
+        references = self.references.get(key)
+        return inf if references is None else references.distance(sizes)
 
-    def distances(self, rows: "Rows") -> np.ndarray:
-        """(rows,) the distance of every row."""
-        return distances_to(self.references, rows)
+    def distances(self, key: ReferenceKey, sizes: np.ndarray) -> np.ndarray:
+        """(problems,) `distance` of each of ``sizes`` (problems, sizes)."""
+        references = self.references.get(key)
+        return np.full(len(sizes), inf) if references is None else references.distances(sizes)
 
-    def setting_reason(
-        self, gpu: str, library: str, setting: Sequence[str], algorithm: str, library_version: str | None = None
-    ) -> str | None:
-        """Why these settings are outside, or None; ``gpu`` by its registry name, no version is any version."""
-        values = (gpu, library, *setting, algorithm)
-        if "|".join(values) not in self.settings:
-            known = self._known_together
-            length = next(i for i in range(1, len(values) + 1) if "|".join(values[:i]) not in known)
-            together = ", ".join(filter(None, values[: length - 1]))
-            return f"{setting_columns(self.family)[length - 1]} {values[length - 1]} was never measured" + (
+    def setting_reason(self, key: SettingKey, library_version: str | None = None) -> str | None:
+        """Why this setting is outside, or None; no version is any version."""
+        if key not in self.settings:
+            # The first field with which nothing was measured any more, given those before it.
+            fields = key.fields
+            length = next(i for i in range(1, len(fields) + 1) if fields[:i] not in self._beginnings)
+            together = ", ".join(filter(None, fields[: length - 1]))
+            return f"{setting_columns(self.family)[length - 1]} {fields[length - 1]} was never measured" + (
                 f" with {together}" if together else f"; measured: {', '.join(self.gpus)}"
             )
-        if library_version is not None and f"{library}|{library_version}" not in self.versions:
-            seen = sorted(v.partition("|")[2] for v in self.versions if v.startswith(f"{library}|"))
-            return f"{library} {library_version} was never measured; measured: {', '.join(seen)}"
+        if library_version is not None and LibraryVersion(key.library, library_version) not in self.versions:
+            measured = ", ".join(sorted(self.versions_of(key.library)))
+            return f"{key.library} {library_version} was never measured; measured: {measured}"
         return None
 
-    def size_reason(self, key: str, sizes: Sequence[int], distance: float | None = None) -> str | None:
+    def size_reason(self, key: ReferenceKey, sizes: Sequence[int], distance: float | None = None) -> str | None:
         """Why these sizes are outside, or None; ``distance`` where it is known already."""
-        known = self.references.get(key)
-        if known is None:
-            return f"{key.replace('|', ' ').strip()} was never measured"
-        for value, (name, least, greatest) in zip(sizes, known.bounds, strict=True):
+        references = self.references.get(key)
+        if references is None:
+            return f"{' '.join((key.library, *key.values)).strip()} was never measured"
+        for value, (name, least, greatest) in zip(sizes, references.bounds, strict=True):
             if not least <= value <= greatest:
                 return f"{name} {value} lies outside the measured {least} … {greatest}"
         if distance is None:
-            distance = known.distance(sizes)
-        if distance > known.reach and shape_hash(self.family, sizes) not in self.shapes:
+            distance = references.distance(sizes)
+        if distance > references.reach and shape_hash(self.family, sizes) not in self.shapes:
             return (
                 f"the nearest measured shapes are {distance:.2f} away in scaled log2 sizes;"
-                f" {REACH_QUANTILE:.0%} of held-out problems had theirs within {known.reach:.2f}"
+                f" {REACH_QUANTILE:.0%} of held-out problems had theirs within {references.reach:.2f}"
             )
         return None
 
@@ -232,75 +273,98 @@ class Domain:
         return np.isin(shape_hashes(rows), list(self.shapes))
 
     @cached_property
-    def _known_together(self) -> frozenset[str]:
-        """Every beginning of every setting: what of it was seen together."""
-        parts = [text.split("|") for text in self.settings]
-        return frozenset("|".join(p[:i]) for p in parts for i in range(1, len(p) + 1))
+    def _beginnings(self) -> frozenset[tuple[str, ...]]:
+        """Every beginning of every setting's fields: what of it was seen together."""
+        fields = [key.fields for key in self.settings]
+        return frozenset(values[:i] for values in fields for i in range(1, len(values) + 1))
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
         """Registry names of the GPUs that training saw."""
-        return tuple(sorted({text.partition("|")[0] for text in self.settings}))
+        return tuple(sorted({key.gpu for key in self.settings}))
 
     @cached_property
     def libraries(self) -> dict[str, frozenset[str]]:
         """Library → registry names of the GPUs that it was measured on, by name."""
-        pairs = {tuple(text.split("|", 2)[:2]) for text in self.settings}
-        names = sorted({library for _, library in pairs})
-        return {name: frozenset(gpu for gpu, library in pairs if library == name) for name in names}
+        pairs = {(key.library, key.gpu) for key in self.settings}
+        names = sorted({library for library, _ in pairs})
+        return {name: frozenset(gpu for library, gpu in pairs if library == name) for name in names}
+
+    def versions_of(self, library: str) -> set[str]:
+        """The versions of a library that were measured."""
+        return {release.version for release in self.versions if release.library == library}
 
     def gpus_of(self, library: str, setting: Sequence[str]) -> frozenset[str]:
         """Registry names of the GPUs on which a library was measured, with the setting's operator where it has one."""
         named = dict(zip(self.family.setting_names, setting, strict=True))
-        known, operator = self.libraries.get(library, frozenset()), named.get("operator")
-        return frozenset(gpu for gpu in known if not operator or f"{gpu}|{library}|{operator}" in self._known_together)
+        measured = self.libraries.get(library, frozenset())
+        if not (operator := named.get("operator")):
+            return measured
+        return frozenset(gpu for gpu in measured if (gpu, library, operator) in self._beginnings)
 
     def dtypes(self, gpu: str) -> list[str]:
         """The element types measured on a GPU, by its registry name."""
-        place = setting_columns(self.family).index("dtype")
-        return sorted({values[place] for text in self.settings if (values := text.split("|"))[0] == gpu})
+        position = self.family.setting_names.index("dtype")
+        return sorted({key.values[position] for key in self.settings if key.gpu == gpu})
 
     def to_json(self) -> bytes:
         """All parts as plain values."""
-        content: dict[str, Any] = {
+        content = {
             "family": self.family.name,
-            "settings": sorted(self.settings),
+            "settings": sorted(map(joined, self.settings)),
             "shapes": sorted(self.shapes),
-            "versions": sorted(self.versions),
-            "references": {key: known.to_dict() for key, known in self.references.items()},
+            "versions": sorted(map(joined, self.versions)),
+            "references": {joined(key): references.to_dict() for key, references in self.references.items()},
         }
         return json.dumps(content, sort_keys=True).encode()
 
     @classmethod
-    def from_json(cls, content: bytes) -> Self:
-        """What `to_json` wrote."""
-        data = json.loads(content)
-        kind = family(data["family"])
-        seen = (frozenset(data[name]) for name in ("settings", "shapes", "versions"))
-        references = {key: References.from_dict(kind, known) for key, known in data["references"].items()}
-        return cls(kind, *seen, references=references)
+    def from_json(cls, content: bytes, family: Family) -> Self:
+        """What `to_json` wrote, of a bundle's part of this family."""
+        data = from_plain(_Stored, json.loads(content), "domain")
+        fields = [text.split("|") for text in data.settings]
+        if {len(each) for each in fields} != {len(setting_columns(family))}:
+            raise InputError(f"domain.settings are not {', '.join(setting_columns(family))}")
+        settings = frozenset(map(SettingKey.of, fields))
+        versions = frozenset(LibraryVersion(*text.split("|", 1)) for text in data.versions)
+        references = {
+            ReferenceKey.from_text(text, family): References.from_dict(family, stored)
+            for text, stored in data.references.items()
+        }
+        return cls(family, settings, frozenset(data.shapes), versions, references=references)
 
 
-def setting_columns(kind: Family) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class _Stored:
+    """A `Domain` as JSON; keys and settings are one text each."""
+
+    settings: tuple[str, ...]
+    shapes: tuple[str, ...]
+    versions: tuple[str, ...]
+    references: Mapping[str, Mapping[str, Any]]
+
+
+def setting_columns(family: Family) -> tuple[str, ...]:
     """What a row is measured with; a GPU goes by its registry name."""
-    return ("gpu", "library", *kind.setting_names, "algorithm")
+    return ("gpu", "library", *family.setting_names, "algorithm")
 
 
-def references_of(rows: "Rows", held_out_distance: np.ndarray | None = None) -> dict[str, References]:
+def references_of(rows: "Rows", held_out_distance: np.ndarray | None = None) -> dict[ReferenceKey, References]:
     """`Domain.reference_key` → the problems of its rows that distances are taken to (see `Domain.of`)."""
     sizes = rows.sizes
-    far = np.full(len(rows), np.nan) if held_out_distance is None else held_out_distance
+    distance = np.full(len(rows), np.nan) if held_out_distance is None else held_out_distance
     references = {}
     for key, positions in _by_reference(rows):
-        known = far[positions][np.isfinite(far[positions])]
-        reach = float(np.quantile(known, REACH_QUANTILE)) if len(known) else inf
+        finite = distance[positions][np.isfinite(distance[positions])]
+        reach = float(np.quantile(finite, REACH_QUANTILE)) if len(finite) else inf
         references[key] = References.of(rows.family, sizes[positions], reach)
     return references
 
 
-def distances_to(references: Mapping[str, References], rows: "Rows") -> np.ndarray:
+def distances_to(references: Mapping[ReferenceKey, References], rows: "Rows") -> np.ndarray:
     """(rows,) distances to `references_of` other rows, infinite where there are none of a row's key."""
-    sizes, out = rows.sizes, np.full(len(rows), inf)
+    sizes = rows.sizes
+    out = np.full(len(rows), inf)
     for key, positions in _by_reference(rows):
         if key in references:
             out[positions] = references[key].distances(sizes[positions])
@@ -314,10 +378,10 @@ def shape_hashes(rows: "Rows") -> np.ndarray:
     return np.array(hashes, dtype="U16")[code]
 
 
-def shape_hash(kind: Family, sizes: Sequence[int]) -> str:
+def shape_hash(family: Family, sizes: Sequence[int]) -> str:
     """16 hex digits of the shape of a problem's sizes."""
-    named = zip(kind.size_names, sizes, strict=True)
-    text = "/".join(str(size) for name, size in named if name not in kind.batch)
+    named = zip(family.size_names, sizes, strict=True)
+    text = "/".join(str(size) for name, size in named if name not in family.batch)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -337,34 +401,27 @@ def farthest_points(points: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.array(taken))
 
 
-def _shift(kind: Family) -> np.ndarray:
-    return np.array([float(size.least == 0) for size in kind.sizes])
+def _shift(family: Family) -> np.ndarray:
+    return np.array([float(size.least == 0) for size in family.sizes])
 
 
-def _is_batch(kind: Family) -> np.ndarray:
-    return np.array([name in kind.batch for name in kind.size_names])
+def _is_batch(family: Family) -> np.ndarray:
+    return np.array([name in family.batch for name in family.size_names])
 
 
-def _coordinates(kind: Family, sizes: np.ndarray) -> np.ndarray:
+def _coordinates(family: Family, sizes: np.ndarray) -> np.ndarray:
     """Scaled log2 sizes (…, sizes)."""
-    return np.log2(np.asarray(sizes, dtype=np.float64) + _shift(kind)) * weights(kind)
+    return np.log2(np.asarray(sizes, dtype=np.float64) + _shift(family)) * weights(family)
 
 
-def _reference_columns(kind: Family) -> tuple[str, ...]:
-    """Library, and what of a setting tells one kind of problem from another."""
-    return ("library", *(name for name in kind.candidate_key if name in kind.settings))
+def reference_columns(family: Family) -> tuple[str, ...]:
+    """The columns of a `ReferenceKey`."""
+    return ("library", *(name for name in family.candidate_key if name in family.settings))
 
 
-def _by_reference(rows: "Rows") -> list[tuple[str, np.ndarray]]:
+def _by_reference(rows: "Rows") -> list[tuple[ReferenceKey, np.ndarray]]:
     """(`Domain.reference_key`, positions of its rows)."""
     from surrogate.dataset.problems import groups
 
-    named = groups(rows.frame, _reference_columns(rows.family))
-    return [("|".join(values), positions) for values, positions in named]
-
-
-def _texts(rows: "Rows", columns: tuple[str, ...]) -> list[str]:
-    """The distinct joined values of ``columns``."""
-    from surrogate.dataset.problems import joined
-
-    return joined(rows.frame.drop_duplicates(list(columns)), columns).to_list()
+    named = groups(rows.frame, reference_columns(rows.family))
+    return [(ReferenceKey(None, library, tuple(values)), positions) for (library, *values), positions in named]

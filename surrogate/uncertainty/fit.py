@@ -5,22 +5,23 @@ locally weighted scores |log error| / width. Rows of one shape err alike, so sha
 count shapes, and every shape is scored by widths that were fitted on other shapes before the last constant is taken.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names, rows_by_code, shape_names
+from surrogate.dataset.problems import device_names, groups, rows_by_code, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
+from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.models.base import TimeModel, duplicate, times_of
+from surrogate.models.base import TimeModel, Told, duplicate, fitted, times_of
 from surrogate.uncertainty.domain import distances_to, references_of
-from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, UnseenGpu, Widths, probability_best
+from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, UnseenGpu, WidthKey, Widths, probability_best
 
 LEAST_SHAPES = 10
 """Held-out shapes that a base of its own needs."""
@@ -46,6 +47,8 @@ MOST_GPUS = 6
 """GPUs that `fit_unseen_gpu` leaves out, those with most rows: each costs one fit."""
 LARGE_ROWS = 300_000
 """Of larger tables `LEAST_GPUS` GPUs alone are left out, and as many rows are drawn for each fit."""
+ROWS_AT_ONCE = 2_000_000
+"""Rows of the fits that run at a time: each holds its own."""
 GPU_FOLDS = 3
 """A GPU is judged on one of so many parts of the shapes, which its fit never saw on any GPU."""
 
@@ -72,14 +75,12 @@ class Scores:
         if not len(position):
             raise InputError("no held-out row has a predicted and a measured time; intervals need some")
         return cls(
-            position,
-            np.maximum(np.abs(np.log(predicted_us[position] / measured_us[position])), LEAST_ERROR),
-            predicted_us[position],
-            distance[position],
-            np.unique(rows.shape[position], return_inverse=True)[1],
-            device_names(rows.frame)[position],
-            rows.candidate[position],
-        )
+            position=position,
+            error=np.maximum(np.abs(np.log(predicted_us[position] / measured_us[position])), LEAST_ERROR),
+            predicted_us=predicted_us[position], distance=distance[position],
+            shape=np.unique(rows.shape[position], return_inverse=True)[1], gpu=device_names(rows.frame)[position],
+            candidate=rows.candidate[position],
+        )  # fmt: skip
 
     def take(self, mask: np.ndarray) -> "Scores":
         """The rows where the mask holds."""
@@ -99,7 +100,7 @@ def fit_widths(
 ) -> Widths:
     """Widths from held-out predictions (rows,) in µs; rows without either time are left out.
 
-    ``distance`` (rows,) is from each row to the training data of the fold that held it out (see `Domain.distances`);
+    ``distance`` (rows,) is from each row to the training data of the fold that held it out (see `distances_to`);
     ``judged`` (rows,) True where the own share of errors may be learned: all rows of problems whose fastest candidate
     is known (None: everywhere). Raises `InputError` where no row has both times.
     """
@@ -107,8 +108,8 @@ def fit_widths(
     widths, half_width = _last_fitted(scores)
     counted = np.ones(len(scores.error), dtype=bool) if judged is None else judged[scores.position]
     part = scores.take(counted)
-    measured, problem = measured_us[part.position], rows.problem[part.position]
-    share = fit_own_share(part.predicted_us, measured, half_width[counted], problem, part.shape)
+    measured, problem = (values[part.position] for values in (measured_us, rows.problem))
+    share = fit_own_share(part.predicted_us, measured, half_width[counted], problem, shape=part.shape)
     return replace(widths, own_share=share)
 
 
@@ -134,7 +135,8 @@ def _crossed(scores: Scores, fit: Callable[[Scores], Widths], seed: int) -> np.n
 
 def _last_fitted(scores: Scores) -> tuple[Widths, np.ndarray]:
     """Widths whose last constant comes from cross-fitted scores, and those cross-fitted half widths (rows,)."""
-    widths, crossed = _fitted(scores), _crossed(scores, _fitted, seed=0)
+    widths = _fitted(scores)
+    crossed = _crossed(scores, _fitted, seed=0)
     if np.isnan(crossed).all():  # one shape: nothing to cross with
         return widths, scores.half_widths(widths)
     last = conformal_quantile(scores.error / crossed, scores.shape)
@@ -168,18 +170,18 @@ def _fitted(scores: Scores) -> Widths:
     return Widths(_bases(scores, left / time.at(scores.predicted_us)), near, time)
 
 
-def _bases(scores: Scores, left: np.ndarray) -> dict[str, float]:
+def _bases(scores: Scores, left: np.ndarray) -> dict[WidthKey, float]:
     """The base of all rows, of every candidate and of every candidate on a GPU, where the shapes suffice."""
     bases = {ALL: max(conformal_quantile(left, scores.shape), LEAST_WIDTH)}
-    table = pd.DataFrame({"gpu": scores.gpu, "candidate": scores.candidate})
-    for columns in (["candidate"], ["gpu", "candidate"]):
-        for names, index in table.groupby(columns).indices.items():
-            shapes = len(np.unique(scores.shape[index]))
+    # Candidates come before their GPUs, which draw on them.
+    for columns in ({"candidate": scores.candidate}, {"gpu": scores.gpu, "candidate": scores.candidate}):
+        for (*gpus, candidate), positions in groups(pd.DataFrame(columns), tuple(columns)):
+            shape = scores.shape[positions]
+            shapes = len(np.unique(shape))
             if shapes >= LEAST_SHAPES:
-                base = max(conformal_quantile(left[index], scores.shape[index]), LEAST_WIDTH)
-                parent = bases.get(str(scores.candidate[index[0]]), bases[ALL])
-                key = "|".join(names) if isinstance(names, tuple) else str(names)
-                bases[key] = float(pooled_base(base, parent, shapes))
+                base = max(conformal_quantile(left[positions], shape), LEAST_WIDTH)
+                parent = bases.get(WidthKey(None, candidate), bases[ALL])
+                bases[WidthKey(gpus[0] if gpus else None, candidate)] = float(pooled_base(base, parent, shapes))
     return bases
 
 
@@ -217,102 +219,127 @@ def fit_own_share(
     that it also makes good that the candidate predicted fastest owes its place to its error more than others do. Arrays
     (rows,), ``problem`` and ``shape`` any codes. 1 where no problem has two rows.
     """
-    from scipy.optimize import minimize_scalar
+    from scipy.optimize import OptimizeResult, minimize_scalar
 
-    groups = [rows for rows in rows_by_code(problem) if len(rows) > 1]
-    if not groups:
+    choices = [rows for rows in rows_by_code(problem) if len(rows) > 1]
+    if not choices:
         return 1.0
-    picked = np.random.default_rng(0).permutation(len(groups))[:SHARE_PROBLEMS]
+    picked = np.random.default_rng(0).permutation(len(choices))[:SHARE_PROBLEMS]
     cases = [
         (np.log(predicted_us[rows]), half_width[rows], int(measured_us[rows].argmin()))
-        for rows in (groups[i] for i in picked)
+        for rows in (choices[i] for i in picked)
     ]
-    shapes = np.unique([shape[groups[i][0]] for i in picked], return_inverse=True)[1]
+    shapes = np.unique([shape[choices[i][0]] for i in picked], return_inverse=True)[1]
     weight = 1 / np.bincount(shapes)[shapes]
 
     def loss(log_share: float) -> float:
         likely = [probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
         return -float(weight @ np.log(np.maximum(likely, LEAST_LIKELIHOOD)))
 
-    fitted: Any = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
+    fitted: OptimizeResult = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
     return float(np.exp(fitted.x))
 
 
-def held_out_by_shape(
-    model: "TimeModel",
-    rows: Rows,
-    count: int,
-    seed: int,
-    step: Callable[[int], None] = lambda fold: None,
-    fits: int | None = None,
-    most_rows: int | None = None,
-    keep: Path | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """(rows,) predictions by clones of ``model`` that never saw the row's shape, and distances to what those saw.
+Begin = Callable[[str, int], Told]
+"""Called before a fit with its name and its rows; gives what the fit calls as it goes on."""
+Split = tuple[np.ndarray, np.ndarray]
+"""Positions of the rows that a fit learns from, and of those that it answers."""
 
-    ``count`` folds by shape, of which the first ``fits`` are run (None: all); ``step`` is called with the number of
-    each before its fit. Each fit sees ``most_rows`` rows at most (None: all), drawn at random. ``keep`` is a folder of
-    finished fits (`times_of`). NaN in other folds and where a fold had nothing to learn from. Raises `InputError` where
-    no row gets a prediction.
-    """
+
+def begin_untold(name: str, rows: int) -> Told:
+    """Nobody asks how far the fits came."""
+    del name, rows
+    return lambda share: None
+
+
+def shape_splits(
+    rows: Rows, count: int, seed: int, fits: int | None = None, most_rows: int | None = None
+) -> list[Split]:
+    """``count`` folds by shape, of which the first ``fits`` are run (None: all), with ``most_rows`` rows to learn from
+    at most (None: all), drawn at random. Raises `InputError` where no ok row could be held out."""
     label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
-    predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    splits = []
     for fold in range(count if fits is None else fits):
-        step(fold)
-        inside_rows, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)
-        if most_rows is not None and len(inside_rows) > most_rows:
-            inside_rows = np.sort(np.random.default_rng(seed).permutation(inside_rows)[:most_rows])
-        inside = rows.take(inside_rows)
-        if inside.ok.any() and len(outside):
-            held = rows.take(outside)
-            predicted[outside] = times_of(duplicate(model), inside, held, keep)
-            distance[outside] = distances_to(references_of(inside), held)
-    if not np.isfinite(predicted[rows.ok]).any():
+        inside = np.flatnonzero(label != fold)
+        if most_rows is not None and len(inside) > most_rows:
+            inside = np.sort(np.random.default_rng(seed).permutation(inside)[:most_rows])
+        splits.append((inside, np.flatnonzero(label == fold)))
+    if not any(rows.ok[inside].any() and rows.ok[outside].any() for inside, outside in splits):
         raise InputError("all rows have one shape; held-out errors and intervals need at least two shapes")
+    return splits
+
+
+class Fit(NamedTuple):
+    """An unfitted model, the positions of the rows that it learns from, and of those that it answers (or none)."""
+
+    name: str
+    model: TimeModel
+    inside: np.ndarray
+    outside: np.ndarray
+
+
+Answers = tuple[np.ndarray, np.ndarray] | None
+"""Times in µs of the rows outside and their distances to what the fit saw; None where it had nothing to learn from."""
+
+
+def run_fits(
+    rows: Rows, fits: Sequence[Fit], *, begin: Begin = begin_untold, keep: Path | None = None
+) -> list[Answers]:
+    """What every fit answers; one without rows to answer leaves its model fitted.
+
+    As many at a time as there are CPUs and memory for. ``keep`` is a folder of finished fits (`times_of`).
+    """
+
+    def run(fit: Fit, stopped: object) -> Answers:
+        told = begin(fit.name, len(fit.inside))
+        train = rows.take(fit.inside)
+        if not len(fit.outside):
+            fitted(fit.model, train, told)
+        if not (train.ok.any() and len(fit.outside)):
+            return None
+        held = rows.take(fit.outside)
+        return times_of(fit.model, train, held, keep, told), distances_to(references_of(train), held)
+
+    largest = max((len(fit.inside) for fit in fits), default=1)
+    return in_parallel(run, fits, workers_for(min(len(fits), max(1, ROWS_AT_ONCE // largest))))
+
+
+def put_together(rows: Rows, splits: Sequence[Split], answers: Sequence[Answers]) -> tuple[np.ndarray, np.ndarray]:
+    """(rows,) times and distances of all splits; NaN in no split and where a fit had nothing to learn from."""
+    predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for (_, outside), answer in zip(splits, answers, strict=True):
+        if answer is not None:
+            predicted[outside], distance[outside] = answer
     return predicted, distance
 
 
+def held_out(
+    model: TimeModel, rows: Rows, splits: Sequence[Split], begin: Begin = begin_untold
+) -> tuple[np.ndarray, np.ndarray]:
+    """(rows,) predictions by clones of ``model`` fitted without the row, and distances to what those saw."""
+    fits = [Fit(str(number), duplicate(model), *split) for number, split in enumerate(splits)]
+    return put_together(rows, splits, run_fits(rows, fits, begin=begin))
+
+
 def fit_unseen_gpu(
-    rows: Rows, widths: Widths, model: "TimeModel", judged: np.ndarray, *, seed: int = 0, keep: Path | None = None
+    rows: Rows, widths: Widths, predicted: np.ndarray, distance: np.ndarray, judged: np.ndarray
 ) -> UnseenGpu:
     """How far off times are on a GPU that was never measured, and what ``widths`` are multiplied by there.
 
-    Each of up to `MOST_GPUS` GPUs is left out, with all others of its architecture and with a part of the shapes, and
-    predicted by a clone of ``model`` fitted on the rest. Its errors are divided by the half widths that hold for any
-    GPU (candidate, distance, time); a factor is the `COVERAGE` quantile of these ratios, at least 1, every GPU with
-    equal weight: over all rows, and of each math type that two GPUs were left out with. The own share is that of
-    ``judged`` (rows,) problems. Costs one fit a GPU; ``keep`` is a folder of finished ones. The defaults for fewer than
-    `LEAST_GPUS` architectures, or for one shape.
+    ``predicted`` and ``distance`` (rows,) are by fits that saw neither the row's GPU, nor its architecture, nor its
+    shape (`gpu_splits`), NaN where there is none. Their errors are divided by the half widths that hold for any GPU
+    (candidate, distance, time); a factor is the `COVERAGE` quantile of these ratios, at least 1, every GPU with equal
+    weight: over all rows, and of each math type that two GPUs were left out with. The own share is that of ``judged``
+    (rows,) problems. The defaults where no GPU was left out.
     """
-    judged, rows = judged[rows.ok], rows.take(rows.ok)
-    device, names = device_names(rows.frame).astype(str), shape_names(rows.frame, rows.family)
-    gpus, counts = np.unique(device, return_counts=True)
-    known = {name: rows.devices.get(name) or gpu(name) for name in gpus.tolist()}
-    largest: dict[str, str] = {}  # of each architecture the GPU with most rows
-    for name in gpus[np.argsort(-counts, kind="stable")].tolist():
-        largest.setdefault(known[name].architecture, name)
-    if len(largest) < LEAST_GPUS or len(set(names)) < 2:
-        return UnseenGpu()
-    most = MOST_GPUS if len(rows) <= LARGE_ROWS else LEAST_GPUS
-    fold = fold_labels(names, GPU_FOLDS, seed)
-    predicted, half = np.full(len(rows), np.nan), np.ones(len(rows))
-    for number, (architecture, name) in enumerate(list(largest.items())[:most]):
-        on_gpu = device == name
-        siblings = np.isin(device, [other for other in known if known[other].architecture == architecture])
-        folds = np.unique(fold[on_gpu])  # those of which the GPU has rows, another one for each GPU
-        held_fold = folds[number % len(folds)]
-        inside, outside = (fold != held_fold) & ~siblings, np.flatnonzero(on_gpu & (fold == held_fold))
-        try:
-            sample = np.random.default_rng(seed).permutation(np.flatnonzero(inside))[:LARGE_ROWS]
-            rest, held = rows.take(np.sort(sample)), rows.take(outside)
-            predicted[outside] = times_of(model.elsewhere(), rest, held, keep)
-        except InputError:  # nothing to learn from
-            continue
-        distance, no_gpu = distances_to(references_of(rest), held), np.full(len(held), "", dtype=object)
-        half[outside] = widths.at(no_gpu, held.candidate, distance, predicted[outside])
+    ok = rows.ok
+    judged, predicted, distance, rows = judged[ok], predicted[ok], distance[ok], rows.take(ok)
+    device = device_names(rows.frame).astype(str)
+    half = widths.at(np.full(len(rows), "", dtype=object), rows.candidate, distance, predicted)
     scored = np.flatnonzero(np.isfinite(predicted))
     if not len(scored):
         return UnseenGpu()
+    # 1. The factor over all rows, and that of each math type that two GPUs were left out with.
     log_error = np.abs(np.log(predicted / rows.time_us))
     math = rows.frame["math"].to_numpy(str) if "math" in rows.frame else np.full(len(rows), "")
     part_of = {name: scored[math[scored] == name] for name in np.unique(math[scored]).tolist()}
@@ -322,13 +349,44 @@ def fit_unseen_gpu(
         for name, part in parts.items()
     }
     unseen = UnseenGpu(factors, gpus=len(np.unique(device[scored])))
+    # 2. The own share of the widened half widths, of the problems whose fastest candidate is known.
     half *= [unseen.factor(name) for name in math]
-    known, arrays = scored[judged[scored]], (predicted, rows.time_us, half, rows.problem, rows.shape)
-    share = fit_own_share(*(values[known] for values in arrays))
+    counted = scored[judged[scored]]
+    share = fit_own_share(*(values[counted] for values in (predicted, rows.time_us, half, rows.problem, rows.shape)))
+    # 3. What the card says of such times.
     median = _equal_quantile(np.abs(predicted / rows.time_us - 1)[scored], device[scored], 0.5)
     ninth = np.exp(_equal_quantile(log_error[scored], device[scored]))
     share, median, ninth = (float(f"{value:.4g}") for value in (share, median, ninth))
     return replace(unseen, own_share=share, median_ape=median, factor_90=ninth)
+
+
+def gpu_splits(rows: Rows, seed: int) -> list[Split]:
+    """Ok rows of one GPU each, and others of neither its architecture nor their shapes; none for few architectures."""
+    position = np.flatnonzero(rows.ok)
+    rows = rows.take(position)
+    device = device_names(rows.frame).astype(str)
+    names = shape_names(rows.frame, rows.family)
+    gpus, counts = np.unique(device, return_counts=True)
+    architecture = {name: (rows.devices.get(name) or gpu(name)).architecture for name in gpus.tolist()}
+    largest: dict[str, str] = {}  # of each architecture the GPU with most rows
+    for name in gpus[np.argsort(-counts, kind="stable")].tolist():
+        largest.setdefault(architecture[name], name)
+    if len(largest) < LEAST_GPUS or len(set(names)) < 2:
+        return []
+    most = MOST_GPUS if len(rows) <= LARGE_ROWS else LEAST_GPUS
+    fold = fold_labels(names, GPU_FOLDS, seed)
+    splits = []
+    for number, left_out in enumerate(list(largest.values())[:most]):
+        on_gpu = device == left_out
+        siblings = np.isin(device, [name for name in architecture if architecture[name] == architecture[left_out]])
+        folds = np.unique(fold[on_gpu])  # those of which the GPU has rows, another one for each GPU
+        held_fold = folds[number % len(folds)]
+        outside = np.flatnonzero(on_gpu & (fold == held_fold))
+        inside = np.flatnonzero((fold != held_fold) & ~siblings)
+        sample = np.sort(np.random.default_rng(seed).permutation(inside)[:LARGE_ROWS])
+        if len(sample):
+            splits.append((position[sample], position[outside]))
+    return splits
 
 
 def _equal_quantile(values: np.ndarray, group: np.ndarray, share: float = COVERAGE) -> float:

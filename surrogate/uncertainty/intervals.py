@@ -6,20 +6,17 @@ finds them on rows held out by shape. Needs numpy alone, so that an answer does 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Self
+from itertools import pairwise
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 
-from surrogate.models.plain import from_plain
-
-if TYPE_CHECKING:
-    from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
+from surrogate.models.plain import NOT_EMPTY, between, from_plain, joined
 
 COVERAGE = 0.90
-ALL = "all"
-"""Key of the base over all rows."""
 UNSEEN_GPU_FACTOR = 3.0
 """On half widths for a GPU that was never measured, where too few GPUs were measured to find one."""
 NORMAL_90 = 1.6448536269514722
@@ -29,12 +26,31 @@ _LEAST_WIDTH = 1e-9  # half width 0 stands for a very small one
 _LEAST_PROBABILITY = 1e-300
 
 
+HalfWidth = Annotated[float, between(0, 50)]
+Factor = Annotated[float, between(0, 1e6)]
+
+
+class WidthKey(NamedTuple):
+    """A candidate, as `Rows.candidate` names it, on a GPU by its registry name (None: on any)."""
+
+    gpu: str | None
+    candidate: str
+
+
+ALL = WidthKey(None, "all")
+"""Key of the base over all rows."""
+
+
 @dataclass(frozen=True)
 class StepFunction:
     """``values`` has one entry more than the ascending ``edges`` at which the function changes."""
 
     edges: tuple[float, ...] = ()
-    values: tuple[float, ...] = (1.0,)
+    values: tuple[Factor, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.edges) + 1 or any(low > high for low, high in pairwise(self.edges)):
+            raise InputError("a step function has ascending edges, and one value more than edges")
 
     def at(self, x: np.ndarray) -> np.ndarray:
         """(rows,) the value at each x; an edge belongs to the step above it, NaN to the last."""
@@ -45,11 +61,11 @@ class StepFunction:
 class Widths:
     """Half widths of the interval in log time, for the candidates of one family.
 
-    ``by_key`` ``gpu|candidate``, ``candidate`` (as `Rows.candidate` names it) or ``all`` → base; the factor for the
-    ``distance`` never falls; ``own_share`` is the part of a half width that the candidates of one problem do not share.
+    ``by_key`` holds a base for `ALL`, and for candidates on any GPU or on one; the factor for the ``distance`` never
+    falls; ``own_share`` is the part of a half width that the candidates of one problem do not share.
     """
 
-    by_key: Mapping[str, float]
+    by_key: Mapping[WidthKey, float]
     distance: StepFunction = StepFunction()
     time_us: StepFunction = StepFunction()
     own_share: float = 1.0
@@ -57,32 +73,40 @@ class Widths:
     def base(self, gpu: str, candidate: str) -> float:
         """The half width of a candidate before distance and time count; ``gpu`` by its registry name."""
         by_key = self.by_key
-        return by_key.get(f"{gpu}|{candidate}") or by_key.get(candidate) or by_key[ALL]
-
-    def of(self, rows: "Rows", distance: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
-        """(rows,) half widths in log time: the interval is predicted · exp(± half width).
-
-        ``distance`` (rows,) as `Domain.distances` gives it.
-        """
-        from surrogate.dataset.problems import device_names
-
-        return self.at(device_names(rows.frame), rows.candidate, distance, predicted_us)
+        return by_key.get(WidthKey(gpu, candidate)) or by_key.get(WidthKey(None, candidate)) or by_key[ALL]
 
     def at(self, gpu: np.ndarray, candidate: np.ndarray, distance: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
-        """(rows,) half widths of rows on the GPUs of these registry names."""
+        """(rows,) half widths in log time of rows on the GPUs of these registry names: the interval is
+        predicted · exp(± half width). ``distance`` (rows,) as `surrogate.uncertainty.domain.distances_to` gives it.
+        """
         keys = list(zip(gpu, candidate, strict=True))
         bases = {key: self.base(*key) for key in set(keys)}
         base = np.array([bases[key] for key in keys], dtype=np.float64) * self.distance.at(distance)
         return base * self.time_us.at(predicted_us)
 
+    @property
+    def greatest(self) -> float:
+        """The half width that none exceeds."""
+        return max(self.by_key.values()) * max(self.distance.values) * max(self.time_us.values)
+
     def to_json(self) -> bytes:
         """All of it."""
-        return json.dumps({"coverage": COVERAGE, **asdict(self)}, sort_keys=True).encode()
+        by_key = {joined(key): base for key, base in self.by_key.items()}
+        return json.dumps({"coverage": COVERAGE, **asdict(self), "by_key": by_key}, sort_keys=True).encode()
 
     @classmethod
-    def from_json(cls, content: bytes) -> Self:
-        """What `to_json` wrote."""
-        return from_plain(cls, json.loads(content))
+    def from_json(cls, content: bytes, libraries: Collection[str]) -> Self:
+        """What `to_json` wrote; the names of candidates begin with one of the ``libraries``."""
+        data = json.loads(content)
+        by_key = {}
+        for text, base in from_plain(Mapping[str, HalfWidth], data["by_key"], "by_key").items():
+            first, _, rest = text.partition("|")
+            on_any = first in libraries or text == ALL.candidate
+            by_key[WidthKey(None, text) if on_any else WidthKey(first, rest)] = base
+        distance, time_us = (from_plain(StepFunction, data[name], name) for name in ("distance", "time_us"))
+        if ALL not in by_key or list(distance.values) != sorted(distance.values):
+            raise InputError(f"by_key lacks {ALL.candidate!r}, or the factor for the distance falls")
+        return cls(by_key, distance, time_us, own_share=from_plain(Factor, data["own_share"], "own_share"))
 
 
 @dataclass(frozen=True)
@@ -94,8 +118,8 @@ class UnseenGpu:
     in ten times were off by at most (every GPU with equal weight), None where no GPU could be left out.
     """
 
-    factors: Mapping[str, float] = field(default_factory=lambda: {"": UNSEEN_GPU_FACTOR})
-    own_share: float = 1.0
+    factors: Annotated[Mapping[str, Factor], NOT_EMPTY] = field(default_factory=lambda: {"": UNSEEN_GPU_FACTOR})
+    own_share: Factor = 1.0
     gpus: int = 0
     median_ape: float | None = None
     factor_90: float | None = None

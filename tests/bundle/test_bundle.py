@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.bundle.bundle import INDEX, Bundle, load, save
+from surrogate import bundled
+from surrogate.bundle.bundle import INDEX, Bundle, index_file, load, save
 from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
 from surrogate.features.errors import InputError
@@ -86,6 +87,23 @@ def test_the_disk_and_back(mixed: pd.DataFrame, bundle: Bundle, tmp_path: Path) 
     assert kinds <= {".json", ".ubj", ".npy", ".npz"}
 
 
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in bundled.FOLDER.glob(f"*/{INDEX}")), ids=lambda p: p.name
+)
+def test_what_ships_is_written_again_byte_for_byte(folder: Path) -> None:
+    shipped, index = load(folder), json.loads((folder / INDEX).read_text())
+    for name, part in shipped.parts.items():
+        for file, content in (("support", part.support), ("widths", part.widths), ("domain", part.domain)):
+            assert content.to_json() == (folder / name / f"{file}.json").read_bytes()
+        assert sorted(key.name for key in part.candidates) == index["parts"][name]["candidates"]
+
+
+def test_a_solvers_bundle_is_written_again_byte_for_byte(tmp_path: Path) -> None:
+    save(load(bundled.FOLDER / "mi300x"), tmp_path / "again")
+    for path in (bundled.FOLDER / "mi300x").rglob("*.json"):
+        assert (tmp_path / "again" / path.relative_to(bundled.FOLDER / "mi300x")).read_bytes() == path.read_bytes()
+
+
 def test_seen_and_unseen_shapes_are_judged_apart(mixed: pd.DataFrame, bundle: Bundle, table: Table) -> None:
     records = evaluate(bundle, mixed)
     by_key = {(r["family"], r["part"], r["stratum"]): r for r in records}
@@ -118,6 +136,9 @@ def test_what_cannot_be_trained(table: Table, mixed: pd.DataFrame) -> None:
         (lambda path: (path / INDEX).unlink(), "no bundle there"),
         (lambda path: (path / INDEX).write_text("{"), "damaged"),
         (lambda path: (path / INDEX).write_text('{"schema": 3}'), "damaged"),
+        (lambda path: _swap(path / INDEX, b"algorithm", b"solver"), "differs from its hash"),
+        (lambda path: _edit(path, lambda index: index.pop("parts")), "lacks parts"),
+        (lambda path: _edit(path, lambda index: index.update(candidate=3)), "candidate holds 3"),
         (lambda path: _edit(path, lambda index: index.update(schema=99)), "upgrade"),
         (lambda path: _edit(path, lambda index: index.update(schema=2)), "train"),
         (lambda path: _edit(path, lambda index: index["parts"]["gemm"].update(features=99)), "train"),
@@ -134,10 +155,14 @@ def test_damage_is_one_line(bundle: Bundle, tmp_path: Path, damage: Callable[[Pa
     assert word in str(error.value) and "\n" not in str(error.value)
 
 
+def _swap(file: Path, old: bytes, new: bytes) -> None:
+    file.write_bytes(file.read_bytes().replace(old, new, 1))
+
+
 def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     index = json.loads((path / INDEX).read_text())
     change(index)
-    (path / INDEX).write_text(json.dumps(index))
+    (path / INDEX).write_bytes(index_file(index))
 
 
 def test_only_a_bundle_is_replaced(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.linalg import cho_solve
 
 from surrogate.bundle.bundle import Bundle, load, save
 from surrogate.bundle.calibrate import calibrate
@@ -19,7 +20,8 @@ from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.features.errors import InputError
 from surrogate.models import MODELS
-from surrogate.models.calibrated import PRIORS, Correction, Inputs, _dual, covariance
+from surrogate.models.calibrated import PRIORS, _factor
+from surrogate.models.correction import Correction, Inputs, covariance
 from tests.prediction.problems import predicted
 
 NEW = "Tesla V100-SXM2-16GB"
@@ -145,7 +147,9 @@ def test_refusals_are_learned(table: Table, bundle: Bundle) -> None:
 
 
 def conditioned(inputs: Inputs, target: np.ndarray, scales: dict[str, float]) -> Correction:
-    return Correction(scales, inputs, _dual(scales, inputs, target), (1.0,) * (inputs.terms.shape[1] - 1), {})
+    return Correction(
+        scales, inputs, cho_solve(_factor(scales, inputs), target), (1.0,) * (inputs.terms.shape[1] - 1), {}
+    )
 
 
 def said(correction: Correction, inputs: Inputs) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Help: every command and option is explained, within 80 columns, with examples that parse."""
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ import click
 import pytest
 
 from surrogate.cli import seer
+from surrogate.cli.collect import HELP
+from surrogate.collect.plan_source import ALL, GRIDS
 from surrogate.features.gpu import gpu
 
 ALIKE = {"--json", "--csv", "--where", "--candidate", "--candidates", "--execution-trace", "--html"}
@@ -75,6 +78,10 @@ def test_options_named_alike_are_alike() -> None:
             if "-o" in option.opts or "--output" in option.opts:
                 assert {"-o", "--output"} <= set(option.opts), context.command_path
     assert {name: len(kinds) for name, kinds in found.items()} == dict.fromkeys(ALIKE, 1)
+
+
+def test_the_help_of_collect_names_every_grid() -> None:
+    assert set(re.findall(r"seer[\w-]*", HELP["grid"])) == {ALL, *GRIDS}
 
 
 def test_json_and_csv_come_together() -> None:

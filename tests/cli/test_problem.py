@@ -3,8 +3,12 @@
 import json
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from surrogate.cli.problem import CHOICES
+from surrogate.features.families import FAMILIES
 from surrogate.features.text import read_driver_line
 from surrogate.prediction.shipped import load
 
@@ -104,6 +108,45 @@ def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, said) ->
     assert not (tmp_path / "o").exists()
 
 
+def test_a_table_in_parts_is_the_table_in_one(seer, trained, tmp_path, table, monkeypatch) -> None:
+    """Part by part the same rows, types, other columns and metadata, whatever the row groups."""
+    columns = pa.table(
+        {
+            **{name: table[name] for name in ("gpu", "algorithm", "n", "c", "h", "k", "r", "pad_h")},
+            "small": pa.array([None if i % 7 else i for i in range(len(table))], pa.int16()),
+            "nothing": pa.nulls(len(table), pa.string()),
+            "kind": pa.array([("a", "b")[i % 2] for i in range(len(table))]).dictionary_encode(),
+            "list": pa.array([[i] for i in range(len(table))]),
+        }
+    ).replace_schema_metadata({"seer_surrogate": json.dumps({"schema": 1, "mine": [1]})})
+    pq.write_table(columns, tmp_path / "in.parquet", row_group_size=10)
+
+    def predicted(name: str) -> pa.Table:
+        words = ("--bundle", trained, "--data", tmp_path / "in.parquet", "-o", tmp_path / name)
+        assert (result := seer("predict", *words)).code == 0, result.err
+        assert f"{len(table)} rows" in result.out
+        return pq.read_table(tmp_path / name)
+
+    whole = predicted("whole.parquet")
+    monkeypatch.setattr("surrogate.dataset.tables.PART_ROWS", 7)
+    parts = predicted("parts.parquet")
+    pd.testing.assert_frame_equal(parts.to_pandas(), whole.to_pandas(), rtol=1e-9)
+    assert parts.select(columns.column_names).cast(columns.schema).equals(columns, check_metadata=False)
+    assert json.loads(parts.schema.metadata[b"seer_surrogate"]) == {"schema": 1, "mine": [1]}
+    assert parts.schema.field("small").type == pa.int16() and parts.schema.field("nothing").type == pa.string()
+
+
+def test_a_wrong_row_in_a_later_part_is_found(seer, trained, tmp_path, table, monkeypatch) -> None:
+    """The line says from where its row counts, and nothing is left behind."""
+    monkeypatch.setattr("surrogate.dataset.tables.PART_ROWS", 8)
+    frame = table.head(40)[["gpu", "algorithm", "n", "c", "h", "k", "r", "pad_h"]]
+    frame.loc[21, "n"] = 0
+    frame.to_parquet(tmp_path / "in.parquet")
+    result = seer("predict", "--bundle", trained, "--data", tmp_path / "in.parquet", "-o", tmp_path / "out.parquet")
+    assert result.is_refusal("n is 0", "row 5", "from the table's row 16"), result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
+
+
 def test_a_table_goes_in_and_out_as_text(seer, tmp_path) -> None:
     """CSV from a file gives CSV, JSON and parquet of the same predictions."""
     (tmp_path / "in.csv").write_text("n,c,h,k,r\n8,64,28,64,3\n")
@@ -115,3 +158,14 @@ def test_a_table_goes_in_and_out_as_text(seer, tmp_path) -> None:
     from_parquet = pd.read_parquet(tmp_path / "out.parquet")["predicted_us"][0]
     assert from_json == pytest.approx(from_parquet, rel=1e-9)
     assert str(from_parquet)[:12] in printed.out
+
+
+def test_the_options_of_a_problem_offer_what_the_families_take() -> None:
+    """They are written out in `commands.toml`. Operators and variants are no options."""
+    taken = {name: set[str]() for family in FAMILIES.values() for name in family.settings}
+    for family in FAMILIES.values():
+        for name, values in family.settings.items():
+            taken[name] |= set(values)
+    assert {name: set(choices) for name, choices in CHOICES.items()} == {
+        name: values for name, values in taken.items() if name not in ("operator", "variant")
+    }

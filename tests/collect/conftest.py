@@ -1,9 +1,6 @@
 """A device without hardware, and a recorded run of it, for the tests of everything above a device."""
 
 import hashlib
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +13,7 @@ from surrogate.collect.log import RunLog
 from surrogate.collect.plan import Plan, PlannedProblem, build
 from surrogate.collect.run import header_for, run
 from surrogate.features.conv import Conv
+from tests.collect.fake import chain as fake_chain
 
 ALGORITHMS = ("IMPLICIT_GEMM", "GEMM", "FFT", "WINOGRAD")
 
@@ -95,44 +93,25 @@ def record(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-FAKE = Path(__file__).parent / "fake"
-CFLAGS = ("-std=gnu11", "-O1", "-ftree-vectorize", "-shared", "-fPIC", "-Wall", "-Werror")
-
-
 @pytest.fixture(scope="session")
 def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fake libcudnn, built once, beside bin/ with the profilers; skips where there is no C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler or sys.platform != "linux":
+    if not fake_chain.compiler():
         pytest.skip("the fake libcudnn needs Linux and a C compiler")
-    folder = tmp_path_factory.mktemp("fake")
-    library, sources = folder / "libcudnn_fake.so", [str(FAKE / name) for name in ("cuda.c", "cudnn.c", "backend.c")]
-    subprocess.run([compiler, *CFLAGS, "-o", str(library), *sources, "-lm"], check=True)
-    (folder / "libcuda.so.1").symlink_to(library)
-    (folder / "bin").mkdir()
-    for name in ("ncu", "nvprof"):
-        program = folder / "bin" / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{FAKE}/profilers/{name}.py" "$@"\n')
-        program.chmod(0o755)
-    return library
+    return fake_chain.build(tmp_path_factory.mktemp("fake"))
 
 
 @pytest.fixture
 def chain(fake_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
     """The faithful fake of the measuring chain for this process and its children; its FAKE_ variables may be set.
 
-    FAKE_FAULTS, FAKE_GPU, FAKE_CUPTI, FAKE_CUPY_PARTS, FAKE_CUDNN_VERSION, FAKE_PROFILER: see tests/collect/fake.
+    FAKE_FAULTS, FAKE_GPU, FAKE_CUPTI, FAKE_LAUNCHES, FAKE_CUPY_PARTS, FAKE_CUDNN_VERSION, FAKE_PROFILER: see
+    tests/collect/fake.
     """
     (tmp_path / "state").mkdir()
-    for name, value in {
-        "SEER_CUDNN": str(fake_library),
-        "LD_LIBRARY_PATH": str(fake_library.parent),
-        "FAKE_STATE": str(tmp_path / "state"),
-        "PYTHONPATH": os.pathsep.join([str(FAKE / "stand_ins"), str(FAKE.parents[2])]),
-        "PATH": os.pathsep.join([str(fake_library.parent / "bin"), os.environ["PATH"]]),
-    }.items():
+    for name, value in fake_chain.environment(fake_library, tmp_path / "state").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.syspath_prepend(FAKE / "stand_ins")
+    monkeypatch.syspath_prepend(fake_chain.FAKE / "stand_ins")
     _forget()
     yield monkeypatch
     _forget()

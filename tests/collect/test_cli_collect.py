@@ -9,7 +9,8 @@ from functools import partial
 import pandas as pd
 import pytest
 
-from surrogate.collect import log
+from surrogate.collect import log, open_device
+from surrogate.collect.device import DeviceLostError
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.plan_source import networks
 
@@ -60,7 +61,7 @@ def test_settings_reach_the_plan(seer, tmp_path, recording):
 
 
 def test_the_cpu_keeps_its_time_under_either_name(seer, tmp_path, monkeypatch):
-    from surrogate.collect.cpu import spec
+    from surrogate.collect import cpu as spec
 
     monkeypatch.setattr(spec, "measure_spec", lambda: {"name": "Test CPU"})
     output, plan = tmp_path / "run.jsonl", tmp_path / "plan.txt"
@@ -117,6 +118,24 @@ def test_a_run_in_which_nothing_is_supported_exits_1(seer, recording, tmp_path):
     assert "not_supported" in result.out
 
 
+def test_a_device_lost_for_good_is_one_line_and_the_same_command_tries_again(
+    seer, fake_device, make_plan, monkeypatch, tmp_path
+):
+    device, plan = fake_device(), tmp_path / "plan.txt"
+    measure = device.measure
+    plan.write_text("\n".join(str(problem.conv) for problem in make_plan(4).problems))
+    monkeypatch.setattr(open_device, "open_device", lambda *_, **__: device)
+    words = ("--device", "cpu", "--plan", plan, "-o", tmp_path / "run.jsonl")
+    device.measure = lambda *_: (_ for _ in ()).throw(DeviceLostError("no answer within 30 s"))
+    result = seer(*words)
+    assert (result.code, result.out.count("\n")) == (1, 1)
+    assert "measured 5 lost" in result.out and "stopped: the device was lost 5 times" in result.out
+    assert "no answer within 30 s" in result.out and "the same command goes on" in result.out
+    device.measure = measure
+    result = seer(*words)
+    assert result.code == 0 and len(merge_runs([tmp_path / "run.jsonl"]).frame) == 16
+
+
 def test_left_out_problems_are_counted(seer, tmp_path, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     plan = tmp_path / "plan.txt"
@@ -130,13 +149,11 @@ def test_left_out_problems_are_counted(seer, tmp_path, monkeypatch):
 def test_the_deviceless_heuristic_is_called(seer, tmp_path, monkeypatch):
     calls = []
 
-    class Deviceless:
-        @staticmethod
-        def collect_heuristic(plan, gpu, output, progress):
-            progress(1, len(plan), "p")
-            calls.append((len(plan), gpu, str(output)))
+    def collect_heuristic(plan, gpu, output, progress):
+        progress(1, len(plan), "p")
+        calls.append((len(plan), gpu, str(output)))
 
-    monkeypatch.setitem(sys.modules, "surrogate.collect.deviceless", Deviceless)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr("surrogate.collect.run.collect_heuristic", collect_heuristic)
     output = tmp_path / "run.jsonl"
     result = seer("--heuristic-only", "--gpu", "h200", "--networks", "-o", output)
     assert result.code == 0, result.err

@@ -11,22 +11,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from surrogate.collect.cpu.algorithms import direct, relative_error
+from surrogate.collect.cpu_algorithms import direct, relative_error
 from surrogate.collect.cudnn import gpu as gpu_module
+from surrogate.collect.cudnn import instruments
 from surrogate.collect.cudnn.convolution import ALGORITHMS, Convolutions
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.library import CudnnError, Library
+from surrogate.collect.cudnn.operators import GpuOperators
 from surrogate.collect.device import DeviceLostError, RepeatPolicy, demangled
-from surrogate.collect.deviceless import Deviceless, collect_heuristic
+from surrogate.collect.deviceless import Deviceless
 from surrogate.collect.log import read
-from surrogate.collect.operators.gpu import GpuOperators
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.plan_source import PlanSource
+from surrogate.collect.run import collect_heuristic
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import operator
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify_call
-from surrogate.features.operators import operator
 from surrogate.features.text import parse
 
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)
@@ -167,6 +169,7 @@ def test_every_algorithm_is_timed_by_its_kernels_or_refused(opened, direction, c
     ("drop record 10 1", "ok", "CUPTI dropped 1 records"),
     ("drop record 10 0", "ok", "CUPTI dropped"),
     ("late activity_flush_all -1 0", "ok", ""),
+    ("late record 2 1", "ok", "CUPTI's records lack a launch or a flush"),
     ("soft cudaStreamSynchronize -1 2", "failed", "too many resources"),
 ])  # fmt: skip
 def test_one_fault_costs_one_measurement(opened, chain, order, status, words):
@@ -188,6 +191,37 @@ def test_without_correlations_the_flushes_split_the_repeats(opened, chain):
     result = device.measure(CONV, "WINOGRAD_NONFUSED", POLICY)
     assert result.timer == "cupti" and result.times_us == pytest.approx(labelled.times_us, rel=0.03)
     assert [kernel.kernel_name for kernel in result.kernels] == [kernel.kernel_name for kernel in labelled.kernels]
+
+
+@pytest.mark.parametrize("launches", ["runtime", "driver", "mixed"])
+@pytest.mark.parametrize("cupti", ["12", "13"])
+def test_every_launch_belongs_to_its_call_whatever_labels_say(opened, chain, cupti, launches):
+    """cupti-python 12.8 refuses the runtime's records: its launches have no label, and a mixed call only some."""
+    chain.setenv("FAKE_CUPTI", cupti)
+    device = opened(launches=launches)
+    unlabelled = device.facts("cudnn").properties.get("cupti_unlabelled", [])
+    assert unlabelled == (["runtime"] if cupti == "12" else [])
+    for name, count in (("GEMM", 2), ("WINOGRAD_NONFUSED", 4)):
+        result = device.measure(CONV, name, POLICY)
+        assert result.timer == "cupti" and len(result.kernels) == count
+        assert result.times_us[0] == pytest.approx(sum(kernel.time_us for kernel in result.kernels), rel=0.03)
+        assert result.labels_differ is (cupti == "12" and launches == "mixed")
+        assert (f"labels {5 * count // 2} of {5 * count} launches" in result.reason) is result.labels_differ
+        assert bool(result.reason) is result.labels_differ
+
+
+def test_times_under_a_held_clock_are_taken_again_and_marked(opened, chain):
+    """Once it lets go, the times are the usual ones; where it does not, the row says so, and tries are limited."""
+    chain.setattr(instruments, "PAUSE_S", 0.0)
+    device = opened()
+    usual = device.measure(CONV, "GEMM", POLICY)
+    chain.setenv("FAKE_FAULTS", "soft clock -1 6")  # the second of five repeats
+    again = device.measure(CONV, "GEMM", POLICY)
+    assert again.throttle_reasons == 0 and again.times_us == pytest.approx(usual.times_us, rel=0.03)
+    chain.setenv("FAKE_FAULTS", "soft clock -1 0")
+    held = [device.measure(CONV, "GEMM", POLICY) for _ in range(15)]
+    assert {result.throttle_reasons for result in held} == {8} and {result.sm_clock_mhz for result in held} == {1188}
+    assert min(held[-1].times_us) > 1.5 * max(usual.times_us)
 
 
 @pytest.mark.parametrize(("batch", "repeats"), [(1, 5), (50, 3), (200, 1)])

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.cudnn import backend
+from surrogate.collect.cudnn import backend, operators
 from surrogate.collect.cudnn import convolution as enums
 from surrogate.collect.cudnn import library as abi
 from surrogate.collect.cudnn.convolution import Convolutions
 from surrogate.collect.cudnn.library import CudnnError, Library, candidates, may_be_sticky, status_of
-from surrogate.collect.operators import gpu as operators
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 

@@ -9,10 +9,11 @@ from surrogate.collect import deviceless
 from surrogate.collect.cudnn.backend import Attribute, Descriptor, Kind, Scope
 from surrogate.collect.cudnn.library import CudnnError
 from surrogate.collect.device import Choice, DeviceLostError
-from surrogate.collect.deviceless import KEPT, Deviceless, collect_heuristic, operation_graph, properties_json
+from surrogate.collect.deviceless import KEPT, Deviceless, operation_graph, properties_json
 from surrogate.collect.doctor import driver
-from surrogate.collect.open_device import WorkerDevice, command_for
+from surrogate.collect.open_device import open_ranking
 from surrogate.collect.plan import PlannedProblem, build
+from surrogate.collect.run import collect_heuristic
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu, gpus
@@ -226,7 +227,7 @@ def test_an_interrupted_log_goes_on_and_another_gpus_does_not(cudnn, tmp_path):
 
 def test_the_real_library_ranks():
     """In a process of its own: cuDNN 9.10 aborts without a driver."""
-    device = WorkerDevice(command_for("deviceless", "v100"))
+    device = open_ranking("v100")
     try:
         ranking = device.heuristic(parse("n32c256h14w14k256r3s3p1u1"))
     except (InputError, DeviceLostError) as error:

@@ -8,7 +8,7 @@ import pytest
 from surrogate.collect import doctor, open_device
 from surrogate.collect.counters.profilers import PERMISSION_REMEDY, Tool
 from surrogate.collect.device import DeviceInfo, Measurement
-from surrogate.collect.doctor import Check, counting_allowed, examine
+from surrogate.collect.doctor import Check, counting_denied, examine
 
 FACTS = {
     "compute_capability": "9.0", "sms": 132, "timer": "cupti", "library_path": "/x/libcudnn.so.9", "ecc": True,
@@ -22,7 +22,7 @@ def examined(fake_device, monkeypatch, tmp_path):
     """Name → check of a quick examination; ``facts`` and ``result`` replace what the device says."""
     monkeypatch.setattr(doctor, "driver", lambda: Check("driver", "ok", "for CUDA 12.8"))
     monkeypatch.setattr(doctor, "find_tool", lambda capability: Tool("ncu", "/x/ncu"))
-    monkeypatch.setattr(doctor, "counting_allowed", lambda: False)
+    monkeypatch.setattr(doctor, "counting_denied", lambda: True)
 
     def examined(version="9.19.0", result=None, **facts):
         device = fake_device()
@@ -48,6 +48,7 @@ def test_a_chain_that_works_is_all_right_but_for_the_counters(examined):
     ("facts", "name", "status", "said"),
     [
         ({"cupti_missing": "CUPTI_ERROR_OLD", "timer": "events"}, "cupti", "failed", "'cupti-python>=12.8,<13'"),
+        ({"cupti_unlabelled": ["runtime"]}, "cupti", "note", "labels no launch by the runtime API"),
         ({"compute_capability": "7.0"}, "cudnn", "failed", "nvidia-cudnn-cu12<9.11"),
         ({"relative_errors": {"fma": {"GEMM": 3e-4, "FFT": None}}}, "arithmetic", "failed", "GEMM 0.0003, FFT None"),
         ({"result": Measurement("failed", "no image for the device")}, "convolution", "failed", "no image"),
@@ -65,16 +66,17 @@ def test_a_part_that_does_not_work_is_named_with_its_remedy(examined, facts, nam
 
 
 @pytest.mark.parametrize(
-    ("parameters", "rights", "allowed"),
-    [("RmProfilingAdminOnly: 0", "0", True), ("RmProfilingAdminOnly: 1", "0", False),
-     ("RmProfilingAdminOnly: 1", "000001ffffffffff", True), (None, "0", False)],
+    ("parameters", "rights", "denied"),
+    [("RmProfilingAdminOnly: 0", "0", False), ("RmProfilingAdminOnly: 1", "0", True),
+     ("RmProfilingAdminOnly: 1", "000001ffffffffff", False), (None, "0", False), ("", "0", False)],
 )  # fmt: skip
-def test_who_may_count_is_read_from_the_driver_and_the_process(tmp_path, parameters, rights, allowed):
+def test_who_may_not_count_is_read_from_the_driver_and_the_process(tmp_path, parameters, rights, denied):
+    """A machine that does not tell, such as a container, denies nothing."""
     driver, status = tmp_path / "params", tmp_path / "status"
     status.write_text(f"Name: x\nCapEff:\t{rights}\n")
     if parameters:
         driver.write_text(f"EnableMSI: 1\n{parameters}\n")
-    assert counting_allowed(driver, status) is allowed
+    assert counting_denied(driver, status) is denied
 
 
 def test_a_machine_without_a_gpu_is_told_part_by_part(seer, monkeypatch):

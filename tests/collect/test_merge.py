@@ -110,7 +110,7 @@ def test_slow_clocks_are_flagged(make_plan, record, fake_device):
     assert set(rows.sm_clock_mhz[rows.slow_clock]) == {1500.0}
 
 
-def test_a_clock_under_load_counts_more_than_one_sampled_after(make_plan, record, fake_device):
+def test_a_clock_under_load_counts_more_than_one_sampled_after(make_plan, record, fake_device, seer, tmp_path):
     device = fake_device()
     measure = device.measure
 
@@ -124,6 +124,10 @@ def test_a_clock_under_load_counts_more_than_one_sampled_after(make_plan, record
     assert set(rows.sm_clock_mhz) == {1200.0, 1800.0}
     slow = rows.algorithm == "GEMM"
     assert rows.slow_clock.tolist() == rows.throttled.tolist() == slow.tolist()
+    rows.to_parquet(tmp_path / "rows.parquet")
+    checked = seer("data", "check", tmp_path / "rows.parquet")
+    assert checked.code == 0
+    assert f"4 of {(rows.status == 'ok').sum()} times were taken while the clock was held down" in checked.err
 
 
 def test_kernels_are_keyed_like_rows(make_plan, record):

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 from surrogate.collect import log
-from surrogate.collect.device import DeviceLostError, RepeatPolicy
+from surrogate.collect.device import DeviceLostError, Measurement, RepeatPolicy
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.plan import Caps
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.replay import ReplayDevice
-from surrogate.collect.run import MAX_LOST_IN_A_ROW, Budget, header_for, run
+from surrogate.collect.run import MAX_LOST, Budget, header_for, run
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -86,7 +86,7 @@ def test_the_budget_is_never_overrun(make_plan, tmp_path, fake_device):
     assert outcome.statuses.total() == len(device.calls) == 8
     with RunLog(tmp_path / "run", header) as again:
         outcome = run(plan, fake_device(), again)
-    assert outcome.finished and not outcome.stopped
+    assert outcome.problems_done == outcome.problems_total and not outcome.stopped
 
 
 def test_a_lost_device_costs_one_measurement(make_plan, record, fake_device):
@@ -105,8 +105,45 @@ def test_a_lost_device_costs_one_measurement(make_plan, record, fake_device):
     assert len(results) == 12
     assert results[1] == {"status": "failed", "reason": "device lost: an illegal memory access"}
     done = [r for r in log.read(path).records if r["kind"] == "done"]
-    assert done[0]["find"] == []
-    assert done[0]["conditions"] == {}
+    assert [r["problem"] for r in done] == [problem.key for problem in plan.problems[1:]]  # the first stays open
+    assert all(r["find"] == [] and r["conditions"] == {} for r in done)
+    assert len(merge_runs([path]).frame) == 11
+    again = fake_device()
+    assert len(merge_runs([record(plan, again)]).frame) == 12 and again.calls == [(str(plan.problems[0].conv), "GEMM")]
+
+
+def test_losses_count_until_a_kernel_is_measured(make_plan, tmp_path, fake_device):
+    """Whatever is logged between: nothing but a time shows that the device is well. What was lost is tried again."""
+    plan, device, whole, asked = make_plan(9), fake_device(), fake_device(), []
+    measure = device.measure
+
+    def mostly_gone(conv, algorithm, policy):
+        asked.append(algorithm)
+        if len(asked) <= 6:
+            return measure(conv, algorithm, policy)
+        if algorithm in ("IMPLICIT_GEMM", "GEMM"):
+            raise DeviceLostError("no answer within 30 s")
+        return Measurement("not_supported", "asked of the library, not of the device")
+
+    device.measure = mostly_gone
+    with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
+        outcome = run(plan, device, running)
+    assert outcome.statuses["lost"] == MAX_LOST and outcome.statuses["not_supported"] > MAX_LOST - 2
+    assert f"lost {MAX_LOST} times" in outcome.stopped and "no answer within 30 s" in outcome.stopped
+    assert set(merge_runs([tmp_path / "run"]).frame["status"]) == {"ok", "not_supported"}
+    with RunLog(tmp_path / "run", header_for(plan, whole, RepeatPolicy())) as running:
+        outcome = run(plan, whole, running)
+    assert outcome.problems_done == len(plan) and len(merge_runs([tmp_path / "run"]).frame) == 4 * len(plan)
+
+
+@pytest.mark.parametrize("call", ["candidates", "find"])
+def test_a_device_lost_when_asked_counts_too(make_plan, tmp_path, fake_device, call):
+    plan, device = make_plan(9), fake_device()
+    setattr(device, call, lambda *_: (_ for _ in ()).throw(DeviceLostError("gone")))
+    device.measure = lambda *_: Measurement("not_supported", "nothing runs")
+    with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
+        outcome = run(plan, device, running)
+    assert f"lost {MAX_LOST} times" in outcome.stopped
 
 
 def test_a_hang_costs_one_timeout(make_plan, record, fake_device):
@@ -142,7 +179,7 @@ def test_a_run_whose_rows_fall_back_from_cupti_says_so(make_plan, tmp_path, fake
     for _ in range(2):  # the second call finds the rows in the log
         with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
             outcome = run(plan, device, running)
-        assert outcome.finished and bool(outcome.wrong_timer) is told
+        assert outcome.problems_done == outcome.problems_total and bool(outcome.wrong_timer) is told
 
 
 def test_a_device_lost_for_good_stops_the_run(make_plan, tmp_path, fake_device):
@@ -152,7 +189,7 @@ def test_a_device_lost_for_good_stops_the_run(make_plan, tmp_path, fake_device):
         outcome = run(plan, device, running)
     assert "no GPU left" in outcome.stopped
     assert not outcome.time_up
-    assert outcome.statuses == {"failed": MAX_LOST_IN_A_ROW}
+    assert outcome.statuses == {"lost": MAX_LOST}
 
 
 def test_replay_serves_what_was_recorded(make_plan, record):
@@ -199,7 +236,7 @@ def test_a_cut_recording_is_replayed_as_far_as_it_goes(make_plan, record, tmp_pa
         device = ReplayDevice(shortened)
         with RunLog(again, header_for(plan, device, RepeatPolicy())) as log:
             outcome = run(plan, device, log)
-        assert outcome.finished and outcome.problems_total == problems
+        assert outcome.problems_done == outcome.problems_total == problems
         assert len(merge_runs([again]).frame) == rows
     with pytest.raises(InputError, match="holds no measurement"):
         shortened.write_text("".join(lines[: begun[0] + 1]))

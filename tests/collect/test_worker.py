@@ -1,6 +1,9 @@
 """A device in its own process: same answers, a fresh process after a loss, a hang or a crash."""
 
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +11,7 @@ from surrogate.collect.device import DeviceLostError, RepeatPolicy
 from surrogate.collect.open_device import WorkerDevice, WorkerOperators, caps_for, open_device
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.features.operators import operator
+from surrogate.features.families import operator
 
 CONV = Conv(n=2, c=3, h=9, k=4, r=3, dtype="fp16", direction="bwd_data")
 POLICY = RepeatPolicy()
@@ -17,7 +20,7 @@ import os, sys, time
 from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError, Kernel, Measurement
 from surrogate.collect.open_device import serve
 from surrogate.features.errors import InputError
-from surrogate.features.operators import operator
+from surrogate.features.families import operator
 
 class Device:
     def describe(self):
@@ -40,7 +43,7 @@ class Device:
         if algorithm == "SIGNAL":
             os.kill(os.getpid(), 11)
         if algorithm == "HANG":
-            time.sleep(60)
+            time.sleep(600)
         if algorithm == "BUG":
             raise TypeError("a bug")
         kernel = Kernel("k", 1, 2, 3, 4, 5, 6, 7, 8, 9, 1.5)
@@ -102,6 +105,33 @@ def test_a_hung_process_is_ended():
             worker.measure(CONV, "HANG", POLICY)
     finally:
         worker.close()
+
+
+PARENT = f"""
+import sys
+from surrogate.collect.open_device import WorkerDevice
+from surrogate.collect.device import RepeatPolicy
+from surrogate.features.conv import Conv
+
+worker = WorkerDevice([sys.executable, "-c", {CHILD!r}])
+print(worker.conditions()["pid"], flush=True)
+worker.measure(Conv(n=2, c=3, h=9, k=4, r=3), "HANG", RepeatPolicy())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_hung_process_does_not_outlive_a_killed_parent():
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    state = Path("/proc") / parent.stdout.readline().strip() / "stat"
+    assert state.exists()
+    time.sleep(0.2)  # it hangs
+    parent.kill()
+    parent.communicate(timeout=60)
+    end_s = time.monotonic() + 60.0
+    while state.exists() and state.read_text().rpartition(") ")[2][0] not in "ZX":  # nobody may collect an orphan
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
 
 
 def test_the_cudnn_worker_tells_what_is_missing(monkeypatch):

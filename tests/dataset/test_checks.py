@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.checks import check, families_of, normalise, unit_warnings
+from surrogate.dataset.checks import check, normalise, unit_warnings
+from surrogate.dataset.problems import families_of
 from surrogate.features.errors import InputError
 
 Table = Callable[..., pd.DataFrame]
@@ -42,7 +43,7 @@ def test_families_take_their_defaults() -> None:
 def test_a_size_that_is_no_whole_number_is_named(refused, table: Table, value: Any) -> None:
     frame = table(1).astype({"c": object})
     frame.loc[2, "c"] = value
-    with refused(f"row 2: c is {value!r}"):
+    with refused("row 2", f"c is {value!r}"):
         normalise(frame, "test")
 
 

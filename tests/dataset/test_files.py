@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from surrogate.dataset.files import atomic_path, write_folder, write_text
+from surrogate.dataset.files import atomic_path, require_writable, write_folder, write_text
 from surrogate.features.errors import InputError
 
 
@@ -123,3 +124,26 @@ def test_two_writers_of_one_folder_never_mix(tmp_path: Path) -> None:
         with writer:
             assert writer.wait() == 0
     assert _is_one_writers(tmp_path / "f", "xy") and _names(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize("folder", ["", "filled", "replaced"])
+def test_what_can_be_written_is_known_before_the_work(refused, tmp_path: Path, folder: Any) -> None:
+    """A check refuses what writing would refuse, and leaves nothing behind."""
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "folder").mkdir()
+    before = _names(tmp_path)
+    bad = ["file/a", "x" * 300, *(["missing/a", "folder"] if not folder else ["file"])]
+    for name in bad:
+        with refused(str(tmp_path / name)):
+            require_writable(tmp_path / name, folder)
+    for name in ("new", *(["folder", "missing/a"] if folder else ["file"])):
+        require_writable(tmp_path / name, folder)
+    assert _names(tmp_path) == before
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="may write everything")
+@pytest.mark.parametrize("folder", ["", "filled", "replaced"])
+def test_a_folder_without_permission_is_refused(refused, tmp_path: Path, folder: Any) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with refused("cannot be written"):
+        require_writable(tmp_path / "closed" / "new", folder)

@@ -44,9 +44,9 @@ def test_spellings(tmp_path: Path, text: str) -> None:
         ("", "no problem"),
         ("3\n1 2 8 4 0 3 1 1\n", "counts 3"),
         ("1 2 8 4 0 3 1\n", "line 1: 7 numbers"),
-        ("1 2 8 4 0 3 1 one\n", "line 1: 'one'"),
+        ("1 2 8 4 0 3 1 one\n", "line 1: number 8 is 'one'"),
         ("1 2 8 4 5 3 1 1\n", "out width 5"),
-        ("1 2 8 4 0 3 1 1 8\n", "algorithm 8"),
+        ("1 2 8 4 0 3 1 1 8\n", "algorithm is 8"),
     ],
 )
 def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:

@@ -15,9 +15,9 @@ from surrogate.dataset.splits import SPLITS
 from surrogate.dataset.store import Dataset, merge, write_dataset
 from surrogate.evaluation.compare import compare
 from surrogate.features.errors import InputError
-from surrogate.models import MODELS
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
+from surrogate.models.registry import DECLARED, Declaration
 
 Table = Callable[..., pd.DataFrame]
 CHEAP = ("always-best-single", "roofline", "linear-dims")
@@ -74,7 +74,7 @@ class Memory(TimeModel):
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> type[Memory]:
-    monkeypatch.setitem(MODELS, "memory", Memory)
+    monkeypatch.setitem(DECLARED, "memory", Declaration(Memory.__module__, Memory.__name__, "memory"))
     Memory.rounds.clear()
     return Memory
 
@@ -134,7 +134,7 @@ def test_contract_of_results_json(table: Table, tmp_path: Path) -> None:
     text = (tmp_path / "out" / "results.json").read_text()
     assert "NaN" not in text and "Infinity" not in text
     read = json.loads(text)
-    assert read == result.to_dict()
+    assert read == result.results
     assert {"schema", "dataset", "seeds", "folds", "time_rows", "choice_rows"} <= set(read)
     assert read["seeds"] == [0, 1] and read["folds"] == 3 and read["schema"] == 1
     assert read["dataset"]["name"] == "invented.parquet" and read["dataset"]["problems"] == 8 * 2 * 2

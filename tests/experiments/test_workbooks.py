@@ -15,7 +15,7 @@ from experiments.operators import errors, held_out
 from experiments.other_operators import GradientRatio, SeerPolynomials
 from experiments.sources import Sources
 from surrogate.cli import seer
-from surrogate.models.seer import SeerPaper
+from surrogate.models.seer.paper import SeerPaper
 
 HEADER = [
     "batch_size", "in_chan", "in_wid", "out_chan", "out_wid", "ker_wid", "stride", "padding", "algo", "time",

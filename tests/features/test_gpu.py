@@ -6,26 +6,19 @@ from pathlib import Path
 import pytest
 
 from surrogate.features.errors import InputError
+from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
 from surrogate.features.occupancy import device_attributes
-from surrogate.features.operators import Gemm
 from surrogate.features.roofline import missing_units
 
-NAMES_IN_MEASURED_DATA = {
-    "NV_M40": "m40", "GeForce GTX TITAN X": "titan-x-maxwell", "NV_TitanX": "titan-x-maxwell",
-    "NV_TitanX_Pascal": "titan-x-pascal", "TITAN Xp": "titan-xp", "NV_TitanXp": "titan-xp",
-    "NV_1080Ti": "gtx-1080-ti", "NV_P100": "p100-sxm2-16gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb",
-    "NV_V100": "v100-sxm2-16gb", "Tesla V100-SXM2-32GB": "v100-sxm2-32gb", "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
-    "Tesla V100-DGXS-32GB": "v100-dgxs-32gb", "NV_T4": "t4", "NVIDIA GeForce RTX 2080 Ti": "rtx-2080-ti",
-    "Quadro RTX 6000": "quadro-rtx-6000", "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
-    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb", "NVIDIA A100-PG509-200": "a100-sxm4-40gb",
-    "NVIDIA H100 80GB HBM3": "h100-sxm", "AMD_MI25": "mi25", "AMD Instinct MI100": "mi100", "MI100": "mi100",
-    "NVIDIA GB200": "gb200", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
-    "gfx90a68": "mi210",  # a file of MIOpen's find-db: hexadecimal 68 are 104 compute units
-}  # fmt: skip
 SPELT_OTHERWISE = {
     "v100": "v100-sxm2-16gb", "V100_SXM2_16GB": "v100-sxm2-16gb", "  nvidia h200 ": "h200-sxm", "RTX4090": "rtx-4090",
-    "amd instinct mi250x": "mi250x",
+    "amd instinct mi250x": "mi250x", "NVIDIA A100-PG509-200": "a100-sxm4-40gb", "NV_V100": "v100-sxm2-16gb",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "rtx-pro-6000-workstation", "4090": "rtx-4090",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "rtx-pro-6000-max-q",
+    "RTX PRO 6000": "rtx-pro-6000-server", "GeForce RTX 3060": "rtx-3060", "radeon rx 7900 xt": "rx-7900-xt",
+    "NVIDIA GeForce RTX 3060 Laptop GPU": "rtx-3060-laptop", "AMD Instinct MI250X/MI250": "mi250",
+    "gfx90a68": "mi210",  # a file of MIOpen's find-db: hexadecimal 68 are 104 compute units
 }  # fmt: skip
 
 MINE = """
@@ -42,8 +35,8 @@ source = "its box"
 """
 
 
-@pytest.mark.parametrize(("alias", "name"), [*NAMES_IN_MEASURED_DATA.items(), *SPELT_OTHERWISE.items()])
-def test_every_name_of_the_measured_data_is_known_in_any_spelling(alias: str, name: str) -> None:
+@pytest.mark.parametrize(("alias", "name"), SPELT_OTHERWISE.items())
+def test_a_name_is_known_in_any_spelling(alias: str, name: str) -> None:
     assert gpu(alias).name == name
 
 
@@ -78,33 +71,6 @@ def test_what_is_no_known_gpu_is_refused_in_one_line(refused, name: str) -> None
         gpu(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "capability", "sms", "fp32_tflops", "dram_gbs"),
-    [
-        ("titan-xp", 6.1, 30, 12.15, 547.7),
-        ("v100-sxm2-16gb", 7.0, 80, 15.7, 900),
-        ("t4", 7.5, 40, 8.14, 320),
-        ("a100-pcie-80gb", 8.0, 108, 19.5, 1935),
-        ("a10", 8.6, 72, 31.2, 600),
-        ("l4", 8.9, 58, 30.3, 300),
-        ("h100-pcie", 9.0, 114, 51.2, 2039),
-        ("h200-sxm", 9.0, 132, 66.9, 4800),
-        ("rtx-5090", 12.0, 170, 104.8, 1792),
-        ("gb200", 10.0, 152, 80.2, 8000),
-        ("rtx-6000-ada", 8.9, 142, 91.1, 960),
-        ("b60", 0.0, 20, 12.3, 456),
-        ("mi210", 0.0, 104, 22.6, 1638.4),
-        ("mi300x", 0.0, 304, 81.7, 5325),
-    ],
-)
-def test_figures_agree_with_the_datasheets(
-    name: str, capability: float, sms: int, fp32_tflops: float, dram_gbs: float
-) -> None:
-    found = gpu(name)
-    assert (found.compute_capability, found.sms, found.dram_gbs) == (capability, sms, dram_gbs)
-    assert found.fp32_tflops == pytest.approx(fp32_tflops, rel=0.005)
-
-
 def test_secondary_peaks() -> None:
     v100, a100, mi100 = gpu("v100"), gpu("a100-sxm4-40gb"), gpu("mi100")
     assert v100.fp64_tflops == pytest.approx(7.8, rel=0.01)
@@ -132,18 +98,6 @@ def test_tensor_units_that_are_held_down_are_known_by_their_architecture() -> No
     assert uncapped(gpu("l20")).fp8_tensor_tflops == pytest.approx(733 * 92 / 142, rel=0.02)
     for name in ("h100-sxm", "h800", "h100-pcie", "rtx-6000-ada", "v100-sxm2-16gb", "mi300x", "p4"):
         assert uncapped(gpu(name)) is gpu(name)
-
-
-def test_every_row_is_plausible() -> None:
-    for one in gpus():
-        assert 1 < one.fp32_tflops < 200, one.name
-        assert 100 <= one.dram_gbs <= 8000, one.name
-        assert one.l2_bytes % 2**18 == 0, one.name
-        assert one.fp64_tflops <= one.fp32_tflops * 1.001, one.name
-        assert (one.vendor == "nvidia") == (one.compute_capability > 0)
-        assert (one.vendor == "amd") == one.architecture.startswith("gfx")
-        assert one.fp16_tensor_tflops == 0 or one.fp16_tensor_tflops > one.fp32_tflops, one.name
-        assert one.source, one.name
 
 
 def test_specification_and_measurement_stay_apart() -> None:
@@ -206,22 +160,18 @@ def test_two_gpus_may_not_share_a_name() -> None:
 
 def test_a_gtx_1080_ti_as_the_driver_and_the_profiler_describe_it() -> None:
     """deviceQuery: 5505 MHz on 352 bits, 2816 KiB of L2, 64 warps; the visual profiler: 88.592 and 354.368 GFLOP/s."""
-    one = gpu("gtx-1080-ti")
-    told = one.to_dict() | device_attributes(one)
-    assert told["memory_clock_mhz"] == pytest.approx(5505, rel=2e-3) and told["memory_bus_bits"] == 352
-    assert 1e3 * told["fp16_unpacked_tflops"] == pytest.approx(88.592)
-    assert 1e3 * told["fp64_tflops"] == pytest.approx(354.368) and told["pcie_gbs"] == pytest.approx(15.7, abs=0.06)
+    board = gpu("gtx-1080-ti")
+    facts = board.to_dict() | device_attributes(board)
+    assert facts["memory_clock_mhz"] == pytest.approx(5505, rel=2e-3) and facts["memory_bus_bits"] == 352
+    assert 1e3 * facts["fp16_unpacked_tflops"] == pytest.approx(88.592)
+    assert 1e3 * facts["fp64_tflops"] == pytest.approx(354.368) and facts["pcie_gbs"] == pytest.approx(15.7, abs=0.06)
     names = ("l2_bytes", "threads_per_sm", "warps_per_sm", "registers_per_sm", "threads_per_block", "warp_threads")
-    assert [told[name] for name in names] == [2816 * 1024, 2048, 64, 65536, 1024, 32]
-    assert (told["sms"], told["shared_per_block_bytes"], told["shared_per_sm_bytes"]) == (28, 48 * 1024, 96 * 1024)
+    assert [facts[name] for name in names] == [2816 * 1024, 2048, 64, 65536, 1024, 32]
+    assert (facts["sms"], facts["shared_per_block_bytes"], facts["shared_per_sm_bytes"]) == (28, 48 * 1024, 96 * 1024)
 
 
-def test_a_bus_fits_its_memory() -> None:
-    """A pin carries 0.9 to 10 Gbit/s of HBM, 5 to 29 of GDDR; a V100's HBM2 runs at 877 MHz, a T4's GDDR6 at 5001."""
-    for one in gpus():
-        if one.memory_bus_bits:
-            per_pin = one.dram_gbs * 8 / one.memory_bus_bits
-            assert (0.9 if one.memory_bus_bits >= 2048 else 5) <= per_pin <= (10 if one.memory_bus_bits >= 2048 else 29)
+def test_the_memory_clock_is_that_of_the_drivers() -> None:
+    """A V100's HBM2 runs at 877 MHz, a T4's GDDR6 at 5001."""
     assert device_attributes(gpu("v100-sxm2-16gb"))["memory_clock_mhz"] == pytest.approx(877, rel=3e-3)
     assert device_attributes(gpu("t4"))["memory_clock_mhz"] == pytest.approx(5001, rel=1e-3)
     assert device_attributes(gpu("mi210"))["warps_per_sm"] is None

@@ -44,9 +44,9 @@ LAUNCHES = st.tuples(
 def test_hand_computed(
     cc: float, threads: int, registers: int, shared: int, dynamic: int, blocks: int, limiting: tuple[str, ...]
 ) -> None:
-    found = occupancy(cc, threads, registers, shared, dynamic)
-    assert found.blocks_per_sm == blocks
-    assert found.limiting == limiting
+    launch = occupancy(cc, threads, registers, shared, dynamic)
+    assert launch.blocks_per_sm == blocks
+    assert launch.limiting == limiting
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_columns_equal_rows(launches: list[tuple[float, int, int, int, int]]) ->
         assert together.blocks_per_sm[row] == alone.blocks_per_sm
         assert together.limit_registers[row] == alone.limit_registers
         assert together.limit_shared[row] == alone.limit_shared
-        assert together.limiting[row] == alone.limiting
+        assert together.limit_warps[row] == alone.limit_warps
 
 
 @pytest.mark.parametrize(("capability", "known"), [(0.0, "12.0"), (3.5, "5.2"), (11.0, "10.0")])
@@ -93,18 +93,19 @@ def test_b_max_counts_the_whole_gpu() -> None:
 def test_nvidias_header_on_all_vectors(measurements: Path) -> None:
     import pandas as pd
 
-    known = pd.read_parquet(measurements / "occupancy_known_answers.parquet")
-    found = occupancy(
-        *(known[name].to_numpy() for name in ("cc", "block_threads", "regs_per_thread", "static_smem", "dynamic_smem"))
+    header = pd.read_parquet(measurements / "occupancy_known_answers.parquet")
+    computed = occupancy(
+        *(header[name].to_numpy() for name in ("cc", "block_threads", "regs_per_thread", "static_smem", "dynamic_smem"))
     )
-    assert len(known) == 115_920
-    np.testing.assert_array_equal(found.blocks_per_sm, known["max_blocks_per_sm"])
-    np.testing.assert_array_equal(found.limit_registers, known["limit_regs"])
-    np.testing.assert_array_equal(found.limit_shared, known["limit_smem"])
-    np.testing.assert_array_equal(found.limit_warps, known["limit_warps"])
-    np.testing.assert_array_equal(found.limit_blocks, known["limit_blocks"])
-    bits = {"warps": 1, "registers": 2, "shared": 4, "blocks": 8}
-    mask = [sum(bits[name] for name in names) for names in found.limiting]
+    assert len(header) == 115_920
+    np.testing.assert_array_equal(computed.blocks_per_sm, header["max_blocks_per_sm"])
+    np.testing.assert_array_equal(computed.limit_registers, header["limit_regs"])
+    np.testing.assert_array_equal(computed.limit_shared, header["limit_smem"])
+    np.testing.assert_array_equal(computed.limit_warps, header["limit_warps"])
+    np.testing.assert_array_equal(computed.limit_blocks, header["limit_blocks"])
+    # The header names the binding limits by bits.
+    bits = {1: computed.limit_warps, 2: computed.limit_registers, 4: computed.limit_shared, 8: computed.limit_blocks}
+    mask = sum(bit * (limit == computed.blocks_per_sm) for bit, limit in bits.items())
     # Bit 16 is the header's barrier limit, which on 12.0 equals the block limit.
-    np.testing.assert_array_equal(mask, known["limiting"] % 16)
-    assert set(known["cc"][known["limiting"] >= 16]) == {12.0}
+    np.testing.assert_array_equal(mask, header["limiting"] % 16)
+    assert set(header["cc"][header["limiting"] >= 16]) == {12.0}

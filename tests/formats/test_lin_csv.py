@@ -49,8 +49,8 @@ def test_the_unit_is_checked_against_what_a_gpu_can_do(tmp_path: Path) -> None:
         ([HEADER], "no rows"),
         ([HEADER, ROW, ROW + ",7"], "line 3"),
         ([HEADER, ROW.replace("345.5", "n/a")], "line 2: kernel_runtime is 'n/a'"),
-        ([HEADER, ROW.replace("345.5", "0")], "a time above 0"),
-        ([HEADER, ROW.replace("2048", "2.5")], "K is '2.5'"),
+        ([HEADER, ROW.replace("345.5", "0")], "a number above 0"),
+        ([HEADER, ROW.replace("2048", "2.5")], "K is 2.5"),
     ],
 )
 def test_wrong_files_are_refused(refused, tmp_path: Path, lines: list[str], named: str) -> None:

@@ -176,7 +176,7 @@ def test_other_operators_are_rows_of_their_families(
     ("name", "sheets", "named"),
     [
         ("algo0_32x32", {"train": [VARIANT, [*A, 0, "fast", *A_COUNTS]]}, "row 2, column 10: 'fast'"),
-        ("algo0_32x32", {"train": [VARIANT, [*A, 9, 5.5, *A_COUNTS]]}, "algorithm 9"),
+        ("algo0_32x32", {"train": [VARIANT, [*A, 9, 5.5, *A_COUNTS]]}, "algorithm is 9"),
         ("algo0_32x32", {"train": [VARIANT, [*A[:4], 50, *A[5:], 0, 5.5, *A_COUNTS]]}, "out width 50"),
         ("algo0_32x32", {"train": [VARIANT], "test": [VARIANT]}, "no rows"),
         ("algo6_64", {"train": [VARIANT[:10], [*A[:4], 50, 7, 1, 0, 6, 3.5]]}, "WINOGRAD"),

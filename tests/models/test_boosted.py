@@ -10,6 +10,7 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.models.launch import CallKey
 from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.trend import Trend, trend_names
 
@@ -71,7 +72,7 @@ def test_the_base_of_operators_holds_the_cost_of_a_call() -> None:
         ]
     )  # fmt: skip
     fitted = BoostedTerms(**FEW).fit(_rows(frame))
-    assert fitted.call_us_ == {"t4|cublas": 12.0, "titan-v|cublas": 12.0, "|cublas": 12.0}
+    assert fitted.call_us_ == {CallKey(gpu, "cublas"): 12.0 for gpu in ("t4", "titan-v", "")}
     new = _rows(frame[:4].assign(gpu="h200"))
     np.testing.assert_allclose(fitted.base_us(new), new.roofline_us + 12.0)
 

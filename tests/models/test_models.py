@@ -21,9 +21,8 @@ from surrogate.features.roofline import roofline_us
 from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.models import MODELS, TimeModel
 from surrogate.models.baselines import AlwaysBestSingle, LiEtAl, Roofline
-from surrogate.models.forest import Forest
 from surrogate.models.linear import LinearDims, LinearTerms
-from surrogate.models.mlp import Mlp
+from surrogate.models.published import Forest, Mlp
 
 Table = Callable[..., pd.DataFrame]
 FAST: dict[str, dict[str, Any]] = {
@@ -31,13 +30,23 @@ FAST: dict[str, dict[str, Any]] = {
     "boosted-dims": {"rounds": 60}, "boosted-terms": {"rounds": 60},
 }  # fmt: skip
 CONV_ONLY = ("seer-paper", "seer-time-only")
-NOT_HERE = ("seer-paper", "interpolated-terms")
-"""They need counters, and a family with lines; tests of their own hold them."""
-LEARNERS = [name for name, cls in MODELS.items() if cls.predicts_time and name not in (*NOT_HERE, "roofline")]
+LEARNED = {
+    "boosted-dims": 0.4, "boosted-terms": 0.4, "forest": 0.4, "li-et-al": 0.4, "linear-dims": 0.8, "linear-terms": 0.8,
+    "mlp": 0.4, "seer-time-only": 0.4,
+}  # fmt: skip
+"""Model → largest median log error on what it learned from; a new model's own test says what it must reach."""
 
 
 def _model(name: str) -> TimeModel:
     return MODELS[name](**FAST.get(name, {}))
+
+
+def _fitted(name: str, rows: Rows) -> TimeModel:
+    """The model, fitted; one that cannot learn from these rows says why, and has tests of its own."""
+    try:
+        return _model(name).fit(rows)
+    except InputError as error:
+        pytest.skip(str(error))
 
 
 def _rows(frame: pd.DataFrame) -> Rows:
@@ -66,18 +75,24 @@ def products() -> Rows:
     return _rows(pd.DataFrame(records))
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_it_learns_and_says_the_same_again(rows: Rows, name: str) -> None:
+@pytest.mark.parametrize("name", LEARNED)
+def test_it_learns(rows: Rows, name: str) -> None:
+    predicted = _model(name).fit(rows).predict(rows)
+    assert np.median(np.abs(np.log(predicted[rows.ok] / rows.time_us[rows.ok]))) < LEARNED[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_says_the_same_again_and_leaves_its_input_alone(rows: Rows, name: str) -> None:
     features, frame = rows.features.copy(), rows.frame.copy(deep=True)
     model = _model(name)
-    first = clone(model).fit(rows).predict(rows)
-    assert np.median(np.abs(np.log(first[rows.ok] / rows.time_us[rows.ok]))) < (0.8 if "linear" in name else 0.4)
+    first = _fitted(name, rows).predict(rows)
+    assert first.shape == (len(rows),) and np.isfinite(first[rows.ok]).all()
     np.testing.assert_array_equal(rows.features, features)
     pd.testing.assert_frame_equal(rows.frame, frame)
     np.testing.assert_array_equal(clone(model).fit(rows).predict(rows), first)
 
 
-@pytest.mark.parametrize("name", [name for name in LEARNERS if name not in CONV_ONLY])
+@pytest.mark.parametrize("name", [name for name in LEARNED if name not in CONV_ONLY])
 def test_it_serves_any_family(products: Rows, name: str) -> None:
     predicted = _model(name).fit(products).predict(products)
     assert np.isfinite(predicted).all() and (predicted > 0).all()
@@ -90,10 +105,10 @@ def test_seers_models_know_convolutions_alone(products: Rows, name: str) -> None
         _model(name).fit(products)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in NOT_HERE])
+@pytest.mark.parametrize("name", MODELS)
 def test_rows_that_did_not_run_are_not_learned_from(rows: Rows, name: str) -> None:
     lies = _rows(rows.frame.assign(time_us=rows.frame["time_us"].fillna(1e9)))
-    np.testing.assert_array_equal(_model(name).fit(lies).predict(rows), _model(name).fit(rows).predict(rows))
+    np.testing.assert_array_equal(_fitted(name, lies).predict(rows), _fitted(name, rows).predict(rows))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -102,9 +117,9 @@ def test_nothing_to_learn_from(rows: Rows, name: str) -> None:
         _model(name).fit(_rows(rows.frame.assign(status="failed", time_us=np.nan)))
 
 
-@pytest.mark.parametrize("name", [n for n, cls in MODELS.items() if cls.storable and n not in NOT_HERE])
+@pytest.mark.parametrize("name", [name for name, cls in MODELS.items() if cls.storable])
 def test_stored_and_loaded_it_predicts_the_same(rows: Rows, name: str) -> None:
-    fitted = _model(name).fit(rows)
+    fitted = _fitted(name, rows)
     again = type(fitted).from_files(fitted.get_params(), fitted.to_files())
     np.testing.assert_array_equal(again.predict(rows), fitted.predict(rows))
 

@@ -1,14 +1,12 @@
 """Launched blocks, B_max, and the names of variants."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from surrogate.models.seer import physics
 from surrogate.models.seer.kernels import GEMM_P_TILES, gemm_p_tile, variant_name
 
-SIZES: dict[str, Any] = {"batch": 128, "width": 56, "outputs": 130, "out_width": 54, "filter_width": 3}
+SIZES = physics.Sizes(batch=128, channels=64, outputs=130, width=56, out_width=54, filter_width=3, stride=1)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +24,7 @@ SIZES: dict[str, Any] = {"batch": 128, "width": 56, "outputs": 130, "out_width":
     ],
 )
 def test_launched_blocks(algorithm: str, tile: str, blocks: int) -> None:
-    assert physics.launched_blocks(algorithm, tile, **SIZES) == blocks
+    assert physics.launched_blocks(algorithm, tile, SIZES) == blocks
 
 
 def test_five_by_five_filters() -> None:
@@ -37,7 +35,7 @@ def test_five_by_five_filters() -> None:
 @pytest.mark.parametrize("tile", ["", "some_kernel", "128", "1x2x3x4"])
 def test_a_name_that_is_no_tile_has_no_rule(tile: str) -> None:
     assert physics.tile_sizes(tile) == ()
-    assert np.isnan(physics.launched_blocks("GEMM", tile, **SIZES))
+    assert np.isnan(physics.launched_blocks("GEMM", tile, SIZES))
 
 
 def test_gemm_p_tile_by_outputs() -> None:

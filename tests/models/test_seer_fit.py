@@ -46,5 +46,5 @@ def test_a_column_of_zeros_is_harmless() -> None:
 
 def test_a_form_never_turns_negative() -> None:
     fit = FormFit.of((np.array([4.0, 8.0]), 1.0), np.array([1.0, 9.0]))
-    np.testing.assert_allclose(fit.predict((np.array([6.0, 1.0]), 1.0), 2), [5.0, 1.0])
+    np.testing.assert_allclose(fit.predict((np.array([6.0, 1.0]), 1.0)), [5.0, 1.0])
     assert from_plain(FormFit, to_plain(fit)) == fit

@@ -15,6 +15,7 @@ TIME = np.array([5.5, 2.25, 9.75])
 B_MAX = 240
 I = np.array([18432.0, 73728, 12800])  # noqa: E741
 R, WR = np.array([1200.5, 4600.25, 800]), np.array([256.0, 128, 128])
+SIZES = f.Sizes(batch=N, channels=C, outputs=K, width=W, out_width=O, filter_width=FILTER, stride=1)
 WAVES = f.waves(gemm_blocks(N, O, K, 32, 32), B_MAX)
 
 UNDER = (1e-8, 2e-10, 0.05, 3e-8)
@@ -45,11 +46,11 @@ WORKED = {
         f.winograd_instruction_terms(C), (32, 100), I, [0.01931423611111111, 0.01524522569444444, 0.0128125],
     ),
     "im2col": (
-        f.im2col_terms(N, C, K, O, FILTER), (1e-9, 2e-7, 0.05), TIME,
+        f.im2col_terms(SIZES), (1e-9, 2e-7, 0.05), TIME,
         [0.05086117236363637, 0.1459541902222222, 0.06664172307692308],
     ),
     "transforms": (
-        f.transform_terms(N, C, K, W, O, FILTER), (1e-8, 1e-9, 2e-8, 0.05), TIME,
+        f.transform_terms(SIZES), (1e-8, 1e-9, 2e-8, 0.05), TIME,
         [0.2312460334545455, 0.2017617351111111, 0.1296466051282051],
     ),
 }  # fmt: skip

@@ -13,9 +13,9 @@ from surrogate.dataset.columns import KERNEL_NUMBERS, ROW_KEY
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.models.seer import SeerPaper, with_kernel_metrics
 from surrogate.models.seer import physics as formulas
-from surrogate.models.seer.kernels import gemm_p_tile
+from surrogate.models.seer.kernels import gemm_p_tile, with_kernel_metrics
+from surrogate.models.seer.paper import SeerPaper
 from surrogate.models.seer.physics import Sizes, launched_blocks, sizes_of
 
 GPU = "TITAN Xp"
@@ -80,10 +80,7 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
     for i in range(rows):
         one = Sizes(*(int(column[i]) for column in s))
         tile, scale = str(tiles[i]), factor(algorithm, str(tiles[i]), one.filter_width)
-        blocks = launched_blocks(
-            algorithm, tile, batch=one.batch, width=one.width, outputs=one.outputs, out_width=one.out_width,
-            filter_width=one.filter_width,
-        )  # fmt: skip
+        blocks = launched_blocks(algorithm, tile, one)
         b_max = TITAN_XP_B_MAX[algorithm][tile]
         depth = one.channels * (1 if winograd else one.filter_width**2)
         reads = scale * (0.25 + 0.5 * (one.width >= 28) + 0.125 * (one.outputs > 64)) * depth
@@ -120,12 +117,9 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
 def extra_us(algorithm: str, s: Sizes, scale: float) -> float:
     """Time of the kernels before and after the main one."""
     if algorithm == "GEMM":
-        return weighted_sum(
-            (2e-6, 3e-4, 7.0), formulas.im2col_terms(s.batch, s.channels, s.outputs, s.out_width, s.filter_width)
-        )
+        return weighted_sum((2e-6, 3e-4, 7.0), formulas.im2col_terms(s))
     if algorithm == "WINOGRAD_NONFUSED":
-        terms = formulas.transform_terms(s.batch, s.channels, s.outputs, s.width, s.out_width, s.filter_width)
-        return weighted_sum([scale * c for c in (1e-5, 1e-6, 2e-5, 9.0)], terms)
+        return weighted_sum([scale * c for c in (1e-5, 1e-6, 2e-5, 9.0)], formulas.transform_terms(s))
     return 0.0
 
 

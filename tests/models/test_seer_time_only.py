@@ -19,8 +19,7 @@ from surrogate.features.machine import b_max
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import Roofline
 from surrogate.models.plain import from_plain, to_plain
-from surrogate.models.seer import SeerTimeOnly
-from surrogate.models.seer.analytical import Analytical, TileFit, analytical
+from surrogate.models.seer.time_only import Analytical, SeerTimeOnly, TileFit, analytical
 
 Table = Callable[..., pd.DataFrame]
 EVERY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "WINOGRAD", "WINOGRAD_NONFUSED")

@@ -13,7 +13,7 @@ from surrogate.dataset.splits import folds
 from surrogate.dataset.store import read_dataset
 from surrogate.features.families import CONV
 from surrogate.models import Support
-from surrogate.models.support import by_rule
+from surrogate.models.support import Release, Signature
 
 Table = Callable[..., pd.DataFrame]
 
@@ -28,7 +28,7 @@ def test_without_any_status_the_rules_decide(table: Table) -> None:
     frame = table(4, gpus=("Tesla T4", "h200"))
     rows = _rows(frame)
     unfitted = Support.fit(_rows(frame.drop(columns="status")))
-    np.testing.assert_array_equal(unfitted.supported(rows), by_rule(rows.frame, CONV))
+    assert unfitted == Support({}, {})
     # The invented table follows the documented rules, but for fused Winograd, gone on Hopper.
     expected = (frame["status"] == "ok") & ~((frame["gpu"] == "h200") & (frame["algorithm"] == "WINOGRAD"))
     np.testing.assert_array_equal(unfitted.supported(rows), expected)
@@ -69,8 +69,8 @@ def test_failures_and_workspace_limits_say_nothing_about_support(table: Table) -
 def test_saved_and_loaded(table: Table) -> None:
     rows = _rows(table(6))
     fitted = Support.fit(rows)
-    again = Support.from_json(fitted.to_json())
-    assert again == fitted
+    again = Support.from_json(fitted.to_json(), rows.family)
+    assert again == fitted and again.to_json() == fitted.to_json()
     np.testing.assert_array_equal(again.supported(rows), fitted.supported(rows))
 
 
@@ -92,8 +92,26 @@ def test_held_out_shapes_of_measured_data_are_foretold(measurements: Path) -> No
 
 
 @pytest.mark.parametrize("gpu", ["Tesla T4", "h200"])
-def test_by_rule_works_on_any_slice(table: Table, gpu: str) -> None:
-    frame = normalise(table(4, gpus=(gpu,)), "test")
-    whole = by_rule(frame, CONV)
-    picked = frame.iloc[[9, 2, 30, 17]]
-    np.testing.assert_array_equal(by_rule(picked, CONV), whole[[9, 2, 30, 17]])
+def test_rules_work_on_any_slice(table: Table, gpu: str) -> None:
+    rows = _rows(table(4, gpus=(gpu,)))
+    picked = np.array([9, 2, 30, 17])
+    whole = Support({}, {}).supported(rows)
+    np.testing.assert_array_equal(Support({}, {}).supported(rows.take(picked)), whole[picked])
+
+
+def test_rules_of_a_gpu_come_before_statuses_of_others(table: Table) -> None:
+    """Fused Winograd ran on the T4 and is gone on Hopper, whatever ran elsewhere."""
+    fitted = Support.fit(_rows(table(4, gpus=("Tesla T4",))))
+    asked = table(4, gpus=("h200",))
+    gone = (asked["algorithm"] == "WINOGRAD").to_numpy()
+    assert not fitted.supported(_rows(asked))[gone].any()
+    np.testing.assert_array_equal(fitted.supported(_rows(asked))[~gone], (asked["status"] == "ok").to_numpy()[~gone])
+
+
+def test_statuses_are_kept_by_signature_and_release(table: Table) -> None:
+    fitted = Support.fit(_rows(table(1, gpus=("Tesla T4",), algorithms=("FFT",))))
+    ((signature, release),) = fitted.exact
+    assert signature == Signature("cudnn", ("fwd", "fp32", "fma", "NCHW"), "FFT", signature.traits)
+    assert release == Release("t4", "7.6.3") and fitted.releases == {"cudnn": {release}}
+    assert fitted.algorithms("cudnn", signature.setting) == {("t4", "FFT")}
+    assert fitted.algorithms("cudnn", ("bwd_data", *signature.setting[1:])) == set()

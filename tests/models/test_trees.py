@@ -1,5 +1,6 @@
 """Trees as arrays: to the bit what XGBoost computes, missing values, categories and thresholds included."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
-from surrogate.models.trees import CHUNK_ROWS, BoostedTimes, Forest, Trees, call_cost_us
+from surrogate.models.launch import CallKey, call_cost_us
+from surrogate.models.times import BoostedTimes
+from surrogate.models.trees import CHUNK_ROWS, Forest, Trees
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +94,10 @@ def test_children_that_lead_back_are_refused(trees: Trees) -> None:
 
 
 def test_a_model_s_facts_survive_the_disk(trees: Trees) -> None:
-    times = BoostedTimes(trees, ("a", "b"), {"x": 0}, 0.5, {"t4|lib": 3.0, "|lib": 2.0})
+    call_us = {CallKey("t4", "lib"): 3.0, CallKey("", "lib"): 2.0}
+    times = BoostedTimes(trees, ("a", "b", "c", "d"), {"x": 0}, own_weight=0.5, call_us=call_us)
+    assert json.loads(times.to_files()["times.json"])["call_us"] == {"t4|lib": 3.0, "|lib": 2.0}
     again = BoostedTimes.from_files(times.to_files())
-    assert (again.columns, again.codes, again.own_weight) == (("a", "b"), {"x": 0}, 0.5)
+    assert (again.columns, again.codes, again.own_weight) == (("a", "b", "c", "d"), {"x": 0}, 0.5)
     costs = [call_cost_us(again.call_us, g, lib) for g, lib in (("t4", "lib"), ("k80", "lib"), ("t4", "no"))]
     assert costs == [3, 2, 0]

@@ -13,8 +13,8 @@ import pytest
 from surrogate.dataset.checks import normalise
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
+from surrogate.features.families import Operator
 from surrogate.features.gpu import gpu
-from surrogate.features.operators import Operator
 from surrogate.features.support import unsupported_reason
 from surrogate.network.predict import Predictors
 from surrogate.prediction.engine import Candidate
@@ -74,7 +74,7 @@ def predictors() -> Callable[..., Predictors]:
 
     def make(name: str = "t4", bundle: object = None) -> Predictors:
         device = gpu(name)
-        return Predictors(device, Formula(), Rooflines(device))
+        return Predictors(device, Formula(), Rooflines(device))  # type: ignore[arg-type]
 
     return make
 

@@ -4,7 +4,8 @@ import pytest
 
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.features.operators import Operator
+from surrogate.features.families import Operator
+from surrogate.features.families.rowwise import BatchNormInference
 from surrogate.network import work as make
 from surrogate.network.fusion import compiled
 from surrogate.network.network import Layer, Network, Work
@@ -25,7 +26,8 @@ def moved(work: Work) -> int:
 
 
 def test_norm_activation_and_residual_become_one_pass() -> None:
-    norm, relu = make.batch_norm(SHAPE, "fp16"), make.elementwise("relu", SHAPE, "fp16")
+    norm = BatchNormInference(n=8, c=64, h=56, w=56, dtype="fp16")
+    relu = make.elementwise("relu", SHAPE, "fp16")
     add = make.pointwise("add", [SHAPE, SHAPE], SHAPE, "fp16")
     conv, chain, last = fused(CONV, norm, add, relu, CONV)
     assert isinstance(conv, Conv) and isinstance(last, Conv)
@@ -34,7 +36,8 @@ def test_norm_activation_and_residual_become_one_pass() -> None:
 
 
 def test_the_cast_of_a_weight_stands_apart_without_ending_the_chain() -> None:
-    norm, relu = make.batch_norm(SHAPE, "fp16"), make.elementwise("relu", SHAPE, "fp16")
+    norm = BatchNormInference(n=8, c=64, h=56, w=56, dtype="fp16")
+    relu = make.elementwise("relu", SHAPE, "fp16")
     weight = make.cast(64 * 64 * 9, "fp32", "fp16")
     chain, cast = fused(norm, weight, relu)
     assert (moved(chain), moved(cast)) == (2 * BYTES, 64 * 64 * 9 * 6)

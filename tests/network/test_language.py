@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from surrogate.features.errors import InputError
+from surrogate.features.families.attention import Attention, Mla
+from surrogate.features.families.gemm import Gemm
+from surrogate.features.families.moe import Moe
+from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import gpu
-from surrogate.features.operators import AllReduce, Attention, Gemm, Mla, Moe
 from surrogate.network.language import GAP_US, language_network, read_decoder, read_language
 from surrogate.network.network import Network
 from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors

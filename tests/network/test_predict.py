@@ -11,7 +11,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.network.network import Layer, Network
-from surrogate.network.predict import Predictors, conv_bound, load_predictors, operator_bound, sweep_batches
+from surrogate.network.predict import Predictors, load_predictors, sweep_batches
 from surrogate.network.result import BOUNDS, best_batch, gpu_records, sweep_records
 from surrogate.network.work import gemm, pointwise
 
@@ -46,7 +46,7 @@ def test_known_sums(predictors: Callable[..., Predictors]) -> None:
     assert [layer.algorithm for layer in found.layers] == [
         "WINOGRAD", None, "WINOGRAD", "IMPLICIT_PRECOMP_GEMM", None,
     ]  # fmt: skip
-    assert (made.convs.asked, made.operators.asked) == (2, 1)  # type: ignore[attr-defined]
+    assert (made.algorithms.asked, made.kernels.asked) == (2, 1)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("name", "math"), [("t4", "fma"), ("a100-sxm4-80gb", "default"), ("mi100", "fma")])
@@ -55,8 +55,8 @@ def test_convolutions_run_as_pytorch_runs_them_on_the_gpu(
 ) -> None:
     """fp32 by TF32 where there is any, unless the source says its math type."""
     made, asked = predictors(name), []
-    monkeypatch.setattr(made.convs, "select_many", lambda problems, **limits: asked.extend(problems) or
-                        predictors(name).convs.select_many(problems, **limits))  # fmt: skip
+    monkeypatch.setattr(made.algorithms, "select_many", lambda problems, **limits: asked.extend(problems) or
+                        predictors(name).algorithms.select_many(problems, **limits))  # fmt: skip
     made.time(NETWORK)
     assert asked == [replace(conv, math=math) for conv in (A, B)]
     asked.clear()
@@ -69,8 +69,8 @@ def test_products_run_on_matrix_units_that_need_no_permission(
     predictors: Callable[..., Predictors], monkeypatch: pytest.MonkeyPatch, name: str, math: str
 ) -> None:
     made, asked = predictors(name), []
-    answers = made.operators.kernel_times
-    monkeypatch.setattr(made.operators, "kernel_times", lambda works: asked.extend(works) or answers(works))
+    answers = made.kernels.kernel_times
+    monkeypatch.setattr(made.kernels, "kernel_times", lambda works: asked.extend(works) or answers(works))
     product = gemm(64, 64, 64)
     assert made.time(Network("one", (Layer("fc", "Gemm", product),))).layers[0].problem == str(product)
     assert [work.math for work in asked] == [math]
@@ -116,7 +116,7 @@ def test_limits(predictors: Callable[..., Predictors]) -> None:
     fixed = predictors().time(network, deterministic=True).layers[0].algorithm
     assert algorithm(str(fixed), direction="bwd_filter").deterministic
     none = predictors()
-    none.convs.least_workspace = 1  # type: ignore[attr-defined]
+    none.algorithms.least_workspace = 1  # type: ignore[attr-defined]
     limited = none.time(network, workspace_limit=0)
     assert [layer.name for layer in limited.layers] == ["r"]
     assert limited.unsupported == {"Conv (no algorithm within the limits)": 1}
@@ -127,11 +127,11 @@ def test_limits(predictors: Callable[..., Predictors]) -> None:
 def test_bounds_known_answers() -> None:
     """On a T4: a large 3×3 computes, a ReLU of 100 MB moves, one block of anything leaves the device idle."""
     t4 = gpu("t4")
-    assert conv_bound(Conv(n=64, c=256, h=56, k=256, r=3, pad_h=1), "precomp_gemm", t4) == "compute-bound"
-    assert conv_bound(Conv(n=1, c=16, h=4, k=16, r=1), "precomp_gemm", t4) == "under-utilised"
-    assert operator_bound(pointwise("relu", [(64, 64, 80, 80)], (64, 64, 80, 80), "fp32"), t4) == "memory-bound"
-    assert operator_bound(pointwise("relu", [(1, 64)], (1, 64), "fp32"), t4) == "under-utilised"
-    assert operator_bound(gemm(4096, 4096, 4096), t4) == "compute-bound"
+    assert Conv(n=64, c=256, h=56, k=256, r=3, pad_h=1).seer_class(t4, "precomp_gemm") == "compute-bound"
+    assert Conv(n=1, c=16, h=4, k=16, r=1).seer_class(t4, "precomp_gemm") == "under-utilised"
+    assert pointwise("relu", [(64, 64, 80, 80)], (64, 64, 80, 80), "fp32").seer_class(t4) == "memory-bound"
+    assert pointwise("relu", [(1, 64)], (1, 64), "fp32").seer_class(t4) == "under-utilised"
+    assert gemm(4096, 4096, 4096).seer_class(t4) == "compute-bound"
 
 
 def test_sweeps(predictors: Callable[..., Predictors]) -> None:

@@ -7,13 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
-from surrogate.features.operators import Concat, EmbeddingBag
+from surrogate.features.families.embedding import EmbeddingBag
+from surrogate.features.families.rowwise import BatchNormInference
+from surrogate.features.families.transfer import Concat
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network
 from surrogate.network.training import backward, iteration
-from surrogate.network.work import batch_norm, elementwise, gemm, pointwise, pool, softmax, streamed
+from surrogate.network.work import elementwise, gemm, pointwise, pool, softmax, streamed
 
 BOTH = (INPUT, WEIGHT)
 IMAGE = (8, 16, 14, 14)
+NORM = BatchNormInference(n=8, c=16, h=14, w=14)
 
 
 @given(st.from_type(Conv))
@@ -45,7 +48,7 @@ def test_a_product_triples(m: int, n: int, k: int, batch: int) -> None:
         (pointwise("mul", [IMAGE, (1,)], IMAGE, "fp32"), ["mul_scalar"]),
         (pointwise("add", [IMAGE, (1,)], IMAGE, "fp32"), []),
         (pointwise("silu", [IMAGE], IMAGE, "fp32"), ["streamed"]),
-        (batch_norm(IMAGE, "fp32"), ["batch_norm_backward"]),
+        (NORM, ["batch_norm_backward"]),
         (softmax((8, 100), -1, "fp32"), ["softmax_backward"]),
         (pool("max", IMAGE, (8, 16, 7, 7), (2, 2), (2, 2), (0, 0), "fp32"), ["max_pool_backward"]),
         (pool("average", IMAGE, (8, 16, 1, 1), (14, 14), (1, 1), (0, 0), "fp32"), ["avg_pool_backward"]),
@@ -65,7 +68,7 @@ def test_a_whole_iteration() -> None:
     conv = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
     layers = (
         Layer("c1", "Conv", conv, (WEIGHT,), 2304),
-        Layer("n1", "BatchNorm", batch_norm(IMAGE, "fp32"), (INPUT,), 32),
+        Layer("n1", "BatchNorm", NORM, (INPUT,), 32),
         Layer("c2", "Conv", conv, BOTH, 2304),
         Layer("e", "Gather", EmbeddingBag(batch=8, rows=1000, dim=64), (WEIGHT,), 64_000),
     )

@@ -7,22 +7,22 @@ import pandas as pd
 import pytest
 
 from surrogate.bundle.bundle import Bundle, Part, save
-from surrogate.bundle.train import row_counts
+from surrogate.bundle.train import candidate_keys, row_counts
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import rows_by_family
 from surrogate.models import Support
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.launch import Launch
+from surrogate.models.launch import CallKey, Launch
 from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.intervals import ALL, StepFunction, UnseenGpu, Widths
+from surrogate.uncertainty.intervals import ALL, StepFunction, UnseenGpu, WidthKey, Widths
 
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4")
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
 CARD = {"data": {"gpus": list(GPUS), "libraries": ["cudnn 7.6.3"], "ok_rows": 100, "rows": 100, "name": "invented"}}
 WIDTHS = Widths(
-    {ALL: 0.3, "cudnn|fwd|FFT": 0.5, "t4|cudnn|fwd|FFT": 0.6},
+    {ALL: 0.3, WidthKey(None, "cudnn|fwd|FFT"): 0.5, WidthKey("t4", "cudnn|fwd|FFT"): 0.6},
     StepFunction((0.2, 0.6), (1.0, 1.5, 2.0)),
     StepFunction((20.0,), (1.4, 1.0)),
     0.6,
@@ -43,7 +43,7 @@ def bundle_of(frame: pd.DataFrame, model: TimeModel | None = None, **more: objec
             WIDTHS,
             Domain.of(ok),
             UnseenGpu({"": 2.5}),
-            frozenset(map(str, ok.candidate)),
+            candidate_keys(ok),
             row_counts(ok),
         )
     return Bundle(parts, card=CARD, **more)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def bundle(frame: pd.DataFrame) -> Bundle:
 @pytest.fixture(scope="session")
 def many_families(frame: pd.DataFrame, operators: pd.DataFrame) -> Bundle:
     """Convolutions, matrix products and pointwise operators."""
-    launches = {"|torch": Launch(12.0, 6.0, 1.0)}
+    launches = {CallKey("", "torch"): Launch(12.0, 6.0, 1.0)}
     together = pd.concat([frame.assign(family="conv"), operators], ignore_index=True)
     numbers = together.select_dtypes("number").columns.difference(["time_us"])
     return bundle_of(together.fillna(dict.fromkeys(numbers, 0)), launches=launches)

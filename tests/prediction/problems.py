@@ -14,6 +14,7 @@ from surrogate.dataset.rows import rows_by_family
 from surrogate.features.conv import Conv
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.prediction.predictor import Predictor
+from surrogate.uncertainty.domain import distances_to
 
 CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
 STRIDED = replace(CONV, stride_h=2, stride_w=2)
@@ -60,9 +61,10 @@ def by_models(bundle: Bundle, frame: pd.DataFrame) -> pd.DataFrame:
     out = pd.DataFrame(index=range(len(frame)), columns=["predicted_us", "lower_us", "upper_us", "supported"])
     for kind, (positions, rows) in rows_by_family(frame, bundle.devices).items():
         part, times = bundle.parts[kind.name], bundle.parts[kind.name].model.predict(rows)
-        half = part.widths.of(rows, part.domain.distances(rows), times)
+        device, distance = device_names(rows.frame), distances_to(part.domain.references, rows)
+        half = part.widths.at(device, rows.candidate, distance, times)
         unseen = [part.unseen_gpu.factor(math) for math in frame["math"].iloc[positions]]
-        factor = np.exp(half * np.where(np.isin(device_names(rows.frame), part.domain.gpus), 1.0, unseen))
+        factor = np.exp(half * np.where(np.isin(device, part.domain.gpus), 1.0, unseen))
         values = zip(times, times / factor, times * factor, part.support.supported(rows), strict=True)
         out.iloc[positions] = list(values)
     return out.infer_objects()

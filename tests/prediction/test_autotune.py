@@ -206,7 +206,7 @@ def test_on_a_replayed_run(tmp_path: Path) -> None:
 
 def test_on_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By name, for real; the next call recalls."""
-    from surrogate.collect.cpu.device import CpuDevice
+    from surrogate.collect.cpu import CpuDevice
 
     spec = {"name": "This CPU"}  # measuring it would take two seconds
     monkeypatch.setattr("surrogate.collect.open_device.open_device", lambda name: CpuDevice(spec=spec))

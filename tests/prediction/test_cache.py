@@ -9,7 +9,7 @@ import pytest
 
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.features.conv import Conv
-from surrogate.features.operators import operator
+from surrogate.features.families import operator
 from surrogate.prediction.cache import FILE_NAME, Tuning, TuningCache, default_path
 
 T4 = DeviceInfo("Tesla T4", "cudnn", "9.1.0")

@@ -5,9 +5,10 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from surrogate.features.families import OPERATORS, Operator, operator
+from surrogate.features.families.pointwise import POINTWISE_CLASSES
 from surrogate.features.gpu import gpus
-from surrogate.features.operators import OPERATORS, POINTWISE_CLASSES, Operator, operator
-from surrogate.models.launch import KERNEL_LEAST_US
+from surrogate.models.launch import KERNEL_LEAST_US, CallKey
 from surrogate.network.work import streamed
 from surrogate.prediction.shipped import bundle_for, load, load_operators, shipped
 
@@ -43,4 +44,4 @@ def test_nothing_is_below_the_floor_of_a_kernel() -> None:
         for name in sorted(bundle.gpus if "conv" in bundle.families else ()):
             if bundle_for(next(one for one in gpus() if one.name == name)) == bundle.path:
                 times = load(name).predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})
-                assert np.nanmin(times.time_us) >= load(name).bundle.parts["conv"].least_us[""]
+                assert np.nanmin(times.time_us) >= load(name).bundle.parts["conv"].least_us[CallKey("", "")]

@@ -16,15 +16,15 @@ from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.features.families import parse_problem
-from surrogate.features.operators import operator
+from surrogate.features.families import operator, parse_problem
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models.boosted import BoostedDims
 from surrogate.models.calibrated import Calibrated, fit_correction
-from surrogate.models.forest import Forest
 from surrogate.models.linear import LinearTerms
+from surrogate.models.published import Forest
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
+from surrogate.uncertainty.domain import shape_hash
 from tests.prediction.conftest import GPUS, bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, by_models, frame_of
 
@@ -172,10 +172,27 @@ def test_rows_keep_their_order_across_chunks(bundle: Bundle, monkeypatch: pytest
     frame = pd.concat([frame_of([CONV, STRIDED], ["FFT", "IMPLICIT_GEMM"], gpu=g) for g in ("t4", "v100", "t4")])
     whole = predictor.predict(frame)
     monkeypatch.setattr("surrogate.prediction.table.CHUNK_ROWS", 5)
+    monkeypatch.setattr("surrogate.prediction.table.threads_for", lambda rows: 3)
     np.testing.assert_array_equal(predictor.predict(frame).upper_us, whole.upper_us)
     assert list(whole.algorithm) == list(frame["algorithm"])
     assert whole.predicted_us[0] == whole.predicted_us[8] != whole.predicted_us[4]
     assert len(predictor.predict(frame[:0])) == 0
+
+
+def test_a_shape_beyond_reach_is_inside_where_it_was_measured(bundle: Bundle, frame: pd.DataFrame) -> None:
+    """The same of a row of a table as of one problem: all measured shapes at whatever batch, and no other."""
+    part = bundle.parts["conv"]
+    nothing_near = {key: replace(near, reach=-1.0) for key, near in part.domain.references.items()}
+    narrow = replace(bundle, parts={"conv": replace(part, domain=replace(part.domain, references=nothing_near))})
+    predictor = Predictor(narrow, gpu="v100")
+    sizes = frame.loc[frame["algorithm"] == "IMPLICIT_GEMM", list(SIZE_COLUMNS)].drop_duplicates().sort_values("k")
+    measured = [Conv(**row) for row in sizes.to_dict("records")]
+    convs = [conv for old in measured for conv in (old, replace(old, n=2), replace(old, k=old.k + old.groups))][:-1]
+    answers = predictor.predict(frame_of(convs, ["IMPLICIT_GEMM"]))
+    assert answers.in_domain.tolist() == [predictor.predict(conv, "IMPLICIT_GEMM").in_domain for conv in convs]
+    known = [shape_hash(part.family, conv.sizes) in part.domain.shapes for conv in convs]
+    assert {True, False} <= set(known) and set(answers.in_domain[np.array(known)]) == {True}
+    assert not answers.in_domain[~np.array(known)].any()
 
 
 def test_answers_are_kept(predictor: Predictor) -> None:
@@ -203,7 +220,7 @@ def test_threads_share_a_predictor(bundle: Bundle, monkeypatch: pytest.MonkeyPat
 
 def test_loading_a_folder(folder: Path, bundle: Bundle) -> None:
     found = load(folder, gpu="t4")
-    assert found.gpu == "t4" and found.card == dict(bundle.card) and "t4" in repr(found)
+    assert found.gpu == "t4" and found.bundle.card == dict(bundle.card) and "t4" in repr(found)
     assert found.select(CONV).estimates == Predictor(bundle, gpu="t4").select(CONV).estimates
 
 
@@ -231,8 +248,8 @@ BAD = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: p.select(CONV, top=0), "1 or more"),
         (lambda p, f: p.select(replace(CONV, direction="bwd_data")), "bwd_data"),
         (lambda p, f: p.predict({"n": [1], "c": [1]}), "h, k, r"),
-        (lambda p, f: p.predict(BAD | {"n": [1.5]}), "row 0: n is 1.5"),
-        (lambda p, f: p.predict(BAD | {"n": [0]}), "at least 1"),
+        (lambda p, f: p.predict(BAD | {"n": [1.5]}), "n is 1.5 in row 0"),
+        (lambda p, f: p.predict(BAD | {"n": [0]}), "from 1 to"),
         (lambda p, f: p.predict(BAD | {"n": ["x"]}), "whole numbers"),
         (lambda p, f: p.predict(BAD | {"groups": [3]}), "divide"),
         (lambda p, f: p.predict(frame_of([CONV], ["FFT"]).assign(dtype="fp23")), "did you mean"),

@@ -19,6 +19,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.models import Support
 from surrogate.models.interpolated import InterpolatedTerms
+from surrogate.models.launch import CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import parse_bytes
 from surrogate.uncertainty.intervals import UnseenGpu
@@ -179,7 +180,7 @@ def test_documented_rules_of_a_gpu_count_before_statuses_of_others(bundle: Bundl
 
 
 def test_no_time_is_below_the_least_that_was_measured(bundle: Bundle) -> None:
-    floors = {"t4|cudnn": 500.0, "|cudnn": 300.0}
+    floors = {CallKey("t4", "cudnn"): 500.0, CallKey("", "cudnn"): 300.0}
     for gpu, least in (("t4", 500.0), ("titan-xp", 300.0)):
         asked = Predictor(_with(bundle, least_us=floors), gpu=gpu)
         table = asked.predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})

@@ -9,12 +9,16 @@ import pandas as pd
 import pytest
 
 from surrogate import bundled
+from surrogate.bundle.bundle import index_file
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILIES
+from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
-from surrogate.features.operators import Gemm
 from surrogate.prediction import shipped as shipped_module
 from surrogate.prediction.shipped import bundle_for, load, predict, select, shipped
+
+GEMM = FAMILIES["gemm"]
 
 PROBLEM = "n8c16h14k16r3p1"
 DATA = Path(__file__).parents[2] / "experiments" / "data"
@@ -28,7 +32,7 @@ def shelf(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     index = tmp_path / "other" / "bundle.json"
     content = json.loads(index.read_text())
     content["card"]["data"] |= {"gpus": ["TITAN Xp"], "ok_rows": 3}
-    index.write_text(json.dumps(content))
+    index.write_bytes(index_file(content))
     monkeypatch.setattr(bundled, "FOLDER", tmp_path)
     shipped.cache_clear()
     yield tmp_path
@@ -115,3 +119,15 @@ def test_kernels_are_refused_whose_units_the_gpu_lacks() -> None:
     ):
         with pytest.raises(InputError, match=lacks):
             predict(problem, gpu=gpu_name)
+
+
+def test_the_part_of_a_family_is_that_of_the_type_and_the_gpu() -> None:
+    """Half-precision products of servers were measured on an H200, fp32 ones with other libraries on a V100."""
+    asked = load("h200").bundle
+
+    def libraries(dtype: str, gpu_name: str) -> set[str]:
+        values = tuple({"operator": "gemm", "dtype": dtype}.get(name, "") for name in GEMM.setting_names)
+        return set(asked.part(GEMM, gpu_name, values).domain.libraries)
+
+    assert "trtllm" in libraries("bf16", "h200-sxm") and "trtllm" not in libraries("fp32", "v100-sxm2-16gb")
+    assert "torch" in libraries("fp32", "v100-sxm2-16gb")

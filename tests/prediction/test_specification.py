@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from surrogate.features.conv import Conv
+from surrogate.features.families import operator
 from surrogate.features.problem import DTYPES
-from surrogate.network import work as make
 from surrogate.network.predict import load_predictors
 from surrogate.prediction.shipped import load
 
@@ -42,9 +42,9 @@ def test_one_by_one_and_together_alike() -> None:
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_a_pass_over_memory_takes_what_its_bytes_take(dtype: str) -> None:
     predictors = load_predictors("rtx-4090")
-    norm = make.batch_norm((256, 64, 56, 56), dtype)
+    norm = operator("batch_norm_inference", n=256, c=64, h=56, w=56, dtype=dtype)
     least_us = 2 * 256 * 64 * 56 * 56 * DTYPES[dtype] / (predictors.gpu.dram_gbs * 1e3)
-    answer = predictors.timed((norm,))[norm]
+    answer = predictors.answers([norm], {})[norm]
     assert least_us < answer.time_us < 1.4 * least_us
     assert answer.lower_us < answer.time_us < answer.upper_us
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from surrogate.features.conv import Conv
-from surrogate.features.operators import Addmm, Gemm, operator
+from surrogate.features.families import operator
+from surrogate.features.families.gemm import Addmm, Gemm
 from surrogate.network.call import UnsupportedError
 from surrogate.trace.calls import CallReader, rebatched
 

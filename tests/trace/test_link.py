@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.trace.events.build import launched_by, nest
+from surrogate.trace.events.build import launched_by
+from surrogate.trace.events.nesting import nest
 
 _intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(0, 1)), max_size=30)
 
@@ -14,7 +15,8 @@ def _nest(rows, tolerance=0):
     end = start + np.array([b for _, b, _ in rows], dtype=np.int64)
     thread = np.array([t for _, _, t in rows], dtype=np.int64)
     order = np.full(len(rows), -1)
-    return start, end, thread, *nest(start, end, thread, order, np.ones(len(rows), np.bool_), tolerance)
+    nesting = nest(start, end, thread, order, tolerance)
+    return start, end, thread, nesting.parent, nesting.depth
 
 
 @given(_intervals)
@@ -54,8 +56,25 @@ def test_rounding_to_whole_microseconds_keeps_a_child_inside():
 def test_many_staggered_overlaps_take_linear_time():
     count = 200_000  # quadratic work would take hours
     start = np.arange(count, dtype=np.int64)
-    parent, _ = nest(start, start + count, np.zeros(count, np.int64), start, np.ones(count, np.bool_), 0)
-    assert (parent == -1).all()
+    nesting = nest(start, start + count, np.zeros(count, np.int64), start)
+    assert (nesting.parent == -1).all()
+
+
+@given(_intervals, st.lists(st.tuples(st.integers(0, 65), st.integers(0, 2)), max_size=20))
+def test_the_innermost_open_interval_is_the_latest_begun_that_no_later_one_outlasts(rows, times):
+    start, end, thread, _, _ = _nest(rows)
+    nesting = nest(start, end, thread, np.arange(len(rows)))
+    at = np.array([time for time, _ in times], dtype=np.int64)
+    threads = np.array([number for _, number in times], dtype=np.int64)
+    for (time, number), chosen in zip(times, nesting.open_at(at, threads).tolist(), strict=True):
+        begun = sorted((start[r], r) for r in range(len(rows)) if thread[r] == number and start[r] <= time)
+        stack: list[int] = []
+        for _, row in begun:
+            while stack and (end[stack[-1]] <= start[row] or end[stack[-1]] < end[row]):
+                stack.pop()
+            stack.append(row)
+        still = [row for row in stack if end[row] > time]
+        assert chosen == (still[-1] if still else -1)
 
 
 def test_a_repeated_correlation_id_means_the_last_call_before():

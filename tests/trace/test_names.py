@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace.events import kinds
-from surrogate.trace.names import LONGEST, short_names
+from surrogate.trace.result import LONGEST, short_names
 
 ADD = "void at::native::elementwise_kernel<4, at::native::CUDAFunctor_add<{0}>, std::array<char*, 3ul> >(int, {0})"
 GELU = "void at::native::elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::Tensor&)::{lambda()#2}>(int)"

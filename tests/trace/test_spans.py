@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 import surrogate.trace
 from surrogate.features.errors import InputError
-from surrogate.trace.levels import leveled, merge_levels
 from surrogate.trace.spans import LEVELS, Spans, in_time_order, parents_by_inclusion, trace_spans
-from surrogate.trace.tracer import Tracer, module_spans, operator_spans
+from surrogate.trace.tracer import Tracer, leveled, merge_levels, module_spans, operator_spans
 
 
 def _named(spans, name):

@@ -11,13 +11,24 @@ from hypothesis import strategies as st
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.conv import Conv
-from surrogate.features.families import CONV, FAMILIES, GEMM
-from surrogate.uncertainty.domain import NEIGHBOURS, Domain, References, farthest_points, weights
+from surrogate.features.families import CONV, FAMILIES
+from surrogate.uncertainty.domain import (
+    NEIGHBOURS,
+    Domain,
+    ReferenceKey,
+    References,
+    SettingKey,
+    distances_to,
+    farthest_points,
+    weights,
+)
+
+GEMM = FAMILIES["gemm"]
 
 BASE = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 NAMES = CONV.size_names
 WEIGHT = dict(zip(NAMES, weights(CONV), strict=True))
-KEY = "cudnn|fwd"
+KEY = ReferenceKey(None, "cudnn", ("fwd",))
 SETTING = ("fwd", "fp32", "fma", "NCHW")
 NAME_OF = {"Tesla T4": "t4", "Tesla K80": "k80", "TITAN Xp": "titan-xp"}
 
@@ -128,15 +139,14 @@ def reason(domain: Domain, row: dict, gpu: str | None = None) -> str | None:
     """The first thing about a row that training did not span."""
     setting = tuple(row[name] for name in CONV.setting_names)
     sizes = [row[name] for name in NAMES]
-    outside = domain.setting_reason(
-        gpu or NAME_OF[row["gpu"]], row["library"], setting, row["algorithm"], row["library_version"]
-    )
+    key = SettingKey(gpu or NAME_OF[row["gpu"]], row["library"], setting, row["algorithm"])
+    outside = domain.setting_reason(key, row["library_version"])
     return outside or domain.size_reason(domain.reference_key(row["library"], setting), sizes)
 
 
 def test_training_rows_are_inside(domain: Domain, rows: Rows) -> None:
     """Also those whose neighbours are farther than the reach."""
-    assert domain.distances(rows).max() > domain.references[KEY].reach
+    assert distances_to(domain.references, rows).max() > domain.references[KEY].reach
     assert reason(domain, rows.frame.iloc[0].to_dict()) is None
     assert domain.reference_key("cudnn", SETTING) == KEY and domain.gpus == ("t4", "titan-xp")
 
@@ -160,20 +170,21 @@ def test_the_reason_names_what_is_new(domain: Domain, rows: Rows, changes: dict,
 def test_one_problem_is_as_far_as_its_row(domain: Domain, rows: Rows) -> None:
     frame = rows.frame.assign(c=rows.frame["c"] + 1, h=2 * rows.frame["h"])
     single = [domain.distance(KEY, [row[name] for name in NAMES]) for row in frame.to_dict("records")]
-    np.testing.assert_allclose(domain.distances(rows_of(frame)), single, atol=1e-6)
+    np.testing.assert_allclose(distances_to(domain.references, rows_of(frame)), single, atol=1e-6)
 
 
 def test_what_was_never_measured_is_infinitely_far(domain: Domain, rows: Rows) -> None:
-    assert domain.distance("miopen|fwd", BASE.sizes) == np.inf
-    assert domain.size_reason("miopen|fwd", BASE.sizes) is not None
+    never = ReferenceKey(None, "miopen", ("fwd",))
+    assert domain.distance(never, BASE.sizes) == np.inf
+    assert domain.size_reason(never, BASE.sizes) == "miopen fwd was never measured"
     backward = rows_of(rows.frame.head(3).assign(direction="bwd_data"))
-    assert np.isinf(domain.distances(backward)).all()
+    assert np.isinf(distances_to(domain.references, backward)).all()
 
 
 def test_json_keeps_all(domain: Domain, rows: Rows) -> None:
-    again = Domain.from_json(domain.to_json())
+    again = Domain.from_json(domain.to_json(), CONV)
     other = rows_of(rows.frame.assign(c=rows.frame["c"] + 5, k=rows.frame["k"] + 5))
-    np.testing.assert_array_equal(again.distances(other), domain.distances(other))
+    np.testing.assert_array_equal(distances_to(again.references, other), distances_to(domain.references, other))
     assert again.to_json() == domain.to_json()
     assert again.seen(rows).all() and not again.seen(other).any()
     assert again.seen(rows_of(rows.frame.assign(n=999))).all()  # whatever the batch

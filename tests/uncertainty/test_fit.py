@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.dataset.checks import normalise
+from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
-from surrogate.features.families import GEMM
+from surrogate.features.families import FAMILIES
 from surrogate.models import model_class
 from surrogate.uncertainty import fit
-from surrogate.uncertainty.intervals import ALL, StepFunction, UnseenGpu, Widths
+from surrogate.uncertainty.intervals import ALL, StepFunction, UnseenGpu, WidthKey, Widths
+
+GEMM = FAMILIES["gemm"]
 
 Table = Callable[..., pd.DataFrame]
 SCORES = st.lists(st.floats(0, 10), min_size=1, max_size=200).map(np.array)
@@ -136,8 +139,8 @@ def test_base_and_both_factors_multiply(widths: Widths) -> None:
         * time.values[bisect_right(time.edges, time_us)]
         for gpu, candidate, far, time_us in zip(names, rows.candidate, distance, predicted, strict=True)
     ]
-    np.testing.assert_array_equal(widths.of(rows, distance, predicted), expected)
-    assert Widths.from_json(widths.to_json()) == widths
+    np.testing.assert_array_equal(widths.at(device_names(rows.frame), rows.candidate, distance, predicted), expected)
+    assert Widths.from_json(widths.to_json(), {"cudnn"}) == widths
 
 
 def test_what_has_too_few_shapes_falls_back() -> None:
@@ -146,9 +149,10 @@ def test_what_has_too_few_shapes_falls_back() -> None:
     frame = held[0].frame
     few = (frame["c"] > fit.LEAST_SHAPES - 1).to_numpy() & (frame["gpu"] == "TITAN Xp").to_numpy()
     found = fitted(*part(~few, held))
-    assert f"t4|{FFT}" in found.by_key and f"titan-xp|{FFT}" not in found.by_key
+    on_t4 = WidthKey("t4", FFT)
+    assert on_t4 in found.by_key and WidthKey("titan-xp", FFT) not in found.by_key
     assert half_width(found, "titan-xp", FFT, 0.5) == pytest.approx(
-        half_width(found, "t4", FFT, 0.5) * found.by_key[FFT] / found.by_key[f"t4|{FFT}"]
+        half_width(found, "t4", FFT, 0.5) * found.by_key[WidthKey(None, FFT)] / found.by_key[on_t4]
     )
     assert half_width(found, "t4", NEW, 0.5, 9.0) == half_width(found, "k80", "cudnn|bwd_data|GEMM", 0.5, 9.0)
 
@@ -166,7 +170,7 @@ def test_new_shapes_are_covered() -> None:
         held = held_out(120, batches=3, seed=seed)
         own = (held[0].frame["c"] <= 60).to_numpy()
         rows, predicted, measured, distance = part(~own, held)
-        half = fitted(*part(own, held)).of(rows, distance, predicted)
+        half = fitted(*part(own, held)).at(device_names(rows.frame), rows.candidate, distance, predicted)
         inside = np.abs(np.log(predicted / measured)) <= half
         covered.append(inside.mean())
         near.append((inside[distance < 1].mean(), inside[distance >= 1].mean()))
@@ -195,7 +199,8 @@ def test_errors_and_edges() -> None:
     alone = part((rows.frame["c"] == 1).to_numpy(), held)
     assert half_width(fitted(*alone), "t4", SMALL, 1.0) > 0
     assert np.isnan(fit.held_out_half_widths(*alone)).all()
-    assert (fitted(rows, measured, measured, distance).of(rows, distance, measured) > 0).all()
+    widths = fitted(rows, measured, measured, distance)
+    assert (widths.at(device_names(rows.frame), rows.candidate, distance, measured) > 0).all()
 
 
 def test_an_exact_model_has_the_least_widths_and_no_warning() -> None:
@@ -227,15 +232,18 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     rows = roofline_times(frame, np.where(frame["gpu"] == "TITAN V", 3.0, 2.0))
     model = model_class("roofline")()
     judged = np.full(len(rows), True)
-    found = fit.fit_unseen_gpu(rows, Widths({ALL: 0.1}), model, judged)
+    splits = fit.gpu_splits(rows, 0)
+    predicted, distance = fit.held_out(model, rows, splits)
+    found = fit.fit_unseen_gpu(rows, Widths({ALL: 0.1}), predicted, distance, judged)
     wanted = pytest.approx(np.log(3.0) / 0.1, rel=1e-3)
     assert (found.factor("fma"), found.factor("default")) == (wanted, wanted)  # of another math type the largest
     assert (found.gpus, found.factor_90) == (3, pytest.approx(3.0)) and 0 < found.own_share <= 2
-    assert fit.fit_unseen_gpu(rows, Widths({ALL: 100.0}), model, judged).factor("fma") == 1.0  # it never narrows
+    wide = fit.fit_unseen_gpu(rows, Widths({ALL: 100.0}), predicted, distance, judged)
+    assert wide.factor("fma") == 1.0  # it never narrows
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
-    assert (
-        fit.fit_unseen_gpu(two, Widths({ALL: 0.1}), model, judged[: len(two)]) == UnseenGpu()
-    )  # says nothing of a third
+    assert fit.gpu_splits(two, 0) == []  # says nothing of a third
+    unknown = np.full(len(two), np.nan)
+    assert fit.fit_unseen_gpu(two, Widths({ALL: 0.1}), unknown, unknown, judged[: len(two)]) == UnseenGpu()
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:
@@ -252,7 +260,7 @@ def products(gpus: tuple[str, ...]) -> pd.DataFrame:
 def test_held_out_predictions_never_saw_the_shape(table: Table) -> None:
     """Every row gets a prediction, some distance away from what its fold trained on."""
     rows = rows_of(normalise(table(12), "test"))
-    predicted, distance = fit.held_out_by_shape(model_class("linear-terms")(), rows, 4, 0)
+    predicted, distance = fit.held_out(model_class("linear-terms")(), rows, fit.shape_splits(rows, 4, 0))
     assert np.isfinite(predicted[rows.ok]).all() and (distance > 0).all()
     with pytest.raises(InputError, match="shape"):
-        fit.held_out_by_shape(model_class("linear-terms")(), rows.take(rows.shape == 0), 4, 0)
+        fit.shape_splits(rows.take(rows.shape == 0), 4, 0)

@@ -6,15 +6,14 @@ A launch belongs to the pair whose marker was launched last before it.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from surrogate.collect.log import conv_of
+from surrogate.collect.log import Entry, conv_of
 from surrogate.collect.plan import problem_key
 from surrogate.dataset.files import write_text
 from surrogate.features.conv import Conv
@@ -44,7 +43,11 @@ class Pair:
         return f"{problem_key(self.conv)} {self.algorithm}"
 
 
-def measured_pairs(records: Iterable[Mapping[str, Any]]) -> list[Pair]:
+Stratum = tuple[str, int, int, bool, int]
+"""What pairs are spread over: algorithm, filter, stride, whether there are groups, decade of FLOPs."""
+
+
+def measured_pairs(records: Iterable[Entry]) -> list[Pair]:
     """The pairs that a run's records show as ok, each once, in their order."""
     pairs: dict[str, Pair] = {}
     for record in records:
@@ -60,15 +63,15 @@ def stratified(pairs: Sequence[Pair], count: int, seed: int = 0) -> list[Pair]:
     Whole rounds over the strata: each gives its next pair (in a random order that ``seed`` draws) until there
     are enough, so that a rare algorithm is counted as often as a common one.
     """
-    strata: dict[tuple[Any, ...], list[Pair]] = {}
+    strata: dict[Stratum, list[Pair]] = {}
     for pair in sorted(pairs, key=lambda pair: hashlib.sha256(f"{seed} {pair.key}".encode()).digest()):
         strata.setdefault(stratum(pair), []).append(pair)
     rounds = zip_longest(*(members for _, members in sorted(strata.items())))
     return [pair for members in rounds for pair in members if pair][: min(count, MAX_PAIRS)]
 
 
-def stratum(pair: Pair) -> tuple[Any, ...]:
-    """What pairs are spread over: algorithm, filter, stride, groups, decade of FLOPs."""
+def stratum(pair: Pair) -> Stratum:
+    """The stratum of a pair; filters of 7 and more are alike, and strides of 2 and more."""
     conv = pair.conv
     decade = int(math.log10(max(conv.flops, 1)))
     return pair.algorithm, min(conv.r, 7), min(conv.stride_h, 2), conv.groups > 1, decade
@@ -96,13 +99,13 @@ def attribute(imported: Imported, pairs: Sequence[Pair]) -> pd.DataFrame:
     assert launches is not None  # a profiler's file without a launch is refused by its reader
     is_marker = launches["kernel_name"].str.startswith(MARKER)
     numbers = (launches["grid_x"].where(is_marker) - 1).ffill()
-    known = ~is_marker & (numbers < len(pairs))
-    owner = numbers[known].astype("int64")
-    known_launches = launches[known].drop(columns=list(_IGNORED), errors="ignore").reset_index(drop=True)
+    is_owned = ~is_marker & (numbers < len(pairs))
+    owner = numbers[is_owned].astype("int64")
+    owned = launches[is_owned].drop(columns=list(_IGNORED), errors="ignore").reset_index(drop=True)
     rows = [pairs[number].conv.to_dict() | {"algorithm": pairs[number].algorithm} for number in owner]
     keys = pd.DataFrame(rows, columns=pd.Index(KEY[:-1]))
     keys["kernel_index"] = owner.groupby(owner).cumcount().to_numpy()
-    return pd.concat([keys, known_launches], axis=1)
+    return pd.concat([keys, owned], axis=1)
 
 
 def join_passes(passes: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, list[str]]:
@@ -111,7 +114,8 @@ def join_passes(passes: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, list[str]
     Rows join by `KEY` and only where the kernel names agree: a pass in which cuDNN ran other kernels, or which
     was cut short, adds nothing for them, and the notes tell how many.
     """
-    joined, notes = passes[0].set_index([*KEY, "kernel_name"]), list[str]()
+    joined = passes[0].set_index([*KEY, "kernel_name"])
+    notes: list[str] = []
     for number, other in enumerate(passes[1:], 2):
         extra = other.set_index([*KEY, "kernel_name"])
         missed = int((~joined.index.isin(extra.index)).sum())

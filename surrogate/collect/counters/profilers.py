@@ -33,8 +33,10 @@ from surrogate.formats import ncu, nvprof
 from surrogate.formats.imported import Imported
 
 _TABLE = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
-LAUNCH, GROUPS = tuple(_TABLE["launch"]), {name: tuple(metrics) for name, metrics in _TABLE["groups"].items()}
-"""The launch's shape, and group → Nsight Compute's metrics that every chip has."""
+LAUNCH = tuple(_TABLE["launch"])
+"""Nsight Compute's metrics of the launch's shape."""
+GROUPS = {name: tuple(metrics) for name, metrics in _TABLE["groups"].items()}
+"""Group → Nsight Compute's metrics that every chip has."""
 
 DRAM_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 WITHOUT_DRAM_COUNTERS = (8.7, 10.1, 11.0, 12.1)
@@ -94,18 +96,17 @@ class Tool:
     def passes(self, program: Sequence[str], folder: Path) -> tuple[Pass, ...]:
         """The runs of ``program`` that count everything, with their outputs in ``folder``."""
         if self.name == NVPROF_NAME:
-            return tuple(
-                self._nvprof(name, extra, program, folder)
-                for name, extra in (("trace", ()), ("metrics", ("--metrics", ",".join(_TABLE["nvprof"]))))
-            )
+            metrics = ("--metrics", ",".join(_TABLE["nvprof"]))
+            return self._nvprof("trace", (), program, folder), self._nvprof("metrics", metrics, program, folder)
         return tuple(self._ncu(group, program, folder) for group in groups(self.compute_capability))
 
     def _ncu(self, group: str, program: Sequence[str], folder: Path) -> Pass:
         report = folder / f"group-{group}.ncu-rep"
+        metrics = ",".join(dict.fromkeys((*groups(self.compute_capability)[group], *LAUNCH)))
         options = (
             "--target-processes", "all", "--profile-from-start", "off", "--nvtx", "--replay-mode", "kernel",
             "--cache-control", "all", "--clock-control", "none", "--force-overwrite",
-            "--metrics", ncu_metrics(groups(self.compute_capability)[group]), "--export", str(report),
+            "--metrics", metrics, "--export", str(report),
         )  # fmt: skip
         # base units would round to two decimals, so the export keeps ncu's own, which the reader scales
         page = ("--csv", "--page", "raw", "--print-kernel-base", "mangled")
@@ -143,11 +144,6 @@ def permission_denied(text: str) -> bool:
     return any(mark.lower() in text.lower() for mark in PERMISSION_MARKS)
 
 
-def ncu_metrics(metrics: Sequence[str]) -> str:
-    """The value of ``--metrics`` for one group's."""
-    return ",".join(dict.fromkeys((*metrics, *LAUNCH)))
-
-
 @dataclass(frozen=True, slots=True)
 class Counted:
     """What counting gave: a row per kernel (empty without permission), and why anything is missing."""
@@ -163,13 +159,9 @@ def program_for(pairs_file: Path, seconds: float) -> list[str]:
 
 
 def count(
-    pairs: Sequence[Pair],
-    tool: Tool,
-    folder: Path,
-    *,
-    seconds: float,
+    pairs: Sequence[Pair], tool: Tool, folder: Path, *, seconds: float,
     program: Callable[[Path, float], Sequence[str]] = program_for,
-) -> Counted:
+) -> Counted:  # fmt: skip
     """Counters of ``pairs`` within about ``seconds``; the profiler's files stay in ``folder``.
 
     Without permission to count, the result is empty with the remedy in its notes: times alone remain. A pass
@@ -299,6 +291,5 @@ def _append(run: RunLog, counted: Counted) -> None:
         conv = Conv(**dict(zip(problem, values, strict=True)))
         numbers = kernels.sort_values("kernel_index").drop(columns=[*problem, "algorithm", "kernel_index"])
         rows = [row[row.notna()].to_dict() for _, row in numbers.astype(object).iterrows()]
-        record = {"kind": "counters", "problem": problem_key(conv), "algorithm": algorithm, "kernels": rows}
-        run.append(record)
+        run.append({"kind": "counters", "problem": problem_key(conv), "algorithm": algorithm, "kernels": rows})
     run.sync()

@@ -52,7 +52,7 @@ class CupyProfiler:
 class ProfiledStopwatch(Stopwatch):
     """Times by one profiled call after the warm-up: the profiler counts, and the time is of no use."""
 
-    def __init__(self, gpu: Any, profiler: Any) -> None:
+    def __init__(self, gpu: Gpu, profiler: CupyProfiler) -> None:
         super().__init__(gpu, None)
         self._profiler = profiler
         self.number = 0
@@ -66,7 +66,7 @@ class ProfiledStopwatch(Stopwatch):
         return Measurement("ok", "", (warm_us,), (warm_us,), "events")
 
 
-def run_pairs(pairs: Sequence[Pair], device: Any, stopwatch: Any, seconds: float) -> int:
+def run_pairs(pairs: Sequence[Pair], device: CudnnDevice, stopwatch: ProfiledStopwatch, seconds: float) -> int:
     """Run the pairs in order within ``seconds``; returns how many were begun.
 
     A failure ends its pair alone; a device that is lost ends the process, and later pairs go uncounted. ``device`` has
@@ -76,7 +76,8 @@ def run_pairs(pairs: Sequence[Pair], device: Any, stopwatch: Any, seconds: float
     for number, pair in enumerate(pairs):
         if time.monotonic() >= end_s:
             return number
-        stopwatch.number, stopwatch.label = number, pair.key
+        stopwatch.number = number
+        stopwatch.label = pair.key
         device.measure(pair.conv, pair.algorithm, RepeatPolicy())
     return len(pairs)
 

@@ -1,14 +1,16 @@
 """Kernels behind a call, by CUPTI's activity records (cupti-python; optional).
 
-Each repeat is bracketed by an external correlation id; CUPTI then tells which kernels, memsets and memcpys it
-launched. CUPTI writes a correlation record only in front of the record of an API call, so the kinds RUNTIME and DRIVER
-are enabled too (cupti-python 12 may refuse RUNTIME: cuDNN's launches still have their driver call). Where correlations
-are missing all the same, the L2 flush before each repeat, a memset of known size, splits the launches by time.
-One CUPTI client per process: not together with ncu, nsys or torch.profiler.
+A measurement begins and ends with the stream waited for and CUPTI's buffers emptied, and a flush of the L2 cache, a
+memset of known size, goes before each repeat: every kernel, memset and memcpy between two flushes is that repeat's.
+External correlation ids, which bracket the repeats too, are the check. CUPTI writes one only in front of the record of
+an API call, so the kinds RUNTIME and DRIVER are enabled; cupti-python 12.8 refuses RUNTIME, and launches through that
+API then have none. One CUPTI client per process: not together with ncu, nsys or torch.profiler.
 """
 
 import ctypes
 import statistics
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -29,6 +31,8 @@ class Span:
     start_ns: int
     end_ns: int
     kernel: Kernel | None = None
+    correlation: int = 0
+    """The number of the API's call that launched it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Activity:
         self._kinds = cupti.ActivityKind
         self._errors = (RuntimeError, getattr(cupti, "cuptiError", RuntimeError))
         self._flush_bytes = flush_bytes
-        self._spans: dict[int, list[Span]] = {}
+        self._spans: list[Span] = []
         self._labels: dict[int, int] = {}
         self._flushes_ns: list[int] = []
         self._enabled: list[Any] = []
@@ -92,25 +96,44 @@ class Activity:
             if pushed:
                 self._try(self._cupti.activity_pop_external_correlation_id, kind)
 
-    def collect(self, labels: Sequence[int]) -> list[list[Span]]:
-        """The launches under each label, in order of start; the stream must have been waited for.
-
-        Empties the records. A label without any launch has an empty list.
-        """
-        self._try(self._cupti.activity_flush_all, 0)
-        if not set(labels) <= {self._labels.get(correlation) for correlation in self._spans}:
-            self._try(self._cupti.activity_flush_all, FORCED)
-        by_label: dict[int, list[Span]] = {label: [] for label in labels}
-        for correlation, spans in self._spans.items():
-            label = self._labels.get(correlation)
-            if label in by_label:
-                by_label[label].extend(spans)
-        if not all(by_label.values()) and len(self._flushes_ns) == len(labels):
-            by_label = dict(zip(labels, self._between_flushes(), strict=True))
+    def empty(self) -> None:
+        """Forget what was launched so far; the stream must have been waited for, as for `collect`."""
+        self._try(self._cupti.activity_flush_all, FORCED)
         self._spans.clear()
         self._labels.clear()
         self._flushes_ns.clear()
-        return [sorted(spans, key=lambda span: span.start_ns) for spans in by_label.values()]
+
+    def collect(self, labels: Sequence[int]) -> tuple[list[list[Span]], int]:
+        """The launches after each flush of the cache, in order of start, and how many of them have the right label.
+
+        One flush went before each of ``labels`` since `empty`; where CUPTI shows another number of flushes, or a launch
+        without an end, there are no launches.
+        """
+        self._try(self._cupti.activity_flush_all, FORCED)
+        flushes_ns = sorted(self._flushes_ns)
+        repeats: list[list[Span]] = [[] for _ in flushes_ns]
+        for span in sorted(self._spans, key=lambda span: span.start_ns):
+            before = bisect_right(flushes_ns, span.start_ns)
+            if before:
+                repeats[before - 1].append(span)
+        whole = len(repeats) == len(labels) and all(span.end_ns for span in self._spans)
+        repeats = repeats if whole else []
+        of_label = zip(labels, repeats, strict=whole)
+        labelled = sum(self._labels.get(span.correlation) == label for label, spans in of_label for span in spans)
+        return repeats, labelled
+
+    def under(self, labels: Sequence[int]) -> list[list[Span]]:
+        """The launches that CUPTI names each label of, in order of start; empty where it names none.
+
+        What was launched without a flush of the cache goes by labels alone.
+        """
+        self._try(self._cupti.activity_flush_all, FORCED)
+        by_label: dict[int, list[Span]] = {label: [] for label in labels}
+        for span in sorted(self._spans, key=lambda span: span.start_ns):
+            label = self._labels.get(span.correlation)
+            if label in by_label:
+                by_label[label].append(span)
+        return list(by_label.values())
 
     def dropped(self) -> int:
         """Records lost since the last question for want of buffer space."""
@@ -125,18 +148,7 @@ class Activity:
                 self._cupti.activity_disable(kind)
         self._enabled.clear()
 
-    def _between_flushes(self) -> list[list[Span]]:
-        """The launches after each flush and before the next, whatever their correlation."""
-        flushes = sorted(self._flushes_ns)
-        parts: list[list[Span]] = [[] for _ in flushes]
-        for spans in self._spans.values():
-            for span in spans:
-                before = sum(flush <= span.start_ns for flush in flushes)
-                if before:
-                    parts[before - 1].append(span)
-        return parts
-
-    def _try(self, call: Callable[..., Any], *arguments: Any) -> bool:
+    def _try(self, call: Callable[..., object], *arguments: object) -> bool:
         """True where the call of CUPTI succeeds; its error is kept in ``broken``, and no later call is made."""
         if self.broken:
             return False
@@ -155,12 +167,11 @@ class Activity:
             if kind == kinds.EXTERNAL_CORRELATION:
                 self._labels[record.correlation_id] = record.external_id
             elif kind in (kinds.CONCURRENT_KERNEL, kinds.KERNEL):
-                self._spans.setdefault(record.correlation_id, []).append(span_of(record))
+                self._spans.append(span_of(record))
             elif kind == kinds.MEMSET and record.bytes == self._flush_bytes:
-                self._flushes_ns.append(int(record.end))
+                self._flushes_ns.append(int(record.start))
             elif kind in (kinds.MEMSET, kinds.MEMCPY):
-                span = Span(int(record.start), int(record.end))
-                self._spans.setdefault(record.correlation_id, []).append(span)
+                self._spans.append(Span(int(record.start), int(record.end), correlation=record.correlation_id))
 
 
 def span_of(record: Any) -> Span:
@@ -169,7 +180,8 @@ def span_of(record: Any) -> Span:
              "static_shared_memory", "dynamic_shared_memory")  # fmt: skip
     launch = [int(getattr(record, name)) for name in sizes]
     start_ns, end_ns = int(record.start), int(record.end)
-    return Span(start_ns, end_ns, Kernel(str(record.name), *launch, time_us=(end_ns - start_ns) / 1e3))
+    kernel = Kernel(str(record.name), *launch, time_us=(end_ns - start_ns) / 1e3)
+    return Span(start_ns, end_ns, kernel, int(record.correlation_id))
 
 
 def traced(repeats: Sequence[Sequence[Span]]) -> Traced | None:
@@ -183,9 +195,10 @@ def traced(repeats: Sequence[Sequence[Span]]) -> Traced | None:
 
 
 def _kernels(repeats: Sequence[Sequence[Kernel]]) -> tuple[Kernel, ...]:
-    """The first repeat's launches; times are medians over those repeats that launched the same kernels."""
-    names = [kernel.kernel_name for kernel in repeats[0]]
-    alike = [kernels for kernels in repeats if [kernel.kernel_name for kernel in kernels] == names]
+    """The launches of most repeats; times are medians over those repeats that launched the same kernels."""
+    names = [tuple(kernel.kernel_name for kernel in kernels) for kernels in repeats]
+    usual, _ = Counter(names).most_common(1)[0]
+    alike = [kernels for kernels, named in zip(repeats, names, strict=True) if named == usual]
     return tuple(
         replace(launches[0], time_us=statistics.median(kernel.time_us for kernel in launches))
         for launches in zip(*alike, strict=True)

@@ -2,10 +2,10 @@
 
 import ctypes
 import tomllib
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from surrogate.collect.cudnn.library import INT, Handle, Library
 
@@ -16,15 +16,13 @@ Kind: Any = IntEnum("Kind", _NUMBERS["Kind"])
 """cudnnBackendAttributeType_t."""
 Attribute: Any = IntEnum("Attribute", _NUMBERS["Attribute"])
 """cudnnBackendAttributeName_t. Those of the three operations are in `surrogate.collect.deviceless`."""
-_C_TYPES: dict[int, Any] = {
-    Kind.INT64: ctypes.c_int64,
-    Kind.FLOAT: ctypes.c_float,
-    Kind.DOUBLE: ctypes.c_double,
-    Kind.DESCRIPTOR: ctypes.c_void_p,
-}
+_C_TYPES: dict[int, type[ctypes.c_int64 | ctypes.c_float | ctypes.c_double | ctypes.c_void_p | ctypes.c_char]] = {
+    Kind.INT64: ctypes.c_int64, Kind.FLOAT: ctypes.c_float, Kind.DOUBLE: ctypes.c_double,
+    Kind.DESCRIPTOR: ctypes.c_void_p, Kind.CHAR: ctypes.c_char,
+}  # fmt: skip
 """C type of an attribute's elements; the rest are enumerations (int)."""
 _COUNT, _COUNT_OUT = ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)
-PROTOTYPES: dict[str, tuple[Any, ...]] = {
+PROTOTYPES: dict[str, tuple[type, ...]] = {
     "cudnnBackendCreateDescriptor": (INT, ctypes.POINTER(Handle)),
     "cudnnBackendDestroyDescriptor": (Handle,),
     "cudnnBackendSetAttribute": (Handle, INT, INT, _COUNT, ctypes.c_void_p),
@@ -33,7 +31,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Scope:
+class Scope(AbstractContextManager["Scope"]):
     """Descriptors that are destroyed together, the last made first, when the block ends.
 
     Every method may raise `CudnnError`; what cuDNN does not support is refused by `finalize`.
@@ -42,9 +40,6 @@ class Scope:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._open_descriptors = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -60,18 +55,11 @@ class Scope:
         self._open_descriptors.callback(self._library.call, "cudnnBackendDestroyDescriptor", descriptor)
         return descriptor
 
-    def set(self, descriptor: Handle, attribute: int, kind: int, *values: Any) -> None:
-        """Set an attribute to one or more values; descriptors are given as their handles."""
+    def set(self, descriptor: Handle, attribute: int, kind: int, *values: Handle | float) -> None:
+        """Set an attribute to one or more values; descriptors are given as their handles, texts as bytes."""
         plain = [value.value if isinstance(value, Handle) else value for value in values]
         array = (_C_TYPES.get(kind, INT) * len(plain))(*plain)
         arguments = descriptor, int(attribute), int(kind), len(plain), array
-        self._library.check("cudnnBackendSetAttribute", *arguments)
-
-    def set_text(self, descriptor: Handle, attribute: int, text: str) -> None:
-        """Set a text attribute."""
-        data = text.encode()
-        buffer = ctypes.create_string_buffer(data, len(data))
-        arguments = descriptor, int(attribute), int(Kind.CHAR), len(data), buffer
         self._library.check("cudnnBackendSetAttribute", *arguments)
 
     def finalize(self, descriptor: Handle) -> Handle:
@@ -93,7 +81,7 @@ class Scope:
         array = (Handle * len(into))(*(handle.value for handle in into))
         return into[: self._ask(descriptor, attribute, Kind.DESCRIPTOR, len(into), array)]
 
-    def _ask(self, descriptor: Handle, attribute: int, kind: int, room: int, array: Any) -> int:
+    def _ask(self, descriptor: Handle, attribute: int, kind: int, room: int, array: ctypes.Array[Any] | None) -> int:
         count = ctypes.c_int64()
         arguments = descriptor, int(attribute), int(kind), room, ctypes.byref(count), array
         self._library.check("cudnnBackendGetAttribute", *arguments)

@@ -4,12 +4,11 @@ Enumerations: cudnn_graph.h, cudnn_ops.h and cudnn_cnn.h of 8.x and 9.x.
 """
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
-from surrogate.collect.cudnn.library import AlgoPerf, Library
+from surrogate.collect.cudnn.library import AlgoPerf, Handle, Library
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -73,10 +72,11 @@ class Convolutions:
     Every method may raise `CudnnError`; ``pointers`` are device pointers by role, ``workspace`` its pointer and bytes.
     """
 
-    def __init__(self, library: Library, handle: Any) -> None:
-        self._library, self._handle = library, handle
+    def __init__(self, library: Library, handle: Handle) -> None:
+        self._library = library
+        self._handle = handle
         self._direction = CALLS["fwd"]
-        self._scales: tuple[Any, Any] = (None, None)
+        self._scales: tuple[object, object] = (None, None)
         kinds = {"x": "Tensor", "w": "Filter", "y": "Tensor", "conv": "Convolution"}
         with ExitStack() as owned:
             self.descriptors = {role: library.create(kind, owned) for role, kind in kinds.items()}
@@ -84,8 +84,10 @@ class Convolutions:
 
     def set(self, conv: Conv) -> Direction:
         """Describe ``conv``. An element type that is not collected raises `InputError`."""
-        check, d = self._library.check, self.descriptors
-        dtype, layout = data_type(conv.dtype), LAYOUTS[conv.layout]
+        check = self._library.check
+        d = self.descriptors
+        dtype = data_type(conv.dtype)
+        layout = LAYOUTS[conv.layout]
         compute = data_type(COMPUTE_DTYPES[conv.dtype])
         pads, strides = (conv.pad_h, conv.pad_w), (conv.stride_h, conv.stride_w)
         dilations = conv.dilation_h, conv.dilation_w
@@ -112,19 +114,13 @@ class Convolutions:
 
     def ranking(self) -> list[AlgoPerf]:
         """The algorithms ranked without timing."""
-        count, perf = ctypes.c_int(), (AlgoPerf * ENTRIES)()
-        name = f"cudnnGetConvolution{self._direction.stem}Algorithm_v7"
-        self._library.check(name, self._handle, *self._described(), ENTRIES, ctypes.byref(count), perf)
-        return list(perf[: count.value])
+        return self._listed(f"cudnnGetConvolution{self._direction.stem}Algorithm_v7", self._described())
 
     def find(self, pointers: Mapping[str, int], workspace: tuple[int, int]) -> list[AlgoPerf]:
         """Every algorithm timed once."""
-        count, perf = ctypes.c_int(), (AlgoPerf * ENTRIES)()
         operands, result = self._placed(pointers)
         tensors = *operands, self.descriptors["conv"], *result
-        name = f"cudnnFindConvolution{self._direction.stem}AlgorithmEx"
-        self._library.check(name, self._handle, *tensors, ENTRIES, ctypes.byref(count), perf, *workspace)
-        return list(perf[: count.value])
+        return self._listed(f"cudnnFindConvolution{self._direction.stem}AlgorithmEx", tensors, *workspace)
 
     def run(self, algorithm: int, pointers: Mapping[str, int], workspace: tuple[int, int]) -> None:
         """One algorithm, launched once."""
@@ -137,12 +133,19 @@ class Convolutions:
         """Destroy the descriptors."""
         self._owned.close()
 
-    def _described(self) -> tuple[Any, ...]:
+    def _listed(self, function: str, tensors: Sequence[Handle | int], *workspace: int) -> list[AlgoPerf]:
+        """The entries that a function fills in."""
+        count = ctypes.c_int()
+        perf = (AlgoPerf * ENTRIES)()
+        self._library.check(function, self._handle, *tensors, ENTRIES, ctypes.byref(count), perf, *workspace)
+        return list(perf[: count.value])
+
+    def _described(self) -> tuple[Handle, ...]:
         """The descriptors of operands, convolution and result, in the order of all functions that run nothing."""
         first, second, result = (self.descriptors[role] for role in self._direction.roles)
         return first, second, self.descriptors["conv"], result
 
-    def _placed(self, pointers: Mapping[str, int]) -> tuple[list[Any], list[Any]]:
+    def _placed(self, pointers: Mapping[str, int]) -> tuple[list[Handle | int], list[Handle | int]]:
         """The operands' descriptors, each with its pointer, and the result's."""
         first, second, result = ((self.descriptors[role], pointers[role]) for role in self._direction.roles)
         return [*first, *second], [*result]

@@ -3,9 +3,11 @@
 All of CuPy is behind this file, so that the device is tested with a stand-in.
 """
 
+import ctypes
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ POOL_ELEMENTS = (16 << 20) + 4093
 POOL_BYTES = 16
 """Memory per random value of the pools of all element types: 8 + 4 + 2 + 2 bytes."""
 ALIGNMENT = 256
+DRIVERS = ("libcuda.so.1", "nvcuda.dll")
+"""The driver's own library, by the system's name for it."""
 USABLE = 0.9
 """Share of the free memory that may be taken: cuDNN itself and the context need the rest."""
 
@@ -33,7 +37,8 @@ class GpuFaultError(RuntimeError):
 class Gpu:
     """The current CUDA device. Allocates everything at once; nothing is allocated per problem.
 
-    ``queue`` is the stream of every call, as CuPy has it.
+    ``queue`` is the stream of every call, as CuPy has it, ``stream`` the same as cudaStream_t; ``workspace`` points to
+    ``workspace_bytes``; ``name`` is the driver's, as in ``NVIDIA H200``; ``pci_bus_id`` is as NVML takes it.
     """
 
     def __init__(self, max_tensor_bytes: int, max_workspace_bytes: int, seed: int = 0) -> None:
@@ -57,33 +62,17 @@ class Gpu:
             self._tensors = cupy.empty(tensors, cupy.uint8)
             self._workspace = cupy.empty(self.workspace_bytes, cupy.uint8)
             self._flush = cupy.empty(FLUSH_BYTES, cupy.uint8)
+            self.pci_bus_id = str(cupy.cuda.Device().pci_bus_id)
+            self.stream = int(self.queue.ptr)
+            self.workspace = int(self._workspace.data.ptr)
         except (self._error, MemoryError) as error:
             raise InputError(f"no usable GPU: {one_line(error)}; check nvidia-smi and the driver") from None
+        name = self._properties["name"]
+        self.name = name.decode() if isinstance(name, bytes) else str(name)
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._pools: dict[str, Any] = {}
         self._filled: tuple[str, int] = ("", 0)
         self._flushes = 0
-
-    @property
-    def name(self) -> str:
-        """The driver's name, as in ``NVIDIA H200``."""
-        name = self._properties["name"]
-        return name.decode() if isinstance(name, bytes) else str(name)
-
-    @property
-    def pci_bus_id(self) -> str:
-        """As NVML takes it."""
-        return str(self._cupy.cuda.Device().pci_bus_id)
-
-    @property
-    def stream(self) -> int:
-        """cudaStream_t of every call."""
-        return int(self.queue.ptr)
-
-    @property
-    def workspace(self) -> int:
-        """Pointer to `workspace_bytes`."""
-        return int(self._workspace.data.ptr)
 
     def versions(self) -> dict[str, str]:
         """Versions of CUDA's runtime, of the CUDA that the driver supports, and of CuPy."""
@@ -94,19 +83,15 @@ class Gpu:
             "cupy": str(self._cupy.__version__),
         }
 
-    def properties(self) -> dict[str, Any]:
+    def properties(self) -> dict[str, object]:
         """Facts of the GPU for the header; a property that this CUDA no longer tells is left out."""
         known = self._properties
         facts = {
-            "compute_capability": f"{known['major']}.{known['minor']}",
-            "sms": known.get("multiProcessorCount"),
-            "memory_bytes": known.get("totalGlobalMem"),
-            "l2_bytes": known.get("l2CacheSize"),
-            "shared_per_sm_bytes": known.get("sharedMemPerMultiprocessor"),
-            "boost_khz": known.get("clockRate"),
-            "workspace_limit_bytes": self.workspace_bytes,
-            "tf32_override": os.environ.get("NVIDIA_TF32_OVERRIDE"),
-        }
+            "compute_capability": f"{known['major']}.{known['minor']}", "sms": known.get("multiProcessorCount"),
+            "memory_bytes": known.get("totalGlobalMem"), "l2_bytes": known.get("l2CacheSize"),
+            "shared_per_sm_bytes": known.get("sharedMemPerMultiprocessor"), "boost_khz": known.get("clockRate"),
+            "workspace_limit_bytes": self.workspace_bytes, "tf32_override": os.environ.get("NVIDIA_TF32_OVERRIDE"),
+        }  # fmt: skip
         return {name: value for name, value in facts.items() if value is not None}
 
     def place(self, sizes_bytes: Sequence[int], dtype: str) -> list[int]:
@@ -149,6 +134,18 @@ class Gpu:
         self._flushes += 1
         with self._watched():
             self._flush.data.memset_async(self._flushes % 256, FLUSH_BYTES, self.queue)
+
+    def launches(self) -> dict[str, Callable[[], object]]:
+        """API of CUDA → a small launch by it, asynchronous; the driver's only where its library is found."""
+        by_api: dict[str, Callable[[], object]] = {
+            "runtime": partial(self._workspace.data.memset_async, 0, ALIGNMENT, self.queue)
+        }
+        for name in DRIVERS:
+            with suppress(OSError, AttributeError):
+                memset = ctypes.CDLL(name).cuMemsetD8Async
+                memset.argtypes = (ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p)
+                by_api["driver"] = partial(memset, self.workspace, 0, ALIGNMENT, self.stream)
+        return by_api
 
     def synchronize(self) -> None:
         """Wait for the stream, and learn of what went wrong on it."""
@@ -197,7 +194,7 @@ class Gpu:
         return self._pools[dtype]
 
 
-def settle(gpu: Any, code: int | None = None) -> None:
+def settle(gpu: Gpu, code: int | None = None) -> None:
     """Wait for ``gpu`` after a failed call, so that a sticky error shows now, as `DeviceLostError`.
 
     ``code`` is the cuDNN status that failed; one that launched nothing needs no waiting. What passes is swallowed: the

@@ -8,7 +8,7 @@ import ctypes.util
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from typing import Any, Self
+from typing import Self
 
 from surrogate.features.errors import InputError
 
@@ -35,29 +35,22 @@ class AlgoPerf(ctypes.Structure):
     )
 
 
-PERF_OUT = ctypes.POINTER(AlgoPerf)
-
+_PERFS = (INT_OUT, ctypes.POINTER(AlgoPerf))
 _STEMS = ("Forward", "BackwardData", "BackwardFilter")
 _SHAPE = (INT,) * 6
-PROTOTYPES: Mapping[str, tuple[Any, ...]] = {
-    "cudnnCreate": (HANDLE_OUT,),
-    "cudnnDestroy": (Handle,),
-    "cudnnSetStream": (Handle, Handle),
+PROTOTYPES: Mapping[str, tuple[type, ...]] = {
+    "cudnnCreate": (HANDLE_OUT,), "cudnnDestroy": (Handle,), "cudnnSetStream": (Handle, Handle),
     **{f"cudnnCreate{kind}Descriptor": (HANDLE_OUT,) for kind in ("Tensor", "Filter", "Convolution")},
     **{f"cudnnDestroy{kind}Descriptor": (Handle,) for kind in ("Tensor", "Filter", "Convolution")},
     "cudnnSetTensor4dDescriptor": (Handle, *_SHAPE),  # format, type, n, c, h, w
     "cudnnSetFilter4dDescriptor": (Handle, *_SHAPE),  # type, format, k, c, h, w
     "cudnnSetConvolution2dDescriptor": (Handle, *(INT,) * 8),
-    "cudnnSetConvolutionMathType": (Handle, INT),
-    "cudnnSetConvolutionGroupCount": (Handle, INT),
-    **{f"cudnnGetConvolution{stem}Algorithm_v7": (*(Handle,) * 5, INT, INT_OUT, PERF_OUT) for stem in _STEMS},
-    **{
-        f"cudnnFindConvolution{stem}AlgorithmEx": (*(Handle,) * 8, INT, INT_OUT, PERF_OUT, Handle, SIZE)
-        for stem in _STEMS
-    },
+    "cudnnSetConvolutionMathType": (Handle, INT), "cudnnSetConvolutionGroupCount": (Handle, INT),
+    **{f"cudnnGetConvolution{stem}Algorithm_v7": (*(Handle,) * 5, INT, *_PERFS) for stem in _STEMS},
+    **{f"cudnnFindConvolution{stem}AlgorithmEx": (*(Handle,) * 8, INT, *_PERFS, Handle, SIZE) for stem in _STEMS},
     **{f"cudnnGetConvolution{stem}WorkspaceSize": (*(Handle,) * 5, INT, SIZE_OUT) for stem in _STEMS},
     **{f"cudnnConvolution{stem}": (*(Handle,) * 7, INT, Handle, SIZE, *(Handle,) * 3) for stem in _STEMS},
-}
+}  # fmt: skip
 """Function → argument types. All return cudnnStatus_t."""
 
 SUCCESS = 0
@@ -98,6 +91,10 @@ ENVIRONMENT = "SEER_CUDNN"
 """Environment variable that names the library's file."""
 SONAMES = ("libcudnn.so.9", "libcudnn.so.8", "cudnn64_9.dll", "cudnn64_8.dll")
 MESSAGE_BYTES = 2048
+HEURISTIC_REMEDY = (
+    "pip install 'seer-surrogate[heuristic]' (cuDNN 9.11 to 9.26; without a driver others abort or do not load)"
+)
+"""What the ranking for a GPU that is not there needs."""
 
 
 def candidates() -> list[str]:
@@ -116,7 +113,7 @@ def candidates() -> list[str]:
 class Library:
     """libcudnn with typed functions."""
 
-    def __init__(self, functions: Any, path: str) -> None:
+    def __init__(self, functions: ctypes.CDLL, path: str) -> None:
         """A function that is missing raises AttributeError with its name."""
         self._functions = functions
         self.path = path
@@ -148,18 +145,18 @@ class Library:
         rest = number - major * (10_000 if number >= 90_000 else 1000)
         return f"{major}.{rest // 100}.{rest % 100}"
 
-    def declare(self, prototypes: Mapping[str, tuple[Any, ...]]) -> None:
+    def declare(self, prototypes: Mapping[str, tuple[type, ...]]) -> None:
         """Give functions their argument types; one that is missing raises AttributeError with its name."""
         for name, argument_types in prototypes.items():
             function = getattr(self._functions, name)
             function.argtypes = argument_types
             function.restype = INT
 
-    def call(self, name: str, *arguments: Any) -> int:
+    def call(self, name: str, *arguments: object) -> int:
         """Call a function; the status is the caller's to judge."""
         return int(getattr(self._functions, name)(*arguments))
 
-    def check(self, name: str, *arguments: Any) -> None:
+    def check(self, name: str, *arguments: object) -> None:
         """Call a function that must succeed; another status raises `CudnnError` with the library's own words."""
         code = self.call(name, *arguments)
         if code != SUCCESS:

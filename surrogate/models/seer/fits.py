@@ -9,7 +9,7 @@ import numpy as np
 from surrogate.models.least_squares import relative_fit
 from surrogate.models.seer import physics
 from surrogate.models.seer.kernels import GEMM_P, Chooser
-from surrogate.models.seer.physics import COMPUTE, MEMORY, Sizes, Terms, launched_blocks, term_matrix
+from surrogate.models.seer.physics import Sizes, Terms, launched_blocks, term_matrix
 from surrogate.models.seer.trees import Tree, tuned_tree
 
 
@@ -26,12 +26,12 @@ class FormFit:
     @classmethod
     def of(cls, terms: Terms, target: np.ndarray) -> "FormFit":
         """`relative_fit` of ``target`` (rows,)."""
-        coefficients = relative_fit(term_matrix(terms, len(target)), target)
+        coefficients = relative_fit(term_matrix(terms), target)
         return cls(tuple(coefficients.tolist()), float(target.min()))
 
-    def predict(self, terms: Terms, length: int) -> np.ndarray:
-        """The form's values (length,), all positive."""
-        value = term_matrix(terms, length) @ np.array(self.coefficients)
+    def predict(self, terms: Terms) -> np.ndarray:
+        """The form's values (rows,), all positive."""
+        value = term_matrix(terms) @ np.array(self.coefficients)
         return np.where(value > 0, value, self.floor)
 
 
@@ -79,26 +79,21 @@ class VariantFit:
         return cls(
             algorithm,
             tile,
-            float(np.median(m.b_max)),
-            float(np.median(m.blocks / outputs)),
-            tree(_class_inputs(m.sizes, m.blocks, clamp), m.bound, classify=True),
-            FormFit.of(_instruction_terms(algorithm, m.sizes), m.instructions),
-            tree(dram, m.reads / _depth(algorithm, m.sizes)),
-            tree(dram, m.writes),
-            {int(bound): _time_fit(m, m.bound == bound, int(bound)) for bound in np.unique(m.bound)},
+            b_max=float(np.median(m.b_max)),
+            blocks_per_output=float(np.median(m.blocks / outputs)),
+            class_tree=tree(_class_inputs(m.sizes, m.blocks, clamp), m.bound, classify=True),
+            instructions=FormFit.of(_instruction_terms(algorithm, m.sizes), m.instructions),
+            read_tree=tree(dram, m.reads / _depth(algorithm, m.sizes)),
+            write_tree=tree(dram, m.writes),
+            times={
+                int(bound): FormFit.of(_time_terms(m, m.bound == bound, int(bound)), m.time_us[m.bound == bound])
+                for bound in np.unique(m.bound)
+            },
         )
 
     def launched(self, sizes: Sizes) -> np.ndarray:
         """Blocks (rows,), by the tile's rule, else by the measured blocks per output element."""
-        blocks = launched_blocks(
-            self.algorithm,
-            self.tile,
-            batch=sizes.batch,
-            width=sizes.width,
-            outputs=sizes.outputs,
-            out_width=sizes.out_width,
-            filter_width=int(sizes.filter_width[0]) if len(sizes.filter_width) else 3,
-        ).astype(np.float64)
+        blocks = launched_blocks(self.algorithm, self.tile, sizes).astype(np.float64)
         counted = np.ceil(self.blocks_per_output * sizes.batch * sizes.out_width**2 * sizes.outputs)
         return np.where(np.isnan(blocks), np.maximum(counted, 1), blocks)
 
@@ -109,16 +104,19 @@ class VariantFit:
 
     def predict_us(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
         """Time in µs of the main kernel with so many ``blocks``, (rows,)."""
-        rows, clamp, bound = len(blocks), self.algorithm == GEMM_P, self.bound(sizes, blocks)
-        dram = _dram_inputs(self.algorithm, sizes, blocks, clamp)
-        instructions = self.instructions.predict(_instruction_terms(self.algorithm, sizes), rows)
+        bound = self.bound(sizes, blocks)
+        dram = _dram_inputs(self.algorithm, sizes, blocks, clamp=self.algorithm == GEMM_P)
+        instructions = self.instructions.predict(_instruction_terms(self.algorithm, sizes))
         reads = self.read_tree.predict(dram) * _depth(self.algorithm, sizes)
         writes = self.write_tree.predict(dram)
-        b_max, time_us = np.full(rows, self.b_max), np.empty(rows)
-        m = Measured(sizes, blocks, b_max, instructions, reads, writes, bound, time_us)
+        time_us = np.empty(len(blocks))
+        m = Measured(
+            sizes, blocks, b_max=np.full(len(blocks), self.b_max), instructions=instructions, reads=reads,
+            writes=writes, bound=bound, time_us=time_us,
+        )  # fmt: skip
         for form in np.unique(bound):
             members = bound == form
-            time_us[members] = self.times[int(form)].predict(_time_terms(m, members, int(form)), int(members.sum()))
+            time_us[members] = self.times[int(form)].predict(_time_terms(m, members, int(form)))
         return time_us
 
 
@@ -126,15 +124,7 @@ def _time_terms(m: Measured, rows: np.ndarray, bound: int) -> physics.Terms:
     """The class's time form over the chosen rows."""
     b_max, instructions, reads, writes = (a[rows] for a in (m.b_max, m.instructions, m.reads, m.writes))
     w = physics.waves(m.blocks[rows], b_max)
-    if bound == COMPUTE:
-        return physics.compute_terms(w, b_max, instructions)
-    if bound == MEMORY:
-        return physics.memory_terms(w, b_max, reads, writes)
-    return physics.under_utilised_terms(w, b_max, instructions, reads, writes)
-
-
-def _time_fit(m: Measured, rows: np.ndarray, bound: int) -> FormFit:
-    return FormFit.of(_time_terms(m, rows, bound), m.time_us[rows])
+    return physics.time_terms(bound, w, b_max, instructions=instructions, reads=reads, writes=writes)
 
 
 def _is_winograd(algorithm: str) -> bool:
@@ -189,14 +179,16 @@ class AlgorithmFit:
         cls, algorithm: str, m: Measured, tiles: np.ndarray, extra_us: np.ndarray, seed: int, evaluations: int
     ) -> "AlgorithmFit":
         """From measured rows: ``tiles`` (rows,) names, ``extra_us`` (rows,) time of the other kernels, 0 where none."""
-        chooser = Chooser.fit(algorithm, m.sizes, tiles, seed, evaluations)
+        chooser = Chooser.fit(algorithm, m.sizes, tiles, seed=seed, evaluations=evaluations)
         widths = m.sizes.filter_width.tolist()
         keys = np.array([_key(algorithm, tile, k) for tile, k in zip(tiles, widths, strict=True)])
         variants = {}
         for key in np.unique(keys):
             members = np.flatnonzero(keys == key)
             part = Measured(m.sizes.take(members), *(array[members] for array in m[1:]))
-            variants[str(key)] = VariantFit.fit(algorithm, str(tiles[members[0]]), part, seed, evaluations)
+            variants[str(key)] = VariantFit.fit(
+                algorithm, str(tiles[members[0]]), part, seed=seed, evaluations=evaluations
+            )
         extras = {}
         for key in ([""] if algorithm == GEMM else np.unique(keys)) if algorithm in (GEMM, NONFUSED) else []:
             members = (extra_us > 0) & ((keys == key) | (key == ""))
@@ -238,12 +230,12 @@ class AlgorithmFit:
     def _extra_us(self, key: str, sizes: Sizes) -> np.ndarray:
         """Time of the pre and post kernels (rows,), 0 where none were measured."""
         fit = self.extras.get("" if self.algorithm == GEMM else key)
-        rows = len(sizes.batch)
-        return fit.predict(_extra_terms(self.algorithm, sizes), rows) if fit else np.zeros(rows)
+        return fit.predict(_extra_terms(self.algorithm, sizes)) if fit else np.zeros(len(sizes.batch))
 
     def _keys(self, sizes: Sizes) -> np.ndarray:
         """(rows,) the variant that runs; where it was never measured, the nearest tile that was (at that width)."""
-        chosen, tiles = self.chooser.choose(sizes), self.chooser.tiles
+        chosen = self.chooser.choose(sizes)
+        tiles = self.chooser.tiles
         keys = np.full(len(chosen), "", dtype=object)
         for position in np.unique(chosen):
             for width in np.unique(sizes.filter_width):
@@ -260,9 +252,7 @@ def _key(algorithm: str, tile: str, filter_width: int) -> str:
 
 
 def _extra_terms(algorithm: str, s: Sizes) -> physics.Terms:
-    if algorithm == NONFUSED:
-        return physics.transform_terms(s.batch, s.channels, s.outputs, s.width, s.out_width, s.filter_width)
-    return physics.im2col_terms(s.batch, s.channels, s.outputs, s.out_width, s.filter_width)
+    return physics.transform_terms(s) if algorithm == NONFUSED else physics.im2col_terms(s)
 
 
 BUCKETS = (16, 32, 64, 128, 256)
@@ -295,7 +285,8 @@ class FftFit:
             int(width): FormFit.of(_terms(algorithm, sizes.take(bucket == width)), scaled[bucket == width])
             for width in np.unique(bucket)
         }
-        counted, tree = np.flatnonzero(np.isfinite(bound)), None
+        counted = np.flatnonzero(np.isfinite(bound))
+        tree = None
         if len(counted) and algorithm == "FFT_TILING":
             x = _fft_class_inputs(sizes.take(counted))
             tree = tuned_tree(x, bound[counted], classify=True, seed=seed, evaluations=evaluations)
@@ -303,11 +294,9 @@ class FftFit:
 
     def bound(self, sizes: Sizes) -> np.ndarray:
         """Classes (rows,) as `AlgorithmFit.bound`."""
-        return (
-            np.full(len(sizes.batch), -1)
-            if self.class_tree is None
-            else self.class_tree.predict(_fft_class_inputs(sizes))
-        )
+        if self.class_tree is None:
+            return np.full(len(sizes.batch), -1)
+        return self.class_tree.predict(_fft_class_inputs(sizes))
 
     def predict_us(self, sizes: Sizes) -> np.ndarray:
         """Time in µs (rows,); NaN in a width bucket that training did not hold."""
@@ -315,7 +304,7 @@ class FftFit:
         time_us = np.full(len(bucket), np.nan)
         for width, fit in self.fits.items():
             members = bucket == width
-            time_us[members] = fit.predict(_terms(self.algorithm, sizes.take(members)), int(members.sum()))
+            time_us[members] = fit.predict(_terms(self.algorithm, sizes.take(members)))
         return time_us * sizes.batch / self.batch
 
 

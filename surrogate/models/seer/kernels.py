@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,7 @@ GEMM_P_TILES = ("128x32", "128x64", "128x128")
 _WINOGRAD_TILE = re.compile(r"tile(\d)(\d)(\d)")
 
 
-def variant_name(algorithm: str, kernel_name: str, tile: Any = None) -> str:
+def variant_name(algorithm: str, kernel_name: str, tile: object = None) -> str:
     """The tile of a main kernel (``128x64``, ``1x4x8``), from the table's own ``tile`` or the kernel's name.
 
     A kernel whose name tells no tile is its own variant.
@@ -138,5 +137,6 @@ def _occupied(main: pd.DataFrame) -> pd.Series:
         device = gpu(str(name))
         if device.compute_capability in LIMITS:
             x, y, z, registers, static, dynamic = (part[c].to_numpy(dtype=np.int64) for c in _LAUNCH)
-            result[part.index] = b_max(device, x * y * z, registers, static, dynamic)
+            threads = x * y * z
+            result[part.index] = b_max(device, threads, registers, shared_bytes=static, dynamic_shared_bytes=dynamic)
     return result.where(result > 0)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -11,15 +12,15 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.plain import from_plain, to_plain
-from surrogate.models.seer.analytical import require_convolutions
 from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, Measured
 from surrogate.models.seer.kernels import COUNTERS
-from surrogate.models.seer.physics import feasible, in_domain, sizes_of
+from surrogate.models.seer.physics import feasible, in_domain, require_convolutions, sizes_of
 from surrogate.models.seer.trees import EVALUATIONS
 
 _DEVICE = ["gpu", "library_version", "algorithm"]
 
 
+@dataclass(eq=False, repr=False)
 class SeerPaper(TimeModel):
     """Per (GPU, library version, algorithm) the paper's fits (PACT 2021): square, ungrouped, undilated fp32 forward.
 
@@ -28,12 +29,13 @@ class SeerPaper(TimeModel):
     """
 
     name: ClassVar[str] = "seer-paper"
+    help: ClassVar[str] = "SEER as published, from kernel counters (PACT 2021)"
+    tunable: ClassVar[bool] = False
     storable: ClassVar[bool] = True
 
-    def __init__(self, evaluations: int = EVALUATIONS, random_state: int = 0, known_launch: bool = False) -> None:
-        self.evaluations = evaluations
-        self.random_state = random_state
-        self.known_launch = known_launch
+    evaluations: int = EVALUATIONS
+    random_state: int = 0
+    known_launch: bool = False
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """From rows with the columns of `kernels.with_kernel_metrics`. Raises `InputError` where there are none."""
@@ -44,23 +46,24 @@ class SeerPaper(TimeModel):
             raise InputError(
                 f"{self.name} needs counters of main kernels, and the table lacks {', '.join(lacking)}; {_SOURCE}"
             )
-        frame, settings = frame.assign(time_us=time_us), (self.random_state, self.evaluations)
+        frame = frame.assign(time_us=time_us)
+        settings = {"seed": self.random_state, "evaluations": self.evaluations}
         self.counted_: dict[str, AlgorithmFit] = {}
         self.fft_: dict[str, FftFit] = {}
         for key, algorithm, members in _parts(frame):
             part = frame.iloc[members]
             if algorithm in FFT_ALGORITHMS:
                 time, bound = (part[name].to_numpy(dtype=np.float64) for name in ("time_us", "kernel_class"))
-                self.fft_[key] = FftFit.fit(algorithm, sizes_of(part), time, bound, *settings)
+                self.fft_[key] = FftFit.fit(algorithm, sizes_of(part), time, bound, **settings)
                 continue
             counted = part[_counted(part)]
             if len(counted):
                 self.counted_[key] = AlgorithmFit.fit(
                     algorithm,
                     _measured(counted),
-                    counted["variant"].to_numpy(),
-                    counted["other_kernels_us"].fillna(0.0).to_numpy(),
-                    *settings,
+                    tiles=counted["variant"].to_numpy(),
+                    extra_us=counted["other_kernels_us"].fillna(0.0).to_numpy(),
+                    **settings,
                 )
         if not self.counted_:
             raise InputError(f"{self.name}: no ok row has {', '.join(_NEEDED)} of its main kernel together; {_SOURCE}")
@@ -136,13 +139,11 @@ def _measured(frame: pd.DataFrame) -> Measured:
     """Counters per block. A main kernel without a time of its own takes what the others leave of the row's."""
     column = {name: frame[name].to_numpy(dtype=np.float64) for name in COUNTERS}
     left = frame["time_us"] - frame["other_kernels_us"].fillna(0.0)
+    time_us = frame["main_kernel_us"].fillna(left.where(left > 0, frame["time_us"])).to_numpy(dtype=np.float64)
     return Measured(
-        sizes_of(frame),
-        column["blocks"],
-        column["b_max"],
-        column["fp32_instructions"] / column["blocks"],
-        column["dram_read_transactions"] / column["blocks"],
-        column["dram_write_transactions"] / column["blocks"],
-        frame["kernel_class"].to_numpy(dtype=np.int64),
-        frame["main_kernel_us"].fillna(left.where(left > 0, frame["time_us"])).to_numpy(dtype=np.float64),
-    )
+        sizes_of(frame), column["blocks"], b_max=column["b_max"],
+        instructions=column["fp32_instructions"] / column["blocks"],
+        reads=column["dram_read_transactions"] / column["blocks"],
+        writes=column["dram_write_transactions"] / column["blocks"],
+        bound=frame["kernel_class"].to_numpy(dtype=np.int64), time_us=time_us,
+    )  # fmt: skip

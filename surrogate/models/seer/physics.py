@@ -7,7 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset.rows import Rows
 from surrogate.features.elementwise import Number, ceil_div, where
+from surrogate.features.errors import InputError
+from surrogate.features.families import CONV
 from surrogate.features.shape import output_size
 
 
@@ -32,7 +35,8 @@ def sizes_of(frame: pd.DataFrame) -> Sizes:
     n, c, k, w, s, pad, stride = (
         frame[name].to_numpy(dtype=np.int64) for name in ("n", "c", "k", "w", "s", "pad_w", "stride_w")
     )
-    return Sizes(n, c, k, w, output_size(w, s, pad, stride, 1), s, stride)
+    out_width = output_size(w, s, pad, stride, dilation=1)
+    return Sizes(n, c, k, w, out_width=out_width, filter_width=s, stride=stride)
 
 
 def in_domain(frame: pd.DataFrame) -> np.ndarray:
@@ -45,18 +49,19 @@ def in_domain(frame: pd.DataFrame) -> np.ndarray:
     return square & plain & np.logical_and.reduce([(frame[n] == v).to_numpy() for n, v in settings.items()])
 
 
+def require_convolutions(rows: Rows, model: str) -> None:
+    """Raise `InputError` where the rows are of another family: SEER is a model of convolutions."""
+    if rows.family is not CONV:
+        raise InputError(f"{model} knows convolutions, and these are rows of family {rows.family.name}")
+
+
 def feasible(algorithm: str, sizes: Sizes) -> np.ndarray:
     """(rows,) True where SEER lets the algorithm run: WINOGRAD k = 3, non-fused 3 or 5, all but GEMMs at stride 1."""
-    k, ones = sizes.filter_width, sizes.stride == 1
-    if algorithm == "WINOGRAD":
-        return ones & (k == 3)
-    if algorithm == "WINOGRAD_NONFUSED":
-        return ones & ((k == 3) | (k == 5))
-    if algorithm == "FFT":
-        return ones & (sizes.width <= 256)
-    if algorithm == "FFT_TILING":
-        return ones & (k <= 32)
-    return ~np.zeros_like(ones)
+    k = sizes.filter_width
+    ones = sizes.stride == 1
+    fitting = {"WINOGRAD": k == 3, "WINOGRAD_NONFUSED": (k == 3) | (k == 5)}
+    fitting |= {"FFT": sizes.width <= 256, "FFT_TILING": k <= 32}
+    return ones & fitting[algorithm] if algorithm in fitting else np.ones_like(ones)
 
 
 COMPUTE, MEMORY, UNDER_UTILISED = range(3)
@@ -105,21 +110,20 @@ def winograd_nonfused_blocks(
     return ceil_div(batch * across * across, 128) * ceil_div(outputs, tile_n) * gemms
 
 
-def launched_blocks(
-    algorithm: str, tile: str, *, batch: Number, width: Number, outputs: Number, out_width: Number, filter_width: int
-) -> Number:
+def launched_blocks(algorithm: str, tile: str, s: Sizes) -> Number:
     """Blocks of one algorithm's main kernel by its tile's name (``128x64``, ``1x4x8``); NaN for a tile without a rule.
 
-    ``filter_width`` matters to non-fused Winograd only, and is one number there.
+    Non-fused Winograd's problems are all of the first one's filter width.
     """
     sizes = tile_sizes(tile)
     if algorithm == "WINOGRAD" and len(sizes) == 3:
-        return winograd_blocks(batch, width, outputs, (sizes[0], sizes[1], sizes[2]))
+        return winograd_blocks(s.batch, s.width, s.outputs, (sizes[0], sizes[1], sizes[2]))
+    filter_width = int(np.ravel(s.filter_width)[0])
     if algorithm == "WINOGRAD_NONFUSED" and len(sizes) == 2 and filter_width in WINOGRAD_NONFUSED_STAGE:
-        return winograd_nonfused_blocks(batch, out_width, outputs, filter_width, sizes[1])
+        return winograd_nonfused_blocks(s.batch, s.out_width, s.outputs, filter_width=filter_width, tile_n=sizes[1])
     if not algorithm.startswith("WINOGRAD") and len(sizes) == 2:
-        return gemm_blocks(batch, out_width, outputs, sizes[0], sizes[1])
-    return 0 * batch + float("nan")
+        return gemm_blocks(s.batch, s.out_width, s.outputs, tile_m=sizes[0], tile_n=sizes[1])
+    return 0 * s.batch + float("nan")
 
 
 def tile_sizes(tile: str) -> tuple[int, ...]:
@@ -161,6 +165,15 @@ def under_utilised_terms(w: Waves, b_max: Number, instructions: Number, reads: N
     return filled * reads, w.count * b_max * instructions, 1.0, filled * writes
 
 
+def time_terms(bound: int, w: Waves, b_max: Number, instructions: Number, reads: Number, writes: Number) -> Terms:
+    """The time form of a class: compute-bound, memory-bound or under-utilised."""
+    if bound == COMPUTE:
+        return compute_terms(w, b_max, instructions)
+    if bound == MEMORY:
+        return memory_terms(w, b_max, reads, writes)
+    return under_utilised_terms(w, b_max, instructions=instructions, reads=reads, writes=writes)
+
+
 def gemm_instruction_terms(channels: Number, filter_width: Number) -> Terms:
     """Instructions per block of the GEMM family: a·k²·C + b."""
     return filter_width * filter_width * channels, 1.0
@@ -171,22 +184,17 @@ def winograd_instruction_terms(channels: Number) -> Terms:
     return ceil_div(channels, 8), 1.0
 
 
-def im2col_terms(batch: Number, channels: Number, outputs: Number, out_width: Number, filter_width: Number) -> Terms:
+def im2col_terms(s: Sizes) -> Terms:
     """Time of GEMM's im2col: a·N·O²·k²·C + b·K·k²·C + c."""
-    depth = filter_width * filter_width * channels
-    return batch * out_width * out_width * depth, outputs * depth, 1.0
+    depth = s.filter_width**2 * s.channels
+    return s.batch * s.out_width**2 * depth, s.outputs * depth, 1.0
 
 
-def transform_terms(
-    batch: Number, channels: Number, outputs: Number, width: Number, out_width: Number, filter_width: Number
-) -> Terms:
+def transform_terms(s: Sizes) -> Terms:
     """Time of non-fused Winograd's transforms: a·N·C·W² + b·N·C·K·k² + c·N·K·O² + d (data, filter, output)."""
-    return (
-        batch * channels * width * width,
-        batch * channels * outputs * filter_width * filter_width,
-        batch * outputs * out_width * out_width,
-        1.0,
-    )
+    data = s.batch * s.channels * s.width**2
+    filters = s.batch * s.channels * s.outputs * s.filter_width**2
+    return data, filters, s.batch * s.outputs * s.out_width**2, 1.0
 
 
 def fft_terms(channels: Number, outputs: Number) -> Terms:
@@ -201,6 +209,6 @@ def fft_tiling_terms(channels: Number, outputs: Number, out_width: Number, filte
     return channels * tiles, channels * outputs * tiles, outputs * tiles, tiles
 
 
-def term_matrix(terms: Terms, length: int) -> np.ndarray:
-    """Terms as columns (length, terms), float64; constants are repeated."""
-    return np.column_stack([np.broadcast_to(np.asarray(term, dtype=np.float64), (length,)) for term in terms])
+def term_matrix(terms: Terms) -> np.ndarray:
+    """Terms as columns (rows, terms), float64; constants are repeated."""
+    return np.column_stack(np.broadcast_arrays(*terms)).astype(np.float64)

@@ -1,22 +1,198 @@
-"""`seer-time-only`: SEER's physics where only times were measured, its counters replaced by analytical terms."""
+"""`seer-time-only`: SEER's physics where only times were measured, its counters replaced by analytical terms.
+
+Instructions and transactions per block follow from the problem and the tile. Each term is divided by the device's peak
+or bandwidth, so that a coefficient is an efficiency and serves other devices too (within one device that changes
+nothing). Units: 1e6 flops over TFLOP/s, 1e3 sectors over GB/s; coefficients in µs.
+"""
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
-from surrogate.features.algorithms import MECHANISMS
-from surrogate.models.base import TimeModel
+from surrogate.features.algorithms import MECHANISMS, Mechanism
+from surrogate.features.elementwise import ceil_div
+from surrogate.features.gpu import gpu
+from surrogate.features.machine import b_max
+from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
+from surrogate.features.roofline import compute_us, memory_us
+from surrogate.features.terms import MECHANISM_TERMS, TILES, Sized, sized
+from surrogate.features.terms.kernel import KernelTerms
+from surrogate.models.base import Span, TimeModel
 from surrogate.models.baselines import LEAST_US
-from surrogate.models.least_squares import SEPARATOR, joined, key_columns
+from surrogate.models.least_squares import fitted_groups, key_columns, relative_fit, relative_loss
 from surrogate.models.plain import from_plain, to_plain
-from surrogate.models.seer.analytical import Analytical, TileFit, analytical, require_convolutions
-from surrogate.models.seer.physics import UNDER_UTILISED
+from surrogate.models.seer import physics
+from surrogate.models.seer.fits import BUCKETS
+from surrogate.models.seer.kernels import gemm_p_tile
+from surrogate.models.seer.physics import UNDER_UTILISED, require_convolutions, roofline_class
+
+LANES = 32
+SECTOR_BYTES = 32
+FFT_MECHANISMS = ("fft", "fft_tiling")
+OUTPUT_EDGES = (32, 64, 128)
+"""K ranges within which one tile is taken to run: K ≤ 32, ≤ 64, ≤ 128, above."""
 
 
+@dataclass(frozen=True, slots=True)
+class Analytical:
+    """Terms of one mechanism's rows, by tile: small, middle, large (FFT: the middle one alone).
+
+    ``bound`` (rows,): class by the roofline, or FFT's bucket (see `_fft_bucket`); ``span`` (rows,): K range;
+    ``tile`` (rows,): the tile that a rule names, −1 where none does; ``terms[tile]``: the three time forms,
+    each (rows, terms).
+    """
+
+    mechanism: Mechanism
+    bound: np.ndarray
+    span: np.ndarray
+    tile: np.ndarray
+    terms: tuple[tuple[np.ndarray, ...], ...]
+
+    def form(self, bound: int) -> int:
+        """Which of the time forms a class uses: FFT has one only."""
+        return 0 if self.mechanism in FFT_MECHANISMS else bound
+
+
+def analytical(rows: Rows, mechanism_code: int) -> Analytical:
+    """The terms of rows that all belong to one mechanism (by `Rows.column("mechanism")`)."""
+    mechanism = MECHANISMS[mechanism_code]
+    frame = rows.frame
+    columns = ConvColumns.of(
+        [frame[name] for name in SIZE_COLUMNS],
+        **{name: frame[name] for name in ("dtype", "math", "layout", "direction")},
+    )
+    p = sized(columns)
+    peak, bandwidth = (np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs"))
+    names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
+    # (3, rows) blocks that each row's GPU holds of the small, the middle and the large tile.
+    slots = np.array([b_max(rows.devices.get(name) or gpu(name), mechanism) for name in map(str, names)])[index].T
+    kernel = MECHANISM_TERMS[mechanism](p, slots)
+    span = np.searchsorted(OUTPUT_EDGES, p.channels_out)
+    if mechanism in FFT_MECHANISMS:
+        terms = ((_fft_terms(p, mechanism, peak, bandwidth),),)
+        no_span = np.zeros_like(span)
+        return Analytical(mechanism, _fft_bucket(p, mechanism), span=no_span, tile=no_span, terms=terms)
+    floors = compute_us(kernel.arithmetic_flops, peak), memory_us(kernel.dram_bytes, bandwidth)
+    bound = roofline_class(*floors, kernel.launches[1].waves)
+    tile = gemm_p_tile(p.channels_out) if mechanism == "precomp_gemm" else np.full(len(rows), -1)
+    terms = tuple(
+        _forms(p, mechanism, kernel, tile=t, b_max=slots[t], peak=peak, bandwidth=bandwidth)
+        for t in range(len(TILES[mechanism]))
+    )
+    return Analytical(mechanism, bound, span=span, tile=tile, terms=terms)
+
+
+def _forms(
+    p: Sized, mechanism: Mechanism, kernel: KernelTerms, tile: int,
+    b_max: np.ndarray, peak: np.ndarray, bandwidth: np.ndarray,
+) -> tuple[np.ndarray, ...]:  # fmt: skip
+    """The compute-bound, memory-bound and under-utilised form with one tile, pre and post kernels' terms joined."""
+    tile_m, tile_n = TILES[mechanism][tile]
+    sector = p.itemsize / SECTOR_BYTES
+    depth = p.channels_in if mechanism.startswith("winograd") else p.gemm_k
+    if mechanism.startswith("winograd"):
+        instructions = 1.0 * ceil_div(p.channels_in, 8)
+    else:
+        instructions = 1.0 * depth * tile_m * tile_n / LANES
+    reads, writes = (tile_m + tile_n) * depth * sector, tile_m * tile_n * sector
+    w = physics.waves(kernel.launches[tile].blocks, b_max)
+    # n, the waves' own term, stays in µs; the others go by the unit that they keep busy.
+    arithmetic, traffic = instructions / (1e6 * peak), 1 / (1e3 * bandwidth)
+    extra = _extra_terms(p, mechanism, bandwidth)
+    units = {"instructions": arithmetic, "reads": reads * traffic, "writes": writes * traffic}
+    forms = (physics.time_terms(bound, w, b_max, **units) for bound in range(3))
+    return tuple(physics.term_matrix((*form, *extra)) for form in forms)
+
+
+def _extra_terms(p: Sized, mechanism: Mechanism, bandwidth: np.ndarray) -> physics.Terms:
+    """im2col of GEMM, the transforms of non-fused Winograd; for the rest a launch per group of grouped problems."""
+    area, taps, channels = p.out_h * p.out_w, p.r * p.s, p.c // p.groups
+    traffic = 1e3 * bandwidth
+    if mechanism == "gemm":
+        return p.n * area * taps * p.c / traffic, p.k * taps * channels / traffic, p.groups
+    if mechanism == "winograd_nonfused":
+        image = p.n * p.c * p.h * p.w / traffic
+        return image, p.k * channels * taps / traffic, p.n * p.k * area / traffic, p.groups
+    return (p.groups * (p.groups > 1),)
+
+
+def _fft_bucket(p: Sized, mechanism: Mechanism) -> np.ndarray:
+    """FFT's width bucket. FFT_TILING: 0 for 1×1 filters at stride 1, 1 for larger ones, 2 for strides."""
+    if mechanism == "fft":
+        return np.searchsorted(BUCKETS, np.maximum(p.h, p.w)).clip(max=len(BUCKETS) - 1)
+    return np.where(np.maximum(p.stride_h, p.stride_w) > 1, 2, np.maximum(p.r, p.s) > 1)
+
+
+def _fft_terms(p: Sized, mechanism: Mechanism, peak: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
+    """SEER's four terms times N/128 (and groups, tiles); the filters' transform and the launches, independent of N."""
+    c, k = p.channels_in, p.channels_out
+    images = p.n / 128 * p.groups
+    if mechanism == "fft_tiling":
+        down, across = (
+            ceil_div(o, np.maximum(physics.FFT_TILE + 1 - f, 1)) for o, f in ((p.result_h, p.r), (p.result_w, p.s))
+        )
+        images = images * down * across
+    traffic = 1e3 * bandwidth
+    filters = c * k * p.groups / traffic
+    terms = (c * images / traffic, c * k * images / (1e6 * peak), k * images / traffic, images, filters, p.groups)
+    return physics.term_matrix(terms)
+
+
+SPANS = len(OUTPUT_EDGES) + 1
+ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TileFit:
+    """``coefficients``: tile → coefficients; ``tile_of``: the tile of each K range."""
+
+    coefficients: Mapping[int, tuple[float, ...]]
+    tile_of: tuple[int, ...]
+
+    @classmethod
+    def fit(cls, a: Analytical, form: int, rows: np.ndarray, time_us: np.ndarray) -> "TileFit":
+        """From the group's ``rows`` (positions in ``a``) and their times.
+
+        Where a rule names the tiles, each tile is fitted on its rows. Elsewhere every tile is fitted on all rows, each
+        K range takes the tile that fits it best, and both steps repeat on what each tile got, `ROUNDS` times. A tile
+        with fewer than two rows for each coefficient keeps the fit over all rows.
+        """
+        candidates = [terms[form][rows] for terms in a.terms]
+        span, named = a.span[rows], a.tile[rows]
+        fits = pooled = [relative_fit(terms, time_us, nonnegative=True) for terms in candidates]
+        tile_of = np.zeros(SPANS, dtype=int)
+        for _ in range(ROUNDS):
+            losses = [relative_loss(x, time_us, c) for x, c in zip(candidates, fits, strict=True)]
+            sums = np.array([np.bincount(span, loss, minlength=SPANS) for loss in losses])
+            # A range without rows takes what fits the whole group best.
+            sums[:, np.bincount(span, minlength=SPANS) == 0] = sums.sum(axis=1, keepdims=True)
+            tile_of = sums.argmin(axis=0)
+            tile = np.where(named >= 0, named, tile_of[span])
+            fits = [
+                relative_fit(terms[tile == t], time_us[tile == t], nonnegative=True)
+                if (tile == t).sum() >= 2 * terms.shape[1]
+                else pooled[t]
+                for t, terms in enumerate(candidates)
+            ]
+        return cls({t: tuple(fit.tolist()) for t, fit in enumerate(fits)}, tuple(tile_of.tolist()))
+
+    def predict(self, a: Analytical, form: int, rows: np.ndarray) -> np.ndarray:
+        """Times in µs of the ``rows`` (positions in ``a``), (rows,)."""
+        tile = np.where(a.tile[rows] >= 0, a.tile[rows], np.array(self.tile_of)[a.span[rows]])
+        time_us = np.empty(len(rows))
+        for t in np.unique(tile):
+            members = tile == t
+            time_us[members] = a.terms[t][form][rows[members]] @ np.array(self.coefficients[int(t)])
+        return time_us
+
+
+@dataclass(eq=False, repr=False)
 class SeerTimeOnly(TimeModel):
     """Per (GPU, library version, algorithm) and class the paper's time form, with non-negative coefficients.
 
@@ -25,21 +201,17 @@ class SeerTimeOnly(TimeModel):
     """
 
     name: ClassVar[str] = "seer-time-only"
+    help: ClassVar[str] = "SEER's physics where only times were measured, analytical terms for its counters"
     storable: ClassVar[bool] = True
 
-    def __init__(self, least_rows: int = 8) -> None:
-        self.least_rows = least_rows
+    least_rows: Annotated[int, Span(6, 40, log=True)] = 8
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Every level's fits."""
         self.fits_: dict[str, TileFit] = {}
         for part, terms in _mechanisms(rows):
-            for number, level in enumerate(_levels(rows.take(part), terms), 1):
-                least = self.least_rows if number < len(_LEVELS) else 1  # the last takes what there is
-                for key, members in pd.Series(level).groupby(level).indices.items():
-                    if len(members) >= least:
-                        form, index = _form(str(key), terms), np.asarray(members)
-                        self.fits_[str(key)] = TileFit.fit(terms, form, index, time_us[part][index])
+            for key, index in fitted_groups(_levels(rows.take(part), terms), self.least_rows):
+                self.fits_[key] = TileFit.fit(terms, _form(key, terms), index, time_us[part][index])
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """Positive times; NaN for an algorithm that training did not hold."""
@@ -48,7 +220,7 @@ class SeerTimeOnly(TimeModel):
             part_us = np.full(len(part), np.nan)
             for level in _levels(rows.take(part), terms):
                 open_rows = np.flatnonzero(np.isnan(part_us))
-                names = level[open_rows]
+                names = level.to_numpy()[open_rows]
                 for key in np.unique(names):
                     if key in self.fits_:
                         members = open_rows[names == key]
@@ -86,13 +258,13 @@ def _mechanisms(rows: Rows) -> list[tuple[np.ndarray, Analytical]]:
     return [(part, analytical(rows.take(part), number)) for part, number in parts]
 
 
-def _levels(rows: Rows, terms: Analytical) -> list[np.ndarray]:
+def _levels(rows: Rows, terms: Analytical) -> list[pd.Series]:
     """(rows,) the group's key, for each of `_LEVELS`."""
-    columns = {**key_columns(rows), "bound": np.array([f"bound{bound}" for bound in terms.bound], dtype=object)}
-    return [SEPARATOR.join(level) + SEPARATOR + joined(columns, level) for level in _LEVELS]
+    columns = key_columns(rows).assign(bound=[f"bound{bound}" for bound in terms.bound])
+    return ["|".join(level) + "|" + joined(columns, level) for level in _LEVELS]
 
 
 def _form(key: str, terms: Analytical) -> int:
     """The time form of a group: that of the class in its key, else the under-utilised one, the most general."""
-    last = key.rsplit(SEPARATOR, 1)[-1]
+    last = key.rsplit("|", 1)[-1]
     return terms.form(int(last.removeprefix("bound")) if last.startswith("bound") else UNDER_UTILISED)

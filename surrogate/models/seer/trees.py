@@ -1,11 +1,19 @@
 """SEER's regression and classification trees: their arrays, and the search for the leaf size."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
+from surrogate.features.errors import InputError
+
+if TYPE_CHECKING:
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
 LEAF = -1
+Grown: TypeAlias = "DecisionTreeClassifier | DecisionTreeRegressor"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,8 +30,16 @@ class Tree:
     threshold: np.ndarray
     value: np.ndarray
 
+    def __post_init__(self) -> None:
+        nodes = np.arange(len(self.left))
+        inner = self.left != LEAF
+        children = np.stack([self.left, self.right])
+        forward = ((children > nodes) & (children < len(nodes)))[:, inner]
+        if not len(nodes) or not forward.all() or (self.feature < 0).any():
+            raise InputError("the nodes of a tree do not fit one another")
+
     @classmethod
-    def of(cls, estimator: Any) -> Self:
+    def of(cls, estimator: Grown) -> Self:
         """The nodes of a fitted scikit-learn tree. A classifier's tie goes to its lowest class."""
         grown = estimator.tree_
         classes = getattr(estimator, "classes_", None)
@@ -33,18 +49,18 @@ class Tree:
             value = np.asarray(classes, dtype=np.float64)[grown.value[:, 0, :].argmax(axis=1)]
         leaf = grown.children_left == LEAF
         return cls(
-            grown.children_left.astype(np.int64),
-            grown.children_right.astype(np.int64),
-            np.where(leaf, 0, grown.feature).astype(np.int64),
-            np.where(leaf, 0.0, grown.threshold),
-            np.asarray(value, dtype=np.float64),
+            left=grown.children_left.astype(np.int64),
+            right=grown.children_right.astype(np.int64),
+            feature=np.where(leaf, 0, grown.feature).astype(np.int64),
+            threshold=np.where(leaf, 0.0, grown.threshold),
+            value=np.asarray(value, dtype=np.float64),
         )
 
     @classmethod
     def constant(cls, value: float) -> Self:
         """One leaf."""
         leaf = np.array([LEAF])
-        return cls(leaf, leaf, np.array([0]), np.array([0.0]), np.array([float(value)]))
+        return cls(leaf, leaf, feature=np.array([0]), threshold=np.array([0.0]), value=np.array([float(value)]))
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The leaf's value of every row of ``x`` (rows, features), (rows,). Compares in float32, as it was grown."""
@@ -76,8 +92,9 @@ def tuned_tree(x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, e
         return Tree.constant(y[0])
     fold = np.random.default_rng(seed).permutation(len(y)) % min(FOLDS, len(y))
     sizes = leaf_sizes(len(y), evaluations, seed)
-    losses = [_loss(x, y, fold, leaf, classify, seed) for leaf in sizes] if len(sizes) > 1 else [0.0]
-    return Tree.of(_grown(x, y, sizes[int(np.argmin(losses))], classify, seed))
+    grow = partial(_grown, classify=classify, seed=seed)
+    losses = [_loss(x, y, fold, partial(grow, leaf=leaf), classify) for leaf in sizes] if len(sizes) > 1 else [0.0]
+    return Tree.of(grow(x, y, leaf=sizes[int(np.argmin(losses))]))
 
 
 def leaf_sizes(rows: int, evaluations: int, seed: int) -> list[int]:
@@ -87,7 +104,7 @@ def leaf_sizes(rows: int, evaluations: int, seed: int) -> list[int]:
     return sorted({int(size) for size in np.exp(quantile * np.log(most)).clip(1, most)})
 
 
-def _grown(x: np.ndarray, y: np.ndarray, leaf: int, classify: bool, seed: int) -> Any:
+def _grown(x: np.ndarray, y: np.ndarray, *, leaf: int, classify: bool, seed: int) -> Grown:
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
     grow = DecisionTreeClassifier if classify else DecisionTreeRegressor
@@ -97,11 +114,11 @@ def _grown(x: np.ndarray, y: np.ndarray, leaf: int, classify: bool, seed: int) -
     return estimator.fit(x, y)
 
 
-def _loss(x: np.ndarray, y: np.ndarray, fold: np.ndarray, leaf: int, classify: bool, seed: int) -> float:
+def _loss(x: np.ndarray, y: np.ndarray, fold: np.ndarray, grow: Callable[..., Grown], classify: bool) -> float:
     """Mean loss over held-out rows."""
     total = 0.0
     for held in np.unique(fold):
         test = fold == held
-        predicted = Tree.of(_grown(x[~test], y[~test], leaf, classify, seed)).predict(x[test])
+        predicted = Tree.of(grow(x[~test], y[~test])).predict(x[test])
         total += float((predicted != y[test]).sum() if classify else ((predicted - y[test]) ** 2).sum())
     return total / len(y)

@@ -25,10 +25,10 @@ class Node:
 
     name: str
     thread: int
-    shapes: Any
+    shapes: tuple[object, ...]
     types: tuple[str, ...]
     inputs: tuple[str, ...]
-    outputs: Any
+    outputs: tuple[object, ...]
 
 
 def with_execution_trace(trace: Trace, path: str | Path) -> Trace:
@@ -47,22 +47,17 @@ def with_execution_trace(trace: Trace, path: str | Path) -> Trace:
             f"{path}: only {len(pairs):,} of the {operators:,} operators of {trace.source} occur equally often in it;"
             " give the execution trace of the same program"
         )
-    columns = {c: getattr(trace.ranges, c).copy() for c in ("shapes", "types", "inputs", "outputs")}
-    known: dict[str, Interner[Any]] = {
-        c: Interner(lambda value: value, getattr(trace, c)) for c in ("shapes", "types", "inputs")
-    }
+    joined = ("shapes", "types", "inputs")
+    columns = {column: getattr(trace.ranges, column).copy() for column in (*joined, "outputs")}
+    texts = {column: Interner[Any](lambda value: value, getattr(trace, column)) for column in joined}
     for row, node in pairs:
-        columns["outputs"][row] = known["shapes"].index(node.outputs)
-        for column, values in known.items():
+        columns["outputs"][row] = texts["shapes"].index(node.outputs)
+        for column, values in texts.items():
             if columns[column][row] < 0:
                 columns[column][row] = values.index(getattr(node, column))
     note = f"{len(pairs):,} of {operators:,} operators have shapes of the execution trace"
-    return replace(
-        trace,
-        ranges=replace(trace.ranges, **columns),
-        notes=(*trace.notes, note),
-        **{column: tuple(values.values) for column, values in known.items()},
-    )
+    every = {column: tuple(values.distinct) for column, values in texts.items()}
+    return replace(trace, ranges=replace(trace.ranges, **columns), notes=(*trace.notes, note), **every)
 
 
 def read_execution_trace(path: str | Path) -> list[Node]:
@@ -87,29 +82,30 @@ def _node(raw: dict[str, Any]) -> Node:
     values = raw["inputs"]
     if isinstance(values, dict):  # Chakra
         thread = next((entry["value"] for entry in raw["attrs"] if entry["name"] == "tid"), 0)
-        shapes, types, outputs = values["shapes"], values["types"], raw["outputs"]["shapes"]
+        shapes = values["shapes"]
+        types = values["types"]
+        outputs = raw["outputs"]["shapes"]
         values = values["values"]
     else:
-        thread, shapes, types = raw.get("tid", 0), raw["input_shapes"], raw["input_types"]
+        thread = raw.get("tid", 0)
+        shapes = raw["input_shapes"]
+        types = raw["input_types"]
         outputs = raw["output_shapes"]
     types = clean_texts(types)
+    # The profiler writes float where the execution trace writes Tensor(float).
+    plain_types = tuple(text.removeprefix("Tensor(").removesuffix(")") for text in types)
     return Node(
-        name=clean_name(raw["name"]),
-        thread=int(thread),
-        shapes=_without_scalars(clean_shapes(shapes)),
-        # The profiler writes float where the execution trace writes Tensor(float).
-        types=tuple(text.removeprefix("Tensor(").removesuffix(")") for text in types),
-        inputs=_scalars(values, types),
-        outputs=_without_scalars(clean_shapes(outputs)),
-    )
+        name=clean_name(raw["name"]), thread=int(thread), shapes=_without_scalars(clean_shapes(shapes)),
+        types=plain_types, inputs=_scalars(values, types), outputs=_without_scalars(clean_shapes(outputs)),
+    )  # fmt: skip
 
 
-def _without_scalars(shapes: Any) -> Any:
+def _without_scalars(shapes: tuple[object, ...]) -> tuple[object, ...]:
     """Argument shapes as the profiler writes them: () for a list of scalars, whose "shapes" are lists of nothing."""
     return tuple(() if isinstance(s, tuple) and s and all(x == () for x in s) else s for s in shapes)
 
 
-def _scalars(values: Any, types: Sequence[str]) -> tuple[str, ...]:
+def _scalars(values: Sequence[object], types: Sequence[str]) -> tuple[str, ...]:
     """Values of what is no tensor, as text; "" for a tensor, as the profiler writes it."""
     padded = [*types, *[""] * (len(values) - len(types))]
     return tuple(

@@ -75,7 +75,9 @@ def iteration_of(chosen: tuple[Iteration, ...], trace: Trace) -> tuple[Ints, Int
     """
     of_range = iteration_at(chosen, trace.ranges.start_ns)
     of_call = iteration_at(chosen, trace.calls.start_ns)
-    call, around, own = trace.activities.call, trace.activities.range, iteration_at(chosen, trace.activities.start_ns)
+    call = trace.activities.call
+    around = trace.activities.range
+    own = iteration_at(chosen, trace.activities.start_ns)
     of_activity = np.where(around >= 0, linked(of_range, around), own)
     return of_range, of_call, np.where(call >= 0, linked(of_call, call), of_activity)
 
@@ -161,13 +163,9 @@ def _repeated_kernels(trace: Trace) -> list[int]:
 
 
 def trim(
-    trace: Trace,
-    *,
-    iterations_kept: Sequence[int] | None = None,
-    from_us: float | None = None,
-    to_us: float | None = None,
-    gpu: int | None = None,
-) -> Trace:
+    trace: Trace, *, iterations_kept: Sequence[int] | None = None, from_us: float | None = None,
+    to_us: float | None = None, gpu: int | None = None,
+) -> Trace:  # fmt: skip
     """The events of ``trace`` that every given limit keeps, linked among themselves; the origin stays.
 
     ``iterations_kept`` are indices as in `iterations`; ``from_us``/``to_us`` are µs from the first event; ``gpu``
@@ -201,7 +199,8 @@ def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
     def inside(times: Ints) -> Mask:
         return (times >= low) & (times < high)
 
-    activities, of_call = trace.activities, inside(trace.calls.start_ns)
+    activities = trace.activities
+    of_call = inside(trace.calls.start_ns)
     by_start = inside(activities.start_ns)
     is_kept = np.where(activities.call >= 0, linked(of_call, activities.call, False), by_start)
     if not is_kept.any() and not of_call.any() and not inside(trace.ranges.start_ns).any():
@@ -236,17 +235,14 @@ def _subset(trace: Trace, inside: Callable[[Ints], Mask], activities: Mask) -> T
     kept_calls, kept_activities = take(trace.calls, calls), take(trace.activities, activities)
     kept_syncs = take(trace.syncs, inside(trace.syncs.start_ns))
     kept_allocations = take(trace.allocations, inside(trace.allocations.time_ns))
+    range_of, call_of = new_range[kept_activities.range], new_call[kept_activities.call]
     return replace(
-        trace,
-        ranges=ranges,
-        frames=_nested(trace.frames, inside(trace.frames.start_ns))[0],
+        trace, ranges=ranges, frames=_nested(trace.frames, inside(trace.frames.start_ns))[0],
         calls=replace(kept_calls, range=new_range[kept_calls.range]),
-        activities=replace(
-            kept_activities, range=new_range[kept_activities.range], call=new_call[kept_activities.call]
-        ),
+        activities=replace(kept_activities, range=range_of, call=call_of),
         syncs=replace(kept_syncs, call=new_call[kept_syncs.call]),
         allocations=replace(kept_allocations, range=new_range[kept_allocations.range]),
-    )
+    )  # fmt: skip
 
 
 def _nested(table: Ranges, is_kept: Mask) -> tuple[Ranges, Ints]:
@@ -256,7 +252,8 @@ def _nested(table: Ranges, is_kept: Mask) -> tuple[Ranges, Ints]:
     """
     new_rows = np.append(linked(np.cumsum(is_kept) - 1, enclosing(table, is_kept)), -1)
     part = take(table, is_kept)
-    parent, depth = new_rows[part.parent], np.zeros(len(part), np.int64)
+    parent = new_rows[part.parent]
+    depth = np.zeros(len(part), np.int64)
     for _, rows in grouped(part.depth, np.arange(len(part))):  # outer ranges first
         depth[rows] = linked(depth, parent[rows]) + 1
     return replace(part, parent=parent, depth=depth), new_rows

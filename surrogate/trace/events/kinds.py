@@ -5,6 +5,9 @@ import re
 OPERATOR, ANNOTATION, STEP, NVTX, FRAME = range(5)
 """Kinds of a host range: a framework operator, a user's annotation, a profiler step, an NVTX range, a Python frame."""
 
+MODULE = "nn.Module: "
+"""How names of frames that are modules begin."""
+
 LAUNCH, GRAPH_LAUNCH, COPY_CALL, MEMSET_CALL, SYNC_CALL, RECORD_CALL, WAIT_CALL, MEMORY_CALL, OTHER_CALL = range(9)
 """Kinds of a runtime call."""
 KERNEL, COPY, MEMSET, GRAPH = range(4)

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -48,12 +49,14 @@ def read_nsys(path: Path) -> Trace:
 
 
 class _Export:
+    """The tables of an export as the rows of a `RawTrace`."""
+
     def __init__(self, connection: sqlite3.Connection, source: str) -> None:
         self.connection = connection
         self.raw = RawTrace(source, "nsys", exact_ns=True)
         tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
         self.tables = {name for (name,) in connection.execute(tables).fetchall()}
-        self.texts: dict[Any, Any] = dict(self.rows("StringIds", "id", "value"))
+        self.texts: dict[object, object] = dict(self.rows("StringIds", "id", "value"))
 
     def raw_trace(self) -> RawTrace:
         raw = self.raw
@@ -61,10 +64,10 @@ class _Export:
             raise InputError(
                 f"{raw.source}: an sqlite file without CUDA or NVTX events; write it with nsys export --type sqlite"
             )
-        raw.activities = [*self.kernels(), *self.copies(), *self.memsets(), *self.graphs()]
-        raw.ranges = [*self.nvtx(), *self.libraries()]
-        raw.calls = list(self.calls())
-        raw.syncs = list(self.syncs())
+        raw.tables["activities"].rows.extend(chain(self.kernels(), self.copies(), self.memsets(), self.graphs()))
+        raw.tables["ranges"].rows.extend(chain(self.nvtx(), self.libraries()))
+        raw.tables["calls"].rows.extend(self.calls())
+        raw.tables["syncs"].rows.extend(self.syncs())
         raw.devices = list(self.devices())
         for thread, name in self.rows("ThreadNames", "globalTid", "nameId"):
             raw.thread_names[_thread(thread)] = clean_name(self.texts.get(name, ""))
@@ -83,11 +86,11 @@ class _Export:
         wanted = ", ".join(f'"{c}"' if c in present else "NULL" for c in columns)
         yield from self.connection.execute(f'SELECT {wanted} FROM "{table}"')
 
-    def name(self, text_id: Any, direct: Any = None) -> int:
+    def name(self, text_id: object, direct: object = None) -> int:
         text = direct if isinstance(direct, str) else self.texts.get(text_id)
         return self.raw.names.index(text if isinstance(text, str) else "unnamed")
 
-    def thread(self, global_id: Any) -> int:
+    def thread(self, global_id: object) -> int:
         return self.raw.threads.index(_thread(global_id))
 
     def nvtx(self) -> Iterator[Row]:
@@ -102,7 +105,7 @@ class _Export:
             for start, end, tid, name in self.rows(table, "start", "end", "globalTid", "nameId"):
                 yield self.range(start, end, self.name(name), kinds.OPERATOR, tid)
 
-    def range(self, start: Any, end: Any, name: int, kind: int, tid: Any) -> Row:
+    def range(self, start: object, end: object, name: int, kind: int, tid: object) -> Row:
         return start, _length(start, end), name, kind, self.thread(tid), -1, -1, -1, -1, -1, -1, -1, -1
 
     def calls(self) -> Iterator[Row]:
@@ -158,8 +161,8 @@ class _Export:
 
 
 def _activity(
-    event: list[Any], name: int, kind: int, *, size: Any = -1, direction: int = -1, node: Any = 0,
-    launch: tuple[Any, ...] = (None, None, -1, -1),
+    event: list[object], name: int, kind: int, *, size: object = -1, direction: int = -1, node: object = 0,
+    launch: tuple[object, ...] = (None, None, -1, -1),
 ) -> Row:  # fmt: skip
     """``event`` holds the columns `_DEVICE`; ``launch`` is grid, block, registers and shared memory."""
     start, end, device, stream, pid, correlation = event
@@ -169,15 +172,15 @@ def _activity(
     )  # fmt: skip
 
 
-def _length(start: Any, end: Any) -> int:
+def _length(start: object, end: object) -> int:
     return end - start if isinstance(start, int) and isinstance(end, int) else -1
 
 
-def _thread(global_id: Any) -> tuple[str, str]:
+def _thread(global_id: object) -> tuple[str, str]:
     number = global_id if isinstance(global_id, int) else 0
-    return _process(number), str(number & 0xFFFFFF)
+    return str(_process(number)), str(number & 0xFFFFFF)
 
 
-def _process(global_id: Any) -> str:
-    """Nsight's global ids hold the process in the bits 24 to 47."""
-    return str(global_id >> 24 & 0xFFFFFF) if isinstance(global_id, int) else ""
+def _process(global_id: object) -> int:
+    """Nsight's global ids hold the process in the bits 24 to 47; -1 for what is no id."""
+    return global_id >> 24 & 0xFFFFFF if isinstance(global_id, int) else -1

@@ -1,12 +1,13 @@
 """What a reader collects from a trace file, and how its raw values become clean columns.
 
-Readers append one tuple per event to a `RawTrace`, its values as the file holds them. `columns_of` turns the rows of
-one table into NumPy columns: fast where every value is a plain number, value by value where a file is damaged.
+Readers append one tuple per event to a table of a `RawTrace`, its values as the file holds them. A table turns its rows
+into NumPy columns: fast where every value is a plain number, value by value where a file is damaged.
 """
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from surrogate.trace.events.tables import Device, Ints
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
+Row = tuple[object, ...]
 
 _RANGE = ("ts", "dur", "name", "kind", "thread", "external_id", "sequence", "forward_thread",
           "shapes", "types", "inputs", "outputs", "stack")  # fmt: skip
@@ -26,10 +27,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "activities": ("ts", "dur", "name", "kind", "device", "stream", "process", "correlation", "external_id", "grid",
                    "block", "registers", "shared_bytes", "bytes", "copy_kind", "graph_node"),
     "syncs": ("ts", "dur", "name", "kind", "device", "stream", "process", "correlation"),
-    "allocations": ("ts", "bytes", "device", "thread"),
+    "allocations": ("ts", "size", "device", "thread"),
 }  # fmt: skip
 """Table → the columns of its raw rows, in order; ``ts`` and ``dur`` are the start and the length."""
 
+PACKED_ROWS = 20_000
+"""Rows of a table that are turned into columns together."""
 MAX_NAME = 20_000
 """Characters of a name that are kept; templated kernel names reach a few thousand."""
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)], " ")
@@ -41,50 +44,100 @@ _DAMAGE = (ValueError, TypeError, OverflowError)
 """What NumPy, `int` and `float` raise for a value that is no number."""
 
 
-class Interner(Generic[T]):
+class Interner(dict[Hashable, int], Generic[T]):
     """Gives each distinct value an index, in the order of first sight; ``clean`` is applied to new values."""
 
-    def __init__(self, clean: Callable[[Any], T], known: Iterable[Any] = ()) -> None:
+    def __init__(self, clean: Callable[[Any], T], first: Iterable[Hashable] = ()) -> None:
         self._clean = clean
-        self._index: dict[Hashable, int] = {}
         self._by_clean: dict[T, int] = {}
-        self.values: list[T] = []
-        for value in known:
+        self.distinct: list[T] = []
+        for value in first:
             self.index(value)
 
-    def index(self, key: Hashable, value: Any = None) -> int:
+    def index(self, key: Hashable, value: object = None) -> int:
         """The index of ``key`` (cleaned from ``value``, or from the key itself)."""
-        index = self._index.get(key)
-        if index is None:
-            clean = self._clean(key if value is None else value)
-            index = self._by_clean.setdefault(clean, len(self.values))
-            if index == len(self.values):
-                self.values.append(clean)
-            self._index[key] = index
+        if key in self:
+            return self[key]
+        clean = self._clean(key if value is None else value)
+        self[key] = index = self._by_clean.setdefault(clean, len(self.distinct))
+        if index == len(self.distinct):
+            self.distinct.append(clean)
         return index
 
+    __missing__ = index
 
-def clean_name(value: Any) -> str:
+
+def clean_name(value: object) -> str:
     """Printable text: no control characters (a terminal would obey them), no lone surrogates, bounded length."""
     text = value if isinstance(value, str) else repr(value)
     return text[:MAX_NAME].translate(_CONTROL).encode("utf-8", "replace").decode("utf-8")
 
 
-def clean_texts(values: Any) -> tuple[str, ...]:
+def clean_texts(values: object) -> tuple[str, ...]:
     """A list of anything as a tuple of printable texts."""
     return tuple(map(clean_name, values)) if isinstance(values, list | tuple) else ()
 
 
-def clean_shapes(values: Any) -> tuple[Any, ...]:
+def clean_shapes(values: object) -> tuple[object, ...]:
     """An operator's list of shapes as nested tuples, () for what is no list; -1 for what is no whole number."""
 
-    def clean(value: Any, depth: int) -> Any:
+    def clean(value: object, depth: int) -> object:
         if isinstance(value, list | tuple):
             return tuple(clean(inner, depth + 1) for inner in value) if depth < 8 else ()
         whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
         return value if whole else -1
 
-    return clean(values, 0) if isinstance(values, list | tuple) else ()
+    return tuple(clean(value, 1) for value in values) if isinstance(values, list | tuple) else ()
+
+
+class RawTable:
+    """Rows of one table: a reader appends to ``rows``, and `pack` turns them into columns, which take less memory.
+
+    Rows count whose start and length are numbers of sane size and whose length is not negative; others are ``dropped``.
+    ``whole_us`` says whether all times are whole µs.
+    """
+
+    def __init__(self, names: tuple[str, ...], exact_ns: bool) -> None:
+        self.names = names
+        self.exact_ns = exact_ns
+        self.rows: list[Row] = []
+        self.dropped = 0
+        self.whole_us = not exact_ns
+        self._packed: list[dict[str, Ints]] = []
+
+    def pack(self) -> None:
+        """Turn the rows into columns."""
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.names)
+        self.rows.clear()
+        values = dict(zip(self.names, columns, strict=True))
+        ts = values.pop("ts")
+        dur = values.pop("dur", (0,) * len(ts))
+        if self.exact_ns:
+            start, length = integers(ts, _LIMIT // 2), integers(dur)
+            valid = np.ones(len(ts), np.bool_)
+        else:
+            start, valid, whole = nanoseconds(ts)
+            length, lasting, whole_length = nanoseconds(dur)
+            valid = valid & lasting
+            self.whole_us = self.whole_us and whole and whole_length
+        valid = valid & (length >= 0) & (length <= _MAX_LENGTH_NS) & (np.abs(start) <= _MAX_START_NS)
+        packed = {name: _CONVERTED.get(name, integers)(column) for name, column in values.items()}
+        packed |= {"start_ns": start, "length_ns": length}
+        self._packed.append({name: column[valid] for name, column in packed.items()})
+        self.dropped += len(ts) - int(valid.sum())
+
+    def columns(self) -> dict[str, Ints]:
+        """The columns of all rows, ``start_ns`` and ``end_ns`` in the place of ``ts`` and ``dur``.
+
+        Sorted by start; of rows that start together the longest first, which holds the others, then as in the file.
+        """
+        self.pack()
+        packed, self._packed = self._packed, []
+        whole = {name: np.concatenate([part.pop(name) for part in packed]) for name in list(packed[0])}
+        length = whole.pop("length_ns")
+        order = np.lexsort((-length, whole["start_ns"]))
+        whole["end_ns"] = whole["start_ns"] + length
+        return {name: whole.pop(name)[order] for name in list(whole)}
 
 
 @dataclass(slots=True)
@@ -96,71 +149,30 @@ class RawTrace:
     exact_ns: bool = False
     """True where rows give ``ts`` and ``dur`` in whole ns; they are µs otherwise."""
     names: Interner[str] = field(default_factory=lambda: Interner(clean_name))
-    shapes: Interner[Any] = field(default_factory=lambda: Interner(clean_shapes))
+    shapes: Interner[tuple[object, ...]] = field(default_factory=lambda: Interner(clean_shapes))
     types: Interner[tuple[str, ...]] = field(default_factory=lambda: Interner(clean_texts))
     inputs: Interner[tuple[str, ...]] = field(default_factory=lambda: Interner(clean_texts))
     threads: Interner[tuple[str, str]] = field(
         default_factory=lambda: Interner(lambda key: (clean_name(str(key[0])), clean_name(str(key[1]))))
     )
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
-    ranges: list[Row] = field(default_factory=list)
-    frames: list[Row] = field(default_factory=list)
-    calls: list[Row] = field(default_factory=list)
-    activities: list[Row] = field(default_factory=list)
-    syncs: list[Row] = field(default_factory=list)
-    allocations: list[Row] = field(default_factory=list)
+    tables: dict[str, RawTable] = field(init=False)
     devices: list[Device] = field(default_factory=list)
     rank: int | None = None
     world_size: int | None = None
     notes: list[str] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
 
-    def name(self, value: Any) -> int:
-        """The index of a name."""
-        return self.names.index(value if type(value) is str else repr(value))
+    def __post_init__(self) -> None:
+        self.tables = {name: RawTable(columns, self.exact_ns) for name, columns in COLUMNS.items()}
 
 
-@dataclass(slots=True)
-class Columns:
-    """The valid rows of one table, sorted by start (ties: the longest first), as lists by column name."""
-
-    values: dict[str, list[Any]]
-    start_ns: Ints
-    end_ns: Ints
-    whole_us: bool
-    dropped: int
-
-    def integers(self, *left_out: str) -> dict[str, Ints]:
-        """The columns of whole numbers, -1 in the place of damage."""
-        return {name: integers(values) for name, values in self.values.items() if name not in left_out}
-
-
-def columns_of(rows: Sequence[Row], names: tuple[str, ...], exact_ns: bool) -> Columns:
-    """The rows whose start and length are numbers of sane size and whose length is not negative."""
-    columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in names]
-    values = dict(zip(names, columns, strict=True))
-    ts, dur = values.pop("ts"), values.pop("dur", None)
-    if exact_ns:
-        start, valid, whole_us = integers(ts, _LIMIT // 2), np.ones(len(ts), np.bool_), False
-        length = integers(dur) if dur is not None else np.zeros(len(ts), np.int64)
-    else:
-        start, valid, whole_us = nanoseconds(ts)
-        length, lasting, whole = nanoseconds(dur) if dur is not None else (np.zeros_like(start), valid, True)
-        valid, whole_us = valid & lasting, whole_us and whole
-    valid = valid & (length >= 0) & (length <= _MAX_LENGTH_NS) & (np.abs(start) <= _MAX_START_NS)
-    in_order = np.flatnonzero(valid)
-    in_order = in_order[np.lexsort((in_order, -length[in_order], start[in_order]))]
-    order = in_order.tolist()
-    picked = {name: [column[i] for i in order] for name, column in values.items()}
-    return Columns(picked, start[in_order], start[in_order] + length[in_order], whole_us, len(ts) - len(in_order))
-
-
-def integers(values: Sequence[Any], default: int = -1) -> Ints:
+def integers(values: Sequence[object], default: int = -1) -> Ints:
     """int64 column; ``default`` where a value is no number of 64 bits."""
     return _column(values, int, np.int64, default)
 
 
-def _column(values: Sequence[Any], convert: Callable[[Any], Any], dtype: Any, default: float) -> NDArray[Any]:
+def _column(values: Sequence[object], convert: Callable[[Any], Any], dtype: Any, default: float) -> NDArray[Any]:
     """All values at once where each is a number, else one by one, with ``default`` in the place of damage."""
 
     def number(value: Any) -> float:
@@ -176,14 +188,36 @@ def _column(values: Sequence[Any], convert: Callable[[Any], Any], dtype: Any, de
         return np.fromiter(map(number, values), dtype, len(values))
 
 
-def triples(values: Sequence[Any]) -> Ints:
+def triples(values: Sequence[object]) -> Ints:
     """Column of (x, y, z), shape (rows, 3), at least 0; zeros where a value is no such list."""
-    rows = [v if isinstance(v, list | tuple) and len(v) == 3 else (0, 0, 0) for v in values]
-    flat = integers([size for row in rows for size in row], 0)
-    return np.maximum(flat, 0).reshape(-1, 3)
+    try:
+        sizes = np.array(values, np.int64).reshape(len(values), 3)
+    except _DAMAGE:
+        rows = [v if isinstance(v, list | tuple) and len(v) == 3 else (0, 0, 0) for v in values]
+        sizes = integers([size for row in rows for size in row], 0).reshape(-1, 3)
+    return np.maximum(sizes, 0)
 
 
-def nanoseconds(values: Sequence[Any]) -> tuple[Ints, NDArray[np.bool_], bool]:
+def numbers(values: Sequence[object]) -> Ints:
+    """Column of numbers of devices or streams; old traces write ``stream 7`` where newer ones write 7."""
+    return integers(values if set(map(type, values)) == {int} else [*map(_number, values)])
+
+
+def _number(value: object) -> int:
+    if type(value) is str:
+        last = value.rpartition(" ")[2]
+        return int(last) if last.isascii() and last.isdigit() and len(last) < 18 else -1
+    return value if type(value) is int else -1
+
+
+_CONVERTED: dict[str, Callable[[Sequence[object]], Ints]] = {
+    "grid": triples, "block": triples, "device": numbers, "stream": numbers,
+    "size": partial(integers, default=0), "graph_node": partial(integers, default=0),
+}  # fmt: skip
+"""Columns that are no plain numbers, or lack another one than -1 where a value is damaged."""
+
+
+def nanoseconds(values: Sequence[object]) -> tuple[Ints, NDArray[np.bool_], bool]:
     """Times in µs as ns; which are valid; whether all are whole µs (so that rounding may split nested ranges).
 
     A float of µs since 1970 resolves 0.25 µs only, so whole and fractional part are converted apart.

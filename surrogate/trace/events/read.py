@@ -1,30 +1,43 @@
 """Reading a trace file: PyTorch profiler (Kineto) JSON of both generations here, Nsight Systems in `nsys`.
 
-The format is told by the first bytes, never by the name.
+The format is told by the first bytes, never by the name. `trace_files` finds the traces in a folder or an archive.
 """
 
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from surrogate.bundled import TRACES
 from surrogate.features.errors import InputError, require_regular
 from surrogate.trace.events import kinds
+from surrogate.trace.events.batches import EventFile
 from surrogate.trace.events.build import build
-from surrogate.trace.events.raw import RawTrace, clean_name
+from surrogate.trace.events.raw import PACKED_ROWS, RawTrace, Row, clean_name
 from surrogate.trace.events.tables import Device, Trace
 
 if TYPE_CHECKING:
     from surrogate.formats.foreign_file import Progress
 
 DEFAULT_MAX_BYTES = 2 << 30
-"""Most bytes that a JSON trace may unpack to; its text is held in memory while it is parsed."""
+"""Most bytes that a JSON trace may unpack to."""
 _SQLITE = b"SQLite format 3\x00"
-Handler = Callable[[dict[str, Any], dict[str, Any]], None]
+_TRACES = (".json", ".json.gz", ".sqlite")
+"""How names of traces in a folder or an archive end."""
+_POINTS = ("i", "I", "C")
+"""Phases of marks and counters, which take no time."""
+Event = Mapping[str, object]
+"""A JSON object of the file, or its arguments."""
+Handler = Callable[[Row, Event, Event], None]
+"""Takes an event's start, length and name, the event, and its arguments."""
+_UNKNOWN = (0, 0, 0)
 
 _RANGES = {"operator": kinds.OPERATOR, "cpu_op": kinds.OPERATOR, "user_annotation": kinds.ANNOTATION}
 _CALLS = ("runtime", "cuda_runtime", "cuda_driver", "driver", "hip_runtime", "xpu_runtime", "mtia_runtime")
@@ -36,7 +49,6 @@ _IGNORED = {
     "async", "ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward", "gpu_user_annotation", "trace",
 }  # fmt: skip
 """Categories that repeat what the other events say: arrows, annotations projected to the GPU, the recording itself."""
-_TAIL = 12  # characters; a number or a literal cut by the end of the file fails this close to it
 
 
 def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: "Progress | None" = None) -> Trace:
@@ -56,18 +68,22 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
         with path.open("rb") as file:
             start = file.read(len(_SQLITE))
     except OSError as error:
-        known = ", ".join(TRACES)
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a trace, or {known}, which ships") from None
-    with _without_collector():
+        ships = ", ".join(TRACES)
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a trace, or {ships}, which ships") from None
+    collecting = gc.isenabled()
+    gc.disable()  # it would search millions of new objects for cycles that they cannot have
+    try:
         if start == _SQLITE:
             from surrogate.trace.events.nsys import read_nsys
 
             trace = read_nsys(path)
         else:
-            from surrogate.formats.foreign_file import read_bytes
+            from surrogate.formats.foreign_file import chunks
 
-            content = read_bytes(path, max_bytes=max_bytes, progress=progress)
-            trace = read_kineto(content, str(path))
+            trace = read_kineto(chunks(path, max_bytes=max_bytes, progress=progress), str(path))
+    finally:
+        if collecting:
+            gc.enable()
     if not (len(trace.ranges) or len(trace.calls) or len(trace.activities) or len(trace.frames)):
         raise InputError(
             f"{path}: holds no operators, calls or kernels; record it with torch.profiler's"
@@ -76,51 +92,82 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
     return trace
 
 
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace's file, and what a user knows it by: a member of an archive by both names."""
+
+    path: Path
+    shown: str
+
+    def read(self, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: "Progress | None" = None) -> Trace:
+        """`read_trace` of the file, in whose messages and `Trace.source` it goes by what the user knows."""
+        path = str(self.path)
+        try:
+            trace = read_trace(path, max_bytes=max_bytes, progress=progress)
+        except InputError as error:
+            raise InputError(str(error).replace(path, self.shown)) from None
+        return replace(trace, source=trace.source.replace(path, self.shown))
+
+
 @contextmanager
-def _without_collector() -> Iterator[None]:
-    """The garbage collector switched off: it would search millions of new tuples for cycles they cannot have."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+def trace_files(paths: Sequence[str | Path], max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[list[TraceFile]]:
+    """The files, and in the place of a folder or of an archive the traces in it, by name; archives are unpacked inside.
+
+    An archive's name ends in .tar.gz or .tgz; it may unpack to ``max_bytes``. Raises `InputError` where a folder or an
+    archive holds no trace, and for an archive that is damaged or unpacks to more.
+    """
+    from surrogate.formats.foreign_file import untar
+
+    with TemporaryDirectory() as folder:
+        files: list[TraceFile] = []
+        for path in map(Path, paths):
+            if path.name.endswith((".tar.gz", ".tgz")):
+                unpacked = untar(path, Path(folder), _TRACES, max_bytes=max_bytes)
+                held = [TraceFile(file, f"{path}/{name}") for name, file in unpacked]
+            elif path.is_dir():
+                held = [TraceFile(file, str(file)) for file in path.iterdir() if file.name.endswith(_TRACES)]
+            else:
+                held = [TraceFile(path, str(path))]
+            if not held:
+                raise InputError(f"{path}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
+            files += sorted(held, key=lambda file: file.shown)
+        yield files
 
 
-def read_kineto(content: bytes, source: str) -> Trace:
+def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
     """The trace in a file's (unpacked) bytes: an object with a ``traceEvents`` list, or a bare list of events.
 
     Events without a usable time are left out and counted in ``notes``; categories that no table holds are counted in
     ``ignored``. Of a file that ends early the whole events are used. Raises `InputError` for what is no trace.
     """
-    text = content.decode("utf-8-sig", "replace")
     reader = _EventReader(RawTrace(source, "kineto"))
     raw = reader.raw
+    file = EventFile(pieces)
     try:
-        # Each event becomes a row while the file is parsed, so that memory never holds all events as dicts.
-        whole = json.JSONDecoder(object_hook=reader.take, strict=False).decode(text)
+        # Each batch becomes columns before the next is parsed, so that memory never holds all events as dicts.
+        for batch in file:
+            reader.take(batch)
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
-        at_the_end = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip()) - _TAIL
-        if not (reader.count and at_the_end):
-            raise _refusal(source, f"is no JSON or damaged ({error.msg})") from None
-        raw.notes.append("the file ends early; what comes before its end is used")
-        whole = _header(text) | {"traceEvents": []}
+        raise _refusal(source, f"is no JSON or damaged ({error.msg})") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, or lists without end
         raise _refusal(source, f"is damaged ({str(error).partition(';')[0]})") from None
-    header = whole if isinstance(whole, dict) else {"traceEvents": whole}
-    events = header.get("traceEvents")
-    if not isinstance(events, list):
-        if "nodes" in header:
+    if file.ends_early:
+        if not reader.count:
+            raise _refusal(source, f"is no JSON or damaged ({file.ends_early})")
+        raw.notes.append("the file ends early; what comes before its end is used")
+    elif not isinstance(file.header.get("traceEvents"), list):
+        if "nodes" in file.header:
             raise InputError(
                 f"{source}: an execution trace, which holds shapes and no times; give it as --execution-trace beside"
                 " the profiler's trace of the same program"
             )
         raise _refusal(source, "holds no list of events")
-    if damaged := sum(entry is not None for entry in events):
-        raw.notes.append(f"{damaged:,} entries of the events list are no events")
-    raw.devices = _devices(header.get("deviceProperties"))
-    info = header.get("distributedInfo")
+    if reader.others:
+        raw.notes.append(f"{reader.others:,} entries of the events list are no events")
+    raw.devices = _devices(file.header.get("deviceProperties"))
+    info = file.header.get("distributedInfo")
     if isinstance(info, dict):
         raw.rank, raw.world_size = (
             value if type(value) is int else None for value in map(info.get, ("rank", "world_size"))
@@ -135,20 +182,15 @@ def _refusal(source: str, what: str) -> InputError:
     )
 
 
-def _header(text: str) -> dict[str, Any]:
-    """What stands before the list of events in a file that ends early."""
-    try:
-        header = json.loads(text[: text.index('"traceEvents"')].rstrip().rstrip(",") + "}")
-    except ValueError:
-        return {}
-    return header if isinstance(header, dict) else {}
-
-
 class _EventReader:
-    """Takes each JSON object of the file and keeps those that are events as rows of ``raw``."""
+    """Keeps the events of a file as rows of ``raw``; ``count`` are the events, ``others`` the entries that are none."""
 
     def __init__(self, raw: RawTrace) -> None:
-        self.raw, self.count = raw, 0
+        self.raw = raw
+        self.count = 0
+        self.others = 0
+        self.signatures: dict[bytes | str, tuple[int, ...]] = {}
+        self.add = {name: table.rows.append for name, table in raw.tables.items()}
         self.handlers: dict[str, Handler] = {"python_function": self.frame, "cuda_sync": self.sync}
         of_category = {
             **{category: partial(self.range, kind=kind) for category, kind in _RANGES.items()},
@@ -158,82 +200,101 @@ class _EventReader:
         for category, handler in of_category.items():
             self.handlers[category] = self.handlers[category.capitalize()] = handler
 
-    def take(self, event: dict[str, Any]) -> dict[str, Any] | None:
-        """The object itself, or None for an event, which is kept as a row."""
-        phase = event.get("ph")
-        if phase is None:
-            return event
-        self.count += 1
-        category, arguments = event.get("cat"), event.get("args")
-        arguments = arguments if type(arguments) is dict else {}
-        handler = self.handlers.get(category) if phase == "X" and type(category) is str else None
-        if handler is not None:
-            handler(event, arguments)
-        elif event.get("name") == "[memory]" and arguments:
-            self.allocation(event, arguments)
-        elif phase == "M":
-            if event.get("name") == "thread_name" and arguments:
-                key = str(event.get("pid")), str(event.get("tid"))
-                self.raw.thread_names[key] = clean_name(str(arguments.get("name", "")))
-        elif not (type(category) is str and category.lower() in _IGNORED) and phase not in ("i", "I", "C"):
-            self.raw.ignored[f"{category} ({phase})"[:80]] += 1
-        return None
+    def take(self, batch: Sequence[Any]) -> None:
+        """Keep the events among the entries."""
+        others = 0
+        names = self.raw.names
+        for event in batch:
+            phase = event.get("ph") if type(event) is dict else None
+            if phase is None:
+                others += event is not None
+                continue
+            category = event.get("cat")
+            name = event.get("name")
+            given = event.get("args")
+            arguments: Event = given if type(given) is dict else {}
+            handler = self.handlers.get(category) if phase == "X" and type(category) is str else None
+            if handler is not None:
+                # Of Python frames only modules are kept, which are layers; the others are most events of many a trace.
+                if category != "python_function" or (type(name) is str and name.startswith(kinds.MODULE)):
+                    index = names[name if type(name) is str else repr(name)]
+                    handler((event.get("ts"), event.get("dur"), index), event, arguments)
+            elif name == "[memory]" and arguments:
+                self.allocation(event, arguments)
+            elif phase == "M":
+                if name == "thread_name" and arguments:
+                    key = (str(event.get("pid")), str(event.get("tid")))
+                    self.raw.thread_names[key] = clean_name(str(arguments.get("name", "")))
+            elif phase not in _POINTS and not (type(category) is str and category.lower() in _IGNORED):
+                self.raw.ignored[f"{category} ({phase})"[:80]] += 1
+        self.others += others
+        self.count += len(batch) - others
+        for table in self.raw.tables.values():
+            if len(table.rows) >= PACKED_ROWS:
+                table.pack()
 
-    def thread(self, event: dict[str, Any]) -> int:
-        process, thread = event.get("pid"), event.get("tid")
+    def thread(self, event: Event) -> int:
+        process = event.get("pid")
+        thread = event.get("tid")
         try:
-            return self.raw.threads.index((process, thread))
+            return self.raw.threads[process, thread]
         except TypeError:  # a list in the place of an id
-            return self.raw.threads.index((str(process), str(thread)))
+            return self.raw.threads[str(process), str(thread)]
 
-    def range(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
-        raw, get = self.raw, arguments.get
-        dims, stack = get("Input Dims", get("Input dims")), get("Call stack")
-        types, inputs = get("Input type"), get("Concrete Inputs")
-        raw.ranges.append((
-            event.get("ts"), event.get("dur"), raw.name(event.get("name")), kind, self.thread(event),
+    def range(self, named: Row, event: Event, arguments: Event, kind: int) -> None:
+        raw = self.raw
+        get = arguments.get
+        stack = get("Call stack")
+        self.add["ranges"]((
+            *named, kind, self.thread(event),
             get("External id", get("external id", -1)), get("Sequence number", -1), get("Fwd thread id", -1),
-            raw.shapes.index(repr(dims), dims) if dims is not None else -1,
-            raw.types.index(repr(types), types) if types is not None else -1,
-            raw.inputs.index(repr(inputs), inputs) if inputs is not None else -1,
-            -1,
-            raw.name(stack) if stack else -1,
+            *self.signature(get("Input Dims", get("Input dims")), get("Input type"), get("Concrete Inputs")), -1,
+            raw.names[stack if type(stack) is str else repr(stack)] if stack else -1,
         ))  # fmt: skip
 
-    def frame(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
-        self.raw.frames.append((
-            event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kinds.FRAME, self.thread(event),
-            arguments.get("Python id", -1), -1, -1, -1, -1, -1, -1, -1,
-        ))  # fmt: skip
+    def signature(self, *values: object) -> tuple[int, ...]:
+        """The indices of an operator's shapes, types and scalar inputs, -1 for None."""
+        try:
+            key = orjson.dumps(values)
+        except TypeError:  # a number of more than 64 bits, half of a surrogate pair
+            key = repr(values)
+        if key not in self.signatures:
+            raw = self.raw
+            known = zip((raw.shapes, raw.types, raw.inputs), values, strict=True)
+            self.signatures[key] = tuple(
+                -1 if value is None else texts.index(repr(value), value) for texts, value in known
+            )
+        return self.signatures[key]
 
-    def call(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
+    def frame(self, named: Row, event: Event, arguments: Event) -> None:
+        number = arguments.get("Python id", -1)
+        self.add["frames"]((*named, kinds.FRAME, self.thread(event), number, *[-1] * 7))
+
+    def call(self, named: Row, event: Event, arguments: Event) -> None:
         get = arguments.get
-        self.raw.calls.append((
-            event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), -1, self.thread(event),
-            get("correlation", -1), get("External id", get("external id", -1)),
-        ))  # fmt: skip
+        ids = get("correlation", -1), get("External id", get("external id", -1))
+        self.add["calls"]((*named, -1, self.thread(event), *ids))
 
-    def activity(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
+    def activity(self, named: Row, event: Event, arguments: Event, kind: int) -> None:
         get = arguments.get
-        self.raw.activities.append((
-            event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kind,
-            get("device", event.get("pid")), get("stream", event.get("tid")), "",
+        self.add["activities"]((
+            *named, kind, get("device", event.get("pid")), get("stream", event.get("tid")), -1,
             get("correlation", -1), get("External id", get("external id", -1)),
-            get("grid"), get("block"), get("registers per thread", -1), get("shared memory", -1),
+            get("grid", _UNKNOWN), get("block", _UNKNOWN), get("registers per thread", -1), get("shared memory", -1),
             get("bytes", -1), -1, get("graph node id", 0),
         ))  # fmt: skip
 
-    def sync(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
+    def sync(self, named: Row, event: Event, arguments: Event) -> None:
         get = arguments.get
-        self.raw.syncs.append((
-            event.get("ts"), event.get("dur"), self.raw.name(get("cuda_sync_kind", event.get("name"))), -1,
-            get("device", event.get("pid")), get("stream", event.get("tid")), "", get("correlation", -1),
-        ))  # fmt: skip
+        kind = get("cuda_sync_kind")
+        name = named[2] if kind is None else self.raw.names[kind if type(kind) is str else repr(kind)]
+        device, stream = get("device", event.get("pid")), get("stream", event.get("tid"))
+        self.add["syncs"]((*named[:2], name, -1, device, stream, -1, get("correlation", -1)))
 
-    def allocation(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
+    def allocation(self, event: Event, arguments: Event) -> None:
         get = arguments.get
         device = get("Device Id", -1) if get("Device Type", 0) else -1
-        self.raw.allocations.append((event.get("ts"), get("Bytes"), device, self.thread(event)))
+        self.add["allocations"]((event.get("ts"), get("Bytes"), device, self.thread(event)))
 
 
 def _devices(properties: Any) -> list[Device]:
@@ -241,12 +302,10 @@ def _devices(properties: Any) -> list[Device]:
     try:
         return [
             Device(
-                int(entry.get("id", position)),
-                clean_name(entry.get("name", "")),
-                round(int(entry.get("computeMajor", 0)) + int(entry.get("computeMinor", 0)) / 10, 1),
-                int(entry.get("numSms", 0)),
+                int(entry.get("id", position)), clean_name(entry.get("name", "")), sms=int(entry.get("numSms", 0)),
+                compute_capability=round(int(entry.get("computeMajor", 0)) + int(entry.get("computeMinor", 0)) / 10, 1),
             )
             for position, entry in enumerate(properties or ())
-        ]
+        ]  # fmt: skip
     except (AttributeError, TypeError, ValueError, OverflowError):
         return []

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 """A column of whole numbers; -1 stands for "not in the trace"."""
-
-
 Floats = NDArray[np.float64]
 
 
@@ -44,10 +42,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
-    """What all tables with a duration share: ``start_ns`` and ``end_ns``, int64, from the trace's origin."""
+    """What all tables with a duration share: ``start_ns`` and ``end_ns`` from the trace's origin, and what an event is:
+    ``name``, an index into ``Trace.names``, and ``kind``, a code of `kinds`."""
 
     start_ns: Ints
     end_ns: Ints
+    name: Ints
+    kind: Ints
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -60,7 +61,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges(Timed):
-    """Host ranges: operators, annotations, profiler steps, NVTX ranges (`kinds`), or Python frames.
+    """Host ranges: operators, annotations, profiler steps, NVTX ranges (`kinds`), or modules' frames.
 
     ``name``, ``shapes``, ``types``, ``inputs``, ``outputs`` and ``stack`` are indices into the trace's tuples
     ``names``, ``shapes``, ``types``, ``inputs``, ``shapes`` and ``names``; ``thread`` into ``threads``.
@@ -69,8 +70,6 @@ class Ranges(Timed):
     forward operator and a forward thread above 0.
     """
 
-    name: Ints
-    kind: Ints
     thread: Ints
     external_id: Ints
     sequence: Ints
@@ -88,8 +87,6 @@ class Ranges(Timed):
 class Calls(Timed):
     """CUDA (or HIP) runtime and driver calls. ``range`` is the innermost row of `Trace.ranges` around the call."""
 
-    name: Ints
-    kind: Ints
     thread: Ints
     correlation: Ints
     external_id: Ints
@@ -106,8 +103,6 @@ class Activities(Timed):
     ``graph_node`` is above 0 for a kernel of a CUDA graph. ``bytes`` and ``copy_kind`` belong to copies and memsets.
     """
 
-    name: Ints
-    kind: Ints
     stream: Ints
     correlation: Ints
     external_id: Ints
@@ -126,8 +121,6 @@ class Activities(Timed):
 class Syncs(Timed):
     """Synchronisation records (`kinds.SYNC_KINDS`)."""
 
-    name: Ints
-    kind: Ints
     stream: Ints
     correlation: Ints
     call: Ints
@@ -192,11 +185,11 @@ class Trace:
         first, last = self.span_ns
         return (last - first) / 1e3
 
-    def name_of(self, table: Any, row: int) -> str:
+    def name_of(self, table: Timed, row: int) -> str:
         """The name in ``row`` of a table of this trace."""
         return self.names[int(table.name[row])]
 
-    def named(self, table: Any, test: Callable[[str], Any]) -> NDArray[np.bool_]:
+    def named(self, table: Timed, test: Callable[[str], object]) -> NDArray[np.bool_]:
         """Which rows of a table have a name that passes ``test``, which is called once per name."""
         return np.array([bool(test(name)) for name in self.names] or [False])[table.name]
 
@@ -229,7 +222,8 @@ def merged(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     if not len(starts):
         return starts, ends
     order = np.argsort(starts, kind="stable")
-    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    starts = starts[order]
+    reach = np.maximum.accumulate(ends[order])
     # An interval opens a new one of the union where it starts behind all that came before.
     new = np.flatnonzero(starts[1:] > reach[:-1]) + 1
     return starts[np.concatenate([[0], new])], reach[np.concatenate([new - 1, [len(reach) - 1]])]
@@ -239,7 +233,8 @@ def enclosing(ranges: Ranges, chosen: NDArray[np.bool_], *, outermost: bool = Fa
     """For every range the innermost chosen one (or the outermost) of itself and those around it, -1 for none."""
     ancestor = np.where(chosen, np.arange(len(ranges)), -1)
     for _, rows in grouped(ranges.depth, np.arange(len(ranges))):  # outer ranges first
-        parents, current = ranges.parent[rows], ancestor[rows]
+        parents = ranges.parent[rows]
+        current = ancestor[rows]
         above = np.where(parents >= 0, ancestor[parents], -1)
         ancestor[rows] = np.where((above >= 0) & (outermost | (current < 0)), above, current)
     return ancestor

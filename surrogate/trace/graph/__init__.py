@@ -7,19 +7,10 @@ says what decides the time. Changing a graph is what `surrogate.trace.whatif` is
 """
 
 from surrogate.trace.graph.build import graph_of
-from surrogate.trace.graph.simulate import (
-    POLICIES,
-    CriticalPath,
-    Timeline,
-    bound,
-    critical_path,
-    path_us,
-    serialised_pct,
-    simulate,
-)  # fmt: skip
+from surrogate.trace.graph.simulate import Timeline, bound, critical_path, path_us, serialised_pct, simulate
 from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Graph, Resource
 
 __all__ = [
-    "EDGE_KINDS", "POLICIES", "TASK_KINDS", "CriticalPath", "Graph", "Resource", "Timeline", "bound",
-    "critical_path", "graph_of", "path_us", "serialised_pct", "simulate",
+    "EDGE_KINDS", "TASK_KINDS", "Graph", "Resource", "Timeline", "bound", "critical_path", "graph_of", "path_us",
+    "serialised_pct", "simulate",
 ]  # fmt: skip

@@ -1,16 +1,15 @@
 """A trace → its dependency graph (Daydream, ATC 2020, section 4.2), with all six kinds of dependencies."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+import surrogate.trace.graph.device as device
+import surrogate.trace.graph.host as on_host
+import surrogate.trace.graph.tasks as t
 from surrogate.trace.events import kinds
 from surrogate.trace.events.iterations import iteration_at
-from surrogate.trace.events.tables import Ints, Trace, linked
-from surrogate.trace.graph import device
-from surrogate.trace.graph import host as on_host
-from surrogate.trace.graph import tasks as t
+from surrogate.trace.events.tables import Ints, Trace, grouped, linked
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 from surrogate.trace.layers import OTHER, Layers, find_layers
 
@@ -39,7 +38,8 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     outer = on_host.outermost_calls(trace)
     pieces = on_host.host_pieces(trace, layers, main, every_burst, outer)
     # What waits for what: calls for activities, activities for those of other streams and lanes.
-    launched, lanes = device.Launched.of(trace), device.lanes_of(trace)
+    launched = device.Launched.of(trace)
+    lanes = device.lanes_of(trace)
     call_waits, syncs, lost_syncs = device.awaited_by_calls(trace, launched)
     stream_waits, waits, lost_waits = device.awaited_by_streams(trace, launched)
     branches = [(before, after) for after, before in enumerate(lanes.branch.tolist()) if before >= 0]
@@ -57,10 +57,13 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
         *assembly.handover_edges(),
         *assembly.end_edges(),
     ]
-    activities, count = trace.activities, len(trace.activities)
+    # What of the trace is in the graph, and what could not be attached.
+    activities = trace.activities
+    count = len(trace.activities)
     edge_kind = np.concatenate([np.full(len(part.src), part.kind) for part in edges])
     counts = np.bincount(edge_kind, minlength=len(t.EDGE_KINDS)).tolist()
-    without_call, unexplained_us = int((activities.call < 0).sum()), delays.unexplained_us
+    without_call = int((activities.call < 0).sum())
+    unexplained_us = delays.unexplained_us
     iteration_of = layers.iteration_of_activity
     behind_ns = [
         int(activities.end_ns[iteration_of == i].max(initial=part.end_ns)) - part.end_ns
@@ -90,12 +93,15 @@ class _Assembly:
     host: on_host.HostTasks
 
     def graph(
-        self, lanes: device.Lanes, delays: device.Delays, edges: list[_Edges], edge_kind: Ints, coverage: dict[str, Any]
+        self, lanes: device.Lanes, delays: device.Delays, edges: list[_Edges], edge_kind: Ints, coverage: t.Coverage
     ) -> Graph:
         """Tasks and edges; a thread's first piece, and one that follows a wait of its thread, start by edges."""
-        trace, layers, activities = self.trace, self.layers, self.trace.activities
+        trace = self.trace
+        layers = self.layers
+        activities = self.trace.activities
         pieces, host = self.pieces, self.host
         origin_ns = trace.span_ns[0]
+        # Names and kinds of the host's tasks: a call's own, or work between two calls.
         threads = sorted(set(pieces.thread.tolist()) | ({self.main} if self.main >= 0 else set()))
         number = {thread: i for i, thread in enumerate(threads)}
         mark_ns, mark_name, mark_iteration = self._marks()
@@ -112,6 +118,7 @@ class _Assembly:
         for task in np.flatnonzero(fresh).tolist():
             if (int(thread[task]), int(host.start_ns[task])) not in handed:
                 gap[task] = (host.start_ns[task] - origin_ns) / 1e3
+        # So does a device task that follows none on its stream and was launched by no call.
         first = ~(lanes.previous >= 0) & (activities.call < 0)
         device_gap = np.where(first, (activities.start_ns - origin_ns) / 1e3, delays.gap_us)
         start_ns = np.concatenate([host.start_ns, activities.start_ns, mark_ns])
@@ -142,15 +149,16 @@ class _Assembly:
         )  # fmt: skip
 
     def _threads(self, threads: list[int]) -> list[Resource]:
-        known = [self.trace.threads[thread] for thread in threads]
-        return [Resource(t.THREAD, thread.name or f"thread {thread.thread}") for thread in known]
+        used = (self.trace.threads[thread] for thread in threads)
+        return [Resource(t.THREAD, thread.name or f"thread {thread.thread}") for thread in used]
 
     def _streams(self, lanes: device.Lanes) -> list[Resource]:
         resources = []
         for i, stream in enumerate(lanes.stream):
-            known, lane = self.trace.streams[stream], lanes.stream[:i].count(stream)
-            label = f"GPU {known.device} stream {known.stream}" + (f" branch {lane + 1}" if lane else "")
-            resources.append(Resource(t.STREAM, label, known.device))
+            queue = self.trace.streams[stream]
+            lane = lanes.stream[:i].count(stream)
+            label = f"GPU {queue.device} stream {queue.stream}" + (f" branch {lane + 1}" if lane else "")
+            resources.append(Resource(t.STREAM, label, queue.device))
         return resources
 
     def _marks(self) -> tuple[Ints, Ints, Ints]:
@@ -166,6 +174,7 @@ class _Assembly:
         return np.where((kind == t.KERNEL) & collective, t.COLLECTIVE, kind)
 
     def launch_edges(self, delays: device.Delays) -> _Edges:
+        """From the start of each launch call to what it launched."""
         activities = self.trace.activities
         rows = np.flatnonzero(activities.call >= 0)
         call = activities.call[rows]
@@ -175,12 +184,14 @@ class _Assembly:
         return _Edges(t.LAUNCH, src, rows + len(self.host), delays.launch_us[rows] + inner, True)
 
     def edges_between_activities(self, kind: int, pairs: list[tuple[int, int]], delays: device.Delays) -> _Edges:
+        """Edges of one kind for pairs (activity before, activity after)."""
         before, after = np.array(pairs, np.int64).reshape(-1, 2).T
         return _Edges(kind, before + len(self.host), after + len(self.host), delays.event_us[after])
 
     def sync_edges(self, pairs: list[tuple[int, int]]) -> list[_Edges]:
         """From the awaited activity to the call, and from a blocking copy to the return of its call."""
-        host, base = self.host, len(self.host)
+        host = self.host
+        base = len(self.host)
         call, activity = np.array(pairs, np.int64).reshape(-1, 2).T
         dst = host.of_call[call]
         late = np.minimum((host.start_ns[dst] - self.trace.activities.end_ns[activity]) / 1e3, 0.0)
@@ -194,25 +205,31 @@ class _Assembly:
 
     def handover_edges(self) -> list[_Edges]:
         """From the main thread's last task before a burst to its first, and from its last back to the main thread."""
-        host, thread = self.host, self.pieces.thread[self.host.piece]
-        on_main = np.flatnonzero(thread == self.main)
+        host = self.host
+        thread = self.pieces.thread[self.host.piece]
+        # The tasks of every thread, in time order, and their starts.
+        tasks = {x: (rows, host.start_ns[rows]) for x, rows in grouped(thread, np.arange(len(thread)))}
+        none = (thread[:0], thread[:0])
+        on_main, main_ns = tasks.get(self.main, none)
         edges = []
         for burst in self.bursts:
-            members = np.flatnonzero(thread == burst.thread)
-            inside = members[(host.start_ns[members] >= burst.start_ns) & (host.end_ns[members] <= burst.end_ns)]
+            rows, starts = tasks.get(burst.thread, none)
+            first, last = np.searchsorted(starts, [burst.start_ns, burst.end_ns + 1])
+            inside = rows[first:last]
+            inside = inside[host.end_ns[inside] <= burst.end_ns]
             if not len(inside):
                 continue
-            before = on_main[host.start_ns[on_main] < burst.start_ns]
-            if len(before):
-                edges.append(self._handover(int(before[-1]), int(inside[0]), burst.start_ns))
+            if before := int(np.searchsorted(main_ns, burst.start_ns)):
+                edges.append(self._handover(int(on_main[before - 1]), int(inside[0]), burst.start_ns))
             for _, stop in burst.idle:
-                after = on_main[host.start_ns[on_main] >= stop]
+                after = int(np.searchsorted(main_ns, stop))
                 done = inside[host.start_ns[inside] < stop]
-                if len(after) and len(done):
-                    edges.append(self._handover(int(done[-1]), int(after[0]), int(host.start_ns[after[0]])))
+                if after < len(on_main) and len(done):
+                    edges.append(self._handover(int(done[-1]), int(on_main[after]), int(main_ns[after])))
         return edges
 
     def _handover(self, src: int, dst: int, time_ns: int) -> _Edges:
+        """An edge that lets a task start at ``time_ns``: by the other's end, or its start where it still runs then."""
         running = bool(self.host.end_ns[src] > time_ns)
         reference = (self.host.start_ns if running else self.host.end_ns)[src]
         lag = np.array([(time_ns - reference) / 1e3])
@@ -220,8 +237,10 @@ class _Assembly:
 
     def end_edges(self) -> list[_Edges]:
         """An iteration that ends with the trace ends with all of it: device tasks and other threads included."""
-        host, thread = self.host, self.pieces.thread[self.host.piece]
-        stream, base = self.trace.activities.stream, len(self.host)
+        host = self.host
+        thread = self.pieces.thread[self.host.piece]
+        stream = self.trace.activities.stream
+        base = len(self.host)
         on_main = thread == self.main
         main_end_ns = int(host.end_ns[on_main].max()) if on_main.any() else -1
         last = [int(np.flatnonzero(stream == s)[-1]) + base for s in np.unique(stream).tolist()]

@@ -58,12 +58,14 @@ class Launched:
 
 def awaited_by_calls(trace: Trace, launched: Launched) -> tuple[Pairs, int, int]:
     """(call, activity) pairs where the call waits for the activity; synchronising calls; those without a target."""
-    calls, ends = trace.calls, trace.activities.end_ns
+    calls = trace.calls
+    ends = trace.activities.end_ns
     pairs: Pairs = []
     seen = lost = 0
     streams = _recorded_streams(trace, kinds.SYNC_STREAM)
     for call in np.flatnonzero(_may_wait(trace)).tolist():
-        kind, name = int(calls.kind[call]), trace.name_of(calls, call).lower()
+        kind = int(calls.kind[call])
+        name = trace.name_of(calls, call).lower()
         if kind == kinds.SYNC_CALL:
             seen += 1
             targets = _targets(trace, launched, call, name, streams)
@@ -96,7 +98,8 @@ def _may_wait(trace: Trace) -> Mask:
 
 def _finished(trace: Trace, launched: Launched, call: int) -> list[int]:
     """Per stream the last activity launched before the call, where it had ended when the call did."""
-    start, end = int(trace.calls.start_ns[call]), int(trace.calls.end_ns[call]) + TOLERANCE_NS
+    start = int(trace.calls.start_ns[call])
+    end = int(trace.calls.end_ns[call]) + TOLERANCE_NS
     last = [launched.last(stream, start) for stream in launched.rows]
     return [row for row in last if row >= 0 and trace.activities.end_ns[row] <= end]
 
@@ -116,7 +119,9 @@ def _targets(trace: Trace, launched: Launched, call: int, name: str, streams: di
 
 def _own_stream(trace: Trace, launched: Launched, call: int) -> int:
     """The stream that the calling thread launched on last; -1 for none."""
-    start, thread, best = int(trace.calls.start_ns[call]), trace.calls.thread[call], (-1, -1)
+    start = int(trace.calls.start_ns[call])
+    thread = trace.calls.thread[call]
+    best = (-1, -1)
     for stream in launched.rows:
         row = launched.last(stream, start)
         if row >= 0 and trace.calls.thread[trace.activities.call[row]] == thread:
@@ -179,6 +184,7 @@ def awaited_by_streams(trace: Trace, launched: Launched) -> tuple[Pairs, int, in
     waits = np.flatnonzero(calls.kind == kinds.WAIT_CALL).tolist()
     lost = 0
     for wait in waits:
+        # What goes on after the wait: the next launch on the recorded stream, else the next one of the wait's thread.
         wait_ns = int(calls.start_ns[wait])
         if stream_of.get(wait, -1) in launched.rows:
             after = launched.next(stream_of[wait], wait_ns)
@@ -189,6 +195,7 @@ def awaited_by_streams(trace: Trace, launched: Launched) -> tuple[Pairs, int, in
         if after < 0:
             lost += 1
             continue
+        # What it waits for: of every other stream of the device the last one launched before, if it had ended in time.
         stream = int(activities.stream[after])
         others = [s for s in launched.rows if s != stream and devices[s] == devices[stream]]
         before = [launched.last(other, wait_ns) for other in others]
@@ -224,6 +231,8 @@ def lanes_of(trace: Trace) -> Lanes:
             previous[rows[1:]] = rows[:-1]
             streams.append(stream)
             continue
+        # Each activity takes the first lane that is free when it begins. Where another free lane has the later one,
+        # that is what it follows; where none is free, a lane opens.
         last: list[int] = []  # the last activity of each lane of this stream
         for row in rows.tolist():
             begins = int(activities.start_ns[row]) + TOLERANCE_NS
@@ -236,7 +245,8 @@ def lanes_of(trace: Trace) -> Lanes:
                 last.append(row)
             else:
                 previous[row] = last[chosen]
-            lane[row], last[chosen] = len(streams) + chosen, row
+            lane[row] = len(streams) + chosen
+            last[chosen] = row
         streams += [stream] * len(last)
     return Lanes(lane, previous, branch, tuple(streams))
 
@@ -262,21 +272,22 @@ def delays_of(trace: Trace, lanes: Lanes, awaited_end_ns: Floats) -> Delays:
     before = linked(activities.end_ns, lanes.previous, np.nan)
     gap, latency, event = ((start - other) / 1e3 for other in (before, launch, awaited_end_ns))
     typical_gap, typical_latency = _typical(trace, gap, latency)
-    # Each cause with its typical delay, or with the measured one where that was shorter.
+    # Each cause with its typical delay, or with the measured one where that was shorter; shape (3, activities).
     least = np.stack([
         np.minimum(gap, typical_gap), np.minimum(latency, typical_latency), np.minimum(event, typical_gap),
     ])  # fmt: skip
     ready = np.stack([before, launch, awaited_end_ns]) / 1e3 + least
-    known = ~np.isnan(ready).all(axis=0)
+    has_cause = ~np.isnan(ready).all(axis=0)
     # A task with nothing to wait for starts at an absolute time.
-    ready[0, ~known], least[0, ~known] = 0.0, 0.0
+    ready[0, ~has_cause] = 0.0
+    least[0, ~has_cause] = 0.0
     # The cause that was ready last takes the rest of the measured delay.
     filled = np.where(np.isnan(ready), -np.inf, ready)
     binding = filled.argmax(axis=0)
     residual = np.maximum(start / 1e3 - filled.max(axis=0), 0.0) if len(start) else start
     least[binding, np.arange(len(start))] += residual
-    gap_us = np.where((lanes.previous >= 0) | ~known, least[0], 0.0)
-    unexplained = np.where(known & (residual > UNEXPLAINED_US), residual, 0.0)
+    gap_us = np.where((lanes.previous >= 0) | ~has_cause, least[0], 0.0)
+    unexplained = np.where(has_cause & (residual > UNEXPLAINED_US), residual, 0.0)
     return Delays(np.nan_to_num(gap_us), least[1], least[2], typical_latency, typical_gap, unexplained)
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.build import within
+from surrogate.trace.events.nesting import nest_of
 from surrogate.trace.events.tables import Ints, Trace, grouped, linked, merged
 from surrogate.trace.graph.device import blocking_copies
 from surrogate.trace.graph.tasks import Mask
@@ -47,8 +47,8 @@ def main_thread(trace: Trace) -> int:
     thread, time_us = ranges.thread[outer], ranges.time_us[outer]
     if not len(outer):
         thread, time_us = calls.thread, calls.time_us
-    known = thread >= 0
-    return int(np.bincount(thread[known], weights=time_us[known]).argmax()) if known.any() else -1
+    named = thread >= 0
+    return int(np.bincount(thread[named], weights=time_us[named]).argmax()) if named.any() else -1
 
 
 def bursts(trace: Trace, main: int) -> list[Burst]:
@@ -74,6 +74,7 @@ def bursts(trace: Trace, main: int) -> list[Burst]:
 def _bursts_of_thread(
     trace: Trace, thread: int, main_edges: Ints, backward_starts: Ints, engine: tuple[Ints, Ints]
 ) -> list[Burst]:
+    """The times in which a thread is busy, as bursts, as far as the main thread starts them."""
     starts, ends = merged(*_intervals(trace, thread))
     if not len(starts):
         return []
@@ -97,7 +98,8 @@ def _bursts_of_thread(
 
 def _idle(start: int, end: int, engine: tuple[Ints, Ints]) -> tuple[tuple[int, int], ...]:
     """[start, end) without the times when the main thread works for autograd itself."""
-    gaps, at = [], start
+    gaps = []
+    at = start
     for begins, stops in zip(engine[0].tolist(), engine[1].tolist(), strict=True):
         if stops > start and begins < end:
             gaps.append((at, begins))
@@ -162,13 +164,14 @@ def host_pieces(trace: Trace, layers: Layers, main: int, every_burst: Sequence[B
     if not parts:
         return Pieces(*[np.empty(0, np.int64)] * 5)
     thread, start, end, call = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    around = np.where(call >= 0, linked(trace.calls.range, call), within(start, end, thread, trace.ranges))
+    around = np.where(call >= 0, linked(trace.calls.range, call), nest_of(trace.ranges).open_at(start, thread))
     return Pieces(thread, start, end, call, around)
 
 
 def _pieces_of_thread(
     trace: Trace, layers: Layers, thread: int, outer: Ints, cuts: Ints, idle: list[tuple[int, int]]
 ) -> tuple[Ints, Ints, Ints, Ints]:
+    """Thread, start, end and call of each piece, the columns of `Pieces`."""
     rows = np.flatnonzero((trace.calls.thread == thread) & (outer == np.arange(len(outer))))
     starts, ends = trace.calls.start_ns[rows], trace.calls.end_ns[rows]
     busy = merged(*_intervals(trace, thread))
@@ -176,7 +179,8 @@ def _pieces_of_thread(
         cuts = cuts[(cuts >= busy[0][0]) & (cuts <= busy[1][-1])]
     # Between any two neighbouring bounds the thread does one thing; what a call covers is the call's own piece.
     bounds = np.unique(np.concatenate([starts, ends, _layer_bounds(trace, layers, thread), *busy, cuts]))
-    low, high = bounds[:-1], bounds[1:]
+    low = bounds[:-1]
+    high = bounds[1:]
     is_free = ~_covered(low, starts, ends)
     if idle:
         spans = np.array(sorted(idle), dtype=np.int64)

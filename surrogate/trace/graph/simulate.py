@@ -3,13 +3,12 @@
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+import surrogate.trace.graph.tasks as t
 from surrogate.features.errors import InputError, require_known
 from surrogate.trace.events.tables import Ints, linked
-from surrogate.trace.graph import tasks as t
 from surrogate.trace.graph.tasks import Floats, Graph, previous_on_resource
 
 POLICIES = ("recorded", "arrival", "priority", "shortest")
@@ -43,10 +42,14 @@ class Timeline:
         than it was recorded to: work that the host does not wait for counts only as far as a change adds to it. Without
         marks `total_us` is shared among the iterations.
         """
-        marks, count = self.marks_us(), max(len(self.graph.iterations), 1)
+        marks = self.marks_us()
+        count = max(len(self.graph.iterations), 1)
         if not len(marks):
             return self.total_us / count
-        graph, behind_us = self.graph, np.full(count, -np.inf)
+        graph = self.graph
+        behind_us = np.full(count, -np.inf)
+        # How long the device's or network's last task of an iteration runs on behind its end mark, less what it did as
+        # recorded.
         is_thread = np.array([resource.kind == t.THREAD for resource in graph.resources])
         rows = np.flatnonzero(~is_thread[graph.resource] & ~graph.removed & (graph.iteration >= 0))
         np.maximum.at(behind_us, graph.iteration[rows], self.end_us[rows] - marks[graph.iteration[rows], 1])
@@ -104,7 +107,7 @@ def _sweep(graph: Graph) -> tuple[list[float], list[float]]:
     return times[count:], times[:count]
 
 
-def _keys(graph: Graph, policy: Any) -> list[float]:
+def _keys(graph: Graph, policy: t.Policy) -> list[float]:
     """Per task what the policy sorts by, lowest first."""
     if callable(policy):
         keys = np.asarray(policy(graph), dtype=float)
@@ -118,7 +121,8 @@ def _keys(graph: Graph, policy: Any) -> list[float]:
 
 def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float], list[float]]:
     """Event by event in time order; a resource without keys runs its tasks in the graph's order."""
-    count, resource = len(graph), graph.resource.tolist()
+    count = len(graph)
+    resource = graph.resource.tolist()
     # On a resource without a policy the order of its tasks is an edge like any other.
     before = previous_on_resource(graph.resource)
     chosen = np.isin(graph.resource, list(keys))
@@ -134,7 +138,9 @@ def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float
     # Edges that have not passed yet, and the earliest start by those that have.
     left = np.bincount(dst, minlength=count).tolist()
     ready = np.where((before < 0) & ~chosen, graph.gap_us, 0.0).tolist()
-    duration, start, end = graph.duration_us.tolist(), [0.0] * count, [0.0] * count
+    duration = graph.duration_us.tolist()
+    start = [0.0] * count
+    end = [0.0] * count
     waiting: dict[int, list[tuple[float, float, int]]] = {queue: [] for queue in keys}
     free = dict.fromkeys(keys, 0.0)
     # (time, 0, task that becomes ready) or (time, 1, resource that picks its next task).
@@ -142,7 +148,8 @@ def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float
     heapq.heapify(events)
 
     def run(task: int, time_us: float) -> None:
-        start[task], end[task] = time_us, time_us + duration[task]
+        start[task] = time_us
+        end[task] = time_us + duration[task]
         for target, wait_us, by_start in following[stops[task] : stops[task + 1]]:
             ready[target] = max(ready[target], (start[task] if by_start else end[task]) + wait_us)
             left[target] -= 1
@@ -186,10 +193,12 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     if not len(graph):
         return CriticalPath(np.empty(0, np.int64), {}, 0.0)
     binding = _binding(timeline)
-    task, path = int(np.where(graph.removed, -np.inf, end).argmax()), []
+    task = int(np.where(graph.removed, -np.inf, end).argmax())
+    path = []
     while task >= 0:
         path.append(task)
         task = int(binding[task])
+    # Of a task only the part before the next one's start lies on the path.
     tasks = np.array(path[::-1], dtype=np.int64)
     reach = np.append(start[tasks[1:]], np.inf)
     spent = np.maximum(np.minimum(end[tasks], reach) - start[tasks], 0.0)
@@ -256,6 +265,7 @@ def serialised_pct(timeline: Timeline) -> float:
     rows = np.flatnonzero(np.isin(graph.kind, t.DEVICE_KINDS) & ~graph.removed & (graph.duration_us > 0))
     if not len(rows):
         return float("nan")
+    # A step up at each start and a step down at each end: their running sum is how many tasks run.
     times = np.concatenate([timeline.start_us[rows], timeline.end_us[rows]])
     steps = np.repeat([1, -1], len(rows))
     # Ends first: tasks that only touch do not overlap.

@@ -1,7 +1,7 @@
 """The data of the dependency graph: `Graph` (tasks and edges as columns), its order, and what of a trace it covers."""
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +27,9 @@ EDGE_KINDS = (
 
 MARKS = ("iteration start", "iteration end")
 THREAD, STREAM, CHANNEL = "thread", "stream", "channel"
-Policy = str | Callable[["Graph"], Any]
+Policy = str | Callable[["Graph"], Sequence[float] | Floats]
+"""Which ready task runs next: a name, or one number per task, the lowest first."""
+Coverage = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Graph:
     lag_us: Floats
     from_start: Mask
     iterations: tuple[Iteration, ...] = ()
-    coverage: Mapping[str, Any] = field(default_factory=dict)
+    coverage: Coverage = field(default_factory=dict)
     policies: Mapping[int, Policy] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -138,7 +140,8 @@ def _topological(count: int, src: Ints, dst: Ints, rank: Ints) -> Ints:
     ranks = rank.tolist()
     ready = [(ranks[task], task) for task in np.flatnonzero(waiting == 0).tolist()]
     heapq.heapify(ready)
-    left, order = waiting.tolist(), []
+    left = waiting.tolist()
+    order = []
     while ready:
         _, task = heapq.heappop(ready)
         order.append(task)

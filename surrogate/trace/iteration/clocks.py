@@ -92,9 +92,12 @@ class Clocks:
             self.host_us[thread] = self._operator(unit, cpu)
 
     def _operator(self, unit: Unit, cpu: float) -> float:
-        us, name, parts = self.overheads.us, unit.name, segments(unit)
+        us = self.overheads.us
+        name = unit.name
+        parts = segments(unit)
         collective = any(self.collective[row] for row in unit.activities)
-        count, launched = len(parts.launches), 0
+        count = len(parts.launches)
+        launched = 0
         finer = finer_name(name, count)
         cpu += us("t2", name, finer) if count else us("alone", name)
         cpu += self.event_us * parts.first[1]
@@ -112,9 +115,11 @@ class Clocks:
     def _launch(self, thread: int, action: Action, cpu: float) -> float:
         """The host after a launch call; its activities run on their streams."""
         call_us = self.overheads.us("t4", action.name)
-        ready, end = cpu + call_us, 0.0
+        ready = cpu + call_us
+        end = 0.0
         for row in action.activities:
-            stream, time_us = self.stream[row], float(self.time_us[row])
+            stream = self.stream[row]
+            time_us = float(self.time_us[row])
             if self.collective[row]:
                 # In order with the collective before it, whose results compute may use from here on.
                 self._join_collectives()
@@ -160,5 +165,6 @@ class Clocks:
 
 def clocks_for(trace: Trace, overheads: Overheads, time_us: NDArray[np.float64], *, traced: bool = False) -> Clocks:
     """Clocks at 0 for ``trace``'s activities with these times; ``traced``: the host pays for the profiler."""
-    stream, is_collective = trace.activities.stream.tolist(), collectives(trace).tolist()
+    stream = trace.activities.stream.tolist()
+    is_collective = collectives(trace).tolist()
     return Clocks(overheads, time_us, stream, is_collective, EVENT_US if traced else 0.0)

@@ -1,9 +1,11 @@
-"""Host overheads T1 to T5 of operators, measured in a trace, kept as JSON, shared between traces (Lin et al.)."""
+"""What a trace tells of its machine for other traces, kept as JSON: host overheads T1 to T5 of operators (Lin et al.)
+and laws of collectives, time against message size, fitted on those that were measured without their waits.
+"""
 
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +13,15 @@ import numpy as np
 
 from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError, require_regular
-from surrogate.features.operators import CollectiveLaw
-from surrogate.trace.iteration.collectives import Laws
+from surrogate.features.families.transfer import Collective, CollectiveLaw
 from surrogate.trace.iteration.units import HostWork, Segments, Unit, segments
 
+Laws = Mapping[str, CollectiveLaw]
+"""Kind of collective (``all_reduce``, ``all_to_all``, …) → its law."""
+CURVE_FROM = 8
+"""Message sizes between latency and full bandwidth from which their curve of four parameters is fitted."""
+RISING, SATURATED = 1.1, 0.95
+"""Latency alone holds up to this multiple of the shortest time, the full bandwidth from this share of the highest."""
 EVENT_US = 2.0
 """What tracing one event costs the host, in µs. Source: Lin et al. (HiPC 2022); as in their code, an operator's own
 event costs it twice, once in the gap before it and once at its end."""
@@ -65,7 +72,7 @@ class Overheads:
         """True where the operator has samples of its own, of any kind."""
         return any((kind, name) in self.means for kind in KINDS)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON values."""
         by_name: dict[str, dict[str, Mean]] = defaultdict(dict)
         for (kind, name), mean in sorted(self.means.items(), key=lambda item: (KINDS.index(item[0][0]), item[0][1])):
@@ -205,3 +212,62 @@ def _mean(value: Any) -> Mean:
     if not 0 <= mean_us < float("inf") or count < 0:
         raise ValueError
     return Mean(mean_us, count)
+
+
+def law_us(laws: Laws, problem: Collective) -> float | None:
+    """The law's time in µs; None where the kind has no law."""
+    law = laws.get(problem.kind)
+    return None if law is None else float(law.time_us(problem.dram_bytes, problem.factor))
+
+
+def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> CollectiveLaw:
+    """The law of one kind from collectives of two sizes at least and their times in µs.
+
+    Few sizes make overhead + bytes · factor / bandwidth, by least squares of relative errors; many make the three parts
+    of Lin et al. (TPDS 2024), with a curve between latency and full bandwidth.
+    """
+    from scipy.optimize import curve_fit, nnls
+
+    # Least squares of (overhead + moved / bandwidth) / time against 1, with neither part below 0.
+    times = np.array(time_us)
+    x = np.log2([float(problem.dram_bytes) for problem in problems])
+    moved = np.exp2(x) * [float(problem.factor) for problem in problems] / 1e3  # over GB/s this makes µs
+    (overhead, per_gbs), _ = nnls(np.stack([1 / times, moved / times], axis=1), np.ones(len(times)))
+    # The sizes up to a are latency alone, those from c on reach the full bandwidth.
+    rate = moved / times
+    short = times <= RISING * times.min()
+    full = rate >= SATURATED * rate.max()
+    straight = CollectiveLaw(
+        overhead_us=float(overhead), max_gbs=1 / max(float(per_gbs), 1e-6), a=0.0, c=0.0, l=0.0, k=0.0, x0=0.0, b=0.0
+    )
+    a = float(x[short].max())
+    c = float(x[~full].max(initial=0.0))
+    between = (x > a) & (x <= c)
+    if len(np.unique(x[between])) < CURVE_FROM:
+        return straight
+    # Between both a logistic curve gives the logarithm of the rate over that of the size.
+    log_rate = np.log10(rate[between])
+    first = (1.0, 1.0, float(np.median(x[between])), float(np.log10(rate.min())))
+    fit, _ = curve_fit(lambda x, l, k, x0, b: l / (1 + np.exp(-k * (x - x0))) + b, x[between], log_rate, first)  # noqa: E741
+    curve = dict(zip(("l", "k", "x0", "b"), fit.tolist(), strict=True))
+    return replace(straight, overhead_us=float(times.min()), max_gbs=float(rate.max()), a=a, c=c, **curve)
+
+
+def fit_laws(problems: Sequence[Collective], time_us: Sequence[float]) -> dict[str, CollectiveLaw]:
+    """A law for every kind with two message sizes at least."""
+    laws = {}
+    for kind in dict.fromkeys(problem.kind for problem in problems):
+        rows = [row for row, problem in enumerate(problems) if problem.kind == kind]
+        if len({problems[row].dram_bytes for row in rows}) > 1:
+            laws[kind] = fit_law([problems[row] for row in rows], [time_us[row] for row in rows])
+    return laws
+
+
+def unseen_us(problems: Sequence[Collective], time_us: Sequence[float]) -> list[float | None]:
+    """Each collective's time in µs by the law fitted on those of other sizes; None where they make no law."""
+    answers = []
+    for problem in problems:
+        others = [row for row, other in enumerate(problems) if other.dram_bytes != problem.dram_bytes]
+        laws = fit_laws([problems[row] for row in others], [time_us[row] for row in others])
+        answers.append(law_us(laws, problem))
+    return answers

@@ -14,13 +14,12 @@ import numpy as np
 import pandas as pd
 
 from surrogate.features.errors import InputError
-from surrogate.features.operators import Collective
+from surrogate.features.families.transfer import Collective
 from surrogate.network.call import UnsupportedError
 from surrogate.trace.calls import CallReader
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Ints, Trace, grouped, linked
-from surrogate.trace.iteration.collectives import fit_laws, unseen_us
-from surrogate.trace.iteration.overheads import Overheads, pooled
+from surrogate.trace.iteration.overheads import Overheads, fit_laws, pooled, unseen_us
 from surrogate.trace.iteration.predict import IterationTimes, Walk, walk_of
 from surrogate.trace.iteration.times import LAW, MEASURED, collectives
 from surrogate.trace.profiling import union_us
@@ -45,14 +44,12 @@ class RanksTime:
     results: tuple[IterationTimes, ...]
     overheads: Overheads
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON values."""
-        return {
-            "ranks": list(self.ranks),
-            "collectives": list(self.collectives),
-            "laws": {kind: asdict(law) for kind, law in self.overheads.laws.items()},
-            "iterations": [result.to_dict() for result in self.results],
-        }
+        laws = {kind: asdict(law) for kind, law in self.overheads.laws.items()}
+        iterations = [result.to_dict() for result in self.results]
+        rows = {"ranks": list(self.ranks), "collectives": list(self.collectives)}
+        return {**rows, "laws": laws, "iterations": iterations}
 
 
 def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
@@ -65,17 +62,20 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     Raises `InputError` where the ranks' collectives differ in number.
     """
     walks = [walk_of(trace, **settings) for trace in sorted(traces, key=lambda trace: trace.rank or 0)]
+    # Times of collectives, shape (ranks, collectives).
     rows = _collectives(walks)
     traced_us = np.array([walk.trace.activities.time_us[members] for walk, members in zip(walks, rows, strict=True)])
     shortest_us = traced_us.min(axis=0)  # the last rank to reach a collective waits for nobody
     sent = _messages(walks[0].trace, rows[0])
     overheads = pooled([walk.facts["overheads"] for walk in walks])
-    known = [at for at, problem in enumerate(sent) if problem]
-    measured = [problem for problem in sent if problem], shortest_us[known].tolist()
+    # The law of each kind by those whose message the trace holds, unless laws of another run are given.
+    sized = [at for at, problem in enumerate(sent) if problem]
+    problems = [problem for problem in sent if problem]
     unseen: dict[int, float | None] = {}
     if not overheads.laws:
-        overheads = replace(overheads, laws=fit_laws(*measured))
-        unseen = dict(zip(known, unseen_us(*measured), strict=True))
+        overheads = replace(overheads, laws=fit_laws(problems, shortest_us[sized].tolist()))
+        unseen = dict(zip(sized, unseen_us(problems, shortest_us[sized].tolist()), strict=True))
+    # Every rank's collectives take a time without waits; then the ranks, from their own starts on, wait for the last.
     lone_us = [(unseen.get(at), us) for at, us in enumerate(shortest_us.tolist())]
     walks = [_without_waits(walk, apart, lone_us) for walk, apart in zip(walks, rows, strict=True)]
     starts = _starts(walks, rows)
@@ -91,16 +91,12 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     table = tuple(_rank(*rank_times) | {"slowest": rank_times[0] == ranks[last]} for rank_times in times)
     apart = tuple(
         {
-            "index": at,
-            "collective": problem and problem.kind,
-            "message_bytes": problem and int(problem.dram_bytes),
-            "measured_us": float(shortest_us[at]),
-            "predicted_us": float(walks[0].times.time_us[row]),
-            "source": walks[0].times.source[row],
-            "last": ranks[int(np.argmin(waits[:, at]))],
+            "index": at, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes),
+            "measured_us": float(shortest_us[at]), "predicted_us": float(walks[0].times.time_us[row]),
+            "source": walks[0].times.source[row], "last": ranks[int(np.argmin(waits[:, at]))],
         }
         for at, (row, problem) in enumerate(zip(rows[0], sent, strict=True))
-    )
+    )  # fmt: skip
     title = f"{len(walks)} ranks, {walks[0].facts['times']} times; rank {ranks[last]} ends last"
     return RanksTime(ResultTable(title, table), ResultTable("Collectives, without waits", apart), results, overheads)
 
@@ -138,24 +134,27 @@ def _collectives(walks: Sequence[Walk]) -> list[list[int]]:
 
 def _messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
     """The collectives in ``rows``; None where the trace does not hold the message."""
-    reader, known = CallReader(trace), []
+    reader = CallReader(trace)
+    sent: list[Collective | None] = []
     for row in rows:
         try:
             problems = reader.problems(reader.owner(int(trace.activities.range[row])))
         except UnsupportedError:
             problems = ()
-        known.append(next((problem for problem in problems if isinstance(problem, Collective)), None))
-    return known
+        sent.append(next((problem for problem in problems if isinstance(problem, Collective)), None))
+    return sent
 
 
 def _without_waits(walk: Walk, rows: Sequence[int], lone_us: Sequence[tuple[float | None, float]]) -> Walk:
     """The walk with its collectives' shortest time where it was measured, with that by a law where there is one."""
-    time_us, source = walk.times.time_us.copy(), list(walk.times.source)
+    time_us = walk.times.time_us.copy()
+    source = list(walk.times.source)
     for row, (by_law, shortest) in zip(rows, lone_us, strict=True):
         if source[row] == MEASURED:
             time_us[row] = shortest
         elif by_law is not None:
-            time_us[row], source[row] = by_law, LAW
+            time_us[row] = by_law
+            source[row] = LAW
     return replace(walk, times=replace(walk.times, time_us=time_us, source=tuple(source)))
 
 
@@ -180,7 +179,8 @@ def _met(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats
             for walk, start in zip(walks, starts, strict=True)
         ]
         reached = np.array([clock.reached_us for clock in clocks]) + starts[:, None]
-        before, latest = latest, reached.max(axis=0)
+        before = latest
+        latest = reached.max(axis=0)
         if len(before) and np.allclose(before, latest, rtol=0, atol=1e-3, equal_nan=True):
             return latest, latest - reached
 
@@ -221,7 +221,8 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     Raises `InputError` for a trace without device activity.
     """
     by_rank = {trace.rank or 0: trace for trace in sorted(traces, key=lambda trace: trace.rank or 0)}
-    world, notes = max(trace.world_size or len(traces) for trace in traces), []
+    world = max(trace.world_size or len(traces) for trace in traces)
+    notes = []
     if world > len(traces):
         notes.append(f"{len(traces)} of {world} ranks are given; the others may be waited for, too")
     launched = {rank: _launched(trace, world) for rank, trace in by_rank.items()}
@@ -274,9 +275,11 @@ def _use(trace: Trace) -> Row:
     starts, ends = activities.start_ns, activities.end_ns
     if not len(activities):
         raise InputError(f"{trace.source}: holds no device activity; give a trace of each rank's GPU")
-    is_communication, is_memory = collectives(trace), np.isin(activities.kind, (kinds.COPY, kinds.MEMSET))
+    is_communication = collectives(trace)
+    is_memory = np.isin(activities.kind, (kinds.COPY, kinds.MEMSET))
     kind = {"compute": ~is_communication & ~is_memory, "communication": is_communication, "memory": is_memory}
-    whole_us, busy_us = float(ends.max() - starts[0]) / 1e3, union_us(starts, ends)
+    whole_us = float(ends.max() - starts[0]) / 1e3
+    busy_us = union_us(starts, ends)
     us = {name: union_us(starts[mask], ends[mask]) for name, mask in kind.items()} | {"idle": whole_us - busy_us}
     hidden_us = us["compute"] + us["communication"] - union_us(starts[~is_memory], ends[~is_memory])
     return {

@@ -6,23 +6,24 @@ This is the only file of `surrogate.trace.iteration` that knows the predictors.
 
 from collections import defaultdict
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, exp, hypot, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.features.conv import Conv
+from surrogate.features.families import Operator, operator
+from surrogate.features.families.transfer import Collective
 from surrogate.features.gpu import Gpu
-from surrogate.features.operators import Collective, Memcpy, Operator, operator
 from surrogate.network.call import UnsupportedError
 from surrogate.network.network import Work
 from surrogate.network.predict import Predictors, sustained_us
+from surrogate.network.work import as_run
 from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Trace, enclosing
-from surrogate.trace.iteration.collectives import Laws, law_us
+from surrogate.trace.iteration.overheads import Laws, law_us
 
 MEASURED, MODEL, ROOFLINE, LAW, RATES = "measured", "model", "roofline", "law", "rates"
 SHORTEST_US = {"nvidia": 1.6, "amd": 3.9}
@@ -32,8 +33,6 @@ UNMEASURED_FACTOR = {True: 1.5, False: 2.1}
 """Same vendor or not → what times by `RATES` are off by at most in nine of ten cases, one kind of kernel at a time.
 Source: eager PyTorch on ScalingIntelligence/KernelBench's memory-bound programs (MIT), A100 to H100 (1.2 and 1.55 on
 its first two levels) and A100 or H100 to one die of an MI250X (1.6 to 2.2)."""
-TF32_FROM = 8.0
-"""Compute capability from which PyTorch's convolutions use TF32 by default (its matrix products do not)."""
 _OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
 Group = tuple[tuple[Work, ...], tuple[Work, ...], list[int]]
 """What an operator computed, what it computes at the new batch, and the activities that it launched."""
@@ -84,19 +83,13 @@ class DeviceTimes:
 
 def answers_of(by: Predictors, wanted: set[Work]) -> "dict[Work, PredictedWork | str]":
     """Problem → its predicted time, or what is lacking."""
-    convs = sorted((problem for problem in wanted if isinstance(problem, Conv)), key=str)
-    others = sorted((problem for problem in wanted if not isinstance(problem, Conv)), key=str)
-    answers: dict[Work, PredictedWork | str] = {
-        problem: PredictedWork(answer.time_us, answer.source, log(answer.upper_us / answer.time_us), problem.kind)
-        for problem, answer in by.timed(others).items()
+    problems = sorted(wanted, key=str)
+    lacks = "a model of convolutions" if by.algorithms is None else "an algorithm that runs it"
+    answers = by.answers(problems, by.selections(problems))
+    return {
+        problem: PredictedWork(answer.time_us, answer.source, answer.half_width, problem.kind) if answer else lacks
+        for problem, answer in ((problem, answers.get(problem)) for problem in problems)
     }
-    if by.convs is None:
-        return answers | dict.fromkeys(convs, "a model of convolutions")
-    for conv, selection in by.ranked(convs).items():
-        best = next(iter(selection.estimates), None)
-        lacks = "an algorithm that runs it"
-        answers[conv] = PredictedWork(best.time_us, best.source, best.half_width, conv.kind) if best else lacks
-    return answers
 
 
 def measured_times(trace: Trace) -> DeviceTimes:
@@ -218,9 +211,8 @@ def _groups(trace: Trace, old: int, new: int) -> tuple[list[Group], list[tuple[i
 
 
 def _as_run(problem: Work, gpu: Gpu) -> Work:
-    """The problem as PyTorch runs it on the GPU: convolutions in TF32 where there is one."""
-    in_tf32 = isinstance(problem, Conv) and problem.dtype == "fp32" and gpu.compute_capability >= TF32_FROM
-    return replace(problem, math="default") if in_tf32 else problem
+    """The problem as PyTorch runs it on the GPU, where algorithms are chosen by that; else as the call was read."""
+    return as_run(problem, gpu) if problem.HAS_ALGORITHMS else problem
 
 
 def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:
@@ -239,7 +231,7 @@ def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:
         size = size // old * new
     elements = ceil(size / 4)
     if activities.copy_kind[activity] in _OVER_PCIE:
-        return Memcpy(elements=elements)
+        return operator("memcpy", elements=elements)
     return operator("copy" if kind == kinds.COPY else "fill", n=elements)
 
 

@@ -127,7 +127,8 @@ def host_work(trace: Trace) -> HostWork:
         events[int(owner[row])].append(int(ranges.start_ns[row]))
     for row in np.flatnonzero(owner == np.arange(len(ranges))).tolist():
         name = trace.name_of(ranges, row)
-        is_operator, is_input = bool(ranges.kind[row] == kinds.OPERATOR), bool(LOADER.match(name))
+        is_operator = bool(ranges.kind[row] == kinds.OPERATOR)
+        is_input = bool(LOADER.match(name))
         # Annotations count their runs: "Step 10" and "Step 20" are one kind of work.
         label = name if is_operator else _NUMBER.sub("#", name)
         when = int(ranges.thread[row]), int(ranges.start_ns[row]), int(ranges.end_ns[row])
@@ -166,14 +167,18 @@ def _actions(trace: Trace) -> tuple[dict[int, Action], tuple[int, ...]]:
 def _action(trace: Trace, row: int, launched: tuple[int, ...]) -> Action:
     """A copy to the host makes the host wait; one from pageable memory where the call outlasted it (CUDA stages it)."""
     calls, activities = trace.calls, trace.activities
-    start, end, joins, blocked = int(calls.start_ns[row]), int(calls.end_ns[row]), False, 0
+    start = int(calls.start_ns[row])
+    end = int(calls.end_ns[row])
+    joins = False
+    blocked = 0
     for activity in launched:
         if activities.kind[activity] != kinds.COPY:
             continue
         copied = int(activities.end_ns[activity])
         pageable = "Pageable" in trace.name_of(activities, activity) and copied <= end
         if activities.copy_kind[activity] == kinds.TO_HOST or pageable:
-            joins, blocked = True, max(blocked, min(copied, end) - start)
+            joins = True
+            blocked = max(blocked, min(copied, end) - start)
     # A call of unknown name that launched something is a launch.
     kind = int(calls.kind[row]) if calls.kind[row] in _ACTIONS else kinds.LAUNCH
     return Action(row, trace.name_of(calls, row), kind, start, end, launched, joins, max(blocked, 0) / 1e3)

@@ -4,15 +4,15 @@ parameter servers, priorities (P3).
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from surrogate.features.errors import InputError
+from surrogate.trace.calls import Parameter, parameters_of
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
-from surrogate.trace.whatif.primitives import NewTask, insert, schedule, select
-from surrogate.trace.whatif.setting import LINKS, NETWORK, OPTIMIZER, Change, Parameter, Setting, parameters_of
+from surrogate.trace.whatif.primitives import LINKS, NETWORK, OPTIMIZER, NewTask, insert, schedule, select
+from surrogate.trace.whatif.setting import UNJUDGED, UNMEASURED, Change, Known, Network, Setting, Value, rule
 
 ON_DEVICE = ""
 """In the place of a channel: the stream that computes the gradients."""
@@ -20,26 +20,38 @@ SLICE_BYTES = 200e3
 """P3's slices hold 50,000 parameters (Jayarajan et al., MLSys 2019)."""
 COMPRESSION = 270.0
 """Least compression of gradients that Deep Gradient Compression reports (Lin et al., ICLR 2018: 270 to 600)."""
-_COMPRESS_PASSES, _DECOMPRESS_PASSES = 6.0, 1.0
-"""Accesses per gradient: gradient, momentum and sum read, the latter two written, the sum read against the threshold;
-and one to write the dense gradient."""
+_COMPRESS_PASSES = 6.0
+"""Accesses per gradient: gradient, momentum, sum read; the latter two written; the sum read against the threshold."""
+_DECOMPRESS_PASSES = 1.0
+"""The dense gradient is written."""
 Stages = Callable[[float], list[tuple[str, str, float]]]
 """Bytes of a bucket → (name, channel or `ON_DEVICE`, µs) of what runs one after the other for it."""
 
 
+_WORKERS = Value("workers", "--workers", least=1)
+_SPEED = Value("GB/s", "--bandwidth")
+
+
+# A ring of 8: 2·7/8 of 4 MB at 10 GB/s, and 14 steps of 10 µs, between the backward pass and the optimizer.
+@rule("data-parallel", value=_WORKERS, evidence=UNJUDGED, known=Known(2110 + 700 + 140, value=8))
 def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change:
     """An all-reduce per bucket of gradients, beside the backward pass; the optimizer waits for all of them.
 
-    Buckets fill in the order in which gradients are ready, as PyTorch's do (25 MB). ``value``: workers. Raises
-    `InputError` where the trace shows no parameters.
+    Buckets fill in the order in which gradients are ready, as PyTorch's do (25 MB). Raises `InputError` where the trace
+    shows no parameters.
     """
     setting = _with_workers(setting, value)
     return _exchanged(graph, setting, lambda size: [("all-reduce", NETWORK, setting.network.all_reduce_us(size))])
 
 
+# To and fro: 3/4 of 4 MB at 150 GB/s and 3 steps of 3 µs inside, 1/2 at 10 GB/s and a step of 10 µs between.
+@rule("blueconnect", value=_WORKERS, evidence=UNMEASURED,
+      known=Known(2110 + 2 * (20 + 9) + 2 * (200 + 10), network=Network(8, gpus_per_machine=4)))  # fmt: skip
 def blueconnect(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """As `data_parallel`, but each all-reduce in stages over the hierarchy, on a channel each, so that the stages of
-    several buckets overlap (Cho et al., MLSys 2019; in Daydream without a measured error). ``value``: workers."""
+    """As data-parallel, but each all-reduce in stages over the hierarchy, on a channel each (BlueConnect, MLSys 2019).
+
+    The stages of several buckets overlap (Cho et al.).
+    """
     setting = _with_workers(setting, value)
     change = _exchanged(graph, setting, setting.network.stages)
     changed = change.graph
@@ -48,11 +60,17 @@ def blueconnect(graph: Graph, setting: Setting, value: float | None) -> Change:
     return replace(change, graph=changed)
 
 
+# Seven passes over 4 MB at 900 GB/s, and data-parallel's all-reduce of a tenth.
+@rule("dgc", value=Value("how many times smaller", COMPRESSION, least=1), evidence=UNMEASURED,
+      known=Known(2110 + 7 * 4e6 / 900e3 + 70 + 140, value=10))  # fmt: skip
 def compressed_gradients(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """As `data_parallel`, with messages ``value`` times smaller, a kernel that makes each behind its gradients and one
-    that spreads it out before the update, both bound by memory (DGC, Lin et al., ICLR 2018; in Daydream without a
-    measured error)."""
-    ratio, network = value or COMPRESSION, setting.network
+    """As data-parallel, with messages N times smaller (Deep Gradient Compression, ICLR 2018).
+
+    A kernel behind its gradients makes each message and one spreads it out before the update, both bound by memory (Lin
+    et al.).
+    """
+    ratio = value or COMPRESSION
+    network = setting.network
     pass_us = 1 / (setting.own_gpu.dram_gbs * 1e3)
     return _exchanged(graph, setting, lambda size: [
         ("compression", ON_DEVICE, _COMPRESS_PASSES * size * pass_us),
@@ -71,31 +89,50 @@ def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
     """The stages of every bucket of every iteration, from its last gradient to the optimizer's first task."""
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
-        update, last = _first_update(graph, iteration), list[NewTask]()
+        update = _first_update(graph, iteration)
+        last: list[NewTask] = []
         for number, bucket in enumerate(_buckets(parameters, setting.network.bucket_bytes)):
             ready = _last_launched(graph, setting, bucket[-1].ready_ns)
             after, before = _links(ready, update if ready >= 0 else -1)
             every = stages(sum(parameter.size_bytes for parameter in bucket))
             for left, (stage, channel, time_us) in enumerate(every, start=1 - len(every)):
-                name, resource, kind, to = f"{stage} of bucket {number}", channel, "collective", tasks
+                kind = "collective"
+                resource = channel
+                to = tasks
                 if channel == ON_DEVICE:
-                    kind, resource = "kernel", graph.resources[graph.resource[ready]].label if ready >= 0 else NETWORK
+                    kind = "kernel"
+                    resource = graph.resources[graph.resource[ready]].label if ready >= 0 else NETWORK
                     if not left and before:  # behind all else on the stream, not in the way of other gradients
                         after += (int(np.flatnonzero(graph.resource[: before[0]] == graph.resource[ready])[-1]),)
                         to = last
-                to.append(NewTask(name, kind, resource, time_us, after, () if left else before, iteration=iteration))
+                ahead_of = () if left else before
+                name = f"{stage} of bucket {number}"
+                to.append(NewTask(name, kind, resource, time_us, after=after, before=ahead_of, iteration=iteration))
                 after = (len(graph) + len(tasks) - 1,)
         tasks += last
     return Change(insert(graph, tasks), gpus=setting.network.workers)
 
 
-def parameter_server(graph: Graph, setting: Setting, value: float | None, *, prioritised: bool = False) -> Change:
-    """Each gradient is pushed when ready and its weight pulled back, first come first served; the next iteration's
-    first use of the weight waits for it. ``value``: GB/s.
+# The gradient is ready after 2,010 µs, and 4 MB go to and fro in 800 and 10: the second step's convolution waits
+# 500 for them, and behind the second step, 100 after the gradient, they go on for 710.
+@rule("parameter-server", value=_SPEED, evidence=UNJUDGED, known=Known(2110 + (500 + 710) / 2, value=10))
+def parameter_server(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """Each gradient is pushed when ready and its weight pulled back, before the next iteration first uses it."""
+    return _served(graph, setting, value, prioritised=False)
 
-    ``prioritised``: in slices of 50,000 parameters, those that the next forward pass needs first ahead (P3, Jayarajan
-    et al., MLSys 2019).
+
+# 20 slices of 40 and 10 µs: 190 longer than at once.
+@rule("p3", value=_SPEED, evidence=UNJUDGED, known=Known(2110 + (690 + 900) / 2, value=10))
+def priority_propagation(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """As parameter-server, in slices of 50,000 parameters, those that the forward pass needs first ahead (MLSys 2019).
+
+    The source is Jayarajan et al.: priority-based parameter propagation.
     """
+    return _served(graph, setting, value, prioritised=True)
+
+
+def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised: bool) -> Change:
+    """Every gradient pushed and its weight pulled, first come first served or the first that is needed first."""
     network = replace(setting.network, bandwidth_gbs=value) if value else setting.network
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
@@ -108,14 +145,15 @@ def parameter_server(graph: Graph, setting: Setting, value: float | None, *, pri
             for i, size in enumerate(sizes):
                 name = f"push and pull of parameter {number}" + (f" slice {i}" if prioritised else "")
                 time_us = network.transfer_us(2 * size)
-                constraints = (after, before, -float(number), iteration)
-                tasks.append(NewTask(name, "collective", NETWORK, time_us, *constraints))
+                tasks.append(
+                    NewTask(
+                        name, "collective", NETWORK, time_us, after=after, before=before, priority=-float(number),
+                        iteration=iteration,
+                    )
+                )  # fmt: skip
     changed = schedule(insert(graph, tasks), NETWORK, "priority" if prioritised else "arrival")
     alone = "the trace holds one iteration, so no forward pass waits for a weight"
     return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else ())
-
-
-priority_propagation = partial(parameter_server, prioritised=True)
 
 
 def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

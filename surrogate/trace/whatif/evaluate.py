@@ -1,23 +1,43 @@
-"""The what-ifs by name, and their answers: predicted times beside the baseline's."""
+"""The answers of what-ifs: predicted times beside the baseline's, a simulated timeline for Perfetto, figures as SVG."""
 
+import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from math import prod
-from typing import Any
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError, require_known
+from surrogate.dataset.files import write_text
+from surrogate.features.errors import InputError
+from surrogate.report.style import BAND, BLUE, INK, PAPER, blank, legend, plain_tick, svg, theme
 from surrogate.trace.calls import batch_size
-from surrogate.trace.graph import Graph, Timeline, bound, path_us, simulate
-from surrogate.trace.graph.tasks import STREAM
+from surrogate.trace.events.tables import Ints
+from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, path_us, simulate
+from surrogate.trace.graph.tasks import MARK, STREAM
 from surrogate.trace.layers import OUTSIDE
-from surrogate.trace.whatif import distributed, hardware, memory
 from surrogate.trace.whatif.primitives import remove
-from surrogate.trace.whatif.setting import Change, Setting
+from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Setting
 
-Model = Callable[[Graph, Setting, float | None], Change]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_CATEGORIES = {
+    "host work": "cpu_op", "call": "cuda_runtime", "kernel": "kernel", "copy": "gpu_memcpy", "memset": "gpu_memset",
+    "collective": "kernel",
+}  # fmt: skip
+_PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
+NAME_WIDTH = 24
+"""Letters of a what-if's name on one line."""
+_FILLS = (
+    (BLUE, ""), ("#d55e00", "////"), ("#009e73", "...."), ("#cc79a7", "xxxx"), ("#8a8d93", "----"), (BAND, ""),
+)  # fmt: skip
+"""Colour and hatch of each part of a critical path, told apart in grey, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,88 +47,15 @@ class WhatIf:
     name: str
     model: Model
     value: float | None = None
+    evidence: Evidence = UNJUDGED
 
     @property
     def label(self) -> str:
-        """As on the command line."""
+        """The name and the number, as on the command line."""
         return self.name if self.value is None else f"{self.name}={self.value:g}"
 
     def __call__(self, graph: Graph, setting: Setting) -> Change:
         return self.model(graph, setting, self.value)
-
-
-MODELS: dict[str, tuple[Model, float | None]] = {
-    "amp": (hardware.amp, None),
-    "amp-tensor": (hardware.amp_tensor, None),
-    "amp-roofline": (hardware.amp_roofline, None),
-    "fused-adam": (hardware.fused_adam, None),
-    "batch-norm": (hardware.restructured_batch_norm, None),
-    "cuda-graphs": (hardware.cuda_graphs, None),
-    "best-convolution": (hardware.best_convolutions, None),
-    "batch": (hardware.batch, 0),
-    "gpu": (hardware.other_gpu, None),
-    "faster-kernels": (hardware.faster("kernel"), 0),
-    "faster-host": (hardware.faster("host work", "call"), 0),
-    "faster-network": (hardware.faster_network, 0),
-    "vdnn": (memory.offloaded, None),
-    "gist": (memory.encoded, 1),
-    "data-parallel": (distributed.data_parallel, 1),
-    "blueconnect": (distributed.blueconnect, 1),
-    "dgc": (distributed.compressed_gradients, 1),
-    "parameter-server": (distributed.parameter_server, 0),
-    "p3": (distributed.priority_propagation, 0),
-}
-"""Name → (model, the least number that it takes, None where it takes none; the number itself is above 0)."""
-
-
-_DAYDREAM = "errors of this rule in Daydream (ATC 2020): "
-EVIDENCE: dict[str, tuple[float | None, str]] = {
-    "amp": (0.153, _DAYDREAM + "BERT-base 5.5, BERT-large 3.9, Seq2Seq 15.3, ResNet-50 12.6 %"),
-    "fused-adam": (0.125, _DAYDREAM + "BERT-base 1.9, BERT-large 12.5, Seq2Seq 4.5 %"),
-    "batch-norm": (0.061, _DAYDREAM + "DenseNet-121 6.1 %"),
-    "gpu": (None, "interval of predictions, and of eager PyTorch on other pairs of GPUs (KernelBench)"),
-    "best-convolution": (None, "interval of the surrogate's predictions on shapes held out"),
-}
-"""Name → the largest published error of the what-if's rule on whole iterations, and what is known of its error."""
-NO_EVIDENCE = (None, "no times before and after were found in public, so no interval")
-
-
-def what_if(text: str) -> WhatIf:
-    """``amp`` or ``faster-kernels=4``. Raises `InputError` for an unknown name or a value that is no number."""
-    name, equals, number = text.partition("=")
-    require_known("what-if", name, MODELS)
-    model, least = MODELS[name]
-    if not equals:
-        return WhatIf(name, model)
-    if least is None:
-        raise InputError(f"what-if {name!r} takes no number; write it without {text[len(name) :]!r}")
-    try:
-        value = float(number)
-    except ValueError:
-        raise InputError(f"{number!r} in {text!r} is no number; write such as {name}=2") from None
-    if not (0 < value < np.inf and value >= least):
-        raise InputError(f"{text}: give a number {f'of {least:g} or more' if least else 'above 0'}")
-    return WhatIf(name, model, value)
-
-
-def user_function(text: str) -> WhatIf:
-    """``module:callable`` of the user's own, which takes a graph and returns one.
-
-    The module is imported, which runs it: give only one of your own. Raises `InputError` where it cannot be had
-    or fails.
-    """
-    from surrogate.network.torch_module import imported_callable, in_one_line
-
-    function = imported_callable(text, "it must take a graph and return one")
-
-    def model(graph: Graph, setting: Setting, value: float | None) -> Change:
-        with in_one_line(text):
-            changed = function(graph)
-        if not isinstance(changed, Graph):
-            raise InputError(f"{text} returned {type(changed).__name__}; it must return a graph")
-        return Change(changed)
-
-    return WhatIf(text, model)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -175,30 +122,51 @@ def evaluate(graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, toge
 
     Raises `InputError` where one does not apply to this trace.
     """
-    baseline, batch = simulate(graph), batch_size(setting.profile.trace)
-    questions = [(what_if.label, [what_if], EVIDENCE.get(what_if.name, NO_EVIDENCE)) for what_if in what_ifs]
+    baseline = simulate(graph)
+    batch = batch_size(setting.profile.trace)
+    questions = [(what_if.label, [what_if], what_if.evidence) for what_if in what_ifs]
     if together and len(what_ifs) > 1:
-        questions.append((" + ".join(what_if.label for what_if in what_ifs), [*what_ifs], NO_EVIDENCE))
+        questions.append((" + ".join(what_if.label for what_if in what_ifs), [*what_ifs], UNJUDGED))
     answers = []
-    for label, parts, (error, evidence) in questions:
+    for label, parts, evidence in questions:
+        # Each part changes what the one before it left.
         changes = [Change(graph)]
         for part in parts:
             changes.append(part(changes[-1].graph, setting))
-        last, notes = changes[-1], tuple(note for change in changes for note in change.notes)
+        last = changes[-1]
         predicted = simulate(last.graph)
+        # The ends of the interval: where a prediction's own make it uncertain, or by a published error.
         timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
-        ends, device_ends = [end.per_iteration_us for end in timelines], [device_us(end) for end in timelines]
-        if error is not None:
-            # The published error is of whole steps that change, so it counts for the part that the change touches.
-            changed = (last.graph.duration_us != graph.duration_us) | last.graph.removed
-            rest_us, step_us = simulate(remove(graph, changed)).per_iteration_us, predicted.per_iteration_us
-            touched_us = min(max(baseline.per_iteration_us - rest_us, step_us - rest_us, 0.0), step_us)
-            ends = [step_us - touched_us + touched_us / (1 + side * error) for side in (1, -1)]
-            evidence += f"; the largest counts for the {touched_us / (step_us or 1):.0%} of the step that it touches"
-        samples, gpus = prod(change.samples for change in changes), prod(change.gpus for change in changes)
-        (low, high), on_device = ends or (None, None), device_ends or (None, None)
-        answers.append(Answer(label, baseline, predicted, low, high, notes, evidence, batch, samples, gpus, *on_device))
+        ends: list[float | None] = [end.per_iteration_us for end in timelines]
+        device_ends = [device_us(end) for end in timelines]
+        text = evidence.text
+        if evidence.error is not None:
+            touched_us = _touched_us(graph, last.graph, baseline, predicted)
+            step_us = predicted.per_iteration_us
+            ends = [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
+            text += f"; the largest counts for the {touched_us / (step_us or 1):.0%} of the step that it touches"
+        low_us, high_us = ends or (None, None)
+        device_low_us, device_high_us = device_ends or (None, None)
+        answers.append(
+            Answer(
+                name=label, baseline=baseline, predicted=predicted, low_us=low_us, high_us=high_us,
+                notes=tuple(note for change in changes for note in change.notes), evidence=text, batch=batch,
+                samples=prod(change.samples for change in changes), gpus=prod(change.gpus for change in changes),
+                device_low_us=device_low_us, device_high_us=device_high_us,
+            )
+        )  # fmt: skip
     return answers
+
+
+def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Timeline) -> float:
+    """What a step would lose if the tasks that a change touches took no time, at most the predicted step, in µs.
+
+    A published error is of whole steps that change, so it counts for this part alone.
+    """
+    changed = (after.duration_us != before.duration_us) | after.removed
+    rest_us = simulate(remove(before, changed)).per_iteration_us
+    step_us = predicted.per_iteration_us
+    return min(max(baseline.per_iteration_us - rest_us, step_us - rest_us, 0.0), step_us)
 
 
 def device_us(timeline: Timeline) -> float:
@@ -207,25 +175,143 @@ def device_us(timeline: Timeline) -> float:
     return float(graph.duration_us[_on_streams(graph)].sum()) / max(len(graph.iterations), 1)
 
 
-def _on_streams(graph: Graph) -> np.ndarray:
+def _on_streams(graph: Graph) -> Ints:
     is_stream = np.array([resource.kind == STREAM for resource in graph.resources] or [False])
     return np.flatnonzero(is_stream[graph.resource])
 
 
-def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, Any]]:
+def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, object]]:
     """Device time per layer type and iteration before and after, where it changes, largest change first."""
-    old, new = _by_type(before), _by_type(after)
-    rows = [{"type": name, "before_us": old[name], "after_us": new[name]} for name in {**old, **new}]
-    changed = [row for row in rows if abs(row["after_us"] - row["before_us"]) > 1e-9]
-    return sorted(changed, key=lambda row: -abs(row["after_us"] - row["before_us"]))
+    old = _by_type(before)
+    new = _by_type(after)
+    changes = {name: new[name] - old[name] for name in {**old, **new}}
+    largest = sorted(changes, key=lambda name: -abs(changes[name]))
+    return [
+        {"type": name, "before_us": old[name], "after_us": new[name]} for name in largest if abs(changes[name]) > 1e-9
+    ]
 
 
 def _by_type(timeline: Timeline) -> defaultdict[str, float]:
-    graph, sums = timeline.graph, defaultdict[str, float](float)
+    """Device time per layer type and iteration, in µs; that outside of layers under `OUTSIDE`."""
+    graph = timeline.graph
+    sums = defaultdict[str, float](float)
     rows = _on_streams(graph)
+    # Place 0 is for tasks of no layer, which have the number -1.
     layers = graph.layer[rows] + 1
     time = np.bincount(layers, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1)
     for name, time_us in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
         # A layer is its type and a number.
         sums[name.rpartition(".")[0] or name] += time_us / max(len(graph.iterations), 1)
     return sums
+
+
+def write_timeline(timeline: Timeline, path: str | Path, label: str) -> None:
+    """Write `chrome_events` to ``path``, whole or not at all. Raises `InputError` where that is not possible."""
+    text = json.dumps({"traceName": label, "displayTimeUnit": "ms", "traceEvents": chrome_events(timeline)})
+    write_text(path, text)
+
+
+def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
+    """One complete event per task that takes time, one process each for host, device and network; µs from time 0."""
+    graph = timeline.graph
+    processes = list(_PROCESSES)
+    events: list[dict[str, object]] = [
+        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": _PROCESSES[kind]}}
+        for pid, kind in enumerate(processes)
+    ]
+    for tid, resource in enumerate(graph.resources):
+        where = {"pid": processes.index(resource.kind), "tid": tid}
+        events.append({"ph": "M", "name": "thread_name", **where, "args": {"name": resource.label}})
+    shown = ~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)
+    for task in np.flatnonzero(shown).tolist():
+        tid = int(graph.resource[task])
+        resource = graph.resources[tid]
+        kind = TASK_KINDS[graph.kind[task]]
+        arguments: dict[str, object] = {"kind": kind}
+        if graph.layer[task] >= 0:
+            arguments["layer"] = graph.layers[graph.layer[task]]
+        if resource.kind == STREAM:
+            # The stream's number ends its label, such as "GPU 0 stream 7".
+            arguments |= {"device": resource.device, "stream": resource.label.rpartition("stream ")[2]}
+        events.append({
+            "ph": "X", "cat": _CATEGORIES[kind], "name": graph.name_of(task), "pid": processes.index(resource.kind),
+            "tid": tid, "ts": round(float(timeline.start_us[task]), 3),
+            "dur": round(float(graph.duration_us[task]), 3), "args": arguments,
+        })  # fmt: skip
+    return events + _steps(timeline, processes.index("thread"))
+
+
+def _steps(timeline: Timeline, pid: int) -> list[dict[str, object]]:
+    """The iterations as ranges on the thread of their marks."""
+    graph = timeline.graph
+    marks = timeline.marks_us().tolist()
+    thread = graph.resource[graph.kind == MARK][:1].tolist()
+    return [
+        {
+            "ph": "X", "cat": "user_annotation", "name": iteration.label, "pid": pid, "tid": thread[0],
+            "ts": round(start_us, 3), "dur": round(end_us - start_us, 3), "args": {},
+        }
+        for iteration, (start_us, end_us) in zip(graph.iterations, marks, strict=False)
+    ]  # fmt: skip
+
+
+def write_figures(answers: Sequence[Answer], folder: str | Path) -> list[Path]:
+    """``times.svg`` and ``critical_path.svg`` in ``folder``, which is made. Raises `InputError` where it cannot be."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made a folder ({error.strerror}); name another") from None
+    drawn = {"times.svg": times_svg(answers), "critical_path.svg": critical_path_svg(answers)}
+    for name, text in drawn.items():
+        write_text(folder / name, text)
+    return [folder / name for name in drawn]
+
+
+def times_svg(answers: Sequence[Answer]) -> str:
+    """A bar per answer, ms per iteration, the baseline first; whiskers where there is an interval."""
+    values = [answers[0].baseline_us if answers else 0.0, *(answer.predicted_us for answer in answers)]
+    with theme():
+        figure, axis = _lines(answers)
+        axis.barh(range(len(values)), _ms(values), 0.7, color=[BAND, *[BLUE] * len(answers)])
+        for line, answer in enumerate(answers, start=1):
+            if answer.low_us is not None and answer.high_us is not None:
+                axis.plot(_ms([answer.low_us, answer.high_us]), [line, line], color=INK, linewidth=1)
+        axis.set_xlabel("predicted time of an iteration, ms")
+        return svg(figure)
+
+
+def critical_path_svg(answers: Sequence[Answer]) -> str:
+    """Stacked bars: what the critical path consists of, before and after each what-if."""
+    timelines = [*(answer.baseline for answer in answers[:1]), *(answer.predicted for answer in answers)]
+    paths = [path_us(timeline) for timeline in timelines]
+    kinds = list(dict.fromkeys(kind for path in paths for kind in path))
+    with theme():
+        figure, axis = _lines(answers, 0.16 * (len(kinds) + 1) // 2)
+        left = [0.0] * len(paths)
+        handles = []
+        for kind, (colour, hatch) in zip(kinds, cycle(_FILLS)):
+            parts = _ms(max(path.get(kind, 0.0), 0.0) for path in paths)
+            look = {"color": colour, "hatch": hatch, "edgecolor": PAPER, "linewidth": 0}
+            handles.append(axis.barh(range(len(paths)), parts, 0.7, left=left, **look))
+            left = [a + b for a, b in zip(left, parts, strict=True)]
+        axis.set_xlabel("critical path of an iteration, ms")
+        legend(figure, handles, kinds)
+        return svg(figure)
+
+
+def _ms(times_us: Iterable[float]) -> list[float]:
+    return [time_us / 1e3 for time_us in times_us]
+
+
+def _lines(answers: Sequence[Answer], more_inches: float = 0.0) -> "tuple[Figure, Axes]":
+    """A figure with a line for the baseline and one per answer."""
+    names = ["as measured", *(answer.name for answer in answers)]
+    names = ["\n".join(wrap(name, NAME_WIDTH)) for name in names]
+    rows = len(names) + sum(name.count("\n") for name in names) / 2
+    figure, (axis,) = blank(0.7 + 0.28 * rows + more_inches)
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.grid(False, axis="y")
+    axis.xaxis.set_major_formatter(plain_tick)
+    return figure, axis

@@ -1,28 +1,32 @@
-"""What-ifs on one GPU: mixed precision, fewer kernels, faster or other hardware, another batch, other algorithms."""
+"""What-ifs on one GPU: mixed precision, fewer launches, faster or other hardware, another batch, other algorithms."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import AnyProblem, family_of
 from surrogate.features.kernels import identify, identify_call
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.call import UnsupportedError
 from surrogate.prediction.results import SPEC
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Trace
-from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, LAUNCH, WORK, Graph, Mask
+from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, predicted_times
-from surrogate.trace.whatif.primitives import remove, scale, select
-from surrogate.trace.whatif.setting import OPTIMIZER, Change, Setting, parameters_of
+from surrogate.trace.whatif.primitives import OPTIMIZER, remove, scale, select
+from surrogate.trace.whatif.setting import STEP, UNJUDGED, Change, Evidence, Known, Op, Setting, Value, published, rule
 
-MATRIX, OTHER = 3.0, 2.0
+if TYPE_CHECKING:
+    from surrogate.prediction.predictor import Predictor
+
+MATRIX = 3.0
+OTHER = 2.0
 """How many times as fast a kernel of a matrix product, and any other, gets in half precision (Daydream, 5.1)."""
 _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
 _OTHER_TYPE = re.compile(r"(?i)double|half|(?:b|fp?|float)(?:16|64)|[hdcz]gemm|[hd]884|<(?:long|int|bool)>")
@@ -31,12 +35,16 @@ _FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
 _AUXILIARY = {
     "offsets", "layout", "xmma_setup", "fft_filter", "winograd_filter", "winograd_transform", "im2col",
 }  # fmt: skip
-_ADAM_BYTES = 28.0
-"""Moved per parameter in one pass, fp32: weight, gradient and two moments read, weight and moments written."""
+_SHORT = (Op("aten::relu", "relu_kernel", 2),) * 5
+"""A step of 52 µs: the device waits for the host."""
+_PRODUCT = (Op("aten::mm", "volta_sgemm_128x64_nn", 600, shapes=[[4096, 4096]] * 2),)
+_WISHED = Evidence("an assumption of whoever asks, so no interval")
 
 
+@rule("amp", evidence=published({"BERT-base": 5.5, "BERT-large": 3.9, "Seq2Seq": 15.3, "ResNet-50": 12.6}),
+      known=Known(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2))  # fmt: skip
 def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Kernels with sgemm or wgrad in their name ÷3, every other kernel ÷2, copies and CPU unchanged (Daydream, 5.1).
+    """Mixed precision: kernels with sgemm or wgrad in their name ÷3, all others of fp32 ÷2 (Daydream, 5.1).
 
     Kernels in half or double precision stay. Raises `InputError` where no kernel is known to be fp32.
     """
@@ -58,8 +66,9 @@ def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
     return kernels & np.isin(dtype, ("fp32", ""))
 
 
+@rule("amp-tensor", evidence=UNJUDGED, known=Known(10 + 200 + 600 / 3 + (600 + 600) / 2 + 100))
 def amp_tensor(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """As `amp`, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
+    """As amp, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
     changed = _fp32_kernels(graph, setting) & ~select(graph, layer=OPTIMIZER)
     return Change(scale(graph, changed, np.where(_matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)))
 
@@ -71,22 +80,28 @@ def _matrix_kernels(graph: Graph) -> Mask:
     return select(graph, kind="kernel", name=_MATRIX_NAME) & ~auxiliary[graph.name]
 
 
+# A product that computes longer than it moves bytes: the ratio is that of a V100's peaks, 5,120 cores at 1.53 GHz
+# and its tensor cores.
+@rule("amp-roofline", evidence=UNJUDGED, known=Known(10 + 600 * (2 * 5120 * 1.53e-3) / 125, ops=_PRODUCT))
 def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Every fp32 kernel of known work by the ratio of its rooflines in fp16 (tensor cores, half the bytes) and fp32.
+    """Each fp32 kernel of known work by the ratio of its rooflines in fp16 (tensor cores, half the bytes) and fp32.
 
     The GPU is the target's, else the trace's own. Kernels of unknown work ÷2 where elementwise (a tensor's kernel
     moves half the bytes), else unchanged; the optimizer stays. Raises `InputError` as `amp`, and for a GPU without fp16
     tensor cores.
     """
-    profile, device = setting.profile, setting.target or setting.own_gpu
-    fast, slow = peak_tflops(device, "fp16", True), peak_tflops(device, "fp32", False)
+    profile = setting.profile
+    device = setting.target or setting.own_gpu
+    fast = peak_tflops(device, "fp16", True)
+    slow = peak_tflops(device, "fp32", False)
     if not device.fp16_tensor_tflops:
         raise InputError(f"{device.name} has no fp16 tensor cores; amp-roofline needs them, amp does not")
     rows = np.flatnonzero((graph.kind == KERNEL) & (graph.row >= 0) & ~select(graph, layer=OPTIMIZER))
     activity = graph.row[rows]
-    flops, moved = profile.flops[activity], profile.dram_bytes[activity]
+    flops = profile.flops[activity]
+    moved = profile.dram_bytes[activity]
     fp32 = np.array([profile.dtype[row] == "fp32" for row in activity.tolist()], np.bool_)
-    known = fp32 & (moved > 0)
+    is_rated = fp32 & (moved > 0)
     # Outside matrix kernels half-precision arithmetic runs at twice the rate.
     peak = np.where(_matrix_kernels(graph)[rows], fast, 2 * slow)
     before = roofline_us(flops, moved, slow, device.dram_gbs)
@@ -94,59 +109,15 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     elementwise = np.array(["elementwise" in name for name in graph.names])[graph.name[rows]]
     factor = np.ones(len(graph))
     factor[rows] = np.where(elementwise & ~fp32 & _fp32_kernels(graph, setting)[rows], 0.5, 1.0)
-    factor[rows[known]] = (after / before)[known]
-    left = int((~known & ~elementwise).sum())
+    factor[rows[is_rated]] = (after / before)[is_rated]
+    left = int((~is_rated & ~elementwise).sum())
     notes = (f"{left:,} of {len(rows):,} kernels have unknown work and stay as they are",) if left else ()
     return Change(scale(graph, select(graph, kind="kernel"), factor), notes=notes)
 
 
-def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """The optimizer's kernels and launches become one kernel and one launch per iteration.
-
-    The kernel passes once over weight, gradient and both moments: 28 bytes per parameter at the GPU's bandwidth, where
-    parameters and GPU are known, and never more than the kernels it replaces. Raises `InputError` without an optimizer.
-    """
-    inside = select(graph, layer=OPTIMIZER)
-    kernels = inside & np.isin(graph.kind, DEVICE_KINDS)
-    if not kernels.any():
-        raise InputError("fused-adam: no kernel is of an Optimizer.step range; record one")
-    host = inside & np.isin(graph.kind, (CALL, WORK))
-    keep, factor = np.zeros(len(graph), np.bool_), np.ones(len(graph))
-    for iteration in np.unique(graph.iteration[kernels]).tolist():
-        members = np.flatnonzero(kernels & (graph.iteration == iteration))
-        time_us = float(graph.duration_us[members].sum())
-        parameters = parameters_of(setting.profile.trace, iteration, graph.iterations)
-        if parameters and setting.profile.gpu is not None:
-            moved = _ADAM_BYTES * sum(parameter.elements for parameter in parameters)
-            time_us = min(time_us, moved / (setting.own_gpu.dram_gbs * 1e3))
-        # The last kernel that takes time stands for all of them, with its launch.
-        lasting = members[graph.duration_us[members] > 0]
-        last = (lasting if len(lasting) else members)[-1]
-        factor[last] = time_us / graph.duration_us[last] if graph.duration_us[last] else 1.0
-        keep[last] = True
-        keep[graph.src[(graph.dst == last) & (graph.edge_kind == LAUNCH)]] = True
-    return Change(scale(remove(graph, (kernels | host) & ~keep), keep & kernels, factor))
-
-
-def restructured_batch_norm(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Batch norm split and merged into the neighbouring layers: its kernels ÷2, those of the ReLU after it gone.
-
-    The rule of Daydream, ATC 2020, section 5.2, for the restructuring of Jung et al., SysML 2019. Raises `InputError`
-    where the trace shows no batch norm.
-    """
-    norm = select(graph, kind="kernel", layer=r"(?i)^(?:batch_?norm|BatchNorm)")
-    if not norm.any():
-        raise InputError("batch-norm: no layer of this trace is a batch norm; the what-if applies to none")
-    # Layers right behind a batch norm in forward order. An addition that makes a residual block stands between some
-    # batch norms and their ReLU: those stay.
-    of_norm = [name.lower().startswith(("batch_norm", "batchnorm")) for name in graph.layers]
-    follows = np.array([False, *of_norm[:-1]])
-    relu = select(graph, kind="kernel", layer=r"(?i)^relu") & (graph.layer >= 0) & follows[graph.layer]
-    launches = np.zeros(len(graph), np.bool_)
-    launches[graph.src[(graph.edge_kind == LAUNCH) & relu[graph.dst]]] = True
-    return Change(remove(scale(graph, norm, 1 / 2), relu | launches))
-
-
+# The first launch returns after 4 µs; the others take no time, and a kernel starts 4 µs behind its launch. So does
+# the second one; three follow, each with a gap of 1 µs.
+@rule("cuda-graphs", evidence=UNJUDGED, known=Known(4 + 4 + 4 * 2 + 3 * 1, ops=_SHORT))
 def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
     """One graph launch per iteration: other launches, and the host's work inside layers, take no time.
 
@@ -158,6 +129,7 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
     launch = np.isin(call_kind, (kinds.LAUNCH, kinds.MEMSET_CALL))
     if not launch.any():
         return Change(graph, notes=("no launch of a kernel in the trace: nothing to capture",))
+    # The first launch of an iteration stands for the graph's; what is captured beside launches is not issued any more.
     other = np.isin(call_kind, (kinds.OTHER_CALL, kinds.RECORD_CALL, kinds.MEMORY_CALL))
     captured = (graph.layer >= 0) & ~select(graph, layer=r"DataLoader") & ~graph.removed
     first = np.zeros(len(graph), np.bool_)
@@ -166,13 +138,31 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
     return Change(remove(graph, (launch & ~first) | (captured & ((graph.kind == WORK) | other))))
 
 
-def faster(*kinds: str) -> Callable[[Graph, Setting, float | None], Change]:
-    """The what-if in which tasks of these kinds are ``value`` times as fast (2 without one)."""
-    return lambda graph, setting, value: Change(scale(graph, select(graph, kind=kinds), 1 / (value or 2.0)))
+TWICE = 2.0
+_TIMES_AS_FAST = Value("how many times as fast", TWICE)
 
 
+@rule("faster-kernels", value=_TIMES_AS_FAST, evidence=_WISHED, known=Known(10 + 200 + 1900 / 2, value=2))
+def faster_kernels(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """Kernels N times as fast."""
+    return _faster(graph, value, "kernel")
+
+
+# The last of five operators begins its launch after 4 · 5 and 3 µs; 4 µs behind that its kernel starts.
+@rule("faster-host", value=_TIMES_AS_FAST, evidence=_WISHED, known=Known(4 * 5 + 3 + 4 + 2, ops=_SHORT, value=2))
+def faster_host(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """What the host does N times as fast: its work and its calls."""
+    return _faster(graph, value, "host work", "call")
+
+
+def _faster(graph: Graph, value: float | None, *kinds: str) -> Change:
+    return Change(scale(graph, select(graph, kind=kinds), 1 / (value or TWICE)))
+
+
+@rule("faster-network", value=_TIMES_AS_FAST, evidence=_WISHED,
+      known=Known(2110 + 300 / 2, (*STEP, Op("c10d::allreduce_", "ncclAllReduce_RING", 300)), value=2))  # fmt: skip
 def faster_network(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Collectives of the trace ``value`` times as fast (2 without one).
+    """Collectives of the trace N times as fast, the wait for other workers included.
 
     A collective's measured time includes its wait for other workers, which a faster network does not shorten: the
     prediction is the most that can be gained. Raises `InputError` where the trace has none.
@@ -180,23 +170,35 @@ def faster_network(graph: Graph, setting: Setting, value: float | None) -> Chang
     if not select(graph, kind="collective").any():
         raise InputError("faster-network: the trace has no collective; data-parallel inserts some")
     note = "a collective's time includes waiting for other workers; the prediction is the most that can be gained"
-    return replace(faster("collective")(graph, setting, value), notes=(note,))
+    return replace(_faster(graph, value, "collective"), notes=(note,))
 
 
+_OF_BOARDS = Evidence(
+    "interval of predictions, and of eager PyTorch on other pairs of GPUs (KernelBench)", "of the kernels' times"
+)
+
+
+# Kernels without shapes follow the bandwidth that copies reach.
+@rule("gpu", evidence=_OF_BOARDS, known=Known(
+    10 + 900 * (0.92 * 900) / (0.9 * 1555), ops=(Op("mine", "mine", 900),), target="a100-sxm4-40gb",
+))  # fmt: skip
 def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """The device's tasks on the target GPU, as `seer trace iteration --gpu` carries them over; the host as it is, and
-    collectives, which wait for other workers.
+    """The device's tasks on the GPU that --gpu names, carried over as by `seer trace iteration --gpu`; the host stays.
 
-    Raises `InputError` without a target.
+    Collectives, which wait for other workers, stay, too. Raises `InputError` without a target.
     """
-    target, base, trace = setting.target, setting.own_gpu, setting.profile.trace
+    target = setting.target
+    base = setting.own_gpu
+    trace = setting.profile.trace
     if target is None:
         raise InputError("gpu: name the GPU that is asked about with --gpu")
     rows = _device_tasks(graph)
     if not len(rows) or target == base:
         return Change(graph, notes=("the trace holds no device task, or is of that GPU: nothing changes",))
     times = predicted_times(trace, setting.predictors(target), base=setting.predictors(base))
-    before, factor = trace.activities.time_us[graph.row[rows]], np.ones(len(graph))
+    # Every task takes its measured time as often as the trace's activity gets longer.
+    before = trace.activities.time_us[graph.row[rows]]
+    factor = np.ones(len(graph))
     factor[rows] = np.divide(times.time_us[graph.row[rows]], before, out=np.ones(len(rows)), where=before > 0)
     on_device = select(graph, kind=("kernel", "copy", "memset"))
     changed = scale(graph, on_device, factor)
@@ -208,8 +210,10 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     return Change(changed, *ends, notes=(note,) if share >= 0.005 else ())
 
 
+@rule("batch", value=Value("samples a step", "twice as many as traced"), evidence=UNJUDGED,
+      known=Known(10 + 2 * (200 + 1200 + 600) + 100, value=20))  # fmt: skip
 def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """``value`` samples a step: device tasks of the forward and backward passes and the loading of data in proportion.
+    """N samples a step: device tasks of both passes, and the loading of data, in proportion.
 
     The optimizer and the accumulation of gradients work on weights and stay; a kernel's time below one wave of blocks
     does not shrink, so its blocks decide: less than a wave before and after, it stays. Raises `InputError` without a
@@ -232,7 +236,7 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     return Change(scale(graph, samples | loading, np.where(loading, ratio, factor)), samples=ratio)
 
 
-def _device_tasks(graph: Graph) -> np.ndarray:
+def _device_tasks(graph: Graph) -> Ints:
     """Tasks that are activities of the trace, removed ones left out."""
     return np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
 
@@ -240,6 +244,8 @@ def _device_tasks(graph: Graph) -> np.ndarray:
 _NUMBERED = {"IMPLICIT_GEMM": "ALGO_0", "IMPLICIT_PRECOMP_GEMM": "ALGO_1"}
 """Forward algorithm → the number that cuDNN gives the backward ones of the same method."""
 _MARKS = {"dgrad": "bwd_data", "wgrad": "bwd_filter"}
+_CONVOLUTION = re.compile(r"conv(?:olution|_|\d)")
+"""Operators that compute one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,23 +253,24 @@ class ConvRun:
     """One convolution that ran: its problem, the algorithm by its kernels' names (None: they do not tell), and the rows
     of those kernels in ``trace.activities``."""
 
-    conv: Conv
+    conv: AnyProblem
     algorithm: str | None
     activities: tuple[int, ...]
 
 
 def convolutions_of(trace: Trace) -> tuple[list[ConvRun], int]:
     """All convolutions whose problem the shapes give, and how many others there are."""
-    reader, activities = CallReader(trace), trace.activities
+    reader = CallReader(trace)
+    activities = trace.activities
     kernels = np.flatnonzero((activities.kind == kinds.KERNEL) & (activities.range >= 0))
-    is_conv = trace.named(trace.ranges, lambda name: "conv" in name)
+    is_conv = trace.named(trace.ranges, _CONVOLUTION.search)
     runs: list[ConvRun] = []
     lost = 0
     for owner, rows in kernels_by_owner(reader, kernels.tolist()).items():
         if owner < 0 or not is_conv[owner]:
             continue
         try:
-            convs = {work.direction: work for work in reader.problems(owner) if isinstance(work, Conv)}
+            convs = _by_direction(reader.problems(owner))
         except UnsupportedError:
             convs = {}
         # Of an operator that makes both gradients the kernel's name tells which.
@@ -283,8 +290,26 @@ def convolutions_of(trace: Trace) -> tuple[list[ConvRun], int]:
     return runs, lost
 
 
+def _by_direction(problems: Iterable[AnyProblem]) -> dict[str, AnyProblem]:
+    """The problems of a family with directions, by direction."""
+    settings = ((dict(zip(family_of(p).setting_names, family_of(p).setting_of(p), strict=True)), p) for p in problems)
+    return {setting["direction"]: problem for setting, problem in settings if "direction" in setting}
+
+
+_IMAGES = ([8, 3, 32, 32], [16, 3, 3, 3])
+_CONVOLUTIONS = (
+    Op("aten::cudnn_convolution", STEP[1].kernel, 600, 1, [*_IMAGES, [], [], []]),
+    Op("aten::convolution_backward", "cudnn_wgrad_kernel", 600, 1, [[8, 16, 30, 30], *_IMAGES, [], []]),
+)
+_OF_SHAPES = Evidence("interval of the surrogate's predictions on shapes held out", "of its predictions")
+
+
+# The first kernel's name says that it ran IMPLICIT_PRECOMP_GEMM; what the second one ran its name does not tell.
+@rule("best-convolution", evidence=_OF_SHAPES, known=Known(
+    10 + 600 * 100 / 200 + 600, ops=_CONVOLUTIONS, algorithms_us={"WINOGRAD": 100, "IMPLICIT_PRECOMP_GEMM": 200},
+))  # fmt: skip
 def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Every convolution with the algorithm that the surrogate predicts to be the fastest, where some were measured.
+    """Every convolution with the algorithm that the surrogate predicts to be the fastest.
 
     A convolution's kernels take predicted best / predicted own of their measured time, so that an error common to both
     cancels; the interval is that of the ratio where both err alone. One whose own algorithm is unknown stays. Raises
@@ -294,9 +319,13 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
     runs, lost = convolutions_of(trace)
     if not runs:
         raise InputError("best-convolution: no shape in this trace gives a convolution; record shapes")
-    factors = np.ones((3, len(trace.activities)))  # the ratio, its lower and its upper end
+    # Rows: the ratio, its lower and its upper end; columns: the trace's activities, then the graph's tasks.
+    factors = np.ones((3, len(trace.activities)))
     unknown = swapped = 0
-    ratio_of = cache(partial(_ratio, setting.predictors(setting.own_gpu).convs))
+    predictor = setting.predictors(setting.own_gpu).algorithms
+    if predictor is None:
+        raise _unmeasured(setting.own_gpu.name)
+    ratio_of = cache(partial(_ratio, predictor))
     for run in runs:
         ratio = ratio_of(run.conv, run.algorithm)
         unknown += ratio is None
@@ -313,17 +342,21 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
     return Change(middle, low, high, tuple(notes))
 
 
-def _ratio(predictor: Any, conv: Conv, algorithm: str | None) -> tuple[float, float, float] | None:
+def _unmeasured(gpu: str) -> InputError:
+    return InputError(
+        f"best-convolution: no algorithms of convolutions were measured on {gpu} (`seer gpus` lists where some were);"
+        " measure them with `seer collect`, fit with `seer train`, and name the bundle by --bundle"
+    )
+
+
+def _ratio(predictor: "Predictor", conv: AnyProblem, algorithm: str | None) -> tuple[float, float, float] | None:
     """Best / own predicted time and its interval, in [0, 1]: a slower one would not be chosen."""
     try:
         selection = predictor.select(conv)
     except InputError:
         return None
     if selection.source == SPEC:
-        raise InputError(
-            f"best-convolution: no algorithms of convolutions were measured on {selection.gpu} (`seer gpus` lists where"
-            " some were); measure them with `seer collect`, fit with `seer train`, and name the bundle by --bundle"
-        )
+        raise _unmeasured(selection.gpu)
     candidates = selection.candidates
     traced = next((candidate for candidate in candidates if candidate.algorithm == algorithm), None)
     if traced is None:

@@ -25,10 +25,16 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, require_known
+from surrogate.trace.events.tables import Floats
 from surrogate.trace.graph import tasks as t
 from surrogate.trace.graph.simulate import POLICIES
 from surrogate.trace.graph.tasks import TASK_KINDS, Graph, Mask
 from surrogate.trace.layers import PHASES
+
+OPTIMIZER = r"^(?:Optimizer|Optim)"
+"""Layers that are the optimizer's, as a regular expression."""
+NETWORK, LINKS = "network", "links inside machines"
+"""Channels of the graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +71,10 @@ class NewTask:
 
 
 def select(
-    graph: Graph,
-    *,
-    kind: str | Sequence[str] | None = None,
-    name: str | None = None,
-    layer: str | None = None,
-    phase: str | None = None,
-    iteration: int | None = None,
-    resource: str | None = None,
+    graph: Graph, *, kind: str | Sequence[str] | None = None, name: str | None = None, layer: str | None = None,
+    phase: str | None = None, iteration: int | None = None, resource: str | None = None,
     where: Callable[[Task], bool] | None = None,
-) -> Mask:
+) -> Mask:  # fmt: skip
     """The tasks that fit every given condition, as a mask; removed ones never do.
 
     ``kind`` of `surrogate.trace.graph.TASK_KINDS`; ``name`` and ``layer`` (such as ``conv2d.3``) are regular
@@ -111,7 +111,7 @@ def task_of(graph: Graph, index: int) -> Task:
     )  # fmt: skip
 
 
-def scale(graph: Graph, tasks: Mask, factor: Any) -> Graph:
+def scale(graph: Graph, tasks: Mask, factor: float | Floats) -> Graph:
     """Durations of the tasks times ``factor`` (a number, or one per task of the graph). Raises `InputError` below 0."""
     factors = np.broadcast_to(np.asarray(factor, dtype=float), (len(graph),))
     if not (np.isfinite(factors[tasks]) & (factors[tasks] >= 0)).all():
@@ -122,13 +122,9 @@ def scale(graph: Graph, tasks: Mask, factor: Any) -> Graph:
 def remove(graph: Graph, tasks: Mask) -> Graph:
     """Tasks that no longer take time; what came before them still comes before what came after."""
     lag = np.where(tasks[graph.dst], np.minimum(graph.lag_us, 0.0), graph.lag_us)
-    return replace(
-        graph,
-        removed=graph.removed | tasks,
-        duration_us=np.where(tasks, 0.0, graph.duration_us),
-        gap_us=np.where(tasks & ~_first(graph), np.minimum(graph.gap_us, 0.0), graph.gap_us),
-        lag_us=lag,
-    )
+    gap = np.where(tasks & ~_first(graph), np.minimum(graph.gap_us, 0.0), graph.gap_us)
+    duration = np.where(tasks, 0.0, graph.duration_us)
+    return replace(graph, removed=graph.removed | tasks, duration_us=duration, gap_us=gap, lag_us=lag)
 
 
 def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
@@ -140,9 +136,11 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
     if not new:
         return graph
     count = len(graph)
+    # Check every task, and give the resources and names that the graph lacks the next numbers.
     labels = {resource.label: i for i, resource in enumerate(graph.resources)}
     names = {name: i for i, name in enumerate(graph.names)}
-    measured_us, position = graph.measured_us.tolist(), list(range(1, count + 1))
+    measured_us = graph.measured_us.tolist()
+    position = list(range(1, count + 1))
     for number, task in enumerate(new, start=count):
         if not task.duration_us >= 0:
             raise InputError(f"task {task.name!r} takes {task.duration_us} µs; give a time of 0 or more")
@@ -154,6 +152,7 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         # A new task is shown, and sorted, where the last task before it was measured, and comes right after it.
         measured_us.append(max((measured_us[i] for i in task.after), default=0.0))
         position.append(max((position[i] for i in task.after), default=0))
+    # The columns of the new tasks behind those of the graph; what they share stands in ``same``.
     added = [t.Resource(t.CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
     values = {
         "name": [names[task.name] for task in new],
@@ -168,6 +167,7 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
         for name in t.TASK_COLUMNS
     }
+    # Their edges, shape (edges, 2).
     edges = [(index, count + i) for i, task in enumerate(new) for index in task.after]
     edges += [(count + i, index) for i, task in enumerate(new) for index in task.before]
     pairs = np.array(edges, np.int64).reshape(-1, 2)
@@ -207,9 +207,9 @@ def _matches(expression: str, texts: Sequence[str]) -> Mask:
     return np.array([bool(pattern.search(text)) for text in texts] or [False])
 
 
-def _code(word: str, known: Sequence[str], what: str) -> int:
-    require_known(what, word, known)
-    return known.index(word)
+def _code(word: str, words: Sequence[str], what: str) -> int:
+    require_known(what, word, words)
+    return words.index(word)
 
 
 def _resource(graph: Graph, label: str) -> int:

@@ -1,8 +1,10 @@
-"""What a what-if may ask about besides the graph: the profile, the target GPU, the network, the parameters."""
+"""What a what-if is: a rule that changes a graph, what it may ask (`Setting`), what it gives (`Change`), what is known
+of its error (`Evidence`), and an answer that is known by hand (`Known`).
+"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,20 +12,12 @@ import numpy as np
 
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu, gpu
-from surrogate.trace.calls import is_shape
-from surrogate.trace.events.iterations import Iteration
-from surrogate.trace.events.tables import Trace
 from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.profiling import Profile
+from surrogate.trace.whatif.primitives import LINKS, NETWORK
 
 if TYPE_CHECKING:
     from surrogate.network.predict import Predictors
-
-OPTIMIZER = r"^(?:Optimizer|Optim)"
-"""Layers that are the optimizer's, as a regular expression."""
-NETWORK, LINKS = "network", "links inside machines"
-"""Channels of the graph."""
-
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 
@@ -46,7 +40,8 @@ class Network:
     algorithm: str = "ring"
 
     def __post_init__(self) -> None:
-        speeds, delays = (self.bandwidth_gbs, self.link_gbs, self.bucket_bytes), (self.latency_us, self.link_latency_us)
+        speeds = (self.bandwidth_gbs, self.link_gbs, self.bucket_bytes)
+        delays = (self.latency_us, self.link_latency_us)
         if self.workers < 1 or not min(speeds) > 0 or min(delays) < 0:
             raise InputError(
                 f"{self.workers} workers, {self.bandwidth_gbs:g} GB/s, {self.latency_us:g} µs: no network;"
@@ -68,21 +63,28 @@ class Network:
         """
         if self.algorithm == "hierarchical":
             return sum(time_us for *_, time_us in self.stages(size_bytes))
-        workers, inside = self.workers, self.gpus_per_machine
+        workers = self.workers
+        inside = self.gpus_per_machine
         machines = workers // inside
-        slowest = min(self.bandwidth_gbs if machines > 1 else np.inf, self.link_gbs if inside > 1 else np.inf)
-        moved, steps, links = 2 * (workers - 1) / workers, 2 * (machines - 1), 2 * (workers - machines)
+        slowest_gbs = min(self.bandwidth_gbs if machines > 1 else np.inf, self.link_gbs if inside > 1 else np.inf)
+        # How often the message passes the slowest link, and the steps between machines and inside them.
         if self.algorithm == "tree":
-            moved, steps, links = 2 * (workers > 1), 2 * (machines - 1).bit_length(), 2 * (inside - 1)
-        return moved * size_bytes / (slowest * 1e3) + steps * self.latency_us + links * self.link_latency_us
+            passes = 2.0 * (workers > 1)
+            steps = 2 * (machines - 1).bit_length()
+            link_steps = 2 * (inside - 1)
+        else:
+            passes = 2 * (workers - 1) / workers
+            steps = 2 * (machines - 1)
+            link_steps = 2 * (workers - machines)
+        return passes * size_bytes / (slowest_gbs * 1e3) + steps * self.latency_us + link_steps * self.link_latency_us
 
     def stages(self, size_bytes: float) -> list[tuple[str, str, float]]:
         """(name, channel, µs) of an all-reduce over the hierarchy: reduce-scatter inside machines, then between them
         (each GPU its part, all over the machine's one network), then all-gather back (BlueConnect, MLSys 2019)."""
-        inside, machines = self.gpus_per_machine, self.workers // self.gpus_per_machine
+        inside = self.gpus_per_machine
         levels = (
             (LINKS, inside, self.link_gbs, self.link_latency_us),
-            (NETWORK, machines, self.bandwidth_gbs, self.latency_us),
+            (NETWORK, self.workers // inside, self.bandwidth_gbs, self.latency_us),
         )
         parts = [
             (channel, (count - 1) / count * size_bytes / (gbs * 1e3) + (count - 1) * latency_us)
@@ -150,32 +152,121 @@ class Change:
     gpus: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One tensor: its elements, and the time (ns) at which the host has launched everything that makes its gradient."""
+Model = Callable[[Graph, Setting, float | None], Change]
+"""Changes a graph; the number is the what-if's value, None where it has none or leaves it to the setting."""
 
-    elements: int
-    ready_ns: int
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a what-if's number means, and what stands in for it: a number, or in words what the rule takes then.
+
+    It is above 0, and ``least`` or more.
+    """
+
+    meaning: str
+    default: float | str
+    least: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.meaning} [{self.default if isinstance(self.default, str) else format(self.default, 'g')}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a rule's error, with its source; ``interval`` says in words of what an answer's interval is.
+
+    ``error`` is the largest published one on whole iterations, from which `evaluate` makes an interval.
+    """
+
+    text: str
+    interval: str = "none"
+    error: float | None = None
+
+
+def published(errors_pct: Mapping[str, float]) -> Evidence:
+    """Daydream's errors of a rule by model, in percent of whole iterations."""
+    listed = ", ".join(f"{model} {error:g}" for model, error in errors_pct.items())
+    return Evidence(f"errors of this rule in Daydream (ATC 2020): {listed} %", error=max(errors_pct.values()) / 100)
+
+
+UNMEASURED = Evidence("modelled in Daydream (ATC 2020) without a measured error, so no interval")
+UNJUDGED = Evidence("no times before and after were found in public, so no interval")
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operator of a `Known` step: 10 µs on the host; it launches ``kernel``, if named, which takes ``us``.
+
+    The host calls one operator behind the other, then waits; kernels run in order, each once its launch has returned.
+    A name with ``Memcpy`` is a copy's, one with ``nccl`` a collective's. A positive ``sequence`` is autograd's number,
+    which a backward operator (``ackward`` in its name) shares with its forward one. ``shapes`` are of fp32 tensors.
+    """
+
+    name: str
+    kernel: str = ""
+    us: float = 0.0
+    sequence: int = -1
+    shapes: Sequence[Sequence[int]] = ()
+
+
+STEP = (
+    Op("aten::copy_", "Memcpy HtoD (Pinned -> Device)", 200),
+    Op("aten::conv2d", "volta_scudnn_128x64_relu_interior_nn_v1", 600, 1, [[10, 3, 350, 375], [16, 3, 3, 3]]),
+    Op("aten::batch_norm", "batch_norm_kernel", 200, 2, [[10, 16, 348, 373], [16], [16]]),
+    Op("aten::relu", "relu_kernel", 100, 3, [[10, 150, 1000]]),
+    Op("ReluBackward0", "relu_backward_kernel", 100, 3),
+    Op("CudnnBatchNormBackward0", "batch_norm_backward_kernel", 200, 2),
+    Op("ConvolutionBackward0", "cudnn_wgrad_kernel", 600, 1),
+    Op("torch::autograd::AccumulateGrad", shapes=[[1000, 1000]]),
+    Op("Optimizer.step#Adam.step", "adam_kernel", 50),
+    Op("Optimizer.step#Adam.step", "adam_kernel", 50),
+)
+"""A training step of 2,110 µs on a V100: 10 until the first launch is done, then the device without a pause, for which
+the host waits. The convolution's input has 15.75 MB, the ReLU's 6 MB, the parameters 4 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A what-if's answer by hand: µs per iteration after it, where two steps of ``ops`` were traced on a V100.
+
+    ``target`` is the GPU asked about, ``algorithms_us`` what the model of convolutions predicts of any.
+    """
+
+    us: float
+    ops: Sequence[Op] = STEP
+    value: float | None = None
+    target: str | None = None
+    network: Network = Network()
+    algorithms_us: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A what-if as `rule` declares it: how it changes a graph, what its number means, what is known of its answers."""
+
+    name: str
+    model: Model
+    value: Value | None = None
+    evidence: Evidence | None = None
+    known: Known | None = None
 
     @property
-    def size_bytes(self) -> float:
-        """In fp32."""
-        return 4.0 * self.elements
+    def help(self) -> str:
+        """The first sentence of the function's docstring, in one line; empty without one."""
+        return " ".join(cleandoc(self.model.__doc__ or "").partition("\n\n")[0].split())
+
+    def __call__(self, graph: Graph, setting: Setting, value: float | None = None) -> Change:
+        """The changed graph; without a value with the default one."""
+        if value is None and self.value and not isinstance(self.value.default, str):
+            value = self.value.default
+        return self.model(graph, setting, value)
 
 
-def parameters_of(trace: Trace, position: int, iterations: Sequence[Iteration]) -> list[Parameter]:
-    """The parameters in the order in which one iteration's backward pass finishes them; [] without shapes.
+def rule(
+    name: str, *, value: Value | None = None, evidence: Evidence | None = None, known: Known | None = None
+) -> Callable[[Model], Rule]:
+    """Declare a function of this package as the what-if ``name``; the first paragraph of its docstring is its help.
 
-    Autograd accumulates each gradient in a range of its own that carries the parameter's shape.
+    That is all that it takes: the command line, README's table and the test of known answers find it.
     """
-    if not 0 <= position < len(iterations):
-        return []
-    ranges, iteration = trace.ranges, iterations[position]
-    inside = (ranges.start_ns >= iteration.start_ns) & (ranges.start_ns < iteration.end_ns)
-    accumulates = trace.named(ranges, "torch::autograd::AccumulateGrad".__eq__)
-    parameters = []
-    for row in np.flatnonzero(accumulates & inside).tolist():
-        shape = next(iter(trace.shapes_of(row) or ()), ())
-        if shape and is_shape(shape) and prod(shape):
-            parameters.append(Parameter(prod(shape), int(ranges.start_ns[row])))
-    return parameters
+    return lambda model: Rule(name, model, value, evidence, known)

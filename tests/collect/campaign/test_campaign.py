@@ -7,9 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from surrogate.collect.campaign import campaign as campaign_module
-from surrogate.collect.campaign.campaign import Campaign, allotted, run_campaign
-from surrogate.collect.campaign.slices import SLICES, plan_of
+from surrogate.collect import campaign as campaign_module
+from surrogate.collect.campaign import SLICES, Campaign, allotted, plan_of, run_campaign
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.doctor import Check
 from surrogate.collect.log import read
@@ -152,7 +151,7 @@ def test_a_plan_has_the_slices_settings(one):
 
 
 def test_the_command_rehearses_on_a_cpu(seer, tmp_path, make_plan, monkeypatch):
-    from surrogate.collect.cpu import spec
+    from surrogate.collect import cpu as spec
 
     monkeypatch.setattr(campaign_module, "plan_of", lambda one, caps, seed, count: make_plan(count))
     monkeypatch.setattr(spec, "measure_spec", lambda: {"name": "Test CPU"})

@@ -5,6 +5,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from surrogate.collect.counters import profilers
 from surrogate.collect.counters.pairs import KEY, Pair, measured_pairs, read_pairs, stratified, write_pairs
-from surrogate.collect.counters.profilers import DRAM_SHARE, LAUNCH, Tool, count, find_tool, groups, ncu_metrics
+from surrogate.collect.counters.profilers import DRAM_SHARE, LAUNCH, Tool, count, find_tool
 from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
 from surrogate.collect.device import RepeatPolicy
 from surrogate.collect.log import RunLog
@@ -137,7 +138,8 @@ def test_a_cpu_has_nothing_to_count(make_plan, fake_device, tmp_path):
 
 @pytest.mark.parametrize("capability", [7.0, 7.5, 8.0, 8.7, 9.0, 10.0, 12.0, 12.1])
 def test_a_chip_is_asked_for_counters_that_it_has(capability):
-    asked = [ncu_metrics(metrics).split(",") for metrics in groups(capability).values()]
+    commands = [profiled.command for profiled in Tool("ncu", "ncu", capability).passes((), Path())]
+    asked = [command[command.index("--metrics") + 1].split(",") for command in commands]
     assert all(len(group) == len(set(group)) and set(LAUNCH) <= set(group) for group in asked)
     names = [name for group in asked for name in group]
     assert not any(name.startswith("sm__throughput") for name in names)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from surrogate.collect.cpu.device import CpuDevice
+from surrogate.collect.cpu import CpuDevice
 from surrogate.collect.device import RepeatPolicy
 from surrogate.collect.merge import merge_runs
 from surrogate.dataset.store import read_dataset, write_dataset

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from surrogate.collect.cpu import spec
+from surrogate.collect import cpu as spec
 
 
 def test_measures_this_machine() -> None:

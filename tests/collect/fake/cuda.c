@@ -11,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { REAL_BYTES = 4 << 20, GAP_NS = 1200, API_NS = 800 };
+enum { REAL_BYTES = 4 << 20, GAP_NS = 1200, API_NS = 800, HELD_LAUNCHES = 40 };
+static const double HELD_CLOCK = 0.6;
 enum { MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, CONCURRENT_KERNEL = 10, EXTERNAL = 39, KINDS = 64 };
 
 /* One allocation. A freed one stays in the list, unreadable, and its addresses are never given out again. */
@@ -31,7 +32,7 @@ typedef struct {
 
 static Range *ranges;
 static int range_count, sticky, streams, enabled[KINDS], profiling;
-static uint64_t now_ns = 1700000000000000000u, used_bytes, launches, waited_for, dropped;
+static uint64_t now_ns = 1700000000000000000u, used_bytes, launches, waited_for, dropped, held_until;
 static uint32_t correlation;
 static struct { uint32_t kind; uint64_t id; } stack[64];
 static int depth;
@@ -57,6 +58,7 @@ const Gpu *fake_gpu(void) {
 int fake_device(const char **name, int *capability, int *sms, uint64_t *total, uint64_t *available) {
     const Gpu *gpu = fake_gpu();
     if (!gpu) return CUDA_NO_DEVICE;
+    if (fake_fault("cudaGetDevice", -1)) return CUDA_INSUFFICIENT_DRIVER;
     *name = gpu->name, *capability = 10 * gpu->major + gpu->minor, *sms = gpu->sms, *total = gpu->memory;
     *available = gpu->memory - (600ull << 20) - used_bytes;
     return sticky;
@@ -88,7 +90,7 @@ static long matching_call(int fault) {
 }
 
 /* What FAKE_FAULTS orders for this call: "KIND FUNCTION ALGORITHM CALL; ...", algorithm -1 is any, call 0 is every
- * one, else only the matching call of that number. A segfault and a hang happen here. */
+ * one, -N every one from the N-th on, else only the matching call of that number. A segfault and a hang happen here. */
 int fake_fault(const char *function, int algorithm) {
     static const char *KINDS_OF[] = {"", "segfault", "hang", "sticky", "soft", "memory", "nan", "error", "late", "drop"};
     const char *orders = getenv("FAKE_FAULTS");
@@ -99,7 +101,8 @@ int fake_fault(const char *function, int algorithm) {
         if (sscanf(orders, " %31s %95s %d %ld", kind, name, &which, &call) != 4) abort();
         orders = strchr(orders, ';') ? strchr(orders, ';') + 1 : NULL;
         if (strcmp(name, function) || (which >= 0 && which != algorithm)) continue;
-        if (call && matching_call(fault) != call) continue;
+        if (call > 0 && matching_call(fault) != call) continue;
+        if (call < 0 && matching_call(fault) < -call) continue;
         for (int number = 1; number < (int)(sizeof KINDS_OF / sizeof *KINDS_OF); number++) {
             if (strcmp(kind, KINDS_OF[number])) continue;
             if (number == FAULT_SEGFAULT) raise(SIGSEGV);
@@ -231,24 +234,34 @@ static Record *record(int kind) {
     return one;
 }
 
-/* The records of one call of the API: cudart's and the driver's, each behind the external correlations, where on. */
-static void record_api(void) {
-    static const int APIS[] = {RUNTIME, DRIVER};
-    correlation++, launches++;
-    for (int api = 0; api < 2; api++) {
-        if (!enabled[APIS[api]]) continue;
-        for (int at = depth - 1; at >= 0; at--) {
-            Record *label = record(EXTERNAL);
-            if (label) label->external = stack[at].id;
-        }
-        Record *call = record(APIS[api]);
-        if (call) call->start = now_ns, call->end = now_ns + API_NS;
-    }
+/* The API that kernels are launched by: FAKE_LAUNCHES is runtime (default), driver, or mixed: one by one, the other by
+ * the other. */
+static int launching(void) {
+    const char *named = getenv("FAKE_LAUNCHES");
+    if (!named || !strcmp(named, "runtime")) return RUNTIME;
+    return strcmp(named, "mixed") || launches % 2 ? DRIVER : RUNTIME;
 }
+
+/* The record of one call of an API, behind the external correlations, where its kind is on. */
+static void record_api(int api) {
+    correlation++, launches++;
+    if (!enabled[api]) return;
+    for (int at = depth - 1; at >= 0; at--) {
+        Record *label = record(EXTERNAL);
+        if (label) label->external = stack[at].id;
+    }
+    Record *call = record(api);
+    if (call) call->start = now_ns, call->end = now_ns + API_NS;
+}
+
+/* Whether the clock is held down now, by the driver's account; a fault of "clock" holds it for some launches. */
+int fake_held_down(void) { return launches < held_until; }
 
 /* Let time pass for some work, with up to 1 % of noise that depends on the launch alone. */
 static void pass(double ns, Record *one) {
     double noise = 1.0 + 0.01 * (double)(launches * 2654435761u % 1000) / 1000.0;
+    if (fake_fault("clock", -1)) held_until = launches + HELD_LAUNCHES;
+    if (fake_held_down()) noise /= HELD_CLOCK;
     now_ns += GAP_NS;
     if (one) one->start = now_ns;
     now_ns += (uint64_t)(ns * noise);
@@ -270,7 +283,7 @@ static void log_launch(const Launch *launch, const char *kind, double ns) {
 void fake_launch(const Launch *launch) {
     const Gpu *gpu = fake_gpu();
     double ns = 1500.0 + fmax(launch->flops / gpu->flops_per_ns, launch->bytes / gpu->bytes_per_ns);
-    record_api();
+    record_api(launching());
     Record *one = record(CONCURRENT_KERNEL);
     pass(ns, one);
     log_launch(launch, "kernel", ns);
@@ -282,21 +295,24 @@ void fake_launch(const Launch *launch) {
     snprintf(one->name, sizeof one->name, "%s", launch->name);
 }
 
-/* A memset's records and time; the caller writes. */
-void fake_memset_record(uint64_t bytes) {
+/* A memset's records and time by an API; the caller writes. */
+static void memset_record(uint64_t bytes, int api) {
     double ns = 1000.0 + (double)bytes / fake_gpu()->bytes_per_ns;
-    record_api();
+    record_api(api);
     Record *one = record(MEMSET);
     if (one) one->bytes = bytes;
     pass(ns, one);
     log_launch(&(Launch){.name = "[CUDA memset]"}, "memset", ns);
 }
 
+/* The memset of a library's own call. */
+void fake_memset_record(uint64_t bytes) { memset_record(bytes, launching()); }
+
 /* cudaMemsetAsync. Only the first 4 MiB are written: nothing reads the buffer that flushes the cache. */
 int fake_memset(void *to, int value, uint64_t bytes) {
     Operand operand = {"memset", to, bytes, 1, 0};
     if (sticky || !fake_reachable("cudaMemsetAsync", &operand, 1)) return sticky;
-    fake_memset_record(bytes);
+    memset_record(bytes, RUNTIME);
     memset(to, value, bytes < REAL_BYTES ? bytes : REAL_BYTES);
     return 0;
 }
@@ -306,7 +322,7 @@ int fake_memset(void *to, int value, uint64_t bytes) {
 int fake_memcpy(void *to, const void *from, uint64_t bytes, int way) {
     Operand operands[] = {{"destination", to, way == 2 ? 0 : bytes, 1, 0}, {"source", from, way == 1 ? 0 : bytes, 0, 0}};
     if (sticky || !fake_reachable("cudaMemcpyAsync", operands, 2)) return sticky;
-    record_api();
+    record_api(RUNTIME);
     Record *one = record(MEMCPY);
     if (one) one->bytes = bytes;
     pass(1000.0 + 2.0 * (double)bytes / fake_gpu()->bytes_per_ns, one);
@@ -354,10 +370,16 @@ uint64_t fake_dropped(void) {
 /* A fresh context for the next test of this process: no error, no records, nothing enabled. Memory stays as it is. */
 void fake_reset(void) {
     sticky = depth = profiling = record_count = 0;
-    dropped = 0;
+    dropped = held_until = 0;
     memset(enabled, 0, sizeof enabled);
 }
 
 /* libcuda's own calls: whether there is a GPU, and the CUDA that the driver speaks. */
 int cuInit(unsigned flags) { return flags || !fake_gpu() ? CUDA_NO_DEVICE : 0; }
 int cuDriverGetVersion(int *version) { return *version = 12090, 0; }
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream) {
+    Operand operand = {"cuMemsetD8Async", (void *)to, bytes, 1, 0};
+    if (sticky || !fake_known_stream(stream) || !fake_reachable("cuMemsetD8Async", &operand, 1)) return CUDA_ILLEGAL_ADDRESS;
+    memset_record(bytes, DRIVER);
+    return memset((void *)to, value, bytes), 0;
+}

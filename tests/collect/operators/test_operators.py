@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.operators.operator import KINDS, MIN_BYTES, held_bytes, key_of, parse, sampled
-from surrogate.collect.run import MAX_LOST_IN_A_ROW, collect_operators
-from surrogate.features.families import FAMILY_OF_KIND
-from surrogate.features.operators import operator
+from surrogate.collect.operators import KINDS, MIN_BYTES, held_bytes, key_of, parse, sampled
+from surrogate.collect.run import MAX_LOST, collect_operators
+from surrogate.features.families import FAMILY_OF_KIND, operator
 
 SMALL = 1 << 18
 
@@ -45,7 +44,7 @@ class Fake:
         self.now_s += 10.0
         if key_of(operator) in self.lost_at:
             raise DeviceLostError("sticky")
-        return Measurement("ok", "", (3.0, 1.0, 2.0), (4.0, 4.0, 4.0), "cupti")
+        return Measurement("ok", "", (3.0, 1.0, 2.0), (4.0, 4.0, 4.0), "cupti", sm_clock_mhz=990.0, throttle_reasons=8)
 
     def conditions(self):
         return {"sm_clock_mhz": 1980.0, "temperature_c": 50.0}
@@ -59,7 +58,7 @@ def test_the_loop_keeps_to_its_time_and_goes_on(tmp_path):
     outcome = collect_operators(operators, device, path, minutes=0.75, clock=lambda: device.now_s)
     assert outcome.time_up and outcome.problems_done == 4
     again = Fake()
-    assert collect_operators(operators, again, path).finished and again.seen == operators[4:]
+    assert not collect_operators(operators, again, path).stopped and again.seen == operators[4:]
     assert merge_runs([path]).frame["time_us"].tolist() == [2.0] * 8
 
 
@@ -69,7 +68,8 @@ def test_every_kind_becomes_a_row_of_its_family(tmp_path):
     rows = merge_runs([path]).frame.set_index("operator")
     assert rows["family"].to_dict() == {kind: FAMILY_OF_KIND[kind] for kind in KINDS}
     for name, value in {"gpu": "Fake GPU", "library": "cuda", "dtype": "fp32", "math": "fma",
-                        "algorithm": "default", "status": "ok", "timer": "cupti"}.items():  # fmt: skip
+                        "algorithm": "default", "status": "ok", "timer": "cupti", "throttled": True,
+                        "sm_clock_mhz": 990.0}.items():  # fmt: skip
         assert set(rows[name]) == {value}, name
     assert rows.loc["gemm", ["batch", "m", "n", "k"]].notna().all() and np.isnan(rows.loc["gemm", "h"])
     pool = rows.loc["max_pool"]
@@ -78,7 +78,11 @@ def test_every_kind_becomes_a_row_of_its_family(tmp_path):
 
 def test_a_lost_device_costs_one_problem_and_one_lost_for_good_ends_the_call(tmp_path):
     operators, path = sampled(9, 0), tmp_path / "run.jsonl"
-    assert collect_operators(operators, Fake({key_of(operators[1])}), path).finished
-    assert merge_runs([path]).frame["status"].tolist() == ["ok", "failed", *["ok"] * 7]
+    assert not collect_operators(operators, Fake({key_of(operators[1])}), path).stopped
+    assert merge_runs([path]).frame["status"].tolist() == ["ok"] * 8
+    again = Fake()
+    assert not collect_operators(operators, again, path).stopped and again.seen == [operators[1]]
+    assert merge_runs([path]).frame["status"].tolist() == ["ok"] * 9
     outcome = collect_operators(operators, Fake(set(map(key_of, operators))), tmp_path / "gone.jsonl")
-    assert outcome.problems_done == MAX_LOST_IN_A_ROW and "lost" in outcome.stopped and not outcome.time_up
+    assert outcome.statuses == {"lost": MAX_LOST} and "lost" in outcome.stopped and not outcome.time_up
+    assert not outcome.problems_done

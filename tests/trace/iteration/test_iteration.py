@@ -49,7 +49,7 @@ class FixedOperators:
 
     def kernel_times(self, ops: Any) -> Any:
         times = [float(op.dram_bytes) / 1e5 for op in ops]
-        return [SimpleNamespace(time_us=time, upper_us=2 * time, source=self.source) for time in times]
+        return [SimpleNamespace(time_us=time, lower_us=time, upper_us=2 * time, source=self.source) for time in times]
 
 
 @pytest.fixture
@@ -144,10 +144,10 @@ def test_what_is_lacking_is_listed_and_counted(trace, fake):
     device = found.iterations[0].device_us
     assert found.coverage == pytest.approx(1 - 30 / device)
     assert any("kept as measured: ReluBackward0" in note for note in found.table().notes)
-    without = Predictors(fake.gpu, None, fake.operators)
+    without = Predictors(fake.gpu, None, fake.kernels)
     found = iteration_times(trace, times="surrogate", surrogates=without)
     assert sum(one.count for one in found.unknown if one.lacks == "a model of convolutions") == 6
-    none = Predictors(fake.gpu, FixedConvs(none=True), fake.operators)
+    none = Predictors(fake.gpu, FixedConvs(none=True), fake.kernels)
     found = iteration_times(trace, times="surrogate", surrogates=none)
     assert "an algorithm that runs it" in {one.lacks for one in found.unknown}
 

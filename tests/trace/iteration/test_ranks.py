@@ -8,20 +8,12 @@ import numpy as np
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.features.operators import (
-    AllReduce,
-    AllToAll,
-    CollectiveLaw,
-    Concat,
-    EmbeddingBag,
-    EmbeddingBagBackward,
-    EmbeddingBagBackwardAdagrad,
-)
+from surrogate.features.families.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
+from surrogate.features.families.transfer import AllReduce, AllToAll, CollectiveLaw, Concat
 from surrogate.network.call import UnsupportedError
 from surrogate.trace.calls import CallReader
-from surrogate.trace.events.read import read_trace
-from surrogate.trace.iteration.collectives import fit_law, fit_laws, unseen_us
-from surrogate.trace.iteration.overheads import load_overheads
+from surrogate.trace.events.read import read_trace, trace_files
+from surrogate.trace.iteration.overheads import fit_law, fit_laws, load_overheads, unseen_us
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.ranks import rank_summary, rank_times
 
@@ -176,6 +168,19 @@ def test_an_archive_of_ranks(seer, folder):
     for words in ([folder / "ranks.tar.gz", "--max-bytes", 1200], [folder / "broken.tar.gz"]):
         code, out, err = seer("summary", *words)
         assert code == 2 and out == "" and err.count("\n") == 1
+
+
+def test_ranks_of_an_archive_may_share_their_name(seer, folder):
+    """As where each rank wrote into a folder of its own: none is lost."""
+    with tarfile.open(folder / "ranks.tar.gz", "w:gz") as archive:
+        for number in (1, 0):
+            archive.add(folder / f"{number}.json", f"rank{number}/trace.json")
+    rows = json.loads(seer("summary", folder / "ranks.tar.gz", "--json")[1])["ranks"]
+    of_folder = json.loads(seer("summary", folder, "--json")[1])["ranks"]
+    assert [row["rank"] for row in rows] == [0, 1]
+    assert [row["compute_us"] for row in rows] == [row["compute_us"] for row in of_folder]
+    with trace_files([folder / "ranks.tar.gz"]) as files:
+        assert [file.read().source for file in files] == [f"{folder}/ranks.tar.gz/rank{i}/trace.json" for i in (0, 1)]
 
 
 def test_an_archive_where_one_trace_is_asked_for(seer, folder):

@@ -209,7 +209,7 @@ class Surrogate:
     def put_into(cls, setting, source="model"):
         convs = cls()
         convs.source = source
-        setting.predictors = lambda device: SimpleNamespace(convs=convs, gpu=device)
+        setting.predictors = lambda device: SimpleNamespace(algorithms=convs, gpu=device)
 
     def select(self, conv):
         times_us = {"WINOGRAD": 100.0, "IMPLICIT_PRECOMP_GEMM": 200.0}

@@ -12,7 +12,7 @@ from surrogate.trace import read_trace
 from surrogate.trace.graph import graph_of, simulate
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import evaluate, setting_of, what_if
-from surrogate.trace.whatif.output import critical_path_svg, times_svg
+from surrogate.trace.whatif.evaluate import critical_path_svg, times_svg
 
 
 def test_simulate(seer, file):

@@ -53,8 +53,9 @@ def _loaded() -> ctypes.CDLL:
     for name, arguments in {
         "malloc": (Size, ctypes.POINTER(Pointer)), "free": (Pointer,), "memset": (Pointer, Int, Size),
         "memcpy": (Pointer, Pointer, Size, Int), "event": (ctypes.POINTER(Size),) * 2, "query": (Size,),
-        "synchronize": (), "error": (), "profiler": (Int,), "enable": (Int, Int), "push": (ctypes.c_uint32, Size),
-        "pop": (ctypes.POINTER(Size),), "flush": (Int, ctypes.POINTER(ctypes.POINTER(Record))), "dropped": (),
+        "synchronize": (), "held_down": (), "error": (), "profiler": (Int,), "enable": (Int, Int),
+        "push": (ctypes.c_uint32, Size), "pop": (ctypes.POINTER(Size),),
+        "flush": (Int, ctypes.POINTER(ctypes.POINTER(Record))), "dropped": (),
         "fault": (ctypes.c_char_p, Int), "launch": (ctypes.POINTER(Launch),), "stream": (), "reset": (),
         "reachable": (ctypes.c_char_p, ctypes.POINTER(Operand), Int),
         "device": (ctypes.POINTER(ctypes.c_char_p), *(ctypes.POINTER(Int),) * 2, *(ctypes.POINTER(Size),) * 2),

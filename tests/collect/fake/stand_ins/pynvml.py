@@ -1,8 +1,11 @@
-"""NVML's binding (nvidia-ml-py) as far as the product asks; FAKE_GPU=none has no driver."""
+"""NVML's binding (nvidia-ml-py) as far as the product asks; FAKE_GPU=none has no driver, a fault holds the clock."""
 
 import os
 
+from cuda_runtime import LIBRARY
+
 NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+HARDWARE_SLOWDOWN = 0x8
 
 
 class NVMLError(Exception):
@@ -14,14 +17,18 @@ _ANSWERS = {
     "nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetHandleByPciBusId": object(),
     "nvmlSystemGetDriverVersion": "575.57.08", "nvmlDeviceGetTemperature": 41, "nvmlDeviceGetPowerUsage": 312_000,
     "nvmlDeviceGetPowerManagementLimit": 700_000, "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
-    "nvmlDeviceGetCurrentClocksEventReasons": 0, "nvmlDeviceGetEccMode": [1, 1], "nvmlDeviceGetMigMode": [0, 0],
+    "nvmlDeviceGetEccMode": [1, 1], "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetMPSComputeRunningProcesses": [], "nvmlDeviceGetComputeRunningProcesses": [object()],  # this one
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
-    if name in ("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo"):
+    if name == "nvmlDeviceGetMaxClockInfo":
         return lambda handle, kind: _CLOCKS[kind]
+    if name == "nvmlDeviceGetClockInfo":
+        return lambda handle, kind: _CLOCKS[kind] * (0.6 if LIBRARY.fake_held_down() else 1)
+    if name == "nvmlDeviceGetCurrentClocksEventReasons":
+        return lambda handle: HARDWARE_SLOWDOWN if LIBRARY.fake_held_down() else 0
     if name not in _ANSWERS:
         raise AttributeError(name)
     return lambda *arguments: _answer(name)

@@ -1,0 +1,47 @@
+"""A table of any length for load tests: the shipped table's rows again and again, at batches that nobody measured.
+
+``python -m experiments.load_table ROWS PATH`` writes parquet, one row group after the other. Speed and memory may be
+measured on it, accuracy may not: each row bears the time of the row that it repeats, at another batch.
+"""
+
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from surrogate.bundled import DATASET
+from surrogate.dataset.files import atomic_path
+
+ORIGIN = "made for load tests, not measured"
+GROUP_ROWS = 100_000
+
+
+def write_load_table(rows: int, path: str | Path, group_rows: int = GROUP_ROWS) -> None:
+    """``rows`` rows at ``path``, with distinct keys, in groups of ``group_rows``, of which one is held in memory."""
+    table = pq.read_table(DATASET)
+    batches, place = np.unique(table["n"].to_numpy(), return_inverse=True)
+    table = table.set_column(table.schema.get_field_index("origin"), "origin", pa.array([ORIGIN] * len(table)))
+    batch_column = table.schema.get_field_index("n")
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, table.schema) as writer:
+        for start in range(0, rows, group_rows):
+            repeat, row = np.divmod(np.arange(start, min(start + group_rows, rows)), len(table))
+            group = table.take(row)
+            # the first repeat takes batches 1, 2, … in the order of the measured ones, the second those that follow
+            batch = 1 + len(batches) * repeat + place[row]
+            writer.write_table(group.set_column(batch_column, "n", pa.array(batch)), row_group_size=group_rows)
+
+
+@click.command(help=str(__doc__).split("\n")[0])
+@click.argument("rows", type=click.IntRange(1))
+@click.argument("path", type=click.Path(path_type=Path))
+def main(rows: int, path: Path) -> None:
+    """The table at ``path``."""
+    write_load_table(rows, path)
+    click.echo(f"{path}: {rows:,} rows, {ORIGIN}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""The families of attention over a cache of keys and values: heads that share them (MHA, GQA, MQA), and latent (MLA).
+
+Sources: Dao, "FlashAttention-2" (2023), for tiles of 128 query rows; DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1,
+for latent attention and its absorbed form.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from ..elementwise import Number, ceil_div, log2, minimum, round_up, where
+from ..machine import Machine, waves_of
+from ..problem import ELEMENTS, MATHS
+from ..size import Setting, Size
+from .operator import Misfit, Operator, declared
+from .operator_family import Declaration
+
+PHASES = ("context", "generation", "encoder")
+"""A prompt under a causal mask, one token or few after a filled cache, or all positions that see one another."""
+KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
+"""Element types of a cache."""
+QUERY_ROWS = 128
+"""Query rows of a thread block."""
+LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
+"""DeepSeek's sizes: the compressed key and value, the rotary part, and a head's other key and value parts."""
+DECODE_ROWS = 64
+"""Query heads of a thread block that reads the latent cache (FlashMLA's tile)."""
+_LETTERS = {"b": "batch", "h": "heads", "q": "query_length", "k": "context_length"}
+
+
+def causal_pairs(query: Number, context: Number, window: Number) -> Number:
+    """(query, key) pairs of the last ``query`` of ``context`` positions, where position p sees min(p, window) keys."""
+
+    def up_to(position: Number) -> Number:
+        filled = minimum(position, window)
+        return filled * (filled + 1) // 2 + (position - filled) * window
+
+    return up_to(context) - up_to(context - query)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attending(Operator):
+    """What both forms share: the phase, the type of the cache, and the pairs of queries and keys.
+
+    ``phase`` defaults to context where a query has several tokens, else generation; ``kv_dtype`` to the arithmetic's.
+    """
+
+    BATCH: ClassVar[str] = "batch"
+    MULTIPLIES: ClassVar[bool] = True
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "dtype": ("bf16", "fp16", "fp8", "fp32"), "math": MATHS, "phase": PHASES, "kv_dtype": KV_DTYPES,
+    }  # fmt: skip
+
+    dtype: str = "bf16"
+    math: str = "default"
+    phase: Annotated[str, Setting("context (a prompt), generation (tokens after a cache) or encoder")] = ""
+    kv_dtype: Annotated[str, Setting("element type of the cached keys and values: bf16, fp16, fp8 or fp32")] = ""
+    batch: Annotated[int, Size("samples")] = 1
+    heads: Annotated[int, Size("query heads on the GPU")]
+    query_length: Annotated[int, Size("new tokens of a sample", "tokens")]
+    context_length: Annotated[
+        int, Size("all tokens of a sample, the new ones included", "tokens", follows="query_length")
+    ] = 0
+    _seen: tuple[Number, Number, Number] | None = field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        if not self.phase:
+            phase = "context" if np.max(self.query_length) > 1 else "generation"
+            object.__setattr__(self, "phase", phase)
+        if not self.kv_dtype:
+            object.__setattr__(self, "kv_dtype", self.dtype)
+        Operator.__post_init__(self)
+
+    @classmethod
+    def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
+        """A context holds the query."""
+        short = sizes["context_length"] < sizes["query_length"]
+        return [("context_length", short, "it counts the query's own tokens, so it is at least query_length")]
+
+    @property
+    def stratum(self) -> str:
+        """The phase."""
+        return self.phase
+
+    @property
+    def kv_itemsize(self) -> float:
+        """Bytes of a value of the cache."""
+        return ELEMENTS[self.kv_dtype].activation_bytes
+
+    @property
+    def seen(self) -> tuple[Number, Number, Number]:
+        """Of one head and sample: the most keys of a query, keys of any query, and (query, key) pairs, all exact."""
+        seen = self._seen
+        if seen is None:
+            query = self.query_length
+            context = self.context_length
+            span = self._span()
+            pairs = query * span if self.phase == "encoder" else causal_pairs(query, context, span)
+            seen = span, minimum(context, span + query - 1), pairs
+            object.__setattr__(self, "_seen", seen)
+        return seen
+
+    def _span(self) -> Number:
+        """The most keys of a query."""
+        return self.context_length
+
+    @property
+    @abstractmethod
+    def kv_bytes(self) -> Number:
+        """Bytes of keys and values that are read."""
+
+
+# Query p of 4 sees p of 4 keys: 1 + 2 + 3 + 4 = 10 pairs. Q and O have 2·4·4·8 values, keys and values 2·2·1·4·8.
+@declared("attention:b2h4g1d8q4k4", flops=4 * 2 * 4 * 8 * 10, dram_bytes=2 * (2 * 256 + 128), blocks=8)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention(Attending):
+    """softmax(Q·Kᵀ)·V of ``heads`` heads of ``head_dim`` values, groups of which share one of ``kv_heads`` keys.
+
+    ``context_length`` counts all keys, the query's own included (default: those alone); a ``window`` above 0 lets each
+    query see so many last keys. ``kv_heads`` defaults to ``heads``.
+    """
+
+    kind: ClassVar[str] = "attention"
+    FAMILY: ClassVar[str] = "attention"
+    LETTERS: ClassVar[Mapping[str, str]] = {**_LETTERS, "g": "kv_heads", "d": "head_dim", "w": "window"}
+
+    kv_heads: Annotated[
+        int, Size("heads of keys and values, each shared by heads / kv_heads query heads", follows="heads")
+    ] = 0
+    head_dim: Annotated[int, Size("values of a head")]
+    window: Annotated[int, Size("last keys that a query sees, 0: all", "tokens", least=0, per_doubling=1.0)] = 0
+
+    @classmethod
+    def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
+        """Groups of heads are equally large."""
+        uneven = sizes["heads"] % sizes["kv_heads"] != 0
+        return [*Attending.misfits(sizes), ("kv_heads", uneven, "it divides heads")]
+
+    def _span(self) -> Number:
+        """The window, or the context where there is none or a longer one."""
+        return where(self.window == 0, self.context_length, minimum(self.window, self.context_length))
+
+    @property
+    def flops(self) -> Number:
+        """Two products over every pair: 4·batch·heads·head_dim·pairs."""
+        return 4 * self.batch * self.heads * self.head_dim * self.seen[2]
+
+    @property
+    def kv_bytes(self) -> Number:
+        """2·batch·kv_heads·keys·head_dim values of the cache."""
+        return 2 * self.batch * self.kv_heads * self.seen[1] * self.head_dim * self.kv_itemsize
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Q and O once each, and the keys and values that are seen."""
+        value = self.element
+        rows = self.batch * self.heads * self.query_length * self.head_dim
+        return rows * (value.activation_bytes + value.output_bytes) + self.kv_bytes
+
+    @property
+    def blocks(self) -> Number:
+        """One per 128 query rows of a head; in generation one per key head (split-KV kernels launch several)."""
+        if self.phase == "generation":
+            rows = self.query_length * (self.heads // self.kv_heads)
+            return self.batch * self.kv_heads * ceil_div(rows, QUERY_ROWS)
+        return self.batch * self.heads * ceil_div(self.query_length, QUERY_ROWS)
+
+
+# One query of 2 heads against 4 latent keys of 576 values, the first 512 of which are summed.
+@declared("mla:b1h2q1k4", flops=2 * 2 * 4 * (576 + 512), dram_bytes=2 * (2 * (576 + 512) + 4 * 576), blocks=1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mla(Attending):
+    """Multi-head latent attention of ``heads`` heads, those of one GPU (a model's over its tensor parallelism).
+
+    In generation the absorbed form: queries of 576 values against a latent cache of 576 that all heads share, whose
+    first 512 are the values. In context the plain form: keys of 192 and values of 128 per head, expanded beforehand,
+    while the cache is written. Some libraries absorb in context, too; a fitted correction tells.
+    """
+
+    kind: ClassVar[str] = "mla"
+    FAMILY: ClassVar[str] = "mla"
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**Attending.CHOICES, "phase": PHASES[:2]}
+    LETTERS: ClassVar[Mapping[str, str]] = _LETTERS
+
+    @property
+    def head_dims(self) -> tuple[int, int]:
+        """Values of a query and of an output row."""
+        return (LATENT + ROPE, LATENT) if self.phase == "generation" else (NOPE + ROPE, VALUE)
+
+    @property
+    def flops(self) -> Number:
+        """Two products over every pair: 2·batch·heads·pairs·(key length + value length)."""
+        return 2 * self.batch * self.heads * self.seen[2] * sum(self.head_dims)
+
+    @property
+    def kv_bytes(self) -> Number:
+        """The latent cache, and in context every head's keys and values."""
+        cache = self.batch * self.seen[1] * (LATENT + ROPE) * self.kv_itemsize
+        if self.phase == "generation":
+            return cache
+        expanded = self.batch * self.heads * self.seen[1] * sum(self.head_dims)
+        return cache + expanded * self.element.activation_bytes
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Q and O once each, and `kv_bytes`."""
+        value, (key, out) = self.element, self.head_dims
+        rows = self.batch * self.heads * self.query_length
+        return rows * (key * value.activation_bytes + out * value.output_bytes) + self.kv_bytes
+
+    @property
+    def blocks(self) -> Number:
+        """One per 128 query rows of a head; in generation one per 64 heads."""
+        if self.phase == "generation":
+            return self.batch * ceil_div(self.heads * self.query_length, DECODE_ROWS)
+        return self.batch * self.heads * ceil_div(self.query_length, QUERY_ROWS)
+
+
+PAIR_NAMES = (
+    "log2_batch", "log2_heads", "log2_query_length", "log2_context_length", "log2_keys", "log2_pairs_per_sm",
+    "log2_kv_bytes", "log2_kv_share", "log2_kv_us", "log2_key_groups_per_sm", "kv_itemsize", "is_context",
+    "is_generation", "log2_waves", "wave_use", "log2_quantised_us", "query_tile_use",
+)  # fmt: skip
+ATTENTION_NAMES = (
+    *PAIR_NAMES, "log2_kv_heads", "log2_head_dim", "log2_window", "is_windowed", "log2_group", "head_dim_use_64",
+    "head_dim_use_128", "group_use_16",
+)  # fmt: skip
+
+
+def pair_columns(op: Attending, m: Machine) -> tuple[Number, ...]:
+    """`PAIR_NAMES` of attention on a machine: one block per SM at a time, each block as long as the average one."""
+    kv_bytes = 1.0 * op.kv_bytes
+    _, keys, pairs = op.seen
+    blocks = op.blocks
+    waves, use, whole = waves_of(blocks, m)
+    groups = op.batch * getattr(op, "kv_heads", 1)
+    return (
+        log2(op.batch), log2(op.heads), log2(op.query_length), log2(op.context_length), log2(keys),
+        log2(op.batch * op.heads * pairs / m.sms), log2(kv_bytes), log2(kv_bytes / op.dram_bytes),
+        log2(kv_bytes / (m.dram_gbs * 1e3)), log2(groups / m.sms), op.kv_itemsize,
+        float(op.phase == "context"), float(op.phase == "generation"), waves, use,
+        log2(whole * (op.flops / blocks) * m.sms / (m.peak_tflops * 1e6)),
+        op.query_length / round_up(op.query_length, QUERY_ROWS),
+    )  # fmt: skip
+
+
+def attention_columns(op: Attention, m: Machine) -> tuple[Number, ...]:
+    """`ATTENTION_NAMES` of attention on a machine."""
+    group = op.heads // op.kv_heads
+    span = op.seen[0]
+    return (
+        *pair_columns(op, m), log2(op.kv_heads), log2(op.head_dim), log2(span), 1.0 * (span < op.context_length),
+        log2(group), op.head_dim / round_up(op.head_dim, 64), op.head_dim / round_up(op.head_dim, 128),
+        group / round_up(group, 16),
+    )  # fmt: skip
+
+
+_PHASED_NAMES = (
+    "log2_batch", "log2_heads", "log2_query_length", "log2_context_length", "kv_itemsize", "is_context",
+    "is_generation",
+)  # fmt: skip
+ATTENTION = Declaration(
+    name="attention",
+    columns=attention_columns,
+    column_names=ATTENTION_NAMES,
+    dimension_names=(*_PHASED_NAMES, "log2_kv_heads", "log2_head_dim", "log2_window"),
+    batch=("batch", "query_length", "context_length"),
+    strata=PHASES,
+    candidate_key=("phase", "variant", "algorithm"),
+    counted=("batch", "heads", "head_dim", "query_length", "context_length"),
+    lines=({"heads": 1}, {"kv_heads": 1}, {"heads": 1, "kv_heads": 1}, {"batch": 1, "heads": -1, "kv_heads": -1}),
+    ticks=("batch", "query_length", "context_length"),
+)
+MLA = Declaration(
+    name="mla",
+    columns=pair_columns,
+    column_names=PAIR_NAMES,
+    dimension_names=_PHASED_NAMES,
+    batch=("batch",),
+    strata=PHASES[:2],
+    candidate_key=("phase", "variant", "algorithm"),
+    lines=({"heads": 1}, {"batch": 1, "heads": -1}, {"context_length": 1}, {"query_length": 1, "context_length": 1}),
+    ticks=("batch", "query_length", "context_length"),
+)

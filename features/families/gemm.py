@@ -1,0 +1,168 @@
+"""The family of matrix products: gemm, bmm, and linear and addmm with their bias."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from .. import roofline
+from ..elementwise import Number, ceil_div, log2, where
+from ..gpu import Gpu
+from ..in_network import INPUT, Gradients
+from ..machine import Machine, b_max
+from ..problem import ELEMENTS, MATHS
+from ..size import Size
+from .operator import Operator, declared
+from .operator_family import Declaration
+
+TILES = (32, 64, 128)
+"""Edges of the output tiles that SGEMM kernels of cuBLAS and cuDNN use (their names tell)."""
+
+
+def tile_edge(size: Number) -> Number:
+    """The smallest edge of `TILES` that covers ``size``; the largest where none does."""
+    small, middle, large = TILES
+    return where(size <= small, small, where(size <= middle, middle, large))
+
+
+@declared("gemm:m2n3k4", flops=48, dram_bytes=104, blocks=1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm(Operator):
+    """``batch`` products C (m × n) = A (m × k) · B (k × n).
+
+    ``math`` other than "fma" lets matrix units run (fp32 data: TF32, or AMD's fp32 matrix cores, under "default"). A
+    holds activations, B weights: they differ in bytes where values are quantised.
+    """
+
+    kind: ClassVar[str] = "gemm"
+    FAMILY: ClassVar[str] = "gemm"
+    BATCH: ClassVar[str] = "batch"
+    BATCHES: ClassVar[tuple[str, ...]] = ("batch", "m", "k", "n")  # in the backward pass it is the one summed over
+    MULTIPLIES: ClassVar[bool] = True
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(ELEMENTS), "math": MATHS}
+
+    batch: Annotated[int, Size("independent products, or samples")] = 1
+    m: Annotated[int, Size("rows of the result")]
+    n: Annotated[int, Size("columns of the result")]
+    k: Annotated[int, Size("length of the sums")]
+
+    @classmethod
+    def peak_tflops(cls, gpu: Gpu, dtype: str, math: str) -> float:
+        """In fp32 what the board sustains, on AMD's matrix units where they may run."""
+        peak = roofline.peak_tflops(gpu, dtype, cls.tensor_cores(dtype, math))
+        if dtype != "fp32" or (gpu.vendor != "amd" and peak > gpu.fp32_tflops):
+            return peak
+        matrix = gpu.fp32_matrix_tflops if cls.tensor_cores(dtype, math) else 0.0
+        return gpu.sustained_tflops(matrix or gpu.fp32_tflops)
+
+    @property
+    def flops(self) -> Number:
+        """2·batch·M·N·K."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def dram_bytes(self) -> Number:
+        """A, B and C once each: batch·(MK + KN + MN) values. Source: Lin et al. (HiPC 2022)."""
+        return self._matrix_bytes()
+
+    def _matrix_bytes(self) -> Number:
+        value = self.element
+        a, b, c = self.m * self.k, self.k * self.n, self.m * self.n
+        return self.batch * (value.activation_bytes * a + value.weight_bytes * b + value.output_bytes * c)
+
+    @property
+    def blocks(self) -> Number:
+        """One block per output tile, the edges by `tile_edge`."""
+        return self.batch * ceil_div(self.m, tile_edge(self.m)) * ceil_div(self.n, tile_edge(self.n))
+
+    def like_kinds(self) -> tuple[str, ...]:
+        """The other products: batched ones by batched ones, single ones by those with a bias or without."""
+        order = ("bmm", "gemm") if self.batch > 1 else ("linear", "gemm", "bmm")
+        return tuple(kind for kind in order if kind != self.kind)
+
+    def waves(self, gpu: Gpu) -> float:
+        """How often its output tiles fill the GPU, by how many middle ones fit at once."""
+        _, middle, _ = b_max(gpu, "gemm")
+        return self.blocks / middle
+
+    @property
+    def weights(self) -> int:
+        """Elements of B."""
+        return self.batch * self.k * self.n
+
+    @property
+    def multiply_adds(self) -> int:
+        """Half of `flops`, in whole numbers."""
+        return int(self.flops) // 2
+
+    def gradients(self, of: str) -> Gradients:
+        """dA (m × k) = dC · Bᵀ, or dB (k × n) = Aᵀ · dC: a product of the same three sizes."""
+        m, n, k = (self.m, self.k, self.n) if of == INPUT else (self.k, self.n, self.m)
+        product = Bmm if self.batch > 1 else Gemm
+        return ((f"grad_{of}", product(batch=self.batch, m=m, n=n, k=k, dtype=self.dtype, math=self.math)),)
+
+
+@declared("bmm:batch5m2n3k4", flops=240, dram_bytes=520, blocks=5)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bmm(Gemm):
+    """A batched product without bias (torch.bmm)."""
+
+    kind: ClassVar[str] = "bmm"
+
+
+@declared("addmm:m2n3k4", flops=54, dram_bytes=116, blocks=1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addmm(Gemm):
+    """A product plus a bias of n values for every row (torch.addmm with a vector)."""
+
+    kind: ClassVar[str] = "addmm"
+    BATCH: ClassVar[str] = "m"
+
+    @property
+    def flops(self) -> Number:
+        """2·batch·M·N·K, and one addition per output."""
+        return 2 * self.batch * self.m * self.n * self.k + self.batch * self.m * self.n
+
+    @property
+    def dram_bytes(self) -> Number:
+        """The three matrices and the bias."""
+        return self._matrix_bytes() + self.element.output_bytes * self.batch * self.n
+
+
+@declared("linear:m200n130k4", flops=234_000, dram_bytes=109_800, blocks=4)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear(Addmm):
+    """A fully connected layer: m rows of k features in, n features out, with bias (torch.nn.Linear)."""
+
+    kind: ClassVar[str] = "linear"
+
+
+NAMES = (
+    "log2_batch", "log2_m", "log2_n", "log2_k", "m_remainder_4", "n_remainder_4", "k_remainder_4", "k_remainder_8",
+    *(f"{name}_{edge}" for edge in TILES for name in ("log2_tiles_per_sm", "log2_quantised_us", "tile_utilisation")),
+)  # fmt: skip
+
+
+def columns(op: Gemm, m: Machine) -> tuple[Number, ...]:
+    """`NAMES` of a product on a machine: sizes, alignment, and tiles at three edges."""
+    values = [log2(op.batch), log2(op.m), log2(op.n), log2(op.k), op.m % 4, op.n % 4, op.k % 4, op.k % 8]
+    for edge in TILES:
+        rows = ceil_div(op.m, edge)
+        tile_columns = ceil_div(op.n, edge)
+        tiles = op.batch * rows * tile_columns
+        # One wave holds a tile on every SM; the last wave costs as much as a full one.
+        wave_us = 2.0 * edge * edge * op.k * m.sms / (m.peak_tflops * 1e6)
+        # The share of the tiles' elements that belong to the result: the rest is padding at its edges.
+        useful = op.m / (rows * edge) * (op.n / (tile_columns * edge))
+        values += [log2(tiles / m.sms), log2(ceil_div(tiles, m.sms) * wave_us), useful]
+    return tuple(values)
+
+
+GEMM = Declaration(
+    name="gemm",
+    columns=columns,
+    column_names=NAMES,
+    dimension_names=("log2_batch", "log2_m", "log2_n", "log2_k"),
+    batch=("batch", "m"),
+    lines=({"k": 1}, {"n": 1}),
+    ticks=("m", "n", "k"),
+)

@@ -1,0 +1,228 @@
+"""The family of mixtures of experts: every token's products with the few experts that a router chose for it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from ..elementwise import Number, ceil_div, log2, maximum, minimum, round_up
+from ..errors import InputError
+from ..machine import Machine, waves_of
+from ..problem import ELEMENTS, MATHS
+from ..size import Setting, Size
+from .operator import Misfit, Operator, declared
+from .operator_family import Declaration
+
+BALANCED = "balanced"
+_POWER_LAW = re.compile(r"power_law_(\d+(?:\.\d+)?)")
+NONGATED = "nongated"
+"""The variant with two products an expert (up, down) in place of three (gate, up, down)."""
+TILE = 128
+"""Rows and columns of a grouped product's tile."""
+DRAWS = 32
+"""Routings whose mean load counts."""
+
+
+@lru_cache(maxsize=65_536)
+def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) -> tuple[float, float, float, float]:
+    """`Moe.load` under a power law, the mean of draws."""
+    # Loads with the density x^−exponent between low and high, by inverting the distribution at uniform draws.
+    pairs = tokens * topk
+    a = 1.0 - exponent
+    low, high = (1.0, max(0.8 * tokens, 1.01)) if pairs > experts else (0.01, 2.0)
+    even = np.random.default_rng(0).random((DRAWS, experts))
+    share = (low**a + even * (high**a - low**a)) ** (1.0 / a)
+    loads = np.rint(share * (pairs / share.sum(axis=1, keepdims=True)))
+    # What rounding lost goes to the largest loads, one each; what it made comes off the largest one.
+    order = np.argsort(np.argsort(-loads, axis=1, kind="stable"), axis=1)
+    left = pairs - loads.sum(axis=1, keepdims=True)
+    loads += (order < left) + (order == 0) * np.minimum(left, 0.0)
+    # (draws, ranks, experts of a rank): of each draw the rank with most pairs counts.
+    parts = loads.reshape(DRAWS, ranks, -1)
+    busiest = parts[np.arange(DRAWS), parts.sum(axis=2).argmax(axis=1)]
+    tiles = np.ceil(busiest / TILE)
+    return (
+        float(busiest.sum(axis=1).mean()),
+        float((busiest > 0).sum(axis=1).mean()),
+        float(busiest.max(axis=1).mean()),
+        float(tiles.sum(axis=1).mean()),
+    )
+
+
+# 4 tokens with 2 of 8 experts each: 8 pairs, every expert met once. Three matrices of 16 × 32 values an expert;
+# activations: 4 tokens of 16 and 8 inner rows of 32 values, read and written.
+@declared("moe:t4h16i32k2e8", flops=2 * 3 * 8 * 16 * 32, dram_bytes=2 * (3 * 8 * 16 * 32 + 2 * (64 + 256)), blocks=8)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe(Operator):
+    """``tokens`` tokens of ``hidden`` values, each sent to ``topk`` of ``experts`` experts of width ``inter``.
+
+    ``tokens`` are those of all ranks. Experts are split over ``expert_parallel`` ranks and each expert's width over
+    ``tensor_parallel``; FLOPs and bytes are those of the rank with most work. Routing (token, expert) is deterministic:
+
+    - ``balanced``: every expert gets equally many tokens; fewer tokens than experts meet different ones.
+    - ``power_law_A``: loads of the experts are drawn with a density x^−A between 1 and 0.8·tokens (0.01 and 2 where
+      there are fewer pairs than experts), scaled to the sum tokens·topk and rounded, as the collectors of
+      ai-dynamo/aiconfigurator draw them; the mean of draws that are always the same counts.
+    """
+
+    kind: ClassVar[str] = "moe"
+    FAMILY: ClassVar[str] = "moe"
+    BATCH: ClassVar[str] = "tokens"
+    MULTIPLIES: ClassVar[bool] = True
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(ELEMENTS), "math": MATHS}
+    LETTERS: ClassVar[Mapping[str, str]] = {
+        "t": "tokens", "h": "hidden", "i": "inter", "k": "topk", "e": "experts", "tp": "tensor_parallel",
+        "ep": "expert_parallel",
+    }  # fmt: skip
+
+    dtype: str = "bf16"
+    math: str = "default"
+    routing: Annotated[str, Setting("how tokens spread over experts: balanced, or power_law_1.2")] = BALANCED
+    tokens: Annotated[int, Size("tokens of all ranks")]
+    hidden: Annotated[int, Size("values of a token")]
+    inter: Annotated[int, Size("width of an expert's inner layer, over all ranks")]
+    topk: Annotated[int, Size("experts of a token")]
+    experts: Annotated[int, Size("experts of all ranks")]
+    tensor_parallel: Annotated[int, Size("ranks that share the width of an expert")] = 1
+    expert_parallel: Annotated[int, Size("ranks that share the experts")] = 1
+    _load: tuple[Number, Number, Number, Number] | None = field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.routing != BALANCED and not _POWER_LAW.fullmatch(self.routing):
+            raise InputError(
+                f"moe: routing {self.routing!r} is unknown; known: {BALANCED}, power_law_1.2 and other exponents"
+            )
+        Operator.__post_init__(self)
+
+    @classmethod
+    def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
+        """There are enough experts, and equally many on every rank."""
+        return [
+            ("topk", sizes["topk"] > sizes["experts"], "a token's experts are different ones of experts"),
+            ("expert_parallel", sizes["experts"] % sizes["expert_parallel"] != 0, "it divides experts"),
+        ]
+
+    @property
+    def stratum(self) -> str:
+        """``balanced`` or ``power_law``."""
+        return BALANCED if self.routing == BALANCED else "power_law"
+
+    @property
+    def exponent(self) -> float:
+        """The power law's A; 0 where loads are equal."""
+        match = _POWER_LAW.fullmatch(self.routing)
+        return float(match[1]) if match else 0.0
+
+    @property
+    def matrices(self) -> int:
+        """Weight matrices of an expert."""
+        return 2 if self.variant == NONGATED else 3
+
+    @property
+    def local_experts(self) -> Number:
+        """Experts of a rank."""
+        return self.experts // self.expert_parallel
+
+    @property
+    def width(self) -> Number:
+        """Values of an expert's inner layer on a rank."""
+        return ceil_div(self.inter, self.tensor_parallel)
+
+    @property
+    def load(self) -> tuple[Number, Number, Number, Number]:
+        """On the busiest rank: (token, expert) pairs, experts with any, pairs of its busiest one, tiles of 128 rows."""
+        load = self._load
+        if load is None:
+            load = self._expected_load()
+            object.__setattr__(self, "_load", load)
+        return load
+
+    def _expected_load(self) -> tuple[Number, Number, Number, Number]:
+        pairs = 1.0 * self.tokens * self.topk
+        share = 1.0 / self.expert_parallel
+        if not self.exponent:
+            routed = maximum(pairs * share, 1.0)
+            touched = maximum(minimum(pairs, self.experts) * share, 1.0)
+            return routed, touched, routed / touched, touched * ceil_div(routed / touched, TILE)
+        sizes = np.broadcast_arrays(self.tokens, self.topk, self.experts, self.expert_parallel)
+        if not sizes[0].ndim:
+            return _drawn(self.exponent, *map(int, sizes))
+        distinct, index = np.unique(np.stack(sizes), axis=1, return_inverse=True)
+        drawn = np.array([_drawn(self.exponent, *each) for each in distinct.T.tolist()])
+        pairs, touched, largest, tiles = drawn[index.ravel()].T
+        return pairs, touched, largest, tiles
+
+    @property
+    def flops(self) -> Number:
+        """2·matrices·pairs·hidden·width."""
+        return 2 * self.matrices * self.load[0] * self.hidden * self.width
+
+    @property
+    def weight_bytes(self) -> Number:
+        """All matrices of the experts with any token."""
+        return self.matrices * self.load[1] * self.hidden * self.width * self.element.weight_bytes
+
+    @property
+    def activation_bytes(self) -> Number:
+        """The rank's tokens in and out, and the inner layer written and read."""
+        pairs = self.load[0]
+        both = self.element.activation_bytes + self.element.output_bytes
+        return (minimum(pairs, self.tokens) * self.hidden + pairs * self.width) * both
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Weights of the experts touched, and activations."""
+        return self.weight_bytes + self.activation_bytes
+
+    @property
+    def blocks(self) -> Number:
+        """A block per 128 × 128 tile of the first product."""
+        return self.load[3] * ceil_div((self.matrices - 1) * self.width, TILE)
+
+
+MOE_NAMES = (
+    "log2_tokens", "log2_hidden", "log2_topk", "log2_local_experts", "log2_width", "log2_pairs", "log2_touched",
+    "touched_share", "log2_pairs_per_touched", "log2_largest_load", "log2_skew", "log2_weight_bytes",
+    "log2_weight_us", "log2_activation_bytes", "activation_itemsize", "exponent", "matrices", "row_use", "width_use",
+    "log2_up_waves", "up_wave_use", "log2_up_quantised_us", "log2_down_waves", "down_wave_use",
+    "log2_down_quantised_us",
+)  # fmt: skip
+"""Sizes of a whole layer are left out: trees would learn the layers by heart, where new ones are asked about."""
+
+
+def moe_columns(op: Moe, m: Machine) -> tuple[Number, ...]:
+    """`MOE_NAMES` of a mixture of experts on a machine; tiles of 128 × 128, a tile per SM at a time."""
+    pairs, touched, largest, tiles = op.load
+    weights = 1.0 * op.weight_bytes
+    columns = []
+    for outputs, length in (((op.matrices - 1) * op.width, op.hidden), (op.hidden, op.width)):
+        waves, use, whole = waves_of(tiles * ceil_div(outputs, TILE), m)
+        tile_us = 2.0 * TILE * TILE * length * m.sms / (m.peak_tflops * 1e6)
+        columns += [waves, use, log2(whole * tile_us)]
+    return (
+        log2(op.tokens), log2(op.hidden), log2(op.topk), log2(op.local_experts), log2(op.width), log2(pairs),
+        log2(touched), touched / op.local_experts, log2(pairs / touched), log2(largest),
+        log2(pairs * op.expert_parallel / (op.tokens * op.topk)), log2(weights), log2(weights / (m.dram_gbs * 1e3)),
+        log2(op.activation_bytes), op.element.activation_bytes, op.exponent, op.matrices, pairs / (tiles * TILE),
+        op.width / round_up(op.width, TILE), *columns,
+    )  # fmt: skip
+
+
+MOE = Declaration(
+    name="moe",
+    columns=moe_columns,
+    column_names=MOE_NAMES,
+    dimension_names=(*MOE_NAMES[:5], "exponent", "activation_itemsize"),
+    batch=("tokens", "tensor_parallel", "expert_parallel"),
+    strata=(BALANCED, "power_law"),
+    candidate_key=("variant", "algorithm"),
+    counted=("tokens", "topk", "hidden", "inter"),
+    lines=(
+        {"inter": 1}, {"inter": 1, "tensor_parallel": 1}, {"hidden": 1}, {"experts": 1},
+        {"experts": 1, "expert_parallel": 1}, {"topk": 1}, {"topk": 1, "tokens": -1},
+    ),
+    ticks=("tokens",),
+)  # fmt: skip

@@ -1,0 +1,191 @@
+"""`OperatorFamily`: operators of one physics, from a `Declaration` and the operators that name it.
+
+Each family holds several operators (its column ``operator``) that have the same sizes and columns.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from ..elementwise import Number, log2, maximum, where
+from ..errors import InputError, require_known
+from ..gpu import Gpu
+from ..gpu import gpu as gpu_named
+from ..machine import MACHINE_NAMES, Machine, machine, machine_features
+from ..problem import ELEMENTS, QUANTISED
+from ..roofline import missing_units
+from ..size import declared_settings, shared_sizes
+from ..text import MAX_DIGITS
+from .family import Family, Formula, ProblemTerms
+from .operator import Operator
+
+AMD_GENERATION = 8.0
+"""What AMD's GPUs have as compute capability: 0, below NVIDIA's oldest, made trees take them for a Pascal."""
+COMMON_NAMES = (
+    "log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensity", "log2_blocks_per_sm", "log2_bytes_per_l2",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """A family by what it declares; its operators name it, and their classes declare sizes and settings.
+
+    ``columns`` gives the values of ``column_names`` for a problem on a machine; ``dimension_names`` are those of them
+    that are raw sizes. ``batch``, ``strata`` (by default the operators), ``candidate_key``, ``lines`` and ``ticks`` as
+    in `Family`; ``counted`` are the sizes whose product bounds the work (none: all that count).
+    """
+
+    name: str
+    columns: Callable[[Any, Machine], tuple[Number, ...]]
+    column_names: tuple[str, ...]
+    dimension_names: tuple[str, ...]
+    batch: tuple[str, ...]
+    strata: tuple[str, ...] = ()
+    candidate_key: tuple[str, ...] = ("operator", "variant", "algorithm")
+    counted: tuple[str, ...] = ()
+    lines: tuple[Mapping[str, int], ...] = ()
+    ticks: tuple[str, ...] = ()
+
+
+class OperatorFamily(Family[Operator]):
+    """Operators of one physics: ``kinds`` are the values of the column ``operator``."""
+
+    setting_columns = ("itemsize", "uses_tensor_cores")
+
+    def __init__(self, declaration: Declaration, operators: Iterable[type[Operator]]) -> None:
+        self.name = declaration.name
+        self.kinds = {cls.kind: cls for cls in operators}
+        if not self.kinds:
+            raise TypeError(f"family {self.name}: no operator names it as its FAMILY")
+        self.sizes = shared_sizes(self.kinds.values())
+        first = next(iter(self.kinds.values()))
+        settings = first.setting_names()
+        if odd := [cls.kind for cls in self.kinds.values() if cls.setting_names() != settings]:
+            raise TypeError(f"family {self.name}: {', '.join(odd)} has other settings than {', '.join(settings)}")
+        self.settings = {
+            "operator": tuple(self.kinds),
+            **{setting: first.CHOICES.get(setting, ()) for setting in settings},
+        }
+        self.setting_meanings = {name: text for name, text in declared_settings(first).items() if text}
+        defaults = {field.name: str(field.default) for field in fields(first)}
+        self.setting_defaults = {  # an operator's own default may depend on its sizes
+            setting: defaults.get(setting) or next(iter(choices), "") for setting, choices in self.settings.items()
+        }
+        self.batch = declaration.batch
+        self.strata = declaration.strata or (tuple(self.kinds) if len(self.kinds) > 1 else ())
+        self.candidate_key = declaration.candidate_key
+        self.lines = declaration.lines
+        self.ticks = declaration.ticks
+        self.problem_names = (*declaration.column_names, *COMMON_NAMES)
+        self.dimension_names = (*declaration.dimension_names, *self.setting_columns, *MACHINE_NAMES)
+        self._counted = declaration.counted
+        self._columns = declaration.columns
+
+    @property
+    def counted_names(self) -> tuple[str, ...]:
+        """Those that the family names, else all."""
+        return self._counted or super().counted_names
+
+    def read(self, kind: str, body: str, settings: Mapping[str, str]) -> Operator:
+        """The operator of ``kind`` whose sizes ``body`` gives, as in ``m4096n4096k7168``.
+
+        Raises `InputError`, with the operator's sizes and an example, for what cannot be read.
+        """
+        cls = self.kinds[kind]
+        letters = {**cls.ALSO_READ, **cls.LETTERS}
+        sizes: dict[str, int] = {}
+        position = 0
+        for match in re.finditer(r"([a-z_]+)(\d+)", body):
+            name = letters.get(match[1], match[1])
+            if match.start() != position or name in sizes or len(match[2]) > MAX_DIGITS:
+                break
+            sizes[name] = int(match[2])
+            position = match.end()
+        names = cls.size_names()
+        example = cls.KNOWN.problem if cls.KNOWN else f"{kind}:" + "".join(f"{name}8" for name in names)
+        expected = f"{kind} has {_sizes_of(cls)}, as in {example}"
+        if position != len(body) or not sizes or not set(sizes) <= set(names):
+            raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {body[position:]!r}; {expected}")
+        try:
+            return cls(**sizes, **settings)
+        except TypeError:
+            raise InputError(f"problem {f'{kind}:{body}'!r} lacks a size; {expected}") from None
+
+    def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
+        """The rules of the operator, where the family has one alone."""
+        return next(iter(self.kinds.values())).misfits(sizes) if len(self.kinds) == 1 else []
+
+    def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> Operator:
+        """The `Operator` of that kind; sizes that it lacks are ignored. Raises `InputError` for an unknown kind."""
+        kind = setting.get("operator") or self.setting_defaults["operator"]
+        require_known(f"family {self.name}: operator", kind, self.kinds)
+        cls = self.kinds[kind]
+        own_sizes = {name: sizes[name] for name in cls.size_names() if name in sizes}
+        return cls(**own_sizes, **{name: setting[name] for name in self.setting_names[1:] if name in setting})
+
+    def setting_of(self, problem: Operator) -> tuple[str, ...]:
+        """Operator, dtype, math, variant, and the family's others."""
+        return problem.kind, *(getattr(problem, name) for name in self.setting_names[1:])
+
+    def sizes_of(self, problem: Operator) -> tuple[Number, ...]:
+        """Values of `size_names`; 0 for a size that the operator lacks."""
+        return tuple(getattr(problem, name, 0) for name in self.size_names)
+
+    def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
+        """One formula for every candidate: no public source says how they differ."""
+        kind, dtype, math, *_ = setting
+        cls = self.kinds[kind]
+        tensor_cores = cls.tensor_cores(dtype, math)
+        m = machine(gpu, dtype, tensor_cores)._replace(peak_tflops=cls.peak_tflops(gpu, dtype, math))
+        if gpu.vendor == "amd":
+            m = m._replace(compute_capability=AMD_GENERATION)
+        machine_columns = tuple(map(float, machine_features(m)))
+
+        def problem(op: Operator) -> ProblemTerms:
+            base_us = op.roofline_us(gpu)
+            work = op.flops + 1.0  # copies have none
+            traffic = 1.0 * op.dram_bytes
+            common = (
+                log2(work), log2(traffic), log2(base_us), log2(work / traffic),
+                log2(maximum(op.blocks, 1) / m.sms), log2(traffic / m.l2_bytes),
+            )  # fmt: skip
+            return ProblemTerms(self._columns(op, m) + common, base_us, op)
+
+        def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:
+            return (), where(terms.roofline_us >= 0, 0, 0)
+
+        return Formula((float(ELEMENTS[dtype].weight_bytes), float(tensor_cores), *machine_columns), problem, candidate)
+
+    def default_math(self, dtype: str, gpu: Gpu | None = None) -> str:
+        """As the tables of these operators name it on a GPU: ``default`` where matrix units run, and for quantised
+        types."""
+        if gpu is None:
+            return super().default_math(dtype)
+        matrix_units = dtype == "fp32" and gpu.fp32_matrix_tflops
+        if dtype in QUANTISED or matrix_units or self.setting_defaults["math"] == "default":
+            return "default"
+        return "default" if super().default_math(dtype, gpu) == "tensor_op" else "fma"
+
+    def refusal(
+        self, library: str, setting: tuple[str, ...], algorithm: str, problem: Operator, gpu_name: str
+    ) -> str | None:
+        """What products need and the GPU lacks."""
+        multiplies = gpu_name and self.kinds[setting[0]].MULTIPLIES
+        return missing_units(gpu_named(gpu_name), *setting[1:3]) if multiplies else None
+
+    def is_streaming(self, setting: tuple[str, ...]) -> bool:
+        """What the operator says."""
+        return self.kinds[setting[0]].is_streaming()
+
+    def stratum(self, problem: Operator) -> np.ndarray:
+        """The stratum that each problem's operator names."""
+        return np.full(len(np.atleast_1d(problem.flops)), problem.stratum, dtype=object)
+
+
+def _sizes_of(cls: type[Operator]) -> str:
+    """Names of an operator's sizes, with their short ones."""
+    short = {name: letter for letter, name in cls.LETTERS.items()}
+    return ", ".join(f"{short[name]} ({name})" if name in short else name for name in cls.size_names())

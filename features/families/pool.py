@@ -1,0 +1,146 @@
+"""The family of pooling: maximum and average, and their gradients."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, cast
+
+import numpy as np
+
+from ..elementwise import Number, ceil_div
+from ..errors import InputError
+from ..shape import output_size
+from ..size import Size
+from .memory import IMAGE_NAMES, memory_family
+from .operator import Extents, MemoryBound, declared
+
+THREADS = 256
+_PADDING = {"least": 0, "counts": False, "per_doubling": 0.25}
+_SAME = cast(int, None)  # "as the height's"
+
+
+@declared("max_pool:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxPool(MemoryBound):
+    """The largest value of every window of an image n × c × h × w; ``window`` high (and ``window_w`` wide).
+
+    ``window_w``, ``stride_w`` and ``pad_w`` default to the height's. Raises `InputError` where the window exceeds the
+    padded image.
+    """
+
+    kind: ClassVar[str] = "max_pool"
+    FAMILY: ClassVar[str] = "pool"
+    BANDWIDTH: ClassVar[str] = "pool"
+    GRADIENT: ClassVar[tuple[str, ...]] = ("max_pool_backward",)
+    INPUTS: ClassVar[int] = 1
+    OUTPUTS: ClassVar[int] = 1
+
+    n: Annotated[int, Size("batch", "images")]
+    c: Annotated[int, Size("channels")]
+    h: Annotated[int, Size("input height", "pixels")]
+    w: Annotated[int, Size("input width", "pixels")]
+    window: Annotated[int, Size("height of the window", "pixels", per_doubling=1.0)]
+    stride: Annotated[int, Size("vertical step of the window", "pixels", per_doubling=1.0)] = 1
+    window_w: Annotated[int, Size("width of the window", "pixels", follows="window", per_doubling=1.0)] = _SAME
+    stride_w: Annotated[int, Size("horizontal step of the window", "pixels", follows="stride", per_doubling=1.0)] = (
+        _SAME
+    )
+    pad: Annotated[int, Size("padding above, and as much below", "pixels", **_PADDING)] = 0
+    pad_w: Annotated[int, Size("padding left, and as much right", "pixels", follows="pad", **_PADDING)] = _SAME
+
+    def __post_init__(self) -> None:
+        MemoryBound.__post_init__(self)
+        for window, size, pad in ((self.window, self.h, self.pad), (self.window_w, self.w, self.pad_w)):
+            wrong = np.asarray(window > size + 2 * pad)
+            if wrong.any():
+                raise InputError(
+                    f"{self.kind}: the window {_first(window, wrong)} exceeds the padded image"
+                    f" {_first(size + 2 * pad, wrong)}; give a smaller window or more padding"
+                )
+
+    @property
+    def extents(self) -> Extents:
+        """The image, the window with its step and padding, and the pooled image."""
+        return Extents(
+            self.elements, n=self.n, c=self.c, h=self.h, w=self.w, window=self.window, window_w=self.window_w,
+            stride=self.stride, pad=self.pad, outputs=self.outputs,
+        )  # fmt: skip
+
+    @property
+    def out_h(self) -> Number:
+        """Output height: ⌊(h + 2·pad − window) / stride⌋ + 1."""
+        return output_size(self.h, self.window, self.pad, self.stride, 1)
+
+    @property
+    def out_w(self) -> Number:
+        """Output width."""
+        return output_size(self.w, self.window_w, self.pad_w, self.stride_w, 1)
+
+    @property
+    def elements(self) -> Number:
+        """Elements of the image, SEER's S_in."""
+        return self.n * self.c * self.h * self.w
+
+    @property
+    def outputs(self) -> Number:
+        """Elements of the pooled image, SEER's S_out."""
+        return self.n * self.c * self.out_h * self.out_w
+
+    @property
+    def flops(self) -> Number:
+        """One comparison or addition per window element."""
+        return self.outputs * self.window * self.window_w
+
+    @property
+    def dram_bytes(self) -> Number:
+        """The image and the pooled image, as often as the kind reads or writes each."""
+        return self.itemsize * (self.INPUTS * self.elements + self.OUTPUTS * self.outputs)
+
+    @property
+    def blocks(self) -> Number:
+        """A thread per output, 256 a block."""
+        return ceil_div(self.outputs, THREADS)
+
+
+@declared("avg_pool:n2c3h8w8window3stride1pad1", flops=3456, dram_bytes=3072, blocks=2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvgPool(MaxPool):
+    """The mean of every window."""
+
+    kind: ClassVar[str] = "avg_pool"
+    GRADIENT: ClassVar[tuple[str, ...]] = ("avg_pool_backward",)
+
+
+@declared("max_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=3840, blocks=2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxPoolBackward(MaxPool):
+    """The gradient, given to each window's largest value: reads x, y and dy, writes dx."""
+
+    kind: ClassVar[str] = "max_pool_backward"
+    GRADIENT: ClassVar[tuple[str, ...]] = ()
+    BANDWIDTH: ClassVar[str] = ""
+    INPUTS: ClassVar[int] = 2
+    OUTPUTS: ClassVar[int] = 2
+
+    @property
+    def blocks(self) -> Number:
+        """A thread per image element, 256 a block."""
+        return ceil_div(self.elements, THREADS)
+
+
+@declared("avg_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvgPoolBackward(MaxPoolBackward):
+    """The gradient, spread evenly over each window: reads dy, writes dx."""
+
+    kind: ClassVar[str] = "avg_pool_backward"
+    INPUTS: ClassVar[int] = 1
+    OUTPUTS: ClassVar[int] = 1
+
+
+POOL = memory_family(
+    "pool", dimension_names=(*IMAGE_NAMES, "log2_window", "log2_window_w", "log2_stride", "pad"), batch=("n",)
+)
+
+
+def _first(values: Number, wrong: np.ndarray) -> int:
+    """The first value that is wrong; a scalar stands for all."""
+    return int(np.broadcast_to(values, wrong.shape)[wrong].flat[0])

@@ -1,0 +1,77 @@
+"""The families of operators that reduce along rows or channels (softmax, norms, a bias's gradient), or quantise."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ..elementwise import Number
+from .memory import IMAGE_NAMES, memory_family
+from .operator import Extents, Image, declared, image_classes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction(Image):
+    """One thread block per reduced row."""
+
+    FAMILY: ClassVar[str] = "rowwise"
+
+    @property
+    def rows(self) -> Number:
+        """Independent reductions: over c, one at every n, h and w."""
+        return self.n * self.h * self.w
+
+    @property
+    def extents(self) -> Extents:
+        """The four sizes, and the independent reductions."""
+        return Extents(self.elements, n=self.n, c=self.c, h=self.h, w=self.w, rows=self.rows)
+
+    @property
+    def blocks(self) -> Number:
+        """One per row."""
+        return self.rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelReduction(Reduction):
+    """One reduction per channel, over n, h and w."""
+
+    @property
+    def rows(self) -> Number:
+        """Channels."""
+        return self.c
+
+
+@declared("quantise:n2c3", flops=12, dram_bytes=18, blocks=2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantise(Reduction):
+    """n rows of c values times one static scale, rounded to fp8: each is read once, and one byte written for it."""
+
+    kind: ClassVar[str] = "quantise"
+    FAMILY: ClassVar[str] = "quantise"
+    FLOPS: ClassVar[int] = 2
+
+    dtype: str = "bf16"
+    math: str = "default"
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Elements × (itemsize + 1)."""
+        return (self.itemsize + 1) * self.elements
+
+
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_ROWS: dict[str, type[Reduction]] = image_classes(Reduction, _TABLE["rows"])
+_CHANNELS: dict[str, type[Reduction]] = image_classes(ChannelReduction, _TABLE["channels"])
+ROWWISE_CLASSES: dict[str, type[Reduction]] = {**_ROWS, **_CHANNELS}
+"""Kind → class, one for every kind of the table."""
+Softmax = _ROWS["softmax"]
+LayerNorm = _ROWS["layer_norm"]
+BatchNorm = _CHANNELS["batch_norm"]
+BatchNormInference = _CHANNELS["batch_norm_inference"]
+BiasBackward = _CHANNELS["bias_backward"]
+
+ROWWISE = memory_family("rowwise", dimension_names=IMAGE_NAMES, batch=("n",))
+QUANTISE = memory_family(
+    "quantise", dimension_names=IMAGE_NAMES, batch=("n",), lines=({"n": 1}, {"c": 1}), ticks=("n", "c")
+)

@@ -1,0 +1,211 @@
+"""The family of transfers: copies between host and device and within it, and collectives between devices."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from ..elementwise import Number, ceil_div, log2, maximum, where
+from ..errors import InputError
+from ..gpu import Gpu
+from ..in_network import INPUT, Gradients
+from ..machine import Machine
+from ..size import Size
+from .memory import MEMORY_NAMES, memory_columns
+from .operator import ELEMENTS_PER_BLOCK, Extents, MemoryBound, declared
+from .operator_family import Declaration
+from .pointwise import POINTWISE_CLASSES
+
+HANDSHAKE_US = 4.0
+"""Least time in µs of a collective: ranks wait for one another. Source: the shortest all-reduces of SGLang's own kernel
+in ai-dynamo/aiconfigurator's tables, 4.2 to 5.6 µs on A100, H100 and H200 with 2 to 8 ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveLaw:
+    """Time of a collective against message size, fitted on a machine. Source: Lin et al. (TPDS 2024).
+
+    With x = log2(bytes): up to ``a`` only the overhead; beyond ``c`` the full bandwidth ``max_gbs``; between them a
+    bandwidth of 10^(l / (1 + e^(−k·(x − x0))) + b) GB/s. Raises `InputError` where ``a`` exceeds ``c`` or a rate is not
+    positive.
+    """
+
+    overhead_us: float
+    max_gbs: float
+    a: float
+    c: float
+    l: float  # noqa: E741  the paper's symbol
+    k: float
+    x0: float
+    b: float
+
+    def __post_init__(self) -> None:
+        if not self.a <= self.c or self.max_gbs <= 0 or self.overhead_us < 0:
+            raise InputError(
+                f"collective law with a {self.a}, c {self.c}, max_gbs {self.max_gbs}, overhead_us"
+                f" {self.overhead_us}; a ≤ c, a positive bandwidth and no negative overhead are needed"
+            )
+
+    def time_us(self, message_bytes: Number, factor: Number) -> Number:
+        """Time in µs; ``factor`` f: (n − 1)/n for all-to-all, 2(n − 1)/n for all-reduce."""
+        x = log2(message_bytes)
+        exp = np.exp(-self.k * (x - self.x0))
+        sigmoid_gbs = 10 ** (self.l / (1 + exp) + self.b)
+        middle = message_bytes / sigmoid_gbs * factor / 1e3
+        full = message_bytes / self.max_gbs * factor / 1e3 + self.overhead_us
+        return where(x <= self.a, self.overhead_us + 0 * middle, where(x > self.c, full, middle))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer(MemoryBound):
+    """``elements`` values that are moved, and not changed."""
+
+    FAMILY: ClassVar[str] = "transfer"
+    BATCH: ClassVar[str] = ""
+
+    elements: Annotated[int, Size("values in all")]
+
+    @property
+    def extents(self) -> Extents:
+        """Its elements."""
+        return Extents(self.elements)
+
+    @property
+    def flops(self) -> Number:
+        """None."""
+        return 0 * self.elements
+
+
+@declared("memcpy:elements1000", flops=0, dram_bytes=4000, blocks=0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memcpy(Transfer):
+    """``elements`` values between host and device over PCIe; ``direction`` host_to_device or device_to_host."""
+
+    kind: ClassVar[str] = "memcpy"
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Bytes that cross: the device reads or writes each once."""
+        return self.itemsize * self.elements
+
+    @property
+    def blocks(self) -> Number:
+        """None: the copy engine does it."""
+        return 0 * self.elements
+
+    def roofline_us(self, gpu: Gpu) -> Number:
+        """Bytes / PCIe bandwidth."""
+        return self.dram_bytes / (gpu.pcie_gbs * 1e3)
+
+
+@declared("concat:elements1000", flops=0, dram_bytes=8000, blocks=2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concat(Transfer):
+    """Several tensors laid into one: ``elements`` in all."""
+
+    kind: ClassVar[str] = "concat"
+    BANDWIDTH: ClassVar[str] = "streaming"
+    DRAM_SHARE: ClassVar[float] = 0.79
+    """Share of the DRAM bandwidth that it reaches. Source: Lin et al. (HiPC 2022)."""
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Each element is read and written."""
+        return 2 * self.itemsize * self.elements
+
+    @property
+    def blocks(self) -> Number:
+        """512 elements a block."""
+        return ceil_div(self.elements, ELEMENTS_PER_BLOCK)
+
+    def roofline_us(self, gpu: Gpu) -> Number:
+        """2·elements·itemsize / (0.79·DRAM bandwidth)."""
+        return self.dram_bytes / (self.DRAM_SHARE * gpu.dram_gbs * 1e3)
+
+    def gradients(self, of: str) -> Gradients:
+        """The parts of the result's gradient, copied apart."""
+        return (("backward", POINTWISE_CLASSES["copy"](n=self.elements, dtype=self.dtype)),) if of == INPUT else ()
+
+
+@declared("all_reduce:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduce(Memcpy):
+    """The sum of ``elements`` values over ``ranks`` devices, on all of them; a ring moves 2(n − 1)/n of the bytes."""
+
+    kind: ClassVar[str] = "all_reduce"
+    STEPS: ClassVar[int] = 2
+
+    ranks: Annotated[int, Size("devices that take part")] = 2
+
+    @property
+    def extents(self) -> Extents:
+        """Its elements and ranks."""
+        return Extents(self.elements, ranks=self.ranks)
+
+    @property
+    def factor(self) -> Number:
+        """Share of the message that crosses a device's link."""
+        return self.STEPS * (self.ranks - 1) / self.ranks
+
+    @property
+    def flops(self) -> Number:
+        """(n − 1)/n additions per element and device."""
+        return (self.STEPS - 1) * self.elements * (self.ranks - 1) / self.ranks
+
+    def roofline_us(self, gpu: Gpu) -> Number:
+        """`HANDSHAKE_US`, and the bytes that cross over the links to other GPUs, or PCIe where there are none.
+
+        For a machine of which more is known see `CollectiveLaw`.
+        """
+        return HANDSHAKE_US + self.factor * self.dram_bytes / ((gpu.link_gbs or gpu.pcie_gbs) * 1e3)
+
+
+@declared("all_to_all:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllToAll(AllReduce):
+    """Every device sends each other one its share of ``elements``: (n − 1)/n of the bytes cross."""
+
+    kind: ClassVar[str] = "all_to_all"
+    STEPS: ClassVar[int] = 1
+
+
+@declared("all_gather:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllGather(AllToAll):
+    """Every device gets the ``elements`` values of which each holds a share: (n − 1)/n of them cross."""
+
+    kind: ClassVar[str] = "all_gather"
+
+
+@declared("reduce_scatter:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceScatter(AllReduce):
+    """Every device gets its share of the sum of ``elements`` values: a ring moves (n − 1)/n of them."""
+
+    kind: ClassVar[str] = "reduce_scatter"
+    STEPS: ClassVar[int] = 1
+
+    @property
+    def flops(self) -> Number:
+        """(n − 1)/n additions per element and device."""
+        return self.elements * (self.ranks - 1) / self.ranks
+
+
+Collective = AllReduce
+"""What every collective is: sizes ``elements`` and ``ranks``, and the `factor` of its bytes that cross a link."""
+
+
+def columns(op: Transfer, m: Machine) -> tuple[Number, ...]:
+    """Those of a pass over memory, and the ranks."""
+    return *memory_columns(op, m), log2(maximum(op.extents.ranks, 1))
+
+
+TRANSFER = Declaration(
+    name="transfer",
+    columns=columns,
+    column_names=(*MEMORY_NAMES, "log2_ranks"),
+    dimension_names=("log2_elements", "log2_ranks"),
+    batch=(),
+    lines=({"elements": 1},),
+    ticks=("elements",),
+)

@@ -1,0 +1,40 @@
+"""The one check of a whole number: a size, a count, a place in a list."""
+
+from typing import Any
+
+import numpy as np
+
+from .errors import InputError
+
+MAX_EXACT = 2**53
+"""Sizes stay exact in float64, which the feature table and the formulas with rates use."""
+MAX_INT32 = 2**31 - 1
+"""Sizes of convolutions, batches and language models: cuDNN's descriptors hold int32."""
+
+
+def whole(kind: str, name: str, value: Any, least: int = 1, most: int = MAX_EXACT) -> Any:
+    """``value`` as a Python int, or an int64 array, from ``least`` to ``most``; `InputError` where it is none.
+
+    ``kind`` begins the message: the operator, file or option that the number belongs to.
+    """
+    if isinstance(value, np.ndarray):
+        return _whole_array(kind, name, value, least, most)
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or isinstance(value, bool) or number != value or not least <= number <= most:
+        raise InputError(f"{kind}: {name} is {repr(value)[:40]}; a whole number from {least} to {most} is needed")
+    return number
+
+
+def _whole_array(kind: str, name: str, values: np.ndarray, least: int, most: int) -> np.ndarray:
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"{kind}: {name} has values of type {values.dtype}; whole numbers are needed")
+    wrong = ~((values >= least) & (values <= most) & (values == np.floor(values)))
+    if wrong.any():
+        raise InputError(
+            f"{kind}: {name} is {values[wrong][0]} in row {int(np.flatnonzero(wrong)[0])}; a whole number"
+            f" from {least} to {most} is needed"
+        )
+    return values.astype(np.int64)

@@ -1,0 +1,145 @@
+"""``seer trace``: what profiler traces say. Each command is a module of this folder, imported only when it runs; here
+stands what they share: the options that choose a part of a trace, and how its tables are printed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from surrogate.cli.groups import LazyGroup
+from surrogate.cli.options import COUNT, GPU, OUT, PATH, option
+from surrogate.features.errors import InputError
+from surrogate.report.tables import Table
+
+if TYPE_CHECKING:
+    from surrogate.trace.events.read import TraceFile
+    from surrogate.trace.events.tables import Trace
+    from surrogate.trace.profiling import Profile
+    from surrogate.trace.result import ResultTable
+
+COMMANDS = {
+    name: (name, text)
+    for name, text in {
+        "summary": "The whole model: iterations, busy and idle time, layer types, copies; ranks; batches.",
+        "kernels": "Kernels by name, layer or type, with occupancy, roofline and bound.",
+        "diff": "Two traces of one program compared: what became slower or faster, and by how much.",
+        "spans": "The across-stack profile: model, layers, operators, calls, kernels.",
+        "simulate": "Replay the trace from its dependency graph: measured and simulated times.",
+        "whatif": "What an optimisation would gain: mixed precision, fusion, more workers, …",
+        "iteration": "Iteration times from host overheads and measured or predicted kernels; ranks together.",
+    }.items()
+}
+"""Command → (module, one-line help), in the order people need them."""
+
+
+@click.group(cls=LazyGroup, package=__name__, lazy=COMMANDS)
+def command() -> None:
+    """Analyse a trace: PyTorch profiler JSON (.json, .json.gz) or an Nsight Systems sqlite export.
+
+    Examples:
+      seer trace summary trace.json.gz
+    """
+
+
+PIPE_WIDTH = 160
+INDEX = click.IntRange(min=0)
+file_argument = click.argument("file", type=PATH)
+files_argument = click.argument("files", nargs=-1, required=True, type=PATH)
+top_option = option("--top", "Only the first K rows.", COUNT, metavar="K")
+gpu_option = option("--gpu", "The GPU whose peaks count, where the trace names none or another.", GPU)
+html_option = option("--html", "Also write everything as one HTML file.", OUT)
+bundle_option = option("--bundle", "Fitted model of convolutions, a folder; else the shipped one.", PATH)
+execution_trace_option = option(
+    "--execution-trace", "A PyTorch execution trace of the same program: adds shapes.", PATH
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a trace that the options of `part_options` choose."""
+
+    iteration: Sequence[int] = ()
+    from_ms: float | None = None
+    to_ms: float | None = None
+    device: int | None = None
+    execution_trace: Path | None = None
+    max_bytes: int | None = None
+
+    def files(self, paths: Sequence[Path]) -> "list[TraceFile]":
+        """The files, or in the place of a folder or an archive the traces in it, until the command ends."""
+        from surrogate.trace.events.read import DEFAULT_MAX_BYTES, trace_files
+
+        return click.get_current_context().with_resource(trace_files(paths, self.max_bytes or DEFAULT_MAX_BYTES))
+
+    def load(self, path: Path) -> "Trace":
+        """This part of the only trace in ``path``. Raises `InputError` for a folder or an archive of several."""
+        files = self.files([path])
+        if len(files) > 1:
+            raise InputError(f"{path}: holds {len(files)} traces, one per rank; unpack an archive and give one of them")
+        return self.of(files[0])
+
+    def of(self, file: "TraceFile") -> "Trace":
+        """This part of a trace; its notes go to standard error, a line each."""
+        from surrogate.cli.datasets import progress_bar
+        from surrogate.trace.events.execution import with_execution_trace
+        from surrogate.trace.events.iterations import trim
+        from surrogate.trace.events.read import DEFAULT_MAX_BYTES
+
+        with progress_bar(Path(file.shown).name, "byte", unit_scale=True, delay=1.0) as step:
+            trace = file.read(max_bytes=self.max_bytes or DEFAULT_MAX_BYTES, progress=step)
+        if self.execution_trace is not None:
+            trace = with_execution_trace(trace, self.execution_trace)
+        unused = (f"{count:,} events of {category} are not used" for category, count in sorted(trace.ignored.items()))
+        echo_notes(f"{file.shown}: {note}" for note in (*trace.notes, *unused))
+        from_us, to_us = (None if limit_ms is None else limit_ms * 1e3 for limit_ms in (self.from_ms, self.to_ms))
+        return trim(trace, iterations_kept=self.iteration or None, from_us=from_us, to_us=to_us, gpu=self.device)
+
+
+def part_options(function: Callable[..., object]) -> Callable[..., object]:
+    """Adds the options that choose a part of the trace; the command gets them as ``part``."""
+
+    @option("--iteration", "Only this one; repeatable.", INDEX, multiple=True, metavar="N")
+    @option("--from from_ms", "Only what starts at this time or later.", float, metavar="MS")
+    @option("--to to_ms", "Only what starts before this time.", float, metavar="MS")
+    @option("--device", "Only this GPU's activities.", INDEX, metavar="N")
+    @execution_trace_option
+    @option("--max-bytes", "Most bytes a packed trace may unpack to [2 GiB].", COUNT)
+    @wraps(function)
+    def with_part(**values: object) -> object:
+        part: dict[str, Any] = {name: values.pop(name) for name in Part.__dataclass_fields__}
+        return function(**values, part=Part(**part))
+
+    return with_part
+
+
+def echo_notes(notes: Iterable[str]) -> None:
+    """Print notes to standard error, a line each."""
+    for note in notes:
+        click.echo(f"seer: {note}", err=True)
+
+
+def write_page(profiled: "Profile", html: Path | None) -> None:
+    """Write the profile's page, where ``--html`` asks for it."""
+    if html:
+        from surrogate.dataset.files import write_text
+        from surrogate.trace.page import trace_page
+
+        write_text(html, trace_page(profiled))
+
+
+def columns_of(
+    records: Sequence[Mapping[str, object]], names: Sequence[str], title: str = "", references: int = 0
+) -> Table:
+    """A table of some columns."""
+    return Table([{name: record[name] for name in names} for record in records], title=title, references=references)
+
+
+def for_people(result: "ResultTable", columns: Sequence[str] = ()) -> Table:
+    """The table with short names, in the width of the terminal or of a pipe."""
+    table = result.table()
+    kept = [{name: row[name] for name in columns or row} for row in table.records]
+    return replace(table, records=kept, widest=PIPE_WIDTH)

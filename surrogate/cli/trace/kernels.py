@@ -1,0 +1,68 @@
+"""``seer trace kernels``: kernels as nvprof prints them, with occupancy, roofline and bound."""
+
+from pathlib import Path
+
+import click
+
+from surrogate.cli import trace as shared
+from surrogate.cli.options import PATH, choice_option, option, output_options, show
+from surrogate.features.errors import InputError
+
+_KERNEL_COLUMNS = (  # the last ones go first where a line is too long
+    "kernel", "time_pct", "total_us", "calls", "avg_us", "bound", "unit", "tflops", "dram_gbs", "occupancy_pct",
+    "limited_by", "min_us", "max_us",
+)  # fmt: skip
+_COUNTER_COLUMNS = (
+    "kernel", "time_pct", "total_us", "calls", "counted", "bound", "measured_bound", "occupancy_pct",
+    "measured_occupancy_pct", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb", "measured_flop_per_byte",
+)  # fmt: skip
+
+
+@click.command()
+@shared.file_argument
+@shared.part_options
+@choice_option("--by", ("name", "layer", "type", "model"),
+               "One row per kernel name, layer, layer type, or for the whole model.", "name")  # fmt: skip
+@option("--counters", "Counters of the same program, by Nsight Compute or nvprof; repeatable.", PATH, multiple=True)
+@shared.gpu_option
+@shared.top_option
+@shared.html_option
+@output_options
+def command(
+    file: Path, by: str, counters: tuple[Path, ...], gpu: str | None, top: int | None, html: Path | None,
+    as_json: bool, as_csv: bool, part: shared.Part,
+) -> None:  # fmt: skip
+    """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
+
+    Where shapes tell the work: the rate reached and the bound. Under 60 % of both peaks a launch is latency-bound for
+    too few bytes, FLOPs or blocks; a full one is below both peaks. Occupancy is the launch's, with what limits it.
+    Names are shortened; --json and --csv hold the full ones, and grid, block, registers, FLOPs and bytes.
+    With --counters what was counted stands beside it: FLOPs, DRAM traffic, achieved occupancy and the bound by them.
+    FILE may be what `nvprof PROGRAM` prints, too: its kernels, copies and API calls by name.
+
+    Examples:
+      seer trace kernels trace.json.gz --by layer --top 20
+      seer trace kernels trace.json.gz --counters ncu.csv
+      seer trace kernels nvprof.log --counters metrics.csv --gpu "GTX 1080 Ti"
+    """
+    from surrogate.formats.nvprof import is_summary, read_summary
+    from surrogate.trace.counters import summary_table, with_counters
+    from surrogate.trace.kernels import kernel_table
+    from surrogate.trace.profiling import profile
+
+    if is_summary(file):
+        from surrogate.features.gpu import gpu as gpu_named
+
+        if by != "name" or html or part != shared.Part():
+            raise InputError(
+                f"{file}: nvprof's summary knows kernels by name alone; leave out every option for a trace"
+            )
+        summarised = summary_table(read_summary(file), counters, gpu_named(gpu) if gpu else None).top(top)
+        show(summarised.rows, as_json=as_json, as_csv=as_csv, table=shared.for_people(summarised))
+        return
+    profiled = profile(part.load(file), gpu)
+    profiled = with_counters(profiled, counters) if counters else profiled
+    shared.write_page(profiled, html)
+    result = kernel_table(profiled, by).top(top)
+    names = ("kernel" if by == "name" else by, *(_COUNTER_COLUMNS if counters else _KERNEL_COLUMNS)[1:])
+    show(result.rows, as_json=as_json, as_csv=as_csv, table=shared.for_people(result, names))

@@ -1,0 +1,53 @@
+"""``seer trace spans``: spans from the iteration down to the kernel, of one recording or several ever deeper ones."""
+
+from pathlib import Path
+
+import click
+
+from surrogate.cli import trace as shared
+from surrogate.cli.options import choice_option, output_options, show
+
+_SPAN_COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
+
+
+@click.command()
+@shared.files_argument
+@shared.part_options
+@choice_option("--level", ("model", "layer", "operator", "call", "kernel"), "The deepest level to show.", "layer")
+@shared.top_option
+@shared.html_option
+@output_options
+def command(
+    files: tuple[Path, ...], level: str, top: int | None, html: Path | None, as_json: bool, as_csv: bool,
+    part: shared.Part,
+) -> None:  # fmt: skip
+    """Spans of a trace from the iteration down to the kernel, each below its parent, in time order.
+
+    A kernel's span is its time on the stream; its parent is the call that launched it. Several FILES are one program
+    recorded ever deeper, the outermost level first: one timeline, in which each level has the time of the file that
+    goes only down to it, and what recording each level costs.
+
+    Examples:
+      seer trace spans trace.json.gz --level kernel --iteration 1
+      seer trace spans steps.json operators.json kernels.json --level kernel
+    """
+    from surrogate.trace.profiling import profile
+    from surrogate.trace.spans import trace_spans
+    from surrogate.trace.tracer import leveled_traces
+
+    traces = [part.load(file) for file in files]
+    if html:
+        shared.write_page(profile(traces[-1]), html)
+    if len(traces) == 1:
+        table = trace_spans(traces[0]).rows(level).top(top)
+        show(table.rows, as_json=as_json, as_csv=as_csv, table=shared.for_people(table, _SPAN_COLUMNS))
+        return
+    experiment = leveled_traces(traces)
+    merged, lost = experiment.merged()
+    table = merged.rows(level).top(top)
+    levels = experiment.rows()
+    whole = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
+    show(table.rows, as_json=as_json, as_csv=as_csv, whole=whole, table=shared.for_people(table, _SPAN_COLUMNS))
+    if not (as_json or as_csv):
+        click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
+        show(levels.rows)

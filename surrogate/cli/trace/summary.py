@@ -1,0 +1,109 @@
+"""``seer trace summary``: what bounds a step, the ranks of a run side by side, or one model at several batch sizes."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from surrogate.cli import trace as shared
+from surrogate.cli.options import COUNT, choice_option, option, output_options, show
+from surrogate.features.errors import InputError
+from surrogate.report.tables import Table, terminal_width, wrapped
+
+if TYPE_CHECKING:
+    from surrogate.trace.events.tables import Trace
+    from surrogate.trace.profiling import Profile
+
+_SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
+
+
+@click.command()
+@shared.files_argument
+@shared.part_options
+@choice_option("--by", ("model", "layer", "type", "copy"),
+               "The whole model, or a table of its layers, layer types or copies.", "model")  # fmt: skip
+@option("--batch", "Batch size of each file, where no shape tells.", COUNT, multiple=True)
+@shared.gpu_option
+@shared.top_option
+@shared.html_option
+@output_options
+def command(
+    files: tuple[Path, ...], by: str, batch: tuple[int, ...], gpu: str | None, top: int | None, html: Path | None,
+    as_json: bool, as_csv: bool, part: shared.Part,
+) -> None:  # fmt: skip
+    """What bounds a step of a trace: the device, the host, communication or copies. Then iteration times, busy and
+    idle time of the device, layers, layer types and copies.
+
+    Several FILES, a folder or a .tar.gz of them, that name ranks of one run: a row per rank with what its device does,
+    how much communication is hidden behind compute, and the rank that the others wait for. Other FILES are one model at
+    several batch sizes: a row each, with throughput and the best batch; so are those with --batch.
+
+    Examples:
+      seer trace summary trace.json.gz --html profile.html
+      seer trace summary ranks/
+      seer trace summary b8.json b16.json b32.json
+    """
+    from surrogate.trace import tables
+    from surrogate.trace.profiling import profile
+
+    parts = part.files(files)
+    if len(parts) > 1 and (by != "model" or html):
+        raise InputError(f"{len(parts)} files make a table of ranks or batch sizes; give one with --by {by} or --html")
+    traces = [part.of(file) for file in parts]
+    ranks = {trace.rank for trace in traces} - {None}
+    if len(ranks) == len(traces) > 1 and not batch:
+        _show_ranks(traces, top, as_json=as_json, as_csv=as_csv)
+        return
+    profiles = [profile(trace, gpu) for trace in traces]
+    if len(profiles) > 1:
+        sweep = tables.batch_sweep(profiles, batch).top(top)
+        show(sweep.rows, as_json=as_json, as_csv=as_csv, table=shared.columns_of(sweep.rows, _SWEEP_COLUMNS))
+        return
+    (only,) = profiles
+    shared.write_page(only, html)
+    if by != "model":
+        of = {"layer": tables.layer_table, "type": tables.type_table, "copy": tables.copy_table}[by]
+        table = of(only).top(top)
+        show(table.rows, as_json=as_json, as_csv=as_csv, table=shared.for_people(table))
+        return
+    _show_summary(only, batch, top, as_json=as_json, as_csv=as_csv)
+
+
+def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, *, as_json: bool, as_csv: bool) -> None:
+    """What bounds a step, then figures of the whole model, its layer types and its copies."""
+    from surrogate.trace import tables
+
+    facts = tables.summary(only)
+    if batch:
+        facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
+    types = tables.type_table(only).top(top)
+    copies = tables.copy_table(only).top(top)
+    has_device = len(only.trace.activities) > 0
+    pairs = Table([{"figure": k, "value": v} for k, v in facts.items() if k != "bound" and (has_device or v)])
+    whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies)}
+    if (facts["bound"] or not has_device) and not (as_json or as_csv):
+        first = f"Bound by {facts['bound']}" if has_device else "No device activity in this trace"
+        click.echo(wrapped(f"{first}\n", terminal_width()))
+    show([facts], as_json=as_json, as_csv=as_csv, whole=whole, table=pairs)
+    for table in (types, copies) if not (as_json or as_csv) else ():
+        if len(table):
+            click.echo()
+            columns = [key for key in table.rows[0] if has_device or any(row[key] for row in table)]
+            show(table.rows, table=shared.for_people(table, columns))
+
+
+def _show_ranks(traces: "Sequence[Trace]", top: int | None, *, as_json: bool, as_csv: bool) -> None:
+    """A row per rank, then the collectives that the others wait in."""
+    from surrogate.trace.iteration.ranks import rank_summary
+
+    compared = rank_summary(traces)
+    shared.echo_notes(compared.notes)
+    rows = compared.ranks[:top]
+    narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
+    table = shared.columns_of([*rows, *compared.spread()], narrow, title=compared.title, references=2)
+    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(compared), table=table)
+    if compared.collectives and not (as_json or as_csv):
+        click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
+        show(compared.collectives)

@@ -1,0 +1,102 @@
+"""``seer trace whatif``: what optimisations would gain; help lists those that are declared."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from surrogate.cli import trace as shared
+from surrogate.cli.options import COUNT, FOLDER, GPU, OUT, choice_option, option, output_options, show
+from surrogate.features.errors import InputError
+from surrogate.report.tables import interval_us, plain
+
+
+class WhatIfCommand(click.Command):
+    """A command whose help also lists the what-ifs, which are imported for it."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The what-ifs, then the options."""
+        from surrogate.trace.whatif import described
+
+        with formatter.section("WHAT-IF"):
+            formatter.write_dl(list(described().items()))
+        super().format_options(ctx, formatter)
+
+
+@click.command(cls=WhatIfCommand)
+@shared.file_argument
+@click.argument("what_ifs", nargs=-1, metavar="WHAT-IF…")
+@shared.part_options
+@option("--gpu", "The GPU asked about (gpu, amp-roofline).", GPU)
+@option("--own-gpu", "The GPU of the trace, where it names none or another.", GPU)
+@option("--workers", "Of data-parallel, blueconnect, dgc: GPUs.", COUNT, default=8)
+@option("--bandwidth bandwidth_gbs", "Of a machine's network.", float, default=10.0, metavar="GB/s")
+@option("--latency latency_us", "µs per step.", float, default=10.0, metavar="US")
+@option("--gpus-per-machine", "Of the workers.", COUNT, default=1, metavar="N")
+@option("--link-bandwidth link_gbs", "Between a machine's GPUs.", float, default=150.0, metavar="GB/s")
+@choice_option("--all-reduce algorithm", ("ring", "tree", "hierarchical"),
+               "NCCL's algorithm, of data-parallel and dgc.", "ring")  # fmt: skip
+@shared.bundle_option
+@option("--function functions", "Your own: imported, called with the graph, returns one. Repeatable.", multiple=True,
+        metavar="MODULE:CALLABLE")  # fmt: skip
+@option("--together", "Also all of them at once, in the given order.", is_flag=True)
+@option("--timeline", "The last one's timeline, for Perfetto.", OUT)
+@option("--figures", "Folder for SVG figures.", FOLDER)
+@output_options
+def command(
+    file: Path, what_ifs: tuple[str, ...], functions: tuple[str, ...], together: bool, timeline: Path | None,
+    figures: Path | None, gpu: str | None, own_gpu: str | None, bundle: Path | None, as_json: bool, as_csv: bool,
+    part: shared.Part, **network: Any,
+) -> None:  # fmt: skip
+    """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
+
+    Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start
+    to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it. speedup
+    compares the samples per second of one GPU. Leave a warm-up out with --iteration.
+
+    Examples:
+      seer trace whatif trace.json.gz amp fused-adam cuda-graphs
+      seer trace whatif trace.json.gz gpu --gpu h100-sxm --timeline h100.json
+    """
+    from surrogate.trace import whatif as models
+    from surrogate.trace.graph import graph_of
+    from surrogate.trace.profiling import profile
+
+    chosen = [*map(models.what_if, what_ifs), *map(models.user_function, functions)]
+    if not chosen:
+        raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
+    profiled = profile(part.load(file), own_gpu)
+    setting = models.setting_of(profiled, target=gpu, network=models.Network(**network), bundle=bundle)
+    answers = models.evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting, together=together)
+    if timeline is not None:
+        models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
+    if figures is not None:
+        models.write_figures(answers, figures)
+    rows = [answer.to_dict() for answer in answers]
+    flat = [name for name, value in rows[0].items() if not isinstance(value, dict | list)]
+    cells = [_cells(row) for row in rows]
+    filled = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]
+    table = replace(shared.columns_of(cells, filled), widest=shared.PIPE_WIDTH)
+    show(rows if as_json else shared.columns_of(rows, flat).records, as_json=as_json, as_csv=as_csv, table=table)
+    for answer in answers if not (as_json or as_csv) else []:
+        for note in (*answer.notes, answer.evidence):
+            click.echo(f"{answer.name}: {note}")
+
+
+def _cells(row: Mapping[str, object]) -> dict[str, str]:
+    """What people read of an answer: an interval, and what is known before and after, in a cell each."""
+
+    def ends(low: str, high: str) -> str:
+        low_us = row[low]
+        high_us = row[high]
+        if isinstance(low_us, float) and isinstance(high_us, float) and low_us != high_us:
+            return interval_us((low_us, high_us))
+        return plain(low_us)
+
+    cells = {name: plain(row[name]) for name in ("baseline_us", "predicted_us", "speedup")}
+    cells = {"name": str(row["name"]), **cells, "interval_us": ends("low_us", "high_us")}
+    for name in ("device_us", "samples_per_s", "bound"):
+        cells[name] = " → ".join(plain(row[f"{name}_{when}"]) for when in ("before", "after"))
+    return cells | {"interval_device_us": ends("device_low_us", "device_high_us")}

@@ -1,0 +1,246 @@
+"""The campaign: every slice within its share of the time, then the tables, the verdict and a page that tells of it.
+
+Its folder holds a log per slice, ``campaign.json`` with what every slice did, ``convolutions.parquet`` with its
+kernels, ``operators.parquet``, and the page, ``README.md``. The same command goes on with all of it.
+"""
+
+import json
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from surrogate.collect.campaign_report import page, publishing_command, untrustworthy, verdict
+from surrogate.collect.counters.profilers import collect_counters
+from surrogate.collect.device import Device, DeviceLostError, one_line
+from surrogate.collect.doctor import Check
+from surrogate.collect.log import RunLog
+from surrogate.collect.merge import merge_runs
+from surrogate.collect.open_device import caps_for, open_operators
+from surrogate.collect.operators import sampled
+from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, in_hash_order, unique
+from surrogate.collect.plan_source import ALL, grid_problems, mixture, network_problems
+from surrogate.collect.run import Outcome, collect_operators, header_for, run
+from surrogate.dataset.files import Progress, write_text
+from surrogate.dataset.store import Dataset, write_dataset
+from surrogate.features.errors import InputError
+from surrogate.features.text import parse
+
+WRITING_SHARE = 0.05
+"""Share of the time kept for the tables."""
+STATE = "campaign.json"
+FP32 = "fp32 fma NCHW fwd"
+"""The settings of a slice that names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One slice: a run of its own, with its own log. Its fields are explained in `campaign.toml`."""
+
+    number: int
+    title: str
+    share: float
+    source: str = "mixture"
+    settings: tuple[Settings, ...] = ()
+    problems: int = 0
+    counters_share: float = 0.0
+
+    @property
+    def log_name(self) -> str:
+        """The name of the slice's log."""
+        return f"slice-{self.number}.jsonl"
+
+    @property
+    def table(self) -> str:
+        """The name of the table that its rows go into."""
+        return "operators.parquet" if self.source == "operators" else "convolutions.parquet"
+
+
+def _settings(text: str) -> Settings:
+    return Settings(*(tuple(names.split(",")) for names in text.split()))
+
+
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SLICES: Mapping[int, Slice] = {
+    number: Slice(number, **row | {"settings": tuple(map(_settings, row.get("settings", [FP32])))})
+    for number, row in enumerate(_TABLE["slice"])
+}
+"""Number → slice."""
+
+
+def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -> Plan:
+    """The plan of a slice; ``problems`` replaces its number of shapes. Equal arguments give equal plans."""
+    count = slice_.problems if problems is None else problems
+    anchors: list[PlannedProblem] = []  # none of its own: the plan's problems serve
+    if slice_.source == "mixture":
+        shapes, anchors = mixture(count, seed, caps)
+    else:
+        support = [PlannedProblem(parse(text), "support") for text in _TABLE["support"]]
+        sources = {"support": lambda: support, "grid": lambda: grid_problems(ALL), "networks": network_problems}
+        within = unique(each for each in sources[slice_.source]() if not caps.reason(each.conv))
+        shapes = in_hash_order(within, seed)
+        shapes = shapes[:count] if count else shapes
+    # Every problem, and every anchor, under every combination of each of the settings.
+    expanded = [under for problem in shapes for each in slice_.settings for under in each.over(problem)]
+    pool = [under for anchor in anchors for each in slice_.settings for under in each.over(anchor)]
+    return build(expanded, description=f"slice {slice_.number}: {slice_.title}", seed=seed, caps=caps, anchors=pool)
+
+
+@dataclass(slots=True)
+class SliceReport:
+    """What a slice has done in all its calls, and what went wrong in the last; ``notes``: why counters are missing."""
+
+    number: int
+    title: str
+    done: int = 0
+    planned: int = 0
+    measured: dict[str, int] = field(default_factory=dict)
+    counted: int = 0
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    stopped: str = ""
+    failed: bool = False
+
+    @property
+    def finished(self) -> bool:
+        """True where every problem is done; what is left to count does not matter."""
+        return 0 < self.planned == self.done
+
+    def line(self) -> str:
+        """One line for a person."""
+        counts = ", ".join(f"{count} {status}" for status, count in sorted(self.measured.items()))
+        text = f"slice {self.number} ({self.title}): {self.done} of {self.planned} problems; {counts or 'nothing'}"
+        counted = f"{self.counted} kernels counted" if self.counted else ""
+        return "; ".join(filter(None, (text, self.stopped, counted, *self.notes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Where to write, for how long, on what. ``shapes`` replaces every slice's own number: small for a rehearsal."""
+
+    out: Path
+    device_name: str
+    minutes: float
+    seed: int = 0
+    shapes: int | None = None
+    tell: Callable[[str], None] = print
+    progress: Progress | None = None
+    clock: Callable[[], float] = time.monotonic
+
+
+def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = ()) -> tuple[bool, str]:
+    """Measure, count, write; returns whether the result is trustworthy, and the verdict in a line.
+
+    What fails ends its slice alone. Raises `InputError` where the folder cannot be used.
+    """
+    out = campaign.out
+    clock = campaign.clock
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror}); give another -o") from None
+    end_s = clock() + 60.0 * campaign.minutes * (1.0 - WRITING_SHARE)
+    reports = _reports(out)
+    for number, report in reports.items():
+        waiting = [n for n in reports if n == number or (n > number and not reports[n].finished)]
+        spent = {n: reports[n].seconds for n in waiting}
+        began_s = clock()
+        seconds = allotted({n: SLICES[n].share for n in waiting}, spent, end_s - began_s)[number]
+        _slice(SLICES[number], campaign, device, seconds, report)
+        report.seconds += clock() - began_s
+        campaign.tell(report.line())
+        write_text(out / STATE, json.dumps([asdict(report) for report in reports.values()], indent=1) + "\n")
+    faults = [f"slice {report.number}: {report.stopped}" for report in reports.values() if report.failed]
+    tables = _tables(out, faults)
+    faults += [fault for table in tables.values() for fault in untrustworthy(table)]
+    conclusion = verdict(campaign.device_name, faults, [note for report in reports.values() for note in report.notes])
+    write_text(out / "README.md", page(conclusion, [report.line() for report in reports.values()], tables, checks))
+    if campaign.device_name == "cudnn" and not faults:
+        gpu = tables["convolutions.parquet"].frame["gpu"].iloc[0]
+        campaign.tell(f"to publish: cd {out} && {publishing_command(gpu)}")
+    return not faults, conclusion
+
+
+def allotted(shares: Mapping[int, float], spent: Mapping[int, float], seconds: float) -> dict[int, float]:
+    """Slice → its part of ``seconds``, in proportion to what it lacks of its share of all time, spent and to come."""
+    seconds = max(seconds, 0.0)
+    share_s = (seconds + sum(spent.values())) / sum(shares.values())
+    lacking = {number: max(shares[number] * share_s - spent[number], 0.0) for number in shares}
+    scale = seconds / (sum(lacking.values()) or 1.0)
+    return {number: scale * lack for number, lack in lacking.items()}
+
+
+def _reports(out: Path) -> dict[int, SliceReport]:
+    """The reports that earlier calls left in the folder; empty ones where there are none."""
+    try:
+        held = json.loads((out / STATE).read_text(encoding="utf-8"))
+        earlier = {values["number"]: SliceReport(**values) for values in held}
+    except FileNotFoundError:
+        earlier = {}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{out / STATE}: not readable ({one_line(error)}); remove it, the logs remain") from None
+    return {number: earlier.get(number, SliceReport(number, slice_.title)) for number, slice_ in SLICES.items()}
+
+
+def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, report: SliceReport) -> None:
+    """Continue one slice for ``seconds``, and write what it did to ``report``."""
+    report.stopped, report.failed = "", False
+    path = campaign.out / slice_.log_name
+    end_s = campaign.clock() + seconds * (1.0 - slice_.counters_share)
+    limits = {"progress": campaign.progress, "clock": campaign.clock}
+    try:
+        if slice_.source == "operators" and campaign.device_name != "cudnn":
+            report.stopped = "left out: only a GPU measures other operators"
+        elif slice_.source == "operators":
+            device.close()  # the operators need the GPU's memory
+            operators = sampled(campaign.shapes or slice_.problems, campaign.seed)
+            with closing(open_operators(campaign.device_name)) as operator_device:
+                _take(report, collect_operators(operators, operator_device, path, minutes=seconds / 60.0, **limits))
+        else:
+            plan = plan_of(slice_, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
+            with RunLog(path, header_for(plan, device)) as log:
+                minutes = (end_s - campaign.clock()) / 60.0
+                _take(report, run(plan, device, log, minutes=minutes, **limits))
+                if slice_.counters_share:
+                    device.close()
+                    _count(log, seconds * slice_.counters_share, campaign.seed, report)
+    except (InputError, DeviceLostError, OSError) as error:
+        report.stopped, report.failed = one_line(error), True
+
+
+def _take(report: SliceReport, outcome: Outcome) -> None:
+    report.done, report.planned, report.stopped = outcome.problems_done, outcome.problems_total, outcome.stopped
+    report.failed = bool(outcome.stopped) and not outcome.time_up
+    report.measured = dict(Counter(report.measured) + outcome.statuses)
+
+
+def _count(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
+    """Count where that is allowed; the notes of earlier calls stay where they counted something."""
+    try:
+        counted = collect_counters(log, seconds, seed)
+        number = len(counted.kernels)
+        notes = counted.notes
+    except InputError as error:
+        number = 0
+        notes = (f"no counters: {error}",)
+    report.notes = list(dict.fromkeys((*(report.notes if report.counted else ()), *notes)))
+    report.counted += number
+
+
+def _tables(out: Path, faults: list[str]) -> dict[str, Dataset]:
+    """File name → the table written to it; the reasons for tables that are missing go to ``faults``."""
+    tables: dict[str, Dataset] = {}
+    for name in ("convolutions.parquet", "operators.parquet"):
+        logs = [out / slice_.log_name for slice_ in SLICES.values() if slice_.table == name]
+        try:
+            if paths := [path for path in logs if path.exists()]:
+                table = merge_runs(paths)
+                described = {"candidates": table.candidates, "kernels": table.kernels, "metadata": table.metadata}
+                write_dataset(table.frame, out / name, **described)
+                tables[name] = table
+        except (InputError, OSError) as error:
+            faults.append(f"{name}: {one_line(error)}")
+    return tables

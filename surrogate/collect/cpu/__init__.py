@@ -1,1 +1,0 @@
-"""The `cpu` device: this machine's CPU and plain NumPy algorithms, under the dataset's library name ``reference``."""

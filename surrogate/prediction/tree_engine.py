@@ -1,0 +1,278 @@
+"""Answers of boosted trees, in numpy: everything that a setting decides is cut out of the trees once.
+
+A row of the trees' input holds the problem's columns, the candidate's own, its library's version and its code. What
+was measured in the setting counts beside the trees; where nothing was measured on the GPU itself, a sibling's
+measurements do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from surrogate.features.elementwise import Number
+from surrogate.features.families import AnyProblem, Formula
+from surrogate.features.text import version_column
+from surrogate.models.launch import call_cost_us
+from surrogate.models.neighbours import log_corrections
+from surrogate.models.times import BoostedTimes
+from surrogate.models.trees import ReadyTrees
+from surrogate.prediction.engine import Context, Engine, Setting, taken
+
+if TYPE_CHECKING:
+    from surrogate.models.correction import Correction
+    from surrogate.models.grid import Measured
+
+VERSION_COLUMN = "library_version"
+
+
+class Columns(NamedTuple):
+    """The trees' columns in one setting: ``constant`` are those that the setting decides, with their values.
+
+    ``varying`` names the others, in the order of a row of the input, behind which comes the candidate's code.
+    ``positions`` says where each of them and the code stands among the columns that the trees were fitted on, −1 where
+    no tree knows it; ``decided`` are the constant ones by that position.
+    """
+
+    varying: tuple[str, ...]
+    constant: Mapping[str, float]
+    positions: list[int]
+    decided: Mapping[int, float]
+
+    @classmethod
+    def of(cls, setting: Setting, formula: Formula, times: BoostedTimes) -> "Columns":
+        """Of the trees in a setting; the version is constant where one library competes alone."""
+        family = setting.family
+        constant = dict(zip(family.constant_names, map(float, formula.constant), strict=True))
+        if len(setting.versions) == 1:
+            constant[VERSION_COLUMN] = version_column(setting.versions[0][1])
+        fitted = {name: position for position, name in enumerate(times.columns)}
+        varying = (*family.problem_names, *family.candidate_names, VERSION_COLUMN)
+        positions = [-1 if name in constant else fitted.get(name, -1) for name in varying]
+        decided = {fitted[name]: value for name, value in constant.items() if name in fitted}
+        return cls(varying, constant, [*positions, len(times.columns)], decided)
+
+
+class Neighbourhood(NamedTuple):
+    """What was measured in the setting.
+
+    ``codes`` (candidates,) are those of ``measured``, −1 where a candidate was not measured; ``residual`` corrects what
+    is interpolated, None where no such trees were fitted. ``lenders``: library → the GPU that it was measured on.
+    """
+
+    measured: "Measured"
+    codes: np.ndarray
+    residual: ReadyTrees | None
+    lenders: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BoosterEngine(Engine):
+    """Boosted trees made ready for one setting, and what was measured in it.
+
+    ``template`` (candidates, columns) holds each candidate's version and code, and is zero elsewhere; ``own_column`` is
+    where a row has the candidate's own roofline, −1 if nowhere; ``call_us`` (candidates,). ``trend_positions`` (terms,)
+    says where in a row the trend's terms stand, and ``trend_ranges`` (candidates, 2, terms) outside which values it
+    counts on this GPU. ``correction_inputs`` are the columns that a calibration's correction sees: where each stands in
+    a row, or −1 and the value that the setting decides.
+    """
+
+    times: BoostedTimes
+    trees: ReadyTrees
+    template: np.ndarray
+    own_column: int
+    call_us: np.ndarray
+    trend_positions: np.ndarray
+    trend_ranges: np.ndarray
+    correction: "Correction | None"
+    correction_inputs: list[tuple[int, float]]
+    near: Neighbourhood | None
+
+    @classmethod
+    def of(cls, context: Context, times: BoostedTimes, siblings: Sequence[str]) -> "BoosterEngine":
+        """The model's trees with everything cut out that the setting decides.
+
+        Where nothing was measured in the setting with a library on the GPU, the first of its ``siblings`` with
+        measurements lends its time / base.
+        """
+        setting, _, candidates, formula, _ = context
+        family, gpu, _, _ = setting
+        trend = times.trend
+        columns = Columns.of(setting, formula, times)
+        correction = times.corrections.get(gpu)
+        return cls(
+            context=context, times=times, trees=ReadyTrees(lambda: times.trees, columns.positions, columns.decided),
+            template=_template(context, times, len(columns.positions)),
+            own_column=columns.varying.index(family.own_roofline) if family.own_roofline else -1,
+            call_us=np.array([call_cost_us(times.call_us, gpu, candidate.library) for candidate in candidates]),
+            trend_positions=np.array([columns.varying.index(name) for name in trend.names] if trend else []),
+            trend_ranges=np.array([trend.range_of(candidate.key, gpu) for candidate in candidates] if trend else []),
+            correction=correction, correction_inputs=_correction_inputs(setting, columns) if correction else [],
+            near=_neighbourhood(context, times, columns, siblings),
+        )  # fmt: skip
+
+    def one(self, problem: AnyProblem, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
+        """As `Engine.one`, in Python numbers up to the trees' input."""
+        terms = self.context.formula.problem(problem)
+        shared = len(terms.values)
+        # 1. The trees' input (wanted, columns): the problem's columns in every row, then the candidates' own.
+        x = self.template[wanted]
+        x[:, :shared] = np.fromiter(terms.values, np.float32, shared)
+        values: list[Number] = []
+        workspace: list[float] = []
+        for candidate in wanted:
+            columns, bytes_needed = self.candidate_columns(terms, candidate)
+            values += columns
+            workspace.append(bytes_needed)
+        x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(wanted), -1)
+        # 2. Log(time / base) by the terms alone, or by what was measured nearby.
+        index = np.array(wanted)
+        if self.near is None:
+            log_correction = self._log_terms(x, index)
+        else:
+            sizes = np.array([self.context.setting.family.sizes_of(problem)] * len(wanted))
+            log_correction = self._near(self.near, sizes, np.zeros(len(wanted), dtype=int), x=x, index=index)
+        return self._times(x, index, terms.roofline_us, log_correction).tolist(), workspace
+
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `Engine.many`."""
+        if not len(index):
+            return np.empty(0), np.empty(0)
+        x, roofline_us, workspace = self._inputs(sizes, problem, index)
+        if self.near is None:
+            log_correction = self._log_terms(x, index, problem)
+        else:
+            log_correction = self._near(self.near, sizes[problem], problem, x=x, index=index)
+        return self._times(x, index, roofline_us, log_correction), workspace
+
+    def _inputs(
+        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The trees' input (rows, columns), rooflines in µs and workspaces (rows,); arguments as of `Engine.many`."""
+        terms = self.context.formula.problem(self.context.setting.problem(sizes.T))
+        shared = len(terms.values)
+        # 1. The problems' columns (problems, shared), worked out once per problem and then spread over the rows.
+        values = np.empty((len(sizes), shared), dtype=np.float32)
+        for number, column in enumerate(terms.values):
+            values[:, number] = column
+        x = np.empty((len(index), self.template.shape[1]), dtype=np.float32)
+        x[:, :shared] = values[problem]
+        # 2. Version and code, then the candidates' own columns, candidate by candidate.
+        x[:, -2:] = self.template[index, -2:]
+        workspace = np.zeros(len(index))
+        if self.context.setting.family.candidate_names:
+            for candidate in np.unique(index).tolist():
+                rows = np.flatnonzero(index == candidate)
+                columns, bytes_needed = self.candidate_columns(taken(terms, problem[rows]), candidate)
+                for number, column in enumerate(columns, shared):
+                    x[rows, number] = column
+                workspace[rows] = bytes_needed
+        return x, terms.roofline_us[problem], workspace
+
+    def _log_terms(self, x: np.ndarray, candidate: np.ndarray, problem: np.ndarray | None = None) -> np.ndarray:
+        """(rows,) log(time / base) by the terms, of rows of the ``candidate`` (rows,) positions; ``problem`` (rows,) as
+        of `ReadyTrees.inplace_predict`."""
+        shared = len(self.context.setting.family.problem_names)
+        log_correction = self.trees.inplace_predict(x, shared, problem).astype(np.float64)
+        if self.times.trend is not None:
+            log_correction += self.times.trend.outside(x[:, self.trend_positions], self.trend_ranges[candidate])
+        return log_correction
+
+    def _near(
+        self, near: Neighbourhood, sizes: np.ndarray, problem: np.ndarray, x: np.ndarray, index: np.ndarray
+    ) -> np.ndarray:
+        """(rows,) log(time / base) at ``sizes`` (rows, sizes): by what was measured, else by the terms alone."""
+        code = near.codes[index]
+        rows = np.flatnonzero(code >= 0)
+        candidates = index[rows]
+
+        def terms(same: np.ndarray, owner: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """As `surrogate.models.neighbours.Terms`; positions are among the rows with measurements."""
+            design = x[rows[same]]
+            candidate = candidates[np.concatenate([same, owner])]
+            group = problem[rows[same]]
+            if len(owner):
+                # Rows with other sizes are problems of their own: equal sizes are one, numbered behind all others.
+                changed_sizes, group_of = np.unique(changed, axis=0, return_inverse=True)
+                more, _, _ = self._inputs(changed_sizes, group_of, candidates[owner])
+                design = np.concatenate([design, more])
+                group = np.concatenate([group, group_of + group.max() + 1])
+            return design, self._log_terms(design, candidate, group)
+
+        measured_log = log_corrections(
+            near.measured, self.context.setting.family, codes=code[rows], sizes=sizes[rows],
+            library=np.array([self.context.candidates[i].library for i in candidates.tolist()], dtype=object),
+            terms=terms, residual=near.residual.inplace_predict if near.residual else None,
+        )  # fmt: skip
+        if len(rows) == len(index):
+            return measured_log
+        log_correction = np.empty(len(index))
+        log_correction[rows] = measured_log
+        rest = np.flatnonzero(code < 0)
+        log_correction[rest] = self._log_terms(x[rest], index[rest], problem[rest])
+        return log_correction
+
+    def _times(self, x: np.ndarray, index: np.ndarray, roofline_us: Number, log_correction: np.ndarray) -> np.ndarray:
+        """Times in µs (rows,) of log(time / base) (rows,), of candidate ``index[i]`` in row i."""
+        # 1. The base: the problem's roofline, drawn towards the candidate's own, and the call's fixed cost.
+        base_us = roofline_us
+        if self.times.own_weight and self.own_column >= 0:
+            base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
+        time_us = (base_us + self.call_us[index]) * np.exp(log_correction)
+        # 2. What a calibration found on this GPU, from the columns (rows, inputs) that its correction sees.
+        if self.correction is not None:
+            columns = (np.full(len(x), value) if at < 0 else x[:, at] for at, value in self.correction_inputs)
+            keys = np.array([self.context.candidates[i].key for i in index])
+            time_us *= np.exp(self.correction.log_factor(np.column_stack([*columns]), keys, time_us))
+        return np.maximum(time_us, self.context.least_us[index])
+
+
+def _template(context: Context, times: BoostedTimes, width: int) -> np.ndarray:
+    """(candidates, width) float32: each candidate's version and code in the last two columns, zeros before them."""
+    versions = {library: version_column(version) for library, version in context.setting.versions}
+    template = np.zeros((len(context.candidates), width), dtype=np.float32)
+    template[:, -2] = [versions[candidate.library] for candidate in context.candidates]
+    template[:, -1] = [times.codes.get(candidate.key, np.nan) for candidate in context.candidates]
+    return template
+
+
+def _neighbourhood(
+    context: Context, times: BoostedTimes, columns: Columns, siblings: Sequence[str]
+) -> Neighbourhood | None:
+    """What was measured with each library on this GPU, else on the first of its siblings with anything."""
+    setting = context.setting
+    neighbours = times.neighbours
+    if neighbours is None:
+        return None
+    grid = neighbours.grid
+    codes = grid.codes(setting.values, [candidate.key for candidate in context.candidates])
+    owner = np.array([candidate.library for candidate in context.candidates])
+    # 1. Of every library the GPU that lends, and of every such GPU the codes of the candidates that it lends to.
+    lenders: dict[str, str] = {}
+    lent: dict[str, np.ndarray] = {}
+    for library, _ in setting.versions:
+        library_codes = codes[owner == library]
+        if lender := grid.lender(setting.family, (setting.gpu, *siblings), library_codes):
+            lenders[library] = lender
+            lent[lender] = np.append(lent.get(lender, library_codes[:0]), library_codes)
+    if not lent:
+        return None
+    measured = grid.measured(setting.family, lent)
+    # 2. The residual's trees see, behind the columns of the terms, the interpolation, and of every line its difference
+    #    from that and its gap.
+    residual = None
+    if neighbours.stored:
+        behind = columns.positions[-1] + 1
+        positions = [*columns.positions, *range(behind, behind + 1 + 2 * len(grid.lines))]
+        residual = ReadyTrees(lambda: neighbours.trees, positions, columns.decided)
+    return Neighbourhood(measured, np.where(np.isin(codes, measured.codes), codes, -1), residual, lenders)
+
+
+def _correction_inputs(setting: Setting, columns: Columns) -> list[tuple[int, float]]:
+    """Of every column that a correction sees: where it stands in a row, or −1; and its value where it is constant."""
+    from surrogate.models.correction import correction_columns
+
+    position = {name: number for number, name in enumerate(columns.varying)}
+    names = correction_columns(setting.family)
+    return [(position.get(name, -1), columns.constant.get(name, 0.0)) for name in names]

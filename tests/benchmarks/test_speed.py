@@ -1,0 +1,150 @@
+"""How long answers take, in groups: beside each of ours what it is to be measured against, where there is such a thing.
+
+``python -m pytest tests/benchmarks`` prints a table per group, with ratios in parentheses; nothing is asserted about
+times. `experiments.speed` asks the same questions of other predictors.
+"""
+
+import gzip
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from experiments import speed
+from surrogate.bundle.train import train
+from surrogate.bundled import DATASET, TRACES
+from surrogate.collect.plan_source import networks
+from surrogate.dataset.rows import rows_of
+from surrogate.dataset.store import Dataset, read_dataset
+from surrogate.features.conv import Conv
+from surrogate.features.families import CONV
+from surrogate.models.boosted import BoostedTerms
+from surrogate.prediction.predictor import Predictor
+from surrogate.prediction.shipped import load
+from surrogate.trace import read_trace
+from surrogate.trace.profiling import profile
+
+ALGORITHM = "IMPLICIT_PRECOMP_GEMM"
+TRAINED_ROWS = 10_000
+TRACE = TRACES["vgg13_h100"]
+
+
+@pytest.fixture(scope="module")
+def measured() -> Dataset:
+    return read_dataset(DATASET)
+
+
+@pytest.fixture(scope="module")
+def convs(measured: Dataset) -> list[Conv]:
+    return speed.problems(measured, 300, seed=0)
+
+
+@pytest.fixture(scope="module")
+def served(convs: list[Conv]) -> Predictor:
+    predictor = load(speed.GPU)
+    predictor.select(convs[0])  # what is made ready once per setting
+    return predictor
+
+
+def ask(
+    benchmark: BenchmarkFixture, served: Predictor, answer: Callable[[Any], object], questions: Sequence[object]
+) -> None:
+    """Time each question once a round, none of which was answered before."""
+    following = itertools.cycle(questions)
+
+    def forget() -> tuple[tuple[object], dict[str, object]]:
+        served.forget()
+        return (next(following),), {}
+
+    benchmark.pedantic(answer, setup=forget, rounds=len(questions), warmup_rounds=3)
+
+
+@pytest.mark.benchmark(group="one problem")
+def test_predict(benchmark: BenchmarkFixture, served: Predictor, convs: list[Conv]) -> None:
+    ask(benchmark, served, lambda conv: served.predict(conv, ALGORITHM), convs)
+
+
+@pytest.mark.benchmark(group="one problem")
+def test_select(benchmark: BenchmarkFixture, served: Predictor, convs: list[Conv]) -> None:
+    ask(benchmark, served, served.select, convs)
+
+
+@pytest.mark.benchmark(group="one problem")
+def test_select_what_was_answered_before(benchmark: BenchmarkFixture, served: Predictor, convs: list[Conv]) -> None:
+    benchmark(served.select, convs[0])
+
+
+@pytest.mark.benchmark(group="a network of 56 convolutions")
+def test_a_network(benchmark: BenchmarkFixture, served: Predictor) -> None:
+    layers = networks()[speed.NETWORK]
+    layers = list(itertools.islice(itertools.cycle(layers), 56))
+    ask(benchmark, served, served.select_many, [layers] * 20)
+
+
+@pytest.fixture(scope="module")
+def many(convs: list[Conv]) -> pd.DataFrame:
+    return speed.big_table(convs)
+
+
+@pytest.mark.benchmark(group="a table")
+def test_a_table(benchmark: BenchmarkFixture, served: Predictor, many: pd.DataFrame) -> None:
+    benchmark.extra_info["rows"] = len(many)
+    benchmark.pedantic(served.predict, args=(many,), rounds=3, warmup_rounds=1)
+
+
+@pytest.mark.benchmark(group="a table")
+def test_a_table_by_xgboost_alone(benchmark: BenchmarkFixture, served: Predictor, many: pd.DataFrame) -> None:
+    """The same trees, asked about columns that lie ready."""
+    part = served.bundle.parts["conv"]
+    assert isinstance(part.model, BoostedTerms)
+    design = part.model.design(rows_of(many, CONV))
+    booster = part.model.times().trees.booster(design.shape[1])
+    booster.set_param({"nthread": 2})
+    scores = benchmark.pedantic(booster.inplace_predict, args=(design,), rounds=3, warmup_rounds=1)
+    assert np.isfinite(scores).all()
+
+
+@pytest.mark.benchmark(group="cold start")
+@pytest.mark.parametrize("words", speed.COLD.values(), ids=speed.COLD)
+def test_a_command(benchmark: BenchmarkFixture, words: Sequence[str]) -> None:
+    benchmark.pedantic(speed.start, args=(words,), rounds=3, warmup_rounds=1)
+
+
+@pytest.mark.benchmark(group="cold start")
+def test_python_with_numpy_alone(benchmark: BenchmarkFixture) -> None:
+    words = [sys.executable, "-c", "import numpy"]
+    benchmark.pedantic(subprocess.run, args=(words,), kwargs={"check": True}, rounds=3, warmup_rounds=1)
+
+
+@pytest.fixture(scope="module")
+def few(measured: Dataset) -> Dataset:
+    frame = measured.frame.sample(TRAINED_ROWS, random_state=0).reset_index(drop=True)
+    return measured.with_frame(frame)
+
+
+@pytest.mark.benchmark(group="training")
+def test_train_with_the_cards_errors(benchmark: BenchmarkFixture, few: Dataset) -> None:
+    benchmark.pedantic(train, args=(few,), rounds=1)
+
+
+@pytest.mark.benchmark(group="training")
+def test_one_fit_alone(benchmark: BenchmarkFixture, few: Dataset) -> None:
+    rows = rows_of(few.frame, CONV)
+    benchmark.pedantic(lambda: BoostedTerms().fit(rows), rounds=1)
+
+
+@pytest.mark.benchmark(group="trace")
+def test_what_a_trace_says(benchmark: BenchmarkFixture) -> None:
+    benchmark.pedantic(lambda: profile(read_trace(TRACE)), rounds=3)
+
+
+@pytest.mark.benchmark(group="trace")
+def test_its_json_alone(benchmark: BenchmarkFixture) -> None:
+    benchmark.pedantic(lambda: json.loads(gzip.decompress(TRACE.read_bytes())), rounds=3)

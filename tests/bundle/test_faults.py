@@ -1,0 +1,144 @@
+"""A bundle that somebody changed, all hashes renewed, is refused in one line or answers with finite times."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import surrogate
+from experiments.bundle_faults import BUNDLES, ask, bundle_files, changed, outcome_of, write
+from surrogate import bundled
+from surrogate.bundle.bundle import INDEX, index_file, load, save
+from surrogate.bundle.train import train
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import cpu_device
+from surrogate.models.trees import Trees
+
+SOUND = ("answered", "refused")
+
+
+def outcome(name: str, seed: int, folder: Path, question: Callable[[Path, str, str], object]) -> str:
+    fault, files = changed(bundle_files(name), BUNDLES[name][0], Random(seed))
+    done = outcome_of(partial(question, write(files, folder / f"{name} {seed}"), *BUNDLES[name]))
+    return done if done in SOUND else f"{fault}: {done}"
+
+
+def selected(folder: Path, gpu: str, problem: str) -> object:
+    return surrogate.load(folder, gpu=gpu).select(problem)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32))
+def test_a_changed_bundle_is_refused_or_answers(tmp_path: Path, seed: int) -> None:
+    assert outcome("language_quantise", seed, tmp_path, selected) in SOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUNDLES)
+def test_many_changed_bundles_are_refused_or_answer(tmp_path: Path, name: str) -> None:
+    assert {outcome(name, seed, tmp_path, ask) for seed in range(200)} == set(SOUND)
+
+
+def spoilt(name: str, file: str, change: Callable[[Any], Any], folder: Path) -> Path:
+    """A shipped bundle in a folder, one JSON file of it changed and all hashes renewed."""
+    files = bundle_files(name)
+    content = json.loads(files[file])
+    change(content)
+    index = content if file == INDEX else json.loads(files[INDEX])
+    files[file] = json.dumps(content).encode()
+    index["sha256"] |= {} if file == INDEX else {file: hashlib.sha256(files[file]).hexdigest()}
+    return write(files | {INDEX: index_file(index)}, folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "says"),
+    [
+        (INDEX, lambda c: c.pop("parts"), "lacks parts"),
+        (INDEX, lambda c: c["card"].update(data={"gpus": 3}), "card.data.gpus holds 3"),
+        (INDEX, lambda c: c["parts"]["conv"]["least_us"].update({"k80|cudnn": -1.0}), "least_us holds -1.0"),
+        (INDEX, lambda c: c["parts"]["conv"]["least_us"].update({"": "fast"}), "least_us holds 'fast'"),
+        (INDEX, lambda c: c["parts"]["conv"]["unseen_gpu"].update(factors={}), "factors holds {}"),
+        (INDEX, lambda c: c["parts"]["conv"].update(candidates=["cudnn"]), "candidate 'cudnn'"),
+        (INDEX, lambda c: c["parts"].update({"convolution": c["parts"]["conv"]}), "'convolution' is unknown"),
+        (INDEX, lambda c: c["devices"].update({"x": {"name": "x", "sms": 0}}), "lacks"),
+        ("conv/widths.json", lambda c: c["by_key"].update(all=float("nan")), "by_key holds nan"),
+        ("conv/widths.json", lambda c: c["distance"]["values"].sort(reverse=True), "distance falls"),
+        ("conv/widths.json", lambda c: c["distance"]["values"].pop(), "one value more than edges"),
+        ("conv/widths.json", lambda c: c["time_us"].update(values=[1e5] * 5, edges=[1, 2, 3, 4]), "half widths reach"),
+        ("conv/domain.json", lambda c: c.update(settings=[]), "settings"),
+        ("conv/domain.json", lambda c: c["references"]["cudnn|fwd"].update(least=[9] * 3), "lists of finite numbers"),
+        ("conv/support.json", lambda c: c["general"].update({next(iter(c["general"])): 2}), "general holds 2"),
+        ("conv/model/times.json", lambda c: c["columns"].pop(), "the trees split more columns"),
+        ("conv/model/times.json", lambda c: c["columns"].__setitem__(0, "log2_speed"), "columns"),
+        ("conv/model/times.json", lambda c: c["trend"]["ranges"].pop(""), "range over all rows"),
+        ("conv/model/times.json", lambda c: c["codes"].update({"x": None}), "codes holds None"),
+    ],
+)
+def test_what_does_not_fit_is_named(file: str, change: Callable[[Any], Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        load(spoilt("cudnn7", file, change, tmp_path))
+    assert says in str(error.value) and str(error.value).endswith("train the bundle again with `seer train`")
+
+
+def test_a_bundle_of_the_last_release_has_no_hash_of_its_own(tmp_path: Path) -> None:
+    files = bundle_files("miopen")
+    index = json.loads(files[INDEX])
+    del index["index_sha256"]
+    bare = write(files | {INDEX: json.dumps(index).encode()}, tmp_path / "4")
+    with pytest.raises(InputError, match="differs from its hash"):
+        load(bare)
+    older = write(files | {INDEX: json.dumps({**index, "schema": 3}).encode()}, tmp_path / "3")
+    assert load(older).card == load(write(files, tmp_path / "new")).card
+
+
+def test_a_device_of_its_own_survives_the_disk(tmp_path: Path) -> None:
+    cpu = cpu_device("my-cpu", {"threads_used": 2, "gemm_gflops": 90.0, "copy_gbs": 12.0, "last_level_cache_bytes": 0})
+    save(replace(load(bundled.FOLDER / "language_quantise"), devices={"my-cpu": cpu}), tmp_path / "b")
+    assert load(tmp_path / "b").devices == {"my-cpu": cpu}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda trees: replace(trees, feature=np.where(trees.left < 0, trees.feature, 2**30)),
+        lambda trees: replace(trees, value=np.where(trees.left < 0, np.float32("nan"), trees.value)),
+        lambda trees: replace(trees, value=np.where(trees.left < 0, np.float32(1e30), trees.value)),
+        lambda trees: replace(trees, left=np.where(trees.left < 0, -1, trees.left.max()).astype(np.int32)),
+        lambda trees: replace(trees, roots=trees.roots[::-1]),
+        lambda trees: replace(trees, roots=trees.roots[:1]),
+        lambda trees: replace(trees, feature=trees.feature.astype(float)),
+        lambda trees: replace(trees, missing_left=trees.missing_left[:-1]),
+    ],
+)
+def test_trees_that_lead_nowhere_are_refused(change: Callable[[Trees], Trees]) -> None:
+    trees = load(bundled.FOLDER / "language_quantise").parts["quantise"].times.trees  # pyright: ignore
+    Trees.from_bytes(trees.to_bytes())
+    with pytest.raises(InputError, match="do not fit one another"):
+        Trees.from_bytes(change(trees).to_bytes())
+
+
+@pytest.mark.parametrize("change", [lambda fit: fit["weights"].pop(), lambda fit: fit.update(intercept=None)])
+def test_coefficients_of_other_columns_are_refused(
+    change: Callable[[Any], Any], table: Callable[..., pd.DataFrame], tmp_path: Path
+) -> None:
+    save(train(table(12, noise=0.02), model="linear-terms"), tmp_path / "b")
+    file = tmp_path / "b" / "conv" / "model" / "coefficients.json"
+    fits = json.loads(file.read_text())
+    for fit in fits.values():
+        change(fit)
+    file.write_text(json.dumps(fits))
+    index = json.loads((tmp_path / "b" / INDEX).read_text())
+    index["sha256"]["conv/model/coefficients.json"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    (tmp_path / "b" / INDEX).write_bytes(index_file(index))
+    with pytest.raises(InputError, match="linear-terms"):
+        surrogate.load(tmp_path / "b", gpu="t4").select("n8c16h14k32r3p1")

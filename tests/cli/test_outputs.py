@@ -1,0 +1,65 @@
+"""What long commands say before and during their work: that an output cannot be written, and how long they take."""
+
+import re
+
+import pytest
+
+FILES = (
+    ("predict", "--gpu", "t4", "--data", "DATA", "-o"),
+    ("export", "BUNDLE", "--problems", "DATA", "--as", "json", "-o"),
+    ("import", "miopen", "DATA", "-o"),
+    ("data", "merge", "DATA", "-o"),
+    ("tune", "DATA", "--trials", "1", "-o"),
+    ("calibrate", "t4", "--plan", "10", "--gpu", "t4", "--problems", "DATA", "-o"),
+    ("collect", "--device", "cpu", "--plan", "DATA", "-o"),
+    ("trace", "kernels", "DATA", "--html"),
+    ("trace", "spans", "DATA", "--html"),
+    ("trace", "summary", "DATA", "--html"),
+    ("trace", "iteration", "DATA", "--save-overheads"),
+    ("trace", "whatif", "DATA", "amp", "--timeline"),
+)
+FOLDERS = (
+    ("train", "DATA", "-o"),
+    ("compare", "DATA", "-o"),
+    ("calibrate", "t4", "DATA", "-o"),
+    ("collect", "--device", "cpu", "--campaign", "-o"),
+    ("network", "DATA", "--gpu", "t4", "--figures"),
+    ("trace", "whatif", "DATA", "amp", "--figures"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "bad", "reason"),
+    [(words, bad, "cannot be written") for words in FILES for bad in ("missing/out", "folder", "file/out")]
+    + [(words, "file", "is a file; a folder is needed") for words in FOLDERS]
+    + [(words, "file/out", "cannot be written") for words in FOLDERS],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(seer, tmp_path, words, bad, reason):
+    """There is no DATA: whoever read it would say so."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    data = tmp_path / "none.parquet"
+    result = seer(*(data if word == "DATA" else word for word in words), tmp_path / bad)
+    assert result.is_refusal(reason, str(tmp_path / bad)), result.err
+    assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_time_left_stands_in_the_lines(seer, dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("surrogate.cli.datasets.LINE_SECONDS", -1.0)
+    monkeypatch.setattr("surrogate.dataset.files.CLEAR_SECONDS", 0.0)
+    monkeypatch.setattr("surrogate.report.figures.draw", lambda *run: ({}, {"slowdowns": "left out"}))
+    result = seer("compare", dataset, "--models", "linear-dims,roofline", "--folds", 2, "-o", tmp_path / "out")
+    assert result.code == 0, result.err
+    assert "left" not in result.err.splitlines()[0]  # nothing was timed yet
+    assert len(re.findall(r"about \d+ s left", result.err)) >= 2
+
+
+def test_a_long_training_names_the_model_and_its_option(seer, dataset, tmp_path, monkeypatch):
+    """A clock on which every look takes a minute."""
+    now = iter(range(0, 10**9, 60))
+    monkeypatch.setattr("surrogate.bundle.train.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("surrogate.cli.datasets.LINE_SECONDS", -1.0)
+    result = seer("train", dataset, "--model", "linear-terms", "-o", tmp_path / "out")
+    assert re.search(r"held-out fold 2 of 10, about \d+ min left with linear-terms; --model names others", result.err)

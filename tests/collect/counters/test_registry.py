@@ -1,0 +1,92 @@
+"""Every counted metric and every device is complete: what one lacks is named, with the file to touch."""
+
+import csv
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from surrogate.cli.collect import command
+from surrogate.collect.counters import profilers
+from surrogate.collect.counters.profilers import groups
+from surrogate.collect.open_device import ALIASES, DEVICES, caps_for, open_device
+from surrogate.dataset.columns import columns
+from surrogate.features.gpu import gpus
+from surrogate.formats import FORMATS
+from surrogate.formats.nvprof import metric
+
+TESTS = Path(__file__).parents[1]
+FILE = Path(profilers.__file__).with_name("metrics.toml")
+TABLE = tomllib.loads(FILE.read_text(encoding="utf-8"))
+PLACE = "surrogate/collect/counters/metrics.toml"
+KERNEL_COLUMNS = {column.name: column for column in columns("kernels")}
+NCU = {
+    name: entry for part in (TABLE["launch"], *TABLE["groups"].values(), TABLE["dram"]) for name, entry in part.items()
+}
+ENTRIES = [(name, entry, "ncu") for name, entry in NCU.items()]
+ENTRIES += [(name, entry, "nvprof") for name, entry in TABLE["nvprof"].items()]
+
+
+def _by_ncu(name: str, entry: list, folder: Path) -> float:
+    """What the kernel table holds of a launch of which the metric was printed, with those that it is combined with."""
+    printed = {name: entry}
+    if entry[2] == "b_max":
+        printed |= {other: values for other, values in NCU.items() if values[2] == "b_max" or "grid_dim" in other}
+    path = folder / "raw.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["ID", "Kernel Name", *printed])
+        writer.writerow(["", "", *(values[0] for values in printed.values())])
+        writer.writerow(["0", "sgemm", *(values[3] for values in printed.values())])
+    kernels = FORMATS["ncu"].read([path]).kernels
+    assert kernels is not None
+    return kernels[entry[2]].iloc[0]
+
+
+def lacking(name: str, entry: list, tool: str, folder: Path) -> list[str]:
+    """What is missing of a metric, each with the file that is to have it."""
+    if len(entry) != 5 or not (entry[1] and entry[2] and entry[3]):
+        return [f"{PLACE}: {name} needs [unit, meaning, column, a printed value, what the table then holds]"]
+    _, _, column, printed, value = entry
+    if column not in KERNEL_COLUMNS or not KERNEL_COLUMNS[column].meaning:
+        return [f"surrogate/dataset/columns.toml: the kernel table has no column {column} with a meaning"]
+    reader = "ncu_metrics.toml" if tool == "ncu" else "nvprof.py"
+    is_read = _by_ncu(name, entry, folder) == value if tool == "ncu" else metric(name, printed) == (column, value)
+    return [] if is_read else [f"surrogate/formats/{reader}: {printed} of {name} does not become {column} {value}"]
+
+
+@pytest.mark.parametrize(("name", "entry", "tool"), ENTRIES, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_metric_is_complete_and_read_as_it_says(name: str, entry: list, tool: str, tmp_path: Path) -> None:
+    assert not lacking(name, entry, tool, tmp_path), "\n".join(lacking(name, entry, tool, tmp_path))
+
+
+def test_what_a_metric_lacks_is_named(tmp_path: Path) -> None:
+    for entry, file in (
+        (["inst", "", "sm_cycles", "1", 1], PLACE),
+        (["inst", "heat", "heat", "1", 1], "surrogate/dataset/columns.toml"),
+        (["inst", "cycles", "sm_cycles", "1", 1], "surrogate/formats/nvprof.py"),
+    ):
+        (complaint,) = lacking("heat", entry, "nvprof", tmp_path)
+        assert complaint.startswith(file)
+
+
+def test_what_a_chip_is_asked_for_is_declared() -> None:
+    chips = {gpu.compute_capability for gpu in gpus() if gpu.vendor == "nvidia"}
+    assert len(chips) > 5
+    asked = {name for chip in chips for group in groups(chip).values() for name in group}
+    assert asked <= set(NCU), f"{PLACE}: {', '.join(sorted(asked - set(NCU)))} is asked for and not declared"
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_device_is_complete(name: str) -> None:
+    """On the command line, in its help, with limits of its plans; and some test measures on it."""
+    (option,) = (each for each in command.params if "--device" in each.opts)
+    assert isinstance(option, click.Option) and isinstance(option.type, click.Choice)
+    assert set(option.type.choices) == {*DEVICES, *ALIASES}, "surrogate/cli/collect.py: the choices of --device"
+    assert DEVICES[name] in str(option.help), f"surrogate/cli/collect.py: the help of --device lacks {DEVICES[name]!r}"
+    assert caps_for(name).max_flops > 0
+    texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py") if path != Path(__file__)]
+    assert any(f'"--device", "{name}"' in text for text in texts), f"tests/collect: no test measures on {name}"
+    if name != "replay":  # which serves a recording
+        open_device(name).close()

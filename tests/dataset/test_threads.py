@@ -1,0 +1,124 @@
+"""How many CPUs a process may use, how many threads work gets, and how long it will take yet."""
+
+import builtins
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogate.dataset.files import TimeLeft
+from surrogate.dataset.threads import in_parallel, limited, threads_for, usable_cores, workers_for
+
+V2, V1 = "cpu.max", "cpu/cpu.cfs_quota_us"
+Machine = Callable[..., None]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """``machine(cpus, affinity, groups, asked)``: a machine of so many CPUs with these files of control groups."""
+    real_open, real_exists = builtins.open, os.path.exists
+
+    def moved(path: Any) -> Any:
+        text = str(path)
+        return text.replace("/sys/fs/cgroup", str(tmp_path)) if text.startswith("/sys/fs/cgroup") else path
+
+    def make(cpus: int, affinity: int, groups: Mapping[str, str], asked: str = "") -> None:
+        for name, text in groups.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(affinity)), raising=False)
+        monkeypatch.setattr(builtins, "open", lambda path, *rest, **how: real_open(moved(path), *rest, **how))
+        monkeypatch.setattr(os.path, "exists", lambda path: real_exists(moved(path)))
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        monkeypatch.delenv("LOKY_MAX_CPU_COUNT", raising=False)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("cpus", "affinity", "groups", "asked", "cores"),
+    [
+        (64, 64, {}, "", 64),
+        (64, 6, {}, "", 6),
+        (64, 64, {V2: "200000 100000"}, "", 2),
+        (64, 64, {V2: "max 100000"}, "", 64),
+        (64, 64, {V1: "400000", "cpu/cpu.cfs_period_us": "100000"}, "", 4),
+        (64, 64, {V1: "-1", "cpu/cpu.cfs_period_us": "100000"}, "", 64),
+        (64, 64, {V2: "50000 100000"}, "", 1),
+        (64, 3, {V2: "800000 100000"}, "5", 3),
+        (64, 64, {V2: "800000 100000"}, "5", 5),
+        (64, 64, {}, "2,4", 2),
+        (64, 64, {}, "many", 64),
+        (64, 64, {}, "0", 64),
+        (2, 2, {}, "16", 2),
+    ],
+)
+def test_the_cpus_are_the_least_of_all_limits(
+    machine: Machine, cpus: int, affinity: int, groups: Mapping[str, str], asked: str, cores: int
+) -> None:
+    machine(cpus, affinity, groups, asked)
+    assert usable_cores() == cores
+    assert threads_for(10**9) == cores
+
+
+@pytest.fixture
+def eight(machine: Machine) -> None:
+    """A machine of eight CPUs."""
+    machine(8, 8, {})
+
+
+@pytest.mark.usefixtures("eight")
+def test_rows_decide_about_threads() -> None:
+    rows = (0, 1, 8_000, 49_999, 50_000, 74_999, 75_000, 100_000, 1_000_000)
+    assert list(map(threads_for, rows)) == [1, 1, 1, 1, 2, 2, 3, 4, 8]
+
+
+@settings(max_examples=20)
+@given(workers=st.integers(1, 12), cores=st.integers(1, 16), rows=st.integers(0, 10**7))
+def test_workers_share_the_cpus_and_are_never_nested(workers: int, cores: int, rows: int) -> None:
+    """Whatever runs at a time has together no more threads than there are CPUs; a worker starts no pool beyond that."""
+
+    def work(item: int, stopped: threading.Event) -> int:
+        most = max(threads_for(rows), workers_for(100))
+        return max(most, *in_parallel(lambda inner, _: threads_for(rows), [0, 1], workers_for(2)))
+
+    with limited(cores):
+        at_once = min(workers, workers_for(100))
+        used = in_parallel(work, range(4), at_once)
+        assert max(used) * at_once <= max(cores, 1)
+        assert threads_for(10**9) <= cores
+
+
+def test_answers_come_in_order_and_after_an_error_nothing_begins() -> None:
+    assert in_parallel(lambda item, stopped: item * item, range(20), 3) == [n * n for n in range(20)]
+    begun = []
+
+    def fail(item: int, stopped: threading.Event) -> None:
+        begun.append(item)
+        if item == 0:
+            raise ValueError("the first")
+        assert stopped.wait(60)
+
+    with pytest.raises(ValueError, match="the first"):
+        in_parallel(fail, range(50), 2)
+    assert len(begun) <= 3
+
+
+def test_the_time_left_is_that_of_the_rates_so_far() -> None:
+    left = TimeLeft({"trees": 1000, "mean": 1000}, at_once=2)
+    assert str(left) == ""
+    left.add("trees", 100, 60.0)
+    assert left.seconds() is None  # nothing is known of the other
+    left.add("mean", 500, 5.0)
+    assert left.seconds() == pytest.approx((900 * 0.6 + 500 * 0.01) / 2) and str(left) == ", about 5 min left"
+    left.add("trees", 800)  # which an earlier run had done
+    assert left.seconds() == pytest.approx((100 * 0.6 + 5) / 2) and str(left) == ", about 32 s left"
+    left.add("trees", 100, 60.0)
+    left.add("mean", 500, 5.0)
+    assert left.seconds() == 0

@@ -1,0 +1,231 @@
+"""Operators: FLOPs and bytes by hand, validation, and one formula for numbers and arrays."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogate.features.errors import InputError
+from surrogate.features.families import OPERATORS, operator
+from surrogate.features.families.attention import Attention, Mla
+from surrogate.features.families.gemm import Gemm, Linear
+from surrogate.features.families.moe import Moe
+from surrogate.features.families.pool import MaxPool, MaxPoolBackward
+from surrogate.features.families.rowwise import Quantise, Softmax
+from surrogate.features.families.transfer import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    CollectiveLaw,
+    Concat,
+    Memcpy,
+    ReduceScatter,
+)
+from surrogate.features.gpu import gpu
+
+V100 = gpu("v100")
+LAW = CollectiveLaw(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)
+
+
+def sizes_of(kind: str, base: int) -> dict[str, int]:
+    """Valid sizes of any kind."""
+    sizes = {name: base + place for place, name in enumerate(OPERATORS[kind].size_names())}
+    small = {"window": 2, "window_w": 2, "stride": 1, "stride_w": 1, "pad": 0, "pad_w": 0}
+    small |= {"kv_heads": 1, "expert_parallel": 1}
+    return {name: small.get(name, size) for name, size in sizes.items()}
+
+
+def test_gemm_by_hand() -> None:
+    one = Gemm(batch=2, m=128, n=64, k=32)
+    assert one.flops == 2 * 2 * 128 * 64 * 32
+    assert one.dram_bytes == 4 * 2 * (128 * 32 + 32 * 64 + 128 * 64)
+    assert one.blocks == 2
+    assert Gemm(m=129, n=33, k=1).blocks == 2
+    assert Linear(m=3, n=5, k=7).dram_bytes == 4 * (3 * 7 + 7 * 5 + 3 * 5 + 5)
+
+
+def test_pooling_by_hand() -> None:
+    """112 × 112, window 3, stride 2, padding 1: 56 × 56."""
+    forward, backward = (cls(n=2, c=64, h=112, w=112, window=3, stride=2, pad=1) for cls in (MaxPool, MaxPoolBackward))
+    assert (forward.out_h, forward.out_w) == (56, 56)
+    assert forward.flops == 2 * 64 * 56 * 56 * 9
+    assert forward.dram_bytes == 4 * 2 * 64 * (112 * 112 + 56 * 56)
+    assert backward.dram_bytes == 2 * forward.dram_bytes
+    with pytest.raises(InputError, match=r"max_pool: the window 9 exceeds the padded image 8"):
+        MaxPool(n=1, c=1, h=8, w=8, window=9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "flops", "accesses"), [("add", 1, 3), ("sigmoid", 4, 2), ("softmax", 174, 2), ("tanh", 180, 2)]
+)
+def test_published_counts(kind: str, flops: int, accesses: int) -> None:
+    """Lin et al.'s counts per element."""
+    one = operator(kind, n=3, c=5, h=7, w=11)
+    elements = 3 * 5 * 7 * 11
+    assert one.flops == flops * elements
+    assert one.dram_bytes == accesses * 4 * elements
+    half = operator(kind, n=3, c=5, h=7, w=11, dtype="fp16")
+    assert half.dram_bytes == one.dram_bytes / 2
+
+
+def test_concat_and_memcpy() -> None:
+    assert Concat(elements=1000).roofline_us(V100) == pytest.approx(2 * 4000 / (0.79 * V100.dram_gbs) / 1000)
+    assert Memcpy(elements=1000).roofline_us(V100) == pytest.approx(4000 / V100.pcie_gbs / 1000)
+
+
+def test_collective_law_has_three_parts() -> None:
+    """Overhead alone, the sigmoid by hand at its middle, full bandwidth plus overhead."""
+    assert LAW.time_us(2**10, 1.5) == 20
+    assert LAW.time_us(2**17, 1.5) == pytest.approx(2**17 / 10 ** (2 / 2 - 1) / 1000 * 1.5)
+    assert LAW.time_us(2**26, 1.5) == pytest.approx(2**26 / 100 * 1.5 / 1000 + 20)
+    together = LAW.time_us(2.0 ** np.array([10, 17, 26]), 1.5)
+    assert together == pytest.approx([LAW.time_us(2**x, 1.5) for x in (10, 17, 26)])
+    with pytest.raises(InputError, match="a ≤ c"):
+        CollectiveLaw(overhead_us=1, max_gbs=1, a=3, c=2, l=1, k=1, x0=1, b=1)
+
+
+def test_collective_factors() -> None:
+    assert AllReduce(elements=8, ranks=4).factor == pytest.approx(2 * 3 / 4)
+    linked, alone = (AllReduce(elements=10**9, ranks=2).roofline_us(gpu(name)) for name in ("h100-sxm", "l40s"))
+    assert (linked, alone) == pytest.approx((4e6 / 450 + 4, 4e6 / 31.5 + 4))
+    for share in (AllToAll, AllGather, ReduceScatter):
+        assert share(elements=8, ranks=4).factor == pytest.approx(3 / 4)
+    assert [share(elements=8, ranks=4).flops for share in (ReduceScatter, AllGather)] == [6, 0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "a", "b", "c"),
+    [
+        ("bf16", 2, 2, 2), ("int8", 1, 1, 1), ("fp8", 1, 1, 2), ("fp8_block", 1 + 4 / 128, 1 + 4 / 16384, 2),
+        ("nvfp4", 0.5625, 0.5625, 2), ("int8_wo", 2, 1, 2), ("int4_wo", 2, 0.515625, 2), ("int8_sq", 1, 1, 2),
+        ("w4a8_mxfp4_mxfp8", 1.03125, 0.53125, 2),
+    ],
+)  # fmt: skip
+def test_quantised_products_move_scales_and_write_halves(dtype: str, a: float, b: float, c: float) -> None:
+    one = Gemm(m=128, n=64, k=256, dtype=dtype, math="default")
+    assert one.dram_bytes == pytest.approx(a * 128 * 256 + b * 256 * 64 + c * 128 * 64)
+    assert one.math == "default" and one.uses_tensor_cores
+    assert Quantise(n=3, c=5, dtype="bf16").dram_bytes == 3 * 5 * 3
+
+
+def test_attention_by_hand() -> None:
+    """4 queries of 6 keys see 3, 4, 5 and 6; with a window of 4: 3 + 4 + 4 + 4."""
+    sizes = {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 16, "query_length": 4, "context_length": 6}
+    prefix, window = Attention(**sizes), Attention(**sizes, window=4, kv_dtype="fp8")
+    assert (prefix.phase, prefix.kv_dtype, prefix.blocks) == ("context", "bf16", 16)
+    assert prefix.flops == 4 * 2 * 8 * 16 * 18 and window.flops == 4 * 2 * 8 * 16 * 15
+    queries = 2 * 8 * 4 * 16 * (2 + 2)
+    assert prefix.dram_bytes == queries + 2 * 2 * 2 * 6 * 16 * 2
+    assert Attention(**sizes | {"context_length": 9}, window=4, kv_dtype="fp8").kv_bytes == 2 * 2 * 2 * 7 * 16
+    encoder = Attention(heads=8, head_dim=16, query_length=4, phase="encoder")
+    assert encoder.flops == 4 * 8 * 16 * 16 and encoder.kv_heads == 8
+    token = Attention(batch=3, heads=8, kv_heads=2, head_dim=16, query_length=1, context_length=100, window=64)
+    assert (token.phase, token.flops, token.blocks) == ("generation", 4 * 3 * 8 * 16 * 64, 6)
+    assert token.kv_bytes == 2 * 3 * 2 * 64 * 16 * 2
+
+
+@pytest.mark.slow
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(0, 130))
+def test_pairs_are_counted_exactly(query: int, before: int, window: int) -> None:
+    context = query + before
+    counted = sum(min(p, window or p) for p in range(before + 1, context + 1))
+    one = Attention(heads=1, head_dim=1, query_length=query, context_length=context, window=window)
+    assert one.flops == 4 * counted
+
+
+def test_latent_attention_by_hand() -> None:
+    """Absorbed: 576 and 512 values over the shared cache; in a prompt 192 and 128 per head."""
+    token = Mla(batch=2, heads=16, query_length=1, context_length=1000, kv_dtype="fp8")
+    assert token.flops == 2 * 2 * 16 * 1000 * (576 + 512)
+    assert token.dram_bytes == 2 * 1000 * 576 + 2 * 16 * (576 * 2 + 512 * 2)
+    prompt = Mla(heads=16, query_length=10)
+    assert prompt.flops == 2 * 16 * 55 * (192 + 128)
+    assert prompt.dram_bytes == 2 * (10 * 576 + 16 * 10 * 2 * 320) and prompt.blocks == 16
+
+
+def test_experts_by_hand() -> None:
+    """16 pairs on 8 experts; on each of 2 ranks 8 pairs and 4 experts, half as wide with 2 ranks a width."""
+    layer = {"hidden": 256, "inter": 512, "topk": 2, "experts": 8}
+    one = Moe(tokens=8, **layer)
+    assert one.load == (16, 8, 2, 8) and one.flops == 2 * 3 * 16 * 256 * 512
+    assert one.dram_bytes == 2 * (3 * 8 * 256 * 512 + 2 * (8 * 256 + 16 * 512))
+    assert one.blocks == 8 * 8
+    split = Moe(tokens=8, **layer, expert_parallel=2, tensor_parallel=2, variant="nongated", dtype="int4_wo")
+    assert split.load == (8, 4, 2, 4) and split.flops == 2 * 2 * 8 * 256 * 256
+    assert split.weight_bytes == 2 * 4 * 256 * 256 * 0.515625
+    assert Moe(tokens=1, **layer).load == (2, 2, 1, 2)  # a token meets two experts
+
+
+@pytest.mark.parametrize("exponent", [1.01, 1.2])
+@pytest.mark.parametrize(("tokens", "ranks"), [(64, 1), (1024, 4), (16384, 128)])
+def test_a_power_law_loads_the_busiest_rank_as_draws_do(exponent: float, tokens: int, ranks: int) -> None:
+    draw, a, experts, topk = np.random.default_rng(1).random((400, 128)), 1 - exponent, 128, 8
+    loads = (1 + ((0.8 * tokens) ** a - 1) * draw) ** (1 / a)
+    loads = np.round(loads / loads.sum(axis=1, keepdims=True) * tokens * topk)
+    busiest = loads.reshape(400, ranks, -1).sum(axis=2).max(axis=1)
+    one = Moe(
+        tokens=tokens, hidden=8, inter=8, topk=topk, experts=experts, expert_parallel=ranks,
+        routing=f"power_law_{exponent}",
+    )  # fmt: skip
+    pairs, touched, *_ = one.load
+    assert pairs == pytest.approx(busiest.mean(), rel=0.2)
+    assert touched == pytest.approx((loads > 0).sum(axis=1).mean() / ranks, rel=0.15)
+
+
+def test_few_pairs_of_a_power_law_gather_on_the_first_experts() -> None:
+    """Loads below half a pair are rounded to none, and what that loses goes to the first experts, one each."""
+    layer = {"hidden": 8, "inter": 8, "topk": 8, "experts": 256, "routing": "power_law_1.01"}
+    assert Moe(tokens=1, **layer, expert_parallel=8).load == (8, 8, 1, 8)
+    assert Moe(tokens=16, **layer).load[1] < 0.7 * 128
+    both = Moe(tokens=np.array([1, 16]), **layer)
+    assert [float(value[1]) for value in both.load] == list(Moe(tokens=16, **layer).load)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "named"),
+    [
+        ("attention", {"heads": 6, "kv_heads": 4, "head_dim": 8, "query_length": 4}, "kv_heads"),
+        ("attention", {"heads": 6, "head_dim": 8, "query_length": 4, "context_length": 2}, "context_length"),
+        ("moe", {"tokens": 1, "hidden": 8, "inter": 8, "topk": 9, "experts": 8}, "topk"),
+        ("moe", {"tokens": 1, "hidden": 8, "inter": 8, "topk": 2, "experts": 8, "routing": "zipf"}, "zipf"),
+        ("softmax", {"n": 0, "c": 1}, "n is 0"),
+        ("softmax", {"n": 1.5, "c": 1}, "n is 1.5"),
+        ("softmax", {"n": np.array([1, 0]), "c": 1}, "n is 0 in row 1"),
+        ("softmax", {"n": 1, "q": 1}, "n, c, h, w"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_one_another(refused, kind: str, sizes: dict[str, object], named: str) -> None:
+    with refused(kind, named):
+        operator(kind, **sizes)
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+@settings(max_examples=8)
+@given(base=st.integers(2, 3000))
+def test_arrays_give_the_scalars(kind: str, base: int) -> None:
+    first, second = sizes_of(kind, base), sizes_of(kind, 2 * base)
+    both = operator(kind, **{name: np.array([first[name], second[name]]) for name in first})
+    singles = [operator(kind, **first), operator(kind, **second)]
+    for name in ("flops", "dram_bytes", "blocks"):
+        assert getattr(both, name) == pytest.approx([getattr(one, name) for one in singles])
+    assert both.roofline_us(V100) == pytest.approx([one.roofline_us(V100) for one in singles])
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+@settings(max_examples=8)
+@given(base=st.integers(2, 300))
+def test_larger_takes_no_less(kind: str, base: int) -> None:
+    """Sizes that only add work only add time. (A larger batch of embedding bags may not: fewer tables share L2.)"""
+    sizes = sizes_of(kind, base)
+    one = operator(kind, **sizes)
+    adding = {"n", "c", "m", "k", "batch", "elements", "tables", "ranks", "heads", "head_dim", "context_length"}
+    adding |= {"tokens", "hidden", "inter", "experts"}
+    adding -= {"batch" * (kind == "embedding_bag")}
+    for name in set(sizes) & adding:
+        grown = operator(kind, **{**sizes, name: 2 * sizes[name]})
+        assert grown.roofline_us(V100) >= one.roofline_us(V100) * (1 - 1e-9)
+
+
+def test_narrow_columns_do_not_overflow() -> None:
+    sizes = np.array([60000], dtype=np.int32)
+    assert Softmax(n=sizes, c=sizes).flops[0] == 174 * 60000**2

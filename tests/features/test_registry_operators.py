@@ -1,0 +1,202 @@
+"""Operators and families: every entry of the registries is whole, and says what it costs by a known answer."""
+
+import inspect
+import re
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import surrogate.features.families as package
+from surrogate.dataset.columns import columns
+from surrogate.features.algorithms import ALGORITHMS, LIBRARIES, MECHANISM_ROWS
+from surrogate.features.elementwise import log2
+from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILIES, OPERATORS, Families, Family, family_of, parse_problem
+from surrogate.features.families.operator import Operator, declared, image_classes
+from surrogate.features.families.operator_family import Declaration, OperatorFamily
+from surrogate.features.families.pointwise import Pointwise
+from surrogate.features.gpu import gpu
+from surrogate.features.in_network import STREAMED
+from surrogate.features.problem import DIRECTIONS
+from surrogate.features.terms import MECHANISM_TERMS
+
+FOLDER = Path(package.__file__).parent
+every_kind = pytest.mark.parametrize("kind", OPERATORS)
+every_family = pytest.mark.parametrize("name", FAMILIES)
+
+
+def where(cls: type) -> str:
+    """The file of a class, or the table beside it that has its row."""
+    file = Path(inspect.getsourcefile(cls) or "")
+    table = file.with_suffix(".toml")
+    has_row = table.is_file() and re.search(rf"(?m)^{cls.kind} = ", table.read_text(encoding="utf-8"))
+    return f"features/families/{table.name if has_row else file.name}"
+
+
+def _subclasses(cls: type[Operator]) -> set[type[Operator]]:
+    return {cls, *(sub for child in cls.__subclasses__() for sub in _subclasses(child))}
+
+
+def test_every_operator_of_the_folder_is_declared() -> None:
+    """A class with a kind of its own that nobody entered would be no problem that a text can name."""
+    forgotten = {
+        f"{where(cls)}: {cls.__name__} lacks @declared"
+        for cls in _subclasses(Operator)
+        if cls.__module__.startswith(package.__name__)
+        and not cls.__module__.endswith(".operator")
+        and "kind" in vars(cls)
+        and cls.kind not in OPERATORS
+    }
+    assert not forgotten
+
+
+@every_kind
+def test_every_operator_has_a_known_answer_that_holds(kind: str) -> None:
+    cls = OPERATORS[kind]
+    known = cls.KNOWN
+    assert known, f"{where(cls)}: {kind} lacks a known answer"
+    problem = parse_problem(known.problem)
+    assert problem.kind == kind, f"{where(cls)}: the known answer of {kind} is {problem.kind}'s"
+    costs = (problem.flops, problem.dram_bytes, problem.blocks)
+    assert costs == (known.flops, known.dram_bytes, known.blocks), f"{where(cls)}: {kind} costs {costs}"
+
+
+@every_kind
+def test_every_operator_says_what_it_is_and_whose(kind: str) -> None:
+    cls = OPERATORS[kind]
+    assert cls.FAMILY in FAMILIES and kind in FAMILIES[cls.FAMILY].kinds, f"{where(cls)}: {kind} has no family"
+    # Without a docstring a dataclass gets its signature.
+    said = inspect.getdoc(cls) or ""
+    assert said and not said.startswith(f"{cls.__name__}("), f"{where(cls)}: {kind} says nothing of what it computes"
+    assert all(size.meaning for size in FAMILIES[cls.FAMILY].sizes), f"{where(cls)}: a size of {kind} has no meaning"
+
+
+@every_kind
+def test_what_an_operator_names_is_there_and_has_its_sizes(kind: str) -> None:
+    """Its gradients, what runs in its place in training, and the kinds that stand in for it."""
+    cls = OPERATORS[kind]
+    for name in filter(None, {*cls.GRADIENT, cls.WEIGHT_GRADIENT, cls.IN_TRAINING, *cls.MOVES_LIKE} - {STREAMED}):
+        assert name in OPERATORS, f"{where(cls)}: {kind} names {name}, which is no operator"
+        assert OPERATORS[name].size_names() == cls.size_names(), f"{where(cls)}: {name} has other sizes than {kind}"
+
+
+@pytest.mark.parametrize("missing", ["FAMILY", "kind"])
+def test_an_operator_without_a_known_answer_or_a_family_cannot_be_added(missing: str) -> None:
+    members = {"kind": "made_up", "FAMILY": "pointwise"}
+    members[missing] = ""
+    if missing == "kind":
+        del members[missing]
+    cls = type("MadeUp", (Pointwise,), {"__slots__": (), **members})
+    with pytest.raises(TypeError, match="declares its kind, and the FAMILY"):
+        declared("made_up:n1", flops=0, dram_bytes=8, blocks=1)(cls)
+    with pytest.raises(TypeError, match="missing 3 required"):
+        declared("made_up:n1")(cls)  # pyright: ignore[reportCallIssue]
+    assert "made_up" not in OPERATORS
+
+
+def test_a_row_without_a_known_answer_or_of_a_kind_that_is_there_cannot_be_added() -> None:
+    row = {"flops": 1, "accesses": 2, "meaning": "made up", "known": [120, 960, 1]}
+    with pytest.raises(TypeError, match=r"pointwise.toml: the row of operator made_up lacks known"):
+        image_classes(Pointwise, {"made_up": {key: row[key] for key in ("flops", "accesses", "meaning")}})
+    with pytest.raises(TypeError, match="the kind 'relu' is Relu's"):
+        image_classes(Pointwise, {"relu": row})
+
+
+@every_family
+def test_every_family_is_whole(name: str) -> None:
+    family = FAMILIES[name]
+    file = where(next(iter(family.kinds.values())))
+    columns = family.column_names
+    sizes = set(family.size_names)
+    assert family.name == name
+    assert len(set(columns)) == len(columns), f"{file}: {name} names a column twice"
+    for declared_as, names in {"batch": family.batch, "ticks": family.ticks, "lines": chain(*family.lines)}.items():
+        odd = set(names) - sizes
+        assert not odd, f"{file}: {declared_as} of {name} names {odd}, which is no size"
+    for declared_as, names in {"dimension_names": family.dimension_names, "distances": family.distance_units}.items():
+        odd = set(names) - set(columns)
+        assert not odd, f"{file}: {declared_as} of {name} names {odd}, which is no column"
+    assert family.primary in family.groupings and set(family.candidate_key) <= {*family.settings, "algorithm"}, file
+
+
+@every_family
+def test_every_kind_gives_finite_columns_of_its_family(name: str) -> None:
+    """On a GPU of each vendor, so that a new family's formula is tried with its operators' known problems."""
+    family = FAMILIES[name]
+    for cls in family.kinds.values():
+        if not issubclass(cls, Operator) or cls.KNOWN is None:
+            continue
+        problem = parse_problem(cls.KNOWN.problem)
+        for device in map(gpu, ("v100", "h200", "mi210")):
+            formula = family.formula(family.setting_of(problem), device)
+            terms = formula.problem(problem)
+            own, _ = formula.candidate(terms, "")
+            values = (*terms.values, *own, *formula.constant)
+            count = f"{where(cls)}: columns of {name} gives {len(values)} values for {len(family.column_names)} names"
+            assert len(values) == len(family.column_names), count
+            assert np.isfinite(values).all(), f"{where(cls)}: a column of {cls.kind} is not finite"
+            assert terms.roofline_us >= 0
+
+
+def test_no_kind_has_two_families() -> None:
+    kinds = [kind for family in FAMILIES.values() for kind in family.kinds]
+    assert sorted(kinds) == sorted(FAMILIES.of_kind) and set(kinds) == {"conv", *OPERATORS}
+    with pytest.raises(TypeError, match="declared twice"):
+        Families([*FAMILIES.values(), FAMILIES["gemm"]])
+
+
+def _transposed(name: str) -> tuple[Family, type[Operator]]:
+    """A family that no file of the package declares, as one that a description gives would be."""
+
+    class Transpose(Pointwise):
+        __slots__ = ()
+        kind = "transpose"
+        FAMILY = name
+        FLOPS = 0
+
+    declaration = Declaration(
+        name=name,
+        columns=lambda op, machine: (log2(op.n), log2(op.c)),
+        column_names=("log2_n", "log2_c"),
+        dimension_names=("log2_n", "log2_c"),
+        batch=("n",),
+    )
+    return OperatorFamily(declaration, [Transpose]), Transpose
+
+
+def test_a_family_need_not_be_one_of_the_packages_own() -> None:
+    """It joins the others in a registry of one's own, which reads its problems; the package's stays as it is."""
+    family, cls = _transposed("transpose")
+    families = Families([*FAMILIES.values(), family])
+    problem = families.parse("transpose:n64c32", dtype="fp16")
+    assert isinstance(problem, cls) and families.of(problem) is family
+    assert family.sizes_of(problem) == (64, 32, 1, 1)
+    formula = family.formula(family.setting_of(problem), gpu("v100"))
+    assert formula.problem(problem).values[:2] == (6.0, 5.0)
+    with pytest.raises(InputError):
+        family_of(problem)
+
+
+def test_declared_sizes_decide_the_columns_of_tables() -> None:
+    """A size's column has the meaning that each family gives it."""
+    meanings = {column.name: column.meaning for column in columns("dataset")}
+    assert meanings["window"] == "height of the window (pool); last keys that a query sees, 0: all (attention)"
+    assert meanings["kv_heads"].endswith("(attention)") and meanings["phase"].endswith("; attention, mla")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_algorithm_has_a_mechanism_with_terms_tiles_and_a_kernel(library: str) -> None:
+    table = "features/algorithms.toml"
+    for direction in DIRECTIONS:
+        names = [
+            algorithm.name
+            for algorithm in ALGORITHMS
+            if (algorithm.library, algorithm.direction) == (library, direction)
+        ]
+        assert len(set(names)) == len(names), f"{table}: {library} {direction} names an algorithm twice"
+    for algorithm in ALGORITHMS:
+        assert algorithm.mechanism in MECHANISM_TERMS, f"{table}: {algorithm.name} has a mechanism without terms"
+        row = MECHANISM_ROWS[algorithm.mechanism]
+        assert len(row["tiles"]) == 3 and row["kernel"], f"features/mechanisms.toml: {algorithm.mechanism}"

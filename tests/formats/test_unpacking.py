@@ -1,0 +1,94 @@
+"""What unpacks is bounded: by bytes, by its own size, by members; links, devices and untrue sizes do no harm."""
+
+import bz2
+import gzip
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from surrogate.features.errors import InputError
+from surrogate.formats import foreign_file
+from surrogate.formats.foreign_file import Allowance, read_bytes, unpacked, untar
+
+NOISE = Random(0).randbytes(3_000_000)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of kilobytes in the place of megabytes."""
+    monkeypatch.setattr(foreign_file, "FREE_BYTES", 100_000)
+    monkeypatch.setattr(foreign_file, "MOST_MEMBERS", 20)
+
+
+def test_the_allowance_is_the_least_of_three_bounds() -> None:
+    assert Allowance("f", 10, 50_000).left == 50_000
+    assert Allowance("f", 10, 10**9).left == 100_000
+    assert Allowance("f", 5000, 10**9).left == 500_000
+    with pytest.raises(InputError, match=r"f: unpacks to over 100,000 bytes; 100 times its own size; unpack it first"):
+        Allowance("f", 10, 10**9).take(100_001)
+    with pytest.raises(InputError, match="raise --max-bytes"):
+        Allowance("f", 10, 1000).take(1001)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
+def test_blanks_are_refused_and_what_is_real_is_read(pack, tmp_path: Path) -> None:
+    (tmp_path / "good").write_bytes(pack(bytes(range(256)) * 390))
+    assert read_bytes(tmp_path / "good") == bytes(range(256)) * 390
+    (tmp_path / "bad").write_bytes(pack(b" " * 3_000_000))
+    with pytest.raises(InputError, match="unpack it first"):
+        read_bytes(tmp_path / "bad")
+
+
+def archive(path: Path, members: list[tuple[str, bytes, bytes]], declared: int | None = None) -> Path:
+    """A tar archive of (name, type, content)."""
+    with gzip.open(path, "wb") as file:
+        for name, kind, content in members:
+            header = tarfile.TarInfo(name)
+            header.type, header.linkname = kind, "/etc/hosts"
+            header.size = len(content) if declared is None else declared
+            file.write(header.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512))
+        file.write(bytes(1024))
+    return path
+
+
+def test_an_archive_gives_its_regular_files_alone(tmp_path: Path) -> None:
+    odd = [(f"/{number}", kind, b"") for number, kind in enumerate((b"1", b"2", b"3", b"4", b"5", b"6"))]
+    path = archive(tmp_path / "a.tar.gz", [*odd, ("../../x.json", b"0", b"{}"), ("y", b"0", b"")])
+    (tmp_path / "in").mkdir()
+    ((name, file),) = untar(path, tmp_path / "in", (".json",), max_bytes=10**6)
+    assert (name, file.read_bytes()) == ("../../x.json", b"{}")
+    assert sorted(tmp_path.rglob("*")) == [path, tmp_path / "in", file]
+
+
+@pytest.mark.parametrize(
+    ("members", "declared", "says"),
+    [
+        ([("x", b"0", b" " * 300_000)], None, "unpacks to over 100,000 bytes"),
+        ([("x", b"0", b"")], 300_000, "unpacks to over 100,000 bytes"),
+        ([("x", b"0", b"")], 5000, "damaged"),
+        ([("x", b"x", NOISE)], None, "a header of 3,000,000 bytes"),
+        ([("x", b"L", NOISE)], None, "a header of 3,000,000 bytes"),
+        ([(str(number), b"0", b"") for number in range(30)], None, "more than 20 members"),
+    ],
+)
+def test_a_hostile_archive_is_refused(
+    members: list[tuple[str, bytes, bytes]], declared: int | None, says: str, tmp_path: Path
+) -> None:
+    path = archive(tmp_path / "a.tar.gz", members, declared)
+    with pytest.raises(InputError, match=says):
+        untar(path, tmp_path, ("",), max_bytes=10**7)
+
+
+def test_a_zip_archive_gives_no_more_than_is_allowed() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("good", "abc")
+        file.writestr("bad", " " * 300_000)
+    with zipfile.ZipFile(out) as file:
+        assert unpacked(file, "good", Allowance("f", 1000, 10**6)) == b"abc"
+        with pytest.raises(InputError, match="100 times its own size"):
+            unpacked(file, "bad", Allowance("f", 1000, 10**6))

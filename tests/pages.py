@@ -1,0 +1,146 @@
+"""The parts of the pages that registries write: ``python -m tests pages`` writes them anew, a test compares them.
+
+A part stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->`` on its page.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from surrogate.dataset.columns import TABLES, columns
+from surrogate.features.families import FAMILIES, OPERATORS, Family
+from surrogate.formats import FORMATS
+from surrogate.models.registry import DECLARED
+from surrogate.trace.whatif import MODELS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Part(NamedTuple):
+    """One generated part: the page that holds it, its name there, and what writes it."""
+
+    page: str
+    name: str
+    write: Callable[[], str]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def families() -> str:
+    """A row for each family: its operators, a problem as text, its sizes and its settings."""
+    return table(
+        ("family", "operators", "as text", "sizes (short name; default)", "settings"),
+        [
+            (f"`{family.name}`", _operators(family), f"`{_example(family)}`", _sizes(family), _settings(family))
+            for family in FAMILIES.values()
+        ],
+    )
+
+
+def _operators(family: Family) -> str:
+    return ", ".join(family.kinds)
+
+
+def _example(family: Family) -> str:
+    """The known problem of its first operator; the text of a convolution is its own."""
+    first = OPERATORS.get(next(iter(family.kinds)))
+    return first.KNOWN.problem if first and first.KNOWN else "n32c256h14w14k256r3s3p1u1"
+
+
+def _sizes(family: Family) -> str:
+    first = next(iter(family.kinds.values()))
+    short = {name: letter for letter, name in getattr(first, "LETTERS", {}).items()}
+    sizes = []
+    for size in family.sizes:
+        notes = [short[size.name]] if size.name in short else []
+        notes += [] if size.default is None else [f"as {size.default}" if size.follows else str(size.default)]
+        sizes.append(f"{size.name} ({'; '.join(notes)})" if notes else size.name)
+    return ", ".join(sizes)
+
+
+def _settings(family: Family) -> str:
+    return ", ".join(name for name in family.setting_names if name != "operator")
+
+
+def column_tables() -> str:
+    """A table for each kind of file: its columns with unit, type, need and meaning."""
+    parts = []
+    for name, file in TABLES.items():
+        rows = [
+            (f"`{column.name}`", column.unit, column.kind, "required" if column.required else "", column.meaning)
+            for column in columns(name)
+        ]
+        parts.append(f"## {name}\n\n{file}\n\n{table(('column', 'unit', 'type', '', 'what it is'), rows)}")
+    return "\n\n".join(parts)
+
+
+def models() -> str:
+    """A row for each model, from what it says of itself."""
+    return table(
+        ("model", "what it is", "predicts", "in bundles"),
+        [
+            (
+                f"`{model.name}`",
+                model.help,
+                ("times and picks" if model.predicts_time else "picks") + " (where it is named)" * model.on_request,
+                "yes" if model.storable else "no",
+            )
+            for model in DECLARED.values()
+        ],
+    )
+
+
+def what_ifs() -> str:
+    """A row for each what-if: its help, its value, the evidence of its error, and the interval that follows."""
+    rows = []
+    for name, rule in MODELS.items():
+        error = rule.evidence and rule.evidence.error
+        interval = f"±{100 * error:g} % of the time touched" if error else rule.evidence and rule.evidence.interval
+        evidence = rule.evidence and rule.evidence.text
+        rows.append((f"`{name}`", rule.help, str(rule.value or ""), str(evidence), str(interval)))
+    return table(("what-if", "what it does", "N [without one]", "evidence", "interval"), rows)
+
+
+def formats() -> str:
+    """A row for each foreign format."""
+    return table(("format", "what its files hold"), [(f"`{each.name}`", each.summary) for each in FORMATS.values()])
+
+
+PARTS = (
+    Part("surrogate/models/README.md", "models", models),
+    Part("surrogate/trace/whatif/README.md", "what-ifs", what_ifs),
+    Part("surrogate/formats/README.md", "formats", formats),
+    Part("surrogate/dataset/README.md", "columns", column_tables),
+    Part("features/families/README.md", "families", families),
+)
+
+
+def page_with(part: Part, text: str) -> str:
+    """``text`` with the part as the registries write it. Raises `ValueError` where its marks are missing."""
+    begin, end = f"<!-- {part.name} -->\n", f"<!-- end of {part.name} -->"
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"{part.page}: no part between {begin.strip()} and {end}")
+    return f"{before}{begin}\n{part.write()}\n\n{end}{after}"
+
+
+def main() -> int:
+    """Write every part; what changed is named."""
+    for part in PARTS:
+        path = ROOT / part.page
+        text = path.read_text(encoding="utf-8")
+        new = page_with(part, text)
+        if new != text:
+            path.write_text(new, encoding="utf-8")
+            print(f"{part.page}: {part.name} written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,329 @@
+"""The guides to extending the package are executed, in a copy of the sources, as their reader would follow them.
+
+A guide is the part of a page below a heading of the first or second level that names what is added. Its fenced blocks
+say what they are behind the language: ``file=PATH`` is a new file, ``append=PATH`` goes to a file's end, ``insert=PATH
+after="LINE"`` below the first line that equals LINE; paths start at the repository's root. ``sh`` blocks are run where
+they stand between them, with ``seer`` and ``python`` as the copy's own. Then the tests that the guide brought or
+changed pass, and so does every ``test_registry*.py``.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ("features", "surrogate", "tests")
+"""Folders whose files count as touched."""
+BESIDE = ("experiments", "pyproject.toml", "README.md")
+"""What the copy holds beside them; a guide leaves it as it is."""
+LINKED = ("surrogate/bundled", "experiments/data", "experiments/figures", "experiments/tables")
+"""Folders of data: what lies in them is linked, their modules are copied."""
+MOST_LINES = 60
+MOST_SECONDS = 300
+NO_GUIDE = "has no guide, a section with a block that says file=, append= or insert=, to adding a new"
+MISSING_IS_AN_ERROR = True
+"""Whether a page without a guide fails, or is skipped while its guide is being written."""
+
+
+class Expected(NamedTuple):
+    """The page of a guide, how many files of `SOURCES` it touches, whether the default suite follows it, most lines."""
+
+    page: str
+    files: int
+    quick: bool = False
+    lines: int = MOST_LINES
+
+
+GUIDES: dict[str, Expected] = {
+    "GPU": Expected("features/README.md", 1),
+    "operator": Expected("features/families/README.md", 1, quick=True),
+    "family": Expected("features/families/README.md", 2),
+    "model": Expected("surrogate/models/README.md", 2),
+    "what-if": Expected("surrogate/trace/whatif/README.md", 1),
+    "format": Expected("surrogate/formats/README.md", 2, quick=True),
+}
+"""What is added, as the guide's heading names it → what is expected of the guide."""
+
+
+class Block(NamedTuple):
+    """A fenced block; ``action`` is file, append or insert with its path, or run for a script."""
+
+    action: str
+    path: str
+    after: str
+    text: str
+
+
+class Guide(NamedTuple):
+    """How many lines a guide has, and its blocks in order."""
+
+    lines: int
+    blocks: tuple[Block, ...]
+
+
+def guide_of(page: Path, name: str) -> Guide | None:
+    """The guide to adding ``name``: the shortest section with that in its title, and a block that names a file."""
+    headings: list[tuple[int, int, str]] = []
+    blocks: dict[int, Block] = {}
+    lines = page.read_text(encoding="utf-8").splitlines()
+    opened: int | None = None
+    for number, line in enumerate(lines):
+        if opened is None and (heading := re.match(r"(##?) (.*)", line)):
+            headings.append((number, len(heading[1]), heading[2]))
+        elif opened is None and line.startswith("```"):
+            opened = number
+        elif opened is not None and line.rstrip() == "```":
+            text = "".join(f"{inside}\n" for inside in lines[opened + 1 : number])
+            blocks |= {opened: block} if (block := _block(lines[opened], text)) else {}
+            opened = None
+    assert opened is None, f"{page}: the block of line {(opened or 0) + 1} has no end"
+    guides = []
+    for position, (start, level, title) in enumerate(headings):
+        # A section ends where the next one of its level or above begins.
+        end = next((number for number, other, _ in headings[position + 1 :] if other <= level), len(lines))
+        inside = tuple(block for number, block in blocks.items() if start < number < end)
+        if re.search(rf"\b{name}\b", title, re.IGNORECASE) and any(block.action != "run" for block in inside):
+            guides.append(Guide(len("\n".join(lines[start:end]).rstrip().splitlines()), inside))
+    return min(guides, default=None, key=lambda guide: guide.lines)
+
+
+def _block(fence: str, text: str) -> Block | None:
+    """What the line that opens a block says of it; None for one that only shows something."""
+    language, *words = shlex.split(fence.removeprefix("```")) or [""]
+    said = dict(word.partition("=")[::2] for word in words)
+    for action in ("file", "append", "insert"):
+        if action in said:
+            assert action != "insert" or "after" in said, f'{fence}: an insertion needs after="LINE"'
+            return Block(action, said[action], said.get("after", ""), text)
+    return Block("run", "", "", text) if language == "sh" else None
+
+
+def copy_of(root: Path, copy: Path) -> Path:
+    """A copy of the repository's sources, in which data are links."""
+    data = {str(root / folder) for folder in LINKED}
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        hidden = [name for name in names if name == "__pycache__" or name.startswith(".")]
+        return hidden + [name for name in names if str(Path(folder, name)) in data]
+
+    for name in (*SOURCES, *BESIDE):
+        if (root / name).is_dir():
+            shutil.copytree(root / name, copy / name, symlinks=True, ignore=left_out)
+        elif (root / name).exists():
+            shutil.copy2(root / name, copy / name)
+    for folder in LINKED:
+        for path in (root / folder).glob("*"):
+            (copy / folder).mkdir(exist_ok=True)
+            if path.suffix == ".py":
+                shutil.copy2(path, copy / folder / path.name)
+            elif path.name != "__pycache__":
+                (copy / folder / path.name).symlink_to(path)
+    return copy
+
+
+def digests(copy: Path) -> dict[str, str]:
+    """Path → SHA-256 of every file of the copy's sources; links and caches do not count."""
+    paths = [path for name in (*SOURCES, *BESIDE) for path in ((copy / name).rglob("*"), [copy / name])]
+    files = {path for group in paths for path in group if path.is_file() and not path.is_symlink()}
+    return {
+        path.relative_to(copy).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if not any(part == "__pycache__" or part.startswith(".") for part in path.relative_to(copy).parts)
+    }
+
+
+def write(block: Block, copy: Path) -> None:
+    """Do what a block that names a file says."""
+    path = copy / block.path
+    assert path.resolve().is_relative_to(copy.resolve()), f"{block.path} lies outside the repository, or is data"
+    if block.action == "file":
+        assert not path.exists(), f"{block.path} is there already; append to it, or insert"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text, encoding="utf-8")
+        return
+    assert path.is_file(), f"{block.path}: no such file"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    position = len(lines)
+    if block.action == "insert":
+        equal = [number for number, line in enumerate(lines) if line.strip() == block.after.strip()]
+        assert equal, f"{block.path} has no line {block.after!r}"
+        position = equal[0] + 1
+    lines.insert(position, block.text)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def environment(copy: Path, programs: Path) -> dict[str, str]:
+    """The environment of a reader in the copy: ``python`` is this one, ``seer`` the copy's package."""
+    programs.mkdir()
+    for name, words in (("python", ""), ("python3", ""), ("seer", " -m surrogate")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{words} "$@"\n')
+        (programs / name).chmod(0o755)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "SEER_"))}
+    path = os.pathsep.join((str(programs), str(Path(sys.executable).parent), clean.get("PATH", "")))
+    return clean | {"PATH": path, "PYTHONPATH": str(copy), "SEER_CACHE": str(programs / "cache")}
+
+
+def run(words: list[str], copy: Path, variables: Mapping[str, str], what: str) -> None:
+    """Run a program in the copy; what it printed is told where it fails."""
+    done = subprocess.run(
+        words, cwd=copy, env=variables, capture_output=True, text=True, timeout=MOST_SECONDS, check=False
+    )
+    assert done.returncode == 0, f"{what}\nexit status {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+def follow(name: str, expected: Expected, root: Path, folder: Path) -> None:
+    """Follow a guide in a copy of ``root``; fails where it does not work, or touches other files."""
+    guide = guide_of(root / expected.page, name)
+    assert guide is not None, f"{expected.page} {NO_GUIDE} {name}"
+    assert guide.lines <= expected.lines, f"{expected.page}, {name}: {guide.lines} lines; {expected.lines} are allowed"
+    copy = copy_of(root, folder / "copy")
+    variables = environment(copy, folder / "programs")
+    before = digests(copy)
+    for block in guide.blocks:
+        if block.action == "run":
+            run(["bash", "-e", "-c", block.text], copy, variables, block.text)
+        else:
+            write(block, copy)
+    after = digests(copy)
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    named = {block.path for block in guide.blocks if block.action != "run"}
+    assert changed <= named, f"changed beside the files of the blocks: {', '.join(sorted(changed - named))}"
+    touched = sorted(path for path in changed if path.startswith(tuple(f"{name}/" for name in SOURCES)))
+    count = f"{len(touched)} files are touched, {expected.files} expected: {', '.join(touched)}"
+    assert len(touched) == expected.files, count
+    tests = {copy / path for path in touched if Path(path).name.startswith("test_") and path.startswith("tests/")}
+    tests |= set((copy / "tests").rglob("test_registry*.py"))
+    if tests:
+        words = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *map(str, sorted(tests))]
+        run(words, copy, variables, "the tests of what was added")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the guides' commands are bash's")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if each.quick else pytest.mark.slow) for name, each in GUIDES.items()]
+)
+def test_a_guide_does_what_it_says(name: str, tmp_path: Path) -> None:
+    page = ROOT / GUIDES[name].page
+    if not MISSING_IS_AN_ERROR and not (page.is_file() and guide_of(page, name)):
+        pytest.skip(f"{GUIDES[name].page} {NO_GUIDE} {name}")
+    follow(name, GUIDES[name], ROOT, tmp_path)
+
+
+EXPECTED = Expected("features/README.md", 2)
+PAGE = """# Things and others
+
+Not of the guide:
+
+```sh
+exit 3
+```
+
+## Add a thing
+
+```toml append=features/things.toml
+second = 2
+```
+
+```toml insert=features/things.toml after="[things]"
+zeroth = 0
+```
+
+```python file=tests/test_second.py
+from pathlib import Path
+
+
+def test_order() -> None:
+    text = (Path(__file__).parents[1] / "features" / "things.toml").read_text()
+    assert text.split() == "[things] zeroth = 0 first = 1 second = 2".split()
+```
+
+```sh
+grep -q second features/things.toml   # where the reader stands
+test "$(seer thing)" = "['thing'] of the copy"
+```
+
+## Something else
+
+```sh
+exit 4
+```
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A repository of a few lines, with a page `PAGE`."""
+    root = tmp_path / "repository"
+    for name, text in {
+        "features/README.md": PAGE,
+        "features/things.toml": "[things]\nfirst = 1\n",
+        "surrogate/__init__.py": "",
+        "surrogate/__main__.py": "import os, sys\nprint(sys.argv[1:], 'of the', os.path.basename(os.getcwd()))\n",
+        "surrogate/bundled/__init__.py": "",
+        "surrogate/bundled/data/large.bin": "",
+        "tests/test_registry.py": "def test_it() -> None:\n    assert True\n",
+        "pyproject.toml": "[tool.pytest.ini_options]\n",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_the_parts_of_a_guide(small: Path) -> None:
+    guide = guide_of(small / EXPECTED.page, "add a thing")
+    assert guide is not None and guide.lines == 23
+    assert guide.blocks[1] == Block("insert", "features/things.toml", "[things]", "zeroth = 0\n")
+
+
+def test_a_page_may_hold_several_guides(small: Path) -> None:
+    page = small / EXPECTED.page
+    page.write_text(PAGE.replace("exit 4\n```", "exit 4\n```\n\n```toml file=features/else.toml\n```"))
+    guides = [guide_of(page, name) for name in ("thing", "ELSE", "nothing")]
+    assert [guide and [block.action for block in guide.blocks] for guide in guides] == [
+        ["append", "insert", "file", "run"], ["run", "file"], None
+    ]  # fmt: skip
+
+
+def test_a_guide_that_is_right_passes_and_the_repository_stays(small: Path, tmp_path: Path) -> None:
+    before = digests(small)
+    follow("thing", EXPECTED, small, tmp_path)
+    assert digests(small) == before
+    assert (tmp_path / "copy" / "surrogate" / "bundled" / "data").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("## Something else", "```toml file=features/more.toml\n```\n\n## Something else", "3 files"),
+        ("second = 2\n```", "second = 3\n```", "test_order"),
+        ('after="[things]"', 'after="[other]"', "[other]"),
+        ("file=tests/test_second.py", "file=features/things.toml", "there already"),
+        ("file=tests/test_second.py", "file=../test_second.py", "outside"),
+        ("file=tests/test_second.py", "file=surrogate/bundled/data/test_second.py", "data"),
+        ("grep -q second", "grep -q third", "grep -q third"),
+        ("grep -q second", "touch surrogate/third.py\ngrep -q second", "surrogate/third.py"),
+        ("grep -q second", "rm tests/test_registry.py\ngrep -q second", "tests/test_registry.py"),
+        ("## Add a thing\n", "## Add a thing\n" + "line\n" * 40, "63 lines"),
+        ("## Something else\n", "line\n" * 5, "exit status 4"),
+    ],
+)
+def test_a_guide_that_is_wrong_is_told(small: Path, tmp_path: Path, old: str, new: str, named: str) -> None:
+    (small / EXPECTED.page).write_text(PAGE.replace(old, new))
+    with pytest.raises(AssertionError) as failure:
+        follow("Thing", EXPECTED, small, tmp_path)
+    assert named in str(failure.value)
+
+
+@pytest.mark.slow
+def test_a_3d_convolution_is_a_family_and_a_row_of_the_calls(tmp_path: Path) -> None:
+    """Its table is trained on and answered, a network with it is read, and no other answer moves."""
+    follow("conv3d", Expected("tests/conv3d.md", 3, lines=200), ROOT, tmp_path)

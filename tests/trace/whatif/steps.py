@@ -1,0 +1,57 @@
+"""Steps of operators, as known answers give them, as a trace of PyTorch's profiler."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from surrogate.trace.whatif.setting import Op
+
+HOST_US = 10
+"""What an operator takes on the host; its launch returns with it."""
+LAUNCH_US = 4
+_CATEGORIES = {"Memcpy": "gpu_memcpy", "Optimizer": "user_annotation", "ProfilerStep": "user_annotation"}
+
+
+def trace_of(operators: Sequence[Op], steps: int = 2) -> dict[str, Any]:
+    """The JSON object of a trace of equal steps, one after the other, on a V100.
+
+    The host calls the operators without a pause and waits for the device, which runs the kernels in their order, each
+    as soon as its launch has returned.
+    """
+    events: list[dict[str, Any]] = []
+    start_us = 0.0
+    for number in range(steps):
+        step = list(_step(operators, start_us, 1 + number * (len(operators) + 1)))
+        end_us = max(event["ts"] + event["dur"] for event in step)
+        events += [_event(f"ProfilerStep#{number}", start_us, end_us - start_us), *step]
+        start_us = end_us
+    return {"deviceProperties": [{"id": 0, "name": "Tesla V100-SXM2-16GB"}], "traceEvents": events}
+
+
+def _step(operators: Sequence[Op], start_us: float, first: int) -> Iterator[dict[str, Any]]:
+    host_us = device_us = start_us
+    for number, op in enumerate(operators, start=first):
+        types = ["float" if shape else "" for shape in op.shapes]
+        shapes = {"Input Dims": op.shapes, "Input type": types} if op.shapes else {}
+        passes = {"Sequence number": op.sequence, "Fwd thread id": int("ackward" in op.name)}
+        yield _event(
+            op.name, host_us, HOST_US, **{"External id": number}, **shapes, **passes if op.sequence > 0 else {}
+        )
+        host_us += HOST_US
+        if op.kernel:
+            yield _event("cudaLaunchKernel", host_us - LAUNCH_US, LAUNCH_US, "cuda_runtime", correlation=number)
+            device_us = max(device_us, host_us)
+            place = {"device": 0, "stream": 7, "correlation": number}
+            yield _event(op.kernel, device_us, op.us, _CATEGORIES.get(op.kernel.partition(" ")[0], "kernel"), **place)
+            device_us += op.us
+    if device_us > host_us:
+        number = first + len(operators)
+        yield _event("cudaDeviceSynchronize", host_us, device_us - host_us, "cuda_runtime", correlation=number)
+
+
+def _event(name: str, start_us: float, time_us: float, category: str = "", **arguments: Any) -> dict[str, Any]:
+    category = category or _CATEGORIES.get(name.partition(".")[0].partition("#")[0], "cpu_op")
+    thread = 7 if category in ("kernel", "gpu_memcpy") else 100
+    return {
+        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start_us, "dur": time_us,
+        "args": arguments,
+    }  # fmt: skip
