@@ -46,17 +46,16 @@ def collected(folder: Path, fault: dict[str, Any], library: Path, draw: random.R
     if "FAKE_FAULTS" in orders:
         orders["FAKE_FAULTS"] = orders["FAKE_FAULTS"].replace("K", str(draw.randint(1, fault.get("calls", 1))))
     words = ["collect", "--device", "cudnn", "--plan", "plan.txt", *fault.get("words", ()), "-o", "run.jsonl"]
-    command = subprocess.Popen(
+    killed = fault.get("killed", False)
+    with subprocess.Popen(
         [sys.executable, "-m", "surrogate", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         cwd=folder, env={**os.environ, **environment(library, state), **orders},
-    )  # fmt: skip
-    killed = fault.get("killed", False)
-    try:
-        _, complaint = command.communicate(timeout=draw.uniform(*KILL_AFTER_S) if killed else LIMIT_S)
-    except subprocess.TimeoutExpired:
-        command.kill()
-        complaint = ""
-        command.wait()
+    ) as command:  # fmt: skip
+        try:
+            _, complaint = command.communicate(timeout=draw.uniform(*KILL_AFTER_S) if killed else LIMIT_S)
+        except subprocess.TimeoutExpired:
+            command.kill()
+            complaint = ""
     hung = not killed and command.returncode == -signal.SIGKILL
     crashed = "Traceback" in complaint or (not hung and not killed and command.returncode not in (0, 1, 2))
     return {"hangs": hung, "left_processes": left_over(state), "tracebacks": crashed}
