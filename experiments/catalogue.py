@@ -28,10 +28,13 @@ NAMES = (
     "replay_error",
     "what_if",
     "speed",
+    "large_inputs",
+    "bundle_faults",
+    "study_faults",
 )
 """All experiments, in the order in which the table lists them."""
-ALONE = ("speed",)
-"""Those that read clocks: nothing runs beside them, and they do not repeat bit for bit."""
+ALONE = ("speed", "large_inputs", "study_faults")
+"""Those that read clocks or kill processes: nothing runs beside them, and they do not repeat bit for bit."""
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 HEADER = "| question | command | time | table | figure | answer |"
 RULE = "|---|---|---|---|---|---|"

@@ -1,19 +1,24 @@
-"""How long does an answer take, and how long elsewhere?
+"""How long does an answer take, beside its bar and what others need in the same run?
 
-How long an answer takes, side by side in one run: ours, a forest per algorithm, an MLP, and cuDNN's heuristic.
+Questions that were not asked before (but for the row that says so), features and interval included: the median over
+them on one thread; tables on as many threads as the machine allows, the best of three. Peers get what they need ready
+made: XGBoost and the nearest neighbours the finished columns, aiconfigurator its loaded tables.
 
 Clocks do not repeat bit for bit, so nothing runs beside this experiment (`experiments.catalogue.ALONE`).
 """
 
+import logging
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.neighbors import NearestNeighbors
 
 from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import candidate_rows
@@ -21,6 +26,7 @@ from experiments.sources import Sources
 from surrogate.collect.plan_source import networks
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
+from surrogate.dataset.threads import limited, usable_cores
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -28,41 +34,60 @@ from surrogate.features.families import CONV
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models import TimeModel
+from surrogate.models.boosted import BoostedTerms
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
 
 GPU = "Tesla V100-SXM2-16GB"
+ALGORITHM = "IMPLICIT_PRECOMP_GEMM"
 NETWORK = "ResNet-50"
 PROBLEMS, BATCH_ROWS = 300, 200_000
-OTHERS = {"forest per algorithm (nn-Meter)": "forest", "mlp (Habitat)": "mlp"}
+OTHERS = {"forest per algorithm (nn-Meter), by a table": "forest", "MLP (Habitat), by a table": "mlp"}
 HEURISTIC = "cuDNN's heuristic, deviceless"
+SDK_GPU, SDK_SYSTEM, SDK_WEIGHTS = "h200", ("h200_sxm", "trtllm", "1.3.0rc20"), (4096, 7168)
 COLD = {"`seer --help`": ("--help",), "`seer select`": ("select", "--gpu", "v100", "n32c256h14w14k256r3s3p1u1")}
 """Commands that are timed in processes of their own."""
-QUESTIONS = {
-    "predict": "one algorithm, µs",
-    "select": "all algorithms, µs",
-    "repeated": "asked before, µs",
-    "network": f"{NETWORK}'s convolutions, ms",
-    "batch": "rows per second",
+BARS = {
+    "one algorithm, µs": 120.0,
+    "all algorithms, µs": 250.0,
+    "asked before, µs": 2.0,
+    "a matrix product, µs": np.nan,
+    f"{NETWORK}'s 53 convolutions, ms": 3.0 * 53 / 56,
+    "rows per second, one thread": np.nan,
+    "rows per second": 180_000.0,
+    "`seer --help`, ms": 200.0,
+    "`seer select`, ms": 1000.0,
 }
+"""What is timed → the bar (NaN: none was set); at least for rows per second, at most for the others."""
+Figures = dict[str, float]
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Ask every predictor the same questions, none of which it was asked before; the others learn the cuDNN table."""
+    """Ask every predictor the same questions; the others learn the cuDNN table."""
     data = effort.sample(sources.dataset("cudnn"))
     convs = problems(data, PROBLEMS // (6 if effort.quick else 1), effort.seed)
-    records = [{"predictor": "the bundle that ships", **ours(load(GPU), convs)}]
+    served = load(GPU)
+    peers: dict[str, Figures | str] = {"XGBoost alone, on finished columns": alone(served, convs)}
+    peers["nearest neighbour (scikit-learn), on finished columns"] = neighbours(served, convs)
     rows = candidate_rows([data])
     for label, name in OTHERS.items():
         effort.tick(label)
-        records.append({"predictor": label, **by_table(effort.named(name)[name].fit(rows), convs)})
+        peers[label] = by_table(effort.named(name)[name].fit(rows), convs)
     effort.tick(HEURISTIC)
-    records.append({"predictor": HEURISTIC, **heuristic(convs[:100])})
-    effort.tick("cold starts")
-    cold = cold_starts()
-    table = pd.DataFrame(records).rename(columns=QUESTIONS)
-    note = " ".join(f"{name} takes {seconds * 1e3:.0f} ms cold." for name, seconds in cold.items())
-    return Outcome(table, None, f"{table.to_string(index=False)}\n{note}")
+    peers[HEURISTIC] = heuristic(convs[:100])
+    peers["aiconfigurator's SDK"] = aiconfigurator()
+    effort.tick("our own answers")
+    figures = ours(served, convs) | cold_starts()
+    records = []
+    for what, bar in BARS.items():
+        beside = {peer: theirs[what] for peer, theirs in peers.items() if isinstance(theirs, dict) and what in theirs}
+        record = {"what": what, "bar": bar, "ours": figures[what]}
+        records += [{**record, "peer": peer, "theirs": value} for peer, value in beside.items()] or [record]
+    table = pd.DataFrame(records)
+    refused = [f"{peer}: {said}." for peer, said in peers.items() if isinstance(said, str)]
+    said = [f"{what} {figures[what]:,.0f}" + (f" ({bar:,.0f})" if bar == bar else "") for what, bar in BARS.items()]
+    answer = f"Ours, with the bar in parentheses: {', '.join(said)}."
+    return Outcome(table, None, " ".join([answer, *refused]))
 
 
 def problems(data: Dataset, count: int, seed: int) -> list[Conv]:
@@ -80,58 +105,107 @@ def problems(data: Dataset, count: int, seed: int) -> list[Conv]:
     return list(distinct)
 
 
-def ours(served: Predictor, convs: Sequence[Conv]) -> dict[str, Any]:
+def ours(served: Predictor, convs: Sequence[Conv]) -> Figures:
     """The predictor's answers."""
     served.select(convs[0])  # what is made ready once per setting
+    products = load(SDK_GPU)
 
-    def forgetful(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def forgetful(predictor: Predictor, ask: Callable[[Any], Any], questions: Sequence[Any]) -> float:
         def fresh(question: Any) -> Any:
-            served.forget()
+            predictor.forget()
             return ask(question)
 
-        return fresh
+        return median_us(fresh, questions)
 
-    network = networks()[NETWORK]
-    return {
-        "predict": median_us(forgetful(lambda conv: served.predict(conv, "IMPLICIT_PRECOMP_GEMM")), convs),
-        "select": median_us(forgetful(served.select), convs),
-        "repeated": median_us(lambda _: served.select(convs[0]), convs),
-        "network": median_us(forgetful(served.select_many), [network] * 9) / 1e3,
-        "batch": rows_per_second(lambda frame: served.predict(frame), big_table(convs)),
-    }
+    many = big_table(convs)
+    answers = [
+        forgetful(served, lambda conv: served.predict(conv, ALGORITHM), convs),
+        forgetful(served, served.select, convs),
+        median_us(lambda _: served.select(convs[0]), convs),
+        forgetful(products, products.select, [f"gemm:m{m}n{SDK_WEIGHTS[0]}k{SDK_WEIGHTS[1]}" for m in range(1, 201)]),
+        forgetful(served, served.select_many, [networks()[NETWORK]] * 9) / 1e3,
+        rows_per_second(lambda: served.predict(many), many),
+    ]
+    with limited(usable_cores()):
+        answers.append(rows_per_second(lambda: served.predict(many), many))
+    return dict(zip(BARS, answers, strict=False))
 
 
-def by_table(fitted: TimeModel, convs: Sequence[Conv]) -> dict[str, Any]:
+def alone(served: Predictor, convs: Sequence[Conv]) -> Figures:
+    """The shipped trees in XGBoost, asked about columns that lie ready."""
+    model, design = finished(served, big_table(convs))
+    booster = model.times().trees.booster(design.shape[1])
+    questions = [design[row : row + 1] for row in range(0, 3000, 10)]
+    booster.set_param({"nthread": 1})
+    figures = {"one algorithm, µs": median_us(booster.inplace_predict, questions)}
+    figures["rows per second, one thread"] = rows_per_second(lambda: booster.inplace_predict(design), design)
+    booster.set_param({"nthread": usable_cores()})
+    return figures | {"rows per second": rows_per_second(lambda: booster.inplace_predict(design), design)}
+
+
+def neighbours(served: Predictor, convs: Sequence[Conv]) -> Figures:
+    """The nearest of 10,000 rows: what an interval by distance costs at least, without trees."""
+    _, design = finished(served, big_table(convs))
+    fitted = NearestNeighbors(n_neighbors=1).fit(np.nan_to_num(design[::20]))
+    asked = np.nan_to_num(design[:20_000])
+    return {"rows per second, one thread": rows_per_second(lambda: fitted.kneighbors(asked), asked)}
+
+
+def finished(served: Predictor, frame: pd.DataFrame) -> tuple[BoostedTerms, np.ndarray]:
+    """The shipped model of convolutions and its (rows, columns) input for a table."""
+    model = served.bundle.parts["conv"].model
+    assert isinstance(model, BoostedTerms)
+    return model, model.design(rows_of(frame, CONV))
+
+
+def by_table(fitted: TimeModel, convs: Sequence[Conv]) -> Figures:
     """A model by the way it has: a table of one problem."""
 
     def predict(frame: pd.DataFrame) -> np.ndarray:
         return fitted.predict(rows_of(frame, CONV))
 
-    frames = [table_of([conv], names=("IMPLICIT_PRECOMP_GEMM",)) for conv in convs[:60]]
+    frames = [table_of([conv], names=(ALGORITHM,)) for conv in convs[:60]]
     whole = [table_of([conv]) for conv in convs[:60]]
     network = table_of(networks()[NETWORK])
+    many = big_table(convs).head(BATCH_ROWS // 10)
     return {
-        "predict": median_us(predict, frames),
-        "select": median_us(predict, whole),
-        "network": median_us(predict, [network] * 5) / 1e3,
-        "batch": rows_per_second(predict, big_table(convs).head(BATCH_ROWS // 10)),
-        "note": "by way of a table",
+        "one algorithm, µs": median_us(predict, frames),
+        "all algorithms, µs": median_us(predict, whole),
+        f"{NETWORK}'s 53 convolutions, ms": median_us(predict, [network] * 5) / 1e3,
+        "rows per second, one thread": rows_per_second(lambda: predict(many), many),
     }
 
 
-def heuristic(convs: Sequence[Conv]) -> dict[str, Any]:
-    """cuDNN's graph heuristic on a described GPU; a row that says why where it cannot be asked."""
+def heuristic(convs: Sequence[Conv]) -> Figures | str:
+    """cuDNN's graph heuristic on a described GPU, or why it cannot be asked."""
     from surrogate.collect.deviceless import Deviceless
 
     try:
         device = Deviceless(gpu(GPU))
     except (InputError, OSError) as error:
-        return {"note": str(error)}
+        return str(error)
     try:
-        note = f"cuDNN {device.describe().library_version}"
-        return {"select": median_us(device.heuristic, convs), "note": note}
+        return {"all algorithms, µs": median_us(device.heuristic, convs)}
     finally:
         device.close()
+
+
+def aiconfigurator() -> Figures | str:
+    """A matrix product by aiconfigurator's SDK from its installed tables, or why it cannot be asked."""
+    try:
+        import aiconfigurator_core
+        from aiconfigurator_core.sdk import common, perf_database
+        from aiconfigurator_core.sdk.operations.gemm import GEMM
+    except ImportError as error:
+        return str(error)
+    logging.disable(logging.WARNING)
+    systems = str(Path(str(aiconfigurator_core.__file__)).parent / "systems")
+    database = perf_database.get_database(*SDK_SYSTEM, systems_paths=[systems], allow_unlisted_version=True)
+    if database is None:
+        return f"it has no tables of {SDK_SYSTEM}"
+    product = GEMM("", 1.0, *SDK_WEIGHTS, common.GEMMQuantMode["bfloat16"])
+    asked = median_us(lambda m: product._engine_query(database, x=m), range(1, 201))
+    return {"a matrix product, µs": asked}
 
 
 def table_of(convs: Sequence[Conv], names: Sequence[str] = ()) -> pd.DataFrame:
@@ -160,10 +234,10 @@ def median_us(ask: Callable[[Any], Any], questions: Sequence[Any]) -> float:
     return float(np.median(taken)) / 1e3
 
 
-def rows_per_second(ask: Callable[[pd.DataFrame], Any], frame: pd.DataFrame) -> float:
+def rows_per_second(work: Callable[[], Any], rows: Sequence[Any] | np.ndarray | pd.DataFrame) -> float:
     """The best of three, after one run that warms up."""
-    ask(frame)
-    return max(len(frame) / seconds for seconds in _laps(lambda: ask(frame), 3))
+    work()
+    return max(len(rows) / seconds for seconds in _laps(work, 3))
 
 
 def _laps(work: Callable[[], Any], count: int) -> Iterator[float]:
@@ -173,9 +247,9 @@ def _laps(work: Callable[[], Any], count: int) -> Iterator[float]:
         yield time.perf_counter() - began
 
 
-def cold_starts() -> dict[str, float]:
-    """Seconds of two commands in processes of their own, files in the cache: the least of three."""
-    return {name: min(_laps(partial(start, words), 3)) for name, words in COLD.items()}
+def cold_starts() -> Figures:
+    """Milliseconds of two commands in processes of their own, files in the cache: the least of three."""
+    return {f"{name}, ms": 1e3 * min(_laps(partial(start, words), 3)) for name, words in COLD.items()}
 
 
 def start(words: Sequence[str]) -> None:
