@@ -1,0 +1,249 @@
+"""`Description`: a kernel of a user's own, as a TOML file or a table's columns describe it. Data, never code.
+
+It names the kernel, the sizes of its problems, the parameters of its configurations with their values, and may add
+conditions that a configuration must keep and formulas (`surrogate.features.arithmetic`) of what a launch costs.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from .arithmetic import Formula
+from .elementwise import Number
+from .errors import InputError, nearest, read_bounded
+
+Value = bool | int | float | str
+"""What a parameter may be set to."""
+Configuration = dict[str, Value]
+"""Parameter → value."""
+COSTS = {
+    "flops": "floating-point operations",
+    "bytes": "bytes that DRAM moves",
+    "blocks": "thread blocks of the launch",
+    "threads_per_block": "threads of a block",
+    "shared_bytes": "shared memory of a block in bytes",
+    "registers_per_thread": "registers of a thread",
+}
+"""What a formula may give, and its meaning."""
+WITHOUT_SIZES = "size"
+"""The one size of a kernel that has none: 1 for its only problem."""
+MAX_FILE_BYTES = 1 << 20
+MAX_CONFIGURATIONS = 2_000_000
+"""Of a kernel's space: more are neither listed nor ranked."""
+MAX_COMBINATIONS = 20_000_000
+"""Of values that are looked at together while conditions thin them out."""
+RESERVED = frozenset(
+    "gpu library library_version family algorithm solver status time_us time_us_min time_us_max repeats origin reason"
+    " predicted_us lower_us upper_us in_domain supported workspace_bytes candidates".split()
+)
+"""Columns of tables, which no size, setting or parameter may be called."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_KEYS = ("name", "sizes", "batch", "settings", "parameters", "conditions", "formulas")
+_FORBIDDEN = re.compile(r"[,=|\x00-\x1f]")
+
+
+@dataclass(frozen=True)
+class Description:
+    """A kernel. Raises `InputError` for what does not fit together.
+
+    ``sizes`` name the numbers of a problem, of which a shape leaves out those of ``batch``; ``settings`` its texts
+    (dtype …) with their known values (empty: any); ``parameters`` the numbers or texts of a configuration with their
+    values. ``conditions`` hold for every configuration that may be run; None: those of the table alone may be.
+    ``formulas`` has keys of `COSTS`.
+    """
+
+    name: str
+    sizes: tuple[str, ...]
+    parameters: Mapping[str, tuple[Value, ...]]
+    settings: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    conditions: tuple[Formula, ...] | None = None
+    formulas: Mapping[str, Formula] = field(default_factory=dict)
+    batch: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.parameters:
+            raise InputError(f"kernel {self.name}: it has no parameters; name at least one, with its values")
+        names = [*self.sizes, *self.settings, *self.parameters]
+        for name in (self.name, *names):
+            if not _NAME.fullmatch(name):
+                raise InputError(f"kernel {self.name}: {name!r} is no name; write letters, digits and underscores")
+        if doubled := [name for name in names if names.count(name) > 1]:
+            raise InputError(f"kernel {self.name}: {doubled[0]} is declared twice; a column has one meaning")
+        if reserved := RESERVED & {*names}:
+            raise InputError(f"kernel {self.name}: {min(reserved)} is a column of every table; give another name")
+        if unknown := [name for name in self.batch if name not in self.sizes]:
+            raise InputError(f"kernel {self.name}: batch {unknown[0]} is none of the sizes {', '.join(self.sizes)}")
+        for name, values in self.parameters.items():
+            _check_values(f"kernel {self.name}: parameter {name}", values)
+
+    @cached_property
+    def codes(self) -> Mapping[str, Mapping[str, float]]:
+        """Parameter → text of a value → the number that stands for it: its own, or its place among texts."""
+        return {
+            name: {str(value): float(place if isinstance(value, str) else value) for place, value in enumerate(values)}
+            for name, values in self.parameters.items()
+        }
+
+    @cached_property
+    def _by_text(self) -> Mapping[str, Mapping[str, Value]]:
+        return {name: {str(value): value for value in values} for name, values in self.parameters.items()}
+
+    def is_numeric(self, parameter: str) -> bool:
+        """True where the parameter's values are numbers."""
+        return not isinstance(self.parameters[parameter][0], str)
+
+    def text(self, configuration: Mapping[str, object]) -> str:
+        """A configuration as one word, as in ``block_m=64,num_warps=4``: the name of a candidate."""
+        return ",".join(f"{name}={configuration[name]}" for name in self.parameters)
+
+    def configuration(self, text: str) -> Configuration:
+        """What `text` gave. Raises `InputError` for another parameter or value."""
+        pairs = [word.partition("=")[::2] for word in text.split(",")]
+        if [name for name, _ in pairs] != [*self.parameters]:
+            raise InputError(f"{text!r} is no configuration of {self.name}, which has {', '.join(self.parameters)}")
+        known = self._by_text
+        if wrong := [(name, value) for name, value in pairs if value not in known[name]]:
+            name, value = wrong[0]
+            raise InputError(f"{self.name}: {name} is {value!r}; known: {', '.join(known[name])}")
+        return {name: known[name][value] for name, value in pairs}
+
+    def space(self, sizes: Mapping[str, int] = MappingProxyType({})) -> dict[str, np.ndarray] | None:
+        """Parameter → (configurations,) values as objects of every configuration that the conditions allow; None where
+        there are no conditions.
+
+        ``sizes`` stand in conditions that ask for them. Raises `InputError` for more than `MAX_CONFIGURATIONS`.
+        """
+        if self.conditions is None:
+            return None
+        waiting = list(self.conditions)
+        # Parameter after parameter joins the combinations; a condition thins them out once it has all that it asks for.
+        places = np.zeros((1, 0), dtype=np.int32)
+        numbers: dict[str, Any] = dict(sizes)
+        for position, (name, values) in enumerate(self.parameters.items()):
+            if len(places) * len(values) > MAX_COMBINATIONS:
+                raise InputError(f"kernel {self.name}: too many combinations of values; give fewer, or more conditions")
+            added = np.tile(np.arange(len(values), dtype=np.int32), len(places))
+            places = np.column_stack([np.repeat(places, len(values), axis=0), added])
+            numbers = {
+                key: np.repeat(column, len(values)) if np.ndim(column) else column for key, column in numbers.items()
+            }
+            numbers[name] = np.array([*self.codes[name].values()])[added]
+            ready = [condition for condition in waiting if condition.names <= numbers.keys()]
+            waiting = [condition for condition in waiting if condition not in ready]
+            for condition in ready:
+                keep = np.broadcast_to(np.nan_to_num(condition.value(numbers)) != 0, len(places))
+                places = places[keep]
+                numbers = {key: column[keep] if np.ndim(column) else column for key, column in numbers.items()}
+        if len(places) > MAX_CONFIGURATIONS:
+            raise InputError(f"kernel {self.name}: {len(places):,} configurations; at most {MAX_CONFIGURATIONS:,}")
+        return {
+            name: np.array(values, dtype=object)[places[:, position]]
+            for position, (name, values) in enumerate(self.parameters.items())
+        }
+
+    def to_plain(self) -> dict[str, Any]:
+        """As TOML or JSON holds it; what is not there is left out."""
+        plain: dict[str, Any] = {"name": self.name, "sizes": list(self.sizes), "batch": list(self.batch)}
+        plain["settings"] = {name: list(values) for name, values in self.settings.items()}
+        plain["parameters"] = {name: list(values) for name, values in self.parameters.items()}
+        if self.conditions is not None:
+            plain["conditions"] = [condition.text for condition in self.conditions]
+        plain["formulas"] = {name: formula.text for name, formula in self.formulas.items()}
+        return {name: value for name, value in plain.items() if value or name in ("name", "sizes", "conditions")}
+
+    def to_toml(self) -> str:
+        """The file that `read_description` reads."""
+        plain = self.to_plain()
+        tables = [name for name in ("settings", "parameters", "formulas") if name in plain]
+        lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items() if name not in tables]
+        for table in tables:
+            lines += ["", f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in plain[table].items())]
+        return "\n".join(lines) + "\n"
+
+
+def read_description(path: str | Path) -> Description:
+    """The description in a TOML file. Raises `InputError` that names the file, what came, and the rule."""
+    try:
+        content = tomllib.loads(read_bounded(Path(path), MAX_FILE_BYTES).decode("utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; `seer data describe TABLE` writes a first description") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not readable as TOML ({error})") from None
+    return description_of(content, str(path))
+
+
+def description_of(content: Mapping[str, Any], where: str) -> Description:
+    """The description of plain data (`Description.to_plain`). Raises `InputError`, which begins with ``where``."""
+    if unknown := [key for key in content if key not in _KEYS]:
+        raise InputError(f"{where}: {unknown[0]!r} is unknown; known: {', '.join(_KEYS)}{nearest(unknown[0], _KEYS)}")
+    name = content.get("name")
+    if not isinstance(name, str):
+        raise InputError(f'{where}: the kernel has no name; write name = "matmul"')
+    sizes, batch = (_texts(content.get(key, []), f"{where}: {key}") for key in ("sizes", "batch"))
+    tables = {key: content.get(key, {}) for key in ("settings", "parameters", "formulas")}
+    for key, table in tables.items():
+        if not isinstance(table, Mapping):
+            raise InputError(f"{where}: {key} is {_short(table)}; a table is needed, [{key}] with a line for each name")
+    settings = {key: _texts(values, f"{where}: setting {key}") for key, values in tables["settings"].items()}
+    parameters: dict[str, tuple[Value, ...]] = {}
+    for key, values in tables["parameters"].items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"{where}: parameter {key} is {_short(values)}; a list of its values is needed")
+        parameters[key] = tuple(values)
+    known = frozenset((*sizes, *parameters))
+    conditions = None
+    if "conditions" in content:
+        texts = _texts(content["conditions"], f"{where}: conditions")
+        conditions = tuple(Formula.parse(text, f"{where}: condition", known) for text in texts)
+    formulas = {}
+    for key, text in tables["formulas"].items():
+        if key not in COSTS:
+            raise InputError(f"{where}: formula {key!r} is unknown; known: {', '.join(COSTS)}{nearest(key, COSTS)}")
+        formulas[key] = Formula.parse(str(text), f"{where}: formula {key}", known)
+    described = Description(name, sizes, parameters, settings, conditions, formulas, batch)
+    asked = {each for formula in (*formulas.values(), *(conditions or ())) for each in formula.names}
+    if texts := [each for each in asked if each in parameters and not described.is_numeric(each)]:
+        raise InputError(f"{where}: {texts[0]} holds texts; formulas and conditions are of numbers")
+    return described
+
+
+def _check_values(where: str, values: Sequence[Value]) -> None:
+    """Raises `InputError` for values of several types, doubled ones, and texts that names of candidates cannot hold."""
+    if not values:
+        raise InputError(f"{where} has no values; give at least one")
+    if odd := [value for value in values if not isinstance(value, bool | int | float | str)]:
+        raise InputError(f"{where} has the value {odd[0]!r}; numbers, texts, true and false are known")
+    if len({isinstance(value, str) for value in values}) > 1:
+        raise InputError(f"{where} has texts and numbers; give one type")
+    if len({*map(str, values)}) < len(values):
+        raise InputError(f"{where} has a value twice; give each once")
+    for value in values:
+        if isinstance(value, str) and _FORBIDDEN.search(value):
+            raise InputError(f"{where} has the value {value!r}; a text holds no comma, =, | or line break")
+        if isinstance(value, float) and not np.isfinite(value):
+            raise InputError(f"{where} has the value {value}; finite numbers are needed")
+
+
+def _texts(values: object, where: str) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise InputError(f"{where} is {_short(values)}; a list of texts is needed")
+    return tuple(values)
+
+
+def _short(value: object) -> str:
+    return repr(value)[:60]
+
+
+def cost(description: Description, name: str, values: Mapping[str, Number]) -> Number | None:
+    """What a formula gives, None where the description has none of that name."""
+    formula = description.formulas.get(name)
+    return None if formula is None else formula.value(values)
