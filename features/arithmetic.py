@@ -58,9 +58,7 @@ class Formula:
         try:
             tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):
-            raise InputError(
-                f"{where}: {text!r} is not readable; write plain arithmetic, as in 2 * m * n * k"
-            ) from None
+            raise InputError(f"{where}: {text!r} is not readable; write arithmetic, as in 2 * m * n * k") from None
         names: set[str] = set()
         compute = _computed(tree, f"{where}: {text!r}", frozenset(known), names)
         return cls(text, frozenset(names), compute)

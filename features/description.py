@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,10 +40,11 @@ MAX_CONFIGURATIONS = 2_000_000
 """Of a kernel's space: more are neither listed nor ranked."""
 MAX_COMBINATIONS = 20_000_000
 """Of values that are looked at together while conditions thin them out."""
-RESERVED = frozenset(
-    "gpu library library_version family algorithm solver status time_us time_us_min time_us_max repeats origin reason"
-    " predicted_us lower_us upper_us in_domain supported workspace_bytes candidates".split()
-)
+RESERVED = frozenset((
+    "gpu", "library", "library_version", "family", "algorithm", "solver", "status", "time_us", "time_us_min",
+    "time_us_max", "repeats", "origin", "reason", "workspace_bytes", "predicted_us", "lower_us", "upper_us",
+    "in_domain", "supported",
+))  # fmt: skip
 """Columns of tables, which no size, setting or parameter may be called."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _KEYS = ("name", "sizes", "batch", "settings", "parameters", "conditions", "formulas")
@@ -64,7 +64,7 @@ class Description:
     name: str
     sizes: tuple[str, ...]
     parameters: Mapping[str, tuple[Value, ...]]
-    settings: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     conditions: tuple[Formula, ...] | None = None
     formulas: Mapping[str, Formula] = field(default_factory=dict)
     batch: tuple[str, ...] = ()
@@ -128,13 +128,14 @@ class Description:
         # Parameter after parameter joins the combinations; a condition thins them out once it has all that it asks for.
         places = np.zeros((1, 0), dtype=np.int32)
         numbers: dict[str, Any] = dict(sizes)
-        for position, (name, values) in enumerate(self.parameters.items()):
+        for name, values in self.parameters.items():
             if len(places) * len(values) > MAX_COMBINATIONS:
                 raise InputError(f"kernel {self.name}: too many combinations of values; give fewer, or more conditions")
             added = np.tile(np.arange(len(values), dtype=np.int32), len(places))
             places = np.column_stack([np.repeat(places, len(values), axis=0), added])
+            repeats = len(values)
             numbers = {
-                key: np.repeat(column, len(values)) if np.ndim(column) else column for key, column in numbers.items()
+                key: np.repeat(column, repeats) if np.ndim(column) else column for key, column in numbers.items()
             }
             numbers[name] = np.array([*self.codes[name].values()])[added]
             ready = [condition for condition in waiting if condition.names <= numbers.keys()]
