@@ -87,6 +87,14 @@ class Gpu:
         return values | {"aliases": list(self.aliases), "fp32_tflops": self.fp32_tflops}
 
 
+def unlisted(name: str) -> Gpu:
+    """A GPU of which nothing but the name is known; its figures are 0."""
+    return Gpu(
+        name=name, vendor="", architecture="", sms=0, cores_per_sm=0, boost_mhz=0.0, fp64_tflops=0.0, dram_gbs=0.0,
+        l2_bytes=0, shared_per_sm_bytes=0, source="by name alone", checked=False,
+    )  # fmt: skip
+
+
 def _from_row(row: GpuRow) -> Gpu:
     """The GPU of a row; peaks that the row lacks follow from its fp32 or its fp16 tensor peak by ratio."""
     figures = row.figures

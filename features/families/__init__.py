@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..conv import Conv
+from ..description import Description
 from ..errors import InputError, nearest
 from .conv import CONV
+from .described import DescribedFamily, DescribedProblem
 from .family import DEFAULT_ALGORITHM, Candidate, Family, Formula, ProblemTerms
 from .operator import OPERATORS, Operator, operator_class
 from .operator_family import Declaration, OperatorFamily
@@ -19,7 +21,7 @@ _ORDER = ("conv", "gemm", "pointwise", "rowwise", "pool", "embedding", "transfer
 """Files in the order of reports and of a table's columns; any other stands behind them."""
 DEFAULT_FAMILY = CONV.name
 """The family of a table that names none, and of a problem whose text has no prefix."""
-AnyProblem = Conv | Operator
+AnyProblem = Conv | Operator | DescribedProblem
 """A problem of any family, of numbers."""
 
 
@@ -33,8 +35,22 @@ class Families(Mapping[str, Family]):
         self._families = {family.name: family for family in families}
         self.of_kind = {kind: family.name for family in families for kind in family.kinds}
         """Kind of problem → name of its family."""
+        self._built_in = frozenset((*self._families, *self.of_kind))
         if len(self._families) < len(families) or len(self.of_kind) < sum(len(family.kinds) for family in families):
             raise TypeError("a family's name, or a kind of problem, is declared twice")
+
+    def describe(self, description: Description) -> DescribedFamily:
+        """The family of a described kernel, which is found by its name from now on, in the place of an older one.
+
+        Raises `InputError` for the name of a family or kind that is built in.
+        """
+        if description.name in self._built_in:
+            raise InputError(f"kernel {description.name}: a family of that name is built in; give another name")
+        known = self._families.get(description.name)
+        if not (isinstance(known, DescribedFamily) and known.description == description):
+            known = self._families[description.name] = DescribedFamily(description)
+            self.of_kind[description.name] = description.name
+        return known
 
     def __getitem__(self, name: str) -> Family:
         return self._families[name]
@@ -55,6 +71,8 @@ class Families(Mapping[str, Family]):
 
     def of(self, problem: object) -> Family:
         """The family of a problem of numbers or arrays. Raises `InputError` for what is no problem."""
+        if isinstance(problem, DescribedProblem):
+            return problem.family
         kind = getattr(problem, "kind", None)
         if kind not in self.of_kind:
             raise InputError(f"a {type(problem).__name__} is no problem; give a Conv, an operator, or its text")
@@ -118,7 +136,25 @@ def operator(kind: str, **sizes: Any) -> Operator:
 
 
 __all__ = [
-    "CONV", "DEFAULT_ALGORITHM", "DEFAULT_FAMILY", "FAMILIES", "FAMILY_OF_KIND", "OPERATORS", "AnyProblem", "Candidate",
-    "Families", "Family", "Formula", "Operator", "OperatorFamily", "ProblemTerms", "family", "family_of", "operator",
-    "operator_class", "parse_problem",
+    "CONV",
+    "DEFAULT_ALGORITHM",
+    "DEFAULT_FAMILY",
+    "FAMILIES",
+    "FAMILY_OF_KIND",
+    "OPERATORS",
+    "AnyProblem",
+    "Candidate",
+    "DescribedFamily",
+    "DescribedProblem",
+    "Families",
+    "Family",
+    "Formula",
+    "Operator",
+    "OperatorFamily",
+    "ProblemTerms",
+    "family",
+    "family_of",
+    "operator",
+    "operator_class",
+    "parse_problem",
 ]  # fmt: skip

@@ -45,12 +45,12 @@ class Formula(NamedTuple):
 
     ``constant`` are the columns that no problem changes, in the order of `Family.constant_names`; ``problem`` gives the
     `ProblemTerms` of a problem of numbers or arrays; ``candidate`` the columns `Family.candidate_names` of a mechanism
-    on it, and its workspace in bytes.
+    on it (of a described kernel: of configurations), and its workspace in bytes.
     """
 
     constant: tuple[float, ...]
     problem: Callable[[Any], ProblemTerms]
-    candidate: Callable[[ProblemTerms, str], tuple[tuple[Number, ...], Number]]
+    candidate: Callable[[ProblemTerms, Any], tuple[tuple[Number, ...], Number]]
 
 
 class Family(ABC, Generic[P]):
@@ -88,6 +88,9 @@ class Family(ABC, Generic[P]):
     """
     ticks: tuple[str, ...] = ()
     """Sizes that tables measure at a few values; between two of them a time is interpolated from both."""
+    parameter_names: tuple[str, ...] = ()
+    """Parameters of a configuration, where candidates are configurations of a described kernel: columns of a table,
+    whose values a candidate's ``solver`` names; `Formula.candidate` then takes them as an array."""
     own_roofline: str = ""
     """The candidate column that holds log2(candidate's roofline / problem's roofline); empty where there is none."""
     has_call_cost: bool = True

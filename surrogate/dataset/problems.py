@@ -55,13 +55,25 @@ def problem_codes(frame: pd.DataFrame, family: Family) -> np.ndarray:
 
 
 def shape_codes(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """Shape of each row: the sizes without the batch; device and settings do not matter."""
-    return codes(frame, family.shape_names) if family.shape_names else np.zeros(len(frame), dtype=int)
+    """Shape of each row: the values of `shape_columns`."""
+    columns = shape_columns(frame, family)
+    return codes(frame, columns) if columns else np.zeros(len(frame), dtype=int)
+
+
+def shape_columns(frame: pd.DataFrame, family: Family) -> tuple[str, ...]:
+    """Columns whose values are a shape: the sizes without the batch; device and settings do not matter.
+
+    Of a described kernel that was measured in one shape, GPUs take their place, on one GPU configurations.
+    """
+    if not family.parameter_names or not len(frame):
+        return family.shape_names
+    several = (names for names in (family.shape_names, ("gpu",)) if (frame[list(names)].nunique() > 1).any())
+    return next(several, ("solver",))
 
 
 def shape_names(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """A text per row naming its shape."""
-    parts = [frame[column].astype(str) for column in family.shape_names]
+    parts = [frame[column].astype(str) for column in shape_columns(frame, family)]
     return np.array(["/".join(row) for row in zip(*parts, strict=True)], dtype=object)
 
 
@@ -145,11 +157,18 @@ def judged_rows(frame: pd.DataFrame, family: Family, candidates: str) -> np.ndar
     return judged
 
 
+def key_columns(frame: pd.DataFrame) -> list[str]:
+    """Columns of a table of any families whose values name one row."""
+    described = [name for family in families_of(frame) if family.parameter_names for name in family.row_key]
+    names = dict.fromkeys((*SETTING_COLUMNS, *SIZE_COLUMNS, *described, "algorithm", "solver"))
+    return [name for name in names if name in frame]
+
+
 def fastest_solver(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per (problem, algorithm) of any family: that of its fastest solver, ok rows before others."""
     if "solver" not in frame:
         return frame
-    key = [column for column in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm") if column in frame]
+    key = [column for column in key_columns(frame) if column != "solver"]
     order = frame.assign(_late=(frame["status"] != "ok")).sort_values(["_late", "time_us"], kind="stable")
     fastest = order.drop_duplicates(key).drop(columns=["_late", "solver"])
     return fastest.sort_index().reset_index(drop=True)

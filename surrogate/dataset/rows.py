@@ -11,8 +11,8 @@ import pandas as pd
 from surrogate.dataset import problems
 from surrogate.features.elementwise import Number
 from surrogate.features.errors import InputError
-from surrogate.features.families import Family
-from surrogate.features.gpu import Gpu, gpu
+from surrogate.features.families import DescribedFamily, Family
+from surrogate.features.gpu import Gpu, gpu, unlisted
 from surrogate.features.text import version_column
 
 CONTEXT_NAMES = ("library_version",)
@@ -73,11 +73,16 @@ class Rows:
         return self.features[:, [places[name] for name in names]]
 
 
-def _named(device: str, rows: pd.DataFrame) -> Gpu:
-    """The registry's GPU. Raises `InputError` for an unknown one; of a CPU it says where its description is."""
+def _named(device: str, rows: pd.DataFrame, family: Family) -> Gpu:
+    """The registry's GPU, of a described kernel also one that it lacks.
+
+    Raises `InputError` for an unknown one; of a CPU it says where its description is.
+    """
     try:
         return gpu(device)
     except InputError:
+        if isinstance(family, DescribedFamily):
+            return unlisted(device)
         if "library" in rows and (rows["library"] == "reference").all():
             raise InputError(f"{device!r} is a CPU that only its run's .parquet describes; give that file") from None
         raise
@@ -109,12 +114,17 @@ def rows_of(
     for (device, *values), positions in problems.groups(frame, ("gpu", *family.setting_names)):
         setting = tuple(values)
         part = frame.iloc[positions]
-        formula = family.formula(setting, devices.get(device) or _named(device, part))
+        formula = family.formula(setting, devices.get(device) or _named(device, part, family))
         terms = formula.problem(problems.problems_of(part, family, setting))
         features[positions, : candidate_columns.start] = _stacked(terms.values, len(part))
         features[positions, candidate_columns.stop : -len(CONTEXT_NAMES)] = formula.constant
         roofline_us[positions] = terms.roofline_us
         if not family.candidate_names:
+            continue
+        if isinstance(family, DescribedFamily):
+            code, texts = pd.factorize(part["solver"])
+            columns, _ = formula.candidate(terms, family.configurations(list(texts))[code])
+            features[positions, candidate_columns] = _stacked(columns, len(part))
             continue
         # 2. The candidates' own columns, mechanism by mechanism.
         for mechanism, members in _mechanisms(part, family, setting):

@@ -1,6 +1,7 @@
 """Datasets: a checked table with its candidate lists, metadata and kernels; reading, writing, merging, describing."""
 
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,13 @@ import pandas as pd
 
 from surrogate.dataset import problems
 from surrogate.dataset.checks import Violation, check, normalise
-from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION, SETTING_COLUMNS, SIZE_COLUMNS
+from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION, SIZE_COLUMNS
+from surrogate.dataset.described import Kernel, described_frame, with_values
 from surrogate.dataset.files import STDOUT, atomic_path
 from surrogate.dataset.tables import devices_in, read_table, write_form, write_table
+from surrogate.features.description import Description, description_of
 from surrogate.features.errors import InputError, require_known
+from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import Gpu
 
 
@@ -20,7 +24,8 @@ class Dataset:
     """A checked table: ``frame`` (columns of `surrogate.dataset.columns`), how its candidates were listed, its name.
 
     ``metadata`` holds what else the file's own metadata says (provenance, the device's description); ``kernels`` is the
-    kernel table that stands beside the file, if there is one.
+    kernel table that stands beside the file, if there is one; ``described`` the kernel that all rows are of, where a
+    user described it.
     """
 
     frame: pd.DataFrame
@@ -28,6 +33,7 @@ class Dataset:
     name: str = "dataset"
     metadata: dict[str, Any] = field(default_factory=dict)
     kernels: pd.DataFrame | None = None
+    described: Description | None = None
 
     @property
     def devices(self) -> dict[str, Gpu]:
@@ -42,42 +48,58 @@ class Dataset:
         return replace(self, frame=frame.reset_index(drop=True))
 
 
-def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
+def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Kernel | None = None) -> Dataset:
     """A dataset, normalised and checked.
 
-    ``candidates`` overrides what the file says (``all`` where it says nothing). Raises `InputError` naming the first
+    ``candidates`` overrides what the file says (where it says nothing ``all``, of a described kernel ``listed``);
+    ``kernel`` says what the columns are, else the file's own metadata may. Raises `InputError` naming the first
     violation and how many there are.
     """
     frame, metadata = read_table(path)
-    frame = normalise(frame, str(path))
-    _refuse(check(frame), path)
-    chosen = candidates or metadata.get("candidates", "all")
+    data = _dataset(frame, path, metadata, kernel)
+    chosen = candidates or metadata.get("candidates", data.candidates)
     require_known(f"{path}: candidates", chosen, CANDIDATES)
     beside = kernels_path(path)
     kernels = read_table(beside)[0] if beside.is_file() else None
-    return Dataset(frame, chosen, name=Path(path).name, metadata=metadata, kernels=kernels)
+    return replace(data, candidates=chosen, kernels=kernels)
+
+
+def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None) -> Dataset:
+    """The checked dataset of a raw table, whose kernel the caller or the metadata may describe."""
+    described = None
+    if kernel is not None:
+        described = kernel if isinstance(kernel, Description) else kernel.of(frame, path)
+    elif "kernel" in metadata:
+        described = description_of(metadata["kernel"], f"{path}: its metadata's kernel")
+    if described is None:
+        frame = normalise(frame, str(path))
+    else:
+        FAMILIES.describe(described)
+        frame = described_frame(frame, described, str(path))
+        metadata = {**metadata, "kernel": described.to_plain()}
+    _refuse(check(frame), path)
+    listing = "all" if described is None else "listed"
+    return Dataset(frame, listing, name=Path(path).name, metadata=metadata, described=described)
 
 
 Data = Dataset | pd.DataFrame | str | Path | list[Any] | tuple[Any, ...]
 """What functions take as measurements: a dataset, a table, a path, or a list of them."""
 
 
-def as_dataset(data: Data) -> Dataset:
+def as_dataset(data: Data, kernel: Kernel | None = None) -> Dataset:
     """A dataset from what a caller has: itself, a path, a table, which is normalised and checked, or several of these.
 
-    Raises `InputError` for anything else.
+    ``kernel`` says what the columns are. Raises `InputError` for anything else.
     """
     if isinstance(data, Dataset):
         return data
     if isinstance(data, list | tuple):
-        return merge([as_dataset(part) for part in data])
+        return merge([as_dataset(part, kernel) for part in data])
     if isinstance(data, pd.DataFrame):
-        frame = normalise(data, "the table")
-        _refuse(check(frame), "the table")
-        return Dataset(frame)
+        return replace(_dataset(data, "the table", {}, kernel), name="dataset")
     if not isinstance(data, str | Path):
         raise InputError(f"a {type(data).__name__} is no dataset; give a path, a table, a Dataset, or a list")
-    return read_dataset(data)
+    return read_dataset(data, kernel=kernel)
 
 
 def _refuse(violations: list[Violation], path: str | Path) -> None:
@@ -127,23 +149,42 @@ def merge(parts: list[Dataset]) -> Dataset:
         listed = ", ".join(f"{name} is {candidates!r}" for candidates, name in lists.items())
         raise InputError(f"candidate lists differ ({listed}); merge tables of one kind, or set --candidates")
     frame = pd.concat([part.frame for part in parts], ignore_index=True)
+    described = _one_kernel(parts)
     for column in SIZE_COLUMNS:
         if column in frame:  # a family that only one part has
             frame[column] = frame[column].fillna(0).astype("int64")
-    key = [c for c in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm", "solver") if c in frame]
+    key = problems.key_columns(frame)
     named = frame.assign(gpu=problems.device_names(frame))
     frame = frame[~named.duplicated(key, keep="last")].reset_index(drop=True)
     tables = [part.kernels for part in parts if part.kernels is not None]
     kernels = pd.concat(tables, ignore_index=True) if tables else None
-    metadata = {"parts": [{"name": part.name, **part.metadata} for part in parts]}
-    name = "+".join(part.name for part in parts)
-    return Dataset(frame=frame, candidates=parts[0].candidates, name=name, metadata=metadata, kernels=kernels)
+    metadata: dict[str, Any] = {"parts": [{"name": part.name, **part.metadata} for part in parts]}
+    if described is not None:
+        metadata["kernel"] = described.to_plain()
+    return Dataset(
+        frame, parts[0].candidates, "+".join(part.name for part in parts), metadata, kernels, described=described
+    )
+
+
+def _one_kernel(parts: list[Dataset]) -> Description | None:
+    """The described kernel of all parts, with the values of each; None where none is one's.
+
+    Raises `InputError` where parts are of two kernels.
+    """
+    described = [part.described for part in parts if part.described is not None]
+    if not described:
+        return None
+    if len(described) < len(parts):
+        raise InputError(f"rows of the described kernel {described[0].name} and others do not merge; keep them apart")
+    whole = reduce(with_values, described)
+    FAMILIES.describe(whole)
+    return whole
 
 
 def describe(data: Dataset) -> list[dict[str, object]]:
     """One record per family, device and setting: rows, ok rows, problems, shapes, and how many can be judged."""
     records = []
-    everything = problems.fastest_solver(data.frame)
+    everything = data.frame if data.described else problems.fastest_solver(data.frame)
     for family in problems.families_of(everything):
         frame = everything[problems.family_rows(everything, family)].reset_index(drop=True)
         judged = problems.judged_rows(frame, family, data.candidates)
@@ -168,6 +209,8 @@ def candidate_frame(data: Dataset, candidate: str) -> pd.DataFrame:
     Raises `InputError` for another ``candidate``, and for solvers that the table does not name.
     """
     require_known("candidate", candidate, ("algorithm", "solver"))
+    if data.described is not None:  # its configurations are what can be chosen
+        return data.frame
     if candidate == "algorithm":
         return problems.fastest_solver(data.frame)
     if "solver" not in data.frame:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.files import staged, write_text
-from surrogate.dataset.problems import groups
+from surrogate.dataset.problems import groups, shape_columns
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import Fold
 from surrogate.dataset.tables import write_table
@@ -141,7 +141,7 @@ def fold_table(part: FamilyRuns, by: str) -> pd.DataFrame:
     for seed, folds in enumerate(part.rounds):
         for fold in folds:
             held = fold.test if by == "random" else fold.test[~shapes.iloc[fold.test].duplicated().to_numpy()]
-            table = main.frame.iloc[held][list(family.shape_names)].assign(seed=seed, fold=fold.name)
+            table = main.frame.iloc[held][list(shape_columns(main.frame, family))].assign(seed=seed, fold=fold.name)
             tables.append(table.assign(row=held) if by == "random" else table)
     return pd.concat(tables, ignore_index=True).assign(family=family.name)
 

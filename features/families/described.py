@@ -1,0 +1,212 @@
+"""`DescribedFamily`: a kernel of a user's own as a family, made from its `Description`.
+
+Its candidates are configurations: the columns of a candidate are its parameters, and what the description's formulas
+say of its launch. On a GPU that the registry lacks, what the GPU's figures would decide is missing (NaN) to a model.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..description import WITHOUT_SIZES, Description
+from ..elementwise import Number
+from ..errors import InputError
+from ..gpu import Gpu
+from ..machine import MACHINE_NAMES, machine, machine_features, waves_of
+from ..occupancy import LIMITS, resident, sm_limits
+from ..roofline import roofline_us
+from ..size import Size
+from ..text import MAX_DIGITS
+from ..whole import whole
+from .family import Family, Formula, ProblemTerms
+
+MAX_REGISTERS = 255
+WORK_UNIT = 1e6
+"""Where no formula says what a problem costs, the product of its sizes over this stands for µs: times scale by it."""
+LAUNCH_TERMS = ("log2_blocks", "log2_waves", "last_wave", "whole_waves", "blocks_per_sm", "log2_own_roofline")
+"""What the formulas of a launch add to the columns of a configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedProblem:
+    """A problem of a described kernel, or many: ``values`` of its sizes (numbers, or int64 arrays), ``settings``."""
+
+    family: "DescribedFamily"
+    values: tuple[Number, ...]
+    settings: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The kernel's name."""
+        return self.family.name
+
+    @property
+    def sizes(self) -> dict[str, Number]:
+        """Size → its value."""
+        return dict(zip(self.family.size_names, self.values, strict=True))
+
+    def to_dict(self) -> dict[str, object]:
+        """Kind, sizes and settings as plain values."""
+        settings = dict(zip(self.family.setting_names, self.settings, strict=True))
+        return {"kind": self.kind, **self.sizes, **settings}
+
+    def __str__(self) -> str:
+        """One word, as in ``matmul:m64n4096``; with equals signs where names have digits."""
+        sizes = self.sizes if self.family.description.sizes else {}
+        spelled = any(char.isdigit() for name in sizes for char in name)
+        words = [f"{name}={size}" if spelled else f"{name}{size}" for name, size in sizes.items()]
+        return f"{self.kind}:{(',' if spelled else '').join(words)}" if words else self.kind
+
+
+class DescribedFamily(Family[DescribedProblem]):
+    """The family of one described kernel."""
+
+    halves_alike = False
+    has_call_cost = False
+    distance_units: Mapping[str, float] = MappingProxyType({})
+
+    def __init__(self, description: Description) -> None:
+        self.description = description
+        self.name = description.name
+        self.kinds = {description.name: DescribedProblem}
+        least = {"least": 0, "counts": False}
+        self.sizes = tuple(Size(f"a size of {self.name}", name=name, **least) for name in description.sizes) or (
+            Size("1: the kernel has one problem", name=WITHOUT_SIZES, default=1, **least),
+        )
+        self.settings = dict(description.settings)
+        self.setting_defaults = {name: values[0] if values else "" for name, values in description.settings.items()}
+        self.setting_meanings = dict.fromkeys(description.settings, f"a setting of {self.name}")
+        self.setting_columns = tuple(f"setting_{name}" for name in description.settings)
+        self.batch = description.batch
+        self.strata = ()
+        self.candidate_key = ("algorithm",)
+        self.parameter_names = tuple(description.parameters)
+        self.dimension_names = tuple(f"log2_{size.name}" for size in self.sizes)
+        self.problem_names = (*self.dimension_names, "log2_work")
+        self.parameter_columns = tuple(f"parameter_{name}" for name in description.parameters)
+        self.candidate_names = (*self.parameter_columns, *LAUNCH_TERMS)
+        self.own_roofline = "log2_own_roofline"
+        sized = {*description.sizes}
+        self._of_problem = {name: f for name, f in description.formulas.items() if f.names <= sized}
+
+    def read(self, kind: str, body: str, settings: Mapping[str, str]) -> DescribedProblem:
+        """The problem of sizes such as ``m64n4096`` or ``m=64,n=4096``; errors as of `Family.read`."""
+        names = self.description.sizes
+        found = dict.fromkeys(names, "")
+        pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+        position = 0
+        for match in re.finditer(rf"({pattern})=?(\d+),?", body) if names else ():
+            if match.start() != position or found[match[1]] or len(match[2]) > MAX_DIGITS:
+                break
+            found[match[1]] = match[2]
+            position = match.end()
+        example = f"{self.name}:" + ",".join(f"{name}=8" for name in names) if names else self.name
+        if position != len(body):
+            raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {body[position:]!r}; write {example}")
+        if missing := [name for name, digits in found.items() if not digits]:
+            raise InputError(f"problem {f'{kind}:{body}'!r} lacks {', '.join(missing)}; write {example}")
+        return self.problem({name: int(digits) for name, digits in found.items()}, settings)
+
+    def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> DescribedProblem:
+        """As `Family.problem`; a setting that is not given takes its first known value."""
+        values = tuple(
+            whole(self.name, size.name, sizes.get(size.name, size.default), size.least) for size in self.sizes
+        )
+        settings = tuple(setting.get(name) or default for name, default in self.setting_defaults.items())
+        for name, value in zip(self.setting_names, settings, strict=True):
+            known = self.settings[name]
+            if known and value not in known:
+                raise InputError(f"{self.name}: {name} is {value!r}; known: {', '.join(known)}")
+        return DescribedProblem(self, values, settings)
+
+    def setting_of(self, problem: DescribedProblem) -> tuple[str, ...]:
+        """As `Family.setting_of`."""
+        return problem.settings
+
+    def sizes_of(self, problem: DescribedProblem) -> tuple[Number, ...]:
+        """As `Family.sizes_of`."""
+        return problem.values
+
+    def allowed(self, problem: DescribedProblem, parameters: np.ndarray) -> np.ndarray:
+        """(configurations,) True where the conditions allow a problem's ``parameters`` (configurations, parameters)."""
+        values = {**problem.sizes, **dict(zip(self.parameter_names, parameters.T, strict=True))}
+        keep = np.full(len(parameters), True)
+        for condition in self.description.conditions or ():
+            keep &= np.nan_to_num(np.broadcast_to(condition.value(values), len(keep))) != 0
+        return keep
+
+    def stratum(self, problem: DescribedProblem) -> np.ndarray:
+        """The kernel's name for every problem."""
+        return np.full(len(np.atleast_1d(problem.values[0])), self.name, dtype=object)
+
+    def configurations(self, texts: "list[str] | np.ndarray") -> np.ndarray:
+        """(texts, parameters) float64: what stands for the values of configurations by their texts (NaN: none)."""
+        codes = [*self.description.codes.values()]
+        rows = np.full((len(texts), len(codes)), np.nan)
+        for row, text in zip(rows, texts, strict=True):
+            words = [word.partition("=")[2] for word in text.split(",")]
+            if len(words) == len(codes) and words[0]:
+                row[:] = [known.get(word, np.nan) for known, word in zip(codes, words, strict=True)]
+        return rows
+
+    def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
+        """The description's physics; the candidate's argument is an array (configurations, parameters)."""
+        known = gpu.sms > 0
+        m = machine(gpu) if known else None
+        figures = tuple(map(float, machine_features(m))) if m else (np.nan,) * len(MACHINE_NAMES)
+        places = [
+            float(self.settings[name].index(value)) if value in self.settings[name] else np.nan
+            for name, value in zip(self.setting_names, setting, strict=True)
+        ]
+
+        def work_us(values: Mapping[str, Number], formulas: Mapping[str, Any]) -> Number:
+            """The roofline where formulas and GPU are known, else what scales as they do."""
+            flops = formulas["flops"].value(values) if "flops" in formulas else 0.0
+            moved = formulas["bytes"].value(values) if "bytes" in formulas else 0.0
+            if m and formulas:
+                return np.maximum(roofline_us(flops, moved, m.fp32_tflops, m.dram_gbs), 1e-3)
+            return np.maximum(flops + moved, 1.0) / WORK_UNIT
+
+        def problem(asked: DescribedProblem) -> ProblemTerms:
+            sizes = asked.sizes
+            costs = {name: each for name, each in self._of_problem.items() if name in ("flops", "bytes")}
+            product = prod(1.0 * np.maximum(value, 1) for value in asked.values)
+            base_us = work_us(sizes, costs) if costs else product / WORK_UNIT
+            logs = tuple(np.log2(np.maximum(value, 1)) for value in asked.values)
+            return ProblemTerms((*logs, np.log2(base_us)), base_us, asked)
+
+        def candidate(terms: ProblemTerms, parameters: Any) -> tuple[tuple[Number, ...], Number]:
+            columns = tuple(np.asarray(parameters, dtype=np.float64).T)
+            values = {**terms.sized.sizes, **dict(zip(self.parameter_names, columns, strict=True))}
+            return (*columns, *self._launch(values, terms.roofline_us, gpu if known else None, work_us)), 0
+
+        return Formula((*places, *figures), problem, candidate)
+
+    def _launch(
+        self, values: Mapping[str, Number], base_us: Number, gpu: Gpu | None, work_us: Any
+    ) -> tuple[Number, ...]:
+        """`LAUNCH_TERMS` of configurations; NaN where no formula or figure tells."""
+        formulas = self.description.formulas
+        cost = {name: formula.value(values) for name, formula in formulas.items() if name not in ("flops", "bytes")}
+        blocks = np.maximum(cost.get("blocks", np.nan), 1.0)
+        per_sm: Number = np.nan
+        waves: tuple[Number, Number, Number] = (np.nan, np.nan, np.nan)
+        if gpu is not None:
+            m = machine(gpu)
+            if "threads_per_block" in cost and gpu.compute_capability in LIMITS:
+                threads = np.clip(np.nan_to_num(cost["threads_per_block"], nan=1.0), 1.0, 4096.0)
+                registers = np.clip(cost.get("registers_per_thread", 0.0), 0.0, MAX_REGISTERS)
+                shared = np.maximum(cost.get("shared_bytes", 0.0), 0.0)
+                limits = sm_limits(gpu.compute_capability)
+                per_sm = 1.0 * resident(limits, threads, registers, shared, 0).blocks_per_sm
+            if "blocks" in cost:
+                waves = waves_of(blocks / np.where(per_sm > 0, per_sm, 1.0), m)
+        own: Number = 0.0
+        if {"flops", "bytes"} & formulas.keys() - self._of_problem.keys():
+            own = np.log2(np.maximum(work_us(values, formulas), 1e-9) / base_us)
+        return np.log2(blocks), *waves, per_sm, own

@@ -1,0 +1,197 @@
+"""Tables of described kernels: from a user's columns to a dataset's, and a first description from a table alone.
+
+A row needs gpu, the sizes, the parameters and time_us; status where some failed. The kernel's name becomes family,
+algorithm and, unless the table has one, library; the row's configuration as text becomes its solver.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from surrogate.features.description import RESERVED, WITHOUT_SIZES, Description, Value
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.whole import whole
+
+MAX_VALUES = 4096
+"""Distinct values of a parameter in a table: more are measurements, not a parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelColumns:
+    """What a user says of a table of configurations: which columns are ``sizes``, ``parameters`` and ``settings``.
+
+    ``name`` is the kernel's; empty: that of the file.
+    """
+
+    parameters: tuple[str, ...]
+    sizes: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    name: str = ""
+
+    def of(self, frame: pd.DataFrame, path: str | Path) -> Description:
+        """The description of a table with the values that it holds; errors as of `describe_table`."""
+        name = self.name or re.sub(r"\W+", "_", Path(path).name.partition(".")[0]).strip("_") or "kernel"
+        return describe_table(
+            frame, name, sizes=self.sizes, parameters=self.parameters, settings=self.settings, where=str(path)
+        )
+
+
+Kernel = Description | KernelColumns
+"""What says that a table's rows are configurations of a described kernel."""
+
+
+def describe_table(
+    frame: pd.DataFrame, name: str, *, sizes: Sequence[str], parameters: Sequence[str], settings: Sequence[str] = (),
+    where: str = "the table",
+) -> Description:  # fmt: skip
+    """A first description: the named columns with the values that they hold.
+
+    Raises `InputError`, which begins with ``where``, for a column that is missing or no parameter.
+    """
+    for column in (*sizes, *parameters, *settings):
+        if column not in frame:
+            raise InputError(f"{where}: column {column} is missing{nearest(column, map(str, frame.columns))}")
+    texts = {column: tuple(sorted(frame[column].dropna().astype(str).unique())) for column in settings}
+    values = {column: _values(frame[column], where, column) for column in parameters}
+    return Description(name, tuple(sizes), values, texts)
+
+
+def guessed_columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Columns that look like sizes, and those that look like parameters: a first guess, which its reader corrects.
+
+    Sizes are whole numbers whose names have one or two small letters, or begin with ``size``; of the others those are
+    parameters that have several values, but not one of its own in every other row.
+    """
+    names = [str(name) for name in frame.columns if name not in RESERVED and not str(name).startswith("time")]
+    sizes = [
+        name
+        for name in names
+        if frame[name].dtype.kind in "iu" and ((name.islower() and len(name) <= 2) or name.startswith("size"))
+    ]
+    distinct = {name: frame[name].nunique() for name in names if name not in sizes}
+    return sizes, [name for name, count in distinct.items() if 1 < count <= min(MAX_VALUES, len(frame) // 2)]
+
+
+def described_frame(frame: pd.DataFrame, description: Description, where: str) -> pd.DataFrame:
+    """A copy with the columns of a dataset, rows in order; columns that the description does not name survive.
+
+    Raises `InputError`, which begins with ``where``, for a missing column, a size that is no whole number, and a value
+    that the description does not list.
+    """
+    out = frame.reset_index(drop=True).copy()
+    needed = ["gpu", *description.sizes, *description.parameters, "time_us"]
+    if missing := [column for column in needed if column not in out]:
+        raise InputError(
+            f"{where}: column {missing[0]} is missing; a table of {description.name} has {', '.join(needed)}"
+            f"{nearest(missing[0], map(str, out.columns))}"
+        )
+    out["family"] = description.name
+    out["algorithm"] = _text(out, "algorithm", description.name)
+    out["library"] = _text(out, "library", description.name)
+    out["library_version"] = _text(out, "library_version", "")
+    for name, values in description.settings.items():
+        out[name] = _text(out, name, values[0] if values else "")
+    for name in description.sizes:
+        numbers = pd.to_numeric(out[name], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        out[name] = whole(where, name, numbers, least=0)
+    if not description.sizes:
+        out[WITHOUT_SIZES] = 1
+    out["solver"] = configuration_texts(out, description, where)
+    time_us = pd.to_numeric(out["time_us"], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    timed = np.isfinite(time_us) & (time_us > 0)
+    if "status" not in out:
+        out["status"] = np.where(timed, "ok", "failed")
+    out["time_us"] = np.where(timed, time_us, np.nan)
+    return out
+
+
+def configuration_texts(frame: pd.DataFrame, description: Description, where: str) -> np.ndarray:
+    """(rows,) each row's configuration as text (`Description.text`); "" for a row that has no parameter.
+
+    Raises `InputError` for a value that the description does not list.
+    """
+    # 1. Of every parameter the text of each row's value, worked out once for equal values.
+    columns = []
+    absent = np.full(len(frame), True)
+    for name, known in description.codes.items():
+        code, distinct = pd.factorize(frame[name])
+        texts = [_text_of(value, description.parameters[name]) for value in distinct]
+        if wrong := [text for text in texts if text not in known]:
+            row = int(np.flatnonzero(code == texts.index(wrong[0]))[0])
+            raise InputError(
+                f"{where}: row {row}: {name} is {wrong[0]}; the description lists {', '.join(list(known)[:20])}"
+            )
+        columns.append(np.array([*texts, ""], dtype=object)[code])
+        absent &= code < 0
+    # 2. Rows without any, such as a library's own kernel, have no configuration; others must have them all.
+    table = np.column_stack(columns)
+    partly = (table == "").any(axis=1) & ~absent
+    if partly.any():
+        row = int(np.flatnonzero(partly)[0])
+        name = list(description.codes)[int(np.flatnonzero(table[row] == "")[0])]
+        raise InputError(f"{where}: row {row}: {name} is missing; a configuration has all parameters, or none")
+    words = [",".join(map("=".join, zip(description.parameters, row, strict=True))) for row in table.tolist()]
+    return np.where(absent, "", np.array(words, dtype=object))
+
+
+def with_values(first: Description, second: Description) -> Description:
+    """The first description with the other's values as well. Raises `InputError` where they describe two kernels."""
+    named = [(each.name, each.sizes, (*each.settings,), (*each.parameters,)) for each in (first, second)]
+    if named[0] != named[1]:
+        raise InputError(f"the tables describe two kernels, {named[0]} and {named[1]}; train one bundle of each")
+    joined = {name: _sorted({*values, *second.parameters[name]}) for name, values in first.parameters.items()}
+    texts = {name: tuple(dict.fromkeys((*values, *second.settings[name]))) for name, values in first.settings.items()}
+    return Description(
+        first.name, first.sizes, joined, texts, first.conditions or second.conditions,
+        {**second.formulas, **first.formulas}, first.batch,
+    )  # fmt: skip
+
+
+def _values(cells: pd.Series, where: str, column: str) -> tuple[Value, ...]:
+    """The distinct values of a parameter's column, whole numbers as such."""
+    distinct = cells.dropna().unique().tolist()
+    if not distinct:
+        raise InputError(f"{where}: parameter {column} has no value in any row; leave it out")
+    if len(distinct) > MAX_VALUES:
+        raise InputError(f"{where}: {column} has {len(distinct)} values; a parameter has at most {MAX_VALUES}")
+    return _sorted({_plain(value) for value in distinct})
+
+
+def _sorted(values: "set[Value]") -> tuple[Value, ...]:
+    kinds = {isinstance(value, str) for value in values}
+    return tuple(sorted(values, key=str if True in kinds else float)) if len(kinds) == 1 else tuple(values)
+
+
+def _plain(value: object) -> Value:
+    """A cell as a plain value; numbers without a fraction are whole."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, str):
+        return value
+    number = float(value)  # type: ignore[arg-type]
+    return int(number) if number.is_integer() else number
+
+
+def _text_of(value: object, listed: Sequence[Value]) -> str:
+    """The text of a cell's value; a number that the description lists as text, or a flag as number, is that."""
+    plain = _plain(value)
+    return str(next((known for known in listed if known == plain and type(known) is not type(plain)), plain))
+
+
+def _text(frame: pd.DataFrame, column: str, default: str) -> pd.Series | str:
+    if column not in frame:
+        return default
+    cells = frame[column]
+    return cells.astype(str).where(cells.notna() & (cells.astype(str) != ""), default)
+
+
+def named_columns(text: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names of columns as a caller gives them: a list, or one text with commas."""
+    if text is None:
+        return ()
+    words = text.split(",") if isinstance(text, str) else text
+    return tuple(word.strip() for word in words if word.strip())
