@@ -151,6 +151,13 @@ class Description:
             for position, (name, values) in enumerate(self.parameters.items())
         }
 
+    @cached_property
+    def space_texts(self) -> tuple[str, ...]:
+        """`text` of every configuration of the `space` without sizes; none where there are no conditions."""
+        space = self.space() or {}
+        named = zip(*([f"{name}={value}" for value in values.tolist()] for name, values in space.items()), strict=True)
+        return tuple(map(",".join, named))
+
     def to_plain(self) -> dict[str, Any]:
         """As TOML or JSON holds it; what is not there is left out."""
         plain: dict[str, Any] = {"name": self.name, "sizes": list(self.sizes), "batch": list(self.batch)}

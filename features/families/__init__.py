@@ -39,12 +39,16 @@ class Families(Mapping[str, Family]):
         if len(self._families) < len(families) or len(self.of_kind) < sum(len(family.kinds) for family in families):
             raise TypeError("a family's name, or a kind of problem, is declared twice")
 
+    def is_built_in(self, name: str) -> bool:
+        """True for the name of a family, or kind of problem, that no description may take."""
+        return name in self._built_in
+
     def describe(self, description: Description) -> DescribedFamily:
         """The family of a described kernel, which is found by its name from now on, in the place of an older one.
 
         Raises `InputError` for the name of a family or kind that is built in.
         """
-        if description.name in self._built_in:
+        if self.is_built_in(description.name):
             raise InputError(f"kernel {description.name}: a family of that name is built in; give another name")
         known = self._families.get(description.name)
         if not (isinstance(known, DescribedFamily) and known.description == description):

@@ -18,16 +18,18 @@ from ..elementwise import Number
 from ..errors import InputError
 from ..gpu import Gpu
 from ..machine import MACHINE_NAMES, machine, machine_features, waves_of
-from ..occupancy import LIMITS, resident, sm_limits
-from ..roofline import roofline_us
+from ..occupancy import LIMITS, MAX_REGISTERS_PER_THREAD, resident, sm_limits
 from ..size import Size
 from ..text import MAX_DIGITS
 from ..whole import whole
 from .family import Family, Formula, ProblemTerms
 
-MAX_REGISTERS = 255
+MOST_THREADS = 4096.0
+"""Of a block, in the formula of occupancy: more than any device runs."""
 WORK_UNIT = 1e6
 """Where no formula says what a problem costs, the product of its sizes over this stands for µs: times scale by it."""
+WORK_NAMES = ("log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensity")
+"""What the formulas of a problem add to its sizes; the product of the sizes stands for work that none gives."""
 LAUNCH_TERMS = ("log2_blocks", "log2_waves", "last_wave", "whole_waves", "blocks_per_sm", "log2_own_roofline")
 """What the formulas of a launch add to the columns of a configuration."""
 
@@ -87,7 +89,7 @@ class DescribedFamily(Family[DescribedProblem]):
         self.candidate_key = ("algorithm",)
         self.parameter_names = tuple(description.parameters)
         self.dimension_names = tuple(f"log2_{size.name}" for size in self.sizes)
-        self.problem_names = (*self.dimension_names, "log2_work")
+        self.problem_names = (*self.dimension_names, *WORK_NAMES)
         self.parameter_columns = tuple(f"parameter_{name}" for name in description.parameters)
         self.candidate_names = (*self.parameter_columns, *LAUNCH_TERMS)
         self.own_roofline = "log2_own_roofline"
@@ -164,49 +166,53 @@ class DescribedFamily(Family[DescribedProblem]):
             for name, value in zip(self.setting_names, setting, strict=True)
         ]
 
-        def work_us(values: Mapping[str, Number], formulas: Mapping[str, Any]) -> Number:
-            """The roofline where formulas and GPU are known, else what scales as they do."""
-            flops = formulas["flops"].value(values) if "flops" in formulas else 0.0
-            moved = formulas["bytes"].value(values) if "bytes" in formulas else 0.0
-            if m and formulas:
-                return np.maximum(roofline_us(flops, moved, m.fp32_tflops, m.dram_gbs), 1e-3)
-            return np.maximum(flops + moved, 1.0) / WORK_UNIT
+        def costs(values: Mapping[str, Number], formulas: Mapping[str, Any], work: Number) -> tuple[Number, ...]:
+            """FLOPs, bytes and the roofline in µs; ``work`` where no formula or figure tells."""
+            flops = np.maximum(formulas["flops"].value(values), 1.0) if "flops" in formulas else work
+            moved = np.maximum(formulas["bytes"].value(values), 1.0) if "bytes" in formulas else work
+            if m is None or not formulas.keys() & {"flops", "bytes"}:
+                return flops, moved, flops / WORK_UNIT
+            compute_us, memory_us = flops / m.fp32_tflops / 1e6, moved / m.dram_gbs / 1e3
+            both = np.maximum(compute_us, memory_us)
+            return (
+                flops,
+                moved,
+                both if {"flops", "bytes"} <= formulas.keys() else (compute_us if "flops" in formulas else memory_us),
+            )
 
         def problem(asked: DescribedProblem) -> ProblemTerms:
-            sizes = asked.sizes
-            costs = {name: each for name, each in self._of_problem.items() if name in ("flops", "bytes")}
-            product = prod(1.0 * np.maximum(value, 1) for value in asked.values)
-            base_us = work_us(sizes, costs) if costs else product / WORK_UNIT
+            work = prod(1.0 * np.maximum(value, 1) for value in asked.values)
+            flops, moved, base_us = costs(asked.sizes, self._of_problem, work)
             logs = tuple(np.log2(np.maximum(value, 1)) for value in asked.values)
-            return ProblemTerms((*logs, np.log2(base_us)), base_us, asked)
+            work_logs = tuple(np.log2(value) for value in (flops, moved, base_us, flops / moved))
+            return ProblemTerms((*logs, *work_logs), base_us, asked)
 
         def candidate(terms: ProblemTerms, parameters: Any) -> tuple[tuple[Number, ...], Number]:
             columns = tuple(np.asarray(parameters, dtype=np.float64).T)
             values = {**terms.sized.sizes, **dict(zip(self.parameter_names, columns, strict=True))}
-            return (*columns, *self._launch(values, terms.roofline_us, gpu if known else None, work_us)), 0
+            own: Number = 0.0
+            if {"flops", "bytes"} & self.description.formulas.keys() - self._of_problem.keys():
+                work = prod(1.0 * np.maximum(value, 1) for value in terms.sized.values)
+                own = np.log2(costs(values, self.description.formulas, work)[2] / terms.roofline_us)
+            return (*columns, *self._launch(values, gpu if known else None), own), 0
 
         return Formula((*places, *figures), problem, candidate)
 
-    def _launch(
-        self, values: Mapping[str, Number], base_us: Number, gpu: Gpu | None, work_us: Any
-    ) -> tuple[Number, ...]:
-        """`LAUNCH_TERMS` of configurations; NaN where no formula or figure tells."""
-        formulas = self.description.formulas
-        cost = {name: formula.value(values) for name, formula in formulas.items() if name not in ("flops", "bytes")}
+    def _launch(self, values: Mapping[str, Number], gpu: Gpu | None) -> tuple[Number, ...]:
+        """`LAUNCH_TERMS` of configurations but the last; NaN where no formula or figure tells."""
+        cost = {
+            name: formula.value(values)
+            for name, formula in self.description.formulas.items()
+            if name not in ("flops", "bytes")
+        }
         blocks = np.maximum(cost.get("blocks", np.nan), 1.0)
         per_sm: Number = np.nan
-        waves: tuple[Number, Number, Number] = (np.nan, np.nan, np.nan)
-        if gpu is not None:
-            m = machine(gpu)
-            if "threads_per_block" in cost and gpu.compute_capability in LIMITS:
-                threads = np.clip(np.nan_to_num(cost["threads_per_block"], nan=1.0), 1.0, 4096.0)
-                registers = np.clip(cost.get("registers_per_thread", 0.0), 0.0, MAX_REGISTERS)
-                shared = np.maximum(cost.get("shared_bytes", 0.0), 0.0)
-                limits = sm_limits(gpu.compute_capability)
-                per_sm = 1.0 * resident(limits, threads, registers, shared, 0).blocks_per_sm
-            if "blocks" in cost:
-                waves = waves_of(blocks / np.where(per_sm > 0, per_sm, 1.0), m)
-        own: Number = 0.0
-        if {"flops", "bytes"} & formulas.keys() - self._of_problem.keys():
-            own = np.log2(np.maximum(work_us(values, formulas), 1e-9) / base_us)
-        return np.log2(blocks), *waves, per_sm, own
+        if gpu is not None and "threads_per_block" in cost and gpu.compute_capability in LIMITS:
+            threads = np.clip(np.nan_to_num(cost["threads_per_block"], nan=1.0), 1.0, MOST_THREADS)
+            registers = np.clip(cost.get("registers_per_thread", 0.0), 0.0, MAX_REGISTERS_PER_THREAD)
+            shared = np.maximum(cost.get("shared_bytes", 0.0), 0.0)
+            per_sm = 1.0 * resident(sm_limits(gpu.compute_capability), threads, registers, shared, 0).blocks_per_sm
+        waves: tuple[Number, ...] = (np.nan, np.nan, np.nan)
+        if gpu is not None and "blocks" in cost:
+            waves = waves_of(blocks / np.where(per_sm > 0, per_sm, 1.0), machine(gpu))
+        return np.log2(blocks), *waves, per_sm

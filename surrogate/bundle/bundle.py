@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypedDict, cast
 
 from surrogate.dataset.files import checked_file, write_folder
+from surrogate.features.description import description_of
 from surrogate.features.errors import InputError, read_bounded, require_known
-from surrogate.features.families import FAMILIES, Family
+from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu
 from surrogate.models.launch import CallKey, Launch
 from surrogate.models.plain import NOT_EMPTY, REMEDY, Count, Microseconds, Rule, from_plain, joined, reading, to_plain
@@ -144,6 +145,12 @@ class Bundle:
     devices: Mapping[str, Gpu] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def described(self) -> DescribedFamily | None:
+        """The described kernel that the bundle is of, where it is of one."""
+        families = [part.family for part in self.parts.values()]
+        return families[0] if len(families) == 1 and isinstance(families[0], DescribedFamily) else None
+
     @cached_property
     def fitted_gpus(self) -> frozenset[str]:
         """Registry names of the GPUs that training or a calibration saw."""
@@ -201,6 +208,8 @@ class StoredPart:
     candidates: Annotated[tuple[str, ...], NOT_EMPTY]
     row_counts: Mapping[str, Count]
     least_us: Mapping[CallKey, Microseconds]
+    kernel: Mapping[str, Any] | None = None
+    """The `Description` of a described kernel."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +249,7 @@ def save(bundle: Bundle, path: str | Path) -> None:
             candidates=tuple(sorted(map(joined, part.candidates))),
             row_counts={joined(key): count for key, count in part.row_counts.items()},
             least_us=part.least_us,
+            kernel=part.family.description.to_plain() if isinstance(part.family, DescribedFamily) else None,
         )
     hashes = {name: _sha256(content) for name, content in files.items()}
     devices = {name: replace(gpu, aliases=()) for name, gpu in bundle.devices.items()}
@@ -273,7 +283,7 @@ def load(path: str | Path) -> Bundle:
         files[name] = checked_file(path, name, digest, max_bytes=most, remedy=REMEDY)
         left -= len(files[name])
     with reading(str(path)):
-        parts = {name: _part(FAMILIES[name], stored, files) for name, stored in index.parts.items()}
+        parts = {name: _part(_stored_family(name, stored), stored, files) for name, stored in index.parts.items()}
     return Bundle(parts, index.candidate, launches=index.launches, devices=index.devices, card=index.card)
 
 
@@ -300,13 +310,25 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
             if _sha256(content.replace(stated.encode(), NO_HASH.encode())) != stated:
                 raise InputError("it differs from its hash")
         known = {name: {**_DEVICE_DEFAULTS, **row} for name, row in index["devices"].items()}
-        stored = from_plain(Index, {**index, "devices": known}, INDEX)
+        parts = {name: {"kernel": None, **row} for name, row in index["parts"].items()}
+        stored = from_plain(Index, {**index, "devices": known, "parts": parts}, INDEX)
         from_plain(Card, stored.card, "card")
-        for name in stored.parts:
-            require_known("family", name, FAMILIES)
+        for name, part in stored.parts.items():
+            _stored_family(name, part)
         for device in stored.devices.values():
             _check_device(device)
         return index, stored
+
+
+def _stored_family(name: str, stored: StoredPart) -> Family:
+    """The family of a part: one that is built in, or that the bundle describes. Raises `InputError` for another."""
+    if stored.kernel is None:
+        require_known("family", name, FAMILIES)
+        return FAMILIES[name]
+    description = description_of(stored.kernel, f"{INDEX}: kernel")
+    if description.name != name:
+        raise InputError(f"{INDEX}: the part {name} describes {description.name}")
+    return FAMILIES.describe(description)
 
 
 def _check_device(gpu: Gpu) -> None:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from surrogate.features.description import RESERVED, WITHOUT_SIZES, Description, Value
 from surrogate.features.errors import InputError, nearest
+from surrogate.features.families import FAMILIES
 from surrogate.features.whole import whole
 
 MAX_VALUES = 4096
@@ -34,7 +35,8 @@ class KernelColumns:
 
     def of(self, frame: pd.DataFrame, path: str | Path) -> Description:
         """The description of a table with the values that it holds; errors as of `describe_table`."""
-        name = self.name or re.sub(r"\W+", "_", Path(path).name.partition(".")[0]).strip("_") or "kernel"
+        of_file = re.sub(r"\W+", "_", Path(path).name.partition(".")[0]).strip("_") or "kernel"
+        name = self.name or (f"{of_file}_kernel" if FAMILIES.is_built_in(of_file) else of_file)
         return describe_table(
             frame, name, sizes=self.sizes, parameters=self.parameters, settings=self.settings, where=str(path)
         )

@@ -103,6 +103,8 @@ def _of_problems(frame: pd.DataFrame, family: Family, name: Callable[[object], n
 
 def groups(frame: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str, ...], np.ndarray]]:
     """(values, positions) of every combination of the columns' values, in order of appearance."""
+    if not columns:
+        return [((), np.arange(len(frame)))]
     code = frame.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup().to_numpy()
     values = [frame[column].to_numpy(dtype=object) for column in columns]
     return [(tuple(str(column[part[0]]) for column in values), part) for part in rows_by_code(code)]

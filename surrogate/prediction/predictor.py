@@ -6,7 +6,7 @@ from typing import Any, TypeGuard, overload
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.features.errors import InputError
-from surrogate.features.families import AnyProblem, family_of, parse_problem
+from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
 from surrogate.features.gpu import Gpu
 from surrogate.prediction.kernel_times import KernelTimes
 from surrogate.prediction.prepared import PreparedSetting, Ranking
@@ -60,8 +60,11 @@ class Predictor:
         """The problem that a text names (or that is one); math without a setting is as PyTorch runs it on the GPU."""
         if not isinstance(problem, str):
             return problem
+        described = self.bundle.described
+        if described is not None and ":" not in problem:
+            problem = f"{described.name}:{problem if problem != described.name else ''}"
         parsed = parse_problem(problem, **settings)
-        if "math" in settings:
+        if "math" in settings or isinstance(parsed, DescribedProblem):
             return parsed
         return replace(parsed, math=family_of(parsed).default_math(parsed.dtype, self.target))
 

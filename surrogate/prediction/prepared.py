@@ -24,6 +24,7 @@ from surrogate.uncertainty.domain import ReferenceKey, SettingKey, shape_hash
 
 ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""
+EXPECTED_TO_FAIL = "expected to fail, as it did where it was measured, or ruled out by a condition"
 NEVER_MEASURED = "never measured in the bundle's training data"
 ARRAYS_PAY = 12
 """Problems from which on arrays are faster than one problem after another."""
@@ -173,12 +174,16 @@ class PreparedSetting:
             for library, distance in distances.items()
         }
         least_us = self._least_us(sizes)
-        estimates = []
+        estimates: list[Estimate] = []
+        failing: list[int] = []
         for i, time_us, workspace in answers:
             candidate = self.candidates[i]
             source = self.source
             half = self.bases[i] * factors[candidate.library]
             half *= by_time.values[bisect_right(by_time.edges, time_us)]
+            if time_us == inf:
+                failing.append(i)
+                continue
             # 2. Where the model does not know the candidate, its roofline stands in.
             if not 0.0 < time_us < inf:
                 time_us = float(self._stand_in(np.array([time_us]), np.array([sizes]), np.array([0]), np.array([i]))[0])
@@ -186,8 +191,10 @@ class PreparedSetting:
                 source = ROOFLINE
             estimates.append(Estimate(candidate, time_us, half, int(workspace), source=source, least_us=least_us))
         estimates.sort(key=attrgetter("time_us"))
-        refused = [i for i, reason in enumerate(reasons) if reason is not None or i not in self.ranked]
+        ranked = set(self.ranked)
+        refused = [i for i, reason in enumerate(reasons) if reason is not None or i not in ranked]
         excluded = tuple([Excluded(self.candidates[i].name, reasons[i] or NEVER_MEASURED) for i in refused])
+        excluded += tuple([Excluded(self.candidates[i].name, EXPECTED_TO_FAIL) for i in failing])
         return Ranking(tuple(estimates), excluded, distances)
 
     def _least_us(self, sizes: Iterable[Number]) -> Number:

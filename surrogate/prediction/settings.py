@@ -12,10 +12,11 @@ import numpy as np
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, Part
 from surrogate.features.errors import InputError, require_known
-from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, Family
-from surrogate.features.gpu import Gpu, canonical, gpu
+from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, Family
+from surrogate.features.gpu import Gpu, canonical, gpu, unlisted
 from surrogate.features.text import newest, version_number
 from surrogate.models.launch import call_cost_us
+from surrogate.prediction.configuration_engine import ConfigurationEngine
 from surrogate.prediction.engine import Candidate, Context, Engine, Setting, TableEngine, Tf32Engine
 from surrogate.prediction.prepared import PreparedSetting, SupportRules
 from surrogate.prediction.results import MODEL, SPEC
@@ -71,10 +72,17 @@ class SettingCache:
     def device(self, name: str) -> Gpu:
         """A device by any name, under its registry name where it has one.
 
-        Raises `InputError` for one that neither the bundle nor the registry knows.
+        Raises `InputError` for one that neither the bundle nor the registry knows; to a described kernel its name is
+        enough.
         """
         key = canonical(name)
-        return replace(self.bundle.devices.get(name) or self.bundle.devices.get(key) or gpu(name), name=key)
+        stored = self.bundle.devices.get(name) or self.bundle.devices.get(key)
+        if stored is None and self.bundle.described:
+            try:
+                return replace(gpu(name), name=key)
+            except InputError:
+                return unlisted(name)
+        return replace(stored or gpu(name), name=key)
 
     def prepared(self, question: Question) -> PreparedSetting:
         """A setting on a GPU with every library that has candidates for it, or with the one asked about alone.
@@ -160,7 +168,8 @@ class SettingCache:
             pairs = ((other.dram_gbs, device.dram_gbs), (other.fp32_tflops, device.fp32_tflops))
             return sum(abs(log(other_rate / rate)) for other_rate, rate in pairs)
 
-        siblings = [name for name, other in others.items() if other.architecture == device.architecture]
+        architecture = device.architecture or None
+        siblings = [name for name, other in others.items() if other.architecture == architecture]
         nearest_first = sorted(siblings, key=distance) if len(siblings) > 1 else siblings
         vendor = frozenset(name for name, other in others.items() if other.vendor == device.vendor)
         return Alike(gpu_name, tuple(nearest_first), vendor, frozenset(others))
@@ -227,6 +236,10 @@ def _candidates(part: Part, library: str, values: tuple[str, ...], alike: Alike)
         on_group = ({algorithm for name, algorithm in tried if name in group} for group in alike.groups)
         if measured_alike := next(filter(None, on_group), None):
             keys = [key for key in keys if key.algorithm in measured_alike]
+    if isinstance(family, DescribedFamily) and any(key.solver for key in keys):
+        named_before = {key.solver for key in keys}
+        unmeasured = (text for text in family.description.space_texts if text not in named_before)
+        keys += [CandidateKey(library, key_values, family.name, text) for text in unmeasured]
     if not keys:
         setting = " ".join(filter(None, (library, *key_values)))
         raise InputError(f"the bundle holds no {setting} algorithm; train one that does")
@@ -246,6 +259,8 @@ def _candidates(part: Part, library: str, values: tuple[str, ...], alike: Alike)
 
 def _engine(context: Context, part: Part, siblings: Sequence[str]) -> Engine:
     """What answers from the part's model: arrays for trees, tables for every other."""
+    if part.fitted.name == ConfigurationEngine.MODEL:
+        return ConfigurationEngine.of(context, part.model)
     if part.times is None:
         return TableEngine(context, part.model)
     return BoosterEngine.of(context, part.times, siblings)

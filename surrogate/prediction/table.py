@@ -15,6 +15,7 @@ from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, Family
 from surrogate.features.families import family as family_named
 from surrogate.features.gpu import canonical
 from surrogate.features.whole import whole
+from surrogate.prediction.configuration_engine import predict_configurations
 from surrogate.prediction.prepared import PreparedSetting
 from surrogate.prediction.results import Predictions
 from surrogate.prediction.settings import Question, SettingCache
@@ -56,6 +57,11 @@ def predict_table(
     naming the first row that is wrong, and where the table names another GPU than ``defaults``.
     """
     columns = _columns(table)
+    if settings.bundle.described is not None:
+        filled = pd.DataFrame(dict(columns))
+        missing = {name: value for name, value in defaults.items() if value and name not in filled}
+        part = next(iter(settings.bundle.parts.values()))
+        return predict_configurations(part, settings.bundle.described, filled.assign(**missing))
     rows = _length(columns)
     column = "solver" if settings.bundle.candidate == "solver" else "algorithm"
     named: Column | None = None

@@ -1,0 +1,241 @@
+"""`configurations`, the default of described kernels: which configuration is fast where, and how fast the fastest is.
+
+A time is the problem's level, the time of its best configuration, times what `surrogate.models.transfer` expects of the
+configuration: that is learned from every problem that was measured, on any GPU and of any size. The level is a Gaussian
+process over the problem's columns around its roofline. What was measured itself is answered as it was measured.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+
+from surrogate.dataset.problems import joined, rows_by_code
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.errors import InputError
+from surrogate.features.families import DescribedFamily, Family
+from surrogate.models.base import TimeModel
+from surrogate.models.plain import from_plain, reading
+from surrogate.models.transfer import Prior, Transfer
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+MOST_LEVELS = 1000
+"""Problems that the level goes by; of more, so many are drawn."""
+NOISE = 1e-3
+"""Variance of a level beside those of the process."""
+SMOOTH, LINEAR = (0.03, 0.1, 0.3, 1.0, 3.0), (0.0, 0.1, 1.0, 10.0)
+"""Amplitudes of the process among which problems left out choose: of what is smooth, and of what is linear."""
+LEVEL_FILE, FACTS_FILE = "level.npz", "configurations.json"
+HOPELESS = 0.999
+"""Score of what takes a thousand times the best time: nothing is expected to take longer."""
+LIKELY = 0.5
+"""Probability of a failure from which on a configuration is not expected to run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """log(time of the best configuration / roofline) as a Gaussian process over standardised ``columns`` (problems, c).
+
+    ``weights`` (problems,) and ``mean`` are fitted; ``amplitudes`` (2,) of the smooth and the linear part.
+    """
+
+    columns: np.ndarray
+    rates: np.ndarray
+    weights: np.ndarray
+    mean: float
+    amplitudes: np.ndarray
+
+    @classmethod
+    def fit(cls, columns: np.ndarray, rates: np.ndarray, log_level: np.ndarray) -> "Level":
+        """``log_level`` (problems,). Amplitudes are those with which each problem left out is met best."""
+        mean = float(log_level.mean())
+        fits = []
+        for smooth in SMOOTH:
+            for linear in LINEAR:
+                amplitudes = np.array([smooth, linear])
+                covariance = _covariance(columns, columns, rates, amplitudes)
+                inverse = np.linalg.inv(covariance + NOISE * np.eye(len(columns)))
+                weights = inverse @ (log_level - mean)
+                left_out = weights / np.diag(inverse)  # the residual of each problem, had it been left out
+                fits.append((float(left_out @ left_out), len(fits), amplitudes, weights))
+        _, _, amplitudes, weights = min(fits)
+        return cls(columns, rates, weights, mean, amplitudes)
+
+    def at(self, column: np.ndarray) -> float:
+        """The level of a problem with standardised columns (c,)."""
+        return self.mean + float(_covariance(column[None], self.columns, self.rates, self.amplitudes)[0] @ self.weights)
+
+
+def _covariance(first: np.ndarray, second: np.ndarray, rates: np.ndarray, amplitudes: np.ndarray) -> np.ndarray:
+    """(first, second) of problems by their columns."""
+    distance = np.abs(first[:, None] - second[None]) @ rates
+    return amplitudes[0] * np.exp(-distance) + amplitudes[1] * (first @ second.T) / first.shape[1]
+
+
+@dataclass(eq=False, repr=False)
+class Configurations(TimeModel):
+    """Times of a described kernel's configurations; see the module."""
+
+    name: ClassVar[str] = "configurations"
+    help: ClassVar[str] = "the default of described kernels: other problems' choices and trees, and a level"
+    storable: ClassVar[bool] = True
+    tunable: ClassVar[bool] = False
+
+    random_state: int = 0
+
+    def fit(self, X: pd.DataFrame | Rows, y: "ArrayLike | None" = None) -> Self:  # noqa: N803  scikit-learn's name
+        """As `TimeModel.fit`; rows that failed say which configurations do."""
+        rows = rows_of(X)
+        time_us = rows.time_us if y is None else np.asarray(y, dtype=np.float64)
+        ran = np.isfinite(time_us) & (time_us > 0) & (rows.ok if y is None else True)
+        failed = ~ran & (rows.frame["status"] != "ok").to_numpy() if "status" in rows.frame else ~ran & False
+        if not ran.any():
+            raise InputError(f"{self.name} needs at least one row with a time to learn from")
+        kept = np.flatnonzero(ran | failed)
+        self._fit(rows.take(kept), np.where(ran, time_us, np.inf)[kept])
+        self.is_fitted_ = True
+        return self
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        """``time_us`` (rows,) is inf where the configuration failed."""
+        described_family(rows.family)
+        problem, first_row = _codes(rows.problem)
+        names, first_candidate, configuration = np.unique(
+            rows.candidate.astype(str), return_index=True, return_inverse=True
+        )
+        columns, parameters, terms = columns_of(rows)
+        table = np.full((len(first_row), len(names)), np.nan)
+        table[problem, configuration] = time_us
+        term_table = np.full((*table.shape, terms.shape[1]), np.nan, dtype=np.float32)
+        term_table[problem, configuration] = terms
+        self.transfer_ = Transfer.fit(
+            table, parameters[first_candidate], term_table, columns[first_row], seed=self.random_state
+        )
+        self.configurations_ = names.tolist()
+        self.problems_ = problem_keys(rows)[first_row].tolist()
+        self.times_us_ = table.astype(np.float32)
+        best_us = np.where(np.isfinite(table), table, np.nan)
+        ran = np.flatnonzero(~np.isnan(best_us).all(axis=1))
+        drawn = np.random.default_rng(self.random_state).permutation(ran)[:MOST_LEVELS]
+        level = np.log(np.nanmin(best_us[drawn], axis=1) / rows.roofline_us[first_row][drawn])
+        self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level)
+        vars(self).pop("places", None)
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        return self._of_rows(rows)[:, 0]
+
+    def failures(self, rows: Rows) -> np.ndarray:
+        """(rows,) probabilities that a row's configuration fails."""
+        return self._of_rows(rows)[:, 1]
+
+    def _of_rows(self, rows: Rows) -> np.ndarray:
+        """(rows, 2) times in µs and probabilities of a failure."""
+        columns, parameters, terms = columns_of(rows)
+        keys = problem_keys(rows)
+        out = np.empty((len(rows), 2))
+        for part in rows_by_code(_codes(rows.problem)[0]):
+            first = part[0]
+            time_us, failure = self.answers(
+                keys[first], rows.roofline_us[first], columns[first], parameters[part], terms[part],
+                rows.candidate[part].tolist(),
+            )  # fmt: skip
+            out[part] = np.column_stack([time_us, failure])
+        return out
+
+    @cached_property
+    def places(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Candidate → its number, and problem → its number."""
+        return (
+            {name: number for number, name in enumerate(self.configurations_)},
+            {key: number for number, key in enumerate(self.problems_)},
+        )
+
+    def answers(
+        self, key: str, roofline_us: float, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray,
+        candidates: Sequence[str],
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """(n,) times in µs, and (n,) probabilities of a failure, of configurations of one problem.
+
+        ``key`` as of `problem_keys`; ``columns`` (c,), ``parameters`` (n, p) and ``terms`` (n, t) as of `columns_of`;
+        ``candidates`` their names.
+        """
+        numbers, problems = self.places
+        known = np.array([numbers.get(name, -1) for name in candidates], dtype=np.int64)
+        prior = self.transfer_.prior(columns, parameters, terms, known)
+        number = problems.get(key)
+        if number is None:
+            standard = np.nan_to_num((columns - self.transfer_.centre) / self.transfer_.spread)
+            best_us = roofline_us * np.exp(self.level_.at(standard))
+            return best_us * np.exp(relative(prior)), prior.failure
+        own = np.append(self.times_us_[number], np.nan)[known]
+        ran = self.times_us_[number][np.isfinite(self.times_us_[number])]
+        best_us = ran.min() if len(ran) else roofline_us * np.exp(self.level_.at(self.transfer_.columns[number]))
+        time_us = np.where(np.isfinite(own), own, best_us * np.exp(relative(prior)))
+        return time_us, np.where(np.isnan(own), prior.failure, np.isinf(own))
+
+    def to_files(self) -> dict[str, bytes]:
+        """The transfer's arrays, the level's, and the names of configurations and problems."""
+        out = io.BytesIO()
+        level = {name: np.asarray(getattr(self.level_, name)) for name in _LEVEL}
+        np.savez_compressed(out, times_us=self.times_us_, **level)
+        facts = {"configurations": self.configurations_, "problems": self.problems_}
+        return {**self.transfer_.to_files(), LEVEL_FILE: out.getvalue(), FACTS_FILE: json.dumps(facts).encode()}
+
+    @classmethod
+    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """What `to_files` wrote."""
+        model = cls(**params)
+        with reading(cls.name):
+            model.transfer_ = Transfer.from_files(files)
+            with np.load(io.BytesIO(files[LEVEL_FILE]), allow_pickle=False) as archive:
+                level = {name: archive[name] for name in _LEVEL}
+                model.times_us_ = archive["times_us"]
+            model.level_ = Level(**{**level, "mean": float(level["mean"])})
+            facts = from_plain(Mapping[str, tuple[str, ...]], json.loads(files[FACTS_FILE]), FACTS_FILE)
+            model.configurations_, model.problems_ = list(facts["configurations"]), list(facts["problems"])
+            if model.times_us_.shape != (len(model.problems_), len(model.configurations_)):
+                raise InputError("the table of times does not fit its names; the file is damaged")
+        return model
+
+
+_LEVEL = ("columns", "rates", "weights", "mean", "amplitudes")
+
+
+def relative(prior: Prior) -> np.ndarray:
+    """(n,) log(time / the problem's best time), by the score, so that what may fail comes late."""
+    return -np.log1p(-np.minimum(prior.score, HOPELESS))
+
+
+def described_family(family: Family) -> DescribedFamily:
+    """The family as that of a described kernel. Raises `InputError` for any other."""
+    if not isinstance(family, DescribedFamily):
+        raise InputError(f"{Configurations.name} is for described kernels, not {family.name}; use boosted-terms")
+    return family
+
+
+def columns_of(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rows, c) columns of the problem and its GPU, (rows, p) parameters, (rows, t) terms of the launch."""
+    family = described_family(rows.family)
+    sized, launch = len(family.problem_names), len(family.problem_names) + len(family.parameter_names)
+    constants = launch + len(family.candidate_names) - len(family.parameter_names)
+    features = rows.features
+    columns = np.column_stack([features[:, :sized], features[:, constants : constants + len(family.constant_names)]])
+    return columns, features[:, sized:launch].astype(np.float64), features[:, launch:constants]
+
+
+def problem_keys(rows: Rows) -> np.ndarray:
+    """(rows,) each row's problem as text: GPU, settings, sizes."""
+    return joined(rows.frame, rows.family.problem_key).to_numpy(dtype=object)
+
+
+def _codes(problem: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(rows,) the problem's number from 0, and the first row of each."""
+    _, first, code = np.unique(problem, return_index=True, return_inverse=True)
+    return code, first

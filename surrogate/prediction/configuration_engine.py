@@ -1,0 +1,89 @@
+"""Answers about a described kernel: all its configurations on a problem in one pass, and a table row by row."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar, Self
+
+import numpy as np
+import pandas as pd
+
+from surrogate.bundle.bundle import Part
+from surrogate.dataset.described import described_frame
+from surrogate.dataset.problems import device_names
+from surrogate.dataset.rows import rows_of
+from surrogate.features.families import DescribedFamily
+from surrogate.models import TimeModel
+from surrogate.models.configurations import LIKELY, Configurations
+from surrogate.prediction.engine import Context, Engine
+from surrogate.prediction.results import Predictions
+from surrogate.uncertainty.domain import distances_to
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationEngine(Engine):
+    """A `Configurations` model in one setting: ``parameters`` (candidates, parameters) of all candidates."""
+
+    MODEL: ClassVar[str] = Configurations.name
+    model: Configurations
+    parameters: np.ndarray
+
+    @classmethod
+    def of(cls, context: Context, model: TimeModel) -> Self:
+        """With the parameters of the context's candidates."""
+        family = context.setting.family
+        assert isinstance(family, DescribedFamily)
+        assert isinstance(model, Configurations)
+        texts = [candidate.solver for candidate in context.candidates]
+        return cls(context, model, family.configurations(texts))
+
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `Engine.many`; infinite for a configuration that is expected to fail or that the conditions rule out."""
+        setting, _, candidates, formula, least_us = self.context
+        family = setting.family
+        assert isinstance(family, DescribedFamily)
+        time_us = np.empty(len(index))
+        constant = np.array(formula.constant, dtype=np.float32)
+        for number in np.unique(problem).tolist():
+            rows = np.flatnonzero(problem == number)
+            asked = setting.problem(sizes[number].tolist())
+            terms = formula.problem(asked)
+            parameters = self.parameters[index[rows]]
+            own = np.column_stack(
+                [np.broadcast_to(column, len(rows)) for column in formula.candidate(terms, parameters)[0]]
+            ).astype(np.float32)
+            columns = np.concatenate([np.array(terms.values, dtype=np.float32), constant])
+            key = "|".join(map(str, (setting.gpu, *setting.values, *asked.values)))
+            answer, failure = self.model.answers(
+                key, float(terms.roofline_us), columns, parameters, own[:, parameters.shape[1] :],
+                [candidates[i].key for i in index[rows]],
+            )  # fmt: skip
+            runs = (failure < LIKELY) & family.allowed(asked, parameters)
+            time_us[rows] = np.where(runs, np.maximum(answer, least_us[index[rows]]), inf)
+        return time_us, np.zeros(len(index))
+
+
+def predict_configurations(part: Part, family: DescribedFamily, table: pd.DataFrame) -> Predictions:
+    """Predictions for every row of a table with gpu, the sizes and the parameters; a time that it holds is not read.
+
+    Raises `InputError` for a missing column and for a value that the description does not list.
+    """
+    plain = table.drop(columns=[name for name in ("time_us", "status") if name in table])
+    frame = described_frame(plain.assign(time_us=1.0), family.description, "the table")
+    rows = rows_of(frame, family)
+    model = part.model
+    predicted_us = model.predict(rows)
+    runs = np.full(len(rows), True)
+    if isinstance(model, Configurations):
+        runs = model.failures(rows) < LIKELY
+    gpus = device_names(frame)
+    seen = np.isin(gpus, sorted(part.domain.gpus))
+    inside = np.any([references.inside(rows.sizes) for references in part.domain.references.values()], axis=0)
+    distance = distances_to(part.domain.references, rows)
+    half = part.widths.at(gpus, rows.candidate, distance, predicted_us)
+    half *= np.where(seen, 1.0, part.unseen_gpu.factor(""))
+    factor = np.exp(half)
+    return Predictions(
+        library=frame["library"].to_numpy(dtype=object), algorithm=frame["algorithm"].to_numpy(dtype=object),
+        predicted_us=predicted_us, lower_us=predicted_us / factor, upper_us=predicted_us * factor,
+        in_domain=seen & inside, supported=runs, workspace_bytes=np.zeros(len(rows)),
+    )  # fmt: skip
