@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypedDict, cast
 
+from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.files import checked_file, write_folder
 from surrogate.features.description import description_of
 from surrogate.features.errors import InputError, read_bounded, require_known
@@ -150,6 +151,11 @@ class Bundle:
         """The described kernel that the bundle is of, where it is of one."""
         families = [part.family for part in self.parts.values()]
         return families[0] if len(families) == 1 and isinstance(families[0], DescribedFamily) else None
+
+    @property
+    def kernel(self) -> KernelColumns | None:
+        """How tables of the described kernel are read; None where the bundle is of built-in families."""
+        return None if self.described is None else KernelColumns.like(self.described.description)
 
     @cached_property
     def fitted_gpus(self) -> frozenset[str]:

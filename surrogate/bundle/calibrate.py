@@ -32,7 +32,7 @@ def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress |
     device has fewer than `LEAST_PROBLEMS` measured problems or one shape only, or where the bundle does not know the
     family or the library.
     """
-    data = as_dataset(data)
+    data = as_dataset(data, bundle.kernel)
     step = progress or (lambda done, total, text: None)
     devices = {**bundle.devices, **data.devices}
     parts = dict(bundle.parts)

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, Part
+from surrogate.dataset.described import Kernel
 from surrogate.dataset.files import Progress, TimeLeft
-from surrogate.dataset.problems import device_names, groups, judged_rows
+from surrogate.dataset.problems import device_names, groups, judged_rows, shape_columns
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.dataset.threads import limited
@@ -19,6 +20,7 @@ from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.models import DEFAULT_MODEL, MODELS, Support, TimeModel, model_class, model_frame
 from surrogate.models.base import Told, duplicate
+from surrogate.models.configurations import Configurations
 from surrogate.models.launch import CallKey, fit_launches
 from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
 from surrogate.uncertainty.fit import (
@@ -48,10 +50,13 @@ LEAST_TIME = 0.001
 
 
 def train(
-    data: Data, *, model: str = DEFAULT_MODEL, trials: int = 0, params: Mapping[str, object] | None = None,
+    data: Data, *, model: str | None = None, trials: int = 0, params: Mapping[str, object] | None = None,
     candidate: str = "algorithm", seed: int = 0, progress: Progress | None = None, keep: Path | None = None,
+    kernel: Kernel | None = None,
 ) -> Bundle:  # fmt: skip
     """Fit ``model`` on all ok rows of ``data``, for each of its families, with ``params`` over its stored settings.
+
+    ``model`` None is `DEFAULT_MODEL`, of a described kernel `configurations`; ``kernel`` describes a user's own table.
 
     ``trials`` settings are searched first (0: none), which leaves ``params`` aside. Interval widths and the card's
     errors come from folds by shape (`fold_count`); with three GPUs or more, the factor on the widths for GPUs never
@@ -59,8 +64,9 @@ def train(
     interruption. A family with one shape alone is left out, if there is another. Raises `InputError` where the data
     cannot carry the model.
     """
-    data = as_dataset(data)
-    unfitted = unfitted_model(model, params, seed)
+    data = as_dataset(data, kernel)
+    unfitted = unfitted_model(model or default_model(data), params, seed)
+    candidate = "solver" if data.described else candidate
     tables = {
         family: rows
         for family, (_, rows) in rows_by_family(model_frame(data, candidate), data.devices).items()
@@ -96,6 +102,11 @@ def train(
     return Bundle(parts, candidate, launches=launches, devices=data.devices, card=card)
 
 
+def default_model(data: Dataset) -> str:
+    """The model of a dataset where none is named."""
+    return Configurations.name if data.described else DEFAULT_MODEL
+
+
 def unfitted_model(name: str, params: Mapping[str, object] | None, seed: int) -> TimeModel:
     """A model with its settings. Raises `InputError` for an unknown one, one that no bundle holds, bad settings."""
     cls = model_class(name)
@@ -112,7 +123,8 @@ def unfitted_model(name: str, params: Mapping[str, object] | None, seed: int) ->
 
 def fold_count(rows: Rows) -> int:
     """Folds of the held-out predictions."""
-    return HELD_OUT_FOLDS_FEW if len(np.unique(rows.shape)) < FEW_SHAPES else HELD_OUT_FOLDS
+    shapes = len(np.unique(rows.shape))
+    return min(shapes, HELD_OUT_FOLDS_FEW) if shapes < FEW_SHAPES else HELD_OUT_FOLDS
 
 
 class _Steps:
@@ -188,7 +200,10 @@ def _train_family(
     measured = np.where(rows.ok, rows.time_us, np.nan)
     judged = judged_rows(rows.frame, rows.family, data.candidates)
     widths = fit_widths(rows, held, measured, distance, judged=judged)
-    unseen = fit_unseen_gpu(rows, widths, *put_together(rows, gpus, answers[len(folds) + 1 :]), judged)
+    elsewhere = put_together(rows, gpus, answers[len(folds) + 1 :])
+    if shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves leave GPUs out
+        elsewhere = held, distance
+    unseen = fit_unseen_gpu(rows, widths, *elsewhere, judged)
     support = Support.fit(rows)
     ok = rows.take(rows.ok)
     part = Part(
@@ -228,9 +243,12 @@ def least_times(rows: Rows) -> dict[CallKey, float]:
     """The time in µs that `LEAST_TIME` of the rows of a GPU and library stay below; of a library on any GPU, and of
     any library, the least of those.
 
-    Launch and tail of a kernel alone take that long, so that nothing is predicted to be faster.
+    Launch and tail of a kernel alone take that long, so that nothing is predicted to be faster; of a described kernel,
+    whose problems may all be large, nothing is known.
     """
     least: dict[CallKey, float] = {}
+    if rows.family.parameter_names:
+        return least
     for (gpu, library), positions in groups(rows.frame.assign(gpu=device_names(rows.frame)), ("gpu", "library")):
         time_us = float(f"{np.quantile(rows.time_us[positions], LEAST_TIME):.4g}")
         for key in (CallKey("", library), CallKey("", "")):

@@ -62,7 +62,7 @@ def command(
         if not data:
             raise InputError("no DATA; give measurements, or --plan N --gpu G to choose what to measure")
         require_writable(output, "replaced")
-        _calibrate(as_bundle(bundle), load_all(data, candidates, where), seed, output)
+        _calibrate(known := as_bundle(bundle), load_all(data, candidates, where, known.kernel), seed, output)
     else:
         if data:
             raise InputError("--plan chooses problems before anything is measured; leave DATA out")

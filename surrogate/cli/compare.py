@@ -2,13 +2,16 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from surrogate.cli.options import COUNT, FOLDER, PATH, choice_option, fit_options, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED
+
+if TYPE_CHECKING:
+    from surrogate.dataset.described import Kernel
 
 FITS = ".fits"
 """Folder of finished fits inside the output, so that the same command goes on after an interruption."""
@@ -30,7 +33,7 @@ HELD_OUT = "What a fold holds out; random rows flatter, and are there to show by
 @output_options
 def command(
     data: Path | None, also_train: tuple[Path, ...], models: tuple[str, ...], candidates: str | None,
-    where: tuple[str, ...], output: Path, as_json: bool, as_csv: bool, **settings: Any,
+    where: tuple[str, ...], kernel: "Kernel | None", output: Path, as_json: bool, as_csv: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Fit every model on the training rows of every fold of DATA, predict the held-out rows, judge times and choices.
 
@@ -51,8 +54,8 @@ def command(
     from surrogate.evaluation.compare import compare
     from surrogate.report.page import FIGURE_FILES, write_report
 
-    table = load(data or DATASET, candidates, where)
-    more = [load(path, candidates, where) for path in also_train]
+    table = load(data or DATASET, candidates, where, kernel)
+    more = [load(path, candidates, where, kernel) for path in also_train]
     settings |= {"models": ",".join(models) or None, "keep": output / FITS}
     note = f"the same command goes on, the results in {output} are unchanged"
     # The folder first: whoever cannot write it is told before the work, not after.

@@ -39,13 +39,13 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
     """
     from surrogate.cli.datasets import warn
     from surrogate.dataset.checks import check as violations_of
-    from surrogate.dataset.checks import normalise
+    from surrogate.dataset.store import unchecked
     from surrogate.dataset.tables import devices_in, read_table
 
     records = []
     for path in paths:
         frame, metadata = read_table(path)
-        frame = normalise(frame, str(path))
+        frame = unchecked(frame, path, metadata).frame
         violations = violations_of(frame)
         records += [
             {"file": str(path), "row": v.row, "column": v.column, "value": v.value, "rule": v.rule} for v in violations
@@ -126,6 +126,45 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
     described = {"candidates": result.candidates, "kernels": result.kernels, "metadata": result.metadata}
     write_dataset(result.frame, output, **described)
     said(output, f"{output}: {len(result)} rows")
+
+
+@command.command()
+@click.argument("path", type=PATH)
+@option("--name", "The kernel's name.  [default: the file's]", default="")
+@option("--sizes", "Columns that are numbers of a problem.  [default: guessed]", metavar="A,B")
+@option("--parameters", "Columns that are tuned.  [default: guessed]", metavar="A,B")
+@option("--settings", "Columns that are texts of a problem, as dtype.", metavar="A,B")
+@output_option("The description to write, TOML; without it, it is printed.", required=False)
+def describe(
+    path: Path, name: str, sizes: str | None, parameters: str | None, settings: str | None, output: Path | None
+) -> None:  # fmt: skip
+    """Write a first description of the kernel whose configurations the table at PATH holds, with all their values.
+
+    Read it before use: columns that are not named are guessed. Add conditions, and formulas of what a launch costs
+    (flops, bytes, blocks, threads_per_block, shared_bytes, registers_per_thread), in plain arithmetic.
+
+    Examples:
+      seer data describe tuned.csv --sizes m,n,k --parameters block_m,block_n,num_warps -o matmul.toml
+    """
+    from surrogate.dataset.described import KernelColumns, guessed_columns, named_columns
+    from surrogate.dataset.files import write_text
+    from surrogate.dataset.tables import read_table
+
+    frame, _ = read_table(path)
+    texts = named_columns(settings)
+    guessed_sizes, guessed_parameters = guessed_columns(frame.drop(columns=list(texts), errors="ignore"))
+    chosen_sizes = named_columns(sizes) if sizes is not None else tuple(guessed_sizes)
+    chosen = named_columns(parameters) if parameters is not None else tuple(guessed_parameters)
+    chosen = tuple(column for column in chosen if parameters is not None or column not in chosen_sizes)
+    if not chosen:
+        raise InputError(f"{path}: no column looks like a parameter; name them, --parameters block_m,num_warps")
+    described = KernelColumns(chosen, chosen_sizes, texts, name).of(frame, path)
+    if output is None:
+        click.echo(described.to_toml(), nl=False)
+        return
+    write_text(output, described.to_toml())
+    columns = f"sizes {', '.join(chosen_sizes) or 'none'}; parameters {', '.join(chosen)}"
+    said(output, f"{output}: {described.name}: {columns}")
 
 
 @command.command()

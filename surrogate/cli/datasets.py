@@ -12,6 +12,7 @@ import click
 import pandas as pd
 
 from surrogate.dataset.checks import unit_warnings
+from surrogate.dataset.described import Kernel
 from surrogate.dataset.store import Dataset, merge, read_dataset
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.gpu import Gpu, canonical
@@ -22,9 +23,11 @@ MOST_LISTED = 12
 """Values of a column that a message names."""
 
 
-def load(path: Path, candidates: str | None = None, where: Sequence[str] = ()) -> Dataset:
+def load(
+    path: Path, candidates: str | None = None, where: Sequence[str] = (), kernel: Kernel | None = None
+) -> Dataset:  # fmt: skip
     """A checked dataset with the filters applied; the filters are noted in its metadata."""
-    data = read_dataset(path, candidates=candidates)
+    data = read_dataset(path, candidates=candidates, kernel=kernel)
     warn(path, data.frame, data.devices)
     kept = filtered(data.frame, where, str(path))
     return replace(data, frame=kept, metadata={**data.metadata, "where": list(where)})
@@ -41,9 +44,11 @@ def warn(path: Path, frame: pd.DataFrame, devices: Mapping[str, Gpu]) -> None:
         click.echo(f"warning: {path}: {warning}", err=True)
 
 
-def load_all(paths: Sequence[Path], candidates: str | None, where: Sequence[str]) -> Dataset:
+def load_all(
+    paths: Sequence[Path], candidates: str | None, where: Sequence[str], kernel: Kernel | None = None
+) -> Dataset:  # fmt: skip
     """Several datasets as one; rows of different candidate lists may train together, the first list's kind counts."""
-    parts = [load(path, candidates, where) for path in paths]
+    parts = [load(path, candidates, where, kernel) for path in paths]
     if not parts:
         raise InputError("no dataset given; name at least one parquet file")
     return merge([replace(part, candidates=parts[0].candidates) for part in parts])

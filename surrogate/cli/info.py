@@ -117,8 +117,10 @@ def evaluate(
     """
     from surrogate.cli.datasets import load as load_data
     from surrogate.prediction.evaluate import evaluate as judged
+    from surrogate.prediction.shipped import as_bundle
 
-    records = judged(bundle, load_data(data, candidates, where))
+    known = as_bundle(bundle)
+    records = judged(known, load_data(data, candidates, where, known.kernel))
     several = len({record["family"] for record in records}) > 1
     flat = {
         " ".join([record["family"]] * several + [record["part"], record["stratum"]]): _flat(record)

@@ -3,8 +3,9 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,6 +13,9 @@ from click.shell_completion import CompletionItem
 from surrogate.dataset.files import STDOUT, require_writable
 from surrogate.features.errors import STDIN, InputError
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
+
+if TYPE_CHECKING:
+    from surrogate.dataset.described import Kernel
 
 Function = TypeVar("Function", bound=Callable[..., object])
 """A command's function, which options leave as it is."""
@@ -80,14 +84,52 @@ def rows_options(function: Function) -> Function:
     return candidates_option(where(function))
 
 
+def kernel_options(function: Function) -> Function:
+    """Add ``--kernel``, or ``--sizes``, ``--parameters`` and ``--settings``: a described kernel, or None."""
+
+    @wraps(function)
+    def described(*words: Any, **named: Any) -> Any:
+        columns = {name: named.pop(name) for name in ("kernel_file", "sizes", "parameters", "texts")}
+        return function(*words, kernel=_kernel(**columns), **named)
+
+    columns = "Columns of a table of your own kernel's configurations"
+    for each in (
+        option("--settings texts", f"{columns}: texts of a problem, as dtype.", metavar="A,B"),
+        option("--parameters", f"{columns}: what is tuned.", metavar="A,B"),
+        option("--sizes", f"{columns}: numbers of a problem, as m,n,k.", metavar="A,B"),
+        option("--kernel kernel_file", "A description of your own kernel, TOML (`seer data describe`).", PATH),
+    ):
+        described = each(described)
+    return described
+
+
+def _kernel(
+    kernel_file: Path | None, sizes: str | None, parameters: str | None, texts: str | None
+) -> "Kernel | None":  # fmt: skip
+    """What the options say of the table's columns. Raises `InputError` where they contradict one another."""
+    path = kernel_file
+    if path is None and parameters is None:
+        if sizes or texts:
+            raise InputError("--sizes and --settings go with --parameters; name the columns of a configuration")
+        return None
+    from surrogate.dataset.described import KernelColumns, named_columns
+    from surrogate.features.description import read_description
+
+    if path is None:
+        return KernelColumns(named_columns(parameters), named_columns(sizes), named_columns(texts))
+    if sizes or parameters or texts:
+        raise InputError(f"{path} names sizes, parameters and settings; leave --sizes, --parameters, --settings out")
+    return read_description(path)
+
+
 def fit_options(function: Function) -> Function:
-    """Add ``--candidate``, ``--device`` and `rows_options`: what is fitted, and where."""
+    """Add ``--candidate``, ``--device``, `rows_options` and `kernel_options`: what is fitted, and where."""
     text = "Choose among algorithms (each with its fastest solver) or among solvers."
     candidate = choice_option("--candidate", ("algorithm", "solver"), text, "algorithm")
     device = option(
         "--device", "Where XGBoost grows trees.", click.Choice(("cpu", "cuda")), default="cpu", callback=_tree_device
     )
-    return device(candidate(rows_options(function)))
+    return device(candidate(rows_options(kernel_options(function))))
 
 
 def training_options(function: Function) -> Function:

@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +10,9 @@ from surrogate.cli.info import held_out_record
 from surrogate.cli.options import BUNDLE, PATH, option, output_option, training_options
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED, DECLARED, DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from surrogate.dataset.described import Kernel
 
 FITTED = f"The model to fit: {', '.join(name for name in COMPARED if DECLARED[name].storable)}."
 DASK = "For tables beyond one machine's memory: the workers of a Dask cluster at ADDRESS, or of this machine."
@@ -24,7 +27,7 @@ DASK = "For tables beyond one machine's memory: the workers of a Dask cluster at
 @output_option("The bundle, a folder.", kind=BUNDLE)
 def command(
     data: tuple[Path, ...], model: str | None, trials: int, params_file: Path | None, cluster: str | None, device: str,
-    candidates: str | None, where: tuple[str, ...], output: Path, **settings: Any,
+    candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", output: Path, **settings: Any,
 ) -> None:  # fmt: skip
     """Fit a model on all rows of DATA and save it as a bundle: a folder of JSON and UBJ files, nothing executable.
 
@@ -32,11 +35,15 @@ def command(
     come from folds by shape; how much wider intervals are on a GPU that was never measured, from fits without one of
     the GPUs, where DATA has three or more (otherwise: 3 times).
 
+    A table of configurations of a kernel of your own needs gpu, its sizes and parameters, and time_us; --kernel, or
+    --sizes and --parameters, name them, unless the file's metadata does. Without --model, configurations fits it.
+
     Fits share the CPUs that the process, or its container, may use; OMP_NUM_THREADS=N leaves it N of them.
 
     Examples:
       seer train run.parquet -o bundle
       seer train run.parquet --params best.json --where dtype=fp32 -o bundle
+      seer train tuned.csv --sizes m,n,k --parameters block_m,block_n,num_warps -o bundle
     """
     from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train
@@ -46,8 +53,8 @@ def command(
     if device != "cpu":
         params = {**params, "device": device}
     settings |= {"model": name, "params": params}
-    if cluster is not None and (trials or where):
-        raise InputError("--dask trains on whole tables with given settings; leave --tune and --where out")
+    if cluster is not None and (trials or where or kernel):
+        raise InputError("--dask trains on whole tables of built-in kernels; leave --tune, --where, --kernel out")
     keep = output.with_name(f".{output.name}.fits")
     note = f"the same command goes on, finished fits are kept in {keep}" if cluster is None else "begin again"
     with going_on(note), progress_bar("train") as step:
@@ -57,7 +64,8 @@ def command(
             settings |= {"candidates": candidates or "all", "progress": step}
             bundle = train_on_dask(data, cluster or None, **settings)
         else:
-            bundle = train(load_all(data, candidates, where), trials=trials, progress=step, keep=keep, **settings)
+            table = load_all(data, candidates, where, kernel)
+            bundle = train(table, trials=trials, progress=step, keep=keep, **settings)
     save(bundle, output)
     shutil.rmtree(keep, ignore_errors=True)
     for family, held in bundle.card["held_out"].items():
@@ -68,17 +76,18 @@ def command(
             words.append(f"slowdown {figures['slowdown']:.4f}")
         if figures["coverage"] is not None:
             words.append(f"90 % intervals cover {figures['coverage']:.1%}")
-        click.echo(f"{output}: {name}, {family}, {rows} rows; held out by shape: {'; '.join(words)}")
+        fitted = bundle.parts[family].fitted.name
+        click.echo(f"{output}: {fitted}, {family}, {rows} rows; held out by shape: {'; '.join(words)}")
     for family in bundle.card["training"]["left_out"]:
         click.echo(f"{output}: {family} left out: its rows have one shape, errors and intervals need two")
 
 
-def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str, dict[str, object]]:
-    """The model to train and its settings, from the options that name them."""
+def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str | None, dict[str, object]]:
+    """The model to train (None: the data's default) and its settings, from the options that name them."""
     from surrogate.evaluation.settings import read_settings
 
     if params_file is None:
-        return model or DEFAULT_MODEL, {}
+        return model, {}
     if trials:
         raise InputError("--params gives settings and --tune searches others; use one of them")
     settings = read_settings(params_file)

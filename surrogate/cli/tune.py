@@ -8,6 +8,7 @@ import click
 from surrogate.cli.options import COUNT, MINUTES, option, output_option, output_options, show, training_options
 
 if TYPE_CHECKING:
+    from surrogate.dataset.described import Kernel
     from surrogate.evaluation.tune import Tuned
 
 STORAGE = "Where the study lives: a journal file, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE."
@@ -25,8 +26,8 @@ OBJECTIVE = "Minimise the log error of times, the log slowdown of choices, or th
 @output_option("Write the best settings for `seer train --params`.", required=False)
 @output_options
 def command(
-    data: tuple[Path, ...], candidates: str | None, where: tuple[str, ...], storage: str, output: Path | None,
-    as_json: bool, as_csv: bool, **settings: Any,
+    data: tuple[Path, ...], candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", storage: str,
+    output: Path | None, as_json: bool, as_csv: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Search settings of a model on DATA, valued on shapes held out within it; the stored settings are tried first.
 
@@ -45,7 +46,7 @@ def command(
     from surrogate.evaluation.tune import tune
     from surrogate.models import model_class
 
-    dataset = load_all(data, candidates, where)
+    dataset = load_all(data, candidates, where, kernel)
     note = f"finished trials are kept in {shown(storage)}; the same command goes on"
     with going_on(note), progress_bar("tune", "trial") as step:
         result = tune(dataset, storage=storage, progress=step, **settings)

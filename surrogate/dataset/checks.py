@@ -202,10 +202,13 @@ def _plain(value: object) -> object:
 
 
 def unit_warnings(frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})) -> list[str]:
-    """A sentence for each GPU of a checked frame whose times look like another unit's; unknown GPUs are skipped."""
+    """A sentence for each GPU of a checked frame whose times look like another unit's; unknown GPUs are skipped, and so
+    are described kernels, of which nothing says how long they should take."""
     warnings = []
     ok = frame[(frame["status"] == "ok").to_numpy() & np.isfinite(frame["time_us"].to_numpy())]
     for (name, family), part in ok.groupby(["gpu", columns.FAMILY_COLUMN], sort=False):
+        if FAMILIES[str(family)].parameter_names:
+            continue
         sample = part.iloc[:: max(1, len(part) // UNIT_SAMPLE)].drop(columns="solver", errors="ignore")
         try:
             rows = rows_of(sample, FAMILIES[str(family)], devices)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -25,21 +26,28 @@ MAX_VALUES = 4096
 class KernelColumns:
     """What a user says of a table of configurations: which columns are ``sizes``, ``parameters`` and ``settings``.
 
-    ``name`` is the kernel's; empty: that of the file.
+    ``name`` is the kernel's; empty: that of the file. ``known`` describes it already, the table may have other values.
     """
 
     parameters: tuple[str, ...]
     sizes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     name: str = ""
+    known: Description | None = None
+
+    @classmethod
+    def like(cls, known: Description) -> Self:
+        """The columns of a described kernel."""
+        return cls((*known.parameters,), known.sizes, (*known.settings,), known.name, known)
 
     def of(self, frame: pd.DataFrame, path: str | Path) -> Description:
         """The description of a table with the values that it holds; errors as of `describe_table`."""
         of_file = re.sub(r"\W+", "_", Path(path).name.partition(".")[0]).strip("_") or "kernel"
         name = self.name or (f"{of_file}_kernel" if FAMILIES.is_built_in(of_file) else of_file)
-        return describe_table(
+        described = describe_table(
             frame, name, sizes=self.sizes, parameters=self.parameters, settings=self.settings, where=str(path)
         )
+        return with_values(self.known, described) if self.known else described
 
 
 Kernel = Description | KernelColumns
@@ -141,11 +149,16 @@ def configuration_texts(frame: pd.DataFrame, description: Description, where: st
 
 
 def with_values(first: Description, second: Description) -> Description:
-    """The first description with the other's values as well. Raises `InputError` where they describe two kernels."""
+    """The first description with the other's values behind its own, whose numbers stay.
+
+    Raises `InputError` where they describe two kernels.
+    """
     named = [(each.name, each.sizes, (*each.settings,), (*each.parameters,)) for each in (first, second)]
     if named[0] != named[1]:
         raise InputError(f"the tables describe two kernels, {named[0]} and {named[1]}; train one bundle of each")
-    joined = {name: _sorted({*values, *second.parameters[name]}) for name, values in first.parameters.items()}
+    joined = {
+        name: tuple(dict.fromkeys((*values, *second.parameters[name]))) for name, values in first.parameters.items()
+    }
     texts = {name: tuple(dict.fromkeys((*values, *second.settings[name]))) for name, values in first.settings.items()}
     return Description(
         first.name, first.sizes, joined, texts, first.conditions or second.conditions,

@@ -46,6 +46,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.frame)
 
+    def device(self, name: str) -> Gpu:
+        """A GPU of the rows; of a described kernel also one that the registry lacks."""
+        return self.devices.get(name) or _named(name, self.frame, self.family)
+
     @property
     def sizes(self) -> np.ndarray:
         """(rows, sizes) int64, in the order of the family's ``size_names``."""

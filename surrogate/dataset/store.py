@@ -66,6 +66,15 @@ def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Ker
 
 def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None) -> Dataset:
     """The checked dataset of a raw table, whose kernel the caller or the metadata may describe."""
+    data = unchecked(frame, path, metadata, kernel)
+    _refuse(check(data.frame), path)
+    return data
+
+
+def unchecked(
+    frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None = None
+) -> Dataset:  # fmt: skip
+    """The normalised dataset of a raw table; `check` may find violations in it."""
     described = None
     if kernel is not None:
         described = kernel if isinstance(kernel, Description) else kernel.of(frame, path)
@@ -77,7 +86,6 @@ def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], ke
         FAMILIES.describe(described)
         frame = described_frame(frame, described, str(path))
         metadata = {**metadata, "kernel": described.to_plain()}
-    _refuse(check(frame), path)
     listing = "all" if described is None else "listed"
     return Dataset(frame, listing, name=Path(path).name, metadata=metadata, described=described)
 

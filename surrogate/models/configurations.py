@@ -180,6 +180,13 @@ class Configurations(TimeModel):
         time_us = np.where(np.isfinite(own), own, best_us * np.exp(relative(prior)))
         return time_us, np.where(np.isnan(own), prior.failure, np.isinf(own))
 
+    def measured(self, key: str) -> frozenset[str]:
+        """Names of the candidates that have a time on a problem, ``key`` as of `problem_keys`."""
+        number = self.places[1].get(key)
+        if number is None:
+            return frozenset()
+        return frozenset(self.configurations_[i] for i in np.flatnonzero(np.isfinite(self.times_us_[number])))
+
     def to_files(self) -> dict[str, bytes]:
         """The transfer's arrays, the level's, and the names of configurations and problems."""
         out = io.BytesIO()

@@ -1,5 +1,6 @@
 """Answers about a described kernel: all its configurations on a problem in one pass, and a table row by row."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Self
@@ -8,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from surrogate.bundle.bundle import Part
-from surrogate.dataset.described import described_frame
+from surrogate.dataset.described import KernelColumns, described_frame
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import rows_of
-from surrogate.features.families import DescribedFamily
+from surrogate.features.elementwise import Number
+from surrogate.features.families import AnyProblem, DescribedFamily, DescribedProblem
 from surrogate.models import TimeModel
 from surrogate.models.configurations import LIKELY, Configurations
 from surrogate.prediction.engine import Context, Engine
@@ -36,6 +38,17 @@ class ConfigurationEngine(Engine):
         texts = [candidate.solver for candidate in context.candidates]
         return cls(context, model, family.configurations(texts))
 
+    def measured(self, problem: AnyProblem, wanted: Sequence[int]) -> frozenset[int]:
+        """As `Engine.measured`: what the training table holds."""
+        known = self.model.measured(self._key(problem.values if isinstance(problem, DescribedProblem) else ()))
+        candidates = self.context.candidates
+        return frozenset(i for i in wanted if candidates[i].key in known)
+
+    def _key(self, values: Sequence[Number]) -> str:
+        """The problem of these sizes, as the model names it."""
+        setting = self.context.setting
+        return "|".join(map(str, (setting.gpu, *setting.values, *values)))
+
     def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`; infinite for a configuration that is expected to fail or that the conditions rule out."""
         setting, _, candidates, formula, least_us = self.context
@@ -52,9 +65,8 @@ class ConfigurationEngine(Engine):
                 [np.broadcast_to(column, len(rows)) for column in formula.candidate(terms, parameters)[0]]
             ).astype(np.float32)
             columns = np.concatenate([np.array(terms.values, dtype=np.float32), constant])
-            key = "|".join(map(str, (setting.gpu, *setting.values, *asked.values)))
             answer, failure = self.model.answers(
-                key, float(terms.roofline_us), columns, parameters, own[:, parameters.shape[1] :],
+                self._key(asked.values), float(terms.roofline_us), columns, parameters, own[:, parameters.shape[1] :],
                 [candidates[i].key for i in index[rows]],
             )  # fmt: skip
             runs = (failure < LIKELY) & family.allowed(asked, parameters)
@@ -65,11 +77,17 @@ class ConfigurationEngine(Engine):
 def predict_configurations(part: Part, family: DescribedFamily, table: pd.DataFrame) -> Predictions:
     """Predictions for every row of a table with gpu, the sizes and the parameters; a time that it holds is not read.
 
-    Raises `InputError` for a missing column and for a value that the description does not list.
+    Raises `InputError` for a missing column and for a cell that is no value of its parameter.
     """
     plain = table.drop(columns=[name for name in ("time_us", "status") if name in table])
-    frame = described_frame(plain.assign(time_us=1.0), family.description, "the table")
-    rows = rows_of(frame, family)
+    # Values that training never saw are numbers like others, out of domain.
+    described = KernelColumns.like(family.description).of(plain, "the table")
+    frame = described_frame(plain.assign(time_us=1.0), described, "the table")
+    rows = rows_of(frame, DescribedFamily(described))
+    known_values = np.all(
+        [frame[name].isin(values) | frame[name].isna() for name, values in family.description.parameters.items()],
+        axis=0,
+    )
     model = part.model
     predicted_us = model.predict(rows)
     runs = np.full(len(rows), True)
@@ -85,5 +103,5 @@ def predict_configurations(part: Part, family: DescribedFamily, table: pd.DataFr
     return Predictions(
         library=frame["library"].to_numpy(dtype=object), algorithm=frame["algorithm"].to_numpy(dtype=object),
         predicted_us=predicted_us, lower_us=predicted_us / factor, upper_us=predicted_us * factor,
-        in_domain=seen & inside, supported=runs, workspace_bytes=np.zeros(len(rows)),
+        in_domain=seen & inside & known_values, supported=runs, workspace_bytes=np.zeros(len(rows)),
     )  # fmt: skip

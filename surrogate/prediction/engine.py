@@ -89,6 +89,10 @@ class Engine(ABC):
         times_us, workspace = self.many(sizes, np.zeros(len(index), dtype=int), index)
         return times_us.tolist(), workspace.tolist()
 
+    def measured(self, problem: AnyProblem, wanted: Sequence[int]) -> frozenset[int]:
+        """Those of the candidates at ``wanted`` whose times on the problem are measurements."""
+        return frozenset()
+
     @abstractmethod
     def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(rows,) each, of candidate ``index[i]`` for problem ``problem[i]`` of ``sizes`` (problems, sizes)."""

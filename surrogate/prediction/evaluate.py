@@ -28,7 +28,7 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
     how sure the picks were. Raises `InputError` for a family that the bundle does not know.
     """
     bundle = as_bundle(bundle)
-    data = as_dataset(data)
+    data = as_dataset(data, bundle.kernel)
     frame = model_frame(data, bundle.candidate)
     settings = SettingCache(replace(bundle, devices={**bundle.devices, **data.devices}))
     records = []

@@ -4,7 +4,7 @@
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf, log
@@ -19,11 +19,13 @@ from surrogate.features.families import AnyProblem
 from surrogate.features.roofline import compute_us, peak_tflops
 from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.engine import Candidate, Engine, Setting
-from surrogate.prediction.results import ROOFLINE, SPEC, Estimate, Excluded
+from surrogate.prediction.results import MEASURED, ROOFLINE, SPEC, Estimate, Excluded
 from surrogate.uncertainty.domain import ReferenceKey, SettingKey, shape_hash
 
 ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""
+MEASURED_HALF_WIDTH = log(1.05)
+"""Of a time that the training table of a described kernel holds: repeats of a kernel differ by up to some 5 %."""
 EXPECTED_TO_FAIL = "expected to fail, as it did where it was measured, or ruled out by a condition"
 NEVER_MEASURED = "never measured in the bundle's training data"
 ARRAYS_PAY = 12
@@ -131,7 +133,7 @@ class PreparedSetting:
         answers = zip(wanted, *self.engine.one(problem, wanted), strict=True) if wanted else ()
         sizes = self.setting.family.sizes_of(problem)
         distances = {library: self.part.domain.distance(key, sizes) for library, key in self.references.items()}
-        return self._ranking(sizes, reasons, answers, distances)
+        return self._ranking(sizes, reasons, answers, distances, self.engine.measured(problem, wanted))
 
     def rank_many(self, problems: Sequence[AnyProblem]) -> list[Ranking]:
         """`rank` of several problems: through arrays where there are enough of them."""
@@ -149,22 +151,26 @@ class PreparedSetting:
         by_problem = zip(*(column.tolist() for column in distances.values()), strict=True)
         # 3. Each ranking takes its own rows off the front.
         answers = zip(index.tolist(), time_us.tolist(), workspace.tolist(), strict=True)
+        asked = zip(problems, sizes.tolist(), reasons, accepted, by_problem, strict=True)
         return [
-            self._ranking(of_problem, refusals, islice(answers, len(wanted)), dict(zip(distances, near, strict=True)))
-            for of_problem, refusals, wanted, near in zip(sizes.tolist(), reasons, accepted, by_problem, strict=True)
-        ]
+            self._ranking(
+                of_problem, refusals, islice(answers, len(wanted)), dict(zip(distances, near, strict=True)),
+                self.engine.measured(problem, wanted),
+            )
+            for problem, of_problem, refusals, wanted, near in asked
+        ]  # fmt: skip
 
     def _accepted(self, reasons: Reasons) -> list[int]:
         return [i for i in self.ranked if reasons[i] is None]
 
     def _ranking(
         self, sizes: Sequence[Number], reasons: Reasons, answers: Iterable[tuple[int, float, float]],
-        distances: Mapping[str, float],
+        distances: Mapping[str, float], measured: Collection[int] = (),
     ) -> Ranking:  # fmt: skip
         """The estimates of a problem of these sizes with their intervals.
 
         ``answers`` are positions of candidates, each with its time in µs and its workspace in bytes; ``distances`` as
-        in `Ranking`.
+        in `Ranking`; ``measured`` are positions of candidates whose times are measurements.
         """
         # 1. A half width is a base, times a factor for the distance, which a library's candidates share, times one for
         #    the time.
@@ -184,6 +190,8 @@ class PreparedSetting:
             if time_us == inf:
                 failing.append(i)
                 continue
+            if i in measured:
+                half, source = MEASURED_HALF_WIDTH, MEASURED
             # 2. Where the model does not know the candidate, its roofline stands in.
             if not 0.0 < time_us < inf:
                 time_us = float(self._stand_in(np.array([time_us]), np.array([sizes]), np.array([0]), np.array([i]))[0])

@@ -1,6 +1,8 @@
 """What a predictor answers with: `Selection`, `Prediction`, `Predictions`, `KernelTime`; and the limits of a caller."""
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
@@ -8,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from surrogate.features.description import Configuration
 from surrogate.features.errors import InputError
-from surrogate.features.families import AnyProblem, family_of
+from surrogate.features.families import AnyProblem, DescribedProblem, family_of
 from surrogate.prediction.engine import Candidate
 from surrogate.report.tables import Shown, Table, binary_size, interval_us
 from surrogate.uncertainty.intervals import probability_best
@@ -64,24 +67,24 @@ class Ranked(NamedTuple):
     source: str
     probability_best: float
     solver: str = ""
+    parameters: Configuration | None = None
+    """Of a described kernel's configuration."""
 
     @classmethod
-    def of(cls, estimate: Estimate, probability_best: float) -> Self:
-        """An estimate, and how likely it is the fastest of its problem's."""
+    def of(cls, estimate: Estimate, probability_best: float, problem: AnyProblem) -> Self:
+        """An estimate for a problem, and how likely it is the fastest of its problem's."""
         candidate = estimate.candidate
         lower_us, upper_us = estimate.ends_us
         return cls(
             algorithm=candidate.algorithm, library=candidate.library, time_us=estimate.time_us, lower_us=lower_us,
             upper_us=upper_us, workspace_bytes=estimate.workspace_bytes, deterministic=candidate.deterministic,
             source=estimate.source, probability_best=probability_best, solver=candidate.solver,
+            parameters=configuration_of(problem, candidate.solver),
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, object]:
-        """Field name → value; ``solver`` only where solvers are chosen."""
-        values = self._asdict()
-        if not self.solver:
-            del values["solver"]
-        return values
+        """Field name → value; ``solver`` only where solvers are chosen, ``parameters`` of configurations."""
+        return {name: value for name, value in self._asdict().items() if value or name not in ("solver", "parameters")}
 
 
 class Excluded(NamedTuple):
@@ -174,7 +177,7 @@ class Selection(Shown):
         widths = [estimate.half_width for estimate in self.estimates]
         probabilities = probability_best(logs, widths, self.own_share).tolist()
         pairs = zip(self.estimates[: self.top], probabilities, strict=False)
-        return tuple(Ranked.of(estimate, probability) for estimate, probability in pairs)
+        return tuple(Ranked.of(estimate, probability, self.problem) for estimate, probability in pairs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -194,18 +197,41 @@ class Selection(Shown):
     def table(self) -> Table:
         """What people see."""
         several = ", " in self.library
-        records = [
-            {
-                "algorithm": "/".join(filter(None, (ranked.algorithm, ranked.solver))),
-                **({"library": ranked.library} if several else {}), "time_us": ranked.time_us,
-                "90 %, µs": (ranked.lower_us, ranked.upper_us), "workspace": ranked.workspace_bytes,
-                "determ.": ranked.deterministic, "source": ranked.source, "P(best)": ranked.probability_best,
-            }
-            for ranked in self.candidates
-        ]  # fmt: skip
-        notes = [f"excluded {candidate.algorithm}: {candidate.reason}" for candidate in self.excluded]
+        described = isinstance(self.problem, DescribedProblem)
+        records = []
+        for ranked in self.candidates:
+            name = {"algorithm": "/".join(filter(None, (ranked.algorithm, ranked.solver)))}
+            costs = {"workspace": ranked.workspace_bytes, "determ.": ranked.deterministic}
+            if described:
+                name, costs = varying_parameters(self.problem, ranked), {}
+            records.append({
+                **name, **({"library": ranked.library} if several else {}), "time_us": ranked.time_us,
+                "90 %, µs": (ranked.lower_us, ranked.upper_us), **costs, "source": ranked.source,
+                "P(best)": ranked.probability_best,
+            })  # fmt: skip
+        notes = excluded_notes(self.excluded, described)
         notes += [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
         return Table(records, FORMATS, _title(self), notes=notes, empty="nothing is feasible")
+
+
+def configuration_of(problem: AnyProblem, text: str) -> Configuration | None:
+    """Parameter → value of a described kernel's candidate; None for any other."""
+    return problem.family.description.configuration(text) if isinstance(problem, DescribedProblem) and text else None
+
+
+def varying_parameters(problem: DescribedProblem, ranked: Ranked) -> Configuration:
+    """The parameters that have several values; of a candidate without, such as a library's kernel, its name."""
+    listed = problem.family.description.parameters
+    values: Configuration = ranked.parameters or dict.fromkeys(listed, ranked.algorithm)
+    return {name: values[name] for name, known in listed.items() if len(known) > 1}
+
+
+def excluded_notes(excluded: Sequence[Excluded], described: bool) -> list[str]:
+    """A line for each refused candidate; of a described kernel, one for each reason, with how many it refuses."""
+    if not described:
+        return [f"excluded {candidate.algorithm}: {candidate.reason}" for candidate in excluded]
+    counts = Counter(candidate.reason for candidate in excluded)
+    return [f"excluded {count:,} configurations: {reason}" for reason, count in counts.items()]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

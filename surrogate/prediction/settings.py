@@ -207,7 +207,7 @@ class SettingCache:
             own_share=part.widths.own_share if seen else part.unseen_gpu.own_share,
             bases=tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
             references={name: part.domain.reference_key(name, setting.values) for name, _ in setting.versions},
-            notes=_notes(setting, lenders, never, general=() if seen else (part.unseen_gpu.note,)),
+            notes=_notes(setting, lenders, never, general=() if seen else (part.unseen_gpu.note(bool(part.family.parameter_names)),)),
         )  # fmt: skip
 
 

@@ -13,12 +13,11 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names, groups, rows_by_code, shape_names
+from surrogate.dataset.problems import device_names, groups, rows_by_code, shape_columns, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.features.errors import InputError
-from surrogate.features.gpu import gpu
 from surrogate.models.base import TimeModel, Told, duplicate, fitted, times_of
 from surrogate.uncertainty.domain import distances_to, references_of
 from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, UnseenGpu, WidthKey, Widths, probability_best
@@ -57,7 +56,8 @@ GPU_FOLDS = 3
 class Scores:
     """Held-out rows with both times; arrays (rows,).
 
-    ``position`` in the rows they come from; ``error`` |log(predicted / measured)|; ``shape`` codes.
+    ``position`` in the rows they come from; ``error`` |log(predicted / measured)|; ``shape`` codes; ``described``: the
+    candidates are configurations of a described kernel.
     """
 
     position: np.ndarray
@@ -67,6 +67,7 @@ class Scores:
     shape: np.ndarray
     gpu: np.ndarray
     candidate: np.ndarray
+    described: bool = False
 
     @classmethod
     def of(cls, rows: Rows, predicted_us: np.ndarray, measured_us: np.ndarray, distance: np.ndarray) -> Self:
@@ -79,12 +80,12 @@ class Scores:
             error=np.maximum(np.abs(np.log(predicted_us[position] / measured_us[position])), LEAST_ERROR),
             predicted_us=predicted_us[position], distance=distance[position],
             shape=np.unique(rows.shape[position], return_inverse=True)[1], gpu=device_names(rows.frame)[position],
-            candidate=rows.candidate[position],
+            candidate=rows.candidate[position], described=bool(rows.family.parameter_names),
         )  # fmt: skip
 
     def take(self, mask: np.ndarray) -> "Scores":
         """The rows where the mask holds."""
-        return Scores(*(getattr(self, f.name)[mask] for f in fields(self)))
+        return Scores(*(getattr(self, f.name)[mask] for f in fields(self)[:-1]), described=self.described)
 
     def half_widths(self, widths: Widths) -> np.ndarray:
         """(rows,) what ``widths`` say of these rows."""
@@ -134,7 +135,13 @@ def _crossed(scores: Scores, fit: Callable[[Scores], Widths], seed: int) -> np.n
 
 
 def _last_fitted(scores: Scores) -> tuple[Widths, np.ndarray]:
-    """Widths whose last constant comes from cross-fitted scores, and those cross-fitted half widths (rows,)."""
+    """Widths whose last constant comes from cross-fitted scores, and those cross-fitted half widths (rows,).
+
+    Configurations are too many, and a user's shapes too few, for widths of each: one width is all shapes'.
+    """
+    if scores.described:
+        widths = Widths({ALL: max(_few_shapes_quantile(scores.error, scores.shape), LEAST_WIDTH)})
+        return widths, scores.half_widths(widths)
     widths = _fitted(scores)
     crossed = _crossed(scores, _fitted, seed=0)
     if np.isnan(crossed).all():  # one shape: nothing to cross with
@@ -153,6 +160,15 @@ def conformal_quantile(scores: np.ndarray, shape: np.ndarray) -> float:
     shapes = len(np.unique(shape))
     rank = int(np.ceil(round(len(scores) * COVERAGE * (shapes + 1) / shapes, 9)))
     return float(np.sort(scores)[min(rank, len(scores)) - 1])
+
+
+def _few_shapes_quantile(scores: np.ndarray, shape: np.ndarray) -> float:
+    """`conformal_quantile`; where the shapes are too few for it, the greatest of each shape's own quantile: a new shape
+    is worse than all of K with a chance of 1 / (K + 1)."""
+    shapes = np.unique(shape)
+    if COVERAGE * (len(shapes) + 1) <= len(shapes):
+        return conformal_quantile(scores, shape)
+    return max(float(np.quantile(scores[shape == number], COVERAGE)) for number in shapes)
 
 
 def pooled_base(base: float, parent: float, shapes: int) -> float:
@@ -366,8 +382,10 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
     rows = rows.take(position)
     device = device_names(rows.frame).astype(str)
     names = shape_names(rows.frame, rows.family)
+    if shape_columns(rows.frame, rows.family)[:1] == ("gpu",):  # the folds by shape leave GPUs out
+        return []
     gpus, counts = np.unique(device, return_counts=True)
-    architecture = {name: (rows.devices.get(name) or gpu(name)).architecture for name in gpus.tolist()}
+    architecture = {name: rows.device(name).architecture or name for name in gpus.tolist()}
     largest: dict[str, str] = {}  # of each architecture the GPU with most rows
     for name in gpus[np.argsort(-counts, kind="stable")].tolist():
         largest.setdefault(architecture[name], name)

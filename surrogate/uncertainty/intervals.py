@@ -130,13 +130,19 @@ class UnseenGpu:
         """The factor of a math type; of one that no GPU was left out with, the largest."""
         return self.factors.get(math) or max(self.factors.values())
 
-    @property
-    def note(self) -> str:
-        """One line on what an answer from the specification is worth."""
+    def note(self, described: bool) -> str:
+        """One line on what an answer for such a GPU is worth: from the specification, of a ``described`` kernel from
+        other GPUs' measurements."""
+        basis = "never measured on this GPU: other GPUs' times stand in" if described else "from specification alone"
         if self.median_ape is None:
-            return "from specification alone: how far off such times are is not known"
+            return f"{basis}: how far off such times are is not known"
+        if described:
+            return (
+                f"{basis}; on {self.gpus} GPUs left out of training times were off by {100 * self.median_ape:.0f} % in"
+                f" the median, nine in ten by less than a factor of {self.factor_90:.1f}; the order errs less"
+            )
         return (
-            f"from specification alone: on {self.gpus} GPUs left out of training the times of all kinds together were"
+            f"{basis}: on {self.gpus} GPUs left out of training the times of all kinds together were"
             f" off by {100 * self.median_ape:.0f} % in the median, nine in ten by less than a factor of"
             f" {self.factor_90:.1f}; the interval beside a time is its own kind's"
         )
