@@ -1,0 +1,265 @@
+"""`Tuner`: which configuration of a described kernel to measure next on a GPU, from what a bundle knows, or from nothing.
+
+What is asked and told are plain configurations (parameter → value); `surrogate.tuning.search` chooses among them.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from surrogate.bundle.bundle import Bundle
+from surrogate.dataset.described import with_values
+from surrogate.features.description import Configuration, Description, Value, read_description
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.families import DescribedFamily, DescribedProblem
+from surrogate.features.gpu import gpu, unlisted
+from surrogate.models.configurations import Configurations
+from surrogate.models.transfer import Prior
+from surrogate.prediction.shipped import as_bundle
+from surrogate.tuning.search import Search
+
+MOST_OTHERS = 64
+"""Measured problems whose scores a search looks at: those that measured most of its configurations."""
+Source = Bundle | Description | str | Path
+"""What a tuner knows: a bundle or its folder, or a description or its TOML file."""
+
+
+class Space(NamedTuple):
+    """The configurations of a problem, with what a search knows of them.
+
+    ``parameters`` (n, p) and ``terms`` (n, t) as numbers; ``prior`` None where nothing was measured; ``others`` (g, n)
+    scores of measured problems.
+    """
+
+    description: Description
+    texts: tuple[str, ...]
+    parameters: np.ndarray
+    terms: np.ndarray
+    prior: Prior | None
+    others: np.ndarray | None
+
+
+class Tuner:
+    """A sequential search for the fastest configuration of one problem on one GPU.
+
+    ``source`` is a bundle of a described kernel or a description; ``gpu`` any name; ``problem`` a text, or a mapping of
+    sizes and settings (None: the only problem that the table measured). ``configurations`` are those that may be asked
+    for; by default what the description's conditions allow, without conditions what the table holds. With ``log``, a
+    file of JSON lines, a search goes on where it was interrupted. The same ``seed`` gives the same search.
+
+    Raises `InputError` for what does not fit together.
+    """
+
+    def __init__(
+        self, source: Source, gpu: str = "", problem: object = None, *, seed: int = 0, log: str | Path | None = None,
+        configurations: Iterable[Mapping[str, Value]] | None = None,
+    ) -> None:  # fmt: skip
+        known = opened(source)
+        self.gpu = gpu
+        self._space = space_of(known, gpu, problem, configurations)
+        self._places = {text: place for place, text in enumerate(self._space.texts)}
+        prior = self._space.prior
+        self._search = Search(
+            self._space.parameters, prior and prior.score, prior and prior.failure, self._space.others,
+            self._space.terms if self._space.terms.size else None, seed=seed,
+        )  # fmt: skip
+        self._log = None if log is None else Path(log)
+        self._evaluations = 0
+        if self._log is not None:
+            self._resume(self._log, problem)
+
+    @property
+    def configurations(self) -> list[Configuration]:
+        """All that may be asked for."""
+        return [self._space.description.configuration(text) for text in self._space.texts]
+
+    @property
+    def evaluations(self) -> int:
+        """How many configurations were told."""
+        return self._evaluations
+
+    @property
+    def best(self) -> tuple[Configuration, float] | None:
+        """The fastest configuration that was told, and its time in µs; None before one ran."""
+        best = self._search.best
+        if best is None:
+            return None
+        index, time_us = best
+        return self._space.description.configuration(self._space.texts[index]), time_us
+
+    def ask(self, count: int = 1) -> list[Configuration]:
+        """Up to ``count`` configurations that were never asked for, the most promising first; fewer at the end."""
+        if count < 1:
+            raise InputError(f"{count} configurations came; ask for 1 or more")
+        return [self._space.description.configuration(self._space.texts[i]) for i in self._search.ask(count).tolist()]
+
+    def tell(self, configuration: Mapping[str, Value], time_us: float | None) -> None:
+        """What a configuration took, in µs; None where it failed.
+
+        Raises `InputError` for a configuration that is none of the space's, and for a time that is none.
+        """
+        place = self.place(configuration)
+        if time_us is not None and not (math.isfinite(time_us) and time_us > 0):
+            raise InputError(f"the time is {time_us} µs; give one above 0, or None where the configuration failed")
+        if self._log is not None:
+            record = {"configuration": dict(configuration), "time_us": time_us}
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        self._search.tell(place, time_us)
+        self._evaluations += 1
+
+    def place(self, configuration: Mapping[str, Value]) -> int:
+        """The configuration's number. Raises `InputError` where it is none of the space's."""
+        names = self._space.description.parameters
+        if missing := [name for name in names if name not in configuration]:
+            raise InputError(f"the configuration lacks {missing[0]}; it has {', '.join(names)}")
+        text = self._space.description.text(configuration)
+        if text not in self._places:
+            raise InputError(
+                f"{text} is none of the {len(self._places)} configurations{nearest(text, self._places, 1)}"
+            )
+        return self._places[text]
+
+    def _resume(self, log: Path, problem: object) -> None:
+        """Tell what an interrupted search measured, or begin the log. Raises `InputError` for another search's log."""
+        head = {"kernel": self._space.description.name, "gpu": self.gpu, "problem": str(problem)}
+        lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+        if not lines:
+            log.write_text(json.dumps(head) + "\n", encoding="utf-8")
+            return
+        try:
+            stored, *records = [json.loads(line) for line in lines if line.endswith("}")]
+            if stored != head:
+                raise InputError(f"{log}: the log of {stored}, not of {head}; give another file")
+            for record in records:
+                self._search.tell(self.place(record["configuration"]), record["time_us"])
+                self._evaluations += 1
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{log}: not the log of a search ({error}); give another file") from None
+
+
+def opened(source: Source) -> Bundle | Description:
+    """The bundle or description that ``source`` names. Raises `InputError` for a bundle of built-in kernels."""
+    if isinstance(source, Description):
+        return source
+    if not isinstance(source, Bundle) and Path(source).suffix == ".toml":
+        return read_description(source)
+    bundle = as_bundle(source)
+    if bundle.described is None:
+        raise InputError(
+            f"{bundle!r} is no bundle of a described kernel; train one with `seer train TABLE --parameters …`"
+        )
+    return bundle
+
+
+def space_of(
+    known: Bundle | Description, gpu_name: str, problem: object, configurations: Iterable[Mapping[str, Value]] | None
+) -> Space:
+    """The space of a problem on a GPU, and what is known of it beforehand."""
+    family = described_of(known)
+    model = None
+    if isinstance(known, Bundle):
+        model = known.part(family).model
+        if not isinstance(model, Configurations):
+            raise InputError(f"the bundle's model is {model.name}; a search needs {Configurations.name}, the default")
+    asked = problem_of(family, problem, model)
+    if configurations is not None:
+        listed = [dict(each) for each in configurations]
+        family = DescribedFamily(extended(family.description, listed))
+        texts = tuple(dict.fromkeys(family.description.text(each) for each in listed))
+    else:
+        texts = listed_texts(family.description, asked, model)
+    if not texts:
+        raise InputError(f"{family.name}: no configuration is allowed for {asked}; look at the conditions")
+    # The columns of the problem and the terms of its configurations, as the model had them.
+    try:
+        device = gpu(gpu_name) if gpu_name else unlisted("")
+    except InputError:
+        device = unlisted(gpu_name)
+    formula = family.formula(asked.settings, device)
+    of_problem = formula.problem(asked)
+    parameters = family.configurations(texts)
+    columns = formula.candidate(of_problem, parameters)[0][parameters.shape[1] :]
+    terms = np.column_stack([np.broadcast_to(column, len(texts)) for column in columns]).astype(np.float32)
+    if model is None:
+        return Space(family.description, texts, parameters, terms[:, np.isfinite(terms).all(axis=0)], None, None)
+    names = [f"{family.name}|{family.name}|{text}" for text in texts]
+    places = model.places[0]
+    known_places = np.array([places.get(name, -1) for name in names], dtype=np.int64)
+    problem_columns = np.concatenate([np.array(of_problem.values), np.array(formula.constant)]).astype(np.float32)
+    prior = model.transfer_.prior(problem_columns, parameters, terms, known_places)
+    scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, known_places]
+    measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MOST_OTHERS]
+    return Space(
+        family.description, texts, parameters, terms[:, np.isfinite(terms).all(axis=0)], prior, scores[measured]
+    )
+
+
+def described_of(known: Bundle | Description) -> DescribedFamily:
+    """The family of a bundle's kernel, or of a description."""
+    family = known.described if isinstance(known, Bundle) else DescribedFamily(known)
+    assert family is not None, "`opened` refuses bundles of built-in kernels"
+    return family
+
+
+def problem_of(family: DescribedFamily, problem: object, model: Configurations | None) -> DescribedProblem:
+    """The problem that a caller names. Raises `InputError` where it is none, and for None where several may be meant."""
+    if isinstance(problem, DescribedProblem):
+        return family.problem(problem.sizes, dict(zip(family.setting_names, problem.settings, strict=True)))
+    if isinstance(problem, str):
+        kind, colon, body = problem.partition(":")
+        return family.read(family.name, body if colon else "" if kind == family.name else kind, {})
+    if isinstance(problem, Mapping):
+        named = {str(name): value for name, value in problem.items()}
+        if unknown := [name for name in named if name not in (*family.size_names, *family.setting_names)]:
+            raise InputError(f"{family.name} has no {unknown[0]}; a problem has {', '.join(family.size_names)}")
+        if missing := [size.name for size in family.sizes if size.default is None and size.name not in named]:
+            raise InputError(f"the problem lacks {missing[0]}; {family.name} has {', '.join(family.size_names)}")
+        return family.problem(named, {name: str(named[name]) for name in family.setting_names if name in named})
+    if problem is not None:
+        raise InputError(f"a {type(problem).__name__} is no problem; give a text or a mapping of {family.size_names}")
+    if model is not None:
+        measured = {tuple(key.split("|")[1:]) for key in model.problems_}
+        if len(measured) == 1:
+            values = next(iter(measured))
+            settings = dict(zip(family.setting_names, values, strict=False))
+            sizes = zip(family.size_names, map(int, values[len(settings) :]), strict=True)
+            return family.problem(dict(sizes), settings)
+        raise InputError(f"{len(measured)} problems were measured; name one, as a text or a mapping of sizes")
+    if family.description.sizes:
+        raise InputError(f"name the problem: {family.name} has the sizes {', '.join(family.size_names)}")
+    return family.problem({}, {})
+
+
+def listed_texts(
+    description: Description, problem: DescribedProblem, model: Configurations | None
+) -> tuple[str, ...]:  # fmt: skip
+    """The configurations that the conditions allow, without conditions those that were measured, else all values'."""
+    space = description.space({name: int(value) for name, value in problem.sizes.items()})
+    if space is None and model is not None:
+        return tuple(text for name in model.configurations_ if (text := name.rpartition("|")[2]))
+    if space is None:
+        everything = Description(
+            description.name, description.sizes, description.parameters, description.settings, conditions=()
+        )
+        space = everything.space() or {}
+    columns = [values.tolist() for values in space.values()]
+    return tuple(description.text(dict(zip(space, row, strict=True))) for row in zip(*columns, strict=True))
+
+
+def extended(description: Description, listed: Sequence[Mapping[str, Value]]) -> Description:
+    """The description with the values of further configurations. Raises `InputError` where one lacks a parameter."""
+    for configuration in listed:
+        if missing := [name for name in description.parameters if name not in configuration]:
+            raise InputError(f"a configuration lacks {missing[0]}; it has {', '.join(description.parameters)}")
+    values: dict[str, tuple[Any, ...]] = {
+        name: tuple(dict.fromkeys(configuration[name] for configuration in listed)) for name in description.parameters
+    }
+    further = Description(description.name, description.sizes, values, dict.fromkeys(description.settings, ()))
+    return with_values(description, further)
