@@ -200,6 +200,7 @@ class SettingCache:
         lenders = engine.near.lenders if isinstance(engine, BoosterEngine) and engine.near else {}
         if never and device.tf32_tflops and (named.get("dtype"), math) == ("fp32", "default"):
             engine = _with_tf32(engine, part, never, alike.siblings)
+        unseen = () if seen else (part.unseen_gpu.note(bool(part.family.parameter_names)),)
         return PreparedSetting(
             setting=setting, candidates=candidates, ranked=tuple(np.flatnonzero(list(choosable.values())).tolist()),
             engine=engine, rules=SupportRules(setting, candidates, part.support), part=part,
@@ -207,7 +208,7 @@ class SettingCache:
             own_share=part.widths.own_share if seen else part.unseen_gpu.own_share,
             bases=tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
             references={name: part.domain.reference_key(name, setting.values) for name, _ in setting.versions},
-            notes=_notes(setting, lenders, never, general=() if seen else (part.unseen_gpu.note(bool(part.family.parameter_names)),)),
+            notes=_notes(setting, lenders, never, general=unseen),
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`Tuner`: which configuration of a described kernel to measure next on a GPU, from what a bundle knows, or from nothing.
+"""`Tuner`: which configuration of a described kernel to measure next, from what a bundle knows, or from nothing.
 
 What is asked and told are plain configurations (parameter → value); `surrogate.tuning.search` chooses among them.
 """
@@ -209,7 +209,7 @@ def described_of(known: Bundle | Description) -> DescribedFamily:
 
 
 def problem_of(family: DescribedFamily, problem: object, model: Configurations | None) -> DescribedProblem:
-    """The problem that a caller names. Raises `InputError` where it is none, and for None where several may be meant."""
+    """The problem that a caller names. Raises `InputError` where it is none, and for None where there are several."""
     if isinstance(problem, DescribedProblem):
         return family.problem(problem.sizes, dict(zip(family.setting_names, problem.settings, strict=True)))
     if isinstance(problem, str):
