@@ -5,7 +5,7 @@ say of its launch. On a GPU that the registry lacks, what the GPU's figures woul
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -51,6 +51,15 @@ class DescribedProblem:
     def sizes(self) -> dict[str, Number]:
         """Size → its value."""
         return dict(zip(self.family.size_names, self.values, strict=True))
+
+    @property
+    def dtype(self) -> str:
+        """The setting of that name; empty where there is none."""
+        return dict(zip(self.family.setting_names, self.settings, strict=True)).get("dtype", "")
+
+    def stand_ins(self) -> tuple["DescribedProblem", ...]:
+        """The problem alone: no other kernel is like it."""
+        return (self,)
 
     def to_dict(self) -> dict[str, object]:
         """Kind, sizes and settings as plain values."""
@@ -146,7 +155,7 @@ class DescribedFamily(Family[DescribedProblem]):
         """The kernel's name for every problem."""
         return np.full(len(np.atleast_1d(problem.values[0])), self.name, dtype=object)
 
-    def configurations(self, texts: "list[str] | np.ndarray") -> np.ndarray:
+    def configurations(self, texts: Sequence[str]) -> np.ndarray:
         """(texts, parameters) float64: what stands for the values of configurations by their texts (NaN: none)."""
         codes = [*self.description.codes.values()]
         rows = np.full((len(texts), len(codes)), np.nan)

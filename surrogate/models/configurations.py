@@ -141,9 +141,9 @@ class Configurations(TimeModel):
         keys = problem_keys(rows)
         out = np.empty((len(rows), 2))
         for part in rows_by_code(_codes(rows.problem)[0]):
-            first = part[0]
+            first = int(part[0])
             time_us, failure = self.answers(
-                keys[first], rows.roofline_us[first], columns[first], parameters[part], terms[part],
+                str(keys[first]), float(rows.roofline_us[first]), columns[first], parameters[part], terms[part],
                 rows.candidate[part].tolist(),
             )  # fmt: skip
             out[part] = np.column_stack([time_us, failure])
@@ -190,7 +190,7 @@ class Configurations(TimeModel):
     def to_files(self) -> dict[str, bytes]:
         """The transfer's arrays, the level's, and the names of configurations and problems."""
         out = io.BytesIO()
-        level = {name: np.asarray(getattr(self.level_, name)) for name in _LEVEL}
+        level: dict[str, Any] = {name: np.asarray(getattr(self.level_, name)) for name in _LEVEL}
         np.savez_compressed(out, times_us=self.times_us_, **level)
         facts = {"configurations": self.configurations_, "problems": self.problems_}
         return {**self.transfer_.to_files(), LEVEL_FILE: out.getvalue(), FACTS_FILE: json.dumps(facts).encode()}

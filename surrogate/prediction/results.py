@@ -197,19 +197,19 @@ class Selection(Shown):
     def table(self) -> Table:
         """What people see."""
         several = ", " in self.library
-        described = isinstance(self.problem, DescribedProblem)
+        described = self.problem if isinstance(self.problem, DescribedProblem) else None
         records = []
         for ranked in self.candidates:
             name = {"algorithm": "/".join(filter(None, (ranked.algorithm, ranked.solver)))}
             costs = {"workspace": ranked.workspace_bytes, "determ.": ranked.deterministic}
-            if described:
-                name, costs = varying_parameters(self.problem, ranked), {}
+            if described is not None:
+                name, costs = varying_parameters(described, ranked), {}
             records.append({
                 **name, **({"library": ranked.library} if several else {}), "time_us": ranked.time_us,
                 "90 %, µs": (ranked.lower_us, ranked.upper_us), **costs, "source": ranked.source,
                 "P(best)": ranked.probability_best,
             })  # fmt: skip
-        notes = excluded_notes(self.excluded, described)
+        notes = excluded_notes(self.excluded, described is not None)
         notes += [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
         return Table(records, FORMATS, _title(self), notes=notes, empty="nothing is feasible")
 

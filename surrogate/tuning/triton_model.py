@@ -13,7 +13,7 @@ import numpy as np
 
 from surrogate.features.description import Value
 from surrogate.features.errors import InputError
-from surrogate.tuning.tuner import Source, Space, opened, space_of
+from surrogate.tuning.tuner import Source, Space, described_of, opened, space_of
 
 REMEMBERED = 1000
 """Problems whose scores are kept."""
@@ -27,8 +27,7 @@ def perf_model(source: Source, gpu: str | None = None) -> Callable[..., float]:
     configuration that may fail comes late.
     """
     known = opened(source)
-    described = getattr(known, "described", known)
-    description = getattr(described, "description", described)
+    description = described_of(known).description
     spaces: dict[tuple[object, ...], Scores] = {}
     device: list[str] = [] if gpu is None else [gpu]
 
