@@ -8,7 +8,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import Formula
-from .elementwise import Number
 from .errors import InputError, nearest, read_bounded
 
 Value = bool | int | float | str
@@ -159,13 +158,13 @@ class Description:
         return tuple(map(",".join, named))
 
     def to_plain(self) -> dict[str, Any]:
-        """As TOML or JSON holds it; what is not there is left out."""
+        """As JSON holds it; what is not there is left out. Tables are pairs, since files may sort a mapping's keys."""
         plain: dict[str, Any] = {"name": self.name, "sizes": list(self.sizes), "batch": list(self.batch)}
-        plain["settings"] = {name: list(values) for name, values in self.settings.items()}
-        plain["parameters"] = {name: list(values) for name, values in self.parameters.items()}
+        plain["settings"] = [[name, list(values)] for name, values in self.settings.items()]
+        plain["parameters"] = [[name, list(values)] for name, values in self.parameters.items()]
         if self.conditions is not None:
             plain["conditions"] = [condition.text for condition in self.conditions]
-        plain["formulas"] = {name: formula.text for name, formula in self.formulas.items()}
+        plain["formulas"] = [[name, formula.text] for name, formula in self.formulas.items()]
         return {name: value for name, value in plain.items() if value or name in ("name", "sizes", "conditions")}
 
     def to_toml(self) -> str:
@@ -174,7 +173,7 @@ class Description:
         tables = [name for name in ("settings", "parameters", "formulas") if name in plain]
         lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items() if name not in tables]
         for table in tables:
-            lines += ["", f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in plain[table].items())]
+            lines += ["", f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in plain[table])]
         return "\n".join(lines) + "\n"
 
 
@@ -199,14 +198,17 @@ def description_of(content: Mapping[str, Any], where: str) -> Description:
     sizes, batch = (_texts(content.get(key, []), f"{where}: {key}") for key in ("sizes", "batch"))
     tables = {key: content.get(key, {}) for key in ("settings", "parameters", "formulas")}
     for key, table in tables.items():
+        if isinstance(table, list | tuple) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in table):
+            table = tables[key] = dict(table)
         if not isinstance(table, Mapping):
             raise InputError(f"{where}: {key} is {_short(table)}; a table is needed, [{key}] with a line for each name")
     settings = {key: _texts(values, f"{where}: setting {key}") for key, values in tables["settings"].items()}
     parameters: dict[str, tuple[Value, ...]] = {}
     for key, values in tables["parameters"].items():
-        if not isinstance(values, list) or not values:
+        if not isinstance(values, list | tuple) or not values:
             raise InputError(f"{where}: parameter {key} is {_short(values)}; a list of its values is needed")
         parameters[key] = tuple(values)
+    described = Description(name, sizes, parameters, settings, batch=batch)
     known = frozenset((*sizes, *parameters))
     conditions = None
     if "conditions" in content:
@@ -217,11 +219,10 @@ def description_of(content: Mapping[str, Any], where: str) -> Description:
         if key not in COSTS:
             raise InputError(f"{where}: formula {key!r} is unknown; known: {', '.join(COSTS)}{nearest(key, COSTS)}")
         formulas[key] = Formula.parse(str(text), f"{where}: formula {key}", known)
-    described = Description(name, sizes, parameters, settings, conditions, formulas, batch)
     asked = {each for formula in (*formulas.values(), *(conditions or ())) for each in formula.names}
-    if texts := [each for each in asked if each in parameters and not described.is_numeric(each)]:
-        raise InputError(f"{where}: {texts[0]} holds texts; formulas and conditions are of numbers")
-    return described
+    if worded := [each for each in sorted(asked & parameters.keys()) if not described.is_numeric(each)]:
+        raise InputError(f"{where}: {worded[0]} holds texts; formulas and conditions are of numbers")
+    return replace(described, conditions=conditions, formulas=formulas)
 
 
 def _check_values(where: str, values: Sequence[Value]) -> None:
@@ -242,16 +243,10 @@ def _check_values(where: str, values: Sequence[Value]) -> None:
 
 
 def _texts(values: object, where: str) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         raise InputError(f"{where} is {_short(values)}; a list of texts is needed")
     return tuple(values)
 
 
 def _short(value: object) -> str:
     return repr(value)[:60]
-
-
-def cost(description: Description, name: str, values: Mapping[str, Number]) -> Number | None:
-    """What a formula gives, None where the description has none of that name."""
-    formula = description.formulas.get(name)
-    return None if formula is None else formula.value(values)

@@ -43,7 +43,8 @@ LIKELY = 0.5
 class Level:
     """log(time of the best configuration / roofline) as a Gaussian process over standardised ``columns`` (problems, c).
 
-    ``weights`` (problems,) and ``mean`` are fitted; ``amplitudes`` (2,) of the smooth and the linear part.
+    ``weights`` (problems,) and ``mean`` are fitted; ``amplitudes`` (2,) of the smooth and the linear part, which is in
+    the first ``linear`` columns alone, the problem's: two GPUs' figures say nothing of how a third one's scale.
     """
 
     columns: np.ndarray
@@ -51,32 +52,36 @@ class Level:
     weights: np.ndarray
     mean: float
     amplitudes: np.ndarray
+    linear: int
 
     @classmethod
-    def fit(cls, columns: np.ndarray, rates: np.ndarray, log_level: np.ndarray) -> "Level":
+    def fit(cls, columns: np.ndarray, rates: np.ndarray, log_level: np.ndarray, linear: int) -> "Level":
         """``log_level`` (problems,). Amplitudes are those with which each problem left out is met best."""
         mean = float(log_level.mean())
         fits = []
         for smooth in SMOOTH:
-            for linear in LINEAR:
-                amplitudes = np.array([smooth, linear])
-                covariance = _covariance(columns, columns, rates, amplitudes)
+            for slope in LINEAR:
+                amplitudes = np.array([smooth, slope])
+                covariance = _covariance(columns, columns, rates, amplitudes, linear)
                 inverse = np.linalg.inv(covariance + NOISE * np.eye(len(columns)))
                 weights = inverse @ (log_level - mean)
                 left_out = weights / np.diag(inverse)  # the residual of each problem, had it been left out
                 fits.append((float(left_out @ left_out), len(fits), amplitudes, weights))
         _, _, amplitudes, weights = min(fits)
-        return cls(columns, rates, weights, mean, amplitudes)
+        return cls(columns, rates, weights, mean, amplitudes, linear)
 
     def at(self, column: np.ndarray) -> float:
         """The level of a problem with standardised columns (c,)."""
-        return self.mean + float(_covariance(column[None], self.columns, self.rates, self.amplitudes)[0] @ self.weights)
+        covariance = _covariance(column[None], self.columns, self.rates, self.amplitudes, self.linear)
+        return self.mean + float(covariance[0] @ self.weights)
 
 
-def _covariance(first: np.ndarray, second: np.ndarray, rates: np.ndarray, amplitudes: np.ndarray) -> np.ndarray:
+def _covariance(
+    first: np.ndarray, second: np.ndarray, rates: np.ndarray, amplitudes: np.ndarray, linear: int
+) -> np.ndarray:
     """(first, second) of problems by their columns."""
     distance = np.abs(first[:, None] - second[None]) @ rates
-    return amplitudes[0] * np.exp(-distance) + amplitudes[1] * (first @ second.T) / first.shape[1]
+    return amplitudes[0] * np.exp(-distance) + amplitudes[1] * (first[:, :linear] @ second[:, :linear].T) / linear
 
 
 @dataclass(eq=False, repr=False)
@@ -125,7 +130,8 @@ class Configurations(TimeModel):
         ran = np.flatnonzero(~np.isnan(best_us).all(axis=1))
         drawn = np.random.default_rng(self.random_state).permutation(ran)[:MOST_LEVELS]
         level = np.log(np.nanmin(best_us[drawn], axis=1) / rows.roofline_us[first_row][drawn])
-        self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level)
+        sized = len(rows.family.problem_names)
+        self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level, sized)
         vars(self).pop("places", None)
 
     def _predict(self, rows: Rows) -> np.ndarray:
@@ -204,7 +210,7 @@ class Configurations(TimeModel):
             with np.load(io.BytesIO(files[LEVEL_FILE]), allow_pickle=False) as archive:
                 level = {name: archive[name] for name in _LEVEL}
                 model.times_us_ = archive["times_us"]
-            model.level_ = Level(**{**level, "mean": float(level["mean"])})
+            model.level_ = Level(**{**level, "mean": float(level["mean"]), "linear": int(level["linear"])})
             facts = from_plain(Mapping[str, tuple[str, ...]], json.loads(files[FACTS_FILE]), FACTS_FILE)
             model.configurations_, model.problems_ = list(facts["configurations"]), list(facts["problems"])
             if model.times_us_.shape != (len(model.problems_), len(model.configurations_)):
@@ -212,7 +218,7 @@ class Configurations(TimeModel):
         return model
 
 
-_LEVEL = ("columns", "rates", "weights", "mean", "amplitudes")
+_LEVEL = ("columns", "rates", "weights", "mean", "amplitudes", "linear")
 
 
 def relative(prior: Prior) -> np.ndarray:

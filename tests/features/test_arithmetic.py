@@ -1,0 +1,65 @@
+"""Formulas are plain arithmetic: they give what Python gives, and take nothing else."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.features.arithmetic import FUNCTIONS, MAX_CHARACTERS, Formula
+from surrogate.features.errors import InputError
+
+
+def value(text: str, **values: float | np.ndarray) -> float | np.ndarray:
+    return Formula.parse(text, "here", values).value(values)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2 * a * b", 24.0), ("ceil(a / b) * 8", 8.0), ("a // b + a % b", 3.0), ("-a ** 2", -9.0),
+        ("min(a, b, 1) + max(a, b)", 5.0), ("log2(b) + floor(a / 2)", 3.0), ("a < b <= 4 and not a == b", 1.0),
+        ("a > b or b == 4", 1.0), ("a > b or b == 5", 0.0), ("(a + b) / 2", 3.5),
+    ],
+)  # fmt: skip
+def test_known_answers(text: str, expected: float) -> None:
+    assert value(text, a=3, b=4) == expected
+    arrays = value(text, a=np.array([3, 3]), b=np.array([4, 4]))
+    assert isinstance(arrays, np.ndarray)
+    assert arrays.tolist() == [expected, expected]
+
+
+@given(st.recursive(
+    st.sampled_from(["a", "b", "2", "0.5"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["+", "-", "*"]), inner).map("({0[0]} {0[1]} {0[2]})".format),
+        st.tuples(st.sampled_from(["min", "max"]), inner, inner).map("{0[0]}({0[1]}, {0[2]})".format),
+    ),
+    max_leaves=12,
+))  # fmt: skip
+def test_it_gives_what_python_gives(text: str) -> None:
+    names = {"a": 3.0, "b": -1.5, "min": min, "max": max}
+    assert value(text, a=3.0, b=-1.5) == pytest.approx(eval(text, {"__builtins__": {}}, names))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os')", "a.real", "a[0]", "lambda: 1", "'text'", "a if b else 1", "a << 2", "[a]", "a := 2", "f(a)",
+     "min(a)", "min(*a)", "c", "", "a b", "a" * (MAX_CHARACTERS + 1), "(" * 1500 + "a"],
+)  # fmt: skip
+def test_anything_else_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(InputError, match=r"^here") as refused:
+        value(text, a=1, b=2)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["a / 0", "log2(0 - a)", "9 ** 9 ** 9 ** 9", "0 / 0"])
+def test_what_has_no_value_is_infinite_or_nan(text: str) -> None:
+    assert not math.isfinite(value(text, a=1))
+
+
+def test_it_knows_which_names_it_asks_for() -> None:
+    formula = Formula.parse("ceil(m / block_m) + max(n, 2)", "here", frozenset({"m", "n", "k", "block_m"}))
+    assert formula.names == {"m", "n", "block_m"}
+    assert not formula.names & FUNCTIONS.keys()

@@ -1,0 +1,136 @@
+"""Descriptions of a user's own kernels: read, written, refused; spaces of configurations."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.features.description import Description, description_of, read_description
+from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILIES, DescribedFamily, DescribedProblem, parse_problem
+from surrogate.features.gpu import gpu, unlisted
+
+MATMUL: dict[str, Any] = {
+    "name": "matmul",
+    "sizes": ["m", "n", "k"],
+    "settings": {"dtype": ["fp16", "fp32"]},
+    "parameters": {"block_m": [16, 64, 128], "block_n": [16, 64], "layout": ["row", "col"]},
+    "conditions": ["block_m * block_n <= 4096", "m >= block_m"],
+    "formulas": {
+        "flops": "2 * m * n * k", "bytes": "4 * (m * k + k * n + m * n)",
+        "blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "128",
+    },
+}  # fmt: skip
+
+
+def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    described = description_of(MATMUL, "here")
+    path = tmp_path / "matmul.toml"
+    path.write_text(described.to_toml())
+    assert read_description(path) == described
+    assert description_of(described.to_plain(), "here") == described
+
+
+def test_the_space_is_what_the_conditions_allow() -> None:
+    described = description_of(MATMUL, "here")
+    space = described.space({"m": 64, "n": 8, "k": 8})
+    assert space is not None
+    allowed = set(zip(*(values.tolist() for values in space.values()), strict=True))
+    everything = itertools.product(*MATMUL["parameters"].values())
+    assert allowed == {(m, n, layout) for m, n, layout in everything if m * n <= 4096 and m <= 64}
+    # Without sizes their conditions wait.
+    blocks = itertools.product((16, 64, 128), (16, 64))
+    assert len(described.space_texts) == 2 * sum(m * n <= 4096 for m, n in blocks)
+    assert description_of({**MATMUL, "conditions": []}, "here").space() is not None
+    assert description_of({k: v for k, v in MATMUL.items() if k != "conditions"}, "here").space() is None
+
+
+@given(st.sampled_from([16, 64, 128]), st.sampled_from([16, 64]), st.sampled_from(["row", "col"]))
+def test_a_configuration_is_a_word_and_back(block_m: int, block_n: int, layout: str) -> None:
+    described = description_of(MATMUL, "here")
+    configuration = {"block_m": block_m, "block_n": block_n, "layout": layout}
+    assert described.configuration(described.text(configuration)) == configuration
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": 3}, "no name"), ({"name": "my kernel"}, "no name"), ({"size": ["m"]}, "did you mean"),
+        ({"sizes": "m"}, "list of texts"), ({"sizes": ["m", "m"]}, "twice"), ({"sizes": ["gpu"]}, "column of every"),
+        ({"parameters": {}}, "no parameters"), ({"parameters": {"a": []}}, "list of its values"),
+        ({"parameters": {"a": [1, "x"]}}, "texts and numbers"), ({"parameters": {"a": [1, 1]}}, "twice"),
+        ({"parameters": {"a": [[1]]}}, "numbers, texts"), ({"parameters": {"a": ["x,y"]}}, "no comma"),
+        ({"conditions": ["block_q > 1"]}, "block_q"), ({"conditions": ["layout == 1"]}, "holds texts"),
+        ({"formulas": {"flop": "1"}}, "flops"), ({"formulas": {"flops": "open('x')"}}, "no plain arithmetic"),
+        ({"batch": ["q"]}, "none of the sizes"), ({"settings": ["dtype"]}, "a table is needed"),
+    ],
+)  # fmt: skip
+def test_every_fault_is_one_line(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        description_of({**MATMUL, **change}, "matmul.toml")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"name = ", b"\xff", b"name = 'x'\n[[parameters]]\n"])
+def test_a_damaged_file_is_one_line(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "kernel.toml"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"kernel\.toml"):
+        read_description(path)
+
+
+def family() -> DescribedFamily:
+    return DescribedFamily(description_of(MATMUL, "here"))
+
+
+def test_the_physics_of_a_launch() -> None:
+    """128 × 128 of 64 × 16 blocks are 2 · 8 = 16 of 128 threads; a V100 holds 2,048 threads on each of 80 SMs."""
+    kernel = family()
+    formula = kernel.formula(("fp32",), gpu("v100"))
+    terms = formula.problem(kernel.problem({"m": 128, "n": 128, "k": 128}, {"dtype": "fp32"}))
+    named = dict(zip(kernel.problem_names, terms.values, strict=True))
+    assert named["log2_m"] == 7
+    assert named["log2_flops"] == 22
+    assert 2 ** named["log2_dram_bytes"] == pytest.approx(4 * 3 * 128 * 128)
+    parameters = kernel.configurations(["block_m=64,block_n=16,layout=col"])
+    columns = dict(zip(kernel.candidate_names, formula.candidate(terms, parameters)[0], strict=True))
+    assert columns["parameter_block_m"] == 64
+    assert columns["parameter_layout"] == 1
+    assert 2 ** columns["log2_blocks"][0] == 16
+    assert columns["blocks_per_sm"] == 16
+    assert 2 ** columns["log2_waves"][0] == pytest.approx(16 / 16 / 80)
+
+
+def test_a_gpu_without_figures_answers_by_name_alone() -> None:
+    kernel = family()
+    formula = kernel.formula(("fp16",), unlisted("my gpu"))
+    terms = formula.problem(kernel.problem({"m": 64, "n": 64, "k": 64}, {}))
+    assert terms.roofline_us > 0
+    assert len(formula.constant) == len(kernel.constant_names)
+
+
+@pytest.mark.parametrize("text", ["matmul:m64n32k8", "matmul:m=64,n=32,k=8", "matmul:k8,n32,m64"])
+def test_a_problem_is_read_and_written(text: str) -> None:
+    FAMILIES.describe(description_of(MATMUL, "here"))
+    problem = parse_problem(text, dtype="fp32")
+    assert isinstance(problem, DescribedProblem)
+    assert problem.sizes == {"m": 64, "n": 32, "k": 8}
+    assert parse_problem(str(problem), dtype="fp32") == problem
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("matmul:m64", "lacks n, k"), ("matmul:m64n2q3k1", "not readable"), ("matmul:mnk", "readable")]
+)
+def test_a_problem_that_cannot_be_read(text: str, words: str) -> None:
+    FAMILIES.describe(description_of(MATMUL, "here"))
+    with pytest.raises(InputError, match=words):
+        parse_problem(text)
+
+
+@pytest.mark.parametrize("name", ["gemm", "conv", "softmax"])
+def test_a_name_that_is_built_in_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="built in"):
+        FAMILIES.describe(Description(name, (), {"block": (1, 2)}))

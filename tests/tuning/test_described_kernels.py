@@ -1,0 +1,154 @@
+"""A described kernel goes through the whole stack: training, choosing, tables, judging, on GPUs known and unknown."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.bundle.bundle import Bundle
+from surrogate.bundle.train import train
+from surrogate.dataset.described import KernelColumns
+from surrogate.dataset.store import read_dataset
+from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILIES
+from surrogate.prediction.predictor import Predictor
+from surrogate.prediction.shipped import load
+from tests.conftest import Outcome
+from tests.tuning.conftest import HELD
+from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, VALUES, times
+
+
+def slowdown(predictor: Predictor, gpu: str, shape: tuple[int, int]) -> float:
+    """Time of the pick over the best configuration's."""
+    pick = predictor.select(f"made_up:m{shape[0]}n{shape[1]}", top=1).candidates[0].parameters
+    table = times((shape,), (gpu,))
+    chosen = table[(table[list(PARAMETERS)] == pd.Series(pick)).all(axis=1)]
+    return float(chosen["time_us"].iloc[0] / table["time_us"].min())
+
+
+def test_a_shape_never_measured(bundle: Bundle) -> None:
+    predictor = Predictor(bundle, gpu="v100")
+    slowdowns = [slowdown(predictor, "v100-sxm2-16gb", shape) for shape in HELD]
+    best_on_average = times().groupby(list(PARAMETERS))["time_us"].mean().idxmin()
+    table = times(HELD, ("v100-sxm2-16gb",)).set_index(["m", "n", *PARAMETERS])["time_us"]
+    habit = [table[(*shape, *best_on_average)] / table[shape].min() for shape in HELD]
+    assert np.mean(slowdowns) <= min(1.25, np.mean(habit))
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "a gpu that nobody knows"])
+def test_a_gpu_never_measured_is_answered_and_said(bundle: Bundle, gpu: str) -> None:
+    selection = Predictor(bundle, gpu=gpu).select("made_up:m1024n2048", top=3)
+    assert len(selection.candidates) == 3
+    assert not selection.in_domain
+    assert "never measured" in " ".join(selection.notes)
+    assert all(ranked.lower_us < ranked.time_us < ranked.upper_us for ranked in selection.candidates)
+
+
+def test_what_was_measured_is_answered_as_it_was(bundle: Bundle) -> None:
+    shape = next(shape for shape in SHAPES if shape not in HELD)
+    table = times((shape,), ("our own gpu",))
+    selection = Predictor(bundle, gpu="our own gpu").select(f"made_up:m{shape[0]}n{shape[1]}")
+    assert len(selection.candidates) == int((table["status"] == "ok").sum())
+    best = selection.candidates[0]
+    assert best.source == "measured"
+    assert best.time_us == pytest.approx(table["time_us"].min(), rel=1e-5)
+
+
+def test_a_table_is_answered_row_by_row(bundle: Bundle) -> None:
+    asked = times(HELD, ("v100-sxm2-16gb",))[["gpu", "m", "n", *PARAMETERS]].sample(frac=1, random_state=0)
+    strange = asked.head(1).assign(block_m=48)
+    answers = Predictor(bundle).predict(pd.concat([asked, strange])).to_frame()
+    assert len(answers) == len(asked) + 1
+    truth = asked.merge(times(HELD, ("v100-sxm2-16gb",)))
+    ran = (truth["status"] == "ok").to_numpy()
+    assert answers["in_domain"].to_numpy()[:-1].all()
+    assert not answers["in_domain"].iloc[-1]
+    assert np.isfinite(answers["predicted_us"]).all()
+    held = truth["time_us"].between(answers["lower_us"][:-1].to_numpy(), answers["upper_us"][:-1].to_numpy())
+    assert held[ran].mean() >= 0.8
+    predicted = answers["predicted_us"][:-1].reset_index(drop=True)
+    assert predicted[ran].corr(truth["time_us"][ran], "spearman") > 0.9
+
+
+def test_one_shape_is_held_out_by_gpu_and_one_gpu_by_configuration() -> None:
+    one_shape = train(times(((1024, 512),)), kernel=COLUMNS)
+    assert one_shape.card["held_out"]["made_up"]["intervals"][0]["shapes"] == 3
+    alone = train(times(((1024, 512),), ("our own gpu",)), kernel=COLUMNS)
+    assert alone.card["held_out"]["made_up"]["intervals"][0]["shapes"] > 20
+
+
+def test_conditions_and_formulas_narrow_and_widen_the_space(tmp_path: Path) -> None:
+    table = times(SHAPES[:6], ("v100-sxm2-16gb", "our own gpu"))
+    first = COLUMNS.of(table, "here").to_plain()
+    first["conditions"] = ["block_m * block_n <= 4096", "block_m <= m"]
+    first["parameters"]["block_m"] = [16, 32, 48, 64, 128]
+    first["formulas"] = {"blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "32 * warps"}
+    from surrogate.features.description import description_of
+
+    selection = Predictor(train(table, kernel=description_of(first, "here")), gpu="v100").select("made_up:m64n128")
+    picked = [ranked.parameters for ranked in selection.candidates if ranked.parameters]
+    assert all(p["block_m"] * p["block_n"] <= 4096 and p["block_m"] <= 64 for p in picked)  # type: ignore[operator]
+    assert any(p["block_m"] == 48 for p in picked)  # allowed, though nobody measured it
+
+
+def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome], tmp_path: Path) -> None:
+    data = tmp_path / "made_up.csv"
+    times(SHAPES[:6], ("v100-sxm2-16gb", "our own gpu")).to_csv(data, index=False)
+    toml = tmp_path / "made_up.toml"
+    assert seer("data", "describe", data, "--sizes", "m,n", "--parameters", ",".join(PARAMETERS), "-o", toml).code == 0
+    bundle = tmp_path / "B"
+    assert seer("train", data, "--kernel", toml, "-o", bundle).code == 0
+    chosen = seer("select", "--bundle", bundle, "--gpu", "our own gpu", "made_up:m64n128", "--top", "2", "--json")
+    candidates = json.loads(chosen.out)["candidates"]
+    assert len(candidates) == 2
+    parameters = candidates[0]["parameters"]
+    assert parameters.keys() == VALUES.keys()
+    assert all(parameters[name] in values for name, values in VALUES.items())
+    asked = tmp_path / "ask.csv"
+    times(HELD, ("a100-sxm4-80gb",))[["gpu", "m", "n", *PARAMETERS]].to_csv(asked, index=False)
+    out = tmp_path / "out.parquet"
+    assert seer("predict", "--bundle", bundle, "--data", asked, "-o", out).code == 0
+    assert len(pd.read_parquet(out)) == len(pd.read_csv(asked))
+    for words in (["info", bundle], ["evaluate", bundle, data], ["data", "check", data]):
+        assert seer(*words).code == (2 if words[0] == "data" else 0)
+    compared = seer(
+        "compare", data, "--kernel", toml, "--folds", "3", "--models", "configurations,boosted-terms",
+        "-o", tmp_path / "compared", "--json",
+    )  # fmt: skip
+    assert {row["model"] for row in json.loads(compared.out)["choice_rows"]} >= {"configurations", "boosted-terms"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.drop(columns="warps"), "column warps is missing"),
+        (lambda t: t.drop(columns="gpu"), "column gpu is missing"),
+        (lambda t: t.assign(m=t["m"] + 0.5), "whole number"),
+        (lambda t: t.assign(warps=t["warps"].where(t.index > 3)), "all parameters, or none"),
+        (lambda t: pd.concat([t, t.head(1)]), "one row per key"),
+        (lambda t: t.assign(time_us=-1.0, status="ok"), "above 0"),
+    ],
+)
+def test_a_bad_table_is_one_line(change, words: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=words) as refused:
+        train(change(times(SHAPES[:2])), kernel=COLUMNS)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_called_like_a_family_takes_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "gemm.parquet"
+    times(SHAPES[:2]).to_parquet(path)
+    data = read_dataset(path, kernel=KernelColumns(PARAMETERS, ("m", "n")))
+    assert data.described is not None
+    assert data.described.name == "gemm_kernel"
+    assert FAMILIES["gemm"].name == "gemm"
+
+
+def test_a_bundle_brings_its_kernel(bundle_path: Path) -> None:
+    served = load(bundle_path, gpu="v100")
+    assert served.bundle.described is not None
+    assert served.predict("made_up:m256n2048").time_us > 0
+    assert served.select("m256n2048", top=1).candidates  # the bundle is of one kernel: its name may be left out
