@@ -1,20 +1,21 @@
 """Kernel Tuner's caches and T4 results, with T1 files for a kernel's parameters and conditions.
 
 How to get them: ``tune_kernel(..., cache="NAME.json")`` writes a cache while it tunes; of a stopped run all whole
-entries are read. T4 is what ``kernel_tuner.file_utils.store_output_file("NAME.T4.json", results, tune_params)`` writes; it
-names no GPU, so give --gpu. github.com/AutoTuningAssociation/benchmark_hub has public ones. .gz is read as it is.
+entries are read. T4 is what ``store_output_file("NAME.T4.json", results, tune_params)`` of kernel_tuner.file_utils
+writes; it names no GPU, so give --gpu. github.com/AutoTuningAssociation/benchmark_hub has public ones, .gz is read.
 
 Files of several GPUs and problem sizes become one table. A T1 file among the paths adds the values of parameters, the
-conditions, and the problem size of results that do not tell it. A time is Kernel Tuner's own, by default the mean of its
-runs; least and greatest are those of the runs.
+conditions, and the problem size of results that do not tell it. A time is Kernel Tuner's own, by default the mean of
+its runs; least and greatest are those of the runs.
 """
 
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from statistics import StatisticsError, median
+from statistics import median
 from types import MappingProxyType
 from typing import Any, NamedTuple, Unpack
 
@@ -23,15 +24,16 @@ from surrogate.features.whole import whole
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Limits, Paths, read_bytes
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.tuned import Outcome, is_time, one_kernel, outcome, parsed_json, tuned
+from surrogate.formats.tuned import Outcome, is_time, one_kernel, outcome, readable, tuned
 
-_REMEDY = "give a cache, T4 or T1 file of Kernel Tuner"
 _AXES = ("size_x", "size_y", "size_z")
 _UNITS_MS = {"": 1.0, "ms": 1.0, "milliseconds": 1.0, "miliseconds": 1.0, "s": 1e3, "seconds": 1e3}
 _UNITS_MS |= {"us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
-_MAX_VALUES_CHARACTERS = 1 << 16
-_ENTRIES = re.compile(r',?\s*"cache"\s*:\s*\{')
 _ENTRY = re.compile(r'[\s,]*"([^"]*)"\s*:\s*')
+
+
+_Measured = tuple[dict[str, Any], Any, list[Any]]
+"""A configuration, its time in ms or the name of an error, and the times of its runs."""
 
 
 class _File(NamedTuple):
@@ -56,7 +58,7 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
     runs = [file for file in files if file.conditions is None]
     if len(spaces) > 1 or not runs:
         raise InputError(
-            f"{spaces[-1].path}: {len(spaces)} T1 files, {len(runs)} others; name one beside files of times"
+            f"{spaces[-1].path}: {len(spaces)} T1 files, {len(runs)} others; name one T1 file beside others"
         )
     space = spaces[0] if spaces else _File()
     # 1. One kernel, whose configurations have the same parameters in all files.
@@ -75,10 +77,8 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
             raise InputError(f"{run.path}: it tells no problem size, other files do; name its T1 file, or leave it out")
         for row, _ in run.outcomes:
             row.update({axis: sizes.get(axis, 1) for axis in names})
-    values = [file.values for file in (space, *runs)]
-    return tuned(
-        outcomes, kernel, sizes=names, where=paths[0], values=values, conditions=space.conditions, notes=notes
-    )  # fmt: skip
+    known = {"values": [file.values for file in (space, *runs)], "conditions": space.conditions}
+    return tuned(outcomes, kernel, sizes=names, where=paths[0], notes=notes, **known)
 
 
 FORMAT = Format("kernel-tuner", "Kernel Tuner's caches, T4 results and T1 files", read)
@@ -86,60 +86,59 @@ FORMAT = Format("kernel-tuner", "Kernel Tuner's caches, T4 results and T1 files"
 
 def _file(path: Path, gpu: str | None, notes: list[str], limits: Limits) -> _File:
     """Raises `InputError` for a file of another kind, and for what one lacks."""
-    content = _content(path, notes, limits)
-    try:
+    text = read_bytes(path, **limits).decode("utf-8-sig", "replace")
+    with readable(path, "give a cache, T4 or T1 file of Kernel Tuner"):
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError):
+            content = _whole_part(text)
+            notes.append(f"{path.name}: cut off; its {plural(len(content['cache']), 'whole configuration')} read")
         if "ConfigurationSpace" in content:
             return _space(path, content, notes)
-        return _results(path, content, gpu) if "results" in content else _cache(path, content, gpu)
-    except (KeyError, TypeError, AttributeError, StatisticsError) as error:
-        raise InputError(f"{path}: not whole ({type(error).__name__}: {str(error)[:80]}); {_REMEDY}") from None
+        device = gpu or content.get("device_name")
+        if not isinstance(device, str) or not device:
+            raise InputError(f"{path}: names no GPU; give it with --gpu")
+        problem = {"gpu": device, "origin": path.name}
+        measured = _results(path, content) if "results" in content else _entries(content)
+        outcomes = [
+            outcome(problem, configuration, time_ms, spread_ms=runs, repeats=len(runs) or 1)
+            for configuration, time_ms, runs in measured
+        ]
+        values = {parameter: [*listed] for parameter, listed in content.get("tune_params", {}).items()}
+        sizes = _sizes(path, content.get("problem_size"))
+        return _File(path, str(content.get("kernel_name", "")), sizes, values, outcomes)
 
 
-def _content(path: Path, notes: list[str], limits: Limits) -> Any:
-    """The document, or as much of a cache as is whole."""
-    text = read_bytes(path, **limits).decode("utf-8-sig", "replace")
-    start = _ENTRIES.search(text)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        content = parsed_json(f"{text[: start.start()]}}}" if start else text, path, _REMEDY)
-    # The file of a run that was cut off: the decoder reads entry after entry until one is no longer whole.
+def _whole_part(text: str) -> dict[str, Any]:
+    """A cache that was cut off: the decoder reads entry after entry until one is no longer whole."""
+    head, _, rest = text.partition('"cache": {')
+    content = json.loads(head.rstrip(", \r\n") + "}")
     content["cache"] = {}
-    position = start.end() if start else 0
-    while key := _ENTRY.match(text, position):
-        try:
-            content["cache"][key[1]], position = json.JSONDecoder().raw_decode(text, key.end())
-        except (ValueError, RecursionError):
-            break
-    notes.append(f"{path.name}: cut off; its {plural(len(content['cache']), 'whole configuration')} read")
+    position = 0
+    with suppress(ValueError, RecursionError):
+        while key := _ENTRY.match(rest, position):
+            content["cache"][key[1]], position = json.JSONDecoder().raw_decode(rest, key.end())
     return content
 
 
-def _cache(path: Path, content: dict[str, Any], gpu: str | None) -> _File:
-    problem = _problem(path, gpu or content.get("device_name"))
-    outcomes = []
+def _entries(content: dict[str, Any]) -> Iterator[_Measured]:
+    """The configurations of a cache."""
     for entry in content["cache"].values():
         runs = [*filter(is_time, entry.get("times") or ())]
         time_ms = entry.get("__error__") or (entry["time"] if "time" in entry else median(runs))
-        configuration = {parameter: entry[parameter] for parameter in content["tune_params_keys"]}
-        outcomes.append(outcome(problem, configuration, time_ms, spread_ms=runs, repeats=len(runs) or 1))
-    values = {parameter: [*listed] for parameter, listed in content.get("tune_params", {}).items()}
-    return _File(path, str(content["kernel_name"]), _sizes(path, content.get("problem_size")), values, outcomes)
+        yield {parameter: entry[parameter] for parameter in content["tune_params_keys"]}, time_ms, runs
 
 
-def _results(path: Path, content: dict[str, Any], gpu: str | None) -> _File:
-    """T4: times in the unit of the file, those under measurements in their own where they have one."""
-    problem = _problem(path, gpu)
+def _results(path: Path, content: dict[str, Any]) -> Iterator[_Measured]:
+    """Those of T4: times in the unit of the file, those under measurements in their own where they have one."""
     unit = (content.get("metadata") or {}).get("timeunit") or ""
-    outcomes = []
     for result in content["results"]:
         runs = [_ms(path, each, unit) for each in result["times"].get("runtimes") or () if is_time(each)]
         own = next((each for each in result.get("measurements") or () if each["name"] == "time"), None)
         time_ms = result["invalidity"]
         if time_ms == "correct":
             time_ms = _ms(path, own["value"], own.get("unit") or unit) if own else median(runs)
-        outcomes.append(outcome(problem, {**result["configuration"]}, time_ms, spread_ms=runs, repeats=len(runs) or 1))
-    return _File(path, outcomes=outcomes)
+        yield {**result["configuration"]}, time_ms, runs
 
 
 def _space(path: Path, content: dict[str, Any], notes: list[str]) -> _File:
@@ -148,11 +147,11 @@ def _space(path: Path, content: dict[str, Any], notes: list[str]) -> _File:
     for parameter in content["ConfigurationSpace"]["TuningParameters"]:
         listed = parameter["Values"]
         try:
-            listed = ast.literal_eval(listed[:_MAX_VALUES_CHARACTERS].strip()) if isinstance(listed, str) else listed
+            listed = ast.literal_eval(listed[: 1 << 16].strip()) if isinstance(listed, str) else listed
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             notes.append(f"{path.name}: the values of {parameter['Name']} are no list; those of the other files count")
             listed = ()
-        values[parameter["Name"]] = [*listed]
+        values[str(parameter["Name"])] = [*listed]
     conditions = [str(each["Expression"]) for each in content["ConfigurationSpace"].get("Conditions") or ()]
     kernel = content["KernelSpecification"]
     return _File(path, str(kernel["KernelName"]), _sizes(path, kernel.get("ProblemSize")), values, [], conditions)
@@ -163,12 +162,6 @@ def _sizes(path: Path, problem_size: object) -> dict[str, int]:
     given = problem_size if isinstance(problem_size, list) else [problem_size]
     axes = zip(_AXES, given, strict=False)
     return {axis: whole(str(path), "problem_size", each) for axis, each in axes if not isinstance(each, str | None)}
-
-
-def _problem(path: Path, gpu: object) -> dict[str, object]:
-    if not isinstance(gpu, str) or not gpu.strip():
-        raise InputError(f"{path}: names no GPU; give it with --gpu")
-    return {"gpu": gpu.strip(), "origin": path.name}
 
 
 def _ms(path: Path, time: Any, unit: object) -> Any:

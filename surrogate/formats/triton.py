@@ -1,8 +1,8 @@
 """Triton's autotuning caches: NAME.autotune.json, the time of every configuration of a kernel for one key.
 
 How to get them: set TRITON_CACHE_AUTOTUNING=1, or decorate with ``@triton.autotune(..., cache_results=True)``, and run
-the kernel on all problems of interest. Give the cache folder (~/.triton/cache, or TRITON_CACHE_DIR), which is searched with
-all that is below it, or the files. They do not tell the GPU: keep one folder for each, and give --gpu.
+the kernel on all problems of interest. Give the cache folder (~/.triton/cache, or TRITON_CACHE_DIR), which is searched
+with all below it, or the files. They do not tell the GPU: keep one folder for each, and give --gpu.
 
 A file's key is the values of the arguments that ``key=`` names, in that order, then the element types of all tensors.
 ``--keys m,n,k`` names the values; without it they are key_0, key_1 …. Whole numbers become sizes, others settings; the
@@ -11,8 +11,9 @@ configuration with num_warps, num_stages, num_ctas, maxnreg and what else it has
 greatest are the 20 % and 80 % quantiles.
 """
 
+import json
 import re
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -20,11 +21,11 @@ from surrogate.features.errors import InputError
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Limits, Paths, read_bytes
 from surrogate.formats.imported import Imported
-from surrogate.formats.tuned import Outcome, one_kernel, outcome, parsed_json, tuned
+from surrogate.formats.tuned import Outcome, one_kernel, outcome, readable, tuned
 
 ENDING = ".autotune.json"
-_REMEDY = f"give NAME{ENDING} of Triton's cache"
 _FAILED = "no time: it did not compile, or needs more than the GPU has"
+_SIZE = re.compile(r"[0-9]{1,15}")
 _DTYPE = re.compile(r"(u?int|b?float|bool|complex|fp)\w*")
 
 
@@ -55,21 +56,16 @@ def read(
     if short := [tuning for tuning in tunings if len(tuning.key) < len(names)]:
         raise InputError(f"{short[0].path}: its key has {len(short[0].key)} values, --keys names {len(names)}")
     names += [f"dtype_{place}" for place in range(max(len(tuning.key) for tuning in tunings) - len(names))]
-    cells = [[*tuning.key, *[""] * (len(names) - len(tuning.key))] for tuning in tunings]
-    is_size = [
-        all(re.fullmatch(r"\d{1,15}", value, re.ASCII) for value in column) for column in zip(*cells, strict=True)
-    ]
+    named = [dict(zip_longest(names, tuning.key, fillvalue="")) for tuning in tunings]
+    sizes = [each for each in names if all(_SIZE.fullmatch(key[each]) for key in named)]
+    settings = [each for each in names if each not in sizes]
     # 2. A row for each configuration.
     outcomes: list[Outcome] = []
-    for tuning, values in zip(tunings, cells, strict=True):
-        key = zip(names, values, is_size, strict=True)
-        problem = {each: int(value) if whole else value or "none" for each, value, whole in key}
+    for tuning, key in zip(tunings, named, strict=True):
+        problem = {each: int(value) if each in sizes else value or "none" for each, value in key.items()}
         problem |= {"gpu": gpu, "origin": f"{tuning.path.parent.name}/{tuning.path.name}"}
         for configuration, times in tuning.timings:
             outcomes.append(outcome(problem, configuration, [*times, None][0], spread_ms=times[1:], reason=_FAILED))
-    sizes, settings = (
-        [each for each, whole in zip(names, is_size, strict=True) if whole is kind] for kind in (True, False)
-    )
     return tuned(outcomes, kernel, sizes=sizes, settings=settings, where=paths[0])
 
 
@@ -79,27 +75,21 @@ FORMAT = Format("triton", "Triton's autotuning caches", read, own={"keys": _KEYS
 
 def _files(paths: Paths) -> list[Path]:
     """The files themselves, and those in the folders."""
-    files: list[Path] = []
-    for path in map(Path, paths):
-        inside = sorted(each for each in path.rglob(f"*{ENDING}") if each.is_file()) if path.is_dir() else [path]
-        if not inside:
-            raise InputError(f"{path}: a folder without NAME{ENDING}; tune with cache_results=True")
-        files += inside
+    folders = {path: path.rglob(f"*{ENDING}") if path.is_dir() else [path] for path in map(Path, paths)}
+    files = [file for inside in folders.values() for file in sorted(inside)]
     if not files:
-        raise InputError("no triton file given; give a cache folder, such as ~/.triton/cache, or files")
+        raise InputError(f"{[*map(str, paths)]}: no file and no folder with NAME{ENDING}; tune with cache_results=True")
     return files
 
 
 def _tuning(path: Path, limits: Limits) -> _Tuning:
     """The content of a file. Raises `InputError`."""
-    content = parsed_json(read_bytes(path, **limits), path, _REMEDY)
-    try:
+    timings = []
+    with readable(path, f"give NAME{ENDING} of Triton's cache"):
+        content = json.loads(read_bytes(path, **limits))
         key = [str(value).removeprefix("torch.") for value in content["key"]]
-        timings = []
         for configuration, timing in content["configs_timings"]:
             own = {name: value for name, value in configuration.items() if name not in ("kwargs", "pre_hook")}
-            timings.append(({**configuration["kwargs"], **own}, [*timing] if isinstance(timing, list) else [timing]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: not whole ({type(error).__name__}: {str(error)[:80]}); {_REMEDY}") from None
+            timings.append(({**configuration["kwargs"], **own}, timing if isinstance(timing, list) else [timing]))
     dtypes = takewhile(_DTYPE.fullmatch, reversed(key))
     return _Tuning(path, key, len(key) - len([*dtypes]), timings)

@@ -3,7 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -14,36 +15,34 @@ from surrogate.features.arithmetic import Formula
 from surrogate.features.description import Description, Value
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES, FAMILY_OF_KIND
+from surrogate.features.whole import MAX_EXACT
 from surrogate.formats.imported import Imported
 
 FAILED_TIME = 1e20
 """What older tuners write in the place of a failed configuration's time."""
-_DTYPES = {bool: ("bool", "boolean"), int: ("int64", "Int64"), float: ("float64", "float64"), str: ("object", "object")}
-"""Type of a parameter's values → type of its column, and of one that rows without parameters leave empty."""
-_JOINED = {
-    "status": "first", "time_us": "median", "time_us_min": "min", "time_us_max": "max", "repeats": "sum",
-    "reason": "first", "origin": "first",
-}  # fmt: skip
-"""Column → how repeated measurements become one."""
 Outcome = tuple[dict[str, object], Mapping[str, Any]]
 """A row but for its parameters, and the configuration, which is empty for a library's own kernel."""
+_TIMES = ("time_us", "time_us_min", "time_us_max")
+_JOINED = {"status": "first", **dict(zip(_TIMES, ("median", "min", "max"), strict=True)), "repeats": "sum"}
+_JOINED |= {"reason": "first", "origin": "first"}
+"""Column → how repeated measurements become one."""
 
 
 def outcome(
-    problem: Mapping[str, object], configuration: Mapping[str, Any], time_ms: object, *,
-    spread_ms: Sequence[object] = (), repeats: int = 1, reason: str = "no time",
+    problem: Mapping[str, object], configuration: Mapping[str, Any], time_ms: Any, *, spread_ms: Sequence[Any] = (),
+    repeats: int = 1, reason: str = "no time",
 ) -> Outcome:  # fmt: skip
-    """A configuration's outcome on a ``problem`` (gpu, sizes, settings, library …), which may be without a time.
+    """A configuration's outcome on a ``problem`` (gpu, sizes, settings, library, origin), which may be without a time.
 
     ``time_ms`` is a number, or what stands in its place: a text is the reason. ``spread_ms`` are times of its runs.
     """
-    if not is_time(time_ms):
-        why = time_ms if isinstance(time_ms, str) and time_ms else reason
-        failed: dict[str, object] = dict.fromkeys(("time_us", "time_us_min", "time_us_max"), math.nan)
-        return {**problem, "status": "failed", **failed, "repeats": 0, "reason": why}, configuration
     runs_ms = [*filter(is_time, spread_ms)] or [time_ms]
-    times = {"time_us": time_ms * 1e3, "time_us_min": min(runs_ms) * 1e3, "time_us_max": max(runs_ms) * 1e3}
-    return {**problem, "status": "ok", **times, "repeats": repeats, "reason": None}, configuration
+    is_ok = is_time(time_ms)
+    times_ms = (time_ms, min(runs_ms), max(runs_ms)) if is_ok else [math.nan] * 3
+    times = {name: each * 1e3 for name, each in zip(_TIMES, times_ms, strict=True)}
+    why = time_ms if isinstance(time_ms, str) and time_ms else reason
+    end = {"repeats": repeats, "reason": None} if is_ok else {"repeats": 0, "reason": why}
+    return {**problem, "status": "ok" if is_ok else "failed", **times, **end}, configuration
 
 
 def is_time(value: Any) -> bool:
@@ -74,9 +73,9 @@ def tuned(
         notes += [f"{parameter}: {note}"] if note else []
         if cells:
             parameters[parameter] = tuple(dict.fromkeys(cells if isinstance(cells[0], str) else sorted(cells)))
-            waiting = iter(cells)
-            column = [next(waiting) if configuration else None for _, configuration in outcomes]
-            columns[parameter] = pd.Series(column, dtype=_DTYPES[type(cells[0])][None in column])
+            rows = [place for place, (_, configuration) in enumerate(outcomes) if configuration]
+            column = pd.Series(cells[: len(rows)], index=rows)
+            columns[parameter] = column if len(rows) == len(outcomes) else column.convert_dtypes()
     # 2. The description, which refuses names that do not fit together.
     frame = pd.DataFrame([row for row, _ in outcomes])
     texts = {setting: tuple(sorted(frame[setting].unique())) for setting in settings}
@@ -90,8 +89,8 @@ def tuned(
     frame = frame.assign(**columns)
     key = ["gpu", *sizes, *settings, *(name for name in ("library", "algorithm") if name in frame), *parameters]
     ran = frame.groupby(key, dropna=False)["time_us"].transform("count") > 0
-    kept = frame[~ran | (frame["status"] == "ok")]
-    rows = kept.groupby(key, sort=False, dropna=False, as_index=False).agg(_JOINED)
+    repeats = frame[~ran | (frame["status"] == "ok")].groupby(key, sort=False, dropna=False, as_index=False)
+    rows = repeats.agg(_JOINED)
     return Imported(rows, candidates="listed", notes=tuple(notes), metadata={"kernel": described.to_plain()})
 
 
@@ -113,12 +112,16 @@ def one_kernel(names: Iterable[str], wanted: str | None, where: str | Path) -> s
     return chosen[0]
 
 
-def parsed_json(content: bytes | str, path: Path, remedy: str) -> Any:
-    """A document. Raises `InputError`, which ends with ``remedy``."""
+@contextmanager
+def readable(path: Path, remedy: str) -> Iterator[None]:
+    """What a file's content makes the reader raise becomes an `InputError`, which ends with ``remedy``."""
     try:
-        return json.loads(content if isinstance(content, str) else content.decode("utf-8-sig", "replace"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}); {remedy}") from None
+        yield
+    except InputError:
+        raise
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        what = {json.JSONDecodeError: "not JSON", KeyError: "it lacks"}.get(type(error), "not as expected")
+        raise InputError(f"{path}: {what} ({str(error)[:80]}); {remedy}") from None
 
 
 def _of_one_type(cells: list[Any], where: str) -> tuple[list[Any], str]:
@@ -126,10 +129,8 @@ def _of_one_type(cells: list[Any], where: str) -> tuple[list[Any], str]:
     kinds = {type(cell) for cell in cells}
     if kinds == {NoneType}:
         return [], "None everywhere, left out"
-    if odd := [cell for cell in cells if not isinstance(cell, bool | int | float | str | None)]:
-        raise InputError(f"{where} has the value {repr(odd[0])[:60]}; numbers, texts, true and false are known")
-    if any(isinstance(cell, int) and abs(cell) >= 2**53 for cell in cells):
-        raise InputError(f"{where} has a value beyond 2^53; numbers have to be exact in float64")
+    if not kinds <= {bool, int, float, str, NoneType} or any(isinstance(c, int) and abs(c) > MAX_EXACT for c in cells):
+        raise InputError(f"{where} has a value that is neither a number up to 2^53 nor a text, true or false")
     if len(kinds) == 1 and kinds <= {str, bool}:
         return cells, ""
     if str in kinds or (NoneType in kinds and (bool in kinds or 0 in cells)):

@@ -93,10 +93,10 @@ def test_attention(tmp_path: Path, is_old: bool) -> None:
 @pytest.mark.parametrize(
     ("log", "named"),
     [
-        ({}, "no list of tunings"),
-        ([], "holds no"),
-        ([3], "entry 1: 3 is no choice with type and time"),
-        ([{"(1, 2, 3)": [{"type": "triton"}]}], "no choice with type and time"),
+        ({}, "holds no configuration"),
+        ([], "holds no configuration"),
+        ([3], "not as expected"),
+        ([{"(1, 2, 3)": [{"type": "triton"}]}], "it lacks ('time')"),
         ([{"(1, 2, 3)": [CUBLAS]}], "holds no configuration"),
         ([{"(1, 2, 3)": [triton(1, 8)]}, {"(1, 2)": [triton(1, 8)]}], "differ in their number of sizes"),
     ],

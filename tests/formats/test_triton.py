@@ -118,9 +118,10 @@ def test_one_table_has_one_kernel(tmp_path: Path) -> None:
     ("content", "named"),
     [
         ("{", "not JSON"),
-        ("[]", "it has no key and configs_timings"),
-        ('{"key": [], "configs_timings": [[{"kwargs": {}}, []]]}', "one with kwargs and its times is needed"),
-        ('{"key": [], "configs_timings": [[{"kwargs": {"a": [1]}}, 1]]}', "has the value [1]"),
+        ("{}", "it lacks ('key'); give NAME.autotune.json"),
+        ("[]", "not as expected"),
+        ('{"key": [], "configs_timings": [[{"num_warps": 4}, []]]}', "it lacks ('kwargs')"),
+        ('{"key": [], "configs_timings": [[{"kwargs": {"a": [1]}}, 1]]}', "neither a number up to 2^53"),
         ('{"key": [1], "configs_timings": []}', "holds no configuration"),
         ('{"key": [1], "configs_timings": [[{"kwargs": {"key_0": 1}}, 1]]}', "key_0 is declared twice"),
         ('{"key": [1], "configs_timings": [[{"kwargs": {"time_us": 1}}, 1]]}', "time_us is a column of every table"),
