@@ -5,9 +5,10 @@ TORCHINDUCTOR_FLEX_ATTENTION_LOGGING_FILE) and ``torch.compile(..., mode="max-au
 runs (TORCHINDUCTOR_FORCE_DISABLE_CACHES=1). The log does not tell the GPU: give --gpu. It does not tell the element
 type either, so keep a log for each.
 
-Rows of library ``triton`` have parameters: BLOCK_M, BLOCK_N, BLOCK_K, num_stages, num_warps and what else is logged.
-Those of ``cublas`` have none; of several the fastest counts. Tunings with symbolic sizes are left out. Products with a
-batch are logged with the batch in the place of m and m in that of k, so log programs without them.
+Each kind of product (mm, addmm …) is a kernel of its own; --name chooses. Rows of library ``triton`` have parameters:
+BLOCK_M, BLOCK_N, BLOCK_K, num_stages, num_warps and what else is logged; those of ``cublas`` have none. The log does
+not tell apart templates of one configuration, nor kernels of cuBLAS: the fastest counts. Tunings with symbolic sizes
+are left out. Of products with a batch (bmm, baddbmm) the log has batch, m and n, but no k.
 """
 
 import json
@@ -25,6 +26,7 @@ from surrogate.formats.tuned import Outcome, is_time, one_kernel, outcome, reada
 _FLEX = ("B", "Hq", "Hkv", "seq_len_q", "seq_len_kv", "qk_head_dim", "v_head_dim")
 _SIZES = {3: ("m", "k", "n"), len(_FLEX): _FLEX}
 """Names of a key's numbers, in its order, by their count; others are size_0, size_1 …."""
+_BATCHED = ("batch", "m", "n")
 _OTHERS = ("type", "time", "kernel_type")
 _WORD = re.compile(r"[^\s(),]+")
 
@@ -64,26 +66,24 @@ def _tunings(entry: dict[str, Any], shared: dict[str, Any]) -> Iterator[_Tuning]
         if choices:
             words = [str(choices[0].get(size)) for size in _FLEX] if key == "choices" else _WORD.findall(key)
             texts = [word.strip("'\"") for word in words if word[0] in "'\""]
+            kind = str(entry.get("kernel_type") or next(iter(texts), "mm"))
             numbers = words[len(texts) :]
-            names = _SIZES.get(len(numbers)) or [f"size_{place}" for place in range(len(numbers))]
+            names = _BATCHED if "bmm" in kind else _SIZES.get(len(numbers), [f"size_{n}" for n in range(len(numbers))])
             given = {size: int(n) for size, n in zip(names, numbers, strict=True) if re.fullmatch(r"[0-9]{1,15}", n)}
             sizes = dict(sorted(given.items(), key=lambda item: "mnk".find(item[0])))  # a product's in that order
-            kind = entry.get("kernel_type") or next(iter(texts), "mm")
             outcomes = _outcomes(choices, {**shared, **sizes})
             yield f"inductor_{kind}", sizes if len(sizes) == len(names) else None, outcomes
 
 
 def _outcomes(choices: list[dict[str, Any]], problem: dict[str, Any]) -> list[Outcome]:
-    """The choices of a problem; of those without parameters the fastest of each library."""
-    outcomes: list[Outcome] = []
-    fastest: dict[str, Any] = {}
+    """The choices of a problem, the fastest where several have one library and the same parameters."""
+    fastest: dict[tuple[Any, ...], Any] = {}
     for choice in choices:
         library = "cublas" if choice["type"] in ("aten", "extern") else str(choice["type"])
-        if library == "triton":
-            configuration = {key: value for key, value in choice.items() if key not in {*_OTHERS, *problem}}
-            outcomes.append(outcome({**problem, "library": library, "algorithm": None}, configuration, choice["time"]))
-        elif is_time(choice["time"]):
-            fastest[library] = min(fastest.get(library, choice["time"]), choice["time"])
-    for library, time_ms in fastest.items():
-        outcomes.append(outcome({**problem, "library": library, "algorithm": library}, {}, time_ms))
-    return outcomes
+        names = [name for name in choice if library == "triton" and name not in {*_OTHERS, *problem}]
+        key = (library, *((name, choice[name]) for name in names))
+        fastest[key] = min(filter(is_time, (choice["time"], fastest.get(key))), default=choice["time"])
+    return [
+        outcome({**problem, "library": library, "algorithm": None if its else library}, dict(its), time_ms)
+        for (library, *its), time_ms in fastest.items()
+    ]

@@ -21,7 +21,16 @@ def triton(time: float, block_m: int, **rest: Any) -> dict[str, Any]:
 CUBLAS = {"type": "cublas", "time": 0.25}
 PRODUCTS: list[Any] = [
     {"invoke": "(512, 64, 1024)"},
-    {"(512, 64, 1024)": [CUBLAS, triton(0.5, 64), triton(math.inf, 128), None, {"type": "aten", "time": 0.125}]},
+    {
+        "(512, 64, 1024)": [
+            CUBLAS,
+            triton(0.5, 64),
+            triton(math.inf, 128),
+            triton(1.5, 64),
+            None,
+            {"type": "aten", "time": 0.125},
+        ]
+    },
     {"(8, 64, 1024)": [triton(0.75, 64)], "kernel_type": "mm"},
 ]
 SHAPE = {"B": 1, "Hq": 2, "Hkv": 2, "seq_len_q": 128, "seq_len_kv": 256, "qk_head_dim": 64, "v_head_dim": 32}
@@ -41,18 +50,18 @@ def kernel(imported: Imported) -> Any:
 
 
 def test_matrix_products(tmp_path: Path) -> None:
-    """The key is (M, K, N); cuBLAS has no parameters, and the faster of its kernels counts."""
+    """The key is (M, K, N); cuBLAS has no parameters, and the faster of its kernels, or of two templates, counts."""
     imported = read(save(tmp_path, PRODUCTS))
     columns = ["m", "n", "k", "library", "status", "time_us"]
     rows = imported.rows
     assert rows[columns].fillna(-1.0).to_numpy().tolist() == [
+        [512, 1024, 64, "cublas", "ok", 125.0],
         [512, 1024, 64, "triton", "ok", 500.0],
         [512, 1024, 64, "triton", "failed", -1.0],
-        [512, 1024, 64, "cublas", "ok", 125.0],
         [8, 1024, 64, "triton", "ok", 750.0],
     ]
-    assert rows["BLOCK_M"].dtype == "Int64" and rows["BLOCK_M"].isna().tolist() == [False, False, True, False]
-    assert rows["algorithm"].fillna("").tolist() == ["", "", "cublas", ""]
+    assert rows["BLOCK_M"].dtype == "Int64" and rows["BLOCK_M"].isna().tolist() == [True, False, False, False]
+    assert rows["algorithm"].fillna("").tolist() == ["cublas", "", "", ""]
     assert kernel(imported) == {
         "name": "inductor_mm", "sizes": ["m", "n", "k"],
         "parameters": {"BLOCK_M": [64, 128], "BLOCK_K": [32], "BLOCK_N": [64], "num_stages": [3], "num_warps": [4]},
@@ -68,6 +77,16 @@ def test_repeats_unlike_parameters_and_symbolic_sizes(tmp_path: Path) -> None:
         [64, 0, 500.0, 250.0, 750.0, 2], [64, 8, 1000.0, 1000.0, 1000.0, 1],
     ]  # fmt: skip
     assert imported.notes == ("1 tuning with symbolic sizes left out", "GROUP_M: None is 0")
+
+
+def test_kinds_of_products_are_kernels_of_their_own(tmp_path: Path) -> None:
+    """Of one with a batch the key is (batch, m, n), whatever it is called."""
+    path = save(tmp_path, [*PRODUCTS, {"(4, 512, 1024)": [triton(0.5, 64)], "kernel_type": "bmm"}])
+    with pytest.raises(InputError, match="choose with --name: inductor_bmm, inductor_mm"):
+        read(path)
+    imported = read(path, name="inductor_bmm")
+    assert imported.rows[["batch", "m", "n", "time_us"]].to_numpy().tolist() == [[4, 512, 1024, 500.0]]
+    assert kernel(imported)["sizes"] == ["batch", "m", "n"]
 
 
 @pytest.mark.parametrize("is_old", [True, False])
