@@ -27,10 +27,7 @@ _FLEX = ("B", "Hq", "Hkv", "seq_len_q", "seq_len_kv", "qk_head_dim", "v_head_dim
 _SIZES = {3: ("m", "k", "n"), len(_FLEX): _FLEX}
 """Names of a key's numbers, in its order, by their count; others are size_0, size_1 …."""
 _BATCHED = ("batch", "m", "n")
-_OTHERS = ("type", "time", "kernel_type")
 _WORD = re.compile(r"[^\s(),]+")
-
-
 _Tuning = tuple[str, dict[str, int] | None, list[Outcome]]
 """What was measured of a kernel on one problem; the sizes are None where one of them is symbolic."""
 
@@ -78,9 +75,10 @@ def _tunings(entry: dict[str, Any], shared: dict[str, Any]) -> Iterator[_Tuning]
 def _outcomes(choices: list[dict[str, Any]], problem: dict[str, Any]) -> list[Outcome]:
     """The choices of a problem, the fastest where several have one library and the same parameters."""
     fastest: dict[tuple[Any, ...], Any] = {}
+    others = {"type", "time", "kernel_type", *problem}
     for choice in choices:
         library = "cublas" if choice["type"] in ("aten", "extern") else str(choice["type"])
-        names = [name for name in choice if library == "triton" and name not in {*_OTHERS, *problem}]
+        names = [name for name in choice if library == "triton" and name not in others]
         key = (library, *((name, choice[name]) for name in names))
         fastest[key] = min(filter(is_time, (choice["time"], fastest.get(key))), default=choice["time"])
     return [

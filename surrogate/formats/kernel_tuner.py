@@ -12,11 +12,10 @@ its runs; least and greatest are those of the runs.
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
 from typing import Any, NamedTuple, Unpack
 
 from surrogate.features.errors import InputError, require_known
@@ -39,11 +38,11 @@ _Measured = tuple[dict[str, Any], Any, list[Any]]
 class _File(NamedTuple):
     """What a file tells. T4 names neither kernel nor sizes; T1 has no outcomes, and it alone has conditions."""
 
-    path: str | Path = ""
-    kernel: str = ""
-    sizes: Mapping[str, int] = MappingProxyType({})
-    values: Mapping[str, list[Any]] = MappingProxyType({})
-    outcomes: Sequence[Outcome] = ()
+    path: Path
+    kernel: str
+    sizes: dict[str, int]
+    values: dict[str, list[Any]]
+    outcomes: list[Outcome]
     conditions: list[str] | None = None
 
 
@@ -57,10 +56,8 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
     spaces = [file for file in files if file.conditions is not None]
     runs = [file for file in files if file.conditions is None]
     if len(spaces) > 1 or not runs:
-        raise InputError(
-            f"{spaces[-1].path}: {len(spaces)} T1 files, {len(runs)} others; name one T1 file beside others"
-        )
-    space = spaces[0] if spaces else _File()
+        raise InputError(f"{spaces[-1].path}: {len(spaces)} T1 files, {len(runs)} others; name one beside such")
+    space = spaces[0] if spaces else _File(Path(), "", {}, {}, [])
     # 1. One kernel, whose configurations have the same parameters in all files.
     kernel = one_kernel({run.kernel for run in runs} - {""} or {space.kernel or name or "kernel"}, name, paths[0])
     runs = [run for run in runs if run.kernel in ("", kernel)]
@@ -71,6 +68,7 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
         raise InputError(f"{paths[0]}: not all files have the parameters {', '.join(odd)}; name files of one kernel")
     # 2. Sizes along the same axes, 1 where a problem has none.
     names = [axis for axis in _AXES if any(axis in (run.sizes or space.sizes) for run in runs)]
+    notes += ["the files tell no problem size, and are taken as of one problem"] * (not names and len(runs) > 1)
     for run in runs:
         sizes = run.sizes or space.sizes
         if names and not sizes:
@@ -100,10 +98,7 @@ def _file(path: Path, gpu: str | None, notes: list[str], limits: Limits) -> _Fil
             raise InputError(f"{path}: names no GPU; give it with --gpu")
         problem = {"gpu": device, "origin": path.name}
         measured = _results(path, content) if "results" in content else _entries(content)
-        outcomes = [
-            outcome(problem, configuration, time_ms, spread_ms=runs, repeats=len(runs) or 1)
-            for configuration, time_ms, runs in measured
-        ]
+        outcomes = [outcome(problem, its, ms, spread_ms=runs, repeats=len(runs) or 1) for its, ms, runs in measured]
         values = {parameter: [*listed] for parameter, listed in content.get("tune_params", {}).items()}
         sizes = _sizes(path, content.get("problem_size"))
         return _File(path, str(content.get("kernel_name", "")), sizes, values, outcomes)
@@ -164,8 +159,7 @@ def _sizes(path: Path, problem_size: object) -> dict[str, int]:
     return {axis: whole(str(path), "problem_size", each) for axis, each in axes if not isinstance(each, str | None)}
 
 
-def _ms(path: Path, time: Any, unit: object) -> Any:
+def _ms(path: Path, time: Any, unit: str) -> Any:
     """A time in ms; what is none as it is."""
-    unit = str(unit).strip().lower()
     require_known(f"{path}: time unit", unit, _UNITS_MS)
     return time * _UNITS_MS[unit] if is_time(time) else time

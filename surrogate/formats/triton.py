@@ -25,7 +25,6 @@ from surrogate.formats.tuned import Outcome, one_kernel, outcome, readable, tune
 
 ENDING = ".autotune.json"
 _FAILED = "no time: it did not compile, or needs more than the GPU has"
-_SIZE = re.compile(r"[0-9]{1,15}")
 _DTYPE = re.compile(r"(u?int|b?float|bool|complex|fp)\w*")
 
 
@@ -38,9 +37,7 @@ class _Tuning(NamedTuple):
     timings: list[tuple[dict[str, Any], list[Any]]]
 
 
-def read(
-    paths: Paths, *, gpu: str, keys: str | None = None, name: str | None = None, **limits: Unpack[Limits]
-) -> Imported:
+def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **limits: Unpack[Limits]) -> Imported:
     """The configurations of one kernel; ``keys`` names the values of the key, ``name`` chooses among kernels.
 
     Raises `InputError` naming the file.
@@ -50,15 +47,14 @@ def read(
     tunings = [_tuning(file, limits) for file, its_kernel in kernels.items() if its_kernel == kernel]
     # 1. Names for what the keys hold.
     counts = sorted({tuning.value_count for tuning in tunings})
-    if keys is None and len(counts) > 1:
+    if not keys and len(counts) > 1:
         raise InputError(f"{paths[0]}: keys of {kernel} have {counts[0]} to {counts[-1]} values; name them with --keys")
-    names = [f"key_{place}" for place in range(counts[0])] if keys is None else re.split(r"\s*,\s*", keys.strip())
+    names = re.split(r"\s*,\s*", keys.strip()) if keys else [f"key_{place}" for place in range(counts[0])]
     if short := [tuning for tuning in tunings if len(tuning.key) < len(names)]:
         raise InputError(f"{short[0].path}: its key has {len(short[0].key)} values, --keys names {len(names)}")
     names += [f"dtype_{place}" for place in range(max(len(tuning.key) for tuning in tunings) - len(names))]
     named = [dict(zip_longest(names, tuning.key, fillvalue="")) for tuning in tunings]
-    sizes = [each for each in names if all(_SIZE.fullmatch(key[each]) for key in named)]
-    settings = [each for each in names if each not in sizes]
+    sizes = [each for each in names if all(re.fullmatch(r"[0-9]{1,15}", key[each]) for key in named)]
     # 2. A row for each configuration.
     outcomes: list[Outcome] = []
     for tuning, key in zip(tunings, named, strict=True):
@@ -66,6 +62,7 @@ def read(
         problem |= {"gpu": gpu, "origin": f"{tuning.path.parent.name}/{tuning.path.name}"}
         for configuration, times in tuning.timings:
             outcomes.append(outcome(problem, configuration, [*times, None][0], spread_ms=times[1:], reason=_FAILED))
+    settings = [each for each in names if each not in sizes]
     return tuned(outcomes, kernel, sizes=sizes, settings=settings, where=paths[0])
 
 
@@ -78,7 +75,7 @@ def _files(paths: Paths) -> list[Path]:
     folders = {path: path.rglob(f"*{ENDING}") if path.is_dir() else [path] for path in map(Path, paths)}
     files = [file for inside in folders.values() for file in sorted(inside)]
     if not files:
-        raise InputError(f"{[*map(str, paths)]}: no file and no folder with NAME{ENDING}; tune with cache_results=True")
+        raise InputError(f"{' '.join(map(str, paths)) or 'triton'}: no file or folder with NAME{ENDING}; see --how")
     return files
 
 
@@ -91,5 +88,4 @@ def _tuning(path: Path, limits: Limits) -> _Tuning:
         for configuration, timing in content["configs_timings"]:
             own = {name: value for name, value in configuration.items() if name not in ("kwargs", "pre_hook")}
             timings.append(({**configuration["kwargs"], **own}, timing if isinstance(timing, list) else [timing]))
-    dtypes = takewhile(_DTYPE.fullmatch, reversed(key))
-    return _Tuning(path, key, len(key) - len([*dtypes]), timings)
+    return _Tuning(path, key, len(key) - len([*takewhile(_DTYPE.fullmatch, reversed(key))]), timings)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypeGuard
 
 import pandas as pd
 
@@ -18,12 +18,9 @@ from surrogate.features.families import FAMILIES, FAMILY_OF_KIND
 from surrogate.features.whole import MAX_EXACT
 from surrogate.formats.imported import Imported
 
-FAILED_TIME = 1e20
-"""What older tuners write in the place of a failed configuration's time."""
 Outcome = tuple[dict[str, object], Mapping[str, Any]]
 """A row but for its parameters, and the configuration, which is empty for a library's own kernel."""
-_TIMES = ("time_us", "time_us_min", "time_us_max")
-_JOINED = {"status": "first", **dict(zip(_TIMES, ("median", "min", "max"), strict=True)), "repeats": "sum"}
+_JOINED = {"status": "first", "time_us": "median", "time_us_min": "min", "time_us_max": "max", "repeats": "sum"}
 _JOINED |= {"reason": "first", "origin": "first"}
 """Column → how repeated measurements become one."""
 
@@ -36,18 +33,18 @@ def outcome(
 
     ``time_ms`` is a number, or what stands in its place: a text is the reason. ``spread_ms`` are times of its runs.
     """
-    runs_ms = [*filter(is_time, spread_ms)] or [time_ms]
     is_ok = is_time(time_ms)
+    runs_ms = [*filter(is_time, spread_ms)] or [time_ms]
     times_ms = (time_ms, min(runs_ms), max(runs_ms)) if is_ok else [math.nan] * 3
-    times = {name: each * 1e3 for name, each in zip(_TIMES, times_ms, strict=True)}
-    why = time_ms if isinstance(time_ms, str) and time_ms else reason
-    end = {"repeats": repeats, "reason": None} if is_ok else {"repeats": 0, "reason": why}
-    return {**problem, "status": "ok" if is_ok else "failed", **times, **end}, configuration
+    times = dict(zip(("time_us", "time_us_min", "time_us_max"), (1e3 * each for each in times_ms), strict=True))
+    why = None if is_ok else time_ms if isinstance(time_ms, str) else reason
+    status = "ok" if is_ok else "failed"
+    return {**problem, "status": status, **times, "repeats": repeats * is_ok, "reason": why}, configuration
 
 
-def is_time(value: Any) -> bool:
-    """True for a number above 0 that stands for no failure."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < FAILED_TIME
+def is_time(value: Any) -> TypeGuard[float]:
+    """True for a number above 0 that stands for no failure, as 1e20 does in older files."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e20
 
 
 def tuned(
@@ -63,27 +60,27 @@ def tuned(
     if not any(configuration for _, configuration in outcomes):
         raise InputError(f"{where}: holds no configuration; give the file of a finished or interrupted tuning run")
     notes = list(notes)
-    # 1. Each parameter gets values of one type, for its column and for the description.
     columns: dict[str, pd.Series] = {}
     parameters: dict[str, tuple[Value, ...]] = {}
-    for parameter in dict.fromkeys(parameter for _, configuration in outcomes for parameter in configuration):
-        measured = [configuration.get(parameter) for _, configuration in outcomes if configuration]
-        listed = [value for file in values for value in file.get(parameter, ())]
-        cells, note = _of_one_type([*measured, *listed], f"{where}: parameter {parameter}")
-        notes += [f"{parameter}: {note}"] if note else []
-        if cells:
-            parameters[parameter] = tuple(dict.fromkeys(cells if isinstance(cells[0], str) else sorted(cells)))
-            rows = [place for place, (_, configuration) in enumerate(outcomes) if configuration]
-            column = pd.Series(cells[: len(rows)], index=rows)
-            columns[parameter] = column if len(rows) == len(outcomes) else column.convert_dtypes()
-    # 2. The description, which refuses names that do not fit together.
-    frame = pd.DataFrame([row for row, _ in outcomes])
-    texts = {setting: tuple(sorted(frame[setting].unique())) for setting in settings}
-    numeric = [parameter for parameter, known in parameters.items() if not isinstance(known[0], str)]
-    formulas = None if conditions is None else _formulas(conditions, frozenset((*sizes, *numeric)), notes)
     try:
+        # 1. Each parameter gets values of one type, for its column and for the description.
+        for parameter in dict.fromkeys(parameter for _, configuration in outcomes for parameter in configuration):
+            measured = [configuration.get(parameter) for _, configuration in outcomes if configuration]
+            listed = [value for file in values for value in file.get(parameter, ())]
+            cells, note = _of_one_type([*measured, *listed], parameter)
+            notes += [f"{parameter}: {note}"] if note else []
+            if cells:
+                parameters[parameter] = tuple(dict.fromkeys(cells if isinstance(cells[0], str) else sorted(cells)))
+                rows = [place for place, (_, configuration) in enumerate(outcomes) if configuration]
+                column = pd.Series(cells[: len(rows)], index=rows)
+                columns[parameter] = column if len(rows) == len(outcomes) else column.convert_dtypes()
+        # 2. The description, which refuses names that do not fit together.
+        frame = pd.DataFrame([row for row, _ in outcomes])
+        texts = {setting: tuple(sorted(frame[setting].unique())) for setting in settings}
+        numeric = [parameter for parameter, known in parameters.items() if not isinstance(known[0], str)]
+        formulas = None if conditions is None else _formulas(conditions, frozenset((*sizes, *numeric)), notes)
         described = Description(identifier(name), tuple(sizes), parameters, texts, formulas)
-    except InputError as error:
+    except (InputError, UnicodeEncodeError) as error:  # a JSON text may hold half a character
         raise InputError(f"{where}: {error}") from None
     # 3. The rows: where a configuration ran once, its failures do not count.
     frame = frame.assign(**columns)
@@ -107,8 +104,7 @@ def one_kernel(names: Iterable[str], wanted: str | None, where: str | Path) -> s
     known = sorted({*names})
     chosen = [name for name in known if wanted in (None, name, identifier(name))]
     if len(chosen) != 1:
-        what = "holds several kernels" if wanted is None else f"holds no kernel {wanted!r}"
-        raise InputError(f"{where}: {what}, and a table is of one; choose with --name: {', '.join(known)}")
+        raise InputError(f"{where}: a table is of one kernel; choose with --name: {', '.join(known)}")
     return chosen[0]
 
 
@@ -117,20 +113,19 @@ def readable(path: Path, remedy: str) -> Iterator[None]:
     """What a file's content makes the reader raise becomes an `InputError`, which ends with ``remedy``."""
     try:
         yield
-    except InputError:
-        raise
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         what = {json.JSONDecodeError: "not JSON", KeyError: "it lacks"}.get(type(error), "not as expected")
-        raise InputError(f"{path}: {what} ({str(error)[:80]}); {remedy}") from None
+        message = f"{path}: {what} ({str(error)[:80]}); {remedy}"
+        raise error if isinstance(error, InputError) else InputError(message) from None
 
 
-def _of_one_type(cells: list[Any], where: str) -> tuple[list[Any], str]:
+def _of_one_type(cells: list[Any], name: str) -> tuple[list[Any], str]:
     """Cells that have one type, and what was changed; none where all are None."""
     kinds = {type(cell) for cell in cells}
     if kinds == {NoneType}:
         return [], "None everywhere, left out"
     if not kinds <= {bool, int, float, str, NoneType} or any(isinstance(c, int) and abs(c) > MAX_EXACT for c in cells):
-        raise InputError(f"{where} has a value that is neither a number up to 2^53 nor a text, true or false")
+        raise InputError(f"parameter {name} has a value that is neither a number up to 2^53 nor a text, true or false")
     if len(kinds) == 1 and kinds <= {str, bool}:
         return cells, ""
     if str in kinds or (NoneType in kinds and (bool in kinds or 0 in cells)):

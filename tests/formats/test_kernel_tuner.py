@@ -115,7 +115,7 @@ def test_files_of_several_sizes_and_devices_are_one_table(tmp_path: Path) -> Non
 
 def test_several_kernels(tmp_path: Path) -> None:
     other = save(tmp_path, kernel_name="conv<float, 4>")
-    with pytest.raises(InputError, match=r"several kernels.*--name: conv<float, 4>, convolution_kernel"):
+    with pytest.raises(InputError, match=r"of one kernel; choose with --name: conv<float, 4>, convolution_kernel"):
         read(CACHE, other)
     for name in ("conv<float, 4>", "conv_float_4"):
         imported = read(CACHE, other, name=name)
@@ -191,6 +191,8 @@ def test_a_cache_that_was_cut_off_gives_its_whole_entries(tmp_path: Path) -> Non
         ),
         ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": "x,y", "time": 1}}}, "no comma"),
         ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": 1}}}, "no median"),
+        ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": "\ud800", "time": 1}}}, "surrogates"),
+        ({"device_name": "\ud800"}, "surrogates"),
         ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": 2**60, "time": 1}}}, "2^53"),
     ],
 )

@@ -110,9 +110,9 @@ def test_one_time_a_register_limit_and_the_same_key_again(tmp_path: Path) -> Non
 def test_one_table_has_one_kernel(tmp_path: Path) -> None:
     save(tmp_path, [8])
     file = save(tmp_path, [8], name="softmax")
-    with pytest.raises(InputError, match=r"several kernels.*choose with --name: matmul_kernel, softmax"):
+    with pytest.raises(InputError, match=r"of one kernel; choose with --name: matmul_kernel, softmax"):
         read(tmp_path)
-    with pytest.raises(InputError, match=r"holds no kernel 'x'.*matmul_kernel, softmax"):
+    with pytest.raises(InputError, match=r"with --name: matmul_kernel, softmax"):
         read(tmp_path, name="x")
     assert kernel(read(tmp_path, name="softmax"))["name"] == "softmax_kernel"  # softmax is a built-in operator
     assert read(file).rows["origin"].tolist() == ["A/softmax.autotune.json"] * 2
