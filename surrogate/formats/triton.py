@@ -6,9 +6,9 @@ with all below it, or the files. They do not tell the GPU: keep one folder for e
 
 A file's key is the values of the arguments that ``key=`` names, in that order, then the element types of all tensors.
 ``--keys m,n,k`` names the values; without it they are key_0, key_1 …. Whole numbers become sizes, others settings; the
-element types become the settings dtype_0, dtype_1 …, without ``torch.``. Parameters are the keyword arguments of a
-configuration with num_warps, num_stages, num_ctas, maxnreg and what else it has. A time is the median; least and
-greatest are the 20 % and 80 % quantiles.
+element types become the settings dtype_0, dtype_1 … as they stand there (torch.float16). Parameters are the keyword
+arguments of a configuration with num_warps, num_stages, num_ctas, maxnreg and what else it has; where some are None,
+None is 0, or the values are texts. A time is the median; least and greatest are the 20 % and 80 % quantiles.
 """
 
 import json
@@ -25,7 +25,7 @@ from surrogate.formats.tuned import Outcome, one_kernel, outcome, readable, tune
 
 ENDING = ".autotune.json"
 _FAILED = "no time: it did not compile, or needs more than the GPU has"
-_DTYPE = re.compile(r"(u?int|b?float|bool|complex|fp)\w*")
+_DTYPE = re.compile(r"(torch\.)?(u?int|b?float|bool|complex|fp)\w*")
 
 
 class _Tuning(NamedTuple):
@@ -84,7 +84,7 @@ def _tuning(path: Path, limits: Limits) -> _Tuning:
     timings = []
     with readable(path, f"give NAME{ENDING} of Triton's cache"):
         content = json.loads(read_bytes(path, **limits))
-        key = [str(value).removeprefix("torch.") for value in content["key"]]
+        key = [*map(str, content["key"])]
         for configuration, timing in content["configs_timings"]:
             own = {name: value for name, value in configuration.items() if name not in ("kwargs", "pre_hook")}
             timings.append(({**configuration["kwargs"], **own}, timing if isinstance(timing, list) else [timing]))

@@ -54,16 +54,16 @@ def test_a_folder_of_keys(tmp_path: Path) -> None:
     ]  # fmt: skip
     columns = ["n", "dtype_0", "BLOCK_M", "EVEN", "num_warps", "status", "time_us", "time_us_min", "time_us_max"]
     assert rows[columns].fillna(-1.0).to_numpy().tolist() == [
-        [2048, "bfloat16", 64, True, 4, "ok", 500.0, 250.0, 750.0],
-        [1024, "float16", 64, True, 4, "ok", 500.0, 250.0, 750.0],
-        [1024, "float16", 128, False, 8, "failed", -1.0, -1.0, -1.0],
+        [2048, "torch.bfloat16", 64, True, 4, "ok", 500.0, 250.0, 750.0],
+        [1024, "torch.float16", 64, True, 4, "ok", 500.0, 250.0, 750.0],
+        [1024, "torch.float16", 128, False, 8, "failed", -1.0, -1.0, -1.0],
     ]
     assert "did not compile" in rows["reason"].tolist()[2]
     assert rows["m"].dtype == "int64" and rows["EVEN"].dtype == "bool"
     assert imported.notes == ("maxnreg: None everywhere, left out", "ir_override: None everywhere, left out")
     assert kernel(imported) == {
         "name": "matmul_kernel", "sizes": ["m", "n", "k"],
-        "settings": {"dtype_0": ["bfloat16", "float16"], "dtype_1": ["float16"]},
+        "settings": {"dtype_0": ["torch.bfloat16", "torch.float16"], "dtype_1": ["torch.float16"]},
         "parameters": {"BLOCK_M": [64, 128], "EVEN": [False, True], "num_warps": [4, 8], "num_ctas": [1],
                        "num_stages": [3]},
     }  # fmt: skip
@@ -82,13 +82,13 @@ def test_keys_without_names_and_values_that_are_no_sizes(tmp_path: Path) -> None
     assert kernel(imported)["settings"] == {
         "key_1": ["none", "relu"],
         "key_2": ["None", "True"],
-        "dtype_0": ["float16"],
+        "dtype_0": ["torch.float16"],
     }
     save(tmp_path, [512, "torch.float16"], entry="C")
     with pytest.raises(InputError, match=r"keys of matmul_kernel have 1 to 3 values; name them with --keys"):
         read(tmp_path)
     named = read(tmp_path, keys="n")
-    assert kernel(named)["settings"]["dtype_2"] == ["float16", "none"]
+    assert kernel(named)["settings"]["dtype_2"] == ["none", "torch.float16"]
     with pytest.raises(InputError, match=r"its key has 2 values, --keys names 3"):
         read(tmp_path, keys="m,n,k")
 
