@@ -47,6 +47,18 @@ SCOPE = {
         }
     ]
 }  # fmt: skip
+TRITON = {
+    "key": [512, "64", "torch.float16"],
+    "configs_timings": [
+        [{"kwargs": {"BLOCK": size}, "num_warps": 4, "maxnreg": None, "pre_hook": None}, times]
+        for size, times in ((64, [0.5, 0.4, 0.6]), (128, [float("inf")] * 3))
+    ],
+}
+INDUCTOR = [
+    {"(512, 64, 1024)": [
+        {"type": "cublas", "time": 0.25}, {"type": "triton", "time": 0.5, "BLOCK_M": 64, "num_warps": 4}, None,
+    ]}
+]  # fmt: skip
 KINETO = {
     "schemaVersion": 1,
     "deviceProperties": [{"id": 0, "name": "Tesla T4", "numSms": 40}],
@@ -80,6 +92,11 @@ def wheel(folder: Path) -> Files:
     return {"a.whl": (folder / "good.whl").read_bytes()}
 
 
+def t1_beside_a_cache(folder: Path) -> Files:
+    files = {"T1.json": "convolution_milo.T1.json", "cache.json": "convolution_milo_A4000.cache.json"}
+    return {name: (SAMPLES / sample).read_bytes() for name, sample in files.items()}
+
+
 def onnx_graph(folder: Path) -> Files:
     from experiments.architectures.onnx_graphs import write_onnx
 
@@ -101,6 +118,10 @@ def read_profile(path: Path) -> object:
 
 def imported(name: str, **options: Any) -> Callable[[Path], object]:
     return lambda path: FORMATS[name].read([path], **options)
+
+
+def read_t1_and_cache(path: Path) -> object:
+    return FORMATS["kernel-tuner"].read([path, path.with_name("cache.json")])
 
 
 def called(module: str, function: str, **options: Any) -> Callable[[Path], object]:
@@ -131,6 +152,11 @@ READERS = (
     text("import miopen", imported("miopen", gpu="mi210"), TEXTS["miopen.txt"]),
     text("import lin-csv", imported("lin-csv", gpu="v100"), TEXTS["lin.csv"]),
     text("import cudnn-scope", imported("cudnn-scope"), json.dumps(SCOPE)),
+    text("import kernel-tuner", imported("kernel-tuner"), (SAMPLES / "convolution_milo_A4000.cache.json").read_text()),
+    text("import T4", imported("kernel-tuner", gpu="a4000"), (SAMPLES / "convolution_milo_A4000.T4.json").read_text()),
+    Reader("import T1", t1_beside_a_cache, read_t1_and_cache),
+    text("import triton", imported("triton", gpu="h100"), json.dumps(TRITON)),
+    text("import inductor", imported("inductor", gpu="h100"), json.dumps(INDUCTOR)),
     Reader("import aiconfigurator", wheel, imported("aiconfigurator", family="gemm")),
     text("settings", called("surrogate.evaluation.settings", "read_settings"), json.dumps(SETTINGS)),
     text("overheads", called("surrogate.trace.iteration.overheads", "load_overheads"), json.dumps(OVERHEADS)),

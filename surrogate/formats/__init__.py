@@ -36,6 +36,7 @@ COMMON: Mapping[str, Option] = {
     "library_version": Option("The library's version, where the files do not say it.", "V"),
     "problems": Option(_PROBLEMS, takes="file"),
     "kernel": Option("With --problems: names of the main kernels, a regular expression.", "PATTERN"),
+    "name": Option("Of tuners' files that hold several kernels: the one to import.", "KERNEL"),
     "max_bytes": Option("Most bytes that one file may unpack to (default 256 MiB).", takes="count"),
 }
 """Options that several readers share, by the parameter's name; a reader's own stand in its `Format`."""

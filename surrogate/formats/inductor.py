@@ -1,0 +1,87 @@
+"""PyTorch Inductor's log of autotuned matrix products, and that of flex attention.
+
+How to get one: run the program with TORCHINDUCTOR_MM_LOGGING_FILE=log.json (for attention
+TORCHINDUCTOR_FLEX_ATTENTION_LOGGING_FILE) and ``torch.compile(..., mode="max-autotune")``, without caches of earlier
+runs (TORCHINDUCTOR_FORCE_DISABLE_CACHES=1). The log does not tell the GPU: give --gpu. It does not tell the element
+type either, so keep a log for each.
+
+Each kind of product (mm, addmm …) is a kernel of its own; --name chooses. Rows of library ``triton`` have parameters:
+BLOCK_M, BLOCK_N, BLOCK_K, num_stages, num_warps and what else is logged; those of ``cublas`` have none. The log does
+not tell apart templates of one configuration, nor kernels of cuBLAS: the fastest counts. Tunings with symbolic sizes
+are left out. Of products with a batch (bmm, baddbmm) the log has batch, m and n, but no k.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Unpack
+
+from surrogate.features.errors import InputError
+from surrogate.formats import Format
+from surrogate.formats.foreign_file import Limits, Paths, read_bytes
+from surrogate.formats.imported import Imported, plural
+from surrogate.formats.tuned import Outcome, is_time, one_kernel, outcome, readable, tuned
+
+_FLEX = ("B", "Hq", "Hkv", "seq_len_q", "seq_len_kv", "qk_head_dim", "v_head_dim")
+_SIZES = {3: ("m", "k", "n"), len(_FLEX): _FLEX}
+"""Names of a key's numbers, in its order, by their count; others are size_0, size_1 …."""
+_BATCHED = ("batch", "m", "n")
+_WORD = re.compile(r"[^\s(),]+")
+_Tuning = tuple[str, dict[str, int] | None, list[Outcome]]
+"""What was measured of a kernel on one problem; the sizes are None where one of them is symbolic."""
+
+
+def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[Limits]) -> Imported:
+    """The configurations of one kernel; ``name`` chooses among kernels. Raises `InputError` naming the file."""
+    tunings: list[_Tuning] = []
+    for path in map(Path, paths):
+        with readable(path, "give the file that TORCHINDUCTOR_MM_LOGGING_FILE named"):
+            for entry in json.loads(read_bytes(path, **limits)):
+                tunings += _tunings(entry, {"gpu": gpu, "origin": path.name})
+    kernel = one_kernel({each for each, _, _ in tunings} or {"inductor_mm"}, name, paths[0])
+    measured = [(sizes, outcomes) for each, sizes, outcomes in tunings if each == kernel]
+    names = {tuple(sizes) for sizes, _ in measured if sizes is not None}
+    if len(names) > 1:
+        raise InputError(f"{paths[0]}: problems of {kernel} differ in their number of sizes; log one kernel a file")
+    outcomes = [each for sizes, outcomes in measured if sizes is not None for each in outcomes]
+    symbolic = sum(sizes is None for sizes, _ in measured)
+    notes = [f"{plural(symbolic, 'tuning')} with symbolic sizes left out"] * bool(symbolic)
+    return tuned(outcomes, kernel, sizes=next(iter(names), ()), where=paths[0], notes=notes)
+
+
+FORMAT = Format("inductor", "PyTorch Inductor's log of autotuned matrix products", read)
+
+
+def _tunings(entry: dict[str, Any], shared: dict[str, Any]) -> Iterator[_Tuning]:
+    """What an entry of the log holds: nothing where it counts the calls of a compiled product.
+
+    A key is a tuple as text, of numbers alone or behind the kernel's type; of attention the choices tell the sizes.
+    """
+    for key, listed in entry.items():
+        choices = [each for each in listed if each is not None] if isinstance(listed, list) else []
+        if choices:
+            words = [str(choices[0].get(size)) for size in _FLEX] if key == "choices" else _WORD.findall(key)
+            texts = [word.strip("'\"") for word in words if word[0] in "'\""]
+            kind = str(entry.get("kernel_type") or next(iter(texts), "mm"))
+            numbers = words[len(texts) :]
+            names = _BATCHED if "bmm" in kind else _SIZES.get(len(numbers), [f"size_{n}" for n in range(len(numbers))])
+            given = {size: int(n) for size, n in zip(names, numbers, strict=True) if re.fullmatch(r"[0-9]{1,15}", n)}
+            sizes = dict(sorted(given.items(), key=lambda item: "mnk".find(item[0])))  # a product's in that order
+            outcomes = _outcomes(choices, {**shared, **sizes})
+            yield f"inductor_{kind}", sizes if len(sizes) == len(names) else None, outcomes
+
+
+def _outcomes(choices: list[dict[str, Any]], problem: dict[str, Any]) -> list[Outcome]:
+    """The choices of a problem, the fastest where several have one library and the same parameters."""
+    fastest: dict[tuple[Any, ...], Any] = {}
+    others = {"type", "time", "kernel_type", *problem}
+    for choice in choices:
+        library = "cublas" if choice["type"] in ("aten", "extern") else str(choice["type"])
+        names = [name for name in choice if library == "triton" and name not in others]
+        key = (library, *((name, choice[name]) for name in names))
+        fastest[key] = min(filter(is_time, (choice["time"], fastest.get(key))), default=choice["time"])
+    return [
+        outcome({**problem, "library": library, "algorithm": None if its else library}, dict(its), time_ms)
+        for (library, *its), time_ms in fastest.items()
+    ]

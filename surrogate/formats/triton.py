@@ -1,0 +1,91 @@
+"""Triton's autotuning caches: NAME.autotune.json, the time of every configuration of a kernel for one key.
+
+How to get them: set TRITON_CACHE_AUTOTUNING=1, or decorate with ``@triton.autotune(..., cache_results=True)``, and run
+the kernel on all problems of interest. Give the cache folder (~/.triton/cache, or TRITON_CACHE_DIR), which is searched
+with all below it, or the files. They do not tell the GPU: keep one folder for each, and give --gpu.
+
+A file's key is the values of the arguments that ``key=`` names, in that order, then the element types of all tensors.
+``--keys m,n,k`` names the values; without it they are key_0, key_1 …. Whole numbers become sizes, others settings; the
+element types become the settings dtype_0, dtype_1 … as they stand there (torch.float16). Parameters are the keyword
+arguments of a configuration with num_warps, num_stages, num_ctas, maxnreg and what else it has; where some are None,
+None is 0, or the values are texts. A time is the median; least and greatest are the 20 % and 80 % quantiles.
+"""
+
+import json
+import re
+from itertools import takewhile, zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+from surrogate.features.errors import InputError
+from surrogate.formats import Format, Option
+from surrogate.formats.foreign_file import Limits, Paths, read_bytes
+from surrogate.formats.imported import Imported
+from surrogate.formats.tuned import Outcome, one_kernel, outcome, readable, tuned
+
+ENDING = ".autotune.json"
+_FAILED = "no time: it did not compile, or needs more than the GPU has"
+_DTYPE = re.compile(r"(torch\.)?(u?int|b?float|bool|complex|fp)\w*")
+
+
+class _Tuning(NamedTuple):
+    """The content of a file: the key as texts, and how many of them stand before the element types at its end."""
+
+    path: Path
+    key: list[str]
+    value_count: int
+    timings: list[tuple[dict[str, Any], list[Any]]]
+
+
+def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **limits: Unpack[Limits]) -> Imported:
+    """The configurations of one kernel; ``keys`` names the values of the key, ``name`` chooses among kernels.
+
+    Raises `InputError` naming the file.
+    """
+    kernels = {file: file.name.removesuffix(".gz").removesuffix(ENDING) for file in _files(paths)}
+    kernel = one_kernel(kernels.values(), name, paths[0])
+    tunings = [_tuning(file, limits) for file, its_kernel in kernels.items() if its_kernel == kernel]
+    # 1. Names for what the keys hold.
+    counts = sorted({tuning.value_count for tuning in tunings})
+    if not keys and len(counts) > 1:
+        raise InputError(f"{paths[0]}: keys of {kernel} have {counts[0]} to {counts[-1]} values; name them with --keys")
+    names = re.split(r"\s*,\s*", keys.strip()) if keys else [f"key_{place}" for place in range(counts[0])]
+    if short := [tuning for tuning in tunings if len(tuning.key) < len(names)]:
+        raise InputError(f"{short[0].path}: its key has {len(short[0].key)} values, --keys names {len(names)}")
+    names += [f"dtype_{place}" for place in range(max(len(tuning.key) for tuning in tunings) - len(names))]
+    named = [dict(zip_longest(names, tuning.key, fillvalue="")) for tuning in tunings]
+    sizes = [each for each in names if all(re.fullmatch(r"[0-9]{1,15}", key[each]) for key in named)]
+    # 2. A row for each configuration.
+    outcomes: list[Outcome] = []
+    for tuning, key in zip(tunings, named, strict=True):
+        problem = {each: int(value) if each in sizes else value or "none" for each, value in key.items()}
+        problem |= {"gpu": gpu, "origin": f"{tuning.path.parent.name}/{tuning.path.name}"}
+        for configuration, times in tuning.timings:
+            outcomes.append(outcome(problem, configuration, [*times, None][0], spread_ms=times[1:], reason=_FAILED))
+    settings = [each for each in names if each not in sizes]
+    return tuned(outcomes, kernel, sizes=sizes, settings=settings, where=paths[0])
+
+
+_KEYS = Option("For triton: names of the values in the kernel's key, as in m,n,k.", "NAMES")
+FORMAT = Format("triton", "Triton's autotuning caches", read, own={"keys": _KEYS}, finds_files=True)
+
+
+def _files(paths: Paths) -> list[Path]:
+    """The files themselves, and those in the folders."""
+    folders = {path: path.rglob(f"*{ENDING}") if path.is_dir() else [path] for path in map(Path, paths)}
+    files = [file for inside in folders.values() for file in sorted(inside)]
+    if not files:
+        raise InputError(f"{' '.join(map(str, paths)) or 'triton'}: no file or folder with NAME{ENDING}; see --how")
+    return files
+
+
+def _tuning(path: Path, limits: Limits) -> _Tuning:
+    """The content of a file. Raises `InputError`."""
+    timings = []
+    with readable(path, f"give NAME{ENDING} of Triton's cache"):
+        content = json.loads(read_bytes(path, **limits))
+        key = [*map(str, content["key"])]
+        for configuration, timing in content["configs_timings"]:
+            own = {name: value for name, value in configuration.items() if name not in ("kwargs", "pre_hook")}
+            timings.append(({**configuration["kwargs"], **own}, timing if isinstance(timing, list) else [timing]))
+    return _Tuning(path, key, len(key) - len([*takewhile(_DTYPE.fullmatch, reversed(key))]), timings)

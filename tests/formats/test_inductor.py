@@ -1,0 +1,134 @@
+"""Inductor's logs of autotuning, as torch/_inductor/select_algorithm.py writes them."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surrogate.features.description import description_of
+from surrogate.features.errors import InputError
+from surrogate.formats import FORMATS
+from surrogate.formats.imported import Imported
+
+
+def triton(time: float, block_m: int, **rest: Any) -> dict[str, Any]:
+    sizes = {"BLOCK_M": block_m, "BLOCK_K": 32, "BLOCK_N": 64}
+    return {"type": "triton", "time": time, **sizes, "num_stages": 3, "num_warps": 4, **rest}
+
+
+CUBLAS = {"type": "cublas", "time": 0.25}
+PRODUCTS: list[Any] = [
+    {"invoke": "(512, 64, 1024)"},
+    {
+        "(512, 64, 1024)": [
+            CUBLAS,
+            triton(0.5, 64),
+            triton(math.inf, 128),
+            triton(1.5, 64),
+            None,
+            {"type": "aten", "time": 0.125},
+        ]
+    },
+    {"(8, 64, 1024)": [triton(0.75, 64)], "kernel_type": "mm"},
+]
+SHAPE = {"B": 1, "Hq": 2, "Hkv": 2, "seq_len_q": 128, "seq_len_kv": 256, "qk_head_dim": 64, "v_head_dim": 32}
+
+
+def save(folder: Path, log: object) -> Path:
+    (folder / "log.json").write_text(json.dumps(log, indent=4))
+    return folder / "log.json"
+
+
+def read(*paths: Path, **options: str) -> Imported:
+    return FORMATS["inductor"].read(paths, **{"gpu": "h100", **options})
+
+
+def kernel(imported: Imported) -> Any:
+    return imported.metadata["kernel"]
+
+
+def test_matrix_products(tmp_path: Path) -> None:
+    """The key is (M, K, N); cuBLAS has no parameters, and the faster of its kernels, or of two templates, counts."""
+    imported = read(save(tmp_path, PRODUCTS))
+    columns = ["m", "n", "k", "library", "status", "time_us"]
+    rows = imported.rows
+    assert rows[columns].fillna(-1.0).to_numpy().tolist() == [
+        [512, 1024, 64, "cublas", "ok", 125.0],
+        [512, 1024, 64, "triton", "ok", 500.0],
+        [512, 1024, 64, "triton", "failed", -1.0],
+        [8, 1024, 64, "triton", "ok", 750.0],
+    ]
+    assert rows["BLOCK_M"].dtype == "Int64" and rows["BLOCK_M"].isna().tolist() == [True, False, False, False]
+    assert rows["algorithm"].fillna("").tolist() == ["cublas", "", "", ""]
+    assert kernel(imported) == {
+        "name": "inductor_mm", "sizes": ["m", "n", "k"],
+        "parameters": {"BLOCK_M": [64, 128], "BLOCK_K": [32], "BLOCK_N": [64], "num_stages": [3], "num_warps": [4]},
+    }  # fmt: skip
+    assert imported.candidates == "listed" and not imported.notes
+
+
+def test_repeats_unlike_parameters_and_symbolic_sizes(tmp_path: Path) -> None:
+    again = [{"(8, 64, 1024)": [triton(0.25, 64), triton(1.0, 64, GROUP_M=8)]}, {"(s0, 64, 1024)": [CUBLAS]}]
+    imported = read(save(tmp_path, [PRODUCTS[2], *again]))
+    columns = ["BLOCK_M", "GROUP_M", "time_us", "time_us_min", "time_us_max", "repeats"]
+    assert imported.rows[columns].to_numpy().tolist() == [
+        [64, 0, 500.0, 250.0, 750.0, 2], [64, 8, 1000.0, 1000.0, 1000.0, 1],
+    ]  # fmt: skip
+    assert imported.notes == ("1 tuning with symbolic sizes left out", "GROUP_M: None is 0")
+
+
+def test_kinds_of_products_are_kernels_of_their_own(tmp_path: Path) -> None:
+    """Of one with a batch the key is (batch, m, n), whatever it is called."""
+    path = save(tmp_path, [*PRODUCTS, {"(4, 512, 1024)": [triton(0.5, 64)], "kernel_type": "bmm"}])
+    with pytest.raises(InputError, match="choose with --name: inductor_bmm, inductor_mm"):
+        read(path)
+    imported = read(path, name="inductor_bmm")
+    assert imported.rows[["batch", "m", "n", "time_us"]].to_numpy().tolist() == [[4, 512, 1024, 500.0]]
+    assert kernel(imported)["sizes"] == ["batch", "m", "n"]
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_attention(tmp_path: Path, is_old: bool) -> None:
+    """Older versions write the sizes in the key, newer ones in every choice."""
+    log: list[Any] = []
+    for kind in ("forward", "backward"):
+        key = str((kind, *SHAPE.values()))
+        choice = triton(0.5, 64)
+        log.append(
+            {key: [choice]} if is_old else
+            {"query_shape": "[1, 2, 128, 64]", "kernel_type": kind, "choices": [choice | SHAPE | {"kernel_type": kind}]}
+        )  # fmt: skip
+    path = save(tmp_path, log)
+    with pytest.raises(InputError, match="choose with --name: inductor_backward, inductor_forward"):
+        read(path)
+    imported = read(path, name="inductor_backward")
+    assert imported.rows[[*SHAPE, "time_us"]].to_numpy().tolist() == [[*SHAPE.values(), 500.0]]
+    described = description_of(kernel(imported), "the table")
+    assert described.sizes == tuple(SHAPE) and "BLOCK_M" in described.parameters and "B" not in described.parameters
+
+
+@pytest.mark.parametrize(
+    ("log", "named"),
+    [
+        ({}, "holds no configuration"),
+        ([], "holds no configuration"),
+        ([3], "not as expected"),
+        ([{"(1, 2, 3)": [{"type": "triton"}]}], "it lacks ('time')"),
+        ([{"(1, 2, 3)": [CUBLAS]}], "holds no configuration"),
+        ([{"(1, 2, 3)": [triton(1, 8)]}, {"(1, 2)": [triton(1, 8)]}], "differ in their number of sizes"),
+    ],
+)
+def test_wrong_files_are_refused(refused, tmp_path: Path, log: object, named: str) -> None:
+    with refused("log.json", named):
+        read(save(tmp_path, log))
+
+
+def test_a_file_cut_anywhere_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = save(tmp_path, PRODUCTS)
+    text = path.read_text()
+    for end in range(len(text) - 300, len(text)):
+        path.write_text(text[:end])
+        with pytest.raises(InputError, match="not JSON"):
+            read(path)

@@ -1,0 +1,237 @@
+"""Kernel Tuner's caches, T4 and T1 files; the samples are excerpts of AutoTuningAssociation/benchmark_hub (MIT)."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogate.features.description import description_of
+from surrogate.features.errors import InputError
+from surrogate.formats import FORMATS
+from surrogate.formats.imported import Imported
+
+SAMPLES = Path(__file__).parent / "samples"
+CACHE, T4, T1 = (
+    SAMPLES / f"convolution_milo{name}.json" for name in ("_A4000.cache", "_A4000.T4", ".T1")
+)  # fmt: skip
+PARAMETERS = [
+    "block_size_x", "block_size_y", "tile_size_x", "tile_size_y", "read_only", "use_padding", "use_shmem", "use_cmem",
+    "filter_height", "filter_width",
+]  # fmt: skip
+TIMES = ["status", "time_us", "time_us_min", "time_us_max", "repeats", "reason"]
+
+
+def read(*paths: Path, **options: str) -> Imported:
+    return FORMATS["kernel-tuner"].read(paths, **options)
+
+
+def kernel(imported: Imported) -> Any:
+    return imported.metadata["kernel"]
+
+
+def save(folder: Path, name: str = "a.json", **changes: Any) -> Path:
+    """The sample cache with other fields; None takes one away."""
+    content = json.loads(CACHE.read_text()) | changes
+    (folder / name).write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+    return folder / name
+
+
+def test_a_real_cache() -> None:
+    imported = read(CACHE)
+    rows = imported.rows
+    assert rows.columns.tolist() == ["gpu", "size_x", "size_y", *PARAMETERS, *TIMES, "origin"]
+    assert rows[["size_x", "size_y", *PARAMETERS]].dtypes.eq("int64").all()
+    assert set(rows["gpu"]) == {"NVIDIA RTX A4000"} and set(rows["size_x"]) == {4096}
+    first = rows.iloc[0]
+    assert first[PARAMETERS].tolist() == [16, 1, 1, 1, 0, 0, 0, 1, 15, 15]
+    assert first["time_us"] == pytest.approx(5900.493) and first["time_us_min"] == pytest.approx(5220.352)
+    assert first[["status", "repeats"]].tolist() == ["ok", 32] and rows["reason"].isna().sum() == 5
+    assert rows["status"].tolist() == ["ok", "ok", "ok", "failed", "ok", "ok", "failed"]
+    assert rows.loc[rows["status"] == "failed", "reason"].tolist() == ["RuntimeFailedConfig"] * 2
+    assert rows["time_us"].isna().tolist() == (rows["status"] == "failed").tolist()
+    assert imported.candidates == "listed" and not imported.notes
+    assert "conditions" not in kernel(imported)
+    described = description_of(kernel(imported), "the table")
+    assert (described.name, described.sizes) == ("convolution_kernel", ("size_x", "size_y"))
+    assert described.parameters["tile_size_y"] == (1, 2, 3, 4)  # more than the excerpt measured
+
+
+def test_t1_gives_conditions_that_every_row_keeps() -> None:
+    imported = read(CACHE, T1)
+    described = description_of(kernel(imported), "the table")
+    space = described.space({"size_x": 4096, "size_y": 4096})
+    assert space is not None and len(space["block_size_x"]) == 4362
+    assert len(described.conditions or ()) == 4
+    allowed = set(zip(*(space[name].tolist() for name in PARAMETERS), strict=True))
+    assert allowed.issuperset(imported.rows[PARAMETERS].itertuples(index=False, name=None))
+
+
+def test_t4_is_the_cache_in_other_words(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"T4\.json: names no GPU; give it with --gpu"):
+        read(T4, T1)
+    cache = read(CACHE, T1, gpu="a4000")
+    results = read(T4, T1, gpu="a4000")
+    assert kernel(results) == kernel(cache)
+    assert set(results.rows["reason"].dropna()) == {"runtime"}
+    both = ["origin", "reason"]
+    assert results.rows.drop(columns=both).round(6).equals(cache.rows.drop(columns=both).round(6))
+    alone = read(T4, gpu="a4000", name="my_kernel")
+    assert kernel(alone)["name"] == "my_kernel" and kernel(alone)["sizes"] == [] and "size_x" not in alone.rows
+
+
+def test_units_and_repeats_of_t4(tmp_path: Path) -> None:
+    def result(value: object, **rest: Any) -> dict[str, Any]:
+        return {"configuration": {"a": 1}, "times": {}, "invalidity": "correct",
+                "measurements": [{"name": "time", "value": value, "unit": "us"}], **rest}  # fmt: skip
+
+    runs = {"times": {"runtimes": [2e6, 4e6, 9e6]}, "measurements": []}
+    results = [result(1000.0), result(3000), result(50.0, invalidity="correctness"), result(0, **runs)]
+    (tmp_path / "a.json").write_text(json.dumps({"metadata": {"timeunit": "nanoseconds"}, "results": results}))
+    rows = read(tmp_path / "a.json", gpu="t4").rows
+    assert rows[["a", *TIMES[:-1]]].to_numpy().tolist() == [[1, "ok", 3000.0, 1000.0, 9000.0, 5]]
+    (tmp_path / "a.json").write_text(json.dumps({"results": [results[2]]}))
+    assert read(tmp_path / "a.json", gpu="t4").rows[["status", "reason"]].to_numpy().tolist() == [
+        ["failed", "correctness"]
+    ]
+
+
+def test_files_of_several_sizes_and_devices_are_one_table(tmp_path: Path) -> None:
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(CACHE.read_bytes()))
+    line = save(tmp_path, problem_size=100_000, device_name="Tesla T4")
+    rows = read(tmp_path / "b.json.gz", line, CACHE).rows
+    assert rows.groupby(["gpu", "size_x", "size_y"]).size().to_dict() == {
+        ("NVIDIA RTX A4000", 4096, 4096): 7, ("Tesla T4", 100_000, 1): 7,
+    }  # fmt: skip
+    assert rows["repeats"].tolist()[:4] == [64, 64, 64, 0]
+    unsized = save(tmp_path, problem_size="callable")
+    assert kernel(read(unsized))["sizes"] == []
+    with pytest.raises(InputError, match=r"a\.json: it tells no problem size"):
+        read(CACHE, unsized)
+
+
+def test_several_kernels(tmp_path: Path) -> None:
+    other = save(tmp_path, kernel_name="conv<float, 4>")
+    with pytest.raises(InputError, match=r"of one kernel; choose with --name: conv<float, 4>, convolution_kernel"):
+        read(CACHE, other)
+    for name in ("conv<float, 4>", "conv_float_4"):
+        imported = read(CACHE, other, name=name)
+        assert kernel(imported)["name"] == "conv_float_4" and set(imported.rows["origin"]) == {"a.json"}
+    assert kernel(read(save(tmp_path, kernel_name="softmax")))["name"] == "softmax_kernel"
+
+
+def test_texts_and_missing_values_of_parameters(tmp_path: Path) -> None:
+    values = {
+        "vector": ["float", "float4"],
+        "mixed": [1, "auto"],
+        "limit": [None, 128],
+        "scale": [1, 0.5],
+        "off": [None],
+    }
+    entries = {
+        str(place): {name: each[-place % len(each)] for name, each in values.items()} | {"time": 1.5}
+        for place in (0, 1)
+    }
+    imported = read(save(tmp_path, tune_params=values, tune_params_keys=list(values), cache=entries))
+    assert kernel(imported)["parameters"] == {
+        "vector": ["float", "float4"], "mixed": ["1", "auto"], "limit": [0, 128], "scale": [0.5, 1],
+    }  # fmt: skip
+    assert imported.rows["limit"].dtype == "int64" and imported.rows["scale"].dtype == "float64"
+    assert imported.notes == ("mixed: values of several types, taken as texts", "limit: None is 0",
+                              "off: None everywhere, left out")  # fmt: skip
+
+
+def test_conditions_that_are_no_arithmetic_are_left_out(tmp_path: Path) -> None:
+    content = json.loads(T1.read_text())
+    space = content["ConfigurationSpace"]
+    space["Conditions"] += [{"Expression": "block_size_x in (16, 32)"}, {"Expression": "__import__('os')"}]
+    space["TuningParameters"][0]["Values"] = "[16 * i for i in range(1, 17)]"
+    (tmp_path / "T1.json").write_text(json.dumps(content))
+    imported = read(CACHE, tmp_path / "T1.json")
+    assert len(kernel(imported)["conditions"]) == 4 and len(imported.notes) == 3
+    assert len(kernel(imported)["parameters"]["block_size_x"]) == 16
+    assert "block_size_x are no list" in imported.notes[0] and "no plain arithmetic" in imported.notes[1]
+
+
+def test_a_cache_that_was_cut_off_gives_its_whole_entries(tmp_path: Path) -> None:
+    """However the run ended: Kernel Tuner itself leaves out the closing brackets until the end."""
+    path = tmp_path / "cut.json"
+    text = CACHE.read_text()
+    path.write_text(text.removesuffix("}\n}\n") + ",")
+    imported = read(path)
+    assert imported.rows.drop(columns="origin").equals(read(CACHE).rows.drop(columns="origin"))
+    assert imported.notes == ("cut.json: cut off; its 7 whole configurations read",)
+    paths = [tmp_path / f"{end}.json" for end in range(len(text) - 300, len(text) - 2)]
+    for cut in paths:
+        cut.write_text(text[: int(cut.stem)])
+    imported = read(*paths)
+    assert {note.partition("its ")[2] for note in imported.notes} == {f"{n} whole configurations read" for n in (6, 7)}
+    assert len(imported.notes) == 298 and len(imported.rows) == 7
+    path.write_text(text[: text.index('"16,1')])
+    with pytest.raises(InputError, match="holds no configuration"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"device_name": None}, "names no GPU; give it with --gpu"),
+        ({"cache": None}, "it lacks ('cache'); give a cache, T4 or T1 file"),
+        ({"cache": {"1": 3}}, "not as expected"),
+        ({"cache": {"1": {"time": 2.0}}}, "it lacks ('block_size_x')"),
+        ({"cache": {}}, "no configuration"),
+        ({"problem_size": [0, 3]}, "problem_size is 0; a whole number from 1"),
+        ({"tune_params_keys": ["status"], "tune_params": {}, "cache": {"1": {"status": 1, "time": 1}}}, "another name"),
+        (
+            {"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": [1], "time": 1}}},
+            "neither a number up to 2^53",
+        ),
+        ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": "x,y", "time": 1}}}, "no comma"),
+        ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": 1}}}, "no median"),
+        ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": "\ud800", "time": 1}}}, "surrogates"),
+        ({"device_name": "\ud800"}, "surrogates"),
+        ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": 2**60, "time": 1}}}, "2^53"),
+    ],
+)
+def test_wrong_files_are_refused(refused, tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+    with refused("a.json", named):
+        read(save(tmp_path, **changes))
+
+
+def test_files_that_do_not_fit_together_are_refused(refused, tmp_path: Path) -> None:
+    entry = {"a": 1, "time": 1}
+    other = save(tmp_path, tune_params_keys=["a"], tune_params={"a": [1]}, cache={"1": entry})
+    with refused("not all files have the parameters a, block_size_x"):
+        read(CACHE, other)
+    with refused("T1.json", "1 T1 files, 0 others"):
+        read(T1)
+    with refused("a.json", "not JSON"):
+        other.write_text('{"cache')
+        read(other)
+    with refused("time unit 'h' is unknown"):
+        results = [{"configuration": {"a": 1}, "times": {"runtimes": [1]}, "invalidity": "correct"}]
+        other.write_text(json.dumps({"metadata": {"timeunit": "h"}, "results": results}))
+        read(other, gpu="t4")
+
+
+VALUES = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.sampled_from(["", "a", "b,c", "0"])
+
+
+@settings(max_examples=40)
+@given(cells=st.lists(st.tuples(VALUES, VALUES | st.just("CompilationFailedConfig")), min_size=1, max_size=5))
+def test_any_values_give_a_table_or_a_refusal(tmp_path_factory: pytest.TempPathFactory, cells: list[Any]) -> None:
+    entries = {str(place): {"a": value, "b": 1, "time": time} for place, (value, time) in enumerate(cells)}
+    folder = tmp_path_factory.getbasetemp()
+    path = save(folder, "any.json", tune_params_keys=["a", "b"], tune_params={}, cache=entries)
+    try:
+        imported = read(path)
+    except InputError as error:
+        assert "any.json" in str(error)
+    else:
+        described = description_of(kernel(imported), "the table")
+        known = described.parameters.get("a", ())
+        assert all(value in known for value in imported.rows.get("a", known))
+        assert imported.rows["time_us"].notna().tolist() == (imported.rows["status"] == "ok").tolist()

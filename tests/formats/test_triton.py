@@ -1,0 +1,143 @@
+"""Triton's autotuning caches, as its runtime/autotuner.py writes them."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surrogate.features.description import description_of
+from surrogate.features.errors import InputError
+from surrogate.formats import FORMATS
+from surrogate.formats.imported import Imported
+
+FAILED = [math.inf, math.inf, math.inf]
+
+
+def configuration(num_warps: int = 4, *, maxnreg: int | None = None, **kwargs: Any) -> dict[str, Any]:
+    return {"kwargs": kwargs, "num_warps": num_warps, "num_ctas": 1, "num_stages": 3, "maxnreg": maxnreg,
+            "pre_hook": None, "ir_override": None}  # fmt: skip
+
+
+TIMINGS = [
+    [configuration(4, BLOCK_M=64, EVEN=True), [0.5, 0.25, 0.75]],
+    [configuration(8, BLOCK_M=128, EVEN=False), FAILED],
+]
+
+
+def save(folder: Path, key: list[Any], timings: Any = TIMINGS, name: str = "matmul_kernel", entry: str = "A") -> Path:
+    path = folder / entry / f"{name}.autotune.json"
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text(json.dumps({"key": key, "configs_timings": timings}))
+    return path
+
+
+def read(*paths: Path, **options: str) -> Imported:
+    return FORMATS["triton"].read(paths, **{"gpu": "h100", **options})
+
+
+def kernel(imported: Imported) -> Any:
+    return imported.metadata["kernel"]
+
+
+def test_a_folder_of_keys(tmp_path: Path) -> None:
+    """Newer versions write all of a key as text."""
+    save(tmp_path / "deep", [512, 1024, 64, "torch.float16", "torch.float16"])
+    save(tmp_path, ["512", "2048", "64", "torch.bfloat16", "torch.float16"], TIMINGS[:1], entry="B")
+    (tmp_path / "B" / "matmul_kernel.json").write_text("{}")
+    imported = read(tmp_path, keys="m, n,k")
+    rows = imported.rows
+    assert rows.columns.tolist() == [
+        "gpu", "m", "n", "k", "dtype_0", "dtype_1", "BLOCK_M", "EVEN", "num_warps", "num_ctas", "num_stages", "status",
+        "time_us", "time_us_min", "time_us_max", "repeats", "reason", "origin",
+    ]  # fmt: skip
+    columns = ["n", "dtype_0", "BLOCK_M", "EVEN", "num_warps", "status", "time_us", "time_us_min", "time_us_max"]
+    assert rows[columns].fillna(-1.0).to_numpy().tolist() == [
+        [2048, "torch.bfloat16", 64, True, 4, "ok", 500.0, 250.0, 750.0],
+        [1024, "torch.float16", 64, True, 4, "ok", 500.0, 250.0, 750.0],
+        [1024, "torch.float16", 128, False, 8, "failed", -1.0, -1.0, -1.0],
+    ]
+    assert "did not compile" in rows["reason"].tolist()[2]
+    assert rows["m"].dtype == "int64" and rows["EVEN"].dtype == "bool"
+    assert imported.notes == ("maxnreg: None everywhere, left out", "ir_override: None everywhere, left out")
+    assert kernel(imported) == {
+        "name": "matmul_kernel", "sizes": ["m", "n", "k"],
+        "settings": {"dtype_0": ["torch.bfloat16", "torch.float16"], "dtype_1": ["torch.float16"]},
+        "parameters": {"BLOCK_M": [64, 128], "EVEN": [False, True], "num_warps": [4, 8], "num_ctas": [1],
+                       "num_stages": [3]},
+    }  # fmt: skip
+    first = {str(name): value for name, value in rows.iloc[0].items()}
+    assert description_of(kernel(imported), "the table").text(first).startswith("BLOCK_M=64,EVEN=True,num_warps=4")
+
+
+def test_keys_without_names_and_values_that_are_no_sizes(tmp_path: Path) -> None:
+    save(tmp_path, [512, "relu", True, "torch.float16"])
+    save(tmp_path, [64, "", None, "torch.float16"], entry="B")
+    imported = read(tmp_path)
+    assert kernel(imported)["sizes"] == ["key_0"]
+    assert kernel(imported)["settings"] == {
+        "key_1": ["none", "relu"],
+        "key_2": ["None", "True"],
+        "dtype_0": ["torch.float16"],
+    }
+    save(tmp_path, [512, "torch.float16"], entry="C")
+    with pytest.raises(InputError, match=r"keys of matmul_kernel have 1 to 3 values; name them with --keys"):
+        read(tmp_path)
+    named = read(tmp_path, keys="n")
+    assert kernel(named)["settings"]["dtype_2"] == ["none", "torch.float16"]
+    with pytest.raises(InputError, match=r"its key has 2 values, --keys names 3"):
+        read(tmp_path, keys="m,n,k")
+
+
+def test_one_time_a_register_limit_and_the_same_key_again(tmp_path: Path) -> None:
+    limited = configuration(4, maxnreg=128, BLOCK_M=64, EVEN=True)
+    save(tmp_path, [8, "torch.float16"], [[TIMINGS[0][0], 0.5], [limited, [0.25]], TIMINGS[1]])
+    save(tmp_path, [8, "torch.float16"], [[TIMINGS[0][0], 1.5], [TIMINGS[1][0], 4]], entry="B")
+    imported = read(tmp_path, keys="n")
+    columns = ["num_warps", "maxnreg", "status", "time_us", "time_us_min", "time_us_max", "repeats"]
+    assert imported.rows[columns].to_numpy().tolist() == [
+        [4, 0, "ok", 1000.0, 500.0, 1500.0, 2],
+        [4, 128, "ok", 250.0, 250.0, 250.0, 1],
+        [8, 0, "ok", 4000.0, 4000.0, 4000.0, 1],
+    ]
+    assert imported.notes[0] == "maxnreg: None is 0"
+
+
+def test_one_table_has_one_kernel(tmp_path: Path) -> None:
+    save(tmp_path, [8])
+    file = save(tmp_path, [8], name="softmax")
+    with pytest.raises(InputError, match=r"of one kernel; choose with --name: matmul_kernel, softmax"):
+        read(tmp_path)
+    with pytest.raises(InputError, match=r"with --name: matmul_kernel, softmax"):
+        read(tmp_path, name="x")
+    assert kernel(read(tmp_path, name="softmax"))["name"] == "softmax_kernel"  # softmax is a built-in operator
+    assert read(file).rows["origin"].tolist() == ["A/softmax.autotune.json"] * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("{", "not JSON"),
+        ("{}", "it lacks ('key'); give NAME.autotune.json"),
+        ("[]", "not as expected"),
+        ('{"key": [], "configs_timings": [[{"num_warps": 4}, []]]}', "it lacks ('kwargs')"),
+        ('{"key": [], "configs_timings": [[{"kwargs": {"a": [1]}}, 1]]}', "neither a number up to 2^53"),
+        ('{"key": [1], "configs_timings": []}', "holds no configuration"),
+        ('{"key": [1], "configs_timings": [[{"kwargs": {"key_0": 1}}, 1]]}', "key_0 is declared twice"),
+        ('{"key": [1], "configs_timings": [[{"kwargs": {"time_us": 1}}, 1]]}', "time_us is a column of every table"),
+    ],
+)
+def test_wrong_files_are_refused(refused, tmp_path: Path, content: str, named: str) -> None:
+    (tmp_path / "k.autotune.json").write_text(content)
+    with refused("k.autotune.json", named):
+        read(tmp_path / "k.autotune.json")
+
+
+def test_a_file_cut_anywhere_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = save(tmp_path, [512, 1024, "torch.float16"])
+    text = path.read_text()
+    for end in range(len(text) - 300, len(text)):
+        path.write_text(text[:end])
+        with pytest.raises(InputError, match="not JSON"):
+            read(path)
