@@ -11,7 +11,7 @@ from surrogate.features.families import FAMILIES, FAMILY_OF_KIND, OPERATORS
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     "features", "dataset", "formats", "collect", "models", "uncertainty", "evaluation", "report", "bundle",
-    "prediction", "network", "trace", "cli",
+    "prediction", "tuning", "network", "trace", "cli",
 )  # fmt: skip
 """A package imports only from packages before it."""
 FAMILIES_ARE_THE_MATTER = (

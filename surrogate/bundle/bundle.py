@@ -262,7 +262,11 @@ def save(bundle: Bundle, path: str | Path) -> None:
     index = Index(
         BUNDLE_SCHEMA, parts, bundle.candidate, bundle.launches, devices=devices, card=bundle.card, sha256=hashes
     )
-    write_folder(path, {**files, INDEX: index_file(cast(dict[str, Any], to_plain(index)))})
+    plain = cast(dict[str, Any], to_plain(index))
+    for part in plain["parts"].values():
+        if part["kernel"] is None:
+            del part["kernel"]
+    write_folder(path, {**files, INDEX: index_file(plain)})
 
 
 def index_file(index: Mapping[str, Any]) -> bytes:
@@ -316,8 +320,10 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
             if _sha256(content.replace(stated.encode(), NO_HASH.encode())) != stated:
                 raise InputError("it differs from its hash")
         known = {name: {**_DEVICE_DEFAULTS, **row} for name, row in index["devices"].items()}
-        parts = {name: {"kernel": None, **row} for name, row in index["parts"].items()}
-        stored = from_plain(Index, {**index, "devices": known, "parts": parts}, INDEX)
+        filled = {**index, "devices": known}
+        if "parts" in index:  # a bundle of built-in kernels describes none
+            filled["parts"] = {name: {"kernel": None, **row} for name, row in index["parts"].items()}
+        stored = from_plain(Index, filled, INDEX)
         from_plain(Card, stored.card, "card")
         for name, part in stored.parts.items():
             _stored_family(name, part)

@@ -144,7 +144,7 @@ def describe(
     (flops, bytes, blocks, threads_per_block, shared_bytes, registers_per_thread), in plain arithmetic.
 
     Examples:
-      seer data describe tuned.csv --sizes m,n,k --parameters block_m,block_n,num_warps -o matmul.toml
+      seer data describe tuned.csv --sizes m,n --parameters block,warps -o k.toml
     """
     from surrogate.dataset.described import KernelColumns, guessed_columns, named_columns
     from surrogate.dataset.files import write_text

@@ -43,7 +43,7 @@ def command(
     Examples:
       seer train run.parquet -o bundle
       seer train run.parquet --params best.json --where dtype=fp32 -o bundle
-      seer train tuned.csv --sizes m,n,k --parameters block_m,block_n,num_warps -o bundle
+      seer train tuned.csv --sizes m,n --parameters block,warps -o bundle
     """
     from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train

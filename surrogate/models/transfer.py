@@ -234,7 +234,7 @@ class Transfer:
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "Transfer":
         """What `to_files` wrote. Raises `InputError` where the parts are damaged or do not fit one another."""
-        with reading("transfer"):
+        with reading("the arrays of measured problems"):
             facts = json.loads(files[FACTS_FILE])
             with np.load(io.BytesIO(files[ARRAYS_FILE]), allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in _ARRAYS}

@@ -40,7 +40,9 @@ def perf_model(source: Source, gpu: str | None = None) -> Callable[..., float]:
             if len(spaces) >= REMEMBERED:
                 spaces.clear()
             spaces[key] = Scores(lambda configurations: space_of(known, device[0], problem, configurations))
-        return spaces[key].of({name: arguments.get(name) for name in description.parameters})
+        # Triton leaves a limit of registers that is not set out, tables hold 0 for it.
+        given = {name: arguments.get(name) for name in description.parameters}
+        return spaces[key].of({name: 0 if value is None else value for name, value in given.items()})
 
     return expected
 

@@ -46,7 +46,8 @@ def read(*paths: Path, **options: str) -> Imported:
 
 
 def kernel(imported: Imported) -> Any:
-    return imported.metadata["kernel"]
+    plain: Any = imported.metadata["kernel"]
+    return plain | {key: dict(plain[key]) for key in ("settings", "parameters", "formulas") if key in plain}
 
 
 def test_matrix_products(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def read(*paths: Path, **options: str) -> Imported:
 
 
 def kernel(imported: Imported) -> Any:
-    return imported.metadata["kernel"]
+    plain: Any = imported.metadata["kernel"]
+    return plain | {key: dict(plain[key]) for key in ("settings", "parameters", "formulas") if key in plain}
 
 
 def test_a_folder_of_keys(tmp_path: Path) -> None:

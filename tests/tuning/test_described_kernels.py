@@ -12,6 +12,7 @@ from surrogate.bundle.bundle import Bundle
 from surrogate.bundle.train import train
 from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.store import read_dataset
+from surrogate.features.description import description_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.prediction.predictor import Predictor
@@ -82,12 +83,11 @@ def test_one_shape_is_held_out_by_gpu_and_one_gpu_by_configuration() -> None:
 
 def test_conditions_and_formulas_narrow_and_widen_the_space(tmp_path: Path) -> None:
     table = times(SHAPES[:6], ("v100-sxm2-16gb", "our own gpu"))
-    first = COLUMNS.of(table, "here").to_plain()
-    first["conditions"] = ["block_m * block_n <= 4096", "block_m <= m"]
-    first["parameters"]["block_m"] = [16, 32, 48, 64, 128]
-    first["formulas"] = {"blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "32 * warps"}
-    from surrogate.features.description import description_of
-
+    first = COLUMNS.of(table, "here").to_plain() | {
+        "parameters": {**VALUES, "block_m": [16, 32, 48, 64, 128]},
+        "conditions": ["block_m * block_n <= 4096", "block_m <= m"],
+        "formulas": {"blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "32 * warps"},
+    }
     selection = Predictor(train(table, kernel=description_of(first, "here")), gpu="v100").select("made_up:m64n128")
     picked = [ranked.parameters for ranked in selection.candidates if ranked.parameters]
     assert all(p["block_m"] * p["block_n"] <= 4096 and p["block_m"] <= 64 for p in picked)  # type: ignore[operator]

@@ -1,0 +1,60 @@
+"""`Configurations`: what was measured comes back, what was not follows from other problems and GPUs."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.store import as_dataset
+from surrogate.features.errors import InputError
+from surrogate.features.families import CONV, FAMILIES
+from surrogate.models.configurations import Configurations, Level
+from tests.tuning.made_up import COLUMNS, times
+
+
+def rows(frame: pd.DataFrame) -> Rows:
+    return rows_of(as_dataset(frame, COLUMNS).frame, FAMILIES["made_up"])
+
+
+def test_a_gpu_that_is_another_twice_as_slow_gets_its_order() -> None:
+    """The choice on the second GPU is the first one's, which is right: its times are twice as long throughout."""
+    first = times(gpus=("our own gpu",))
+    second = first.assign(gpu="twice as slow", time_us=2 * first["time_us"])
+    model = Configurations().fit(rows(first))
+    held = rows(second)
+    predicted = model.predict(held)
+    for problem in np.unique(held.problem):
+        part = np.flatnonzero((held.problem == problem) & held.ok)
+        picked = part[predicted[part].argmin()]
+        assert held.time_us[picked] <= 1.05 * held.time_us[part].min()
+
+
+def test_what_was_measured_comes_back_and_what_failed_is_expected_to() -> None:
+    table = rows(times(gpus=("our own gpu",)))
+    model = Configurations().fit(table)
+    assert model.predict(table)[table.ok] == pytest.approx(table.time_us[table.ok], rel=1e-5)
+    assert model.failures(table).tolist() == (~table.ok).astype(float).tolist()
+
+
+def test_files_hold_all_of_it() -> None:
+    table = rows(times(((64, 128), (256, 512), (1024, 2048))))
+    held = rows(times(((1024, 512),)))
+    model = Configurations().fit(table)
+    again = Configurations.from_files({}, model.to_files())
+    assert again.predict(held).tolist() == model.predict(held).tolist()
+
+
+def test_a_level_is_linear_in_the_sizes() -> None:
+    """Twice the size, twice the time: 2^x µs at x = 0 … 4 goes on to 32 µs at 5."""
+    x = np.arange(5.0)[:, None]
+    level = Level.fit(x, np.array([0.01]), np.log(2.0) * x[:, 0], linear=1)
+    assert level.at(np.array([5.0])) == pytest.approx(np.log(32), rel=0.02)
+
+
+def test_built_in_kernels_are_refused() -> None:
+    conv = {"gpu": "v100", "n": 1, "c": 8, "h": 8, "k": 8, "r": 3, "algorithm": "GEMM", "library": "cudnn",
+            "library_version": "7.6.3", "status": "ok", "time_us": 9.0}  # fmt: skip
+    defaults = {size.name: 1 if size.least else 0 for size in CONV.sizes} | {"h": 8, "w": 8, "r": 3, "s": 3}
+    frame = pd.DataFrame([{**defaults, **CONV.setting_defaults, **conv}])
+    with pytest.raises(InputError, match="boosted-terms"):
+        Configurations().fit(frame)
