@@ -1,0 +1,166 @@
+"""The search behind each client: Optuna's study, Kernel Tuner in simulation, a launch of Triton's, and by itself."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+
+from surrogate.bundle.bundle import Bundle
+from surrogate.features.description import Description, description_of
+from surrogate.features.errors import InputError
+from surrogate.tuning import Sampler, Tuner, kernel_tuner, perf_model
+from tests.tuning.made_up import PARAMETERS, VALUES, times
+
+GPU, SHAPE = "a100-sxm4-80gb", (256, 2048)
+"""Neither was seen in training."""
+
+
+def truth() -> dict[tuple[object, ...], float]:
+    """Configuration → time in µs; NaN where it fails."""
+    table = times((SHAPE,), (GPU,))
+    return dict(zip(table[list(PARAMETERS)].itertuples(index=False, name=None), table["time_us"], strict=True))
+
+
+def problem() -> dict[str, int]:
+    return dict(zip(("m", "n"), SHAPE, strict=True))
+
+
+def told(tuner: Tuner, count: int) -> list[tuple[object, ...]]:
+    """Ask, measure and tell so often: what was asked."""
+    times_us = truth()
+    asked = []
+    for _ in range(count):
+        for configuration in tuner.ask():
+            key = tuple(configuration[name] for name in PARAMETERS)
+            asked.append(key)
+            tuner.tell(configuration, None if np.isnan(times_us[key]) else times_us[key])
+    return asked
+
+
+def test_ten_measurements_on_a_new_gpu_come_near_the_best(bundle: Bundle) -> None:
+    tuner = Tuner(bundle, GPU, problem())
+    told(tuner, 10)
+    assert tuner.best is not None
+    assert tuner.best[1] <= 1.1 * np.nanmin(list(truth().values()))
+
+
+def test_it_never_asks_twice_and_at_last_for_everything(bundle: Bundle) -> None:
+    tuner = Tuner(bundle, GPU, problem())
+    asked = told(tuner, len(truth()) + 5)
+    assert len(asked) == len(set(asked)) == len(tuner.configurations)
+    assert tuner.best is not None
+    assert tuner.best[1] == np.nanmin(list(truth().values()))
+    assert tuner.ask(3) == []
+
+
+def test_a_description_alone_is_a_cold_start() -> None:
+    plain = {"name": "made_up", "sizes": ["m", "n"], "parameters": dict(VALUES), "conditions": []}
+    for formulas in ({}, {"blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "32 * warps"}):
+        tuner = Tuner(description_of({**plain, "formulas": formulas}, "here"), GPU, problem())
+        told(tuner, 30)
+        assert tuner.best is not None
+        assert tuner.best[1] <= 1.3 * np.nanmin(list(truth().values()))
+
+
+def test_an_interrupted_search_goes_on(bundle: Bundle, tmp_path: Path) -> None:
+    log = tmp_path / "search.jsonl"
+    first = told(Tuner(bundle, GPU, problem(), log=log), 4)
+    log.write_text(log.read_text() + '{"configuration": {"block_')  # killed as it wrote
+    again = Tuner(bundle, GPU, problem(), log=log)
+    assert again.evaluations == 4
+    assert not set(told(again, 6)) & set(first)
+    with pytest.raises(InputError, match="another file"):
+        Tuner(bundle, "another gpu", problem(), log=log)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "problems were measured; name one"), ({"problem": {"m": 1}}, "lacks n"), ({"problem": {"q": 1}}, "no q"),
+        ({"problem": "made_up:m1"}, "lacks n"), ({"problem": 3}, "is no problem"),
+        ({"problem": {"m": 1, "n": 1}, "configurations": [{"block_m": 16}]}, "lacks block_n"),
+    ],
+)  # fmt: skip
+def test_what_is_no_problem_is_one_line(bundle: Bundle, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Tuner(bundle, GPU, **arguments)
+
+
+def test_what_cannot_be_told_is_one_line(bundle: Bundle) -> None:
+    tuner = Tuner(bundle, GPU, problem())
+    (configuration,) = tuner.ask()
+    for wrong in (0.0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="above 0"):
+            tuner.tell(configuration, wrong)
+    with pytest.raises(InputError, match="none of the"):
+        tuner.tell({**configuration, "block_m": 17}, 1.0)
+
+
+def test_a_study_of_optunas(bundle: Bundle) -> None:
+    times_us = truth()
+
+    def objective(trial: optuna.Trial) -> float:
+        configuration = (
+            trial.suggest_categorical("block_m", VALUES["block_m"]), trial.suggest_int("block_n", 16, 64, step=16),
+            trial.suggest_int("warps", 2, 8), trial.suggest_categorical("order", VALUES["order"]),
+        )  # fmt: skip
+        if np.isnan(times_us[configuration]):
+            raise optuna.TrialPruned
+        return times_us[configuration]
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=Sampler(bundle, GPU, problem()))
+    study.optimize(objective, n_trials=10)
+    assert len({tuple(trial.params.values()) for trial in study.trials}) == 10
+    assert study.best_value <= 1.1 * np.nanmin(list(times_us.values()))
+    # Another process goes on with the same study: what it measured is not asked for again.
+    study.sampler = Sampler(bundle, GPU, problem())
+    study.optimize(objective, n_trials=5)
+    assert len({tuple(trial.params.values()) for trial in study.trials}) == 15
+
+
+def test_a_launch_of_tritons_is_ranked(bundle: Bundle) -> None:
+    model = perf_model(bundle, gpu=GPU)
+    times_us = truth()
+    scores = {key: model(**dict(zip(PARAMETERS, key, strict=True)), **problem(), x_ptr=None) for key in times_us}
+    best_three = sorted(scores, key=scores.__getitem__)[:3]
+    assert np.nanmin([times_us[key] for key in best_three]) <= 1.25 * np.nanmin(list(times_us.values()))
+    with pytest.raises(InputError, match="no argument n"):
+        model(m=1, **dict(zip(PARAMETERS, next(iter(times_us)), strict=True)))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_kernel_tuner_takes_it_as_its_strategy(bundle_path: Path, tmp_path: Path, known: bool) -> None:
+    package = pytest.importorskip("kernel_tuner")
+    cache = {}
+    for key, time_us in truth().items():
+        entry: dict[str, object] = dict(zip(PARAMETERS, key, strict=True))
+        entry["time"] = "RuntimeFailedConfig" if np.isnan(time_us) else time_us / 1e3
+        parts = ("compile", "verification", "benchmark", "strategy", "framework")
+        extra = dict.fromkeys((f"{part}_time" for part in parts), 1)
+        cache[",".join(map(str, key))] = entry | extra | {"times": [entry["time"]], "timestamp": "2026-01-01 00:00:00"}
+    parameters = {name: list(values) for name, values in VALUES.items()}
+    head = {"device_name": GPU, "kernel_name": "made_up", "problem_size": list(SHAPE), "objective": "time"}
+    keys = {"tune_params_keys": list(parameters), "tune_params": parameters}
+    path = tmp_path / "cache.json"
+    path.write_text(json.dumps({**head, **keys, "cache": cache}))
+    options = {"bundle": str(bundle_path), "gpu": GPU, "problem": problem()} if known else {}
+    source, arguments = "void made_up(float *a) {}", [np.zeros(1, dtype=np.float32)]
+    results, _ = package.tune_kernel(
+        "made_up", source, SHAPE, arguments, parameters, strategy=kernel_tuner, simulation_mode=True, lang="C",
+        strategy_options={**options, "max_fevals": 15}, cache=str(path), block_size_names=["block_m", "block_n"],
+        quiet=True,
+    )  # fmt: skip
+    measured = {tuple(result[name] for name in PARAMETERS) for result in results}
+    assert len(measured) == len(results) == 15
+    best_us = np.nanmin([truth()[key] for key in measured])
+    assert best_us <= (1.1 if known else 2.0) * np.nanmin(list(truth().values()))
+
+
+def test_all_combinations_are_the_space_of_a_description_without_conditions() -> None:
+    tuner = Tuner(Description("plain", (), {"a": (1, 2), "b": ("x", "y")}), GPU)
+    assert {tuple(each.values()) for each in tuner.configurations} == set(itertools.product((1, 2), ("x", "y")))
