@@ -189,9 +189,8 @@ def space_of(
     terms = np.column_stack([np.broadcast_to(column, len(texts)) for column in columns]).astype(np.float32)
     if model is None:
         return Space(family.description, texts, parameters, terms[:, np.isfinite(terms).all(axis=0)], None, None)
-    names = [f"{family.name}|{family.name}|{text}" for text in texts]
-    places = model.places[0]
-    known_places = np.array([places.get(name, -1) for name in names], dtype=np.int64)
+    places = {name.rpartition("|")[2]: place for place, name in enumerate(model.configurations_)}
+    known_places = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
     problem_columns = np.concatenate([np.array(of_problem.values), np.array(formula.constant)]).astype(np.float32)
     prior = model.transfer_.prior(problem_columns, parameters, terms, known_places)
     scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, known_places]

@@ -1,5 +1,6 @@
 """A described kernel goes through the whole stack: training, choosing, tables, judging, on GPUs known and unknown."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -152,3 +153,28 @@ def test_a_bundle_brings_its_kernel(bundle_path: Path) -> None:
     assert served.bundle.described is not None
     assert served.predict("made_up:m256n2048").time_us > 0
     assert served.select("m256n2048", top=1).candidates  # the bundle is of one kernel: its name may be left out
+
+
+def test_a_librarys_own_kernel_competes_with_configurations(seer: Callable[..., Outcome], tmp_path: Path) -> None:
+    """Inductor's log: cuBLAS is the fastest on large products, a Triton configuration on small ones."""
+    log = []
+    for m, n, k in itertools.product((64, 256, 1024), (64, 512, 2048), (128, 1024)):
+        entries: list[dict[str, object]] = [{"type": "cublas", "time": 1e-3 * (20 + m * n * k / 2e7)}]
+        for block, warps in itertools.product((32, 128), (4, 8)):
+            tiles = -(-m // block) * -(-n // block)
+            time_ms = 1e-3 * (5 + tiles * block**2 * k * (1.0 + 0.1 * warps / 8) / 1e7)
+            sizes = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 32, "num_stages": 3, "num_warps": warps}
+            entries.append({"type": "triton", "time": time_ms, **sizes})
+        log.append({str((m, k, n)): entries, "kernel_type": "mm"})
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(log))
+    data, bundle = tmp_path / "mm.parquet", tmp_path / "B"
+    assert seer("import", "inductor", path, "--gpu", "h100", "-o", data).code == 0
+    trained = seer("train", data, "-o", bundle)
+    assert trained.code == 0, trained.err
+    for (m, n, k), library in {(1024, 1500, 1024): "cublas", (64, 100, 128): "triton"}.items():
+        chosen = seer("select", "--bundle", bundle, "--gpu", "h100", f"m{m}n{n}k{k}", "--json")
+        candidates = json.loads(chosen.out)["candidates"]
+        assert {each["library"] for each in candidates} == {"cublas", "triton"}
+        assert candidates[0]["library"] == library
+        assert ("parameters" in candidates[0]) == (library == "triton")
