@@ -3,18 +3,22 @@
 from dataclasses import asdict, replace
 
 import numpy as np
+import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, Part
-from surrogate.bundle.train import least_times
+from surrogate.bundle.train import least_times, train
+from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import device_names, newest_version
 from surrogate.dataset.rows import Rows, rows_by_family
-from surrogate.dataset.store import Data, as_dataset
+from surrogate.dataset.store import Data, Dataset, as_dataset, merge
 from surrogate.evaluation.judge import time_errors
 from surrogate.features.errors import InputError
+from surrogate.features.families import DescribedFamily
 from surrogate.features.gpu import canonical
 from surrogate.models import Support, model_frame
 from surrogate.models.calibrated import Calibrated, fit_correction
+from surrogate.models.configurations import Configurations, problem_keys
 from surrogate.models.correction import Correction
 from surrogate.uncertainty.domain import Domain, distances_to
 from surrogate.uncertainty.fit import conformal_quantile, pooled_base
@@ -33,6 +37,8 @@ def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress |
     family or the library.
     """
     data = as_dataset(data, bundle.kernel)
+    if bundle.described is not None and bundle.kernel is not None:
+        return _learned_again(bundle, bundle.described, data, seed=seed, progress=progress)
     step = progress or (lambda done, total, text: None)
     devices = {**bundle.devices, **data.devices}
     parts = dict(bundle.parts)
@@ -46,6 +52,50 @@ def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress |
             card[device if family.name == next(iter(bundle.parts)) else f"{device} {family.name}"] = row
     card = {**bundle.card, "calibration": card}
     return Bundle(parts, bundle.candidate, launches=bundle.launches, devices=devices, card=card)
+
+
+def _learned_again(
+    bundle: Bundle, family: DescribedFamily, data: Dataset, *, seed: int, progress: Progress | None
+) -> Bundle:
+    """A described kernel's bundle, fitted on what it was fitted on and the new rows: its model holds its own table.
+
+    The errors before and after are those on new rows, each half of them by a fit that saw the other half.
+    """
+    model = bundle.parts[family.name].model
+    if not isinstance(model, Configurations):
+        raise InputError(f"a bundle of {family.name} by {model.name} is not calibrated; train one with more rows")
+    known = as_dataset(model.table(family), KernelColumns.like(family.description))
+    both = merge([replace(known, candidates=data.candidates), data])
+    again = train(both, model=model.name, seed=seed, progress=progress)
+    # The new rows, and what each model makes of them.
+    rows = next(iter(rows_by_family(data.frame, data.devices).values()))[1]
+    old = next(iter(rows_by_family(known.frame).values()))[1]
+    new = np.flatnonzero(rows.ok & ~np.isin(_keys(rows), _keys(old)))
+    half = np.random.default_rng(seed).permutation(len(new)) % 2
+    held_us = np.full(len(rows), np.nan)
+    for number in (0, 1) if len(new) > 1 else ():
+        frame = pd.concat([old.frame, rows.frame.iloc[new[half != number]]], ignore_index=True)
+        inside = next(iter(rows_by_family(frame, data.devices).values()))[1]
+        outside = new[half == number]
+        held_us[outside] = Configurations(random_state=seed).fit(inside).predict(rows.take(outside))
+    before_us = model.predict(rows)
+    records = {}
+    device = device_names(rows.frame).astype(str)
+    for name in sorted(set(device)):
+        apart = new[device[new] == name]
+        part = rows.take(device == name)
+        records[name] = {
+            "data": data.name, "rows": len(part), "problems": len(np.unique(part.problem)),
+            "shapes": len(np.unique(part.shape)), "method": "fitted again with the new rows",
+            "rows_not_trained_on": len(apart), "median_ape_before": _median_ape(before_us[apart], rows.time_us[apart]),
+            "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
+        }  # fmt: skip
+    return replace(again, card={**again.card, "calibration": {**bundle.card.get("calibration", {}), **records}})
+
+
+def _keys(rows: Rows) -> np.ndarray:
+    """(rows,) a text that names each row's problem and candidate."""
+    return np.array([f"{key}|{name}" for key, name in zip(problem_keys(rows), rows.candidate, strict=True)])
 
 
 def _calibrate_part(

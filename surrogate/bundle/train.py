@@ -24,6 +24,7 @@ from surrogate.models.configurations import Configurations
 from surrogate.models.launch import CallKey, fit_launches
 from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
 from surrogate.uncertainty.fit import (
+    LEAST_GPUS,
     Fit,
     Split,
     fit_unseen_gpu,
@@ -33,6 +34,7 @@ from surrogate.uncertainty.fit import (
     run_fits,
     shape_splits,
 )
+from surrogate.uncertainty.intervals import ALL, UNSEEN_GPU_FACTOR, UnseenGpu
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape whose held-out predictions give the interval widths and the model card's errors: with few shapes more
@@ -204,6 +206,8 @@ def _train_family(
     if shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves leave GPUs out
         elsewhere = held, distance
     unseen = fit_unseen_gpu(rows, widths, *elsewhere, judged)
+    if rows.family.parameter_names and count_architectures(rows) < LEAST_GPUS:
+        unseen = UnseenGpu({"": max(1.0, float(np.log(UNSEEN_GPU_FACTOR)) / widths.by_key[ALL])})
     support = Support.fit(rows)
     ok = rows.take(rows.ok)
     part = Part(
@@ -217,6 +221,11 @@ def _train_family(
     card["split"] = f"{count} folds by shape, batch left out" + (f", {fits} of them run" if fits < count else "")
     card["params"] = model.get_params(deep=False)
     return part, card
+
+
+def count_architectures(rows: Rows) -> int:
+    """Of the GPUs of the rows; one that the registry lacks has its own. Boards of one foretell nothing of others."""
+    return len({rows.device(name).architecture or name for name in np.unique(device_names(rows.frame)).tolist()})
 
 
 def candidate_keys(rows: Rows) -> frozenset[CandidateKey]:

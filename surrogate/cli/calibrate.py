@@ -43,7 +43,8 @@ def command(
     """Correct the times of BUNDLE on the GPUs of DATA, from at least 10 measured problems each.
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it (the vendor's, for one never measured). Times
-    on other GPUs stay as they are. Intervals come from held-out shapes.
+    on other GPUs stay as they are. Intervals come from held-out shapes. A bundle of a kernel of your own, which holds
+    the table that it was fitted on, is fitted again with any number of new rows.
 
     Examples:
       seer calibrate bundle --plan 30 --gpu "RTX 4090" -o plan.jsonl

@@ -186,6 +186,23 @@ class Configurations(TimeModel):
         time_us = np.where(np.isfinite(own), own, best_us * np.exp(relative(prior)))
         return time_us, np.where(np.isnan(own), prior.failure, np.isinf(own))
 
+    def table(self, family: DescribedFamily) -> pd.DataFrame:
+        """What the model was fitted on, as a table of the kernel: a row for each configuration on a problem."""
+        problem, configuration = np.nonzero(~np.isnan(self.times_us_))
+        keys = pd.DataFrame([key.split("|") for key in self.problems_], columns=list(family.problem_key))
+        keys = keys.astype(dict.fromkeys(family.size_names, np.int64))
+        names = [name.rsplit("|", 2) for name in self.configurations_]
+        candidates = pd.DataFrame(
+            [{"library": library, "algorithm": algorithm} for library, algorithm, _ in names], dtype=object
+        )
+        values = [family.description.configuration(text) if text else {} for _, _, text in names]
+        parameters = pd.DataFrame(values, columns=list(family.description.parameters))
+        parts = [keys.iloc[problem], candidates.iloc[configuration], parameters.iloc[configuration]]
+        time_us = self.times_us_[problem, configuration].astype(np.float64)
+        ran = np.isfinite(time_us)
+        outcome = pd.DataFrame({"time_us": np.where(ran, time_us, np.nan), "status": np.where(ran, "ok", "failed")})
+        return pd.concat([*(part.reset_index(drop=True) for part in parts), outcome], axis=1)
+
     def measured(self, key: str) -> frozenset[str]:
         """Names of the candidates that have a time on a problem, ``key`` as of `problem_keys`."""
         number = self.places[1].get(key)

@@ -222,6 +222,8 @@ def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking,
 
 def within(estimates: Iterable[Estimate], limits: Limits) -> tuple[tuple[Estimate, ...], tuple[Excluded, ...]]:
     """The estimates that the limits allow, in order, and the others with the reason."""
+    if limits.workspace_bytes is None and not limits.deterministic:
+        return tuple(estimates), ()
     judged = [(e, limits.refusal(e.workspace_bytes, e.candidate.deterministic)) for e in estimates]
     refused = tuple(Excluded(estimate.candidate.name, reason) for estimate, reason in judged if reason)
     return tuple(estimate for estimate, reason in judged if reason is None), refused

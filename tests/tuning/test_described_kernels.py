@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from surrogate.bundle.bundle import Bundle
+from surrogate.bundle.calibrate import calibrate
 from surrogate.bundle.train import train
 from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.store import read_dataset
@@ -178,3 +179,24 @@ def test_a_librarys_own_kernel_competes_with_configurations(seer: Callable[..., 
         assert {each["library"] for each in candidates} == {"cublas", "triton"}
         assert candidates[0]["library"] == library
         assert ("parameters" in candidates[0]) == (library == "triton")
+
+
+def test_two_gpus_of_one_kind_promise_nothing_of_a_third(tmp_path: Path) -> None:
+    """Boards of one architecture are alike; how far another one's times lie off, nobody knows: a factor of 3 at least."""
+    v100 = times(((1024, 512),), ("v100-sxm2-16gb",))
+    bundle = train(pd.concat([v100, v100.assign(gpu="v100-pcie-16gb")]), kernel=COLUMNS)
+    best = Predictor(bundle, gpu="a100").select("made_up:m1024n512", top=1).candidates[0]
+    assert best.upper_us / best.time_us >= 3
+
+
+def test_new_rows_on_a_new_gpu_are_learned(bundle: Bundle) -> None:
+    table = times(((256, 512), (1024, 128)), ("a100-sxm4-80gb",)).sample(40, random_state=0)
+    calibrated = calibrate(bundle, table)
+    record = calibrated.card["calibration"]["a100-sxm4-80gb"]
+    assert record["rows_not_trained_on"] == (table["status"] == "ok").sum()
+    assert record["median_ape_held_out"] < record["median_ape_before"]
+    assert "a100-sxm4-80gb" in calibrated.fitted_gpus
+    assert bundle.fitted_gpus < calibrated.fitted_gpus
+    measured = table[table["status"] == "ok"].iloc[0]
+    answer = Predictor(calibrated).predict(measured.to_frame().T).predicted_us
+    assert answer[0] == pytest.approx(measured["time_us"], rel=1e-5)
