@@ -182,7 +182,7 @@ def test_a_librarys_own_kernel_competes_with_configurations(seer: Callable[..., 
 
 
 def test_two_gpus_of_one_kind_promise_nothing_of_a_third(tmp_path: Path) -> None:
-    """Boards of one architecture are alike; how far another one's times lie off, nobody knows: a factor of 3 at least."""
+    """Boards of one architecture are alike; how far off another one is, nobody knows: a factor of 3 at least."""
     v100 = times(((1024, 512),), ("v100-sxm2-16gb",))
     bundle = train(pd.concat([v100, v100.assign(gpu="v100-pcie-16gb")]), kernel=COLUMNS)
     best = Predictor(bundle, gpu="a100").select("made_up:m1024n512", top=1).candidates[0]
