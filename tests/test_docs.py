@@ -81,7 +81,8 @@ def parse(words: list[str]) -> None:
         check_imports(words[2])
     elif words[:2] == ["python", "-m"]:
         module = importlib.import_module(words[2])
-        scripts = [each for each in vars(module).values() if isinstance(each, click.Command)]
+        own = (each for each in vars(module).values() if isinstance(each, click.Command))
+        scripts = [each for each in own if each.callback and each.callback.__module__ == module.__name__]
         if scripts:
             scripts[-1].make_context(words[2], list(words[3:]))
 
