@@ -1,16 +1,21 @@
-"""Picks for a list of problems as tables that other programs load: JSON, a C99 header, MIOpen's user find-db."""
+"""Picks for a list of problems as tables that other programs load: JSON, a C99 header, MIOpen's user find-db.
+
+`surrogate.prediction.export_function` writes what generalises beyond the list.
+"""
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.features.families import AnyProblem, family_of
+from surrogate.features.families import AnyProblem, DescribedFamily, DescribedProblem, Family, family_of
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
@@ -27,11 +32,34 @@ HEADER = Path(__file__).with_name("picks.h.in")
 """The C header; its types are the same in every such header, so that several may be included together."""
 IN_FIND_DB = {"fwd": "Fwd", "bwd_data": "BwdData", "bwd_filter": "BwdWeights"}
 """Direction → as the names of algorithms in MIOpen's find-db have it."""
+CONV_CANDIDATE = """\
+    int32_t algorithm;        /* the library's own enumeration value for the problem's direction */
+    int32_t fallback;         /* the next best, -1 where there is none */"""
+EMPTY = "no problem has a pick within the limits; the table would be empty"
+MOST_CONFIGURATIONS = 10
+"""Of a described kernel's in JSON beside the pick: there may be thousands."""
+C_TYPES = {bool: "int64_t", int: "int64_t", float: "double", str: "const char *"}
+"""Type of a parameter's values → its type in C."""
+C_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """alignas alignof and asm auto bool break case catch char class concept const continue decltype default delete
+        do double else enum explicit export extern false float for friend goto if inline int long mutable namespace new
+        noexcept not nullptr operator or private protected public register requires restrict return short signed sizeof
+        static struct switch template this throw true try typedef typeid typename union unsigned using virtual void
+        volatile while xor""",
+    )
+)
+"""Words of C and C++, which no field may be called: a size of that name gets an underscore behind it."""
 
 
 @dataclass(frozen=True)
 class Picks:
-    """One selection for each distinct problem; ``model`` is the bundle's, ``data`` what it was fitted on."""
+    """One selection for each distinct problem; ``model`` is the bundle's, ``data`` what it was fitted on.
+
+    ``bundle`` is its name, ``gpus`` are those of its data, ``held_out`` figures of its choices on measured shapes that
+    training left out (`surrogate.evaluation.coverage.choice_figures`).
+    """
 
     selections: tuple[Selection, ...]
     workspace_limit: int | None
@@ -39,6 +67,21 @@ class Picks:
     model: str
     data: str
     candidate: str = "algorithm"
+    bundle: str = ""
+    gpus: tuple[str, ...] = ()
+    held_out: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def family(self) -> Family[Any]:
+        """That of the problems."""
+        return family_of(self.selections[0].problem)
+
+    @property
+    def releases(self) -> str:
+        """The libraries with their versions."""
+        first = self.selections[0]
+        pairs = zip(first.library.split(", "), first.library_version.split(", "), strict=False)
+        return ", ".join(" ".join(pair).strip() for pair in pairs)
 
     @property
     def feasible(self) -> list[Selection]:
@@ -56,11 +99,17 @@ class Picks:
         first = self.selections[0]
         limit = "none" if self.workspace_limit is None else f"{self.workspace_limit} bytes"
         return [
-            f"Predicted picks for {first.gpu}, {first.library} {first.library_version}, by SEER Surrogate.",
+            f"Predicted picks for {first.gpu}, {self.releases}, by SEER Surrogate.",
             f"Model {self.model}, fitted on {self.data}. Times are predictions, not measurements.",
             f"Workspace limit: {limit}; deterministic algorithms only: {'yes' if self.deterministic else 'no'}.",
             f"{len(self.feasible)} of {len(self.selections)} problems have a pick.",
         ]
+
+
+def key_of(problem: AnyProblem) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Sizes and settings, in the order of the family's names."""
+    family = family_of(problem)
+    return tuple(map(int, family.sizes_of(problem))), family.setting_of(problem)
 
 
 def picks_for(
@@ -70,21 +119,28 @@ def picks_for(
     workspace_limit: int | None = None,
     deterministic: bool = False,
     library_version: str | None = None,
+    name: str = "",
 ) -> Picks:
-    """Rank every distinct problem once. Raises `InputError` where there is no problem."""
+    """Rank every distinct problem once; ``name`` is the bundle's.
+
+    Raises `InputError` where there is no problem, and for problems of several families.
+    """
     if not problems:
         raise InputError("no problem came; give at least one")
     distinct = tuple(dict.fromkeys(problems))
+    family, *others = dict.fromkeys(family_of(problem).name for problem in distinct)
+    if others:
+        raise InputError(f"problems of several families came ({family}, {', '.join(others)}); export one at a time")
     selections = predictor.select_many(
         distinct, workspace_limit=workspace_limit, deterministic=deterministic, library_version=library_version
     )
     bundle = predictor.bundle
-    kinds = dict.fromkeys(family_of(problem).name for problem in distinct)
-    models = dict.fromkeys(bundle.parts[name].fitted.name for name in kinds)
-    data = bundle.card.get("data", {}).get("name", "unnamed data")
+    data = bundle.card.get("data", {})
     return Picks(
-        tuple(selections), workspace_limit, deterministic, ", ".join(models), data=data, candidate=bundle.candidate
-    )
+        tuple(selections), workspace_limit, deterministic, bundle.parts[family].fitted.name,
+        data=data.get("name", "unnamed data"), candidate=bundle.candidate, bundle=name,
+        gpus=tuple(data.get("gpus", ())), held_out=bundle.card.get("held_out", {}).get(family, {}).get("choice", {}),
+    )  # fmt: skip
 
 
 def export(picks: Picks, form: str) -> str:
@@ -101,7 +157,7 @@ def _convs(picks: Picks) -> list[tuple[Conv, Selection]]:
     if others:
         raise InputError(f"a problem is a {others[0]}; this form holds convolutions, use json")
     if not picks.feasible:
-        raise InputError("no problem has a pick within the limits; the table would be empty")
+        raise InputError(EMPTY)
     return [(selection.problem, selection) for selection in picks.feasible if isinstance(selection.problem, Conv)]
 
 
@@ -120,7 +176,9 @@ def json_table(picks: Picks) -> str:
     picks: [{problem, <sizes and settings>, algorithm, enum, solver, time_us, lower_us, upper_us, workspace_bytes,
     source, in_domain, fallbacks: [{algorithm, enum, solver, time_us, workspace_bytes}]}], infeasible: [{problem,
     <settings>, excluded: [{algorithm, reason}]}]}``. ``enum`` is the library's own number, null where it has none;
-    ``solver`` stands only where solvers are chosen; fallbacks are in order of time.
+    ``solver`` stands only where solvers are chosen, ``library`` in a candidate only where several compete; fallbacks
+    are in order of time. Of a described kernel a candidate has ``parameters``, at most `MOST_CONFIGURATIONS` are
+    fallbacks, and ``excluded`` is ``[{configurations, reason}]``, how many for each reason.
     """
     first = picks.selections[0]
     whole = {
@@ -135,20 +193,27 @@ def json_table(picks: Picks) -> str:
 
 def _pick(selection: Selection) -> dict[str, object]:
     problem = selection.problem
+    if isinstance(problem, DescribedProblem):
+        selection = replace(selection, top=1 + MOST_CONFIGURATIONS)
     best, *others = selection.candidates
+    several = ", " in selection.library
     return {
-        "problem": str(problem), **problem.to_dict(), **_candidate(best, problem), "lower_us": best.lower_us,
+        "problem": str(problem), **problem.to_dict(), **_candidate(best, problem, several), "lower_us": best.lower_us,
         "upper_us": best.upper_us, "source": best.source, "in_domain": selection.in_domain,
-        "fallbacks": [_candidate(other, problem) for other in others],
+        "fallbacks": [_candidate(other, problem, several) for other in others],
     }  # fmt: skip
 
 
-def _candidate(ranked: Ranked, problem: AnyProblem) -> dict[str, object]:
-    solver = {"solver": ranked.solver} if ranked.solver else {}
+def _candidate(ranked: Ranked, problem: AnyProblem, several_libraries: bool) -> dict[str, object]:
+    names: dict[str, object] = {"library": ranked.library} if several_libraries else {}
+    if isinstance(problem, DescribedProblem):
+        names["parameters"] = ranked.parameters
+    elif ranked.solver:
+        names["solver"] = ranked.solver
     return {
         "algorithm": ranked.algorithm,
         "enum": _enum(ranked, problem),
-        **solver,
+        **names,
         "time_us": ranked.time_us,
         "workspace_bytes": int(ranked.workspace_bytes),
     }
@@ -164,25 +229,110 @@ def _enum(ranked: Ranked, problem: AnyProblem) -> int | None:
 def _refused(selection: Selection) -> dict[str, object]:
     family = family_of(selection.problem)
     settings = dict(zip(family.setting_names, family.setting_of(selection.problem), strict=True))
-    excluded = [candidate._asdict() for candidate in selection.excluded]
+    excluded: list[dict[str, Any]] = [candidate._asdict() for candidate in selection.excluded]
+    if isinstance(family, DescribedFamily):
+        counts = Counter(candidate.reason for candidate in selection.excluded)
+        excluded = [{"configurations": count, "reason": reason} for reason, count in counts.items()]
     return {"problem": str(selection.problem), **settings, "excluded": excluded}
 
 
 def c_header(picks: Picks) -> str:
-    """A table of picks with its lookup by binary search. Raises `InputError` where an algorithm has no number."""
+    """A table of picks with its lookup by binary search; every family has types of its own, named after it.
+
+    Raises `InputError` where no problem has a pick, and where a convolution's algorithm has no number.
+    """
+    if not isinstance(picks.selections[0].problem, Conv):
+        return _header_of_family(picks)
     rows = sorted(((_key(conv), conv, ranking) for conv, ranking in _convs(picks)), key=lambda row: row[0])
     name = f"seer_{_identifier(picks.selections[0].gpu)}"
     enums = (
         f"enum {{ {', '.join(f'SEER_{value.upper()} = {i}' for i, value in enumerate(values))} }}; /* {field} */"
         for field, values in CHOICES.items()
     )
-    return Template(HEADER.read_text()).substitute(
-        name=name, guard=f"{name.upper()}_PICKS_H",
-        comment="\n".join(f" * {_plain(line)}" for line in picks.provenance), enums="\n".join(enums),
-        fields="\n".join(f"    int32_t {field};" for field in FIELDS),
-        table=",\n".join(_row(key, conv, ranking) for key, conv, ranking in rows),
-        compared="\n".join(f"    if (a->{f} != b->{f}) return a->{f} < b->{f} ? -1 : 1;" for f in FIELDS),
+    return _filled(
+        picks, name, problem="seer_problem", pick="seer_pick", types="SEER_PICK_TYPES", include="",
+        meaning="A convolution by its forward sizes, in elements.", declared="\n".join(enums),
+        fields="\n".join(f"    int32_t {field};" for field in FIELDS), candidate=CONV_CANDIDATE,
+        table=",\n".join(_row(key, conv, ranking) for key, conv, ranking in rows), compared=_compared_numbers(FIELDS),
     )  # fmt: skip
+
+
+def _filled(picks: Picks, name: str, **parts: str) -> str:
+    """The header with its ``parts`` filled in; ``name`` begins what is its own."""
+    comment = "\n".join(f" * {_plain(line)}" for line in picks.provenance)
+    return Template(HEADER.read_text()).substitute(parts, name=name, guard=f"{name.upper()}_PICKS_H", comment=comment)
+
+
+def _compared_numbers(names: Sequence[str]) -> str:
+    return "\n".join(f"    if (a->{f} != b->{f}) return a->{f} < b->{f} ? -1 : 1;" for f in names)
+
+
+def _header_of_family(picks: Picks) -> str:
+    """The header of a family other than convolutions: settings and candidates are texts, or a struct of parameters."""
+    family = picks.family
+    described = family.description if isinstance(family, DescribedFamily) else None
+    if not picks.feasible:
+        raise InputError(EMPTY)
+    prefix = f"seer_{_identifier(family.name)}"
+    sizes, settings = (tuple(map(_field, names)) for names in (family.size_names, family.setting_names))
+    parameters = described.parameters if described else {}
+    fields = [f"int64_t {size};" for size in sizes] + [f"const char *{setting};" for setting in settings]
+    candidate = ["const char *library;", "const char *algorithm; /* its solver behind a slash, where it has one */"]
+    declared = "/* Texts are never NULL. */"
+    if parameters:
+        types = {name: _c_type(values) for name, values in parameters.items()}
+        members = "\n".join(f"    {c_type} {_field(name)};".replace("* ", "*") for name, c_type in types.items())
+        declared += "\n/* Zeros and empty texts where an algorithm has no parameters. */"
+        declared += f"\nstruct {prefix}_configuration {{\n{members}\n}};"
+        candidate.append(f"struct {prefix}_configuration configuration;")
+    rows = sorted(
+        ((*key_of(each.problem), each) for each in picks.feasible),
+        key=lambda row: (row[0], [text.encode() for text in row[1]]),
+    )
+    compared = [f"    if (strcmp(a->{f}, b->{f}) != 0) return strcmp(a->{f}, b->{f});" for f in settings]
+    return _filled(
+        picks, f"seer_{_identifier(picks.selections[0].gpu)}_{_identifier(family.name)}", problem=f"{prefix}_problem",
+        pick=f"{prefix}_pick", types=f"{prefix.upper()}_PICK_TYPES", include="#include <string.h>\n",
+        meaning=_plain(f"A problem of {family.name}."), declared=declared,
+        fields="\n".join(f"    {line}" for line in fields), candidate="\n".join(f"    {line}" for line in candidate),
+        table=",\n".join(_family_row(*row, parameters) for row in rows),
+        compared="\n".join([_compared_numbers(sizes), *compared]),
+    )  # fmt: skip
+
+
+def _family_row(
+    sizes: tuple[int, ...], settings: tuple[str, ...], selection: Selection, parameters: Mapping[str, tuple[Any, ...]]
+) -> str:
+    best = replace(selection, top=1).candidates[0]
+    key = ", ".join([*(f"INT64_C({size})" for size in sizes), *map(_c_text, settings)])
+    algorithm_name = best.algorithm if parameters else "/".join(filter(None, (best.algorithm, best.solver)))
+    configuration = best.parameters or {name: type(values[0])() for name, values in parameters.items()}
+    own = f", {{{', '.join(map(_c_value, configuration.values()))}}}" if parameters else ""
+    return (
+        f"    /* {_plain(str(selection.problem))} */\n    {{{{{key}}}, {_c_text(best.library)},"
+        f" {_c_text(algorithm_name)}{own}, {best.time_us:.6e}f, UINT64_C({int(best.workspace_bytes)})}}"
+    )
+
+
+def _field(name: str) -> str:
+    """A name as C and C++ allow it."""
+    return f"{name}_" if name in C_WORDS else name
+
+
+def _c_type(values: Sequence[Any]) -> str:
+    """That holds all values of a parameter."""
+    kinds = {type(value) for value in values}
+    return C_TYPES[float if float in kinds else next(iter(kinds))]
+
+
+def _c_value(value: bool | int | float | str) -> str:
+    return _c_text(value) if isinstance(value, str) else str(int(value) if isinstance(value, bool) else value)
+
+
+def _c_text(text: str) -> str:
+    """A string literal of its UTF-8 bytes."""
+    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in text.encode())
+    return f'"{"".join(plain)}"'
 
 
 def _key(conv: Conv) -> tuple[int, ...]:
