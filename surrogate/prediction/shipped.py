@@ -123,7 +123,8 @@ def is_path(text: str | Path) -> bool:
 def bundle_path(text: str | Path, problem: AnyProblem | None = None) -> Path:
     """The folder that a path or a GPU's name means; what exists is a path, whatever else its name may be.
 
-    Of a GPU's bundles it is that of convolutions, or the one that answers ``problem``. Raises `InputError` where there is neither such a folder nor such a GPU.
+    Of a GPU's bundles it is that of convolutions, or the one that answers ``problem``. Raises `InputError` where there
+    is neither such a folder nor such a GPU.
     """
     if is_path(text) or Path(text).exists():
         return Path(text)
