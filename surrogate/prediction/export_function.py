@@ -32,7 +32,7 @@ from surrogate.prediction.decision_tree import (
 )
 from surrogate.prediction.engine import Candidate
 from surrogate.prediction.export import EMPTY, Picks, key_of
-from surrogate.prediction.results import Selection
+from surrogate.prediction.results import MEASURED, Selection
 
 LEAVES = 32
 TOP = 3
@@ -114,6 +114,8 @@ class DecisionFunction:
         """What a comment at the head says, line by line."""
         picks = self.picks
         first = picks.selections[0]
+        where = first.gpu if picks.releases == picks.family.name else f"{first.gpu}, {picks.releases}"
+        measured = sum(each.estimates[0].source == MEASURED for each in picks.feasible)
         problems = len(self.cost)
         left_out = len(picks.selections) - problems
         held_out = picks.held_out.get(picks.family.primary, {}).get("slowdown_macro")
@@ -130,15 +132,16 @@ class DecisionFunction:
             else "not known"
         )
         return [
-            f"What to run of {picks.family.name} on {first.gpu}, {picks.releases}: a decision tree by SEER Surrogate.",
-            "Times behind it are predictions, not measurements.",
+            f"What to run of {picks.family.name} on {where}: a decision tree by SEER Surrogate.",
+            "Times behind it are predictions, not measurements"
+            + (f", but for {_counted(measured, 'problem')} of the bundle's own data." if measured else "."),
             f"Bundle: {picks.bundle or 'without a name'}, model {picks.model}, fitted on {picks.data}"
             f" ({', '.join(picks.gpus) or 'unknown GPUs'}).",
             f"Listed problems: {problems}" + (f", and {left_out} left out, which nothing runs" if left_out else "")
             + f". Leaves: {len(self.leaves)}.",
             f"Predicted slowdown on the listed problems: {_said(self.slowdown, problems)}.",
             f"Held-out slowdown of the tree: {tree}.",
-            f"Held-out slowdown of the bundle: {bundle}.",
+            f"Held-out slowdown of the bundle: {bundle}.", *first.notes,
         ]  # fmt: skip
 
 
@@ -203,7 +206,7 @@ def cost_table(times_us: Sequence[Mapping[Choice, float]]) -> tuple[tuple[Choice
 
 def python_function(function: DecisionFunction) -> str:
     """A file with ``select``, which needs no import."""
-    returned = "its parameters" if isinstance(function.picks.family, DescribedFamily) else "(library, algorithm)"
+    doc = f"The {'configuration' if isinstance(function.picks.family, DescribedFamily) else '(library, algorithm)'} to run."
 
     def leaf_lines(leaf: Leaf) -> list[str]:
         own = Slowdown.of(function.cost[leaf.rows], np.full(len(leaf.rows), leaf.candidate))
@@ -211,7 +214,7 @@ def python_function(function: DecisionFunction) -> str:
         return [said, f"return {_answer(function, function.candidates[leaf.candidate])}"]
 
     body = _lines(function, function.tree, leaf_lines)
-    return _file(function, [*_definition(function, "select", f"What to run: {returned}."), *body])
+    return _file(function, [*_definition(function, "select", doc), *body])
 
 
 def triton_configs(function: DecisionFunction, top: int = TOP) -> str:
