@@ -8,12 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from string import Template
 from typing import Any
 
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
+from surrogate.features.description import Value
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, DescribedFamily, DescribedProblem, Family, family_of
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS
@@ -21,6 +20,7 @@ from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import Ranked, Selection
+from surrogate.report.tables import template
 
 KIND = "seer-picks"
 SCHEMA = 1
@@ -28,27 +28,19 @@ SCHEMA = 1
 CHOICES = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS}
 """Field of a C key → its values; the header's enumerators number them in this order."""
 FIELDS = (*SIZE_COLUMNS, *CHOICES)
-HEADER = Path(__file__).with_name("picks.h.in")
-"""The C header; its types are the same in every such header, so that several may be included together."""
 IN_FIND_DB = {"fwd": "Fwd", "bwd_data": "BwdData", "bwd_filter": "BwdWeights"}
 """Direction → as the names of algorithms in MIOpen's find-db have it."""
-CONV_CANDIDATE = """\
-    int32_t algorithm;        /* the library's own enumeration value for the problem's direction */
-    int32_t fallback;         /* the next best, -1 where there is none */"""
 EMPTY = "no problem has a pick within the limits; the table would be empty"
 MOST_CONFIGURATIONS = 10
 """Of a described kernel's in JSON beside the pick: there may be thousands."""
-C_TYPES = {bool: "int64_t", int: "int64_t", float: "double", str: "const char *"}
+C_TYPES = {bool: "int64_t ", int: "int64_t ", float: "double ", str: "const char *"}
 """Type of a parameter's values → its type in C."""
-C_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        """alignas alignof and asm auto bool break case catch char class concept const continue decltype default delete
-        do double else enum explicit export extern false float for friend goto if inline int long mutable namespace new
-        noexcept not nullptr operator or private protected public register requires restrict return short signed sizeof
-        static struct switch template this throw true try typedef typeid typename union unsigned using virtual void
-        volatile while xor""",
-    )
+C_WORDS = re.compile(
+    "alignas|alignof|and|asm|auto|bool|break|case|catch|char|class|concept|const|continue|decltype|default|delete|do|"
+    "double|else|enum|explicit|export|extern|false|float|for|friend|goto|if|inline|int|long|mutable|namespace|new|"
+    "noexcept|not|nullptr|operator|or|private|protected|public|register|requires|restrict|return|short|signed|sizeof|"
+    "static|struct|switch|template|this|throw|true|try|typedef|typeid|typename|union|unsigned|using|virtual|void|"
+    "volatile|while|xor"
 )
 """Words of C and C++, which no field may be called: a size of that name gets an underscore behind it."""
 
@@ -113,14 +105,9 @@ def key_of(problem: AnyProblem) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def picks_for(
-    predictor: Predictor,
-    problems: Sequence[AnyProblem],
-    *,
-    workspace_limit: int | None = None,
-    deterministic: bool = False,
-    library_version: str | None = None,
-    name: str = "",
-) -> Picks:
+    predictor: Predictor, problems: Sequence[AnyProblem], *, workspace_limit: int | None = None,
+    deterministic: bool = False, library_version: str | None = None, name: str = "",
+) -> Picks:  # fmt: skip
     """Rank every distinct problem once; ``name`` is the bundle's.
 
     Raises `InputError` where there is no problem, and for problems of several families.
@@ -239,117 +226,85 @@ def _refused(selection: Selection) -> dict[str, object]:
 def c_header(picks: Picks) -> str:
     """A table of picks with its lookup by binary search; every family has types of its own, named after it.
 
-    Raises `InputError` where no problem has a pick, and where a convolution's algorithm has no number.
+    Types of convolutions are the same in every such header, so that several may be included together. Raises
+    `InputError` where no problem has a pick, and where a convolution's algorithm has no number.
     """
-    if not isinstance(picks.selections[0].problem, Conv):
-        return _header_of_family(picks)
-    rows = sorted(((_key(conv), conv, ranking) for conv, ranking in _convs(picks)), key=lambda row: row[0])
-    name = f"seer_{_identifier(picks.selections[0].gpu)}"
-    enums = (
-        f"enum {{ {', '.join(f'SEER_{value.upper()} = {i}' for i, value in enumerate(values))} }}; /* {field} */"
-        for field, values in CHOICES.items()
-    )
-    return _filled(
-        picks, name, problem="seer_problem", pick="seer_pick", types="SEER_PICK_TYPES", include="",
-        meaning="A convolution by its forward sizes, in elements.", declared="\n".join(enums),
-        fields="\n".join(f"    int32_t {field};" for field in FIELDS), candidate=CONV_CANDIDATE,
-        table=",\n".join(_row(key, conv, ranking) for key, conv, ranking in rows), compared=_compared_numbers(FIELDS),
-    )  # fmt: skip
-
-
-def _filled(picks: Picks, name: str, **parts: str) -> str:
-    """The header with its ``parts`` filled in; ``name`` begins what is its own."""
-    comment = "\n".join(f" * {_plain(line)}" for line in picks.provenance)
-    return Template(HEADER.read_text()).substitute(parts, name=name, guard=f"{name.upper()}_PICKS_H", comment=comment)
-
-
-def _compared_numbers(names: Sequence[str]) -> str:
-    return "\n".join(f"    if (a->{f} != b->{f}) return a->{f} < b->{f} ? -1 : 1;" for f in names)
-
-
-def _header_of_family(picks: Picks) -> str:
-    """The header of a family other than convolutions: settings and candidates are texts, or a struct of parameters."""
     family = picks.family
-    described = family.description if isinstance(family, DescribedFamily) else None
-    if not picks.feasible:
+    own_name = _identifier(family.name)
+    described = family.description.parameters if isinstance(family, DescribedFamily) else {}
+    parts: dict[str, Any]
+    if isinstance(picks.selections[0].problem, Conv):
+        rows = [(_key(conv), _conv_values(conv, selection), selection) for conv, selection in _convs(picks)]
+        parts = {"choices": CHOICES, "numbers": FIELDS, "texts": ()}
+        parts |= {"own_names": (), "meaning": "A convolution by its forward sizes, in elements."}
+    else:
+        rows = [(sum(key_of(each.problem), ()), _values(each, described), each) for each in picks.feasible]
+        parts = {"choices": {}, "numbers": [*map(_field, family.size_names)]}
+        parts |= {"texts": [*map(_field, family.setting_names)], "own_names": (own_name,)}
+        parts |= {"meaning": f"A problem of {own_name}; texts are never NULL."}
+    if not rows:
         raise InputError(EMPTY)
-    prefix = f"seer_{_identifier(family.name)}"
-    sizes, settings = (tuple(map(_field, names)) for names in (family.size_names, family.setting_names))
-    parameters = described.parameters if described else {}
-    fields = [f"int64_t {size};" for size in sizes] + [f"const char *{setting};" for setting in settings]
-    candidate = ["const char *library;", "const char *algorithm; /* its solver behind a slash, where it has one */"]
-    declared = "/* Texts are never NULL. */"
-    if parameters:
-        types = {name: _c_type(values) for name, values in parameters.items()}
-        members = "\n".join(f"    {c_type} {_field(name)};".replace("* ", "*") for name, c_type in types.items())
-        declared += "\n/* Zeros and empty texts where an algorithm has no parameters. */"
-        declared += f"\nstruct {prefix}_configuration {{\n{members}\n}};"
-        candidate.append(f"struct {prefix}_configuration configuration;")
-    rows = sorted(
-        ((*key_of(each.problem), each) for each in picks.feasible),
-        key=lambda row: (row[0], [text.encode() for text in row[1]]),
-    )
-    compared = [f"    if (strcmp(a->{f}, b->{f}) != 0) return strcmp(a->{f}, b->{f});" for f in settings]
-    return _filled(
-        picks, f"seer_{_identifier(picks.selections[0].gpu)}_{_identifier(family.name)}", problem=f"{prefix}_problem",
-        pick=f"{prefix}_pick", types=f"{prefix.upper()}_PICK_TYPES", include="#include <string.h>\n",
-        meaning=_plain(f"A problem of {family.name}."), declared=declared,
-        fields="\n".join(f"    {line}" for line in fields), candidate="\n".join(f"    {line}" for line in candidate),
-        table=",\n".join(_family_row(*row, parameters) for row in rows),
-        compared="\n".join([_compared_numbers(sizes), *compared]),
-    )  # fmt: skip
+    own_names = parts.pop("own_names")
+    # The order of UTF-8 bytes, which strcmp has, is that of Python's texts.
+    rows.sort(key=lambda row: row[0])
+    return template("picks.h.j2", "surrogate.prediction").render(
+        parts, prefix="_".join(("seer", *own_names)), comment=map(_plain, picks.provenance),
+        name="_".join(("seer", _identifier(picks.selections[0].gpu), *own_names)),
+        parameters={_field(name): _c_type(values) for name, values in described.items()},
+        rows=[_row(*row) for row in rows],
+    ) + "\n"  # fmt: skip
 
 
-def _family_row(
-    sizes: tuple[int, ...], settings: tuple[str, ...], selection: Selection, parameters: Mapping[str, tuple[Any, ...]]
-) -> str:
+def _conv_values(conv: Conv, selection: Selection) -> tuple[int, int]:
+    """The library's own numbers of the pick and of the next best, -1 where there is none."""
+    numbers = [enum_value(candidate.algorithm, selection.library, conv.direction) for candidate in selection.candidates]
+    others = [number for number in numbers if number != numbers[0]]
+    return numbers[0], others[0] if others else -1
+
+
+def _values(selection: Selection, parameters: Mapping[str, Sequence[Value]]) -> tuple[Any, ...]:
+    """Library, algorithm and, of a described kernel, the values of its ``parameters``."""
     best = replace(selection, top=1).candidates[0]
-    key = ", ".join([*(f"INT64_C({size})" for size in sizes), *map(_c_text, settings)])
-    algorithm_name = best.algorithm if parameters else "/".join(filter(None, (best.algorithm, best.solver)))
+    if not parameters:
+        return best.library, "/".join(filter(None, (best.algorithm, best.solver)))
     configuration = best.parameters or {name: type(values[0])() for name, values in parameters.items()}
-    own = f", {{{', '.join(map(_c_value, configuration.values()))}}}" if parameters else ""
-    return (
-        f"    /* {_plain(str(selection.problem))} */\n    {{{{{key}}}, {_c_text(best.library)},"
-        f" {_c_text(algorithm_name)}{own}, {best.time_us:.6e}f, UINT64_C({int(best.workspace_bytes)})}}"
-    )
-
-
-def _field(name: str) -> str:
-    """A name as C and C++ allow it."""
-    return f"{name}_" if name in C_WORDS else name
-
-
-def _c_type(values: Sequence[Any]) -> str:
-    """That holds all values of a parameter."""
-    kinds = {type(value) for value in values}
-    return C_TYPES[float if float in kinds else next(iter(kinds))]
-
-
-def _c_value(value: bool | int | float | str) -> str:
-    return _c_text(value) if isinstance(value, str) else str(int(value) if isinstance(value, bool) else value)
-
-
-def _c_text(text: str) -> str:
-    """A string literal of its UTF-8 bytes."""
-    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in text.encode())
-    return f'"{"".join(plain)}"'
+    return best.library, best.algorithm, tuple(configuration.values())
 
 
 def _key(conv: Conv) -> tuple[int, ...]:
     return (*conv.sizes, *(values.index(getattr(conv, field)) for field, values in CHOICES.items()))
 
 
-def _row(key: tuple[int, ...], conv: Conv, ranking: Selection) -> str:
-    best = ranking.candidates[0]
-    numbers = [enum_value(candidate.algorithm, ranking.library, conv.direction) for candidate in ranking.candidates]
-    others = [number for number in dict.fromkeys(numbers) if number != numbers[0]]
-    fallback = others[0] if others else -1
-    values = ", ".join(map(str, key))
-    note = _plain(f"{conv} {conv.direction}: {'/'.join(filter(None, (best.algorithm, best.solver)))}")
-    return (
-        f"    /* {note} */\n    {{{{{values}}}, {numbers[0]}, {fallback}, {best.time_us:.6e}f,"
-        f" UINT64_C({int(best.workspace_bytes)})}}"
-    )
+def _row(key: tuple[Any, ...], values: tuple[Any, ...], selection: Selection) -> str:
+    best = selection.estimates[0]
+    note = str(selection.problem)
+    if isinstance(selection.problem, Conv):
+        name = "/".join(filter(None, (best.candidate.algorithm, best.candidate.solver)))
+        note = f"{note} {selection.problem.direction}: {name}"
+    inner = ", ".join(map(_c_value, (key, *values)))
+    end = f"{best.time_us:.6e}f, UINT64_C({int(best.workspace_bytes)})"
+    return f"    /* {_plain(note)} */\n    {{{inner}, {end}}}"
+
+
+def _field(name: str) -> str:
+    """A name as C and C++ allow it."""
+    return f"{name}_" if C_WORDS.fullmatch(name) else name
+
+
+def _c_type(values: Sequence[Value]) -> str:
+    """That holds all values of a parameter."""
+    kinds = {type(value) for value in values}
+    return C_TYPES[float if float in kinds else next(iter(kinds))]
+
+
+def _c_value(value: Value | tuple[Value, ...]) -> str:
+    """An initialiser; of a text, its UTF-8 bytes."""
+    if isinstance(value, tuple):
+        return f"{{{', '.join(map(_c_value, value))}}}"
+    if not isinstance(value, str):
+        return str(int(value) if isinstance(value, bool) else value)
+    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in value.encode())
+    return f'"{"".join(plain)}"'
 
 
 def _identifier(text: str) -> str:

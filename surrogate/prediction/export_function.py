@@ -7,32 +7,22 @@ predicted times of all candidates on the listed problems.
 import json
 import keyword
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf, log
-from textwrap import wrap
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from surrogate.features.description import Configuration, Value
 from surrogate.features.errors import InputError
-from surrogate.features.families import DescribedFamily
-from surrogate.prediction.decision_tree import (
-    FOLDS,
-    Leaf,
-    Node,
-    Slowdown,
-    choices,
-    complementing,
-    held_out_slowdown,
-    learn,
-    leaves_of,
-)
-from surrogate.prediction.engine import Candidate
+from surrogate.features.families import AnyProblem, DescribedFamily, family_of
+from surrogate.prediction import decision_tree
+from surrogate.prediction.decision_tree import Leaf, Node, Slowdown
 from surrogate.prediction.export import EMPTY, Picks, key_of
 from surrogate.prediction.results import MEASURED, Selection
+from surrogate.report.tables import template
 
 LEAVES = 32
 TOP = 3
@@ -41,8 +31,6 @@ MOST_BEST = 20
 """Of each problem so many of its fastest candidates are looked at,"""
 MOST_CANDIDATES = 400
 """and together, beside the fastest of every problem, those that are among the fastest most often."""
-WIDTH = 118
-"""Characters of a line of comment."""
 TRITON_ARGUMENTS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Parameters that are ``triton.Config``'s own arguments."""
 
@@ -54,11 +42,6 @@ class Choice(NamedTuple):
     algorithm: str
     solver: str
 
-    @classmethod
-    def of(cls, candidate: Candidate) -> Self:
-        """Without what depends on the setting."""
-        return cls(candidate.library, candidate.algorithm, candidate.solver)
-
 
 class Column(NamedTuple):
     """What the tree asks for: the number of a size, or (``value`` given) 0 where a setting has the value, else 1."""
@@ -68,12 +51,12 @@ class Column(NamedTuple):
 
     def of(self, problem: Mapping[str, Any]) -> int:
         """The number for a problem's sizes and settings."""
-        return int(problem[self.name]) if self.value is None else int(problem[self.name] != self.value)
+        return problem[self.name] if self.value is None else int(problem[self.name] != self.value)
 
     def text(self, threshold: int) -> str:
         """As an expression of Python."""
-        name = argument(self.name)
-        return f"{name} <= {threshold}" if self.value is None else f"{name} == {_literal(self.value)}"
+        compared = f"<= {threshold}" if self.value is None else f"== {literal(self.value)}"
+        return f"{argument(self.name)} {compared}"
 
 
 @dataclass(frozen=True)
@@ -98,51 +81,82 @@ class DecisionFunction:
     @property
     def leaves(self) -> list[Leaf]:
         """From left to right."""
-        return leaves_of(self.tree)
+        return decision_tree.leaves_of(self.tree)
 
     @property
     def summary(self) -> str:
         """How large and how good the function is."""
-        count = len(self.leaves)
-        leaves = f"{count} {'leaf' if count == 1 else 'leaves'}"
-        return (
-            f"{leaves}, predicted slowdown {_said(self.slowdown, len(self.cost))} on {len(self.cost)} listed problems"
-        )
+        leaves = counted(len(self.leaves), "leaf", "leaves")
+        return f"{leaves}, predicted slowdown {said(self.slowdown)} on {counted(len(self.cost), 'listed problem')}"
 
-    @property
-    def head(self) -> list[str]:
-        """What a comment at the head says, line by line."""
-        picks = self.picks
-        first = picks.selections[0]
-        where = first.gpu if picks.releases == picks.family.name else f"{first.gpu}, {picks.releases}"
-        measured = sum(each.estimates[0].source == MEASURED for each in picks.feasible)
-        problems = len(self.cost)
-        left_out = len(picks.selections) - problems
-        held_out = picks.held_out.get(picks.family.primary, {}).get("slowdown_macro")
-        tree = (
-            f"{_said(self.held_out, problems)} (shapes of the listed problems left out in {FOLDS} folds or fewer;"
-            " predicted time of the tree's choice against that of the bundle's own pick)"
-            if self.held_out
-            else "not known, since all listed problems have one shape"
-        )
-        bundle = (
-            f"{held_out:.3f} (measured shapes left out of training; measured time of the bundle's pick against the"
-            " fastest's)"
-            if held_out
-            else "not known"
-        )
-        return [
-            f"What to run of {picks.family.name} on {where}: a decision tree by SEER Surrogate.",
-            "Times behind it are predictions, not measurements"
-            + (f", but for {_counted(measured, 'problem')} of the bundle's own data." if measured else "."),
-            f"Bundle: {picks.bundle or 'without a name'}, model {picks.model}, fitted on {picks.data}"
-            f" ({', '.join(picks.gpus) or 'unknown GPUs'}).",
-            f"Listed problems: {problems}" + (f", and {left_out} left out, which nothing runs" if left_out else "")
-            + f". Leaves: {len(self.leaves)}.",
-            f"Predicted slowdown on the listed problems: {_said(self.slowdown, problems)}.",
-            f"Held-out slowdown of the tree: {tree}.",
-            f"Held-out slowdown of the bundle: {bundle}.", *first.notes,
-        ]  # fmt: skip
+    def configuration(self, candidate: int) -> Configuration:
+        """The parameters of a described kernel's candidate; none where it has none."""
+        family, text = self.picks.family, self.candidates[candidate].solver
+        return family.description.configuration(text) if isinstance(family, DescribedFamily) and text else {}
+
+    def lines(self, node: Node, returned: Mapping[int, str], indent: str = "    ") -> list[str]:
+        """The function's body from a node on; ``returned``: first row of a leaf → what it returns."""
+        if isinstance(node, Leaf):
+            own = Slowdown.of(self.cost[node.rows], np.full(len(node.rows), node.candidate))
+            comment = f"{indent}# {counted(len(node.rows), 'problem')}, slowdown {said(own)}"
+            return [comment, f"{indent}return {returned[node.rows[0]]}"]
+        inner = self.lines(node.low, returned, indent + "    ")
+        question = self.columns[node.column].text(node.threshold)
+        return [f"{indent}if {question}:", *inner, *self.lines(node.high, returned, indent)]
+
+
+class Written(NamedTuple):
+    """The text of a file, and what is to be said of it."""
+
+    text: str
+    summary: str
+
+
+def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int = TOP) -> Written:
+    """The picks as a function: ``python``, ``select``, which gives a candidate and needs no import; or ``triton``.
+
+    That is ``configs``, which gives a list of ``top`` ``triton.Config``: the leaf's, then each time what adds most to
+    those before it. Raises `InputError` as `decision_function`, for fewer than one configuration, and for ``triton`` of
+    a family that has none.
+    """
+    family = picks.family
+    described = isinstance(family, DescribedFamily)
+    if form == "triton" and not described:
+        raise InputError(f"triton holds configurations of a described kernel, {family.name} has none; use python")
+    if top < 1:
+        raise InputError(f"top is {top}; give 1 or more configurations of a leaf")
+    function = decision_function(picks, leaves, configurations_only=form == "triton")
+    # 1. What each leaf returns.
+    lists = []
+    returned = {}
+    for number, leaf in enumerate(function.leaves):
+        answer = dictionary(function.configuration(leaf.candidate)) or literals(function.candidates[leaf.candidate])
+        if form == "triton":
+            places = decision_tree.complementing(function.cost[leaf.rows], leaf.candidate, top)
+            lists.append([triton_arguments(function.configuration(place)) for place in places])
+            answer = f"CONFIGS[{number}]"
+        returned[leaf.rows[0]] = answer
+    # 2. Arguments: sizes that may be left out come behind the others, with what stands for them; then settings.
+    sizes = [size for size in family.sizes if size.name in function.sizes]
+    sizes.sort(key=lambda size: size.default is not None)
+    absent = {size.name: "" if size.default is None else f"={None if size.follows else size.default}" for size in sizes}
+    settings = {argument(name): [literal(value) for value in values] for name, values in function.settings.items()}
+    first = picks.selections[0]
+    what = "configurations to time, the most promising first" if lists else "configuration to run"
+    text = template("function.py.j2", "surrogate.prediction").render(
+        picks=picks, family=family.name, notes=first.notes, folds=decision_tree.FOLDS, counted=counted, lists=lists,
+        where=first.gpu if described else f"{first.gpu}, {picks.releases}",
+        measured=sum(each.estimates[0].source == MEASURED for each in picks.feasible),
+        problems=len(function.cost), left_out=len(picks.selections) - len(function.cost), leaves=len(function.leaves),
+        slowdown=said(function.slowdown), held_out=function.held_out and said(function.held_out),
+        bundle_slowdown=picks.held_out.get(family.primary, {}).get("slowdown_macro"),
+        name="configs" if lists else "select", doc=f"The {what if described else '(library, algorithm) to run'}.",
+        arguments=[*(argument(name) + default for name, default in absent.items()),
+                   *(f"{name}={values[0]}" for name, values in settings.items())],
+        followers={argument(size.name): argument(size.follows) for size in sizes if size.follows},
+        settings=settings, body="\n".join(function.lines(function.tree, returned)),
+    )  # fmt: skip
+    return Written("".join(char if char.isprintable() or char == "\n" else "?" for char in text), function.summary)
 
 
 def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only: bool = False) -> DecisionFunction:
@@ -154,37 +168,42 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
     if leaves < 1:
         raise InputError(f"leaves is {leaves}; a tree has 1 or more")
     # 1. The listed problems with a pick: their times, sizes and settings.
-    listed = [(each.problem, _times_us(each, configurations_only)) for each in picks.feasible]
-    listed = [(problem, times_us) for problem, times_us in listed if times_us]
-    if not listed:
+    times = {each.problem: _times_us(each, configurations_only) for each in picks.feasible}
+    times = {problem: times_us for problem, times_us in times.items() if times_us}
+    if not times:
         raise InputError(EMPTY)
     family = picks.family
-    names = (*family.size_names, *family.setting_names)
-    problems = [dict(zip(names, [*sizes, *texts], strict=True)) for sizes, texts in (key_of(p) for p, _ in listed)]
+    problems = [_named(problem) for problem in times]
     # 2. What the function is asked with: sizes that a listed problem has, and every setting.
-    sizes = family.description.sizes if isinstance(family, DescribedFamily) else family.size_names
-    sizes = tuple(name for name in sizes if any(name in problem.to_dict() for problem, _ in listed))
+    sizes = tuple(name for name in family.size_names if any(name in problem.to_dict() for problem in times))
     settings = {
-        name: tuple(str(value) for value, _ in Counter(problem[name] for problem in problems).most_common())
+        name: tuple(value for value, _ in Counter(problem[name] for problem in problems).most_common())
         for name in family.setting_names
     }
     asked = [Column(name, value) for name, values in settings.items() if len(values) > 1 for value in values]
     columns = (*asked, *map(Column, sizes))
     # 3. The tree, and trees that did not see a shape.
     table = np.array([[column.of(problem) for column in columns] for problem in problems], dtype=np.int64)
-    known, cost = cost_table([times_us for _, times_us in listed])
-    tree = learn(table, cost, leaves)
+    candidates, cost = cost_table([*times.values()])
+    tree = decision_tree.learn(table, cost, leaves)
     shape = np.array(["|".join(str(problem[name]) for name in family.shape_names) for problem in problems])
     return DecisionFunction(
-        picks=picks, sizes=sizes, settings=settings, columns=columns, candidates=known, cost=cost, tree=tree,
-        slowdown=Slowdown.of(cost, choices(tree, table)), held_out=held_out_slowdown(table, cost, shape, leaves),
+        picks=picks, sizes=sizes, settings=settings, columns=columns, candidates=candidates, cost=cost, tree=tree,
+        slowdown=Slowdown.of(cost, decision_tree.choices(tree, table)),
+        held_out=decision_tree.held_out_slowdown(table, cost, shape, leaves),
     )  # fmt: skip
+
+
+def _named(problem: AnyProblem) -> dict[str, Any]:
+    """Size or setting → its value."""
+    family = family_of(problem)
+    return dict(zip((*family.size_names, *family.setting_names), sum(key_of(problem), ()), strict=True))
 
 
 def _times_us(selection: Selection, configurations_only: bool) -> dict[Choice, float]:
     """Choice → predicted time in µs, the fastest first."""
     return {
-        Choice.of(estimate.candidate): estimate.time_us
+        Choice(estimate.candidate.library, estimate.candidate.algorithm, estimate.candidate.solver): estimate.time_us
         for estimate in selection.estimates
         if estimate.candidate.solver or not configurations_only
     }
@@ -204,124 +223,11 @@ def cost_table(times_us: Sequence[Mapping[Choice, float]]) -> tuple[tuple[Choice
     return known, np.array(rows)
 
 
-def python_function(function: DecisionFunction) -> str:
-    """A file with ``select``, which needs no import."""
-    doc = f"The {'configuration' if isinstance(function.picks.family, DescribedFamily) else '(library, algorithm)'} to run."
-
-    def leaf_lines(leaf: Leaf) -> list[str]:
-        own = Slowdown.of(function.cost[leaf.rows], np.full(len(leaf.rows), leaf.candidate))
-        said = f"# {_counted(len(leaf.rows), 'problem')}, slowdown {_said(own, len(leaf.rows))}"
-        return [said, f"return {_answer(function, function.candidates[leaf.candidate])}"]
-
-    body = _lines(function, function.tree, leaf_lines)
-    return _file(function, [*_definition(function, "select", doc), *body])
-
-
-def triton_configs(function: DecisionFunction, top: int = TOP) -> str:
-    """A file with ``configs``, which gives the ``top`` configurations to let Triton choose among.
-
-    The first is the leaf's; each further one is the best addition to those before it. Raises `InputError` for a family
-    without configurations, and for fewer than one.
-    """
-    if top < 1:
-        raise InputError(f"top is {top}; give 1 or more configurations of a leaf")
-    lists = ["CONFIGS = ["]
-    number_of: dict[int, int] = {}
-    for number, leaf in enumerate(function.leaves):
-        number_of[id(leaf)] = number
-        lists += [f"    [  # {number}: {_counted(len(leaf.rows), 'problem')}"]
-        for place in complementing(function.cost[leaf.rows], leaf.candidate, top):
-            lists.append(f"        {_triton_config(_configuration(function, function.candidates[place]))},")
-        lists += ["    ],"]
-    body = _lines(function, function.tree, lambda leaf: [f"return CONFIGS[{number_of[id(leaf)]}]"])
-    what = "The configurations to time, the most promising first."
-    defined = _definition(function, "configs", what)
-    return _file(function, ["import triton", "", *lists, "]", "", "", *defined, *body])
-
-
-class Written(NamedTuple):
-    """The text of a file, and what is to be said of it."""
-
-    text: str
-    summary: str
-
-
-def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int = TOP) -> Written:
-    """The decision function as ``python`` or ``triton``.
-
-    Raises `InputError` as `decision_function` and `triton_configs`, and for ``triton`` of a family that has no
-    configurations.
-    """
-    if form == "triton" and not isinstance(picks.family, DescribedFamily):
-        raise InputError(f"triton holds configurations of a described kernel, {picks.family.name} has none; use python")
-    function = decision_function(picks, leaves, configurations_only=form == "triton")
-    text = triton_configs(function, top) if form == "triton" else python_function(function)
-    return Written(text, function.summary)
-
-
-def _file(function: DecisionFunction, lines: Sequence[str]) -> str:
-    plain = ("".join(char if char.isprintable() else "?" for char in line) for line in function.head)
-    head = [text for line in plain for text in wrap(line, WIDTH, initial_indent="# ", subsequent_indent="#   ")]
-    return "\n".join([*head, "", *lines]) + "\n"
-
-
-def _definition(function: DecisionFunction, name: str, doc: str) -> list[str]:
-    """The first lines of a function: its arguments, and refusals of settings that no listed problem has.
-
-    Sizes that may be left out come behind the others, with what stands for them.
-    """
-    sizes = [size for size in function.picks.family.sizes if size.name in function.sizes]
-    needed = [argument(size.name) for size in sizes if size.default is None]
-    optional = [f"{argument(s.name)}={None if s.follows else s.default}" for s in sizes if s.default is not None]
-    texts = [f"{argument(setting)}={_literal(values[0])}" for setting, values in function.settings.items()]
-    signature = wrap(
-        f"def {name}({', '.join([*needed, *optional, *texts])}):", WIDTH, subsequent_indent=" " * len(f"def {name}(")
-    )
-    lines = [*signature, f'    """{doc}"""']
-    for size in sizes:
-        if size.follows:
-            own, other = argument(size.name), argument(size.follows)
-            lines.append(f"    {own} = {other} if {own} is None else {own}")
-    for setting, values in function.settings.items():
-        known = ", ".join(map(_literal, values))
-        lines.append(f"    if {argument(setting)} not in ({known}{',' * (len(values) == 1)}):")
-        lines.append(f"        raise ValueError({f'{setting}: the listed problems have only {known}'!r})")
-    return lines
-
-
-def _lines(
-    function: DecisionFunction, node: Node, leaf_lines: Callable[[Leaf], list[str]], indent: str = "    "
-) -> list[str]:
-    """The part of the function from a node on."""
-    if isinstance(node, Leaf):
-        return [indent + line for line in leaf_lines(node)]
-    question = function.columns[node.column].text(node.threshold)
-    inner = _lines(function, node.low, leaf_lines, indent + "    ")
-    return [f"{indent}if {question}:", *inner, *_lines(function, node.high, leaf_lines, indent)]
-
-
-def _configuration(function: DecisionFunction, choice: Choice) -> Configuration:
-    """The parameters of a described kernel's candidate; none where it has none."""
-    family = function.picks.family
-    return (
-        family.description.configuration(choice.solver) if isinstance(family, DescribedFamily) and choice.solver else {}
-    )
-
-
-def _answer(function: DecisionFunction, choice: Choice) -> str:
-    """What the function returns for a choice."""
-    configuration = _configuration(function, choice)
-    return _dictionary(configuration) if configuration else f"({', '.join(map(_literal, filter(None, choice)))})"
-
-
-def _dictionary(values: Mapping[str, Value]) -> str:
-    return "{" + ", ".join(f"{_literal(name)}: {_literal(value)}" for name, value in values.items()) + "}"
-
-
-def _triton_config(configuration: Configuration) -> str:
-    own = "".join(f", {name}={configuration[name]!r}" for name in TRITON_ARGUMENTS if name in configuration)
+def triton_arguments(configuration: Configuration) -> str:
+    """What ``triton.Config`` is called with."""
     kernel = {name: value for name, value in configuration.items() if name not in TRITON_ARGUMENTS}
-    return f"triton.Config({_dictionary(kernel)}{own})"
+    own = [f"{name}={configuration[name]!r}" for name in TRITON_ARGUMENTS if name in configuration]
+    return ", ".join([dictionary(kernel) or "{}", *own])
 
 
 def argument(name: str) -> str:
@@ -329,14 +235,28 @@ def argument(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
-def _literal(value: Value) -> str:
+def literal(value: Value) -> str:
+    """A value in Python, texts in double quotes."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def literals(choice: Choice) -> str:
+    """A choice as a tuple; without a solver where none is chosen."""
+    return f"({', '.join(map(literal, filter(None, choice)))})"
 
 
-def _said(slowdown: Slowdown, problems: int) -> str:
-    fails = f", fails on {slowdown.failures} of {problems}" if slowdown.failures else ""
-    return f"{slowdown.factor:.3f}{fails}" if slowdown.failures < problems else f"unknown{fails}"
+def dictionary(values: Mapping[str, Value]) -> str:
+    """In Python; nothing for an empty one."""
+    inner = ", ".join(f"{literal(name)}: {literal(value)}" for name, value in values.items())
+    return f"{{{inner}}}" if inner else ""
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """As in "1 leaf", "2 leaves"."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
+def said(slowdown: Slowdown) -> str:
+    """A slowdown in words."""
+    fails = f", fails on {counted(slowdown.failures, 'problem')}" if slowdown.failures else ""
+    return f"{slowdown.factor:.3f}{fails}" if slowdown.factor == slowdown.factor else f"unknown{fails}"
