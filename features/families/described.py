@@ -106,7 +106,7 @@ class DescribedFamily(Family[DescribedProblem]):
         self._of_problem = {name: f for name, f in description.formulas.items() if f.names <= sized}
 
     def whole_text(self, problem: str) -> str:
-        """The text of a problem with the kernel's name, which a bundle of this kernel alone need not be told."""
+        """As `Family.whole_text`: a bundle of this kernel alone need not be told its name."""
         return problem if ":" in problem else f"{self.name}:{problem if problem != self.name else ''}"
 
     def read(self, kind: str, body: str, settings: Mapping[str, str]) -> DescribedProblem:

@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.features.errors import InputError, nearest, read_bounded, require_regular
-from surrogate.features.families import (
-    DEFAULT_FAMILY,
-    FAMILIES,
-    AnyProblem,
-    DescribedFamily,
-    DescribedProblem,
-    Family,
-    family_of,
-    parse_problem,
-)
+from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, Operator, family_of, parse_problem
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import EXAMPLE
 from surrogate.features.whole import whole
@@ -100,9 +91,7 @@ class _Columns:
             settings["layout"] = LAYOUT_ALIASES.get(settings["layout"], settings["layout"])
         if "problem" in row:
             settings.pop("operator", None)  # the text names it
-            text = str(row["problem"])
-            whole_text = self.family.whole_text(text) if isinstance(self.family, DescribedFamily) else text
-            problem = parse_problem(whole_text, **settings)
+            problem = parse_problem(self.family.whole_text(str(row["problem"])), **settings)
         else:
             missing = [name for name in self.required if name not in row]
             if missing and operator and self.family is _DEFAULT:
@@ -111,10 +100,10 @@ class _Columns:
                 raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(self.required)}")
             sizes = {name: _number(row[name]) for name in self.family.size_names if name in row}
             problem = self.family.problem(sizes, settings)
-        if self.gpu is None or "math" in settings or isinstance(problem, DescribedProblem):
-            return problem
         family = family_of(problem)
-        return problem if family is _DEFAULT else replace(problem, math=family.default_math(problem.dtype, self.gpu))
+        if self.gpu is None or "math" in settings or family is _DEFAULT or not isinstance(problem, Operator):
+            return problem
+        return replace(problem, math=family.default_math(problem.dtype, self.gpu))
 
 
 def read_list(path: str | Path, family: Family[Any] = _DEFAULT, gpu: Gpu | None = None) -> list[Listed]:

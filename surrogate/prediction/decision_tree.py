@@ -5,7 +5,6 @@ candidates) is log(time of the candidate / time of the problem's best), infinite
 leaf's candidate is the one that fails for the fewest of its problems, of several the one with the least cost in sum.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import exp, isqrt, log, nan
@@ -17,11 +16,13 @@ FAILURE = 1e6
 """What counts as the cost of a candidate that does not run: more than all other costs of a table in sum."""
 LEAST_GAIN = 1e-6
 """Of a split, in log time summed over problems: less is rounding."""
-MOST_THRESHOLDS = 12
-"""Of a column, after which a second split is looked for at once; every threshold is tried for a single split."""
+MOST_PAIRS = 48
+"""Splits after which a further one is looked for at once, evenly drawn; alone every split is tried."""
 MOST_DEPTH = 60
 """Branches on the way to a leaf: Python refuses more than 100 levels of indentation."""
 FOLDS = 5
+TIE = 1e-9
+"""Weight of a candidate's own cost beside what it adds to others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,10 +62,12 @@ class Slowdown(NamedTuple):
 
 
 class _Split(NamedTuple):
-    """Rows whose column is at most ``lower`` are parted from those that have ``upper`` or more. ``rate`` is the gain,
-    the loss that it saves, for each leaf that it adds."""
+    """Rows whose column is at most ``lower`` are parted from those that have ``upper`` or more.
 
-    rate: float
+    ``gain`` is the loss that it saves.
+    """
+
+    gain: float
     column: int = 0
     lower: int = 0
     upper: int = 0
@@ -81,9 +84,9 @@ def learn(columns: np.ndarray, cost: np.ndarray, leaves: int) -> Node:
     splits: dict[int, _Split] = {}
     waiting = {1: _best_split(columns, finite, rows[1])}
     while waiting and len(splits) + 1 < leaves:
-        node = max(waiting, key=lambda node: waiting[node].rate)
+        node = max(waiting, key=lambda node: waiting[node].gain)
         split = waiting.pop(node)
-        if split.rate <= LEAST_GAIN:
+        if split.gain <= LEAST_GAIN:
             break
         splits[node] = split
         is_low = columns[rows[node], split.column] <= split.lower
@@ -106,45 +109,34 @@ def _node(number: int, splits: dict[int, _Split], rows: dict[int, np.ndarray], f
 
 
 def _best_split(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> _Split:
-    """The split of some rows with the highest rate, looking one split further: an interval needs two of them."""
-    loss = float(finite[rows].sum(axis=0).min())
-    if loss <= LEAST_GAIN:
-        return _Split(0.0)
+    """The split of some rows that gains most, alone or, counted as half, with a further one: an interval needs two."""
     options = list(_splits(columns, finite, rows))
     # Of equal gains the first column's is taken, whatever rounding did.
-    best = max((option for _, option, _, _ in options), key=lambda option: round(option.rate, 6), default=_Split(0.0))
-    thresholds = Counter(option.column for _, option, _, _ in options)
-    for place, option, low_loss, high_loss in options:
-        if place % -(-thresholds[option.column] // MOST_THRESHOLDS):
-            continue
+    best = max(options, key=lambda option: round(option.gain, 6), default=_Split(0.0))
+    for option in options[:: -(-len(options) // MOST_PAIRS)] if options else ():
         is_low = columns[rows, option.column] <= option.lower
-        # Either part is split once more: the other's loss stays.
-        after = min(
-            other + part_loss - max((further.rate for _, further, _, _ in _splits(columns, finite, part)), default=0.0)
-            for part, part_loss, other in ((rows[is_low], low_loss, high_loss), (rows[~is_low], high_loss, low_loss))
-        )
-        if (loss - after) / 2 > best.rate + LEAST_GAIN:
-            best = option._replace(rate=(loss - after) / 2)
+        further = max(_most_gain(columns, finite, rows[part]) for part in (is_low, ~is_low))
+        if (option.gain + further) / 2 > best.gain + LEAST_GAIN:
+            best = option._replace(gain=(option.gain + further) / 2)
     return best
 
 
-def _splits(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> Iterator[tuple[int, _Split, float, float]]:
-    """Every split of some rows with its place among its column's, and the losses of both parts."""
-    for column in range(columns.shape[1]):
-        values = columns[rows, column]
-        order = values.argsort(kind="stable")
-        values = values[order]
+def _most_gain(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> float:
+    return max((split.gain for split in _splits(columns, finite, rows)), default=0.0)
+
+
+def _splits(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> Iterator[_Split]:
+    """Every split of some rows; none of rows that one candidate serves best."""
+    loss = finite[rows].sum(axis=0).min()
+    for column in range(columns.shape[1]) if loss > LEAST_GAIN else ():
+        order = rows[columns[rows, column].argsort(kind="stable")]
+        values = columns[order, column]
         ends = np.flatnonzero(values[1:] > values[:-1])
-        if not len(ends):
-            continue
         # (rows, candidates) cost of the first 1, 2, … rows in sum; behind each end the values differ.
-        sums = finite[rows[order]].cumsum(axis=0)
-        low = sums[ends].min(axis=1)
-        high = (sums[-1] - sums[ends]).min(axis=1)
-        gain = sums[-1].min() - low - high
-        for place, end in enumerate(ends.tolist()):
-            split = _Split(float(gain[place]), column, int(values[end]), int(values[end + 1]))
-            yield place, split, float(low[place]), float(high[place])
+        sums = finite[order].cumsum(axis=0)
+        gains = loss - sums[ends].min(axis=1) - (sums[-1] - sums[ends]).min(axis=1)
+        for end, gain in zip(ends.tolist(), gains.tolist(), strict=True):
+            yield _Split(gain, column, int(values[end]), int(values[end + 1]))
 
 
 def threshold_between(lower: int, upper: int) -> int:
@@ -171,10 +163,7 @@ def choices(node: Node, columns: np.ndarray) -> np.ndarray:
     if isinstance(node, Leaf):
         return np.full(len(columns), node.candidate)
     is_low = columns[:, node.column] <= node.threshold
-    chosen = np.empty(len(columns), dtype=np.int64)
-    for part, child in ((is_low, node.low), (~is_low, node.high)):
-        chosen[part] = choices(child, columns[part])
-    return chosen
+    return np.where(is_low, choices(node.low, columns), choices(node.high, columns))
 
 
 def held_out_slowdown(columns: np.ndarray, cost: np.ndarray, shape: np.ndarray, leaves: int) -> Slowdown | None:
@@ -197,18 +186,14 @@ def held_out_slowdown(columns: np.ndarray, cost: np.ndarray, shape: np.ndarray, 
 def complementing(cost: np.ndarray, first: int, count: int) -> list[int]:
     """Up to ``count`` candidates, ``first`` and those that lower the cost of the best of all most, one after another.
 
-    ``cost`` (problems, candidates); what runs for no problem is left out.
+    ``cost`` (problems, candidates); what runs for no problem is left out. What adds nothing comes by its own cost.
     """
     finite = np.where(np.isfinite(cost), cost, FAILURE)
-    total = finite.sum(axis=0)
+    runs = np.isfinite(cost).any(axis=0)
     chosen = [first]
-    while len(chosen) < min(count, cost.shape[1]):
-        least = finite[:, chosen].min(axis=1)
-        # What adds nothing comes in the order of its own cost.
-        loss = np.minimum(least[:, None], finite).sum(axis=0) + 1e-9 * total
-        loss[chosen] = np.inf
-        loss[~np.isfinite(cost).any(axis=0)] = np.inf
-        if not np.isfinite(loss.min()):
-            break
+    for _ in range(min(count, int(runs.sum())) - 1):
+        least = finite[:, chosen].min(axis=1, keepdims=True)
+        loss = np.minimum(least, finite).sum(axis=0) + TIE * finite.sum(axis=0)
+        loss[chosen] = loss[~runs] = np.inf
         chosen.append(int(loss.argmin()))
     return chosen

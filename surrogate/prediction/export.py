@@ -98,10 +98,11 @@ class Picks:
         ]
 
 
-def key_of(problem: AnyProblem) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Sizes and settings, in the order of the family's names."""
+def named(problem: AnyProblem) -> dict[str, Any]:
+    """Size or setting → its value, in the order of the family's names."""
     family = family_of(problem)
-    return tuple(map(int, family.sizes_of(problem))), family.setting_of(problem)
+    names = (*family.size_names, *family.setting_names)
+    return dict(zip(names, (*family.sizes_of(problem), *family.setting_of(problem)), strict=True))
 
 
 def picks_for(
@@ -230,28 +231,23 @@ def c_header(picks: Picks) -> str:
     `InputError` where no problem has a pick, and where a convolution's algorithm has no number.
     """
     family = picks.family
-    own_name = _identifier(family.name)
-    described = family.description.parameters if isinstance(family, DescribedFamily) else {}
-    parts: dict[str, Any]
-    if isinstance(picks.selections[0].problem, Conv):
+    parameters = family.description.parameters if isinstance(family, DescribedFamily) else {}
+    is_conv = family.name == Conv.kind
+    if is_conv:
         rows = [(_key(conv), _conv_values(conv, selection), selection) for conv, selection in _convs(picks)]
-        parts = {"choices": CHOICES, "numbers": FIELDS, "texts": ()}
-        parts |= {"own_names": (), "meaning": "A convolution by its forward sizes, in elements."}
     else:
-        rows = [(sum(key_of(each.problem), ()), _values(each, described), each) for each in picks.feasible]
-        parts = {"choices": {}, "numbers": [*map(_field, family.size_names)]}
-        parts |= {"texts": [*map(_field, family.setting_names)], "own_names": (own_name,)}
-        parts |= {"meaning": f"A problem of {own_name}; texts are never NULL."}
+        rows = [((*named(each.problem).values(),), _values(each, parameters), each) for each in picks.feasible]
     if not rows:
         raise InputError(EMPTY)
-    own_names = parts.pop("own_names")
-    # The order of UTF-8 bytes, which strcmp has, is that of Python's texts.
-    rows.sort(key=lambda row: row[0])
+    of_family = "" if is_conv else f"_{_identifier(family.name)}"
+    # Python's texts have the order of their UTF-8 bytes, which strcmp goes by.
     return template("picks.h.j2", "surrogate.prediction").render(
-        parts, prefix="_".join(("seer", *own_names)), comment=map(_plain, picks.provenance),
-        name="_".join(("seer", _identifier(picks.selections[0].gpu), *own_names)),
-        parameters={_field(name): _c_type(values) for name, values in described.items()},
-        rows=[_row(*row) for row in rows],
+        prefix=f"seer{of_family}", name=f"seer_{_identifier(picks.selections[0].gpu)}{of_family}",
+        family="" if is_conv else family.name, comment=map(_plain, picks.provenance),
+        choices=CHOICES if is_conv else {}, numbers=FIELDS if is_conv else [*map(_field, family.size_names)],
+        texts=() if is_conv else [*map(_field, family.setting_names)],
+        parameters={_field(name): _c_type(values) for name, values in parameters.items()},
+        rows=[_row(*row) for row in sorted(rows, key=lambda row: row[0])],
     ) + "\n"  # fmt: skip
 
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from surrogate.features.description import Configuration, Value
 from surrogate.features.errors import InputError
-from surrogate.features.families import AnyProblem, DescribedFamily, family_of
+from surrogate.features.families import DescribedFamily
 from surrogate.prediction import decision_tree
 from surrogate.prediction.decision_tree import Leaf, Node, Slowdown
-from surrogate.prediction.export import EMPTY, Picks, key_of
+from surrogate.prediction.export import EMPTY, Picks, named
 from surrogate.prediction.results import MEASURED, Selection
 from surrogate.report.tables import template
 
@@ -35,12 +35,8 @@ TRITON_ARGUMENTS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Parameters that are ``triton.Config``'s own arguments."""
 
 
-class Choice(NamedTuple):
-    """A candidate, whatever the setting of the problem; ``solver`` is "" where none is chosen."""
-
-    library: str
-    algorithm: str
-    solver: str
+Choice = tuple[str, str, str]
+"""A candidate, whatever the setting of the problem: library, algorithm, and the solver, "" where none is chosen."""
 
 
 class Column(NamedTuple):
@@ -69,7 +65,6 @@ class DecisionFunction:
     """
 
     picks: Picks
-    sizes: tuple[str, ...]
     settings: Mapping[str, tuple[str, ...]]
     columns: tuple[Column, ...]
     candidates: tuple[Choice, ...]
@@ -79,45 +74,33 @@ class DecisionFunction:
     held_out: Slowdown | None
 
     @property
-    def leaves(self) -> list[Leaf]:
-        """From left to right."""
-        return decision_tree.leaves_of(self.tree)
-
-    @property
     def summary(self) -> str:
         """How large and how good the function is."""
-        leaves = counted(len(self.leaves), "leaf", "leaves")
-        return f"{leaves}, predicted slowdown {said(self.slowdown)} on {counted(len(self.cost), 'listed problem')}"
+        leaves = len(decision_tree.leaves_of(self.tree))
+        return f"{leaves} leaves, predicted slowdown {said(self.slowdown)} on {len(self.cost)} listed problems"
 
     def configuration(self, candidate: int) -> Configuration:
         """The parameters of a described kernel's candidate; none where it has none."""
-        family, text = self.picks.family, self.candidates[candidate].solver
+        family, text = self.picks.family, self.candidates[candidate][2]
         return family.description.configuration(text) if isinstance(family, DescribedFamily) and text else {}
 
     def lines(self, node: Node, returned: Mapping[int, str], indent: str = "    ") -> list[str]:
         """The function's body from a node on; ``returned``: first row of a leaf → what it returns."""
         if isinstance(node, Leaf):
             own = Slowdown.of(self.cost[node.rows], np.full(len(node.rows), node.candidate))
-            comment = f"{indent}# {counted(len(node.rows), 'problem')}, slowdown {said(own)}"
+            comment = f"{indent}# of {len(node.rows)} listed, slowdown {said(own)}"
             return [comment, f"{indent}return {returned[node.rows[0]]}"]
         inner = self.lines(node.low, returned, indent + "    ")
         question = self.columns[node.column].text(node.threshold)
         return [f"{indent}if {question}:", *inner, *self.lines(node.high, returned, indent)]
 
 
-class Written(NamedTuple):
-    """The text of a file, and what is to be said of it."""
+def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int = TOP) -> tuple[str, str]:
+    """The picks as a function, and a line that says how large and how good it is.
 
-    text: str
-    summary: str
-
-
-def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int = TOP) -> Written:
-    """The picks as a function: ``python``, ``select``, which gives a candidate and needs no import; or ``triton``.
-
-    That is ``configs``, which gives a list of ``top`` ``triton.Config``: the leaf's, then each time what adds most to
-    those before it. Raises `InputError` as `decision_function`, for fewer than one configuration, and for ``triton`` of
-    a family that has none.
+    ``python``: ``select``, which gives a candidate and needs no import. ``triton``: ``configs``, which gives a list of
+    ``top`` ``triton.Config``: the leaf's, then each time what adds most to those before it. Raises `InputError` as
+    `decision_function`, for fewer than one configuration, and for ``triton`` of a family that has none.
     """
     family = picks.family
     described = isinstance(family, DescribedFamily)
@@ -129,25 +112,27 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     # 1. What each leaf returns.
     lists = []
     returned = {}
-    for number, leaf in enumerate(function.leaves):
-        answer = dictionary(function.configuration(leaf.candidate)) or literals(function.candidates[leaf.candidate])
+    every_leaf = decision_tree.leaves_of(function.tree)
+    for number, leaf in enumerate(every_leaf):
+        names = ", ".join(map(literal, filter(None, function.candidates[leaf.candidate])))
+        answer = dictionary(function.configuration(leaf.candidate)) or f"({names})"
         if form == "triton":
             places = decision_tree.complementing(function.cost[leaf.rows], leaf.candidate, top)
             lists.append([triton_arguments(function.configuration(place)) for place in places])
             answer = f"CONFIGS[{number}]"
         returned[leaf.rows[0]] = answer
     # 2. Arguments: sizes that may be left out come behind the others, with what stands for them; then settings.
-    sizes = [size for size in family.sizes if size.name in function.sizes]
+    sizes = [size for size in family.sizes if Column(size.name) in function.columns]
     sizes.sort(key=lambda size: size.default is not None)
     absent = {size.name: "" if size.default is None else f"={None if size.follows else size.default}" for size in sizes}
     settings = {argument(name): [literal(value) for value in values] for name, values in function.settings.items()}
     first = picks.selections[0]
     what = "configurations to time, the most promising first" if lists else "configuration to run"
     text = template("function.py.j2", "surrogate.prediction").render(
-        picks=picks, family=family.name, notes=first.notes, folds=decision_tree.FOLDS, counted=counted, lists=lists,
+        picks=picks, family=family.name, notes=first.notes, folds=decision_tree.FOLDS, lists=lists,
         where=first.gpu if described else f"{first.gpu}, {picks.releases}",
         measured=sum(each.estimates[0].source == MEASURED for each in picks.feasible),
-        problems=len(function.cost), left_out=len(picks.selections) - len(function.cost), leaves=len(function.leaves),
+        problems=len(function.cost), left_out=len(picks.selections) - len(function.cost), leaves=len(every_leaf),
         slowdown=said(function.slowdown), held_out=function.held_out and said(function.held_out),
         bundle_slowdown=picks.held_out.get(family.primary, {}).get("slowdown_macro"),
         name="configs" if lists else "select", doc=f"The {what if described else '(library, algorithm) to run'}.",
@@ -156,7 +141,8 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         followers={argument(size.name): argument(size.follows) for size in sizes if size.follows},
         settings=settings, body="\n".join(function.lines(function.tree, returned)),
     )  # fmt: skip
-    return Written("".join(char if char.isprintable() or char == "\n" else "?" for char in text), function.summary)
+    plain = "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
+    return f"{plain}\n", function.summary
 
 
 def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only: bool = False) -> DecisionFunction:
@@ -173,9 +159,9 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
     if not times:
         raise InputError(EMPTY)
     family = picks.family
-    problems = [_named(problem) for problem in times]
+    problems = [named(problem) for problem in times]
     # 2. What the function is asked with: sizes that a listed problem has, and every setting.
-    sizes = tuple(name for name in family.size_names if any(name in problem.to_dict() for problem in times))
+    sizes = [name for name in family.size_names if any(name in problem.to_dict() for problem in times)]
     settings = {
         name: tuple(value for value, _ in Counter(problem[name] for problem in problems).most_common())
         for name in family.setting_names
@@ -188,24 +174,18 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
     tree = decision_tree.learn(table, cost, leaves)
     shape = np.array(["|".join(str(problem[name]) for name in family.shape_names) for problem in problems])
     return DecisionFunction(
-        picks=picks, sizes=sizes, settings=settings, columns=columns, candidates=candidates, cost=cost, tree=tree,
+        picks=picks, settings=settings, columns=columns, candidates=candidates, cost=cost, tree=tree,
         slowdown=Slowdown.of(cost, decision_tree.choices(tree, table)),
         held_out=decision_tree.held_out_slowdown(table, cost, shape, leaves),
     )  # fmt: skip
 
 
-def _named(problem: AnyProblem) -> dict[str, Any]:
-    """Size or setting → its value."""
-    family = family_of(problem)
-    return dict(zip((*family.size_names, *family.setting_names), sum(key_of(problem), ()), strict=True))
-
-
 def _times_us(selection: Selection, configurations_only: bool) -> dict[Choice, float]:
     """Choice → predicted time in µs, the fastest first."""
     return {
-        Choice(estimate.candidate.library, estimate.candidate.algorithm, estimate.candidate.solver): estimate.time_us
-        for estimate in selection.estimates
-        if estimate.candidate.solver or not configurations_only
+        (candidate.library, candidate.algorithm, candidate.solver): time_us
+        for candidate, time_us, *_ in selection.estimates
+        if candidate.solver or not configurations_only
     }
 
 
@@ -236,13 +216,8 @@ def argument(name: str) -> str:
 
 
 def literal(value: Value) -> str:
-    """A value in Python, texts in double quotes."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-
-
-def literals(choice: Choice) -> str:
-    """A choice as a tuple; without a solver where none is chosen."""
-    return f"({', '.join(map(literal, filter(None, choice)))})"
+    """A value in Python; plain texts in double quotes."""
+    return json.dumps(value) if isinstance(value, str) and value.isascii() and value.isprintable() else ascii(value)
 
 
 def dictionary(values: Mapping[str, Value]) -> str:
@@ -251,12 +226,7 @@ def dictionary(values: Mapping[str, Value]) -> str:
     return f"{{{inner}}}" if inner else ""
 
 
-def counted(count: int, one: str, several: str = "") -> str:
-    """As in "1 leaf", "2 leaves"."""
-    return f"{count} {one if count == 1 else several or f'{one}s'}"
-
-
 def said(slowdown: Slowdown) -> str:
     """A slowdown in words."""
-    fails = f", fails on {counted(slowdown.failures, 'problem')}" if slowdown.failures else ""
+    fails = f", failures: {slowdown.failures}" if slowdown.failures else ""
     return f"{slowdown.factor:.3f}{fails}" if slowdown.factor == slowdown.factor else f"unknown{fails}"
