@@ -80,36 +80,47 @@ def learn(columns: np.ndarray, cost: np.ndarray, leaves: int) -> Node:
     """
     finite = np.where(np.isfinite(cost), cost, FAILURE)
     # Nodes are numbered as in a heap: those below node i are 2i and 2i + 1.
-    rows = {1: np.arange(len(cost))}
+    known = {1: _leaf(finite, np.arange(len(cost)))}
     splits: dict[int, _Split] = {}
-    waiting = {1: _best_split(columns, finite, rows[1])}
-    while waiting and len(splits) + 1 < leaves:
+    waiting = {1: _best_split(columns, finite, known[1].rows)}
+    tree: Node = known[1]
+    while waiting:
         node = max(waiting, key=lambda node: waiting[node].gain)
-        split = waiting.pop(node)
+        split = splits[node] = waiting.pop(node)
         if split.gain <= LEAST_GAIN:
             break
-        splits[node] = split
-        is_low = columns[rows[node], split.column] <= split.lower
-        for child, part in ((2 * node, rows[node][is_low]), (2 * node + 1, rows[node][~is_low])):
-            rows[child] = part
+        is_low = columns[known[node].rows, split.column] <= split.lower
+        for child, part in ((2 * node, is_low), (2 * node + 1, ~is_low)):
+            known[child] = _leaf(finite, known[node].rows[part])
             if child.bit_length() <= MOST_DEPTH:
-                waiting[child] = _best_split(columns, finite, part)
-    return _node(1, splits, rows, finite)
+                waiting[child] = _best_split(columns, finite, known[child].rows)
+        grown = _merged(1, splits, known)
+        if len(leaves_of(grown)) > leaves:
+            break
+        tree = grown
+    return tree
 
 
-def _node(number: int, splits: dict[int, _Split], rows: dict[int, np.ndarray], finite: np.ndarray) -> Node:
-    """The part of a tree from a node on; two leaves with one candidate become one."""
-    split = splits.get(number)
-    if split is None:
-        return Leaf(int(finite[rows[number]].sum(axis=0).argmin()), rows[number])
-    low, high = (_node(child, splits, rows, finite) for child in (2 * number, 2 * number + 1))
+def _leaf(finite: np.ndarray, rows: np.ndarray) -> Leaf:
+    return Leaf(int(finite[rows].sum(axis=0).argmin()), rows)
+
+
+def _merged(node: int, splits: dict[int, _Split], known: dict[int, Leaf]) -> Node:
+    """The tree from a node on; two leaves with one candidate become one."""
+    if node not in splits:
+        return known[node]
+    low, high = (_merged(child, splits, known) for child in (2 * node, 2 * node + 1))
     if isinstance(low, Leaf) and isinstance(high, Leaf) and low.candidate == high.candidate:
-        return Leaf(low.candidate, rows[number])
+        return Leaf(low.candidate, known[node].rows)
+    split = splits[node]
     return Branch(split.column, threshold_between(split.lower, split.upper), low, high)
 
 
 def _best_split(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> _Split:
-    """The split of some rows that gains most, alone or, counted as half, with a further one: an interval needs two."""
+    """The split of some rows that gains most, alone or, counted as half, with a further one: an interval needs two.
+
+    Where neither gains anything, though no candidate serves all rows best, the middle one comes last of all.
+    """
     options = list(_splits(columns, finite, rows))
     # Of equal gains the first column's is taken, whatever rounding did.
     best = max(options, key=lambda option: round(option.gain, 6), default=_Split(0.0))
@@ -118,6 +129,8 @@ def _best_split(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> _S
         further = max(_most_gain(columns, finite, rows[part]) for part in (is_low, ~is_low))
         if (option.gain + further) / 2 > best.gain + LEAST_GAIN:
             best = option._replace(gain=(option.gain + further) / 2)
+    if options and best.gain <= LEAST_GAIN:
+        best = options[len(options) // 2]._replace(gain=2 * LEAST_GAIN)
     return best
 
 

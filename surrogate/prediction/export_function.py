@@ -77,7 +77,7 @@ class DecisionFunction:
     def summary(self) -> str:
         """How large and how good the function is."""
         leaves = len(decision_tree.leaves_of(self.tree))
-        return f"{leaves} leaves, predicted slowdown {said(self.slowdown)} on {len(self.cost)} listed problems"
+        return f"leaves: {leaves}, predicted slowdown on the listed problems: {said(self.slowdown)}"
 
     def configuration(self, candidate: int) -> Configuration:
         """The parameters of a described kernel's candidate; none where it has none."""
@@ -88,7 +88,7 @@ class DecisionFunction:
         """The function's body from a node on; ``returned``: first row of a leaf → what it returns."""
         if isinstance(node, Leaf):
             own = Slowdown.of(self.cost[node.rows], np.full(len(node.rows), node.candidate))
-            comment = f"{indent}# of {len(node.rows)} listed, slowdown {said(own)}"
+            comment = f"{indent}# listed problems: {len(node.rows)}, slowdown: {said(own)}"
             return [comment, f"{indent}return {returned[node.rows[0]]}"]
         inner = self.lines(node.low, returned, indent + "    ")
         question = self.columns[node.column].text(node.threshold)
