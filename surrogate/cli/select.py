@@ -139,7 +139,7 @@ def export(
 
     Examples:
       seer export bundle --problems problems.txt --as c-header -o picks.h
-      seer export h100 --problems gemms.csv --as python --leaves 16 -o select_gemm.py
+      seer export h100 --problems gemms.csv --as python --leaves 16 -o g.py
       seer export matmul --problems shapes.csv --as triton --top 3 -o configs.py
     """
     from surrogate.dataset.files import write_text

@@ -7,7 +7,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 from surrogate.features.algorithms import algorithm
@@ -19,7 +20,7 @@ from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import Ranked, Selection
+from surrogate.prediction.results import Ranked, Selection, configuration_of
 from surrogate.report.tables import template
 
 KIND = "seer-picks"
@@ -181,9 +182,8 @@ def json_table(picks: Picks) -> str:
 
 def _pick(selection: Selection) -> dict[str, object]:
     problem = selection.problem
-    if isinstance(problem, DescribedProblem):
-        selection = replace(selection, top=1 + MOST_CONFIGURATIONS)
-    best, *others = selection.candidates
+    shown = 1 + MOST_CONFIGURATIONS if isinstance(problem, DescribedProblem) else None
+    best, *others = (Ranked.of(estimate, nan, problem) for estimate in selection.estimates[:shown])
     several = ", " in selection.library
     return {
         "problem": str(problem), **problem.to_dict(), **_candidate(best, problem, several), "lower_us": best.lower_us,
@@ -260,10 +260,11 @@ def _conv_values(conv: Conv, selection: Selection) -> tuple[int, int]:
 
 def _values(selection: Selection, parameters: Mapping[str, Sequence[Value]]) -> tuple[Any, ...]:
     """Library, algorithm and, of a described kernel, the values of its ``parameters``."""
-    best = replace(selection, top=1).candidates[0]
+    best = selection.estimates[0].candidate
     if not parameters:
         return best.library, "/".join(filter(None, (best.algorithm, best.solver)))
-    configuration = best.parameters or {name: type(values[0])() for name, values in parameters.items()}
+    absent = {name: type(values[0])() for name, values in parameters.items()}
+    configuration = configuration_of(selection.problem, best.solver) or absent
     return best.library, best.algorithm, tuple(configuration.values())
 
 

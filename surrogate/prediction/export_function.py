@@ -136,8 +136,8 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         slowdown=said(function.slowdown), held_out=function.held_out and said(function.held_out),
         bundle_slowdown=picks.held_out.get(family.primary, {}).get("slowdown_macro"),
         name="configs" if lists else "select", doc=f"The {what if described else '(library, algorithm) to run'}.",
-        arguments=[*(argument(name) + default for name, default in absent.items()),
-                   *(f"{name}={values[0]}" for name, values in settings.items())],
+        sizes=[argument(name) + default for name, default in absent.items()],
+        texts=[f"{name}={values[0]}" for name, values in settings.items()],
         followers={argument(size.name): argument(size.follows) for size in sizes if size.follows},
         settings=settings, body="\n".join(function.lines(function.tree, returned)),
     )  # fmt: skip
