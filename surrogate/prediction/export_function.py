@@ -73,12 +73,6 @@ class DecisionFunction:
     slowdown: Slowdown
     held_out: Slowdown | None
 
-    @property
-    def summary(self) -> str:
-        """How large and how good the function is."""
-        leaves = len(decision_tree.leaves_of(self.tree))
-        return f"leaves: {leaves}, predicted slowdown on the listed problems: {said(self.slowdown)}"
-
     def configuration(self, candidate: int) -> Configuration:
         """The parameters of a described kernel's candidate; none where it has none."""
         family, text = self.picks.family, self.candidates[candidate][2]
@@ -142,7 +136,8 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         settings=settings, body="\n".join(function.lines(function.tree, returned)),
     )  # fmt: skip
     plain = "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
-    return f"{plain}\n", function.summary
+    summary = f"leaves: {len(every_leaf)}, predicted slowdown on the listed problems: {said(function.slowdown)}"
+    return f"{plain}\n", summary
 
 
 def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only: bool = False) -> DecisionFunction:

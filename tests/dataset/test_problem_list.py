@@ -15,6 +15,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu
 
+pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
 FIRST = Conv(n=1, c=3, h=224, k=64, r=7)
 
 

@@ -23,6 +23,7 @@ from surrogate.prediction.predictor import Predictor
 from tests.prediction.conftest import bundle_of
 from tests.prediction.test_export import convs
 
+pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
 SHAPES = tuple(itertools.product((16, 256, 2048), (128, 1024, 8192), (64, 512)))
 COLUMNS = KernelColumns(
     ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "order"), ("m", "n", "in"), ("dtype",), "function_kernel"
@@ -187,6 +188,17 @@ def test_what_nothing_runs_is_counted_and_left_out(listed: Picks) -> None:
     selections = (replace(listed.selections[0], estimates=()), *listed.selections[1:])
     text, _ = export_function(replace(listed, selections=selections), "python")
     assert f"# Listed problems: {len(selections) - 1}, and 1 left out, which nothing runs." in text
+
+
+def test_what_a_leaf_cannot_run_is_said(listed: Picks) -> None:
+    """Two problems, each of which another configuration alone runs, and one leaf."""
+    first, second = (replace(each, estimates=each.estimates[i : i + 1]) for i, each in enumerate(listed.selections[:2]))
+    assert first.estimates[0].candidate.solver != second.estimates[0].candidate.solver
+    picks = replace(listed, selections=(first, second))
+    text, summary = export_function(picks, "python", leaves=1)
+    assert summary == "leaves: 1, predicted slowdown on the listed problems: 1.000, failures: 1"
+    assert "# Predicted slowdown on the listed problems: 1.000, failures: 1." in text
+    assert "failures" not in export_function(picks, "python", leaves=2)[1]
 
 
 def test_names_in_a_bundle_are_never_code(listed: Picks) -> None:
