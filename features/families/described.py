@@ -105,6 +105,10 @@ class DescribedFamily(Family[DescribedProblem]):
         sized = {*description.sizes}
         self._of_problem = {name: f for name, f in description.formulas.items() if f.names <= sized}
 
+    def whole_text(self, problem: str) -> str:
+        """As `Family.whole_text`: a bundle of this kernel alone need not be told its name."""
+        return problem if ":" in problem else f"{self.name}:{problem if problem != self.name else ''}"
+
     def read(self, kind: str, body: str, settings: Mapping[str, str]) -> DescribedProblem:
         """The problem of sizes such as ``m64n4096`` or ``m=64,n=4096``; errors as of `Family.read`."""
         names = self.description.sizes

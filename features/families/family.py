@@ -150,6 +150,10 @@ class Family(ABC, Generic[P]):
     setting_columns: tuple[str, ...] = ()
     """Numeric columns of the setting, such as the item size."""
 
+    def whole_text(self, problem: str) -> str:
+        """The text of a problem, with the kind that it may leave out."""
+        return problem
+
     @abstractmethod
     def read(self, kind: str, body: str, settings: Mapping[str, str]) -> P:
         """The problem of one of its kinds whose sizes a text gives. Raises `InputError` for what cannot be read."""

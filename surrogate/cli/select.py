@@ -104,50 +104,89 @@ def _measured(
 
 
 PROBLEMS = "Parquet or CSV table, JSON lines, one PROBLEM a line, or SEER's Test-set-II text."
-FORM = "JSON; a C99 header with a lookup; MIOpen's user find-db (bundles of MIOpen solvers)."
+FORM = (
+    "A lookup of the listed problems: JSON, a C99 header, MIOpen's user find-db (bundles of MIOpen solvers). A function"
+    " for any problem: python; triton, lists of triton.Config (described kernels)."
+)
+FUNCTIONS = ("python", "triton")
+FORMS = ("json", "c-header", *FUNCTIONS, "miopen-user-db")
 
 
 @click.command()
 @click.argument("bundle")
 @option("--problems", PROBLEMS, PATH, required=True, metavar="FILE")
-@option("--as form", FORM, click.Choice(["json", "c-header", "miopen-user-db"]), required=True)
+@option("--as form", FORM, click.Choice(FORMS), required=True)
+@option("--leaves", "Of a function: the most buckets of problems, each with its own answer (32).", COUNT, metavar="N")
+@option("--top", "Of triton: configurations of a bucket (3).", COUNT, metavar="K")
 @option("--gpu", "The GPU to pick for, where the bundle knows several.", GPU)
 @option("--library-version", "Of the library; by default the newest that the bundle knows.", metavar="V")
 @limit_options
 @output_option("The file to write.")
 def export(
-    bundle: str, problems: Path, form: str, gpu: str | None, library_version: str | None,
-    workspace_limit: int | None, deterministic: bool, output: Path,
+    bundle: str, problems: Path, form: str, leaves: int | None, top: int | None, gpu: str | None,
+    library_version: str | None, workspace_limit: int | None, deterministic: bool, output: Path,
 ) -> None:  # fmt: skip
-    """Pick the fastest algorithm of every problem and write the picks as a table.
+    """Pick the fastest candidate of every problem and write the picks for other programs, of any family of kernels.
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
 
-    Exit status 1 where no problem has a pick within the limits; problems without one are counted.
+    json, c-header and miopen-user-db look up the listed problems. python and triton are functions for any problem:
+    decision trees that lose as little predicted time as they can on the listed ones. Their heads say how much, there
+    and on shapes left out.
+
+    A table has the sizes and settings of the bundle's family as columns, or a column problem with texts. Exit status 1
+    where no problem has a pick within the limits; problems without one are counted.
 
     Examples:
       seer export bundle --problems problems.txt --as c-header -o picks.h
+      seer export h100 --problems gemms.csv --as python --leaves 16 -o g.py
+      seer export matmul --problems shapes.csv --as triton --top 3 -o configs.py
     """
     from surrogate.dataset.files import write_text
-    from surrogate.dataset.problem_list import read_convs, read_list
     from surrogate.prediction.export import export as written
     from surrogate.prediction.export import picks_for
-    from surrogate.prediction.shipped import bundle_path, is_path, load
+    from surrogate.prediction.export_function import LEAVES, TOP, export_function
 
-    # A GPU's name in the place of BUNDLE is the GPU that is asked about, unless --gpu names another.
-    named = None if is_path(bundle) or Path(bundle).exists() else bundle
-    predictor = load(bundle_path(bundle), gpu=gpu or named)
-    convs = read_convs(problems)
-    others = len({listed.problem for listed in read_list(problems)}) - len(convs)
+    if (leaves is not None and form not in FUNCTIONS) or (top is not None and form != "triton"):
+        raise InputError("--leaves goes with --as python and triton, --top with triton; a lookup has neither")
+    predictor, listed, others, name = _listed(bundle, problems, gpu)
     picks = picks_for(
-        predictor, convs, workspace_limit=workspace_limit, deterministic=deterministic, library_version=library_version
-    )
+        predictor, listed, workspace_limit=workspace_limit, deterministic=deterministic,
+        library_version=library_version, name=name,
+    )  # fmt: skip
     if not picks.feasible:
         click.echo(f"seer export: none of {len(picks.selections)} problems has a pick", err=True)
         sys.exit(1)
-    write_text(output, written(picks, form))
+    size = ""
+    if form in FUNCTIONS:
+        text, size = export_function(picks, form, leaves=leaves or LEAVES, top=top or TOP)
+    else:
+        text = written(picks, form)
+    write_text(output, text)
     left = len(picks.infeasible)
     count = len(picks.feasible)
     none = f"; {left} {'has' if left == 1 else 'have'} none" if left else ""
-    other = f"; {others} left out, for only convolutions are exported" if others else ""
-    said(output, f"{output}: picks of {count} problem{'s' * (count != 1)}{none}{other}")
+    other = f"; {others} left out, which the bundle does not know" if others else ""
+    said(output, f"{output}: picks of {count} problem{'s' * (count != 1)}{none}{other}{f'; {size}' if size else ''}")
+
+
+def _listed(bundle: str, problems: Path, gpu: str | None) -> "tuple[Predictor, list[AnyProblem], int, str]":
+    """What answers, the distinct problems in a file, how many more of other families it holds, the bundle's name."""
+    from surrogate.dataset.problem_list import of_one_family, read_list
+    from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, family_of
+    from surrogate.prediction.shipped import bundle_path, is_path, load
+
+    # 1. A GPU's name in the place of BUNDLE is the GPU that is asked about, unless --gpu names another. Its bundle is
+    #    that of the convolutions where the list holds any, else the one that answers the first problem.
+    named = None if is_path(bundle) or Path(bundle).exists() else bundle
+    listed = read_list(problems) if named else []
+    distinct = [each.problem for each in listed if each.problem is not None]
+    first = min(distinct, key=lambda problem: family_of(problem).name != DEFAULT_FAMILY, default=None)
+    path = bundle_path(bundle, first)
+    predictor = load(path, gpu=gpu or named)
+    # 2. Rows of a table are of the one family asked about, by default convolutions.
+    names = [family_of(first).name] if first else [*predictor.bundle.parts]
+    family = FAMILIES[names[0] if len(names) == 1 else DEFAULT_FAMILY]
+    if not listed or family.name != DEFAULT_FAMILY:
+        listed = read_list(problems, family, predictor.target)
+    return predictor, *of_one_family(listed, names, problems), path.resolve().name

@@ -3,20 +3,21 @@
 A line is a problem as the command line takes it (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64n64k64``). A row of a
 table has the size columns of a convolution or a column ``problem`` with such a text, and optionally ``dtype math layout
 direction``, ``networks`` (comma-separated), ``name``, ``heuristic_algorithm``, and ``op`` or ``operator`` for a row
-that is no convolution.
+that is no convolution. Where another family is asked about, a table has its sizes and settings instead.
 """
 
 import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.features.errors import InputError, nearest, read_bounded, require_regular
-from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, family_of, parse_problem
+from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, Operator, family_of, parse_problem
+from surrogate.features.gpu import Gpu
 from surrogate.features.text import EXAMPLE
 from surrogate.features.whole import whole
 
@@ -24,15 +25,12 @@ if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
 _DEFAULT = FAMILIES[DEFAULT_FAMILY]
-_REQUIRED = tuple(size.name for size in _DEFAULT.sizes if size.default is None)
 MAX_BYTES = 64 << 20
 """Most bytes of a list as text; a million problems take 40 MB."""
 _NUMBERS = "a line has 8 numbers: batch, C, W, K, out W, filter, stride, pad (and 9: algorithm)"
 _HEADER = re.compile(r"\s*[A-Za-z_]+\s*[,;\t]")
 _NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+(#.*)?")
-_TEXT_COLUMNS = (
-    *_DEFAULT.setting_names, "problem", "networks", "name", "op", "operator", "heuristic_algorithm", "algorithm",
-)  # fmt: skip
+_TEXT_COLUMNS = ("problem", "networks", "name", "op", "operator", "heuristic_algorithm", "algorithm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,54 +50,117 @@ class Listed:
     algorithm: str | None = None
 
 
-def read_list(path: str | Path) -> list[Listed]:
-    """Every line or row in order, with its own settings (fp32 fma NCHW fwd where it has none).
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What the columns of a table say: sizes and settings of ``family``; ``gpu`` as of `read_list`."""
 
-    Raises `InputError` that names the file, the line, what came and the rule.
+    family: Family[Any]
+    gpu: Gpu | None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns of texts."""
+        return tuple(dict.fromkeys((*self.family.setting_names, *_TEXT_COLUMNS)))
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Sizes that a row without a ``problem`` must have."""
+        return tuple(size.name for size in self.family.sizes if size.default is None)
+
+    def spelled(self, name: str) -> str:
+        """A column of a CSV header as it is declared, whatever its capitals."""
+        declared = (*self.family.size_names, *self.texts)
+        return (
+            name if name in declared else {known.lower(): known for known in declared}.get(name.lower(), name.lower())
+        )
+
+    def require_sizes(self, header: Iterable[object], where: str) -> None:
+        """Raises `InputError` where neither sizes nor texts of problems are among the columns."""
+        names = [str(name) for name in header]
+        missing = [name for name in self.required if name not in names]
+        if missing and "problem" not in names:
+            left_out = " (w, s and the last nine may be left out)" if self.family is _DEFAULT else ""
+            raise InputError(
+                f"{where}: column {', '.join(missing)} is missing; a problem has {', '.join(self.family.size_names)}"
+                f"{left_out}{nearest(missing[0], names)}"
+            )
+
+    def problem(self, row: Mapping[str, object], settings: dict[str, str], operator: str) -> AnyProblem | None:
+        """The problem of a row; None for another operator than a convolution, which has no filter."""
+        if "layout" in settings:
+            settings["layout"] = LAYOUT_ALIASES.get(settings["layout"], settings["layout"])
+        if "problem" in row:
+            settings.pop("operator", None)  # the text names it
+            problem = parse_problem(self.family.whole_text(str(row["problem"])), **settings)
+        else:
+            missing = [name for name in self.required if name not in row]
+            if missing and operator and self.family is _DEFAULT:
+                return None
+            if missing:
+                raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(self.required)}")
+            sizes = {name: _number(row[name]) for name in self.family.size_names if name in row}
+            problem = self.family.problem(sizes, settings)
+        family = family_of(problem)
+        if self.gpu is None or "math" in settings or family is _DEFAULT or not isinstance(problem, Operator):
+            return problem
+        return replace(problem, math=family.default_math(problem.dtype, self.gpu))
+
+
+def read_list(path: str | Path, family: Family[Any] = _DEFAULT, gpu: Gpu | None = None) -> list[Listed]:
+    """Every line or row in order, with its own settings (of a convolution fp32 fma NCHW fwd where it has none).
+
+    ``family`` is that of a table's rows, and of a described kernel's texts without its name. With a ``gpu``, problems
+    of other families than convolutions that name no math have what PyTorch runs there. Raises `InputError` that names
+    the file, the line, what came and the rule.
     """
     path = Path(path)
-    listed = list(_listed(path))
+    listed = list(_listed(path, _Columns(family, gpu)))
     if not listed:
         raise InputError(f"{path}: holds no problem; give one a line, as in {EXAMPLE}")
     return listed
 
 
-def read_convs(path: str | Path) -> "list[Conv]":
-    """The distinct problems of the default family in a file, which are convolutions, in order.
+def of_one_family(listed: Sequence[Listed], names: Sequence[str], where: str | Path) -> tuple[list[AnyProblem], int]:
+    """The distinct problems of one of the families ``names``, in order, and how many others are listed.
 
-    Raises `InputError` like `read_list`, and where there is none.
+    Raises `InputError`, which begins with ``where``, where there is none of them, and where they are of several.
     """
-    problems = dict.fromkeys(listed.problem for listed in read_list(path))
-    convs = [problem for problem in problems if problem is not None and family_of(problem) is _DEFAULT]
-    if not convs:
-        raise InputError(f"{path}: none of {len(problems)} problems is a convolution; give some, as {EXAMPLE}")
-    return cast("list[Conv]", convs)
+    distinct = dict.fromkeys(each.problem for each in listed)
+    known = [problem for problem in distinct if problem is not None and family_of(problem).name in names]
+    several = list(dict.fromkeys(family_of(problem).name for problem in known))
+    if not known:
+        raise InputError(f"{where}: none of {len(distinct)} problems is of a family asked about ({', '.join(names)})")
+    if len(several) > 1:
+        raise InputError(f"{where}: problems of several families came ({', '.join(several)}); give a list of each")
+    return known, len(distinct) - len(known)
 
 
-def _listed(path: Path) -> Iterator[Listed]:
+def _listed(path: Path, asked: _Columns) -> Iterator[Listed]:
     if _is_parquet(path):
         from surrogate.dataset.tables import read_table  # which loads pandas, that texts do not need
 
         frame = read_table(path)[0]
-        _require_sizes(frame.columns, str(path))
-        columns = [name for name in (*_DEFAULT.size_names, *_TEXT_COLUMNS) if name in frame]
+        asked.require_sizes(frame.columns, str(path))
+        columns = [name for name in (*asked.family.size_names, *asked.texts) if name in frame]
         values = enumerate(frame[columns].itertuples(index=False, name=None), 1)
-        yield from _from_rows(((f"row {number}", dict(zip(columns, row, strict=True))) for number, row in values), path)
+        yield from _from_rows(
+            ((f"row {number}", dict(zip(columns, row, strict=True))) for number, row in values), path, asked
+        )
         return
     lines = [(number, line.strip()) for number, line in enumerate(_text(path).splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
     first = lines[0][1] if lines else ""
     if first.startswith("{"):
         rows = ((f"line {number}", _json_object(line, path, number)) for number, line in lines)
-        yield from _from_rows(rows, path)
-    elif _HEADER.match(first):
-        yield from _from_rows(_csv(path, lines), path)
+        yield from _from_rows(rows, path, asked)
+    elif _HEADER.match(first) or asked.spelled(re.split(r"\s*[,;\t]", first)[0]) in asked.family.size_names:
+        yield from _from_rows(_csv(path, lines, asked), path, asked)
     elif first and _NUMBERS_ONLY.fullmatch(first):
         for number, (conv, _) in enumerate(numbered_problems(lines, path), 1):
             yield Listed(conv, f"line {number}")
     else:
         for number, line in lines:
-            yield from _from_rows([(f"line {number}", {"problem": line})], path)
+            yield from _from_rows([(f"line {number}", {"problem": line})], path, asked)
 
 
 def _is_parquet(path: Path) -> bool:
@@ -125,16 +186,16 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: neither text nor parquet; a list of problems must be UTF-8 text") from None
 
 
-def _csv(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[str, dict[str, str]]]:
+def _csv(path: Path, lines: list[tuple[int, str]], asked: _Columns) -> Iterator[tuple[str, dict[str, str]]]:
     """Rows under a header, by commas, semicolons or tabs; empty cells are left out."""
     delimiter = max(",;\t", key=lines[0][1].count)
     cells = csv.reader((line for _, line in lines), delimiter=delimiter, skipinitialspace=True)
     try:
-        header = [name.strip().lower() for name in next(cells)]
+        header = [asked.spelled(name.strip()) for name in next(cells)]
         doubled = next((name for name in header if header.count(name) > 1), None)
         if doubled is not None:
             raise InputError(f"{path}: column {doubled!r} stands there twice; keep one")
-        _require_sizes(header, f"{path}:{lines[0][0]}")
+        asked.require_sizes(header, f"{path}:{lines[0][0]}")
         for (number, _), values in zip(lines[1:], cells, strict=True):
             if len(values) != len(header):
                 raise InputError(f"{path}:{number}: {len(values)} values for {len(header)} columns")
@@ -144,16 +205,6 @@ def _csv(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[str, dict[s
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: not a readable CSV table ({error})") from None
-
-
-def _require_sizes(header: Iterable[object], where: str) -> None:
-    names = [str(name) for name in header]
-    missing = [name for name in _REQUIRED if name not in names]
-    if missing and "problem" not in names:
-        raise InputError(
-            f"{where}: column {', '.join(missing)} is missing; a problem has {', '.join(_DEFAULT.size_names)}"
-            f" (w, s and the last nine may be left out){nearest(missing[0], names)}"
-        )
 
 
 def _json_object(line: str, path: Path, number: int) -> Mapping[str, object]:
@@ -166,14 +217,16 @@ def _json_object(line: str, path: Path, number: int) -> Mapping[str, object]:
     return value
 
 
-def _from_rows(rows: Iterable[tuple[str, Mapping[str, object]]], path: Path) -> Iterator[Listed]:
+def _from_rows(rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, asked: _Columns) -> Iterator[Listed]:
     """(where, column → value) of each row → its problem; what is None or not a number (NaN) counts as absent."""
+    texts = asked.texts
     for where, row in rows:
         given = {name: value for name, value in row.items() if value is not None and value == value}
-        text = {name: str(given[name]) for name in _TEXT_COLUMNS if name in given}
+        text = {name: str(given[name]) for name in texts if name in given}
         operator = text.get("op") or text.get("operator") or ""
         try:
-            problem = _problem(given, {name: text[name] for name in _DEFAULT.setting_names if name in text}, operator)
+            settings = {name: text[name] for name in asked.family.setting_names if name in text}
+            problem = asked.problem(given, settings, operator)
         except InputError as error:
             raise InputError(f"{path}: {where}: {error}") from None
         networks = tuple(name.strip() for name in text.get("networks", "").split(",") if name.strip())
@@ -181,20 +234,6 @@ def _from_rows(rows: Iterable[tuple[str, Mapping[str, object]]], path: Path) -> 
             problem=problem, where=where, name=text.get("name", ""), networks=networks, operator=operator,
             heuristic=text.get("heuristic_algorithm"), algorithm=text.get("algorithm"),
         )  # fmt: skip
-
-
-def _problem(row: Mapping[str, object], settings: dict[str, str], operator: str) -> AnyProblem | None:
-    """The problem of a row; None for another operator, which has no filter."""
-    if "layout" in settings:
-        settings["layout"] = LAYOUT_ALIASES.get(settings["layout"], settings["layout"])
-    if "problem" in row:
-        return parse_problem(str(row["problem"]), **settings)
-    missing = [name for name in _REQUIRED if name not in row]
-    if missing and operator:
-        return None
-    if missing:
-        raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(_REQUIRED)}")
-    return _DEFAULT.problem({name: _number(row[name]) for name in _DEFAULT.size_names if name in row}, settings)
 
 
 def _number(value: object) -> object:

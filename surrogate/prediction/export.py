@@ -1,21 +1,27 @@
-"""Picks for a list of problems as tables that other programs load: JSON, a C99 header, MIOpen's user find-db."""
+"""Picks for a list of problems as tables that other programs load: JSON, a C99 header, MIOpen's user find-db.
+
+`surrogate.prediction.export_function` writes what generalises beyond the list.
+"""
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from string import Template
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any
 
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
+from surrogate.features.description import Value
 from surrogate.features.errors import InputError
-from surrogate.features.families import AnyProblem, family_of
+from surrogate.features.families import AnyProblem, DescribedFamily, DescribedProblem, Family, family_of
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import Ranked, Selection
+from surrogate.prediction.results import Ranked, Selection, configuration_of
+from surrogate.report.tables import template
 
 KIND = "seer-picks"
 SCHEMA = 1
@@ -23,15 +29,30 @@ SCHEMA = 1
 CHOICES = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS}
 """Field of a C key → its values; the header's enumerators number them in this order."""
 FIELDS = (*SIZE_COLUMNS, *CHOICES)
-HEADER = Path(__file__).with_name("picks.h.in")
-"""The C header; its types are the same in every such header, so that several may be included together."""
 IN_FIND_DB = {"fwd": "Fwd", "bwd_data": "BwdData", "bwd_filter": "BwdWeights"}
 """Direction → as the names of algorithms in MIOpen's find-db have it."""
+EMPTY = "no problem has a pick within the limits; the table would be empty"
+MOST_CONFIGURATIONS = 10
+"""Of a described kernel's in JSON beside the pick: there may be thousands."""
+C_TYPES = {bool: "int64_t ", int: "int64_t ", float: "double ", str: "const char *"}
+"""Type of a parameter's values → its type in C."""
+C_WORDS = re.compile(
+    "alignas|alignof|and|asm|auto|bool|break|case|catch|char|class|concept|const|continue|decltype|default|delete|do|"
+    "double|else|enum|explicit|export|extern|false|float|for|friend|goto|if|inline|int|long|mutable|namespace|new|"
+    "noexcept|not|nullptr|operator|or|private|protected|public|register|requires|restrict|return|short|signed|sizeof|"
+    "static|struct|switch|template|this|throw|true|try|typedef|typeid|typename|union|unsigned|using|virtual|void|"
+    "volatile|while|xor"
+)
+"""Words of C and C++, which no field may be called: a size of that name gets an underscore behind it."""
 
 
 @dataclass(frozen=True)
 class Picks:
-    """One selection for each distinct problem; ``model`` is the bundle's, ``data`` what it was fitted on."""
+    """One selection for each distinct problem; ``model`` is the bundle's, ``data`` what it was fitted on.
+
+    ``bundle`` is its name, ``gpus`` are those of its data, ``held_out`` figures of its choices on measured shapes that
+    training left out (`surrogate.evaluation.coverage.choice_figures`).
+    """
 
     selections: tuple[Selection, ...]
     workspace_limit: int | None
@@ -39,6 +60,21 @@ class Picks:
     model: str
     data: str
     candidate: str = "algorithm"
+    bundle: str = ""
+    gpus: tuple[str, ...] = ()
+    held_out: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def family(self) -> Family[Any]:
+        """That of the problems."""
+        return family_of(self.selections[0].problem)
+
+    @property
+    def releases(self) -> str:
+        """The libraries with their versions."""
+        first = self.selections[0]
+        pairs = zip(first.library.split(", "), first.library_version.split(", "), strict=False)
+        return ", ".join(" ".join(pair).strip() for pair in pairs)
 
     @property
     def feasible(self) -> list[Selection]:
@@ -56,35 +92,44 @@ class Picks:
         first = self.selections[0]
         limit = "none" if self.workspace_limit is None else f"{self.workspace_limit} bytes"
         return [
-            f"Predicted picks for {first.gpu}, {first.library} {first.library_version}, by SEER Surrogate.",
+            f"Predicted picks for {first.gpu}, {self.releases}, by SEER Surrogate.",
             f"Model {self.model}, fitted on {self.data}. Times are predictions, not measurements.",
             f"Workspace limit: {limit}; deterministic algorithms only: {'yes' if self.deterministic else 'no'}.",
             f"{len(self.feasible)} of {len(self.selections)} problems have a pick.",
         ]
 
 
+def named(problem: AnyProblem) -> dict[str, Any]:
+    """Size or setting → its value, in the order of the family's names."""
+    family = family_of(problem)
+    names = (*family.size_names, *family.setting_names)
+    return dict(zip(names, (*family.sizes_of(problem), *family.setting_of(problem)), strict=True))
+
+
 def picks_for(
-    predictor: Predictor,
-    problems: Sequence[AnyProblem],
-    *,
-    workspace_limit: int | None = None,
-    deterministic: bool = False,
-    library_version: str | None = None,
-) -> Picks:
-    """Rank every distinct problem once. Raises `InputError` where there is no problem."""
+    predictor: Predictor, problems: Sequence[AnyProblem], *, workspace_limit: int | None = None,
+    deterministic: bool = False, library_version: str | None = None, name: str = "",
+) -> Picks:  # fmt: skip
+    """Rank every distinct problem once; ``name`` is the bundle's.
+
+    Raises `InputError` where there is no problem, and for problems of several families.
+    """
     if not problems:
         raise InputError("no problem came; give at least one")
     distinct = tuple(dict.fromkeys(problems))
+    family, *others = dict.fromkeys(family_of(problem).name for problem in distinct)
+    if others:
+        raise InputError(f"problems of several families came ({family}, {', '.join(others)}); export one at a time")
     selections = predictor.select_many(
         distinct, workspace_limit=workspace_limit, deterministic=deterministic, library_version=library_version
     )
     bundle = predictor.bundle
-    kinds = dict.fromkeys(family_of(problem).name for problem in distinct)
-    models = dict.fromkeys(bundle.parts[name].fitted.name for name in kinds)
-    data = bundle.card.get("data", {}).get("name", "unnamed data")
+    data = bundle.card.get("data", {})
     return Picks(
-        tuple(selections), workspace_limit, deterministic, ", ".join(models), data=data, candidate=bundle.candidate
-    )
+        tuple(selections), workspace_limit, deterministic, bundle.parts[family].fitted.name,
+        data=data.get("name", "unnamed data"), candidate=bundle.candidate, bundle=name,
+        gpus=tuple(data.get("gpus", ())), held_out=bundle.card.get("held_out", {}).get(family, {}).get("choice", {}),
+    )  # fmt: skip
 
 
 def export(picks: Picks, form: str) -> str:
@@ -101,7 +146,7 @@ def _convs(picks: Picks) -> list[tuple[Conv, Selection]]:
     if others:
         raise InputError(f"a problem is a {others[0]}; this form holds convolutions, use json")
     if not picks.feasible:
-        raise InputError("no problem has a pick within the limits; the table would be empty")
+        raise InputError(EMPTY)
     return [(selection.problem, selection) for selection in picks.feasible if isinstance(selection.problem, Conv)]
 
 
@@ -120,7 +165,9 @@ def json_table(picks: Picks) -> str:
     picks: [{problem, <sizes and settings>, algorithm, enum, solver, time_us, lower_us, upper_us, workspace_bytes,
     source, in_domain, fallbacks: [{algorithm, enum, solver, time_us, workspace_bytes}]}], infeasible: [{problem,
     <settings>, excluded: [{algorithm, reason}]}]}``. ``enum`` is the library's own number, null where it has none;
-    ``solver`` stands only where solvers are chosen; fallbacks are in order of time.
+    ``solver`` stands only where solvers are chosen, ``library`` in a candidate only where several compete; fallbacks
+    are in order of time. Of a described kernel a candidate has ``parameters``, at most `MOST_CONFIGURATIONS` are
+    fallbacks, and ``excluded`` is ``[{configurations, reason}]``, how many for each reason.
     """
     first = picks.selections[0]
     whole = {
@@ -135,20 +182,26 @@ def json_table(picks: Picks) -> str:
 
 def _pick(selection: Selection) -> dict[str, object]:
     problem = selection.problem
-    best, *others = selection.candidates
+    shown = 1 + MOST_CONFIGURATIONS if isinstance(problem, DescribedProblem) else None
+    best, *others = (Ranked.of(estimate, nan, problem) for estimate in selection.estimates[:shown])
+    several = ", " in selection.library
     return {
-        "problem": str(problem), **problem.to_dict(), **_candidate(best, problem), "lower_us": best.lower_us,
+        "problem": str(problem), **problem.to_dict(), **_candidate(best, problem, several), "lower_us": best.lower_us,
         "upper_us": best.upper_us, "source": best.source, "in_domain": selection.in_domain,
-        "fallbacks": [_candidate(other, problem) for other in others],
+        "fallbacks": [_candidate(other, problem, several) for other in others],
     }  # fmt: skip
 
 
-def _candidate(ranked: Ranked, problem: AnyProblem) -> dict[str, object]:
-    solver = {"solver": ranked.solver} if ranked.solver else {}
+def _candidate(ranked: Ranked, problem: AnyProblem, several_libraries: bool) -> dict[str, object]:
+    names: dict[str, object] = {"library": ranked.library} if several_libraries else {}
+    if isinstance(problem, DescribedProblem):
+        names["parameters"] = ranked.parameters
+    elif ranked.solver:
+        names["solver"] = ranked.solver
     return {
         "algorithm": ranked.algorithm,
         "enum": _enum(ranked, problem),
-        **solver,
+        **names,
         "time_us": ranked.time_us,
         "workspace_bytes": int(ranked.workspace_bytes),
     }
@@ -164,42 +217,91 @@ def _enum(ranked: Ranked, problem: AnyProblem) -> int | None:
 def _refused(selection: Selection) -> dict[str, object]:
     family = family_of(selection.problem)
     settings = dict(zip(family.setting_names, family.setting_of(selection.problem), strict=True))
-    excluded = [candidate._asdict() for candidate in selection.excluded]
+    excluded: list[dict[str, Any]] = [candidate._asdict() for candidate in selection.excluded]
+    if isinstance(family, DescribedFamily):
+        counts = Counter(candidate.reason for candidate in selection.excluded)
+        excluded = [{"configurations": count, "reason": reason} for reason, count in counts.items()]
     return {"problem": str(selection.problem), **settings, "excluded": excluded}
 
 
 def c_header(picks: Picks) -> str:
-    """A table of picks with its lookup by binary search. Raises `InputError` where an algorithm has no number."""
-    rows = sorted(((_key(conv), conv, ranking) for conv, ranking in _convs(picks)), key=lambda row: row[0])
-    name = f"seer_{_identifier(picks.selections[0].gpu)}"
-    enums = (
-        f"enum {{ {', '.join(f'SEER_{value.upper()} = {i}' for i, value in enumerate(values))} }}; /* {field} */"
-        for field, values in CHOICES.items()
-    )
-    return Template(HEADER.read_text()).substitute(
-        name=name, guard=f"{name.upper()}_PICKS_H",
-        comment="\n".join(f" * {_plain(line)}" for line in picks.provenance), enums="\n".join(enums),
-        fields="\n".join(f"    int32_t {field};" for field in FIELDS),
-        table=",\n".join(_row(key, conv, ranking) for key, conv, ranking in rows),
-        compared="\n".join(f"    if (a->{f} != b->{f}) return a->{f} < b->{f} ? -1 : 1;" for f in FIELDS),
-    )  # fmt: skip
+    """A table of picks with its lookup by binary search; every family has types of its own, named after it.
+
+    Types of convolutions are the same in every such header, so that several may be included together. Raises
+    `InputError` where no problem has a pick, and where a convolution's algorithm has no number.
+    """
+    family = picks.family
+    parameters = family.description.parameters if isinstance(family, DescribedFamily) else {}
+    is_conv = family.name == Conv.kind
+    if is_conv:
+        rows = [(_key(conv), _conv_values(conv, selection), selection) for conv, selection in _convs(picks)]
+    else:
+        rows = [((*named(each.problem).values(),), _values(each, parameters), each) for each in picks.feasible]
+    if not rows:
+        raise InputError(EMPTY)
+    of_family = "" if is_conv else f"_{_identifier(family.name)}"
+    # Python's texts have the order of their UTF-8 bytes, which strcmp goes by.
+    return template("picks.h.j2", "surrogate.prediction").render(
+        prefix=f"seer{of_family}", name=f"seer_{_identifier(picks.selections[0].gpu)}{of_family}",
+        family="" if is_conv else family.name, comment=map(_plain, picks.provenance),
+        choices=CHOICES if is_conv else {}, numbers=FIELDS if is_conv else [*map(_field, family.size_names)],
+        texts=() if is_conv else [*map(_field, family.setting_names)],
+        parameters={_field(name): _c_type(values) for name, values in parameters.items()},
+        rows=[_row(*row) for row in sorted(rows, key=lambda row: row[0])],
+    ) + "\n"  # fmt: skip
+
+
+def _conv_values(conv: Conv, selection: Selection) -> tuple[int, int]:
+    """The library's own numbers of the pick and of the next best, -1 where there is none."""
+    numbers = [enum_value(candidate.algorithm, selection.library, conv.direction) for candidate in selection.candidates]
+    others = [number for number in numbers if number != numbers[0]]
+    return numbers[0], others[0] if others else -1
+
+
+def _values(selection: Selection, parameters: Mapping[str, Sequence[Value]]) -> tuple[Any, ...]:
+    """Library, algorithm and, of a described kernel, the values of its ``parameters``."""
+    best = selection.estimates[0].candidate
+    if not parameters:
+        return best.library, "/".join(filter(None, (best.algorithm, best.solver)))
+    absent = {name: type(values[0])() for name, values in parameters.items()}
+    configuration = configuration_of(selection.problem, best.solver) or absent
+    return best.library, best.algorithm, tuple(configuration.values())
 
 
 def _key(conv: Conv) -> tuple[int, ...]:
     return (*conv.sizes, *(values.index(getattr(conv, field)) for field, values in CHOICES.items()))
 
 
-def _row(key: tuple[int, ...], conv: Conv, ranking: Selection) -> str:
-    best = ranking.candidates[0]
-    numbers = [enum_value(candidate.algorithm, ranking.library, conv.direction) for candidate in ranking.candidates]
-    others = [number for number in dict.fromkeys(numbers) if number != numbers[0]]
-    fallback = others[0] if others else -1
-    values = ", ".join(map(str, key))
-    note = _plain(f"{conv} {conv.direction}: {'/'.join(filter(None, (best.algorithm, best.solver)))}")
-    return (
-        f"    /* {note} */\n    {{{{{values}}}, {numbers[0]}, {fallback}, {best.time_us:.6e}f,"
-        f" UINT64_C({int(best.workspace_bytes)})}}"
-    )
+def _row(key: tuple[Any, ...], values: tuple[Any, ...], selection: Selection) -> str:
+    best = selection.estimates[0]
+    note = str(selection.problem)
+    if isinstance(selection.problem, Conv):
+        name = "/".join(filter(None, (best.candidate.algorithm, best.candidate.solver)))
+        note = f"{note} {selection.problem.direction}: {name}"
+    inner = ", ".join(map(_c_value, (key, *values)))
+    end = f"{best.time_us:.6e}f, UINT64_C({int(best.workspace_bytes)})"
+    return f"    /* {_plain(note)} */\n    {{{inner}, {end}}}"
+
+
+def _field(name: str) -> str:
+    """A name as C and C++ allow it."""
+    return f"{name}_" if C_WORDS.fullmatch(name) else name
+
+
+def _c_type(values: Sequence[Value]) -> str:
+    """That holds all values of a parameter."""
+    kinds = {type(value) for value in values}
+    return C_TYPES[float if float in kinds else next(iter(kinds))]
+
+
+def _c_value(value: Value | tuple[Value, ...]) -> str:
+    """An initialiser; of a text, its UTF-8 bytes."""
+    if isinstance(value, tuple):
+        return f"{{{', '.join(map(_c_value, value))}}}"
+    if not isinstance(value, str):
+        return str(int(value) if isinstance(value, bool) else value)
+    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in value.encode())
+    return f'"{"".join(plain)}"'
 
 
 def _identifier(text: str) -> str:

@@ -61,9 +61,7 @@ class Predictor:
         if not isinstance(problem, str):
             return problem
         described = self.bundle.described
-        if described is not None and ":" not in problem:
-            problem = f"{described.name}:{problem if problem != described.name else ''}"
-        parsed = parse_problem(problem, **settings)
+        parsed = parse_problem(described.whole_text(problem) if described else problem, **settings)
         if "math" in settings or isinstance(parsed, DescribedProblem):
             return parsed
         return replace(parsed, math=family_of(parsed).default_math(parsed.dtype, self.target))

@@ -11,7 +11,7 @@ from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, Bundle, Part, stored_index
 from surrogate.bundle.bundle import load as load_bundle
 from surrogate.features.errors import InputError
-from surrogate.features.families import DEFAULT_FAMILY
+from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, family_of
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
 from surrogate.models.launch import CallKey, Launch
 from surrogate.prediction.predictor import Predictor
@@ -120,10 +120,11 @@ def is_path(text: str | Path) -> bool:
     return isinstance(text, Path) or "/" in text or "\\" in text or (Path(text) / "bundle.json").is_file()
 
 
-def bundle_path(text: str | Path) -> Path:
+def bundle_path(text: str | Path, problem: AnyProblem | None = None) -> Path:
     """The folder that a path or a GPU's name means; what exists is a path, whatever else its name may be.
 
-    Raises `InputError` where there is neither such a folder nor such a GPU.
+    Of a GPU's bundles it is that of convolutions, or the one that answers ``problem``. Raises `InputError` where there
+    is neither such a folder nor such a GPU.
     """
     if is_path(text) or Path(text).exists():
         return Path(text)
@@ -133,6 +134,9 @@ def bundle_path(text: str | Path) -> Path:
         raise InputError(
             f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU whose bundle ships: {error}"
         ) from None
+    family = family_of(problem).name if problem else DEFAULT_FAMILY
+    if family != DEFAULT_FAMILY and any(family in bundle.families for bundle in shipped()):
+        return _serving(family, getattr(problem, "dtype", ""), device.name).path
     return bundle_for(device)
 
 

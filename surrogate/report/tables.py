@@ -259,12 +259,12 @@ class Facts:
 
 
 @cache
-def template(name: str) -> "Template":
-    """A template of this package; every text that fills it is escaped."""
+def template(name: str, package: str = "surrogate.report") -> "Template":
+    """A template of a package; every text that fills one of HTML is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    settings = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    return Environment(loader=PackageLoader("surrogate.report", ""), **settings).get_template(name)
+    settings = {"autoescape": ".html" in name, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=PackageLoader(package, ""), **settings).get_template(name)
 
 
 def to_csv(records: Iterable[Mapping[str, object]], columns: Sequence[str] = ()) -> str:

@@ -1,8 +1,11 @@
 """``seer export`` through the entry point."""
 
 import json
+import re
 
 import pytest
+
+from surrogate import bundled
 
 
 def test_every_format(seer, trained, dataset, tmp_path):
@@ -22,6 +25,43 @@ def test_every_format(seer, trained, dataset, tmp_path):
     mixed.write_text("n8c64h28w28k64r3s3p1\ngemm:m128n128k128\n")
     result = seer("export", trained, "--problems", mixed, "--gpu", "t4", "-o", tmp_path / "m.json", "--as", "json")
     assert "picks of 1 problem; 1 left out" in result.out
+
+
+def test_functions(seer, trained, dataset, tmp_path):
+    """The summary says how large the function is and what it loses; a lookup has no leaves."""
+    words = ["export", trained, "--problems", dataset, "--gpu", "t4", "-o", tmp_path / "select.py"]
+    result = seer(*words, "--as", "python", "--leaves", "3")
+    assert result.code == 0, result.err
+    assert re.search(
+        r"picks of 32 problems; leaves: [123], predicted slowdown on the listed problems: 1\.\d+", result.out
+    )
+    text = (tmp_path / "select.py").read_text()
+    assert "Bundle: bundle, model linear-terms" in text and "import" not in text
+    for refused, said in (
+        (["--as", "triton"], "conv has none"),
+        (["--as", "json", "--leaves", "3"], "--leaves goes with"),
+        (["--as", "python", "--top", "3"], "--top with triton"),
+        (["--as", "python", "--leaves", "0"], "0"),
+    ):
+        result = seer(*words[:-1], tmp_path / "none.py", *refused)
+        assert result.is_refusal(said), result.err
+        assert not (tmp_path / "none.py").exists()
+
+
+def test_other_kernels_of_a_gpu_that_ships(seer, tmp_path):
+    """A GPU's name means the bundle that knows the list's family; a table is read by a bundle's own."""
+    (tmp_path / "gemms.csv").write_text("problem,dtype\ngemm:m64n4096k4096,bf16\ngemm:m4096n4096k4096,bf16\n")
+    out = tmp_path / "p.json"
+    words = ["--problems", tmp_path / "gemms.csv", "--as", "json", "-o", out]
+    assert seer("export", "no such gpu", *words).is_refusal("no bundle there", "unknown")
+    result = seer("export", "h100", *words)
+    assert result.code == 0, result.err
+    table = json.loads(out.read_text())
+    assert [row["m"] for row in table["picks"]] == [64, 4096] and table["gpu"] == "h100-sxm"
+    (tmp_path / "gemms.csv").write_text("m,n,k,dtype\n64,4096,4096,bf16\n4096,4096,4096,bf16\n")
+    result = seer("export", bundled.FOLDER / "language_gemm", "--gpu", "h100", *words)
+    assert result.code == 0, result.err
+    assert json.loads(out.read_text()) == table
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surrogate.collect.plan_source import file_problems
-from surrogate.dataset.problem_list import read_convs, read_list
+from surrogate.dataset.problem_list import of_one_family, read_list
 from surrogate.features.conv import Conv
+from surrogate.features.description import Description
 from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILIES
+from surrogate.features.gpu import gpu
 
+pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
 FIRST = Conv(n=1, c=3, h=224, k=64, r=7)
 
 
@@ -60,15 +64,71 @@ def test_parquet_and_distinct_problems(tmp_path: Path) -> None:
     row = {"n": 1, "c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "algorithm": "GEMM", "extra": 1.5}
     frame = pd.DataFrame([row, row | {"algorithm": "FFT"}, row | {"n": 8}])
     frame.to_parquet(tmp_path / "list")
-    assert read_convs(tmp_path / "list") == [FIRST, FIRST.with_batch(8)]
+    assert of_one_family(read_list(tmp_path / "list"), ["conv"], "list") == ([FIRST, FIRST.with_batch(8)], 0)
     assert [listed.algorithm for listed in read_list(tmp_path / "list")] == ["GEMM", "FFT", "GEMM"]
 
 
-def test_problems_of_other_families(tmp_path: Path) -> None:
-    """As the command line writes them; exports and plans of convolutions pass them over."""
+def test_problems_of_other_families(refused, tmp_path: Path) -> None:
+    """As the command line writes them; who asks for one family is told how many others there are."""
     path = _write(tmp_path, "gemm:m64n32k16\nn1c3h224k64r7\nsoftmax:n8c100\n")
     assert [str(listed.problem).split(":")[0] for listed in read_list(path)][::2] == ["gemm", "softmax"]
-    assert read_convs(path) == [FIRST]
+    assert of_one_family(read_list(path), ["conv"], path) == ([FIRST], 2)
+    with refused(str(path), "none of 3", "attention, moe"):
+        of_one_family(read_list(path), ["attention", "moe"], path)
+    with refused(str(path), "several families", "gemm, rowwise"):
+        of_one_family(read_list(path), ["gemm", "rowwise"], path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m,n,k,dtype,variant\n64,32,16,bf16,\n",
+        "M;N;K;DTYPE\n64;32;16;bf16\n",
+        "problem,dtype\ngemm:m64n32k16,bf16\n",
+        '{"problem": "gemm:m64n32k16", "dtype": "bf16"}\n',
+        '{"m": 64, "n": 32, "k": 16, "dtype": "bf16", "operator": "gemm"}\n',
+    ],
+)
+def test_tables_of_another_family(tmp_path: Path, text: str) -> None:
+    """Its sizes and settings are columns; math that is not given is the GPU's default."""
+    expected = {"batch": 1, "m": 64, "n": 32, "k": 16, "dtype": "bf16", "math": "default", "variant": ""}
+    (listed,) = read_list(_write(tmp_path, text), FAMILIES["gemm"], gpu("a100"))
+    assert listed.problem is not None and listed.problem.to_dict() == {"kind": "gemm", **expected}
+    given = text.replace("dtype", "math").replace("DTYPE", "math").replace("bf16", "fma")
+    (listed,) = read_list(_write(tmp_path, given), FAMILIES["gemm"], gpu("a100"))
+    assert listed.problem is not None and listed.problem.to_dict()["math"] == "fma"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m64Long9\n",
+        "listed_kernel:m64Long9\n",
+        "m=64,Long=9\n",
+        "m,Long,layout\n64,9,NCHW\n",
+        "Long\tm\n9\t64\n",
+        "name,problem,layout\nfirst,m64Long9,NCHW\n",
+        '{"m": 64, "Long": 9}\n',
+    ],
+)
+def test_problems_of_a_described_kernel(tmp_path: Path, text: str) -> None:
+    """As texts, with or without the kernel's name, or as tables whose columns have capitals as declared."""
+    layouts = {"layout": ("NCHW", "NHWC")}
+    family = FAMILIES.describe(Description("listed_kernel", ("m", "Long"), {"block": (1, 2)}, layouts))
+    (listed,) = read_list(_write(tmp_path, text), family)
+    assert listed.problem == family.problem({"m": 64, "Long": 9}, {"layout": "NCHW"})
+
+
+def test_what_is_wrong_in_a_described_kernel_s_list(refused, tmp_path: Path) -> None:
+    family = FAMILIES.describe(Description("listed_kernel", ("m",), {"block": (1, 2)}, {"layout": ("NCHW", "NHWC")}))
+    for text, named in (
+        ("m\n64\nx\n", "line 3"), ("x,layout\n1,NCHW\n", "column m"), ("m,layout\n1,tiled\n", "tiled"),
+        ("n64\n", "not readable"), ("m\n", "no problem"),
+    ):  # fmt: skip
+        with refused(str(tmp_path), named):
+            read_list(_write(tmp_path, text), family)
+    pd.DataFrame({"m": [64, 64, 8], "block": [1, 2, 1]}).to_parquet(tmp_path / "table")
+    assert len(of_one_family(read_list(tmp_path / "table", family), ["listed_kernel"], "table")[0]) == 2
 
 
 @pytest.mark.parametrize(

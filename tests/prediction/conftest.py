@@ -9,8 +9,10 @@ import pytest
 from surrogate.bundle.bundle import Bundle, Part, save
 from surrogate.bundle.train import candidate_keys, row_counts
 from surrogate.dataset.checks import normalise
+from surrogate.dataset.described import Kernel
 from surrogate.dataset.rows import rows_by_family
-from surrogate.models import Support
+from surrogate.dataset.store import as_dataset
+from surrogate.models import Support, model_frame
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.launch import CallKey, Launch
@@ -30,10 +32,13 @@ WIDTHS = Widths(
 """Widths that depend on everything that they can."""
 
 
-def bundle_of(frame: pd.DataFrame, model: TimeModel | None = None, **more: object) -> Bundle:
-    """A bundle fitted without held-out folds; ``model`` for every family."""
+def bundle_of(
+    frame: pd.DataFrame, model: TimeModel | None = None, kernel: Kernel | None = None, **more: object
+) -> Bundle:
+    """A bundle fitted without held-out folds; ``model`` for every family, ``kernel`` describes the table's own."""
     parts = {}
-    for kind, (_, rows) in rows_by_family(normalise(frame, "table")).items():
+    read = normalise(frame, "table") if kernel is None else model_frame(as_dataset(frame, kernel), "solver")
+    for kind, (_, rows) in rows_by_family(read).items():
         fitted = (type(model)(**model.get_params()) if model else BoostedTerms(rounds=40)).fit(rows)
         ok = rows.take(rows.ok)
         parts[kind.name] = Part(
@@ -46,7 +51,7 @@ def bundle_of(frame: pd.DataFrame, model: TimeModel | None = None, **more: objec
             candidate_keys(ok),
             row_counts(ok),
         )
-    return Bundle(parts, card=CARD, **more)  # type: ignore[arg-type]
+    return Bundle(parts, **{"card": CARD, **more})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """Exported picks: JSON as documented, a C header that compiles and answers, a find-db that we read back."""
 
+import hashlib
+import itertools
 import json
 import random
 import shutil
@@ -14,19 +16,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.bundle.bundle import Bundle
+from surrogate.dataset.described import KernelColumns
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import parse_problem
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats import FORMATS
 from surrogate.formats.miopen import parse_key
+from surrogate.models.configurations import Configurations
 from surrogate.prediction.export import FIELDS, Picks, export, find_db_key, picks_for
 from surrogate.prediction.predictor import Predictor
 from tests.prediction.conftest import bundle_of
 
+pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
 Table = Callable[..., pd.DataFrame]
 CC = shutil.which("cc")
+CONV_HEADER = "087fdd4323488c92593d01298fa23118cfb40ddd3809fde3fadd5770c6d5d087"
+"""SHA-256 of the header for one convolution, as the first version that had one wrote it."""
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +138,112 @@ int main(void) {{
         assert int(fallback) == (algorithm(ranked[1].algorithm).enum if len(ranked) > 1 else -1)
         assert float(time_us) == pytest.approx(ranked[0].time_us, rel=1e-6)
     assert answers[len(asked) :] == ["none"] * (len(others) + 1)
+
+
+@pytest.mark.skipif(CC is None, reason="no C compiler here")
+def test_headers_of_other_families_compile_and_answer(many_families: Bundle, tmp_path: Path) -> None:
+    """A family has types of its own, so that its header goes with others; `operator` is a word of C++."""
+    predictor = Predictor(many_families, gpu="t4")
+    asked = [parse_problem(f"gemm:m{m}n512k256") for m in (64, 200, 512, 3000)]
+    relu = parse_problem("relu:n8c64h56w200")
+    for name, problems in (("gemm.h", asked), ("relu.h", [relu]), ("add.h", [parse_problem("add:n8c64h56w200")])):
+        (tmp_path / name).write_text(export(picks_for(predictor, problems), "c-header"))
+    queries = [
+        f'{{.batch = 1, .m = {m}, .n = 512, .k = {k}, .operator_ = "gemm", .dtype = "{dtype}", .math = "fma",'
+        f' .variant = ""}}'
+        for m, k, dtype in ((64, 256, "fp32"), (3000, 256, "fp32"), (64, 257, "fp32"), (64, 256, "fp16"))
+    ]
+    (tmp_path / "main.c").write_text(
+        f"""#include <stdio.h>
+#include "gemm.h"
+#include "relu.h"
+int main(void) {{
+    const struct seer_gemm_problem p[] = {{{", ".join(queries)}}};
+    for (int i = 0; i < {len(queries)}; i++) {{
+        const struct seer_gemm_pick *found = seer_t4_gemm_find(&p[i]);
+        if (found) printf("%s %s %.6e\\n", found->library, found->algorithm, (double)found->time_us);
+        else printf("none\\n");
+    }}
+    return seer_t4_pointwise_find(&seer_t4_pointwise_picks[0].problem) == NULL;
+}}
+"""
+    )
+    answers = _compiled(tmp_path)
+    for problem, line in zip((asked[0], asked[-1]), answers, strict=False):
+        best = predictor.select(problem).candidates[0]
+        assert line == f"{best.library} {best.algorithm} {best.time_us:.6e}"
+    assert answers[2:] == ["none", "none"]
+
+
+@pytest.mark.skipif(CC is None, reason="no C compiler here")
+def test_the_header_of_a_described_kernel(tmp_path: Path) -> None:
+    """A configuration is a struct of its parameters, whatever they are; a size may be a word of C."""
+    columns = KernelColumns(("block", "share", "fast", "order"), ("m", "int"), ("dtype",), "own_kernel")
+    configurations = itertools.product((16, 128), (0.5, 1), (True, False), ('a"b?', "col\\é"))
+    rows = [(m, m, "fp16", *c) for m in (16, 64, 4096) for c in configurations]
+    frame = pd.DataFrame(rows, columns=["m", "int", "dtype", *columns.parameters]).assign(gpu="our own")
+    frame["time_us"] = 5 + abs(frame["m"] / 32 - frame["block"]) + 3 * frame["share"] - frame["fast"]
+    predictor = Predictor(bundle_of(frame, Configurations(), columns))
+    asked = [predictor.read(f"m{m}int{m}") for m in (16, 64, 4096)]
+    picks = picks_for(predictor, asked)
+    (tmp_path / "picks.h").write_text(export(picks, "c-header"))
+    (tmp_path / "main.c").write_text(
+        """#include <stdio.h>
+#include "picks.h"
+int main(void) {
+    for (int m = 1; m < 5000; m++) {
+        const struct seer_own_kernel_problem p = {.m = m, .int_ = m, .dtype = "fp16"};
+        const struct seer_own_kernel_pick *found = seer_our_own_own_kernel_find(&p);
+        if (!found) continue;
+        struct seer_own_kernel_configuration c = found->configuration;
+        printf("%d %d %g %d %s\\n", m, (int)c.block, c.share, (int)c.fast, c.order);
+    }
+    return 0;
+}
+"""
+    )
+    best = [each.candidates[0].parameters or {} for each in picks.selections]
+    expected = [
+        f"{m} {p['block']} {p['share']:g} {p['fast']:d} {p['order']}" for m, p in zip((16, 64, 4096), best, strict=True)
+    ]
+    assert _compiled(tmp_path) == expected
+    table = json.loads(export(picks, "json"))
+    assert [row["parameters"] for row in table["picks"]] == best
+    assert [len(row["fallbacks"]) for row in table["picks"]] == [10] * 3
+    emptied = Picks(tuple(replace(s, estimates=()) for s in picks.selections), None, False, "m", "d")
+    assert len(json.loads(export(emptied, "json"))["infeasible"]) == 3
+    with pytest.raises(InputError, match="no problem has a pick"):
+        export(emptied, "c-header")
+
+
+def _compiled(folder: Path) -> list[str]:
+    """Lines that ``main.c`` prints; every warning is an error."""
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([str(CC), *flags, "-o", "main", "main.c"], cwd=folder, check=True)
+    out = subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout
+    return out.splitlines()
+
+
+def test_candidates_of_several_libraries_are_told_apart(many_families: Bundle) -> None:
+    """In JSON, where the header names all libraries."""
+    picks = picks_for(Predictor(many_families, gpu="t4"), [parse_problem("gemm:m64n512k256")])
+    (row,) = json.loads(export(picks, "json"))["picks"]
+    assert (row["library"], row["fallbacks"][0]["library"], row["m"]) == ("cublas", "torch", 64)
+
+
+def test_the_header_of_convolutions_stays(predictor: Predictor) -> None:
+    """Others include it: what it declares may not change."""
+    conv = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
+    selection = predictor.select(conv)
+    first, second = selection.estimates[:2]
+    candidates = replace(first.candidate, algorithm="GEMM"), replace(second.candidate, algorithm="FFT")
+    estimates = tuple(
+        replaced._replace(candidate=candidate, time_us=time_us, workspace_bytes=1024)
+        for replaced, candidate, time_us in zip((first, second), candidates, (12.5, 25.0), strict=True)
+    )
+    picks = Picks((replace(selection, estimates=estimates),), None, False, "model", "data")
+    header = export(picks, "c-header")
+    assert hashlib.sha256(header.encode()).hexdigest() == CONV_HEADER
 
 
 def _numbers(conv: Conv) -> list[int]:

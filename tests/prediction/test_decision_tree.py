@@ -1,0 +1,120 @@
+"""Trees that choose among candidates by a table of costs: how large, how good, and what their leaves run."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogate.prediction.decision_tree import (
+    Branch,
+    Leaf,
+    Node,
+    Slowdown,
+    choices,
+    complementing,
+    held_out_slowdown,
+    learn,
+    leaves_of,
+    threshold_between,
+)
+
+
+def table(seed: int, problems: int, candidates: int, failing: float) -> tuple[np.ndarray, np.ndarray]:
+    """Sizes (problems, 3), distinct, and costs of which a share fails; every problem has a candidate that costs 0."""
+    random = np.random.default_rng(seed)
+    columns = np.column_stack([np.arange(problems), *random.integers(0, 5, (2, problems))])
+    cost = random.exponential(0.3, (problems, candidates))
+    cost[random.random(cost.shape) < failing] = np.inf
+    cost[np.arange(problems), random.integers(0, candidates, problems)] = 0.0
+    return columns, cost
+
+
+def failures_then_cost(slowdown: Slowdown, problems: int) -> tuple[int, float]:
+    ran = problems - slowdown.failures
+    return slowdown.failures, float(np.log(slowdown.factor)) * ran if ran else 0.0
+
+
+@given(st.integers(0, 10**6), st.integers(1, 24), st.integers(1, 6), st.sampled_from([0.0, 0.3, 0.9]))
+@settings(max_examples=60, deadline=None)
+def test_more_leaves_never_cost_more(seed: int, problems: int, candidates: int, failing: float) -> None:
+    """Never more leaves than asked for; with one for each problem every candidate is its problem's best, and runs."""
+    columns, cost = table(seed, problems, candidates, failing)
+    figures = []
+    for leaves in (1, 2, 3, 5, 8):
+        tree = learn(columns, cost, leaves)
+        every_leaf = leaves_of(tree)
+        chosen = choices(tree, columns)
+        assert len(every_leaf) <= leaves
+        assert sorted(np.concatenate([leaf.rows for leaf in every_leaf]).tolist()) == list(range(problems))
+        assert all((chosen[leaf.rows] == leaf.candidate).all() for leaf in every_leaf)
+        figures.append(failures_then_cost(Slowdown.of(cost, chosen), problems))
+    for (failures, log_time), (more_failures, more_log_time) in itertools.pairwise(figures):
+        assert more_failures < failures or (more_failures == failures and more_log_time <= log_time + 1e-5)
+    chosen = choices(learn(columns, cost, problems), columns)
+    assert Slowdown.of(cost, chosen) == (pytest.approx(1.0, abs=1e-5), 0)
+
+
+def test_a_leaf_counts_time_not_hits() -> None:
+    """The candidate that is best for one of three problems, and hardly worse for the others, is run."""
+    cost = np.array([[0.0, 0.01], [0.0, 0.01], [2.0, 0.0]])
+    assert learn(np.zeros((3, 1), dtype=int), cost, 4).candidate == 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_an_interval_is_found_though_one_split_alone_gains_nothing() -> None:
+    sizes = 16 * np.arange(1, 11)[:, None]
+    wanted = np.array([0] * 4 + [1] * 2 + [0] * 4)
+    cost = np.stack([wanted != 0, wanted != 1], axis=1) * 0.5
+    tree = learn(sizes, cost, 3)
+    assert isinstance(tree, Branch) and Slowdown.of(cost, choices(tree, sizes)) == (1.0, 0)
+    assert choices(tree, np.array([[1], [88], [1000]])).tolist() == [0, 1, 0]
+
+
+def test_what_fails_is_avoided_before_what_is_slow_and_counted() -> None:
+    sizes = np.arange(3)[:, None]
+    cost = np.array([[0.0, 1.5], [np.inf, 0.0], [0.0, 1.5]])
+    assert Slowdown.of(cost, choices(learn(sizes, cost, 1), sizes)) == (pytest.approx(np.e), 0)
+    nobody = np.array([[0.0, np.inf], [np.inf, 0.0], [0.0, np.inf]])
+    assert Slowdown.of(nobody, choices(learn(sizes, nobody, 1), sizes)) == (1.0, 1)
+
+
+@given(st.integers(0, 2**40), st.integers(1, 2**40))
+def test_thresholds_part_their_neighbours(lower: int, above: int) -> None:
+    """A whole number from the lower to below the upper, strictly between where there is one."""
+    upper = lower + above
+    threshold = threshold_between(lower, upper)
+    assert lower <= threshold < upper
+    assert threshold > lower or above == 1
+
+
+@pytest.mark.parametrize(("pair", "read"), [((512, 1024), 768), ((512, 4096), 1024), ((96, 127), 112), ((0, 1), 0)])
+def test_thresholds_read_well(pair: tuple[int, int], read: int) -> None:
+    assert threshold_between(*pair) == read
+
+
+def test_held_out_shapes_are_not_seen() -> None:
+    """Every shape wants a candidate of its own, which trees that never saw it do not choose. One alone: not known."""
+    shape = np.repeat(np.arange(10), 2)
+    cost = np.where(np.arange(10)[None] == shape[:, None], 0.0, 1.0)
+    held = held_out_slowdown(shape[:, None], cost, shape, leaves=32)
+    assert held == (pytest.approx(np.e), 0)
+    assert held_out_slowdown(shape[:, None], cost, np.zeros(20), leaves=32) is None
+
+
+def test_configurations_that_complement_one_another() -> None:
+    """After the first comes what helps where it is slow; what runs nowhere does not come at all."""
+    cost = np.array([[0.0, 0.1, 2.0, np.inf], [1.0, 0.9, 0.0, np.inf]])
+    assert complementing(cost, 0, 2) == [0, 2]
+    assert complementing(cost, 0, 9) == [0, 2, 1]
+
+
+def depth(node: Node) -> int:
+    return 0 if isinstance(node, Leaf) else 1 + max(depth(node.low), depth(node.high))
+
+
+def test_no_tree_is_too_deep_for_python() -> None:
+    """One problem after the other is parted from the rest; Python refuses 100 levels of indentation."""
+    sizes = np.arange(150)[:, None]
+    cost = np.where(np.arange(2)[None] == np.arange(150)[:, None] % 2, 0.0, np.linspace(1, 100, 150)[:, None])
+    assert depth(learn(sizes, cost, 150)) < 90

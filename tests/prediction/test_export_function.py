@@ -1,0 +1,230 @@
+"""Exported functions: run as a user would run them, they answer what their heads and the bundle say."""
+
+import itertools
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.bundle.bundle import Bundle
+from surrogate.dataset.described import KernelColumns
+from surrogate.features.errors import InputError
+from surrogate.features.families import AnyProblem, parse_problem
+from surrogate.models.configurations import Configurations
+from surrogate.prediction.export import Picks, named, picks_for
+from surrogate.prediction.export_function import decision_function, export_function
+from surrogate.prediction.predictor import Predictor
+from tests.prediction.conftest import bundle_of
+from tests.prediction.test_export import convs
+
+pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
+SHAPES = tuple(itertools.product((16, 256, 2048), (128, 1024, 8192), (64, 512)))
+COLUMNS = KernelColumns(
+    ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "order"), ("m", "n", "in"), ("dtype",), "function_kernel"
+)
+
+
+def times() -> pd.DataFrame:
+    """Made up: whole waves of tiles; what a tile of 128 × 128 needs is there in fp16 alone."""
+    configurations = [
+        (m, n, w, s, o) for m in (16, 32, 128) for n in (32, 128) for w, s in ((4, 2), (8, 3)) for o in ("row", "col")
+    ]
+    rows = [(*shape, dtype, *c) for shape in SHAPES for dtype in ("fp16", "fp32") for c in configurations]
+    frame = pd.DataFrame(rows, columns=["m", "n", "in", "dtype", *COLUMNS.parameters])
+    tile = frame["BLOCK_M"] * frame["BLOCK_N"]
+    waves = -(-(-(-frame["m"] // frame["BLOCK_M"]) * -(-frame["n"] // frame["BLOCK_N"])) // 64)
+    long = 1 + np.abs(np.log2(tile / (256 * frame["num_warps"]))) / 4
+    time_us = 5 + waves * frame["in"] * tile * long * np.where(frame["order"] == "row", 1.0, 1.2) / 1e4
+    failed = (tile == 128 * 128) & (frame["dtype"] == "fp32")
+    return frame.assign(gpu="our own", time_us=time_us.mask(failed), status=np.where(failed, "failed", "ok"))
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Bundle:
+    """Fitted without held-out folds, whose result is made up."""
+    held_out = {"function_kernel": {"choice": {"all": {"slowdown_macro": 1.2345}}}}
+    card = {"data": {"name": "made up", "gpus": ["our own"]}, "held_out": held_out}
+    return bundle_of(times(), Configurations(), COLUMNS, card=card)
+
+
+@pytest.fixture(scope="module")
+def listed(kernel: Bundle) -> Picks:
+    """Shapes that were measured, and some that were not."""
+    shapes = [*SHAPES, (64, 4096, 256), (4096, 64, 128)]
+    texts = [f"function_kernel:m{m}n{n}in{k}" for m, n, k in shapes]
+    problems = [parse_problem(text, dtype=dtype) for text in texts for dtype in ("fp16", "fp32")]
+    return picks_for(Predictor(kernel), problems, name="mine")
+
+
+def defined(text: str, **modules: Any) -> dict[str, Any]:
+    """What a file defines, which imports nothing but ``modules``."""
+    imported = re.findall(r"^\s*(?:import|from) (\w+)", text, flags=re.MULTILINE)
+    assert set(imported) == modules.keys()
+    names: dict[str, Any] = {}
+    exec(compile(re.sub(r"^import \w+$", "", text, flags=re.MULTILINE), "exported.py", "exec"), {**modules}, names)
+    return names if len(names) == 1 else {**names, "configs": rebound(names)}
+
+
+def rebound(names: Mapping[str, Any]) -> Callable[..., Any]:
+    """``configs`` where the file's own names are global, as in a module."""
+    return types.FunctionType(names["configs"].__code__, dict(names), None, names["configs"].__defaults__)
+
+
+def arguments(problem: AnyProblem) -> dict[str, Any]:
+    """Sizes and settings by name; Python's own words as the exported function spells them."""
+    return {"in_" if name == "in" else name: value for name, value in named(problem).items()}
+
+
+def time_us(picks: Picks, problem: AnyProblem, answer: Any) -> float | None:
+    """What the bundle predicts for the answer; None where it says that this does not run."""
+    estimates = next(each.estimates for each in picks.selections if each.problem == problem)
+    for estimate in estimates:
+        candidate = estimate.candidate
+        names = tuple(filter(None, (candidate.library, candidate.algorithm, candidate.solver)))
+        text = ",".join(f"{name}={value}" for name, value in answer.items()) if isinstance(answer, dict) else ""
+        if candidate.solver == text if text else names == answer:
+            return estimate.time_us
+    return None
+
+
+def slowdown(picks: Picks, select: Callable[..., Any]) -> float:
+    """Geometric mean over the listed problems of the answer's predicted time over the best."""
+    logs = []
+    for each in picks.feasible:
+        own = time_us(picks, each.problem, select(**arguments(each.problem)))
+        assert own is not None, f"{each.problem} does not run"
+        logs.append(log(own / each.estimates[0].time_us))
+    return exp(sum(logs) / len(logs))
+
+
+def stated(text: str, what: str = "Predicted slowdown on the listed problems") -> float:
+    return float(re.search(rf"# {what}: (\d+\.\d+)", text)[1])  # pyright: ignore[reportOptionalSubscript]
+
+
+def test_the_function_loses_what_its_head_says(listed: Picks) -> None:
+    """With any number of leaves, of which more never lose more; every listed problem's answer runs."""
+    lost = []
+    for leaves in (2, 4, 8, 32):
+        text, summary = export_function(listed, "python", leaves=leaves)
+        lost.append(slowdown(listed, defined(text)["select"]))
+        assert stated(text) == pytest.approx(lost[-1], abs=6e-4)
+        count = text.count("return {")
+        assert count <= leaves and f"leaves: {count}, predicted slowdown on the listed problems" in summary
+        assert f"{stated(text):.3f}" in summary
+    assert lost == sorted(lost, reverse=True)
+    assert lost[-1] < 1.05 < lost[0]
+
+
+def test_the_head_says_where_it_comes_from(listed: Picks) -> None:
+    text, _ = export_function(listed, "python", leaves=8)
+    head = " ".join(text.partition("\n\n\n")[0].replace("#", " ").split())
+    assert "function_kernel on our own:" in head and "Bundle: mine, model configurations" in head
+    assert f"Listed problems: {len(listed.feasible)}. Leaves: {text.count('return {')}." in head
+    assert "fitted on made up (our own)." in head
+    assert f"predictions, not measurements, but for {2 * len(SHAPES)} listed" in head
+    assert "Held-out slowdown of the bundle: 1.234 (measured shapes left out of training" in head
+    held = decision_function(listed, 8).held_out
+    assert held is not None and f"slowdown of the tree: {held.factor:.3f}" in head
+    assert held.factor >= decision_function(listed, 8).slowdown.factor
+    assert max(map(len, text.splitlines())) < 120
+
+
+def test_the_function_reads_well(listed: Picks) -> None:
+    """Sizes, then settings with the commonest value; whole thresholds between listed sizes; no unknown setting."""
+    text, _ = export_function(listed, "python")
+    assert 'def select(m, n, in_, dtype="fp16"):' in text
+    select = defined(text)["select"]
+    assert set(select(64, 64, 64)) == set(COLUMNS.parameters)
+    for name, size in re.findall(r"if (m|n|in_) <= (\S+):", text):
+        values = {arguments(each.problem)[name] for each in listed.feasible}
+        assert min(values) <= int(size) < max(values)
+    with pytest.raises(ValueError, match="int4"):
+        select(64, 64, 64, dtype="int4")
+
+
+def test_lists_for_triton(listed: Picks) -> None:
+    """The first is what the function would pick; launch parameters are the config's own arguments."""
+
+    class Config:
+        def __init__(self, kwargs: dict[str, Any], *, num_warps: int, num_stages: int) -> None:
+            self.parameters = {**kwargs, "num_warps": num_warps, "num_stages": num_stages}
+            self.kwargs = kwargs
+
+    python, _ = export_function(listed, "python", leaves=6)
+    text, _ = export_function(listed, "triton", leaves=6, top=2)
+    configs = defined(text, triton=types.SimpleNamespace(Config=Config))["configs"]
+    select = defined(python)["select"]
+    for each in listed.feasible:
+        answer = configs(**arguments(each.problem))
+        assert len(answer) == 2 and answer[0].parameters == select(**arguments(each.problem))
+        assert answer[0].parameters != answer[1].parameters
+        assert answer[0].kwargs.keys() == {"BLOCK_M", "BLOCK_N", "order"}
+
+
+def test_a_built_in_family(many_families: Bundle, bundle: Bundle) -> None:
+    """Sizes that may be left out may be; the answer is library and algorithm."""
+    predictor = Predictor(many_families, gpu="t4")
+    gemms = picks_for(predictor, [parse_problem(f"gemm:m{m}n512k256") for m in (64, 200, 512, 3000)])
+    text, _ = export_function(gemms, "python")
+    select = defined(text)["select"]
+    assert select(m=64, n=512, k=256) == ("cublas", "default")
+    assert slowdown(gemms, select) == pytest.approx(stated(text), abs=6e-4)
+    picks = picks_for(Predictor(bundle, gpu="v100"), convs(30))
+    text, _ = export_function(picks, "python", leaves=5)
+    select = defined(text)["select"]
+    assert slowdown(picks, select) == pytest.approx(stated(text), abs=6e-4)
+    assert select(n=8, c=64, h=28, k=64, r=3, pad_h=1) == select(
+        n=8, c=64, h=28, w=28, k=64, r=3, s=3, pad_h=1, pad_w=1
+    )
+
+
+def test_what_nothing_runs_is_counted_and_left_out(listed: Picks) -> None:
+    selections = (replace(listed.selections[0], estimates=()), *listed.selections[1:])
+    text, _ = export_function(replace(listed, selections=selections), "python")
+    assert f"# Listed problems: {len(selections) - 1}, and 1 left out, which nothing runs." in text
+
+
+def test_what_a_leaf_cannot_run_is_said(listed: Picks) -> None:
+    """Two problems, each of which another configuration alone runs, and one leaf."""
+    first, second = (replace(each, estimates=each.estimates[i : i + 1]) for i, each in enumerate(listed.selections[:2]))
+    assert first.estimates[0].candidate.solver != second.estimates[0].candidate.solver
+    picks = replace(listed, selections=(first, second))
+    text, summary = export_function(picks, "python", leaves=1)
+    assert summary == "leaves: 1, predicted slowdown on the listed problems: 1.000, failures: 1"
+    assert "# Predicted slowdown on the listed problems: 1.000, failures: 1." in text
+    assert "failures" not in export_function(picks, "python", leaves=2)[1]
+
+
+def test_names_in_a_bundle_are_never_code(listed: Picks) -> None:
+    for name in ("a\nraise SystemExit(3)", "a\rraise SystemExit(3)", "\x0craise SystemExit(3)"):
+        text, _ = export_function(replace(listed, data=name, bundle=name, gpus=(name,)), "python", leaves=1)
+        assert defined(text).keys() == {"select"}
+
+
+def test_one_problem_is_one_answer(listed: Picks) -> None:
+    picks = replace(listed, selections=listed.selections[:1])
+    text, _ = export_function(picks, "python")
+    assert "Held-out slowdown of the tree: not known" in text and " if m" not in text
+    assert slowdown(picks, defined(text)["select"]) == 1.0
+
+
+def test_what_cannot_be_had(listed: Picks, many_families: Bundle, refused: Callable[..., Any]) -> None:
+    predictor = Predictor(many_families, gpu="t4")
+    with refused("leaves is 0"):
+        export_function(listed, "python", leaves=0)
+    with refused("top is 0"):
+        export_function(listed, "triton", top=0)
+    with refused("triton", "gemm has none"):
+        export_function(picks_for(predictor, [parse_problem("gemm:m64n512k256")]), "triton")
+    with refused("several families", "gemm", "pointwise"):
+        picks_for(predictor, [parse_problem("gemm:m64n512k256"), parse_problem("relu:n8c64h64w56")])
+    nothing = replace(listed, selections=tuple(replace(each, estimates=()) for each in listed.selections))
+    for form in ("python", "triton"):
+        with pytest.raises(InputError, match="no problem has a pick"):
+            export_function(nothing, form)
