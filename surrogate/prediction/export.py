@@ -37,11 +37,10 @@ MOST_CONFIGURATIONS = 10
 C_TYPES = {bool: "int64_t ", int: "int64_t ", float: "double ", str: "const char *"}
 """Type of a parameter's values → its type in C."""
 C_WORDS = re.compile(
-    "alignas|alignof|and|asm|auto|bool|break|case|catch|char|class|concept|const|continue|decltype|default|delete|do|"
-    "double|else|enum|explicit|export|extern|false|float|for|friend|goto|if|inline|int|long|mutable|namespace|new|"
-    "noexcept|not|nullptr|operator|or|private|protected|public|register|requires|restrict|return|short|signed|sizeof|"
-    "static|struct|switch|template|this|throw|true|try|typedef|typeid|typename|union|unsigned|using|virtual|void|"
-    "volatile|while|xor"
+    "asm|auto|bool|break|case|catch|char|class|const|continue|default|delete|do|double|else|enum|export|extern|false|"
+    "float|for|friend|goto|if|inline|int|long|namespace|new|operator|private|protected|public|register|restrict|return|"
+    "short|signed|sizeof|static|struct|switch|template|this|throw|true|try|typedef|typeid|typename|union|unsigned|using|"
+    "virtual|void|volatile|while|and|or|not|xor|alignas|alignof|concept|decltype|mutable|noexcept|nullptr|requires"
 )
 """Words of C and C++, which no field may be called: a size of that name gets an underscore behind it."""
 
