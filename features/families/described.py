@@ -30,6 +30,8 @@ WORK_UNIT = 1e6
 """Where no formula says what a problem costs, the product of its sizes over this stands for µs: times scale by it."""
 WORK_NAMES = ("log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensity")
 """What the formulas of a problem add to its sizes; the product of the sizes stands for work that none gives."""
+ORDINARY_TFLOPS, ORDINARY_GBS = 15.0, 600.0
+"""Of an ordinary GPU: where no formula tells what a problem costs, others are faster or slower by the geometric mean."""
 LAUNCH_TERMS = ("log2_blocks", "log2_waves", "last_wave", "whole_waves", "blocks_per_sm", "log2_own_roofline")
 """What the formulas of a launch add to the columns of a configuration."""
 
@@ -179,12 +181,15 @@ class DescribedFamily(Family[DescribedProblem]):
             for name, value in zip(self.setting_names, setting, strict=True)
         ]
 
+        # How fast the GPU is beside an ordinary one, as far as anything is known of it.
+        speed = np.sqrt(m.fp32_tflops / ORDINARY_TFLOPS * m.dram_gbs / ORDINARY_GBS) if m else 1.0
+
         def costs(values: Mapping[str, Number], formulas: Mapping[str, Any], work: Number) -> tuple[Number, ...]:
             """FLOPs, bytes and the roofline in µs; ``work`` where no formula or figure tells."""
             flops = np.maximum(formulas["flops"].value(values), 1.0) if "flops" in formulas else work
             moved = np.maximum(formulas["bytes"].value(values), 1.0) if "bytes" in formulas else work
             if m is None or not formulas.keys() & {"flops", "bytes"}:
-                return flops, moved, flops / WORK_UNIT
+                return flops, moved, flops / WORK_UNIT / speed
             compute_us, memory_us = flops / m.fp32_tflops / 1e6, moved / m.dram_gbs / 1e3
             both = np.maximum(compute_us, memory_us)
             return (
