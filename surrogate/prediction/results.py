@@ -362,9 +362,12 @@ def parse_bytes(text: str) -> int:
 
 def _title(answer: Selection | Prediction) -> str:
     """What was asked about, where, and whether anything was ever measured there."""
+    asked = f"{setting_line(answer.problem)} on {answer.gpu}"
+    if isinstance(answer.problem, DescribedProblem):
+        return f"{asked}, by other GPUs" if answer.source == SPEC else asked
     spec = ", from specification" if answer.source == SPEC else ""
     releases = zip(answer.library.split(", "), answer.library_version.split(", "), strict=False)
-    return f"{setting_line(answer.problem)} on {answer.gpu}, {', '.join(map(' '.join, releases))}{spec}"
+    return f"{asked}, {', '.join(map(' '.join, releases))}{spec}"
 
 
 def setting_line(problem: AnyProblem) -> str:
