@@ -112,7 +112,13 @@ class DescribedFamily(Family[DescribedProblem]):
         return problem if ":" in problem else f"{self.name}:{problem if problem != self.name else ''}"
 
     def read(self, kind: str, body: str, settings: Mapping[str, str]) -> DescribedProblem:
-        """The problem of sizes such as ``m64n4096`` or ``m=64,n=4096``; errors as of `Family.read`."""
+        """The problem of sizes such as ``m64n4096`` or ``m=64,n=4096``, and settings such as ``,dtype=fp16``.
+
+        Errors as of `Family.read`.
+        """
+        words = [word.partition("=") for word in body.split(",")]
+        settings = {**settings, **{name: value for name, _, value in words if name in self.settings}}
+        body = ",".join(name + equals + value for name, equals, value in words if name not in self.settings)
         names = self.description.sizes
         found = dict.fromkeys(names, "")
         pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))

@@ -121,6 +121,14 @@ def test_a_problem_is_read_and_written(text: str) -> None:
     assert parse_problem(str(problem), dtype="fp32") == problem
 
 
+def test_a_text_may_hold_settings() -> None:
+    FAMILIES.describe(description_of(MATMUL, "here"))
+    problem = parse_problem("matmul:m64n32k8,dtype=fp32")
+    assert problem == parse_problem("matmul:m=64,dtype=fp32,n=32,k=8") == parse_problem("matmul:m64n32k8", dtype="fp32")
+    with pytest.raises(InputError, match="dtype is 'fp8'"):
+        parse_problem("matmul:m64n32k8,dtype=fp8")
+
+
 @pytest.mark.parametrize(
     ("text", "words"), [("matmul:m64", "lacks n, k"), ("matmul:m64n2q3k1", "not readable"), ("matmul:mnk", "readable")]
 )
