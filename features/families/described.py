@@ -31,7 +31,7 @@ WORK_UNIT = 1e6
 WORK_NAMES = ("log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensity")
 """What the formulas of a problem add to its sizes; the product of the sizes stands for work that none gives."""
 ORDINARY_TFLOPS, ORDINARY_GBS = 15.0, 600.0
-"""Of an ordinary GPU: where no formula tells what a problem costs, others are faster or slower by the geometric mean."""
+"""Of an ordinary GPU: where no formula tells what a problem costs, times scale by the geometric mean of both."""
 LAUNCH_TERMS = ("log2_blocks", "log2_waves", "last_wave", "whole_waves", "blocks_per_sm", "log2_own_roofline")
 """What the formulas of a launch add to the columns of a configuration."""
 
