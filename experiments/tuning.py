@@ -1,0 +1,283 @@
+"""How many configurations must be tried on a GPU that was never measured until a fast one is found?
+
+Tuning: brute-forced spaces of real kernels, one GPU left out at a time (twins together), and searches that are told the
+times they ask for. Counted are different configurations, failed ones included.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib.util import find_spec
+from io import StringIO
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import curves
+from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.sources import Sources
+from experiments.verdicts import ratio
+from surrogate.dataset.tables import read_table
+from surrogate.features.gpu import gpu
+from surrogate.models.transfer import Transfer
+from surrogate.tuning.search import Search
+
+MOST = 200
+BUDGETS = (1, 10, 20, 50, 100, 200)
+DRAWN = (1, 2, 3, 5, 7, 10, 14, 20, 30, 50, 70, 100, 140, 200)
+"""Numbers of evaluations in the table and in the figure."""
+SEEDS, WORKERS, RESAMPLES = 5, 2, 2000
+NEAR = 1.05
+TWINS = ({"NVIDIA TITAN RTX", "NVIDIA GeForce RTX 2080 Ti"},)
+"""GPUs of one chip: none of them teaches about another."""
+NOT_PARAMETERS = {"gpu", "problem_size", "status", "reason", "time_us"}
+KERNEL_TUNER = ("genetic_algorithm", "simulated_annealing", "dual_annealing", "greedy_ils", "greedy_mls", "bayes_opt")
+"""Its strategies by their names there."""
+OURS, COLD = "transfer", "cold start"
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A kernel's configurations ``values`` (configurations, names) and its times (gpus, configurations) in µs, inf
+    where failed, NaN where not measured."""
+
+    names: tuple[str, ...]
+    values: np.ndarray
+    gpus: tuple[str, ...]
+    time_us: np.ndarray
+
+    @classmethod
+    def read(cls, path: Path) -> "Space":
+        """The table of one kernel, whose other columns are its parameters."""
+        frame = read_table(path)[0]
+        names = [name for name in frame if name not in NOT_PARAMETERS and frame[name].nunique() > 1]
+        configurations = frame[names].drop_duplicates().sort_values(names)
+        index = pd.MultiIndex.from_frame(configurations)
+        gpus = sorted(frame["gpu"].unique())
+        time_us = np.full((len(gpus), len(index)), np.nan)
+        column = index.get_indexer(pd.MultiIndex.from_frame(frame[names]))
+        row = pd.Index(gpus).get_indexer(frame["gpu"])
+        time_us[row, column] = np.where(frame["status"] == "ok", frame["time_us"], np.inf)
+        return cls(tuple(map(str, names)), configurations.to_numpy(dtype=np.int64), tuple(gpus), time_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kernel on one GPU left out, by one seed; ``rivals`` are the searches beside ours."""
+
+    path: Path
+    gpu: str
+    seed: int
+    rivals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a search is played on: measured configurations ``values`` (n, names) and their times (n,), inf where
+    failed."""
+
+    names: tuple[str, ...]
+    values: np.ndarray
+    time_us: np.ndarray
+    seed: int
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """Every kernel × GPU × seed in a process of its own, two at a time."""
+    rivals = available(("random", "genetic_algorithm") if effort.quick else ("random", "Optuna TPE", *KERNEL_TUNER))
+    seeds = range(effort.seed, effort.seed + (1 if effort.quick else SEEDS))
+    paths = sorted(sources.path("tuning").glob("*.parquet"))
+    cells = [Cell(path, name, seed, rivals) for path in paths for name in Space.read(path).gpus for seed in seeds]
+    found = pd.concat(played(cells, effort.tick), ignore_index=True)
+    table = summary(found)
+    drawn = table.assign(panel="geometric mean over kernels and GPUs")
+    figure = curves(
+        drawn, x="evaluations", series="method", value="found_over_optimum", panel="panel",
+        xlabel="different configurations evaluated", ylabel="time found / optimum", log_x=True, log_y=True,
+    )  # fmt: skip
+    return Outcome(table[table["evaluations"].isin(BUDGETS)].reset_index(drop=True), figure, answer(table, rivals))
+
+
+def available(rivals: Sequence[str]) -> tuple[str, ...]:
+    """Those of the rivals that this environment has: Kernel Tuner is no dependency."""
+    return tuple(name for name in rivals if name not in KERNEL_TUNER or find_spec("kernel_tuner"))
+
+
+def played(cells: Sequence[Cell], tick: Callable[[str], None]) -> Iterator[pd.DataFrame]:
+    """Of every cell, in order: per method and number of evaluations what was found."""
+    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(play, cell) for cell in cells]
+        for future in as_completed(futures):
+            tick(str(future.result()["kernel"].iloc[0]))
+        yield from (future.result() for future in futures)
+
+
+def play(cell: Cell) -> pd.DataFrame:
+    """Every method on one cell: per number of evaluations the best time found over the optimum, and the number of
+    evaluations until it was within 5 % (inf: not within `MOST`)."""
+    space = Space.read(cell.path)
+    left_out = space.gpus.index(cell.gpu)
+    index = np.flatnonzero(~np.isnan(space.time_us[left_out]))
+    target = Target(space.names, space.values[index], space.time_us[left_out, index], cell.seed)
+    orders = {OURS: transferred(space, left_out, index, target), COLD: searched(Search(target.values, seed=cell.seed), target)}
+    orders |= {name: rival(name, target) for name in cell.rivals}
+    ran = target.time_us[np.isfinite(target.time_us)]
+    records = []
+    for method, order in orders.items():
+        # Before anything ran, the slowest configuration counts; a search that stopped keeps what it has.
+        times = np.minimum.accumulate(np.minimum(target.time_us[order], ran.max())) / ran.min()
+        near = np.append(np.flatnonzero(times <= NEAR) + 1.0, np.inf)[0]
+        for evaluations in DRAWN:
+            value = times[min(evaluations, len(times)) - 1]
+            records.append((cell.path.stem, cell.gpu, cell.seed, method, evaluations, value, near))
+    names = ["kernel", "gpu", "seed", "method", "evaluations", "found_over_optimum", "evaluations_within_5pct"]
+    return pd.DataFrame(records, columns=pd.Index(names))
+
+
+def transferred(space: Space, left_out: int, index: np.ndarray, target: Target) -> list[int]:
+    """Our search, with what the GPUs that are no twin of the target teach."""
+    twins = next((group for group in TWINS if space.gpus[left_out] in group), {space.gpus[left_out]})
+    others = [place for place, name in enumerate(space.gpus) if name not in twins]
+    columns = np.array([gpu_columns(name) for name in space.gpus], dtype=np.float32)
+    nothing = np.zeros((len(others), len(space.values), 0), dtype=np.float32)
+    values = space.values.astype(np.float64)
+    transfer = Transfer.fit(space.time_us[others], values, nothing, columns[others], seed=target.seed)
+    prior = transfer.prior(columns[left_out], values[index], nothing[0, index], index)
+    search = Search(
+        target.values, prior=prior.score, failure=prior.failure, others=transfer.scores[:, index], seed=target.seed
+    )
+    return searched(search, target)
+
+
+def gpu_columns(name: str) -> list[float]:
+    """What tells GPUs apart, amounts in log2."""
+    device = gpu(name)
+    amounts = (
+        device.sms, device.cores_per_sm, device.boost_mhz, device.dram_gbs, device.l2_bytes, device.shared_per_sm_bytes
+    )  # fmt: skip
+    return [*np.log2(amounts).tolist(), device.compute_capability, float(device.vendor == "nvidia")]
+
+
+def searched(search: Search, target: Target) -> list[int]:
+    """The order in which our search asks, one by one."""
+    order: list[int] = []
+    while len(order) < MOST and len(asked := search.ask(1)):
+        index = int(asked[0])
+        time_us = float(target.time_us[index])
+        search.tell(index, time_us if np.isfinite(time_us) else None)
+        order.append(index)
+    return order
+
+
+def rival(name: str, target: Target) -> list[int]:
+    """The different configurations that a rival asks for, in order."""
+    if name == "random":
+        return np.random.default_rng(target.seed).permutation(len(target.values))[:MOST].tolist()
+    return optuna_order(target) if name == "Optuna TPE" else kernel_tuner_order(name, target)
+
+
+def optuna_order(target: Target) -> list[int]:
+    """Optuna's TPE on categorical parameters; combinations outside the space count as failed, and cost nothing."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=target.seed))
+    index_of = {tuple(values): index for index, values in enumerate(target.values.tolist())}
+    choices = {name: np.unique(column).tolist() for name, column in zip(target.names, target.values.T, strict=True)}
+    order: dict[int, None] = {}
+    for _ in range(20 * MOST):
+        trial = study.ask()
+        index = index_of.get(tuple(trial.suggest_categorical(name, choices[name]) for name in target.names))
+        if index is None or not np.isfinite(target.time_us[index]):
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            study.tell(trial, float(np.log(target.time_us[index])))
+        if index is not None:
+            order[index] = None
+        if len(order) == min(MOST, len(target.values)):
+            break
+    return list(order)
+
+
+def kernel_tuner_order(strategy: str, target: Target) -> list[int]:
+    """A strategy of Kernel Tuner in its simulation mode, which reads its cache format."""
+    from kernel_tuner import tune_kernel
+
+    keys = [tuple(values) for values in target.values.tolist()]
+    index_of = {key: index for index, key in enumerate(keys)}
+    parameters = {name: np.unique(column).tolist() for name, column in zip(target.names, target.values.T, strict=True)}
+    cache = {
+        ",".join(map(str, key)): dict(zip(target.names, key, strict=True))
+        | {"time": time_us / 1e3 if np.isfinite(time_us) else "RuntimeFailedConfig"}
+        | dict.fromkeys(("compile_time", "verification_time", "benchmark_time"), 0)
+        for key, time_us in zip(keys, target.time_us.tolist(), strict=True)
+    }
+    content = {
+        "device_name": "left out", "kernel_name": "kernel", "problem_size": [1],
+        "tune_params_keys": list(target.names), "tune_params": parameters, "cache": cache,
+    }  # fmt: skip
+
+    def in_space(values: dict[str, int]) -> bool:
+        return tuple(values[name] for name in target.names) in index_of
+
+    random.seed(target.seed)
+    np.random.seed(target.seed)
+    with TemporaryDirectory() as folder, redirect_stdout(StringIO()):
+        path = Path(folder) / "cache.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+        results = tune_kernel(
+            "kernel", "__global__ void kernel() {}", (1,), [], parameters, restrictions=in_space, strategy=strategy,
+            strategy_options={"max_fevals": MOST}, simulation_mode=True, cache=str(path), quiet=True, lang="CUDA",
+        )[0]  # fmt: skip
+    order = dict.fromkeys(index_of[tuple(result[name] for name in target.names)] for result in results if result)
+    return list(order)[:MOST]
+
+
+def summary(found: pd.DataFrame) -> pd.DataFrame:
+    """Per method and number of evaluations the geometric mean over kernels × GPUs, with its interval by bootstrap."""
+    generator = np.random.default_rng(0)
+    records = []
+    for method, part in found.groupby("method", sort=False):
+        near = part.drop_duplicates(["kernel", "gpu", "seed"])["evaluations_within_5pct"]
+        for evaluations, rows in part.groupby("evaluations"):
+            logs = np.log(rows["found_over_optimum"]).groupby([rows["kernel"], rows["gpu"]]).mean().to_numpy()
+            means = logs[generator.integers(len(logs), size=(RESAMPLES, len(logs)))].mean(axis=1)
+            low, high = np.exp(np.quantile(means, [0.025, 0.975]))
+            records.append(
+                {
+                    "method": method,
+                    "evaluations": evaluations,
+                    "found_over_optimum": np.exp(logs.mean()),
+                    "ci_low": low,
+                    "ci_high": high,
+                    "median_evaluations_within_5pct": near.median(),
+                    "runs_within_5pct": np.isfinite(near).sum(),
+                    "runs": len(near),
+                    "cells": len(logs),
+                }
+            )
+    return pd.DataFrame(records)
+
+
+def answer(table: pd.DataFrame, rivals: Sequence[str]) -> str:
+    """What ours and the best rival find, and the evaluations until within 5 %."""
+    values = table.set_index(["method", "evaluations"])["found_over_optimum"]
+    near = table.drop_duplicates("method").set_index("method")["median_evaluations_within_5pct"]
+    best = str(near[[*rivals]].idxmin())
+    ours = ", ".join(f"{ratio(values[OURS, n])} after {n}" for n in BUDGETS)
+    note = "" if set(KERNEL_TUNER) & set(rivals) else " Kernel Tuner is not installed: its strategies are left out."
+    needed = f"{near[OURS]:g} evaluations, {COLD} {near[COLD]:g}, the best rival ({best}) {near[best]:g}"
+    return f"Time found over the optimum, with transfer: {ours}. Median until within 5 %: {needed}.{note}"
+
+
+EXPERIMENT = Experiment.of(run, ("tuning",))
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)
