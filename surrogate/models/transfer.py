@@ -41,6 +41,8 @@ FLOOR = 0.05
 """Weight of a hopeless row beside 1 for the best one."""
 SHRINKAGE = 0.02
 """What it costs a column's rate of similarity to differ by a factor of e from all columns' mean."""
+HALVES = 3.0
+"""Problems' worth of belief that mean and trees count the same."""
 WORST = 1 - 1e-6
 """Score of the slowest configuration that runs; a failed one has 1."""
 TINY = 1e-9
@@ -113,7 +115,7 @@ class Transfer:
         design = _design(parameters[configuration], pairs, terms[problem, configuration], columns[problem])
         target = log_relative[problem, configuration]
         failed = np.isinf(target)
-        weight = np.exp(-2 * target) + FLOOR
+        weight = np.exp(-target) + FLOOR
         masks = [np.ones(len(target), dtype=bool)]
         masks += [fold_of[problem] != fold for fold in range(folds if folds > 1 else 0)]
         runs = [_boosted(design, target, mask & ~failed, weight, seed) for mask in masks]
@@ -186,8 +188,8 @@ class Transfer:
         return Prior(1.0 - np.exp(-log_relative) * (1.0 - failure), failure, log_relative)
 
     def _learned_shares(self, parameters: np.ndarray, terms: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """(2,) the mean's least-squares shares in the scores and the failures of problems left out, as if one further
-        problem had called for a half."""
+        """(2,) the mean's least-squares shares in the scores and the failures of problems left out, as if `HALVES` further
+        problems had called for a half."""
         above, below = np.zeros(2), np.zeros(2)
         problems = np.arange(len(self.scores))
         random = np.random.default_rng(0)
@@ -203,7 +205,7 @@ class Transfer:
             ):
                 above[part] += weight @ ((of_mean - of_trees) * (truth - of_trees))
                 below[part] += weight @ (of_mean - of_trees) ** 2
-        further = below / min(len(problems), MOST_TARGETS) + TINY
+        further = HALVES * below / min(len(problems), MOST_TARGETS) + TINY
         return np.clip((above + 0.5 * further) / (below + further), 0.0, 1.0)
 
     @cached_property

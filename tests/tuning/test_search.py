@@ -100,7 +100,7 @@ def test_terms_count_as_coordinates() -> None:
 
 def test_failures_are_avoided() -> None:
     """Half of the space fails, unforeseen; later on few failures are asked for."""
-    truth = np.where(GRID[:, 0] * GRID[:, 1] > 256, np.inf, times())
+    truth = np.where(GRID[:, 0] * GRID[:, 1] > 256, np.inf, times(-1.5))
     order = played(Search(GRID), truth, 50)
     assert np.isinf(truth[order[10:]]).mean() < 0.6 * np.isinf(truth).mean()
     foreseen = np.where(np.isinf(truth), 0.9, 0.0)
