@@ -25,10 +25,10 @@ from surrogate.models.trees import ReadyTrees, Trees
 if TYPE_CHECKING:
     from xgboost import Booster
 
-ROUNDS = 150
+ROUNDS = 100
 SETTINGS = {
     "tree_method": "hist", "grow_policy": "lossguide", "max_depth": 8, "max_leaves": 32, "max_bin": 64,
-    "learning_rate": 0.1, "min_child_weight": 0.1, "subsample": 0.8, "colsample_bynode": 0.4, "verbosity": 0,
+    "learning_rate": 0.12, "min_child_weight": 0.1, "subsample": 0.8, "colsample_bynode": 0.4, "verbosity": 0,
 }  # fmt: skip
 MOST_ROWS = 100_000
 """Measured rows that the trees are fitted on; more are sampled."""
@@ -295,11 +295,17 @@ def _pairs(parameters: np.ndarray) -> np.ndarray:
 def _design(parameters: np.ndarray, pairs: np.ndarray, terms: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """(n, width) float32: parameters, logs of the pairs' products and ratios, terms, columns of the problem."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        log = np.log2(parameters).astype(np.float32)
-    first, second = log[:, pairs[:, 0]], log[:, pairs[:, 1]]
-    design = np.column_stack([parameters, first + second, first - second, terms, columns]).astype(np.float32)
-    design[~np.isfinite(design)] = np.nan
-    return design
+        logs = np.log2(parameters.astype(np.float32))
+    first, second = pairs.T
+    plain = len(parameters.T)
+    known = plain + 2 * len(pairs)
+    design = np.empty((len(parameters), known + terms.shape[1] + columns.shape[1]), dtype=np.float32)
+    design[:, :plain] = parameters
+    design[:, plain : plain + len(pairs)] = logs[:, first] + logs[:, second]
+    design[:, plain + len(pairs) : known] = logs[:, first] - logs[:, second]
+    design[:, known : known + terms.shape[1]] = terms
+    design[:, known + terms.shape[1] :] = columns
+    return np.where(np.isfinite(design), design, np.float32(np.nan))
 
 
 def _boosted(

@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky
+from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import ndtr
 
@@ -210,10 +210,7 @@ class Search:
         scales = Scales.of(logs)
         points = np.hstack([group / length for group, length in zip(self._groups, scales.lengths, strict=True)])
         linear = np.column_stack([scales.level * self._expected, scales.deviations * self._deviations])
-        process = _Process(candidates, points[candidates], linear[candidates], scales)
-        for index in held:
-            process.add(index)
-        return process
+        return _Process(candidates, points[candidates], linear[candidates], scales, held)
 
     def _likeliest(self) -> np.ndarray:
         """Logs of the scales that are likeliest given what was measured, each within a factor of e or so of its start."""
@@ -255,38 +252,49 @@ class _Process:
     candidates; ``near`` (held, m) their Matérn kernel with the candidates.
     """
 
-    def __init__(self, candidates: np.ndarray, points: np.ndarray, linear: np.ndarray, scales: Scales) -> None:
+    def __init__(
+        self, candidates: np.ndarray, points: np.ndarray, linear: np.ndarray, scales: Scales, held: list[int]
+    ) -> None:  # fmt: skip
         self.candidates = candidates
-        self.variance = scales.smooth**2 + (linear**2).sum(axis=1)
-        self.order: list[int] = []
-        self.at = np.zeros(0, dtype=np.int64)
+        self.order = list(held)
         self._position = {index: position for position, index in enumerate(candidates.tolist())}
+        self.at = np.array([self._position[index] for index in held], dtype=np.int64)
         self._points = points
         self._squares = (points**2).sum(axis=1)
         self._linear = linear
         self._scales = scales
-        self._pivots: list[float] = []
-        # Rows of the Cholesky factor for all candidates, and of the Matérn kernel; more are made when these are full.
-        self._rows = np.empty((64, len(candidates)))
-        self._near = np.empty((64, len(candidates)))
+        # Rows of the Matérn kernel and of the Cholesky factor for all candidates; more are made when these are full.
+        count = len(held)
+        self._near = np.empty((2 * count + 32, len(candidates)))
+        self._rows = np.empty_like(self._near)
+        self._near[:count] = self._matern_of(self.at)
+        covariance = scales.smooth**2 * self._near[:count] + linear[self.at] @ linear.T
+        factor = cholesky(covariance[:, self.at] + (scales.noise**2 + TINY) * np.eye(count), lower=True)
+        self._rows[:count] = solve_triangular(factor, covariance, lower=True)
+        self._pivots = np.diagonal(factor).tolist()
+        self.variance = scales.smooth**2 + (linear**2).sum(axis=1) - (self._rows[:count] ** 2).sum(axis=0)
 
     @property
     def near(self) -> np.ndarray:
         return self._near[: len(self.order)]
 
+    def _matern_of(self, at: np.ndarray) -> np.ndarray:
+        """(len(at), m) the Matérn kernel of some candidates with all."""
+        squares = self._squares[at][:, None] + self._squares - 2.0 * (self._points[at] @ self._points.T)
+        return _matern(np.maximum(squares, 0.0))[0]
+
     def add(self, index: int) -> None:
-        """Condition on a configuration: one further row of the Cholesky factor."""
+        """Condition on a further configuration: one more row of the Cholesky factor."""
         at = self._position.get(index)
         if at is None:  # of a large space, told without having been asked
             return
         held = len(self.order)
         if held == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
             self._near = np.concatenate([self._near, np.empty_like(self._near)])
-        squares = self._squares + self._squares[at] - 2.0 * (self._points @ self._points[at])
-        self._near[held] = _matern(np.maximum(squares, 0.0))[0]
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+        self._near[held] = self._matern_of(np.array([at]))[0]
         covariance = self._scales.smooth**2 * self._near[held] + self._linear @ self._linear[at]
-        pivot = float(np.sqrt(max(self.variance[at], TINY) + self._scales.noise**2))
+        pivot = float(np.sqrt(max(self.variance[at], 0.0) + self._scales.noise**2 + TINY))
         self._rows[held] = (covariance - self._rows[:held, at] @ self._rows[:held]) / pivot
         self.variance = self.variance - self._rows[held] ** 2
         self.order.append(index)
