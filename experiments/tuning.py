@@ -40,7 +40,7 @@ TWINS = ({"NVIDIA TITAN RTX", "NVIDIA GeForce RTX 2080 Ti"},)
 NOT_PARAMETERS = {"gpu", "problem_size", "status", "reason", "time_us"}
 KERNEL_TUNER = ("genetic_algorithm", "simulated_annealing", "dual_annealing", "greedy_ils", "greedy_mls", "bayes_opt")
 """Its strategies by their names there."""
-OURS, COLD = "transfer", "cold start"
+OURS, COLD, RANDOM, TPE = "transfer", "cold start", "random", "Optuna TPE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kernel on one GPU left out, by one seed; ``rivals`` are the searches beside ours."""
+    """One kernel on one GPU left out, by one seed, searched by these methods."""
 
     path: Path
     gpu: str
     seed: int
-    rivals: tuple[str, ...]
+    methods: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,12 @@ class Target:
 
 def run(sources: Sources, effort: Effort) -> Outcome:
     """Every kernel × GPU × seed in a process of its own, two at a time."""
-    rivals = available(("random", "genetic_algorithm") if effort.quick else ("random", "Optuna TPE", *KERNEL_TUNER))
+    rivals = available((RANDOM, "genetic_algorithm") if effort.quick else (RANDOM, TPE, *KERNEL_TUNER))
     seeds = range(effort.seed, effort.seed + (1 if effort.quick else SEEDS))
     paths = sorted(sources.path("tuning").glob("*.parquet"))
-    cells = [Cell(path, name, seed, rivals) for path in paths for name in Space.read(path).gpus for seed in seeds]
-    found = pd.concat(played(cells, effort.tick), ignore_index=True)
-    table = summary(found)
+    methods = (OURS, COLD, *rivals)
+    cells = [Cell(path, name, seed, methods) for path in paths for name in Space.read(path).gpus for seed in seeds]
+    table = summary(pd.concat(played(cells, effort.tick), ignore_index=True))
     drawn = table.assign(panel="geometric mean over kernels and GPUs")
     figure = curves(
         drawn, x="evaluations", series="method", value="found_over_optimum", panel="panel",
@@ -126,11 +126,10 @@ def play(cell: Cell) -> pd.DataFrame:
     left_out = space.gpus.index(cell.gpu)
     index = np.flatnonzero(~np.isnan(space.time_us[left_out]))
     target = Target(space.names, space.values[index], space.time_us[left_out, index], cell.seed)
-    orders = {OURS: transferred(space, left_out, index, target), COLD: searched(Search(target.values, seed=cell.seed), target)}
-    orders |= {name: rival(name, target) for name in cell.rivals}
     ran = target.time_us[np.isfinite(target.time_us)]
     records = []
-    for method, order in orders.items():
+    for method in cell.methods:
+        order = transferred(space, left_out, index, target) if method == OURS else asked(method, target)
         # Before anything ran, the slowest configuration counts; a search that stopped keeps what it has.
         times = np.minimum.accumulate(np.minimum(target.time_us[order], ran.max())) / ran.min()
         near = np.append(np.flatnonzero(times <= NEAR) + 1.0, np.inf)[0]
@@ -168,19 +167,21 @@ def gpu_columns(name: str) -> list[float]:
 def searched(search: Search, target: Target) -> list[int]:
     """The order in which our search asks, one by one."""
     order: list[int] = []
-    while len(order) < MOST and len(asked := search.ask(1)):
-        index = int(asked[0])
+    while len(order) < MOST and len(answer := search.ask()):
+        index = int(answer[0])
         time_us = float(target.time_us[index])
         search.tell(index, time_us if np.isfinite(time_us) else None)
         order.append(index)
     return order
 
 
-def rival(name: str, target: Target) -> list[int]:
-    """The different configurations that a rival asks for, in order."""
-    if name == "random":
+def asked(method: str, target: Target) -> list[int]:
+    """The different configurations that a method without other GPUs asks for, in order."""
+    if method == COLD:
+        return searched(Search(target.values, seed=target.seed), target)
+    if method == RANDOM:
         return np.random.default_rng(target.seed).permutation(len(target.values))[:MOST].tolist()
-    return optuna_order(target) if name == "Optuna TPE" else kernel_tuner_order(name, target)
+    return optuna_order(target) if method == TPE else kernel_tuner_order(method, target)
 
 
 def optuna_order(target: Target) -> list[int]:
@@ -192,7 +193,7 @@ def optuna_order(target: Target) -> list[int]:
     index_of = {tuple(values): index for index, values in enumerate(target.values.tolist())}
     choices = {name: np.unique(column).tolist() for name, column in zip(target.names, target.values.T, strict=True)}
     order: dict[int, None] = {}
-    for _ in range(20 * MOST):
+    for _ in range(5 * MOST):
         trial = study.ask()
         index = index_of.get(tuple(trial.suggest_categorical(name, choices[name]) for name in target.names))
         if index is None or not np.isfinite(target.time_us[index]):

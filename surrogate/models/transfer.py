@@ -119,7 +119,9 @@ class Transfer:
         masks = [np.ones(len(target), dtype=bool)]
         masks += [fold_of[problem] != fold for fold in range(folds if folds > 1 else 0)]
         runs = [_boosted(design, target, mask & ~failed, weight, seed) for mask in masks]
-        fails = [_boosted(design, failed.astype(np.float64), mask, None, seed) for mask in masks] if failed.any() else []
+        fails = (
+            [_boosted(design, failed.astype(np.float64), mask, None, seed) for mask in masks] if failed.any() else []
+        )
         # 3. Similarity, then the parts' shares.
         several = folds > 1
         transfer = cls(
@@ -179,7 +181,9 @@ class Transfer:
         """What the trees say that did not see the excluded problems."""
         folds = set(self.fold_of[list(exclude)].tolist())
         if len(folds) > 1:
-            raise InputError("the excluded problems are of several folds; exclude those of one, as `fold_of` tells them")
+            raise InputError(
+                "the excluded problems are of several folds; exclude those of one, as `fold_of` tells them"
+            )
         which = 1 + folds.pop() if folds and len(self.relative) > 1 else 0
         design = _design(parameters, self.pairs, terms, np.broadcast_to(columns, (len(parameters), len(columns))))
         relative, failing = self._ready[which]

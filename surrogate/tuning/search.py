@@ -21,7 +21,7 @@ RANDOM_FIRST = 10
 """Measurements that fill the space where no prior is given."""
 DRAWN = 40
 """Random configurations among which each of those is the farthest from all asked before."""
-FIRST_FIT, FIT_GROWTH = 5, 4 / 3
+FIRST_FIT, FIT_GROWTH = 5, 1.4
 """Measurements before the scales are first fitted, and by which factor there are more at the next time."""
 MOST_MEASURED = 300
 """Measurements that the process holds: the fastest, and as many failures."""
@@ -185,7 +185,7 @@ class Search:
         if not failed.any():
             return np.minimum(prior, 1.0 - LEAST_CHANCE)
         near = process.near if is_told.all() else process.near[is_told]
-        covariance = FAILURE_SPREAD**2 * near[:, process.at[is_told]]
+        covariance = FAILURE_SPREAD**2 * near[:, process.at[is_told]].astype(np.float64)
         covariance[np.diag_indices_from(covariance)] += FAILURE_NOISE**2
         weight = np.linalg.solve(covariance, failed - self._failure[told])
         return np.clip(prior + FAILURE_SPREAD**2 * (weight @ near), 0.0, 1.0 - LEAST_CHANCE)
@@ -226,8 +226,8 @@ class Search:
         def loss(logs: np.ndarray) -> tuple[float, np.ndarray]:
             smooth, deviations, level, noise = np.exp(2 * logs[:4])
             shrunk = np.exp(-2 * logs[4:])[:, None, None] * gaps
-            near, fall = _matern(shrunk.sum(axis=0))
-            parts = (smooth * near, deviations * by_deviations, level * by_level, (noise + TINY) * unit)
+            squares = shrunk.sum(axis=0)
+            parts = (smooth * _matern(squares), deviations * by_deviations, level * by_level, (noise + TINY) * unit)
             factor = cholesky(sum(parts, np.zeros_like(unit)), lower=True)
             inverse = cho_solve((factor, True), unit)
             solved = inverse @ residual
@@ -237,7 +237,7 @@ class Search:
             by_covariance = inverse - np.outer(solved, solved)
             slope = away + 0.0
             slope[:4] += [(by_covariance * part).sum() for part in parts]
-            slope[4:] -= smooth * np.tensordot(shrunk, by_covariance * fall, axes=2)
+            slope[4:] += smooth * np.tensordot(shrunk, by_covariance * _matern_fall(squares), axes=2)
             return float(value), slope
 
         bounds = [(start - 3.0, start + 3.0) for start in self._start]
@@ -264,13 +264,16 @@ class _Process:
         self._linear = linear
         self._scales = scales
         # Rows of the Matérn kernel and of the Cholesky factor for all candidates; more are made when these are full.
+        # Half the bytes take half the time, and their digits are enough beside the noise.
         count = len(held)
-        self._near = np.empty((2 * count + 32, len(candidates)))
+        self._near = np.empty((2 * count + 32, len(candidates)), dtype=np.float32)
         self._rows = np.empty_like(self._near)
-        self._near[:count] = self._matern_of(self.at)
-        covariance = scales.smooth**2 * self._near[:count] + linear[self.at] @ linear.T
-        factor = cholesky(covariance[:, self.at] + (scales.noise**2 + TINY) * np.eye(count), lower=True)
-        self._rows[:count] = solve_triangular(factor, covariance, lower=True)
+        for place, at in enumerate(self.at):
+            self._near[place] = self._matern_of(at)
+        covariance = self._scales.smooth**2 * self._near[:count] + (linear[self.at] @ linear.T).astype(np.float32)
+        inner = covariance[:, self.at] + (scales.noise**2 + TINY) * np.eye(count)
+        factor = cholesky(inner, lower=True)
+        self._rows[:count] = solve_triangular(factor.astype(np.float32), covariance, lower=True)
         self._pivots = np.diagonal(factor).tolist()
         self.variance = scales.smooth**2 + (linear**2).sum(axis=1) - (self._rows[:count] ** 2).sum(axis=0)
 
@@ -278,10 +281,10 @@ class _Process:
     def near(self) -> np.ndarray:
         return self._near[: len(self.order)]
 
-    def _matern_of(self, at: np.ndarray) -> np.ndarray:
-        """(len(at), m) the Matérn kernel of some candidates with all."""
-        squares = self._squares[at][:, None] + self._squares - 2.0 * (self._points[at] @ self._points.T)
-        return _matern(np.maximum(squares, 0.0))[0]
+    def _matern_of(self, at: int) -> np.ndarray:
+        """(m,) the Matérn kernel of a candidate with all."""
+        squares = self._squares + self._squares[at] - 2.0 * (self._points @ self._points[at])
+        return _matern(np.maximum(squares, 0.0))
 
     def add(self, index: int) -> None:
         """Condition on a further configuration: one more row of the Cholesky factor."""
@@ -292,7 +295,7 @@ class _Process:
         if held == len(self._rows):
             self._near = np.concatenate([self._near, np.empty_like(self._near)])
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
-        self._near[held] = self._matern_of(np.array([at]))[0]
+        self._near[held] = self._matern_of(at)
         covariance = self._scales.smooth**2 * self._near[held] + self._linear @ self._linear[at]
         pivot = float(np.sqrt(max(self.variance[at], 0.0) + self._scales.noise**2 + TINY))
         self._rows[held] = (covariance - self._rows[:held, at] @ self._rows[:held]) / pivot
@@ -308,14 +311,19 @@ class _Process:
         for place in np.flatnonzero(~np.isnan(residuals)):
             foretold = factor[:place, place] @ solved[:place]
             solved[place] = (residuals[place] - foretold) / self._pivots[place]
-        return solved @ self._rows[: len(self.order)]
+        return solved.astype(np.float32) @ self._rows[: len(self.order)]
 
 
-def _matern(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The Matérn kernel of smoothness 5/2 at squared distances, and its derivative by them."""
+def _matern(squares: np.ndarray) -> np.ndarray:
+    """The Matérn kernel of smoothness 5/2 at squared distances."""
     distance = np.sqrt(5.0 * squares)
-    decay = np.exp(-distance)
-    return (1.0 + distance + distance**2 / 3.0) * decay, -5.0 / 6.0 * (1.0 + distance) * decay
+    return (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
+
+
+def _matern_fall(squares: np.ndarray) -> np.ndarray:
+    """Its derivative by the squared distances, negated."""
+    distance = np.sqrt(5.0 * squares)
+    return 5.0 / 6.0 * (1.0 + distance) * np.exp(-distance)
 
 
 def _coordinates(parameters: np.ndarray, terms: np.ndarray | None) -> list[np.ndarray]:
