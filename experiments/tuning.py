@@ -6,7 +6,6 @@ times they ask for. Counted are different configurations, failed ones included.
 
 import json
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
@@ -57,15 +56,15 @@ class Space:
     def read(cls, path: Path) -> "Space":
         """The table of one kernel, whose other columns are its parameters."""
         frame = read_table(path)[0]
-        names = [name for name in frame if name not in NOT_PARAMETERS and frame[name].nunique() > 1]
+        names = [str(name) for name in frame if name not in NOT_PARAMETERS and frame[name].nunique() > 1]
         configurations = frame[names].drop_duplicates().sort_values(names)
         index = pd.MultiIndex.from_frame(configurations)
         gpus = sorted(frame["gpu"].unique())
         time_us = np.full((len(gpus), len(index)), np.nan)
         column = index.get_indexer(pd.MultiIndex.from_frame(frame[names]))
-        row = pd.Index(gpus).get_indexer(frame["gpu"])
+        row = np.searchsorted(gpus, frame["gpu"].astype(str))
         time_us[row, column] = np.where(frame["status"] == "ok", frame["time_us"], np.inf)
-        return cls(tuple(map(str, names)), configurations.to_numpy(dtype=np.int64), tuple(gpus), time_us)
+        return cls(tuple(names), configurations.to_numpy(dtype=np.int64), tuple(gpus), time_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +247,9 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
     for method, part in found.groupby("method", sort=False):
         near = part.drop_duplicates(["kernel", "gpu", "seed"])["evaluations_within_5pct"]
         for evaluations, rows in part.groupby("evaluations"):
-            logs = np.log(rows["found_over_optimum"]).groupby([rows["kernel"], rows["gpu"]]).mean().to_numpy()
+            logs = (
+                rows.assign(log=np.log(rows["found_over_optimum"])).groupby(["kernel", "gpu"])["log"].mean().to_numpy()
+            )
             means = logs[generator.integers(len(logs), size=(RESAMPLES, len(logs)))].mean(axis=1)
             low, high = np.exp(np.quantile(means, [0.025, 0.975]))
             records.append(

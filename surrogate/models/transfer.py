@@ -10,10 +10,9 @@ columns, and how much each part counts, is learned by leaving measured problems 
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +21,7 @@ from surrogate.features.errors import InputError
 from surrogate.models.plain import reading
 from surrogate.models.trees import ReadyTrees, Trees
 
-if TYPE_CHECKING:
-    from xgboost import Booster
-
-ROUNDS = 100
+ROUNDS, FAILURE_ROUNDS = 100, 50
 SETTINGS = {
     "tree_method": "hist", "grow_policy": "lossguide", "max_depth": 8, "max_leaves": 32, "max_bin": 64,
     "learning_rate": 0.12, "min_child_weight": 0.1, "subsample": 0.8, "colsample_bynode": 0.4, "verbosity": 0,
@@ -45,7 +41,11 @@ HALVES = 3.0
 """Problems' worth of belief that mean and trees count the same."""
 WORST = 1 - 1e-6
 """Score of the slowest configuration that runs; a failed one has 1."""
+MOST_SIMILAR = 50
+"""Problems whose mean is taken."""
 TINY = 1e-9
+ARRAYS_FILE, FACTS_FILE = "transfer.npz", "transfer.json"
+ARRAYS = ("scores", "columns", "centre", "spread", "rates", "shares", "fold_of", "pairs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +115,25 @@ class Transfer:
         design = _design(parameters[configuration], pairs, terms[problem, configuration], columns[problem])
         target = log_relative[problem, configuration]
         failed = np.isinf(target)
-        weight = np.exp(-target) + FLOOR
         masks = [np.ones(len(target), dtype=bool)]
         masks += [fold_of[problem] != fold for fold in range(folds if folds > 1 else 0)]
-        runs = [_boosted(design, target, mask & ~failed, weight, seed) for mask in masks]
-        fails = (
-            [_boosted(design, failed.astype(np.float64), mask, None, seed) for mask in masks] if failed.any() else []
-        )
+        relative, failing = [], []
+        for mask in masks:
+            rows = np.flatnonzero(mask & ~failed if (mask & ~failed).any() else ~failed)
+            relative.append(_boosted(design[rows], target[rows], np.exp(-target[rows]) + FLOOR, ROUNDS, seed))
+            if failed.any():
+                failing.append(_boosted(design[mask], failed[mask], None, FAILURE_ROUNDS, seed))
         # 3. Similarity, then the parts' shares.
-        several = folds > 1
         transfer = cls(
-            scores=scores, columns=standard, centre=centre, spread=spread, shares=np.full(2, 0.5), fold_of=fold_of,
-            rates=_rates(standard, scores, fold_of, random) if several else np.ones(columns.shape[1]),
-            pairs=pairs, relative=tuple(runs), failing=tuple(fails), width=design.shape[1],
+            scores=scores, columns=standard, centre=centre, spread=spread, rates=np.ones(columns.shape[1]),
+            shares=np.full(2, 0.5), fold_of=fold_of, pairs=pairs, relative=tuple(relative), failing=tuple(failing),
+            width=design.shape[1],
         )  # fmt: skip
-        return replace(transfer, shares=transfer._learned_shares(parameters, terms, columns)) if several else transfer
+        if folds == 1:
+            return transfer
+        if len(centre):
+            transfer = replace(transfer, rates=_rates(standard, scores, fold_of, random))
+        return replace(transfer, shares=transfer._learned_shares(parameters, terms, columns))
 
     def prior(
         self, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray, known: np.ndarray,
@@ -139,10 +143,10 @@ class Transfer:
 
         ``terms`` (n, t) as in `fit`; ``known`` (n,) each one's number among the training configurations, −1 for a new
         one; ``exclude`` training problems that count as unmeasured. Raises `InputError` where these are of several
-        folds.
+        folds, or all there are.
         """
-        mean, coverage = self._mean(columns, known, exclude)
         trees = self._trees(columns, parameters, terms, exclude)
+        mean, coverage = self._mean(columns, known, exclude)
         # The mean has its share as far as the similar problems measured the configuration.
         score_share, failure_share = coverage * self.shares[:, None]
         ran = np.isfinite(mean.log_relative)
@@ -157,49 +161,46 @@ class Transfer:
         """The similarity-weighted mean over the problems that measured a configuration, 0 where none did; and (n,) the
         share of the similar problems that did. ``log_relative`` is NaN where it ran nowhere."""
         distance = np.abs(self.columns - _standard(columns, self.centre, self.spread)) @ self.rates
-        others = np.setdiff1d(np.arange(len(distance)), np.asarray(exclude, dtype=np.int64))
-        if not len(others):
-            nothing = np.zeros(len(known))
-            return Prior(nothing, nothing, np.full(len(known), np.nan)), nothing
-        weight = np.exp(distance[others].min() - distance[others])
+        distance[list(exclude)] = np.inf
+        similar = np.argsort(distance, kind="stable")[:MOST_SIMILAR]
+        weight = np.exp(distance[similar[0]] - distance[similar])
         weight = (weight / weight.sum()).astype(np.float32)
-        table = np.column_stack([self.scores[others], np.full(len(others), np.nan, dtype=np.float32)])  # −1: the last
-        measured = table[:, known]
-        has_score = ~np.isnan(measured)
-        measured = np.where(has_score, measured, np.float32(0))
-        failed = measured == 1
-        total = weight @ has_score
-        divisor = np.maximum(total, TINY)
-        log_relative = -np.log1p(-np.minimum(measured, np.float32(WORST)))
-        ran = weight @ (has_score & ~failed)
-        mean_log = np.where(ran > TINY, weight @ np.where(failed, 0, log_relative) / np.maximum(ran, TINY), np.nan)
-        return Prior(weight @ measured / divisor, weight @ failed / divisor, mean_log), total
+        unknown = np.full((len(similar), 1), np.nan, dtype=np.float32)
+        score = np.hstack([self.scores[similar], unknown])[:, known]  # −1 is the last one
+        has_score = ~np.isnan(score)
+        score = np.where(has_score, score, np.float32(0))
+        failed = score == 1
+        coverage, ran = weight @ has_score, weight @ (has_score & ~failed)
+        # Those that failed, or have no score, add nothing.
+        total_log = -weight @ np.log1p(-np.where(failed, np.float32(0), score))
+        divisor = np.maximum(coverage, TINY)
+        mean_log = np.where(ran > TINY, total_log / np.maximum(ran, TINY), np.nan)
+        return Prior(weight @ score / divisor, weight @ failed / divisor, mean_log), coverage
 
     def _trees(
         self, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray, exclude: Sequence[int]
     ) -> Prior:  # fmt: skip
         """What the trees say that did not see the excluded problems."""
         folds = set(self.fold_of[list(exclude)].tolist())
-        if len(folds) > 1:
+        if len(folds) > 1 or (folds and len(self.relative) == 1):
             raise InputError(
-                "the excluded problems are of several folds; exclude those of one, as `fold_of` tells them"
+                "no trees lack just the excluded problems; exclude some of one fold, as `fold_of` lists them"
             )
-        which = 1 + folds.pop() if folds and len(self.relative) > 1 else 0
         design = _design(parameters, self.pairs, terms, np.broadcast_to(columns, (len(parameters), len(columns))))
-        relative, failing = self._ready[which]
+        relative, failing = self._ready[1 + folds.pop() if folds else 0]
         log_relative = np.maximum(relative.inplace_predict(design), 0.0)
         failure = np.clip(failing.inplace_predict(design), 0.0, 1.0) if failing else np.zeros(len(parameters))
         return Prior(1.0 - np.exp(-log_relative) * (1.0 - failure), failure, log_relative)
 
     def _learned_shares(self, parameters: np.ndarray, terms: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """(2,) the mean's least-squares shares in the scores and the failures of problems left out, as if `HALVES` further
+        """(2,) the mean's least-squares shares in the scores and failures of problems left out, as if `HALVES` further
         problems had called for a half."""
         above, below = np.zeros(2), np.zeros(2)
         problems = np.arange(len(self.scores))
         random = np.random.default_rng(0)
         for target in random.permutation(problems)[:MOST_TARGETS]:
             index = np.flatnonzero(~np.isnan(self.scores[target]))
-            left_out = problems[self.fold_of == self.fold_of[target]]
+            left_out = problems[self.fold_of == self.fold_of[target]].tolist()
             mean, coverage = self._mean(columns[target], index, left_out)
             trees = self._trees(columns[target], parameters[index], terms[target, index], left_out)
             score = self.scores[target, index]
@@ -225,13 +226,12 @@ class Transfer:
     def to_files(self) -> dict[str, bytes]:
         """The arrays in an archive of NumPy's, the trees in one each, and the rest as JSON."""
         out = io.BytesIO()
-        arrays = {part.name: getattr(self, part.name) for part in fields(self) if part.name in _ARRAYS}
-        np.savez_compressed(out, **arrays)
-        files = {ARRAYS_FILE: out.getvalue()}
+        np.savez_compressed(out, **{name: getattr(self, name) for name in ARRAYS})
+        facts = {"relative": len(self.relative), "failing": len(self.failing), "width": self.width}
+        files = {ARRAYS_FILE: out.getvalue(), FACTS_FILE: json.dumps(facts, sort_keys=True).encode()}
         for kind in ("relative", "failing"):
             files |= {f"{kind}.{number}.npz": trees.to_bytes() for number, trees in enumerate(getattr(self, kind))}
-        facts = {"relative": len(self.relative), "failing": len(self.failing), "width": self.width}
-        return files | {FACTS_FILE: json.dumps(facts, sort_keys=True).encode()}
+        return files
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "Transfer":
@@ -239,20 +239,17 @@ class Transfer:
         with reading("transfer"):
             facts = json.loads(files[FACTS_FILE])
             with np.load(io.BytesIO(files[ARRAYS_FILE]), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in _ARRAYS}
-            trees = {
-                kind: tuple(Trees.from_bytes(files[f"{kind}.{number}.npz"]) for number in range(facts[kind]))
+                arrays = {name: archive[name] for name in ARRAYS}
+            relative, failing = (
+                tuple(Trees.from_bytes(files[f"{kind}.{number}.npz"]) for number in range(int(facts[kind])))
                 for kind in ("relative", "failing")
-            }
-            transfer = cls(**arrays, **trees, width=int(facts["width"]))
-            problems, columns = transfer.columns.shape
-            if len(transfer.scores) != problems or {len(transfer.rates), len(transfer.spread)} != {columns}:
+            )
+            problems, columns = arrays["columns"].shape
+            lengths = [len(arrays[name]) for name in ("scores", "fold_of", "centre", "spread", "rates")]
+            fits = lengths == [problems] * 2 + [columns] * 3 and len(failing) in (0, len(relative))
+            if not fits or len(relative) <= int(arrays["fold_of"].max()) * (problems > 1):
                 raise InputError("the arrays do not fit one another; the file is damaged")
-        return transfer
-
-
-ARRAYS_FILE, FACTS_FILE = "transfer.npz", "transfer.json"
-_ARRAYS = ("scores", "columns", "centre", "spread", "rates", "shares", "fold_of", "pairs")
+            return cls(**arrays, relative=relative, failing=failing, width=int(facts["width"]))  # pyright: ignore
 
 
 def _log_relative(time_us: np.ndarray) -> np.ndarray:
@@ -313,18 +310,16 @@ def _design(parameters: np.ndarray, pairs: np.ndarray, terms: np.ndarray, column
 
 
 def _boosted(
-    design: np.ndarray, target: np.ndarray, mask: np.ndarray, weight: np.ndarray | None, seed: int
+    design: np.ndarray, target: np.ndarray, weight: np.ndarray | None, rounds: int, seed: int
 ) -> Trees:  # fmt: skip
-    """Trees of the least squared error, fitted on the rows of ``mask``; all of them where it holds none."""
+    """Trees of the least squared error of ``target`` (n,)."""
     import xgboost
 
-    rows = np.flatnonzero(mask)
-    threads = threads_for(len(rows))
+    threads = threads_for(len(design))
     data = xgboost.QuantileDMatrix(
-        design[rows], label=target[rows], weight=None if weight is None else weight[rows],
-        max_bin=SETTINGS["max_bin"], nthread=threads,
+        design, label=target, weight=weight, max_bin=SETTINGS["max_bin"], nthread=threads
     )  # fmt: skip
-    booster: Booster = xgboost.train({**SETTINGS, "nthread": threads, "seed": seed}, data, ROUNDS)
+    booster = xgboost.train({**SETTINGS, "nthread": threads, "seed": seed}, data, rounds)
     return Trees.from_booster(booster.save_raw("json"))
 
 

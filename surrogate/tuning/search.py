@@ -81,10 +81,8 @@ class Search:
         self._random = np.random.default_rng(seed)
         self._has_prior = prior is not None
         self._failure = np.zeros(count) if failure is None else np.clip(failure, 0.0, 1.0).astype(np.float64)
-        self._expected = np.full(count, UNKNOWN_SPEED)
-        if prior is not None:  # its score counts failures as hopeless, the process describes what runs
-            speed = (1.0 - prior) / np.maximum(1.0 - self._failure, LEAST_CHANCE)
-            self._expected = np.clip(speed, 0.0, 1.0).astype(np.float64)
+        speed = np.full(count, UNKNOWN_SPEED) if prior is None else 1.0 - np.clip(prior, 0.0, 1.0)
+        self._expected = speed.astype(np.float64)
         self._groups = _coordinates(np.asarray(parameters, dtype=np.float64), terms)
         self._deviations = _deviations(others, self._expected)
         start = WITH_PRIOR if self._has_prior else WITHOUT_PRIOR
@@ -99,7 +97,10 @@ class Search:
     def best(self) -> tuple[int, float] | None:
         """Position and time in µs of the fastest configuration measured; None before one ran."""
         ran = [(time_us, index) for index, time_us in self._time_us.items() if time_us is not None]
-        return min(ran)[::-1] if ran else None
+        if not ran:
+            return None
+        time_us, index = min(ran)
+        return index, time_us
 
     def ask(self, count: int = 1) -> np.ndarray:
         """Positions of ``count`` configurations that were never asked before, in order; fewer when none are left.
@@ -213,7 +214,7 @@ class Search:
         return _Process(candidates, points[candidates], linear[candidates], scales, held)
 
     def _likeliest(self) -> np.ndarray:
-        """Logs of the scales that are likeliest given what was measured, each within a factor of e or so of its start."""
+        """Logs of the scales that are likeliest given what was measured, each a factor of e or so about its start."""
         index = [index for index in self._held() if self._time_us.get(index) is not None]
         if not index:
             return self._start
@@ -246,7 +247,7 @@ class Search:
 
 
 class _Process:
-    """A Gaussian process on ``candidates`` (m,), positions in the space, conditioned on one configuration after another.
+    """A Gaussian process on ``candidates`` (m,), positions in the space, conditioned on ``held`` and what `add` adds.
 
     ``variance`` (m,) is what is left of it; ``order`` lists the configurations, ``at`` (held,) where they are among the
     candidates; ``near`` (held, m) their Matérn kernel with the candidates.
@@ -352,7 +353,7 @@ def _scaled(columns: np.ndarray) -> np.ndarray:
 
 
 def _deviations(others: np.ndarray | None, expected: np.ndarray) -> np.ndarray:
-    """(n, d) how other problems' speeds deviate from the expected ones, in their `MOST_DIRECTIONS` largest directions."""
+    """(n, d) how other problems' speeds deviate from the expected ones, at most in `MOST_DIRECTIONS` directions."""
     if others is None:
         return np.zeros((len(expected), 0))
     deviations = np.nan_to_num(1.0 - others - expected).T.astype(np.float64)
