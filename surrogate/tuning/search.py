@@ -37,8 +37,9 @@ WITHOUT_PRIOR = np.log([0.3, 0.3, 0.6, 0.02])
 UNKNOWN_SPEED = 0.5
 FAILURE_SPREAD, FAILURE_NOISE = 0.5, 0.1
 """Of the process that says how the share of failures differs from the prior's."""
-LEAST_CHANCE = 0.02
+LEAST_CHANCE = 0.001
 """That a configuration runs, whatever failed beside it."""
+LEAST_RUNNING = 0.5
 TINY = 1e-10
 
 
@@ -82,7 +83,8 @@ class Search:
         self._has_prior = prior is not None
         self._failure = np.zeros(count) if failure is None else np.clip(failure, 0.0, 1.0).astype(np.float64)
         speed = np.full(count, UNKNOWN_SPEED) if prior is None else 1.0 - np.clip(prior, 0.0, 1.0)
-        self._expected = speed.astype(np.float64)
+        # A score counts failures as hopeless, the process is about what runs; where few do, that is not to be trusted.
+        self._expected = np.minimum(speed / np.maximum(1.0 - self._failure, LEAST_RUNNING), 1.0).astype(np.float64)
         self._groups = _coordinates(np.asarray(parameters, dtype=np.float64), terms)
         self._deviations = _deviations(others, self._expected)
         start = WITH_PRIOR if self._has_prior else WITHOUT_PRIOR

@@ -104,7 +104,7 @@ def test_failures_are_avoided() -> None:
     order = played(Search(GRID), truth, 50)
     assert np.isinf(truth[order[10:]]).mean() < 0.6 * np.isinf(truth).mean()
     foreseen = np.where(np.isinf(truth), 0.9, 0.0)
-    known = played(Search(GRID, prior=scores(times(0.5)), failure=foreseen), truth, 20)
+    known = played(Search(GRID, prior=scores(times(-1.0)), failure=foreseen), truth, 20)
     assert np.isinf(truth[known]).sum() <= 2
 
 
