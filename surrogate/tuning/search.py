@@ -19,7 +19,7 @@ from surrogate.features.errors import InputError
 
 RANDOM_FIRST = 10
 """Measurements that fill the space where no prior is given."""
-DRAWN = 40
+DRAWN = 5
 """Random configurations among which each of those is the farthest from all asked before."""
 FIRST_FIT, FIT_GROWTH = 5, 1.4
 """Measurements before the scales are first fitted, and by which factor there are more at the next time."""
