@@ -21,10 +21,10 @@ from surrogate.features.errors import InputError
 from surrogate.models.plain import reading
 from surrogate.models.trees import ReadyTrees, Trees
 
-ROUNDS, FAILURE_ROUNDS = 100, 50
+ROUNDS, FAILURE_ROUNDS = 120, 40
 SETTINGS = {
-    "tree_method": "hist", "grow_policy": "lossguide", "max_depth": 8, "max_leaves": 32, "max_bin": 64,
-    "learning_rate": 0.12, "min_child_weight": 0.1, "subsample": 0.8, "colsample_bynode": 0.4, "verbosity": 0,
+    "tree_method": "hist", "grow_policy": "lossguide", "max_depth": 6, "max_leaves": 24, "max_bin": 64,
+    "learning_rate": 0.1, "min_child_weight": 0.1, "subsample": 0.8, "colsample_bynode": 0.4, "verbosity": 0,
 }  # fmt: skip
 MOST_ROWS = 100_000
 """Measured rows that the trees are fitted on; more are sampled."""
@@ -37,7 +37,7 @@ FLOOR = 0.05
 """Weight of a hopeless row beside 1 for the best one."""
 SHRINKAGE = 0.02
 """What it costs a column's rate of similarity to differ by a factor of e from all columns' mean."""
-HALVES = 3.0
+HALVES = 10.0
 """Problems' worth of belief that mean and trees count the same."""
 WORST = 1 - 1e-6
 """Score of the slowest configuration that runs; a failed one has 1."""

@@ -31,7 +31,7 @@ MOST_DIRECTIONS = 8
 """In which other problems' speeds deviate from the expected ones."""
 MOST_PARAMETERS = 16
 """Parameters of which products are formed: those with the most values."""
-WITH_PRIOR = np.log([0.15, 0.3, 0.1, 0.02])
+WITH_PRIOR = np.log([0.2, 0.3, 0.1, 0.02])
 WITHOUT_PRIOR = np.log([0.3, 0.3, 0.6, 0.02])
 """Logs of `Scales` but the lengths, which are 1: where the fit begins, and what it is drawn to."""
 UNKNOWN_SPEED = 0.5
