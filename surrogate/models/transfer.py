@@ -21,10 +21,10 @@ from surrogate.features.errors import InputError
 from surrogate.models.plain import reading
 from surrogate.models.trees import ReadyTrees, Trees
 
-ROUNDS, FAILURE_ROUNDS = 100, 40
+ROUNDS, FAILURE_ROUNDS = 120, 40
 SETTINGS = {
     "tree_method": "hist", "grow_policy": "lossguide", "max_depth": 6, "max_leaves": 24, "max_bin": 64,
-    "learning_rate": 0.12, "min_child_weight": 0.1, "subsample": 0.8, "colsample_bynode": 0.4, "verbosity": 0,
+    "learning_rate": 0.1, "min_child_weight": 0.1, "subsample": 0.8, "colsample_bynode": 0.4, "verbosity": 0,
 }  # fmt: skip
 MOST_ROWS = 100_000
 """Measured rows that the trees are fitted on; more are sampled."""
