@@ -27,6 +27,7 @@ NAMES = (
     "iteration_time",
     "replay_error",
     "what_if",
+    "tuning",
     "speed",
     "large_inputs",
     "bundle_faults",
