@@ -21,7 +21,9 @@ _ORDER = ("conv", "gemm", "pointwise", "rowwise", "pool", "embedding", "transfer
 """Files in the order of reports and of a table's columns; any other stands behind them."""
 DEFAULT_FAMILY = CONV.name
 """The family of a table that names none, and of a problem whose text has no prefix."""
-AnyProblem = Conv | Operator | DescribedProblem
+NetworkProblem = Conv | Operator
+"""A problem of a built-in family, of numbers: what networks and traces consist of."""
+AnyProblem = NetworkProblem | DescribedProblem
 """A problem of any family, of numbers."""
 
 
@@ -153,6 +155,7 @@ __all__ = [
     "Families",
     "Family",
     "Formula",
+    "NetworkProblem",
     "Operator",
     "OperatorFamily",
     "ProblemTerms",

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -100,7 +100,7 @@ def kernel_options(function: Function) -> Function:
         option("--kernel kernel_file", "A description of your own kernel, TOML (`seer data describe`).", PATH),
     ):
         described = each(described)
-    return described
+    return cast(Function, described)
 
 
 def _kernel(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
-from surrogate.features.families import AnyProblem
+from surrogate.features.families import NetworkProblem
 from surrogate.features.in_network import INPUT, WEIGHT
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FRAMEWORKS", "INPUT", "WEIGHT", "Held", "Layer", "Network", "Tally", "Work"]
 
-Work = AnyProblem
+Work = NetworkProblem
 """What a layer computes: a problem of any family, or an operator of which only the traffic is known."""
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
 """Servers of language models, each with kernels of its own."""

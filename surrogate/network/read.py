@@ -7,7 +7,7 @@ from pathlib import Path
 
 from surrogate.bundled import NETWORKS
 from surrogate.features.errors import InputError, require_regular
-from surrogate.features.families import family_of
+from surrogate.features.families import DescribedProblem, family_of
 from surrogate.features.problem import QUANTISED
 from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work
@@ -103,6 +103,10 @@ def read_table_of_problems(
     for row in rows:
         if row.problem is None:
             tally.unsupported[row.operator] += 1
+        elif isinstance(row.problem, DescribedProblem):
+            raise InputError(
+                f"{path}: {row.where}: {row.problem.kind} is a described kernel; ask `seer predict --bundle`"
+            )
         else:
             layer = _layer(row.name or row.where, row.problem, dtype, training, bool(tally.layers))
             samples = layer.work.samples

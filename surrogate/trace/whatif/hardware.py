@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.features.families import AnyProblem, family_of
+from surrogate.features.families import NetworkProblem, family_of
 from surrogate.features.kernels import identify, identify_call
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.call import UnsupportedError
@@ -253,7 +253,7 @@ class ConvRun:
     """One convolution that ran: its problem, the algorithm by its kernels' names (None: they do not tell), and the rows
     of those kernels in ``trace.activities``."""
 
-    conv: AnyProblem
+    conv: NetworkProblem
     algorithm: str | None
     activities: tuple[int, ...]
 
@@ -290,7 +290,7 @@ def convolutions_of(trace: Trace) -> tuple[list[ConvRun], int]:
     return runs, lost
 
 
-def _by_direction(problems: Iterable[AnyProblem]) -> dict[str, AnyProblem]:
+def _by_direction(problems: Iterable[NetworkProblem]) -> dict[str, NetworkProblem]:
     """The problems of a family with directions, by direction."""
     settings = ((dict(zip(family_of(p).setting_names, family_of(p).setting_of(p), strict=True)), p) for p in problems)
     return {setting["direction"]: problem for setting, problem in settings if "direction" in setting}
@@ -349,7 +349,7 @@ def _unmeasured(gpu: str) -> InputError:
     )
 
 
-def _ratio(predictor: "Predictor", conv: AnyProblem, algorithm: str | None) -> tuple[float, float, float] | None:
+def _ratio(predictor: "Predictor", conv: NetworkProblem, algorithm: str | None) -> tuple[float, float, float] | None:
     """Best / own predicted time and its interval, in [0, 1]: a slower one would not be chosen."""
     try:
         selection = predictor.select(conv)
