@@ -20,49 +20,21 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 import pandas as pd
+from tqdm import tqdm
 
 from experiments.experiment import in_one_line
 from surrogate.dataset.columns import SCHEMA_VERSION
 from surrogate.dataset.files import TimeLeft, require_writable
 from surrogate.dataset.tables import write_table
-from surrogate.features.description import Configuration, Description, description_of
+from surrogate.features.description import Configuration, Description, read_description
 from surrogate.features.errors import InputError
 
 SOURCE = Path(__file__).with_suffix(".cl")
-KERNEL = description_of(
-    {
-        "name": "cpu_matmul",
-        "sizes": ["m", "n", "k"],
-        "parameters": {
-            "tile_m": [8, 16, 32, 64],
-            "tile_n": [16, 32, 64, 128],
-            "item_m": [2, 4, 8],
-            "item_n": [16, 32, 64],
-            "vector": [8, 16],
-            "unroll_k": [1, 4],
-            "staged": [0, 1],
-        },
-        "conditions": [
-            "item_m <= tile_m and item_n <= tile_n",
-            "item_n % vector == 0",
-            "item_n // vector <= 4",
-            "item_m * item_n // vector <= 16",
-            "(tile_m // item_m) * (tile_n // item_n) <= 32",
-        ],
-        "formulas": {
-            "flops": "2 * m * n * k",
-            "bytes": "4 * (m * k + k * n + m * n)",
-            "blocks": "ceil(m / tile_m) * ceil(n / tile_n)",
-            "threads_per_block": "(tile_m // item_m) * (tile_n // item_n)",
-            "shared_bytes": "staged * 4 * 32 * tile_n",
-        },
-    },
-    SOURCE.name,
-)
-"""The kernel; 32 is ``SLICE`` in its source."""
+KERNEL = read_description(SOURCE.with_suffix(".toml"))
 FUNCTION = "matmul"
 """Of the source."""
 POCL = "Portable Computing Language"
+INSTALL = "pip install pyopencl pocl-binary-distribution kernel-tuner"
 LAUNCHES = 3
 """Of a configuration in a pass, of which the least time counts: the first launch finds other data in the caches."""
 LEAST_SIZE, MOST_SIZE, LEAST_WORK, MOST_WORK = 16, 700, 1_500_000, 40_000_000
@@ -118,20 +90,16 @@ class Bench:
             import pyopencl
             from kernel_tuner.core import DeviceInterface, KernelSource
         except ImportError as error:
-            raise InputError(
-                f"{error.name} is missing; pip install pyopencl pocl-binary-distribution kernel-tuner"
-            ) from None
+            raise InputError(f"{error.name} is missing; {INSTALL}") from None
         try:
             platforms = [platform.name for platform in pyopencl.get_platforms()]
         except pyopencl.Error:  # there are none
             platforms = []
         if POCL not in platforms:
-            raise InputError("OpenCL has no PoCL; pip install pocl-binary-distribution")
+            raise InputError(f"OpenCL has no PoCL; {INSTALL}")
         # Macros of the parameters alone: Kernel Tuner's own would hold the grid, and every shape be compiled anew.
         self._source = KernelSource(FUNCTION, SOURCE.read_text(), "OpenCL", {name: name for name in KERNEL.parameters})
-        self._device = DeviceInterface(
-            kernel_source=self._source, platform=platforms.index(POCL), quiet=True, iterations=LAUNCHES
-        )
+        self._device = DeviceInterface(self._source, platform=platforms.index(POCL), quiet=True, iterations=LAUNCHES)
         self.space = space
         self._functions: dict[int, Any] = {}
         self.arguments: dict[Shape, list[Any]] = {}
@@ -145,9 +113,8 @@ class Bench:
         """New matrices for ``shapes``, in the place of all older ones: where they lie in memory changes times."""
         random = np.random.default_rng(0)
         for shape in shapes:
-            a, b = (
-                random.random(sides, np.float32) - np.float32(0.5) for sides in ((shape.m, shape.k), (shape.k, shape.n))
-            )
+            a = random.random((shape.m, shape.k), np.float32) - np.float32(0.5)
+            b = random.random((shape.k, shape.n), np.float32) - np.float32(0.5)
             c = np.zeros((shape.m, shape.n), np.float32)
             self.arguments[shape] = [a, b, c, *map(np.int32, shape)]
             self._buffers[shape] = self._device.ready_argument_list(self.arguments[shape])
@@ -184,20 +151,18 @@ class Bench:
         """The configuration's source with the grid that the shape needs."""
         from kernel_tuner.interface import Options
 
-        values: dict[str, Any] = self.space[number]
-        group = {
-            "block_size_x": values["tile_n"] // values["item_n"],
-            "block_size_y": values["tile_m"] // values["item_m"],
-        }
+        values: dict[str, Any] = {**self.space[number]}
+        values["block_size_x"] = values["tile_n"] // values["item_n"]
+        values["block_size_y"] = values["tile_m"] // values["item_m"]
         options = Options(
             kernel_name=FUNCTION, problem_size=(shape.n, shape.m), arguments=self.arguments[shape],
             grid_div_x=["tile_n"], grid_div_y=["tile_m"], grid_div_z=None, block_size_names=None,
         )  # fmt: skip
-        return self._device.create_kernel_instance(self._source, options, values | group, False)
+        return self._device.create_kernel_instance(self._source, options, values, False)
 
 
 def read_passes(log: Path, header: dict[str, Any], resume: bool) -> list[dict[str, Any]]:
-    """The passes that an earlier run finished. Raises `InputError` for those of something else, or without ``resume``."""
+    """The passes that an earlier run finished. Raises `InputError` where its header differs, or without ``resume``."""
     if not log.exists():
         log.write_text(json.dumps(header) + "\n")
         return []
@@ -217,13 +182,10 @@ def measure(
     minutes: float = np.inf,
     resume: bool = False,
 ) -> pd.DataFrame:
-    """Measure, and write the table at ``path``. No pass is begun that would not end within ``minutes``."""
-    from tqdm import tqdm
-
+    """Measure, and write the table at ``path``. No pass but the first is begun that would end after ``minutes``."""
     require_writable(path)
     start_s = time.monotonic()
     cache = path.with_suffix(".pocl").absolute()
-    cache.mkdir(parents=True, exist_ok=True)
     os.environ |= {"POCL_CACHE_DIR": str(cache), "POCL_MAX_PTHREAD_COUNT": "1"}  # PoCL reads them when it is loaded
     bench = Bench(space)
     header = {"gpu": bench.name, "origin": bench.origin, "launches": LAUNCHES, "shapes": shapes, "space": space}
@@ -232,43 +194,33 @@ def measure(
     bench.allocate(RAGGED)
     for number in tqdm(range(len(space)), "compiling", disable=None, leave=False):
         bench.compile(number)
-    click.echo(
-        f"compiled in {time.monotonic() - start_s:.0f} s; {len(bench.failures)} of {len(space)} failed", err=True
-    )
+    click.echo(f"compiled; {len(bench.failures)} of {len(space)} configurations failed", err=True)
     left = TimeLeft({"passes": passes - len(done)})
     pass_s = 0.0
-    while len(done) < passes and time.monotonic() - start_s + pass_s <= 60.0 * minutes:
+    while len(done) < passes and (not done or time.monotonic() - start_s + pass_s <= 60.0 * minutes):
         pass_start_s = time.monotonic()
         times = one_pass(bench, shapes, len(done))
-        done.append({"times_us": [[None if t != t else round(t, 3) for t in row] for row in times.tolist()]})
-        done[-1]["failures"] = {str(number): reason for number, reason in bench.failures.items()}
+        rows = [[None if time_us != time_us else round(time_us, 3) for time_us in row] for row in times.tolist()]
+        done.append({"times_us": rows, "failures": dict(bench.failures)})
         with log.open("a") as file:
             file.write(json.dumps(done[-1]) + "\n")
         pass_s = time.monotonic() - pass_start_s
         left.add("passes", 1, pass_s)
         click.echo(f"pass {len(done)} of {passes}: {pass_s:.0f} s{left}", err=True)
-    if not done:
-        raise InputError(f"{path}: no pass ended within {minutes:g} minutes; --resume goes on")
     times = np.array([each["times_us"] for each in done], dtype=float)
     failures = {int(number): reason for each in done for number, reason in each["failures"].items()}
     frame = table_of(bench.name, shapes, space, times, failures)
-    metadata = {
-        "schema": SCHEMA_VERSION, "candidates": "all", "kernel": KERNEL.to_plain(), "noise": noise_of(times),
-        "origin": bench.origin,
-    }  # fmt: skip
-    write_table(frame, path, metadata)
+    metadata = {"schema": SCHEMA_VERSION, "candidates": "all", "origin": bench.origin}
+    write_table(frame, path, {**metadata, "kernel": KERNEL.to_plain(), "noise": noise_of(times)})
     return frame
 
 
 def one_pass(bench: Bench, shapes: Sequence[Shape], seed: int) -> np.ndarray:
     """(shapes, configurations) times in µs, measured in a random order."""
-    from tqdm import tqdm
-
     times = np.full((len(shapes), len(bench.space)), np.nan)
     bench.allocate(shapes)
-    for place in tqdm(
-        np.random.default_rng(seed).permutation(times.size), f"pass {seed + 1}", disable=None, leave=False
-    ):
+    order = np.random.default_rng(seed).permutation(times.size)
+    for place in tqdm(order, f"pass {seed + 1}", disable=None, leave=False):
         shape, number = divmod(int(place), len(bench.space))
         if number not in bench.failures:
             times[shape, number] = bench.time_us(number, shapes[shape])
@@ -282,18 +234,15 @@ def table_of(
 
     A configuration of ``failures`` (its number → reason) failed for every shape.
     """
-    failed = np.array([number in failures for number in range(len(space))])
-    times = np.where(failed, np.nan, times).reshape(len(times), -1)
-    problems = pd.DataFrame(shapes).loc[np.repeat(np.arange(len(shapes)), len(space))].reset_index(drop=True)
-    parameters = pd.DataFrame([*space] * len(shapes))
-    frame = pd.concat([problems, parameters], axis=1)
-    frame.insert(0, "gpu", gpu)
-    reasons = [failures.get(number) for number in range(len(space))] * len(shapes)
-    return frame.assign(
-        status=np.where([reason is None for reason in reasons], "ok", "failed"), time_us=np.median(times, axis=0),
+    reasons = pd.Series([failures.get(number) for number in range(len(space))], dtype=object)
+    times = np.where(reasons.isna(), times, np.nan).reshape(len(times), -1)
+    problems, parameters = pd.DataFrame(shapes), pd.DataFrame([*space]).assign(reason=reasons)
+    frame = problems.merge(parameters, how="cross").assign(
+        status=np.where([*reasons.isna()] * len(shapes), "ok", "failed"), time_us=np.median(times, axis=0),
         time_us_min=times.min(axis=0), time_us_max=times.max(axis=0), repeats=np.isfinite(times).sum(axis=0),
-        reason=pd.Series(reasons, dtype=object),
     )  # fmt: skip
+    frame.insert(0, "gpu", gpu)
+    return frame
 
 
 def noise_of(times: np.ndarray) -> float:
@@ -325,8 +274,7 @@ def measure_command(output: Path, shapes: int, passes: int, minutes: float, resu
     space = configurations(KERNEL)
     with in_one_line("cpu_kernel"):
         frame = measure(output, drawn_shapes(shapes), space, passes, minutes, resume)
-    ok = frame[frame["status"] == "ok"]
-    click.echo(f"{output}: {len(frame):,} rows, {len(ok):,} ok; {shapes} shapes, {len(space)} configurations")
+    click.echo(f"{output}: {len(frame):,} rows of {shapes} shapes and {len(space)} configurations")
 
 
 if __name__ == "__main__":
