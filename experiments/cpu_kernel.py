@@ -50,7 +50,7 @@ class Shape(NamedTuple):
 
 
 RAGGED = (Shape(17, 19, 23), Shape(131, 150, 77))
-"""Results are checked on them: no tile fits into the one or divides the other."""
+"""Results are checked on them: most tiles are larger than the first, and none divides the second."""
 
 
 def drawn_shapes(count: int, seed: int = 0) -> list[Shape]:
