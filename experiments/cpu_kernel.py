@@ -1,0 +1,281 @@
+"""How good are configurations chosen for shapes never measured, of a kernel that was measured on this CPU?
+
+``python -m experiments.cpu_kernel measure -o FILE.parquet`` makes the table: Kernel Tuner compiles and times every
+configuration of cpu_kernel.cl, a matrix product in OpenCL, on PoCL (``pip install pyopencl pocl-binary-distribution
+kernel-tuner``). Nothing else may run beside it.
+
+Each pass times everything once, in an order of its own, so that a disturbance of the machine hits rows at random and
+the median of the passes leaves it out. Kernels run on one thread: with a thread on each core they would compete with
+the process that waits for them. Finished passes lie in FILE.jsonl, compiled kernels in FILE.pocl.
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from experiments.experiment import in_one_line
+from surrogate.dataset.columns import SCHEMA_VERSION
+from surrogate.dataset.files import TimeLeft, require_writable
+from surrogate.dataset.tables import write_table
+from surrogate.features.description import Configuration, Description, read_description
+from surrogate.features.errors import InputError
+
+SOURCE = Path(__file__).with_suffix(".cl")
+KERNEL = read_description(SOURCE.with_suffix(".toml"))
+FUNCTION = "matmul"
+"""Of the source."""
+POCL = "Portable Computing Language"
+INSTALL = "pip install pyopencl pocl-binary-distribution kernel-tuner"
+LAUNCHES = 3
+"""Of a configuration in a pass, of which the least time counts: the first launch finds other data in the caches."""
+LEAST_SIZE, MOST_SIZE, LEAST_WORK, MOST_WORK = 16, 700, 1_500_000, 40_000_000
+"""Bounds of m, n and k, and of their product."""
+
+
+class Shape(NamedTuple):
+    """A problem: ``c[m, n] = a[m, k] @ b[k, n]``."""
+
+    m: int
+    n: int
+    k: int
+
+
+RAGGED = (Shape(17, 19, 23), Shape(131, 150, 77))
+"""Results are checked on them: most tiles are larger than the first, and none divides the second."""
+
+
+def drawn_shapes(count: int, seed: int = 0) -> list[Shape]:
+    """Distinct shapes, log-uniform; of three one has multiples of 32, one multiples of 8, one any numbers."""
+    random = np.random.default_rng(seed)
+    shapes: dict[Shape, None] = {}
+    while len(shapes) < count:
+        step = (1, 8, 32)[len(shapes) % 3]
+        sizes = np.exp(random.uniform(np.log(LEAST_SIZE), np.log(MOST_SIZE), 3))
+        shape = Shape(*(max(LEAST_SIZE, step * round(size / step)) for size in sizes))
+        if LEAST_WORK <= shape.m * shape.n * shape.k <= MOST_WORK:
+            shapes[shape] = None
+    return list(shapes)
+
+
+def configurations(description: Description) -> list[Configuration]:
+    """All that the conditions allow."""
+    space = description.space() or {}
+    return [dict(zip(space, values, strict=True)) for values in zip(*space.values(), strict=True)]
+
+
+def reason_of(error: Exception) -> str:
+    """Why a configuration failed, in one line: the compiler's first error where there is one."""
+    lines = str(error).splitlines() or [""]
+    line = next((line for line in lines if "error:" in line), lines[0])
+    return f"{type(error).__name__}: {line}"[:200]
+
+
+class Bench:
+    """Kernel Tuner's device with PoCL under it, and the compiled configurations. Raises `InputError` without PoCL.
+
+    ``failures`` holds configuration → reason.
+    """
+
+    def __init__(self, space: Sequence[Configuration]) -> None:
+        try:
+            import pyopencl
+            from kernel_tuner.core import DeviceInterface, KernelSource
+        except ImportError as error:
+            raise InputError(f"{error.name} is missing; {INSTALL}") from None
+        try:
+            platforms = [platform.name for platform in pyopencl.get_platforms()]
+        except pyopencl.Error:  # there are none
+            platforms = []
+        if POCL not in platforms:
+            raise InputError(f"OpenCL has no PoCL; {INSTALL}")
+        # Macros of the parameters alone: Kernel Tuner's own would hold the grid, and every shape be compiled anew.
+        self._source = KernelSource(FUNCTION, SOURCE.read_text(), "OpenCL", {name: name for name in KERNEL.parameters})
+        self._device = DeviceInterface(self._source, platform=platforms.index(POCL), quiet=True, iterations=LAUNCHES)
+        self.space = space
+        self._functions: dict[int, Any] = {}
+        self.arguments: dict[Shape, list[Any]] = {}
+        self._buffers: dict[Shape, list[Any]] = {}
+        environment = self._device.get_environment()
+        self.name = str(environment["device_name"])
+        self.origin = f"Kernel Tuner {version('kernel_tuner')} on {environment['platform_version']}, one thread"
+        self.failures: dict[int, str] = {}
+
+    def allocate(self, shapes: Sequence[Shape]) -> None:
+        """New matrices for ``shapes``, in the place of all older ones: where they lie in memory changes times."""
+        random = np.random.default_rng(0)
+        for shape in shapes:
+            a = random.random((shape.m, shape.k), np.float32) - np.float32(0.5)
+            b = random.random((shape.k, shape.n), np.float32) - np.float32(0.5)
+            c = np.zeros((shape.m, shape.n), np.float32)
+            self.arguments[shape] = [a, b, c, *map(np.int32, shape)]
+            self._buffers[shape] = self._device.ready_argument_list(self.arguments[shape])
+
+    def compile(self, number: int) -> None:
+        """Compile configuration ``number`` and compare its results with numpy's."""
+        try:
+            self._functions[number] = self._device.compile_kernel(self._instance(number, RAGGED[0]), False)
+            for shape in RAGGED:
+                a, b, *_ = self.arguments[shape]
+                self._device.check_kernel_output(
+                    func=self._functions[number], gpu_args=self._buffers[shape], instance=self._instance(number, shape),
+                    answer=[None, None, a @ b, None, None, None], atol=1e-4, verify=None, verbose=False,
+                )  # fmt: skip
+        except Exception as error:  # whatever the compiler or the driver raises is the row's reason
+            self.failures[number] = reason_of(error)
+
+    def time_us(self, number: int, shape: Shape) -> float:
+        """The least time of `LAUNCHES` launches; NaN and a failure where they fail."""
+        instance = self._instance(number, shape)
+        try:
+            result: dict[str, Any] = self._device.benchmark(
+                func=self._functions[number], gpu_args=self._buffers[shape], instance=instance, verbose=False,
+                objective="time",
+            )  # fmt: skip
+        except Exception as error:  # as above
+            result = {"__error__": reason_of(error)}
+        if "__error__" in result:
+            self.failures[number] = str(result["__error__"])
+            return np.nan
+        return 1e3 * min(result["times"])
+
+    def _instance(self, number: int, shape: Shape) -> Any:
+        """The configuration's source with the grid that the shape needs."""
+        from kernel_tuner.interface import Options
+
+        values: dict[str, Any] = {**self.space[number]}
+        values["block_size_x"] = values["tile_n"] // values["item_n"]
+        values["block_size_y"] = values["tile_m"] // values["item_m"]
+        options = Options(
+            kernel_name=FUNCTION, problem_size=(shape.n, shape.m), arguments=self.arguments[shape],
+            grid_div_x=["tile_n"], grid_div_y=["tile_m"], grid_div_z=None, block_size_names=None,
+        )  # fmt: skip
+        return self._device.create_kernel_instance(self._source, options, values, False)
+
+
+def read_passes(log: Path, header: dict[str, Any], resume: bool) -> list[dict[str, Any]]:
+    """The passes that an earlier run finished. Raises `InputError` where its header differs, or without ``resume``."""
+    if not log.exists():
+        log.write_text(json.dumps(header) + "\n")
+        return []
+    if not resume:
+        raise InputError(f"{log}: an earlier run's passes are there; --resume goes on with them, or remove the file")
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+    if lines[:1] != [header]:
+        raise InputError(f"{log}: it is of another device, kernel or shapes; remove it, or write to another file")
+    return lines[1:]
+
+
+def measure(
+    path: Path,
+    shapes: Sequence[Shape],
+    space: Sequence[Configuration],
+    passes: int,
+    minutes: float = np.inf,
+    resume: bool = False,
+) -> pd.DataFrame:
+    """Measure, and write the table at ``path``. No pass but the first is begun that would end after ``minutes``."""
+    require_writable(path)
+    start_s = time.monotonic()
+    cache = path.with_suffix(".pocl").absolute()
+    os.environ |= {"POCL_CACHE_DIR": str(cache), "POCL_MAX_PTHREAD_COUNT": "1"}  # PoCL reads them when it is loaded
+    bench = Bench(space)
+    header = {"gpu": bench.name, "origin": bench.origin, "launches": LAUNCHES, "shapes": shapes, "space": space}
+    log = path.with_suffix(".jsonl")
+    done = read_passes(log, json.loads(json.dumps(header)), resume)
+    bench.allocate(RAGGED)
+    for number in tqdm(range(len(space)), "compiling", disable=None, leave=False):
+        bench.compile(number)
+    click.echo(f"compiled; {len(bench.failures)} of {len(space)} configurations failed", err=True)
+    left = TimeLeft({"passes": passes - len(done)})
+    pass_s = 0.0
+    while len(done) < passes and (not done or time.monotonic() - start_s + pass_s <= 60.0 * minutes):
+        pass_start_s = time.monotonic()
+        times = one_pass(bench, shapes, len(done))
+        rows = [[None if time_us != time_us else round(time_us, 3) for time_us in row] for row in times.tolist()]
+        done.append({"times_us": rows, "failures": dict(bench.failures)})
+        with log.open("a") as file:
+            file.write(json.dumps(done[-1]) + "\n")
+        pass_s = time.monotonic() - pass_start_s
+        left.add("passes", 1, pass_s)
+        click.echo(f"pass {len(done)} of {passes}: {pass_s:.0f} s{left}", err=True)
+    times = np.array([each["times_us"] for each in done], dtype=float)
+    failures = {int(number): reason for each in done for number, reason in each["failures"].items()}
+    frame = table_of(bench.name, shapes, space, times, failures)
+    metadata = {"schema": SCHEMA_VERSION, "candidates": "all", "origin": bench.origin}
+    write_table(frame, path, {**metadata, "kernel": KERNEL.to_plain(), "noise": noise_of(times)})
+    return frame
+
+
+def one_pass(bench: Bench, shapes: Sequence[Shape], seed: int) -> np.ndarray:
+    """(shapes, configurations) times in µs, measured in a random order."""
+    times = np.full((len(shapes), len(bench.space)), np.nan)
+    bench.allocate(shapes)
+    order = np.random.default_rng(seed).permutation(times.size)
+    for place in tqdm(order, f"pass {seed + 1}", disable=None, leave=False):
+        shape, number = divmod(int(place), len(bench.space))
+        if number not in bench.failures:
+            times[shape, number] = bench.time_us(number, shapes[shape])
+    return times
+
+
+def table_of(
+    gpu: str, shapes: Sequence[Shape], space: Sequence[Configuration], times: np.ndarray, failures: dict[int, str]
+) -> pd.DataFrame:
+    """A row for each shape and configuration, from (passes, shapes, configurations) times.
+
+    A configuration of ``failures`` (its number → reason) failed for every shape.
+    """
+    reasons = pd.Series([failures.get(number) for number in range(len(space))], dtype=object)
+    times = np.where(reasons.isna(), times, np.nan).reshape(len(times), -1)
+    problems, parameters = pd.DataFrame(shapes), pd.DataFrame([*space]).assign(reason=reasons)
+    frame = problems.merge(parameters, how="cross").assign(
+        status=np.where([*reasons.isna()] * len(shapes), "ok", "failed"), time_us=np.median(times, axis=0),
+        time_us_min=times.min(axis=0), time_us_max=times.max(axis=0), repeats=np.isfinite(times).sum(axis=0),
+    )  # fmt: skip
+    frame.insert(0, "gpu", gpu)
+    return frame
+
+
+def noise_of(times: np.ndarray) -> float:
+    """The relative difference below which two times count as equal: the standard deviation of that of equal ones.
+
+    The medians of the odd and of the even passes are two measurements of one time. With half the passes their
+    difference is √2 times that of two medians of all of them; 1.48 × median makes a standard deviation of distances,
+    which single disturbed rows do not move.
+    """
+    if len(times) < 2:
+        return 0.0
+    distance = np.abs(np.log(np.median(times[::2], axis=0) / np.median(times[1::2], axis=0)))
+    return round(float(1.48 * np.nanmedian(distance) / np.sqrt(2)), 4)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """A matrix product in OpenCL, tuned on this CPU."""
+
+
+@main.command("measure")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The table, parquet.")
+@click.option("--shapes", default=48, show_default=True, type=click.IntRange(min=1))
+@click.option("--passes", default=9, show_default=True, type=click.IntRange(min=1))
+@click.option("--minutes", default=np.inf, help="Begin no pass that would end later.")
+@click.option("--resume", is_flag=True, help="Go on with the passes that an earlier run finished.")
+def measure_command(output: Path, shapes: int, passes: int, minutes: float, resume: bool) -> None:
+    """Measure all configurations on all shapes."""
+    space = configurations(KERNEL)
+    with in_one_line("cpu_kernel"):
+        frame = measure(output, drawn_shapes(shapes), space, passes, minutes, resume)
+    click.echo(f"{output}: {len(frame):,} rows of {shapes} shapes and {len(space)} configurations")
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m experiments.cpu_kernel")

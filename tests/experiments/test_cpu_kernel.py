@@ -1,0 +1,68 @@
+"""Configurations of the CPU's kernel, really compiled and timed on two tiny shapes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.cpu_kernel import KERNEL, RAGGED, Bench, Shape, configurations, drawn_shapes, measure, noise_of
+from surrogate.dataset.tables import read_table
+from surrogate.features.description import description_of
+from surrogate.features.errors import InputError
+
+
+def require_kernel_tuner() -> None:
+    """Skip the test where Kernel Tuner, OpenCL or PoCL is not installed."""
+    for name in ("kernel_tuner", "pyopencl", "pocl_binary_distribution"):
+        pytest.importorskip(name)
+
+
+def test_configurations_are_measured_and_an_interrupted_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among them one that no compiler takes."""
+    require_kernel_tuner()
+    for name in ("POCL_CACHE_DIR", "POCL_MAX_PTHREAD_COUNT"):
+        monkeypatch.setenv(name, "")  # gives the variable back in the end
+    both = [each for each in configurations(KERNEL) if each["item_n"] == each["tile_n"] == 16 and each["tile_m"] == 8]
+    path = tmp_path / "cpu.parquet"
+    shapes, space = [Shape(16, 16, 16), Shape(33, 50, 21)], [both[0], both[-1], {**both[0], "vector": 5}]
+    assert measure(path, shapes, space, passes=1)["repeats"].tolist() == [1, 1, 0] * 2
+    with pytest.raises(InputError, match="--resume"):
+        measure(path, shapes, space, passes=2)
+    with pytest.raises(InputError, match="another device, kernel or shapes"):
+        measure(path, shapes[:1], space, passes=2, resume=True)
+    measure(path, shapes, space, passes=2, resume=True)
+    frame, metadata = read_table(path)
+    assert frame["status"].tolist() == ["ok", "ok", "failed"] * 2 and frame["repeats"].tolist() == [2, 2, 0] * 2
+    assert "error:" in frame["reason"][2] and frame["time_us"].isna().tolist() == [False, False, True] * 2
+    ok = frame[frame["status"] == "ok"]
+    assert ((ok["time_us_min"] > 0) & (ok["time_us_min"] <= ok["time_us"]) & (ok["time_us"] <= ok["time_us_max"])).all()
+    assert description_of(metadata["kernel"], "metadata") == KERNEL and metadata["noise"] >= 0
+
+
+def test_a_wrong_result_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_kernel_tuner()
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    bench = Bench(configurations(KERNEL)[:1])
+    bench.allocate(RAGGED)
+    a, *_ = bench.arguments[RAGGED[1]]
+    a[-1, -1] += 0.1  # what numpy multiplies is no longer what the device has
+    bench.compile(0)
+    assert "verification failed" in bench.failures[0]
+
+
+def test_shapes_and_configurations_are_many() -> None:
+    shapes = drawn_shapes(40)
+    assert len(shapes) == 40 and any(shape.m % 8 for shape in shapes)
+    assert len(configurations(KERNEL)) >= 200
+
+
+def test_the_noise_is_the_deviation_of_two_equal_times() -> None:
+    """Of medians of nine passes; one in a hundred times is disturbed."""
+    random = np.random.default_rng(0)
+    times = 100 * np.exp(random.normal(0, 0.02, (9, 40, 200)))
+    medians = np.median(times, axis=0).ravel()
+    times[:, :, ::100] *= 3
+    expected = np.sqrt(2) * np.std(np.log(medians))
+    assert noise_of(times) == pytest.approx(expected, rel=0.15)
