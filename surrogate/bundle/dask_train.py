@@ -61,7 +61,8 @@ def train_on_dask(
     cluster: Any = Client(address) if address else Client(processes=True, dashboard_address=None)
     with cluster as client:
         step(0, 3, "sample")
-        share = min(1.0, SAMPLE_ROWS / sum(footer.num_rows for footer in footers.values()))
+        total = sum(footer.num_rows for footer in footers.values())
+        share = min(1.0, SAMPLE_ROWS / total)
         sampled = client.gather([client.submit(_sample, part, share, seed) for part in parts])
         frame = pd.concat([each for each, _ in sampled], ignore_index=True)
         step(1, 3, "sample: held-out folds")
@@ -76,7 +77,9 @@ def train_on_dask(
             booster = _grown_by_workers(client, own, fitted, part.family, candidate)
             trained[name] = replace(part, fitted=fitted.with_booster(booster))
     step(3, 3, "done")
-    return replace(bundle, parts=trained)
+    # What the card says of the data is the sample's; the trees learned from all rows.
+    training = {**bundle.card["training"], "rows_on_workers": total}
+    return replace(bundle, parts=trained, card={**bundle.card, "training": training})
 
 
 def _grown_by_workers(

@@ -61,7 +61,7 @@ def command(
         if cluster is not None:
             from surrogate.bundle.dask_train import train_on_dask
 
-            settings |= {"candidates": candidates or "all", "progress": step}
+            settings |= {"model": name or DEFAULT_MODEL, "candidates": candidates or "all", "progress": step}
             bundle = train_on_dask(data, cluster or None, **settings)
         else:
             table = load_all(data, candidates, where, kernel)
@@ -77,7 +77,9 @@ def command(
         if figures["coverage"] is not None:
             words.append(f"90 % intervals cover {figures['coverage']:.1%}")
         fitted = bundle.parts[family].fitted.name
-        click.echo(f"{output}: {fitted}, {family}, {rows} rows; held out by shape: {'; '.join(words)}")
+        learned = bundle.card["training"].get("rows_on_workers")
+        sample = f"the trees learned from {learned:,} rows, these of " if learned else ""
+        click.echo(f"{output}: {fitted}, {family}, {sample}{rows} rows; held out by shape: {'; '.join(words)}")
     for family in bundle.card["training"]["left_out"]:
         click.echo(f"{output}: {family} left out: its rows have one shape, errors and intervals need two")
 

@@ -26,6 +26,7 @@ def test_a_cluster_trains_what_one_machine_trains(
     for words in ([], ["--dask", ""]):
         done = seer("train", path, *words, "-o", tmp_path / ("cluster" if words else "alone"))
         assert done.code == 0, done.err
+    assert f"learned from {len(frame)} rows" in done.out
     rows = rows_of(frame)
     alone, cluster = (load(tmp_path / name).parts["conv"].model.predict(rows) for name in ("alone", "cluster"))
     # Quantile sketches of partitions place a few cuts elsewhere; the trees are otherwise the same.
