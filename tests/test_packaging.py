@@ -29,6 +29,7 @@ DISTRIBUTIONS = {
 """Import name → distribution, where they differ."""
 NOT_DECLARED = {
     "google": "protobuf, which onnx brings",
+    "kernel_tuner": "the program that calls its strategy",
     "markupsafe": "which jinja2 brings",
     "ncu_report": "comes with Nsight Compute, on no registry",
 }
