@@ -91,7 +91,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                     words = (*(word.format(package) for word in words), str(path))
                     records.append({**record, "command": peer, **measured(words)})
     table = pd.DataFrame(records)
-    return Outcome(table, None, table.to_string(index=False))
+    return Outcome(table, None, answer(table))
 
 
 _MEASURE = """
@@ -107,6 +107,20 @@ os.write(out, json.dumps(figures).encode())
 """
 """A small process that starts and measures the others: the system counts the memory of the process that starts one as
 the new one's own."""
+
+
+def answer(table: pd.DataFrame) -> str:
+    """Seconds and memory of every command and peer, each with its bar where there is one."""
+    parts = []
+    for (command, unit), rows in table.groupby(["command", "unit"], sort=False):
+        runs = []
+        for row in rows.to_dict("records"):
+            beside = f" beside {row['beside']}" if isinstance(row.get("beside"), str) else ""
+            bars = [f"{row['bar_s']:.0f} s"] * (row["bar_s"] > 0) + [f"{row['bar_mib']:.0f} MiB"] * (row["bar_mib"] > 0)
+            bar = f" (bar {', '.join(bars)})" if bars else ""
+            runs.append(f"{row['size']:,} {unit}{beside} {row['seconds']:.1f} s and {row['peak_mib']:,.0f} MiB{bar}")
+        parts.append(f"{command}: {', '.join(runs)}.")
+    return " ".join(parts)
 
 
 def words_of(command: str, path: Path, folder: Path) -> Sequence[str]:

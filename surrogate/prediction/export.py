@@ -5,7 +5,6 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -20,7 +19,7 @@ from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import Ranked, Selection, configuration_of
+from surrogate.prediction.results import Ranked, Selection, by_reason, configuration_of
 from surrogate.report.tables import template
 
 KIND = "seer-picks"
@@ -218,8 +217,8 @@ def _refused(selection: Selection) -> dict[str, object]:
     settings = dict(zip(family.setting_names, family.setting_of(selection.problem), strict=True))
     excluded: list[dict[str, Any]] = [candidate._asdict() for candidate in selection.excluded]
     if isinstance(family, DescribedFamily):
-        counts = Counter(candidate.reason for candidate in selection.excluded)
-        excluded = [{"configurations": count, "reason": reason} for reason, count in counts.items()]
+        counts = by_reason(selection.excluded).items()
+        excluded = [{"configurations": count, "reason": reason} for reason, count in counts]
     return {"problem": str(selection.problem), **settings, "excluded": excluded}
 
 

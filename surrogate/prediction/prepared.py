@@ -25,7 +25,7 @@ from surrogate.uncertainty.domain import ReferenceKey, SettingKey, shape_hash
 ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""
 MEASURED_HALF_WIDTH = log(1.05)
-"""Of a time that the training table of a described kernel holds: repeats of a kernel differ by up to some 5 %."""
+"""Assumed of a time that the training table of a described kernel holds: such tables seldom say how repeats differ."""
 EXPECTED_TO_FAIL = "expected to fail, as it did where it was measured, or ruled out by a condition"
 NEVER_MEASURED = "never measured in the bundle's training data"
 ARRAYS_PAY = 12

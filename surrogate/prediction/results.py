@@ -230,8 +230,12 @@ def excluded_notes(excluded: Sequence[Excluded], described: bool) -> list[str]:
     """A line for each refused candidate; of a described kernel, one for each reason, with how many it refuses."""
     if not described:
         return [f"excluded {candidate.algorithm}: {candidate.reason}" for candidate in excluded]
-    counts = Counter(candidate.reason for candidate in excluded)
-    return [f"excluded {count:,} configurations: {reason}" for reason, count in counts.items()]
+    return [f"excluded {count:,} configurations: {reason}" for reason, count in by_reason(excluded).items()]
+
+
+def by_reason(excluded: Sequence[Excluded]) -> Counter[str]:
+    """Reason → how many candidates it refuses."""
+    return Counter(candidate.reason for candidate in excluded)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -6,6 +6,7 @@ configuration that does not run.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import optuna
@@ -15,6 +16,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from surrogate.features.description import Configuration
+from surrogate.features.errors import InputError
 from surrogate.tuning.tuner import Source, Tuner
 
 _LOG = optuna.logging.get_logger("optuna")
@@ -76,10 +78,9 @@ class Sampler(BaseSampler):
         """The tuner, which knows the trials that the study has already."""
         if self._tuner is None:
             self._tuner = Tuner(*self._arguments, seed=self._seed)
-            known = {self._tuner._space.description.text(each) for each in self._tuner.configurations}
             for trial in study.get_trials(deepcopy=False):
-                if trial.state in (TrialState.COMPLETE, TrialState.FAIL) and trial.params:
-                    text = ",".join(f"{name}={trial.params.get(name)}" for name in self._tuner.configurations[0])
-                    if text in known:
+                ended = trial.state in (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
+                if ended and trial.params:
+                    with suppress(InputError):  # parameters of another kernel, or values that it has not
                         self._tuner.tell(trial.params, trial.value if trial.state == TrialState.COMPLETE else None)
         return self._tuner
