@@ -150,12 +150,16 @@ class Description:
             for position, (name, values) in enumerate(self.parameters.items())
         }
 
-    @cached_property
-    def space_texts(self) -> tuple[str, ...]:
-        """`text` of every configuration of the `space` without sizes; none where there are no conditions."""
-        space = self.space() or {}
+    def texts(self, sizes: Mapping[str, int] = MappingProxyType({})) -> tuple[str, ...]:
+        """`text` of every configuration of the `space`; none where there are no conditions."""
+        space = self.space(sizes) or {}
         named = zip(*([f"{name}={value}" for value in values.tolist()] for name, values in space.items()), strict=True)
         return tuple(map(",".join, named))
+
+    @cached_property
+    def space_texts(self) -> tuple[str, ...]:
+        """`texts` without sizes."""
+        return self.texts()
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON holds it; what is not there is left out. Tables are pairs, since files may sort a mapping's keys."""

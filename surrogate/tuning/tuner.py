@@ -6,6 +6,7 @@ What is asked and told are plain configurations (parameter → value); `surrogat
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -240,16 +241,10 @@ def listed_texts(
     description: Description, problem: DescribedProblem, model: Configurations | None
 ) -> tuple[str, ...]:  # fmt: skip
     """The configurations that the conditions allow, without conditions those that were measured, else all values'."""
-    space = description.space({name: int(value) for name, value in problem.sizes.items()})
-    if space is None and model is not None:
+    if description.conditions is None and model is not None:
         return tuple(text for name in model.configurations_ if (text := name.rpartition("|")[2]))
-    if space is None:
-        everything = Description(
-            description.name, description.sizes, description.parameters, description.settings, conditions=()
-        )
-        space = everything.space() or {}
-    columns = [values.tolist() for values in space.values()]
-    return tuple(description.text(dict(zip(space, row, strict=True))) for row in zip(*columns, strict=True))
+    allowed = description if description.conditions is not None else replace(description, conditions=())
+    return allowed.texts({name: int(value) for name, value in problem.sizes.items()})
 
 
 def extended(description: Description, listed: Sequence[Mapping[str, Value]]) -> Description:
