@@ -28,6 +28,7 @@ NAMES = (
     "replay_error",
     "what_if",
     "tuning",
+    "cpu_choice",
     "speed",
     "large_inputs",
     "bundle_faults",

@@ -145,12 +145,13 @@ class Configurations(TimeModel):
         """(rows, 2) times in µs and probabilities of a failure."""
         columns, parameters, terms = columns_of(rows)
         keys = problem_keys(rows)
+        known = self.numbers(rows.candidate.tolist())
         out = np.empty((len(rows), 2))
         for part in rows_by_code(_codes(rows.problem)[0]):
             first = int(part[0])
             time_us, failure = self.answers(
                 str(keys[first]), float(rows.roofline_us[first]), columns[first], parameters[part], terms[part],
-                rows.candidate[part].tolist(),
+                known[part],
             )  # fmt: skip
             out[part] = np.column_stack([time_us, failure])
         return out
@@ -163,19 +164,22 @@ class Configurations(TimeModel):
             {key: number for number, key in enumerate(self.problems_)},
         )
 
+    def numbers(self, candidates: Sequence[str]) -> np.ndarray:
+        """(n,) numbers of the candidates of these names, −1 for one that was never measured."""
+        places = self.places[0]
+        return np.array([places.get(name, -1) for name in candidates], dtype=np.int64)
+
     def answers(
         self, key: str, roofline_us: float, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray,
-        candidates: Sequence[str],
+        known: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """(n,) times in µs, and (n,) probabilities of a failure, of configurations of one problem.
 
         ``key`` as of `problem_keys`; ``columns`` (c,), ``parameters`` (n, p) and ``terms`` (n, t) as of `columns_of`;
-        ``candidates`` their names.
+        ``known`` (n,) as of `numbers`.
         """
-        numbers, problems = self.places
-        known = np.array([numbers.get(name, -1) for name in candidates], dtype=np.int64)
         prior = self.transfer_.prior(columns, parameters, terms, known)
-        number = problems.get(key)
+        number = self.places[1].get(key)
         if number is None:
             standard = np.nan_to_num((columns - self.transfer_.centre) / self.transfer_.spread)
             best_us = roofline_us * np.exp(self.level_.at(standard))
@@ -203,12 +207,12 @@ class Configurations(TimeModel):
         outcome = pd.DataFrame({"time_us": np.where(ran, time_us, np.nan), "status": np.where(ran, "ok", "failed")})
         return pd.concat([*(part.reset_index(drop=True) for part in parts), outcome], axis=1)
 
-    def measured(self, key: str) -> frozenset[str]:
-        """Names of the candidates that have a time on a problem, ``key`` as of `problem_keys`."""
+    def measured(self, key: str, known: np.ndarray) -> np.ndarray:
+        """(n,) whether the candidates ``known``, as of `numbers`, have a time on a problem, as of `problem_keys`."""
         number = self.places[1].get(key)
         if number is None:
-            return frozenset()
-        return frozenset(self.configurations_[i] for i in np.flatnonzero(np.isfinite(self.times_us_[number])))
+            return np.zeros(len(known), dtype=bool)
+        return np.append(np.isfinite(self.times_us_[number]), False)[known]
 
     def to_files(self) -> dict[str, bytes]:
         """The transfer's arrays, the level's, and the names of configurations and problems."""

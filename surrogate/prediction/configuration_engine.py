@@ -23,26 +23,31 @@ from surrogate.uncertainty.domain import distances_to
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationEngine(Engine):
-    """A `Configurations` model in one setting: ``parameters`` (candidates, parameters) of all candidates."""
+    """A `Configurations` model in one setting.
+
+    ``parameters`` (candidates, parameters) of all candidates, and ``known`` (candidates,) their numbers in the model.
+    """
 
     MODEL: ClassVar[str] = Configurations.name
     model: Configurations
     parameters: np.ndarray
+    known: np.ndarray
 
     @classmethod
     def of(cls, context: Context, model: TimeModel) -> Self:
-        """With the parameters of the context's candidates."""
+        """With the context's candidates."""
         family = context.setting.family
         assert isinstance(family, DescribedFamily)
         assert isinstance(model, Configurations)
         texts = [candidate.solver for candidate in context.candidates]
-        return cls(context, model, family.configurations(texts))
+        known = model.numbers([candidate.key for candidate in context.candidates])
+        return cls(context, model, family.configurations(texts), known)
 
     def measured(self, problem: AnyProblem, wanted: Sequence[int]) -> frozenset[int]:
         """As `Engine.measured`: what the training table holds."""
-        known = self.model.measured(self._key(problem.values if isinstance(problem, DescribedProblem) else ()))
-        candidates = self.context.candidates
-        return frozenset(i for i in wanted if candidates[i].key in known)
+        key = self._key(problem.values if isinstance(problem, DescribedProblem) else ())
+        positions = np.array(wanted, dtype=np.int64)
+        return frozenset(positions[self.model.measured(key, self.known[positions])].tolist())
 
     def _key(self, values: Sequence[Number]) -> str:
         """The problem of these sizes, as the model names it."""
@@ -51,7 +56,7 @@ class ConfigurationEngine(Engine):
 
     def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`; infinite for a configuration that is expected to fail or that the conditions rule out."""
-        setting, _, candidates, formula, least_us = self.context
+        setting, _, _, formula, least_us = self.context
         family = setting.family
         assert isinstance(family, DescribedFamily)
         time_us = np.empty(len(index))
@@ -67,7 +72,7 @@ class ConfigurationEngine(Engine):
             columns = np.concatenate([np.array(terms.values, dtype=np.float32), constant])
             answer, failure = self.model.answers(
                 self._key(asked.values), float(terms.roofline_us), columns, parameters, own[:, parameters.shape[1] :],
-                [candidates[i].key for i in index[rows]],
+                self.known[index[rows]],
             )  # fmt: skip
             runs = (failure < LIKELY) & family.allowed(asked, parameters)
             time_us[rows] = np.where(runs, np.maximum(answer, least_us[index[rows]]), inf)

@@ -1,0 +1,187 @@
+"""How fast are configurations chosen for shapes never measured, of a kernel that was really measured on a CPU?
+
+A matrix product in OpenCL (`experiments.cpu_kernel` measured its table). Whole shapes are held out: what is chosen for
+one comes from the other folds' shapes alone. Each method is an order in which it would try configurations; counted is
+the best time among the first of them. Times that differ by less than the table's noise count as equal.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import curves
+from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.sources import Sources
+from experiments.tuning import RANDOM, Target, asked, available
+from experiments.verdicts import ratio
+from surrogate.bundle.bundle import Bundle
+from surrogate.bundle.train import train
+from surrogate.dataset.splits import fold_of_names
+from surrogate.dataset.store import Dataset
+from surrogate.evaluation.judge import resample_weights, shape_interval
+from surrogate.features.description import Configuration
+from surrogate.prediction.predictor import Predictor
+from surrogate.tuning.tuner import Tuner
+
+BUDGETS = (1, 3, 10, 30)
+"""Configurations tried: the pick, the best of three, and what a short search finds."""
+FOLDS, RESAMPLES = 6, 2000
+OURS, SEARCH, AVERAGE, NEAREST = "predicted ranking", "search from it", "best on average", "nearest shape's ranking"
+RIVALS = ("Optuna TPE", "genetic_algorithm", "dual_annealing", "greedy_ils", "bayes_opt")
+"""Searches that know no other shape."""
+Order = list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A kernel's ``time_us`` (shapes, configurations), inf where failed, of ``shapes`` (n, sizes) and ``values``
+    (configurations, parameters) on one ``gpu``; ``noise`` as in the table's metadata."""
+
+    gpu: str
+    sizes: tuple[str, ...]
+    names: tuple[str, ...]
+    shapes: np.ndarray
+    values: np.ndarray
+    time_us: np.ndarray
+    noise: float
+
+    @classmethod
+    def of(cls, data: Dataset) -> "Measured":
+        """A described kernel's table of one GPU."""
+        description = data.described
+        assert description is not None, "the source is a described kernel's table"
+        sizes, names = list(description.sizes), list(description.parameters)
+        plain = data.frame.assign(time_us=np.where(data.frame["status"] == "ok", data.frame["time_us"], np.inf))
+        table = plain.pivot(index=sizes, columns=names, values="time_us")
+        return cls(
+            str(data.frame["gpu"].iloc[0]), tuple(sizes), tuple(names), np.array(table.index.to_list()),
+            np.array(table.columns.to_list()), table.to_numpy(), float(data.metadata.get("noise", 0.0)),
+        )  # fmt: skip
+
+    @property
+    def log_slowdown(self) -> np.ndarray:
+        """(shapes, configurations) log(time / the shape's best), 0 within the noise."""
+        log = np.log(self.time_us / self.time_us.min(axis=1, keepdims=True))
+        return np.where(log <= np.log1p(self.noise), 0.0, log)
+
+    def problem(self, shape: int) -> dict[str, int]:
+        """The sizes of one shape by name."""
+        return dict(zip(self.sizes, self.shapes[shape].tolist(), strict=True))
+
+    def place(self, configuration: Configuration) -> int:
+        """The number of a configuration."""
+        return int(np.flatnonzero((self.values == [configuration[name] for name in self.names]).all(axis=1))[0])
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """Every fold's shapes by every method; a quick run judges two folds of the six."""
+    data = Dataset.read(sources.path("cpu_matmul"))
+    measured = Measured.of(data)
+    found = pd.concat([played(data, measured, fold, effort) for fold in range(2 if effort.quick else FOLDS)])
+    table = summary(found)
+    drawn = table.assign(panel=f"{found['shape'].nunique()} shapes held out")
+    figure = curves(
+        drawn, x="evaluations", series="method", value="slowdown_macro", panel="panel",
+        xlabel="configurations tried", ylabel="best of them / optimum", log_x=True, log_y=True,
+    )  # fmt: skip
+    return Outcome(table, figure, answer(table, measured, found["shape"].nunique()))
+
+
+def played(data: Dataset, measured: Measured, fold: int, effort: Effort) -> pd.DataFrame:
+    """What each method finds on the shapes of one fold."""
+    names = pd.Series(["x".join(map(str, shape)) for shape in measured.shapes.tolist()])
+    fold_of = fold_of_names(names, FOLDS, effort.seed)
+    held = (names.map(fold_of) == fold).to_numpy()
+    fold_of_row = data.frame[list(measured.sizes)].astype(str).agg("x".join, axis=1).map(fold_of)
+    bundle = train(data.with_frame(data.frame[fold_of_row != fold]), seed=effort.seed)
+    log_slowdown = measured.log_slowdown
+    records = []
+    for shape in np.flatnonzero(held).tolist():
+        for method, order in orders(bundle, measured, shape, ~held, effort).items():
+            effort.tick(f"{names[shape]} {method}")
+            tried = np.minimum.accumulate(log_slowdown[shape, order()])
+            for evaluations in BUDGETS:
+                record = {"shape": names[shape], "method": method, "evaluations": evaluations}
+                # A search that stopped earlier keeps what it has.
+                records.append(record | {"log_slowdown": tried[min(evaluations, len(tried)) - 1]})
+    return pd.DataFrame(records)
+
+
+def orders(
+    bundle: Bundle, measured: Measured, shape: int, taught: np.ndarray, effort: Effort
+) -> dict[str, Callable[[], Order]]:  # fmt: skip
+    """Method → the configurations that it would try on ``shape`` in turn, from the ``taught`` shapes (shapes,)."""
+    target = Target(measured.names, measured.values, measured.time_us[shape], effort.seed)
+    known = measured.log_slowdown[taught]
+    gaps = np.abs(np.log(measured.shapes[taught] / measured.shapes[shape])).sum(axis=1)
+    rivals = available((RANDOM, "genetic_algorithm") if effort.quick else (RANDOM, *RIVALS))
+    return {
+        OURS: lambda: predicted(bundle, measured, shape),
+        SEARCH: lambda: searched(bundle, measured, shape, effort.seed),
+        AVERAGE: lambda: np.argsort(known.mean(axis=0), kind="stable").tolist(),
+        NEAREST: lambda: np.argsort(known[np.argmin(gaps)], kind="stable").tolist(),
+        **{rival: lambda rival=rival: asked(rival, target) for rival in rivals},
+    }
+
+
+def predicted(bundle: Bundle, measured: Measured, shape: int) -> Order:
+    """The first of `select`."""
+    problem = "".join(f"{name}{size}" for name, size in measured.problem(shape).items())
+    selection = Predictor(bundle, gpu=measured.gpu).select(problem, top=max(BUDGETS))
+    return [measured.place(estimate.parameters) for estimate in selection.estimates]
+
+
+def searched(bundle: Bundle, measured: Measured, shape: int, seed: int) -> Order:
+    """What a `Tuner` asks for that is told each time."""
+    tuner = Tuner(bundle, measured.gpu, measured.problem(shape), seed=seed)
+    order = []
+    while len(order) < max(BUDGETS) and (configurations := tuner.ask()):
+        order.append(measured.place(configurations[0]))
+        time_us = float(measured.time_us[shape, order[-1]])
+        tuner.tell(configurations[0], time_us if np.isfinite(time_us) else None)
+    return order
+
+
+def summary(found: pd.DataFrame) -> pd.DataFrame:
+    """Per method and number of configurations tried the slowdown's geometric mean over shapes, with its interval."""
+    records = []
+    for (method, evaluations), rows in found.groupby(["method", "evaluations"], sort=False):
+        log = rows["log_slowdown"].to_numpy()
+        weights = resample_weights(len(log), RESAMPLES, 0)
+        low, mid, high = np.exp(shape_interval(log, np.arange(len(log)), weights, macro=True))
+        records.append(
+            {
+                "method": method,
+                "evaluations": evaluations,
+                "shapes": len(log),
+                "slowdown_macro": mid,
+                "ci_low": low,
+                "ci_high": high,
+                "slowdown_p95": np.exp(np.quantile(log, 0.95)),
+                "slowdown_max": np.exp(log.max()),
+                "best_pct": 100 * np.mean(log == 0),
+            }
+        )
+    return pd.DataFrame(records)
+
+
+def answer(table: pd.DataFrame, measured: Measured, shapes: int) -> str:
+    """The pick and the best of three by every method."""
+    rows = table.set_index(["method", "evaluations"])
+    texts = []
+    for method in table["method"].unique():
+        first, three = rows.loc[(method, 1)], rows.loc[(method, 3)]
+        interval = f"[{ratio(first['ci_low'])}, {ratio(first['ci_high'])}]"
+        texts.append(f"{method} {ratio(first['slowdown_macro'])} {interval} and {ratio(three['slowdown_macro'])}")
+    return (
+        f"Slowdown of the pick and of the best of three on {shapes} shapes held out, {len(measured.values)} "
+        f"configurations, noise {100 * measured.noise:.1f} %: {'; '.join(texts)}."
+    )
+
+
+EXPERIMENT = Experiment.of(run, ("cpu_matmul",))
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)
