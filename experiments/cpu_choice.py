@@ -19,7 +19,7 @@ from experiments.verdicts import ratio
 from surrogate.bundle.bundle import Bundle
 from surrogate.bundle.train import train
 from surrogate.dataset.splits import fold_of_names
-from surrogate.dataset.store import Dataset
+from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.evaluation.judge import resample_weights, shape_interval
 from surrogate.features.description import Configuration
 from surrogate.prediction.predictor import Predictor
@@ -77,7 +77,7 @@ class Measured:
 
 def run(sources: Sources, effort: Effort) -> Outcome:
     """Every fold's shapes by every method; a quick run judges two folds of the six."""
-    data = Dataset.read(sources.path("cpu_matmul"))
+    data = read_dataset(sources.path("cpu_matmul"))
     measured = Measured.of(data)
     found = pd.concat([played(data, measured, fold, effort) for fold in range(2 if effort.quick else FOLDS)])
     table = summary(found)
