@@ -111,5 +111,7 @@ class EmbeddingBagBackwardAdagrad(EmbeddingBagBackward):
 
 
 EMBEDDING = memory_family(
-    "embedding", dimension_names=("log2_elements", "log2_c", "log2_tables", "log2_bag", "log2_rows"), batch=("batch",)
+    name="embedding",
+    dimension_names=("log2_elements", "log2_c", "log2_tables", "log2_bag", "log2_rows"),
+    batch=("batch",),
 )

@@ -1,6 +1,6 @@
 """Columns of the families that memory traffic dominates: one set, whatever an operator passes over."""
 
-from collections.abc import Mapping
+from functools import partial
 
 from ..elementwise import Number, log2, maximum
 from ..machine import Machine
@@ -27,21 +27,5 @@ def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
     )  # fmt: skip
 
 
-def memory_family(
-    name: str,
-    *,
-    dimension_names: tuple[str, ...],
-    batch: tuple[str, ...],
-    lines: tuple[Mapping[str, int], ...] = (),
-    ticks: tuple[str, ...] = (),
-) -> Declaration:
-    """The declaration of a family with these columns; the arguments are fields of `Declaration`."""
-    return Declaration(
-        name=name,
-        columns=memory_columns,
-        column_names=MEMORY_NAMES,
-        dimension_names=dimension_names,
-        batch=batch,
-        lines=lines,
-        ticks=ticks,
-    )
+memory_family = partial(Declaration, columns=memory_columns, column_names=MEMORY_NAMES)
+"""The declaration of a family with these columns; it takes the other fields of `Declaration`."""

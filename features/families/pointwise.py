@@ -36,4 +36,4 @@ class Pointwise(Image):
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 POINTWISE_CLASSES: dict[str, type[Pointwise]] = image_classes(Pointwise, _TABLE)
 """Kind → class, one for every kind of the table."""
-POINTWISE = memory_family("pointwise", dimension_names=(*IMAGE_NAMES, "log2_elements"), batch=("n",))
+POINTWISE = memory_family(name="pointwise", dimension_names=(*IMAGE_NAMES, "log2_elements"), batch=("n",))

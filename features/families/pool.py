@@ -137,7 +137,7 @@ class AvgPoolBackward(MaxPoolBackward):
 
 
 POOL = memory_family(
-    "pool", dimension_names=(*IMAGE_NAMES, "log2_window", "log2_window_w", "log2_stride", "pad"), batch=("n",)
+    name="pool", dimension_names=(*IMAGE_NAMES, "log2_window", "log2_window_w", "log2_stride", "pad"), batch=("n",)
 )
 
 

@@ -81,7 +81,7 @@ def report(directory: Path, as_json: bool, as_csv: bool) -> None:
       seer report out
     """
     from surrogate.report.page import write_report
-    from surrogate.report.results import read_results
+    from surrogate.report.summary import read_results
 
     page = write_report(directory)
     _show(read_results(directory), as_json, as_csv, page)

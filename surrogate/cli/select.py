@@ -73,8 +73,7 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: Un
 
 def _recalled(problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: SelectOptions) -> "Selection":
     """The ranking, with the measured times of earlier runs where there are any."""
-    from surrogate.prediction.autotune import recalled
-    from surrogate.prediction.cache import TuningCache, default_path
+    from surrogate.prediction.autotune import TuningCache, default_path, recalled
 
     path = None if options["no_cache"] else default_path()
     cache = TuningCache(path) if path and path.is_file() else None
@@ -86,8 +85,7 @@ def _measured(
 ) -> "Selection":
     """The ranking with its first few timed on the device."""
     from surrogate.collect.open_device import open_device
-    from surrogate.prediction.autotune import autotune, with_attempts
-    from surrogate.prediction.cache import TuningCache
+    from surrogate.prediction.autotune import TuningCache, autotune, with_attempts
 
     opened = open_device(device, recording=options["recording"]) if device == "replay" else device
     tuned = autotune(

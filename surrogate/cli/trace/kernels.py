@@ -46,8 +46,7 @@ def command(
       seer trace kernels nvprof.log --counters metrics.csv --gpu "GTX 1080 Ti"
     """
     from surrogate.formats.nvprof import is_summary, read_summary
-    from surrogate.trace.counters import summary_table, with_counters
-    from surrogate.trace.kernels import kernel_table
+    from surrogate.trace.kernels import kernel_table, summary_table, with_counters
     from surrogate.trace.profiling import profile
 
     if is_summary(file):
