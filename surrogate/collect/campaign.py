@@ -1,7 +1,8 @@
 """The campaign: every slice within its share of the time, then the tables, the verdict and a page that tells of it.
 
 Its folder holds a log per slice, ``campaign.json`` with what every slice did, ``convolutions.parquet`` with its
-kernels, ``operators.parquet``, and the page, ``README.md``. The same command goes on with all of it.
+kernels, ``operators.parquet``, and the page, ``README.md``, which says whether the tables are fit to be published. The
+same command goes on with all of it.
 """
 
 import json

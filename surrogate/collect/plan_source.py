@@ -5,6 +5,11 @@
 2015 (Inception, without the auxiliary classifiers), Iandola et al. 2016 (SqueezeNet), He et al. 2016 (ResNet, the
 stride on the 3×3), Xie et al. 2017 (ResNeXt), Huang et al. 2017 (DenseNet), Sandler et al. 2018 (MobileNet, width 1.0),
 Tan and Le 2019 (EfficientNet, with squeeze-and-excitation).
+
+Samples are drawn log-uniformly over the whole domain by a Sobol sequence: batch 1–256, channels 3–1448, size 4–315,
+filters 1–11, strides 1–4, padding none, same or full; some problems dilated, grouped, depthwise, non-square. The
+sequence is SciPy's unscrambled one, shifted modulo 1 by the seed (Cranley–Patterson), so that a seed gives the same
+problems with every version.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Time only the most promising algorithms: the model ranks, the device decides among the first few, a cache recalls.
 
 The k best predictions are measured; where one does not run, the next in the ranking takes its place. Afterwards
-measured times take the place of predictions in `recalled` selections.
+measured times take the place of predictions in `recalled` selections. They are kept between runs in SQLite, keyed by
+the device's name, its library and version, and the problem with its settings; several processes may write.
 """
 
 import logging

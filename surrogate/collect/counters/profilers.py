@@ -3,7 +3,8 @@
 Nsight Compute's counters come in groups of one pass each, so that no kernel is replayed and nothing is saved and
 restored. Names and passes are those that CUPTI's host library tells of each chip (12.9). Never ask for
 ``sm__throughput``: alone it takes eight.
-Commands are argument lists; no shell ever sees them.
+Commands are argument lists; no shell ever sees them. A launch belongs to the pair whose marker was launched last before
+it.
 """
 
 import hashlib
