@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from ..elementwise import Number, ceil_div
 from ..in_network import STREAMED
-from .memory import IMAGE_NAMES, memory_family
 from .operator import ELEMENTS_PER_BLOCK, Image, image_classes
+from .operator_family import IMAGE_NAMES, memory_family
 
 CHEAP_FLOPS = 5
 """Operations per element up to which an operator is a pass over memory on every GPU."""

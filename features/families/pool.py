@@ -9,8 +9,8 @@ from ..elementwise import Number, ceil_div
 from ..errors import InputError
 from ..shape import output_size
 from ..size import Size
-from .memory import IMAGE_NAMES, memory_family
 from .operator import Extents, MemoryBound, declared
+from .operator_family import IMAGE_NAMES, memory_family
 
 THREADS = 256
 _PADDING = {"least": 0, "counts": False, "per_doubling": 0.25}

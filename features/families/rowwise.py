@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..elementwise import Number
-from .memory import IMAGE_NAMES, memory_family
 from .operator import Extents, Image, declared, image_classes
+from .operator_family import IMAGE_NAMES, memory_family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
