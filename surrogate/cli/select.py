@@ -7,22 +7,12 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from surrogate.cli.options import (
-    COUNT,
-    GPU,
-    PATH,
-    Form,
-    limit_options,
-    option,
-    output_option,
-    output_options,
-    said,
-    show,
-)
+from surrogate.cli.options import COUNT, GPU, PATH, limit_options, option, output_option, output_options, said, show
 from surrogate.cli.problem import FLAGS, Options, problem_options, read_problem, with_notes
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
+    from surrogate.cli.options import Form
     from surrogate.features.families import AnyProblem
     from surrogate.prediction.predictor import Predictor
     from surrogate.prediction.results import Limits, Selection
@@ -52,7 +42,7 @@ class SelectOptions(Options):
 @option("--recording", "The run that --device replay serves.", metavar="RUN.jsonl")
 @option("--no-cache", "Neither use measurements of earlier runs nor keep new ones.", is_flag=True)
 @output_options
-def command(problem: tuple[str, ...], form: Form, **options: Unpack[SelectOptions]) -> None:
+def command(problem: tuple[str, ...], form: "Form", **options: Unpack[SelectOptions]) -> None:
     """Rank the algorithms of PROBLEM by their predicted times, with 90 % intervals, workspaces and what is excluded.
 
     PROBLEM is a text, n32c256h14w14k256r3s3p1u1 (w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1 by default) or another
