@@ -17,3 +17,8 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         return sorted(homes)
 
     return get, names
+
+
+def homes_in(package: str, modules: Mapping[str, str]) -> dict[str, str]:
+    """Public name → the module that defines it; ``modules``: a module of the package → its public names in one text."""
+    return {name: f"{package}.{module}" for module, names in modules.items() for name in names.split()}

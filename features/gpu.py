@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from .errors import InputError, nearest
-from .gpu_file import GpuRow, Row, read_gpu_file
+from .gpu_file import Row, read_gpu_file
 
 ENVIRONMENT_VARIABLE = "SEER_GPUS"
 BUNDLED = Path(__file__).with_name("gpus.toml")
@@ -95,34 +95,20 @@ def unlisted(name: str) -> Gpu:
     )  # fmt: skip
 
 
-def _from_row(row: GpuRow) -> Gpu:
-    """The GPU of a row; peaks that the row lacks follow from its fp32 or its fp16 tensor peak by ratio."""
-    figures = row.figures
+def _from_row(name: str, row: Row) -> Gpu:
+    """The GPU of a checked row; peaks that it lacks follow from its fp32 or its fp16 tensor peak by ratio."""
+    figures = {key: float(value) for key, value in row.items() if type(value) in (int, float)}
     fp32 = figures["sms"] * figures["cores_per_sm"] * 2 * figures["boost_mhz"] / 1e6
     tensor = figures["fp16_tensor_tflops"]
     peaks = {f"{unit}_tflops": fp32 * figures[f"{unit}_per_fp32"] for unit in ("fp64", "fp16", "fp32_matrix")}
     for unit in ("bf16", "fp8", "fp4", "int8"):
         peaks[f"{unit}_tensor_tflops"] = tensor * figures.get(f"{unit}_per_tensor", 0.0)
     peaks["tf32_tflops"] = tensor * figures["tf32_per_tensor"]
-    # A figure of the row that is itself a field stands as it is, also in the place of a peak by ratio.
-    given = {each.name: figures[each.name] for each in fields(Gpu) if each.type is float and each.name in figures}
-    return Gpu(
-        name=row.name,
-        aliases=tuple(row.lists["aliases"]),
-        vendor=row.texts["vendor"],
-        architecture=row.texts["architecture"],
-        source=row.texts["source"],
-        checked=row.flags.get("checked", True),
-        sms=int(figures["sms"]),
-        cores_per_sm=int(figures["cores_per_sm"]),
-        memory_bus_bits=int(figures.get("memory_bus_bits", 0)),
-        l2_bytes=round(figures["l2_mib"] * 2**20),
-        shared_per_sm_bytes=round(figures["shared_per_sm_kib"] * 2**10),
-        memory_bytes=round(figures["memory_gib"] * 2**30),
-        measured=row.tables.get("measured", {}),
-        datasheet=row.tables.get("datasheet", {}),
-        **(peaks | given),
-    )
+    sizes = (("l2", "mib", 20), ("shared_per_sm", "kib", 10), ("memory", "gib", 30))
+    memories = {f"{memory}_bytes": round(figures[f"{memory}_{unit}"] * 2**power) for memory, unit, power in sizes}
+    # What is itself a field stands as it is, also in the place of a peak by ratio.
+    given = {each.name: (figures if each.type is float else row)[each.name] for each in fields(Gpu) if each.name in row}
+    return Gpu(name=name, **(peaks | memories | given | {"aliases": tuple(row["aliases"])}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +176,8 @@ class Registry:
         Raises `InputError` that names every missing, unknown and ill-typed key.
         """
         architectures, rows = read_gpu_file(Path(path), self.architectures)
-        added = map(_from_row, rows)
-        names = {row.name for row in rows}
-        return Registry((*(board for board in self.gpus if board.name not in names), *added), architectures)
+        added = (_from_row(name, row) for name, row in rows.items())
+        return Registry((*(board for board in self.gpus if board.name not in rows), *added), architectures)
 
 
 _PART = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.IGNORECASE | re.ASCII)

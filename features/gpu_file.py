@@ -1,9 +1,10 @@
 """The TOML layout of GPU files (`gpus.toml` and users' own): checked text → rows for `surrogate.features.gpu.Gpu`."""
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard
 
 from .errors import InputError, nearest, read_bounded
 
@@ -12,20 +13,8 @@ _GREATEST = 1e12
 """Above any figure of a GPU; below it, products of figures stay finite."""
 MAX_FILE_BYTES = 4 * 2**20
 """Most bytes of a GPU file: thousands of GPUs."""
-Row = Mapping[str, object]
+Row = Mapping[str, Any]
 """A row of a GPU file as TOML gives it: an architecture's keys, or a GPU's."""
-V = TypeVar("V")
-
-
-class GpuRow(NamedTuple):
-    """One checked row of ``[gpu]`` with the keys of its architecture, the values sorted by what they are."""
-
-    name: str
-    texts: Mapping[str, str]
-    lists: Mapping[str, list[str]]
-    figures: Mapping[str, float]
-    flags: Mapping[str, bool]
-    tables: Mapping[str, Mapping[str, float]]
 
 
 class _Kind(NamedTuple):
@@ -41,46 +30,31 @@ def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value.strip())
 
 
-_TEXT = _Kind("a text", _is_text)
-_TEXTS = _Kind("a list of texts", lambda v: isinstance(v, list) and all(map(_is_text, v)))
-_VENDOR = _Kind('"nvidia", "amd" or "intel"', lambda v: v in ("nvidia", "amd", "intel"))
-_COUNT = _Kind("a whole number of at least 1", lambda v: _is_number(v) and isinstance(v, int) and v >= 1)
-_POSITIVE = _Kind("a number above 0", lambda v: _is_number(v) and v > 0)
-_AMOUNT = _Kind("a number of at least 0", lambda v: _is_number(v) and v >= 0)
-_FLAG = _Kind("true or false", lambda v: isinstance(v, bool))
-_FIGURES = _Kind(
-    "a table of numbers above 0", lambda v: isinstance(v, dict) and all(_is_number(x) and x > 0 for x in v.values())
-)
-
-_SHARED = {
-    "vendor": _VENDOR, "compute_capability": _AMOUNT, "cores_per_sm": _COUNT, "shared_per_sm_kib": _POSITIVE,
-    "fp64_per_fp32": _AMOUNT, "fp16_per_fp32": _AMOUNT, "fp32_matrix_per_fp32": _AMOUNT,
-    "tf32_per_tensor": _AMOUNT, "bf16_per_tensor": _AMOUNT, "pcie_gbs": _POSITIVE,
-}  # fmt: skip
-"""Keys of an architecture; all are needed."""
-_SUSTAINED = ("fp32_sustained_share", "fp32_gflops_per_watt", "dram_share")
-_RATIOS = {f"{unit}_per_tensor": _AMOUNT for unit in ("fp8", "fp4", "int8")} | dict.fromkeys(_SUSTAINED, _POSITIVE)
-"""Keys that an architecture may have; without one it has no such unit."""
-_OWN = {
-    "architecture": _TEXT, "aliases": _TEXTS, "sms": _COUNT, "boost_mhz": _POSITIVE,
-    "fp16_tensor_tflops": _AMOUNT, "dram_gbs": _POSITIVE, "l2_mib": _POSITIVE, "memory_gib": _POSITIVE,
-    "source": _TEXT,
-}  # fmt: skip
-"""Keys of a GPU; all are needed."""
-_OPTIONAL = {
-    "fp64_tflops": _AMOUNT, "fp16_tflops": _AMOUNT, "tf32_tflops": _AMOUNT, "bf16_tensor_tflops": _AMOUNT,
-    "fp32_matrix_tflops": _AMOUNT, "fp8_tensor_tflops": _AMOUNT, "fp4_tensor_tflops": _AMOUNT,
-    "int8_tensor_tflops": _AMOUNT, "board_watts": _POSITIVE, "tensor_pj_per_flop": _AMOUNT, "link_gbs": _AMOUNT,
-    "memory_bus_bits": _COUNT, "checked": _FLAG, "measured": _FIGURES, "datasheet": _FIGURES,
-}  # fmt: skip
+_KINDS = {
+    "text": _Kind("a text", _is_text),
+    "texts": _Kind("a list of texts", lambda v: isinstance(v, list) and all(map(_is_text, v))),
+    "vendor": _Kind('"nvidia", "amd" or "intel"', lambda v: v in ("nvidia", "amd", "intel")),
+    "count": _Kind("a whole number of at least 1", lambda v: _is_number(v) and isinstance(v, int) and v >= 1),
+    "positive": _Kind("a number above 0", lambda v: _is_number(v) and v > 0),
+    "amount": _Kind("a number of at least 0", lambda v: _is_number(v) and v >= 0),
+    "flag": _Kind("true or false", lambda v: isinstance(v, bool)),
+    "figures": _Kind(
+        "a table of numbers above 0", lambda v: isinstance(v, dict) and all(_is_number(x) and x > 0 for x in v.values())
+    ),
+}
+"""What `gpu_keys.toml` says that a key's value must be."""
 
 
-def read_gpu_file(path: Path, inherited: Mapping[str, Row]) -> tuple[dict[str, Row], list[GpuRow]]:
-    """Architectures (``inherited`` ones first) and the rows of ``[gpu]``.
+def read_gpu_file(path: Path, inherited: Mapping[str, Row]) -> tuple[dict[str, Row], dict[str, Row]]:
+    """Architectures (``inherited`` ones first) and the GPUs of ``[gpu]``, each with the keys of its architecture.
 
     Raises `InputError`: unreadable file, another schema, or keys missing, unknown or ill-typed (all named).
     """
     content = _parse(path)
+    keys = {
+        section: {key: _KINDS[kind] for key, kind in listed.items()}
+        for section, listed in _parse(Path(__file__).with_name("gpu_keys.toml")).items()
+    }
     schema = content.get("schema", SCHEMA)
     if schema != SCHEMA:
         raise InputError(f"{path}: schema is {schema!r}; this version reads {SCHEMA}; update the program or the file")
@@ -89,8 +63,9 @@ def read_gpu_file(path: Path, inherited: Mapping[str, Row]) -> tuple[dict[str, R
         raise InputError(f"{path}: unknown section {', '.join(stray)}; known: schema, architecture, gpu")
     architectures = dict(inherited)
     for name, row in _section(path, content, "architecture").items():
-        architectures[name] = _checked(f"{path}: architecture.{name}", row, _SHARED, _RATIOS)
-    rows = []
+        where = f"{path}: architecture.{name}"
+        architectures[name] = _checked(where, row, keys["architecture"], keys["architecture-may-have"])
+    rows = {}
     for name, row in _section(path, content, "gpu").items():
         where = f"{path}: gpu.{name}"
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
@@ -101,12 +76,12 @@ def read_gpu_file(path: Path, inherited: Mapping[str, Row]) -> tuple[dict[str, R
             raise InputError(
                 f"{where}: architecture {architecture!r} is unknown{hint}; known: {', '.join(architectures)}"
             )
-        own = _checked(where, row, _OWN, _SHARED | _RATIOS | _OPTIONAL)
-        rows.append(_sorted_by_type(name, {**architectures[str(own["architecture"])], **own}))
+        own = _checked(where, row, keys["gpu"], ChainMap(*keys.values()))
+        rows[name] = {**architectures[own["architecture"]], **own}
     return architectures, rows
 
 
-def _parse(path: Path) -> dict[str, object]:
+def _parse(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
@@ -140,13 +115,3 @@ def _checked(where: str, row: object, needed: Mapping[str, _Kind], allowed: Mapp
     if faults:
         raise InputError(f"{where}: {'; '.join(faults)}")
     return row
-
-
-def _sorted_by_type(name: str, row: Row) -> GpuRow:
-    """A checked row as `GpuRow`; the keys' types are those that `_checked` has ensured."""
-
-    def of(kind: type[V]) -> dict[str, V]:
-        return {key: value for key, value in row.items() if isinstance(value, kind)}
-
-    figures = {key: float(value) for key, value in row.items() if _is_number(value)}
-    return GpuRow(name, texts=of(str), lists=of(list), figures=figures, flags=of(bool), tables=of(dict))

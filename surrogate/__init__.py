@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if not (Path(__file__).parent / "features").is_dir():  # a checkout or sdist without symbolic links
     __path__.append(str(Path(__file__).parents[1]))
 
-from surrogate.features import lazy_names
+from surrogate.features import homes_in, lazy_names
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, save
@@ -29,60 +29,22 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = {
-    "Bundle": "surrogate.bundle.bundle",
-    "Comparison": "surrogate.report.comparison",
-    "Conv": "surrogate.features.conv",
-    "Dataset": "surrogate.dataset.store",
-    "Gpu": "surrogate.features.gpu",
-    "InputError": "surrogate.features.errors",
-    "Prediction": "surrogate.prediction.results",
-    "Predictions": "surrogate.prediction.results",
-    "Predictor": "surrogate.prediction.predictor",
-    "Selection": "surrogate.prediction.results",
-    "autotune": "surrogate.prediction.autotune",
-    "calibrate": "surrogate.prediction.shipped",
-    "compare": "surrogate.report.comparison",
-    "evaluate": "surrogate.prediction.evaluate",
-    "gpu": "surrogate.features.gpu",
-    "gpus": "surrogate.features.gpu",
-    "load": "surrogate.prediction.shipped",
-    "predict": "surrogate.prediction.shipped",
-    "read_dataset": "surrogate.dataset.store",
-    "save": "surrogate.bundle.bundle",
-    "select": "surrogate.prediction.shipped",
-    "train": "surrogate.bundle.train",
-    "write_dataset": "surrogate.dataset.store",
-}
+_HOMES = homes_in(__name__, {
+    "bundle.bundle": "Bundle save", "bundle.train": "train", "dataset.store": "Dataset read_dataset write_dataset",
+    "features.conv": "Conv", "features.errors": "InputError", "features.gpu": "Gpu gpu gpus",
+    "prediction.autotune": "autotune", "prediction.evaluate": "evaluate", "prediction.predictor": "Predictor",
+    "prediction.results": "Prediction Predictions Selection", "prediction.shipped": "calibrate load predict select",
+    "report.comparison": "Comparison compare",
+})  # fmt: skip
 """Public name → the module that defines it; each is imported when it is first asked for."""
 _ROOMS = ("formats", "models", "network", "trace")
 """Packages with public names of their own, as in ``surrogate.trace.span``."""
 
 __all__ = [
-    "Bundle",
-    "Comparison",
-    "Conv",
-    "Dataset",
-    "Gpu",
-    "InputError",
-    "Prediction",
-    "Predictions",
-    "Predictor",
-    "Selection",
-    "autotune",
-    "calibrate",
-    "compare",
-    "evaluate",
-    "gpu",
-    "gpus",
-    "load",
-    "predict",
-    "read_dataset",
-    "save",
-    "select",
-    "train",
-    "write_dataset",
-]
+    "Bundle", "Comparison", "Conv", "Dataset", "Gpu", "InputError", "Prediction", "Predictions", "Predictor",
+    "Selection", "autotune", "calibrate", "compare", "evaluate", "gpu", "gpus", "load", "predict", "read_dataset",
+    "save", "select", "train", "write_dataset",
+]  # fmt: skip
 
 _named, __dir__ = lazy_names(__name__, _HOMES)
 

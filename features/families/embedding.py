@@ -8,8 +8,8 @@ from ..gpu import Gpu
 from ..size import Size
 from . import embedding_traffic as traffic
 from .embedding_traffic import MemoryRates
-from .memory import memory_family
 from .operator import Extents, MemoryBound, declared
+from .operator_family import memory_family
 
 USUAL_ROWS_PER_BLOCK = 45
 """Samples that a block serves where it is not known. Source: Lin et al. (HiPC 2022)."""
@@ -111,5 +111,7 @@ class EmbeddingBagBackwardAdagrad(EmbeddingBagBackward):
 
 
 EMBEDDING = memory_family(
-    "embedding", dimension_names=("log2_elements", "log2_c", "log2_tables", "log2_bag", "log2_rows"), batch=("batch",)
+    name="embedding",
+    dimension_names=("log2_elements", "log2_c", "log2_tables", "log2_bag", "log2_rows"),
+    batch=("batch",),
 )

@@ -1,11 +1,13 @@
 """`OperatorFamily`: operators of one physics, from a `Declaration` and the operators that name it.
 
-Each family holds several operators (its column ``operator``) that have the same sizes and columns.
+Each family holds several operators (its column ``operator``) that have the same sizes and columns. The families that
+memory traffic dominates have one set of columns (`memory_family`), whatever an operator passes over.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from ..roofline import missing_units
 from ..size import declared_settings, shared_sizes
 from ..text import MAX_DIGITS
 from .family import Family, Formula, ProblemTerms
-from .operator import Operator
+from .operator import MemoryBound, Operator
 
 AMD_GENERATION = 8.0
 """What AMD's GPUs have as compute capability: 0, below NVIDIA's oldest, made trees take them for a Pascal."""
@@ -189,3 +191,27 @@ def _sizes_of(cls: type[Operator]) -> str:
     """Names of an operator's sizes, with their short ones."""
     short = {name: letter for letter, name in cls.LETTERS.items()}
     return ", ".join(f"{short[name]} ({name})" if name in short else name for name in cls.size_names())
+
+
+IMAGE_NAMES = ("log2_n", "log2_c", "log2_h", "log2_w")
+MEMORY_NAMES = (
+    *IMAGE_NAMES, "log2_elements", "log2_window", "log2_window_w", "log2_stride", "pad", "log2_outputs_per_input",
+    "c_remainder_4", "elements_remainder_4", "c_padding", "log2_tables", "log2_bag", "log2_rows",
+)  # fmt: skip
+
+
+def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
+    """`MEMORY_NAMES` of an operator, from its `Extents`."""
+    e = op.extents
+    outputs = e.elements if e.outputs is None else e.outputs
+    return (
+        log2(e.n), log2(e.c), log2(e.h), log2(e.w), log2(e.elements),
+        log2(e.window), log2(e.window_w), log2(e.stride), e.pad,
+        log2(maximum(outputs, 1) / e.elements), e.c % 4, e.elements % 4,
+        2.0 ** -((-log2(e.c)) // 1) / e.c,  # what a power of two above c would waste
+        log2(e.tables), log2(e.bag), log2(e.rows),
+    )  # fmt: skip
+
+
+memory_family = partial(Declaration, columns=memory_columns, column_names=MEMORY_NAMES)
+"""The declaration of a family with these columns; it takes the other fields of `Declaration`."""

@@ -9,8 +9,8 @@ from ..elementwise import Number, ceil_div
 from ..errors import InputError
 from ..shape import output_size
 from ..size import Size
-from .memory import IMAGE_NAMES, memory_family
 from .operator import Extents, MemoryBound, declared
+from .operator_family import IMAGE_NAMES, memory_family
 
 THREADS = 256
 _PADDING = {"least": 0, "counts": False, "per_doubling": 0.25}
@@ -137,7 +137,7 @@ class AvgPoolBackward(MaxPoolBackward):
 
 
 POOL = memory_family(
-    "pool", dimension_names=(*IMAGE_NAMES, "log2_window", "log2_window_w", "log2_stride", "pad"), batch=("n",)
+    name="pool", dimension_names=(*IMAGE_NAMES, "log2_window", "log2_window_w", "log2_stride", "pad"), batch=("n",)
 )
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..elementwise import Number
-from .memory import IMAGE_NAMES, memory_family
 from .operator import Extents, Image, declared, image_classes
+from .operator_family import IMAGE_NAMES, memory_family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ BatchNorm = _CHANNELS["batch_norm"]
 BatchNormInference = _CHANNELS["batch_norm_inference"]
 BiasBackward = _CHANNELS["bias_backward"]
 
-ROWWISE = memory_family("rowwise", dimension_names=IMAGE_NAMES, batch=("n",))
+ROWWISE = memory_family(name="rowwise", dimension_names=IMAGE_NAMES, batch=("n",))
 QUANTISE = memory_family(
-    "quantise", dimension_names=IMAGE_NAMES, batch=("n",), lines=({"n": 1}, {"c": 1}), ticks=("n", "c")
+    name="quantise", dimension_names=IMAGE_NAMES, batch=("n",), lines=({"n": 1}, {"c": 1}), ticks=("n", "c")
 )

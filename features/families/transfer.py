@@ -11,9 +11,8 @@ from ..gpu import Gpu
 from ..in_network import INPUT, Gradients
 from ..machine import Machine
 from ..size import Size
-from .memory import MEMORY_NAMES, memory_columns
 from .operator import ELEMENTS_PER_BLOCK, Extents, MemoryBound, declared
-from .operator_family import Declaration
+from .operator_family import MEMORY_NAMES, Declaration, memory_columns
 from .pointwise import POINTWISE_CLASSES
 
 HANDSHAKE_US = 4.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.groups import TABLE
-from surrogate.cli.options import COUNT, GPU, MINUTES, choice_option, option, output_options, show
+from surrogate.cli.options import COUNT, GPU, MINUTES, Form, choice_option, option, output_options, show
 from surrogate.cli.problem import CHOICES
 from surrogate.features.errors import InputError
 
@@ -243,7 +243,7 @@ def _nothing_ran(outcome: "Outcome") -> bool:
 @click.command(name="doctor")
 @choice_option("--device", ("cudnn",), "What would measure.", "cudnn")
 @output_options
-def doctor(device: str, as_json: bool, as_csv: bool) -> None:
+def doctor(device: str, form: Form) -> None:
     """Say what of the measuring chain works on this machine: driver, cuDNN, CUPTI, clocks, counters and the rest.
 
     A line for each part: ok, note (measuring works all the same) or failed, what was found, and what mends it. Exit
@@ -260,8 +260,8 @@ def doctor(device: str, as_json: bool, as_csv: bool) -> None:
 
     with closing(open_device(device)) as opened:
         checks = examine(opened, Path.cwd())
-    if as_json or as_csv:
-        show([asdict(check) for check in checks], as_json=as_json, as_csv=as_csv)
+    if form:
+        show([asdict(check) for check in checks], form)
     else:
         for check in checks:
             click.echo(f"{check.status:6} {check.name:11} {check.value}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import COUNT, FOLDER, PATH, choice_option, fit_options, option, output_options, show
+from surrogate.cli.options import COUNT, FOLDER, PATH, Form, choice_option, fit_options, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED
 
@@ -33,7 +33,7 @@ HELD_OUT = "What a fold holds out; random rows flatter, and are there to show by
 @output_options
 def command(
     data: Path | None, also_train: tuple[Path, ...], models: tuple[str, ...], candidates: str | None,
-    where: tuple[str, ...], kernel: "Kernel | None", output: Path, as_json: bool, as_csv: bool, **settings: Any,
+    where: tuple[str, ...], kernel: "Kernel | None", output: Path, form: Form, **settings: Any,
 ) -> None:  # fmt: skip
     """Fit every model on the training rows of every fold of DATA, predict the held-out rows, judge times and choices.
 
@@ -65,33 +65,33 @@ def command(
             result.write(folder)
             page = output / write_report(folder).name
         except InputError:  # a full disk does not cost the answer
-            _show(result.results, as_json, as_csv)
+            _show(result.results, form)
             raise
     shutil.rmtree(output / FITS, ignore_errors=True)
-    _show(result.results, as_json, as_csv, page)
+    _show(result.results, form, page)
 
 
 @click.command()
 @click.argument("directory", type=PATH)
 @output_options
-def report(directory: Path, as_json: bool, as_csv: bool) -> None:
+def report(directory: Path, form: Form) -> None:
     """Draw figures, CSV tables and report.html anew from the results in DIRECTORY, and print the summary.
 
     Examples:
       seer report out
     """
     from surrogate.report.page import write_report
-    from surrogate.report.results import read_results
+    from surrogate.report.summary import read_results
 
     page = write_report(directory)
-    _show(read_results(directory), as_json, as_csv, page)
+    _show(read_results(directory), form, page)
 
 
-def _show(results: dict[str, Any], as_json: bool, as_csv: bool, page: Path | None = None) -> None:
+def _show(results: dict[str, Any], form: Form, page: Path | None = None) -> None:
     """The results as JSON, the choice rows as CSV, or the summary and the ``page``'s path for people."""
     from surrogate.report.summary import terminal_summary
 
-    if as_json or as_csv:
-        show(results["choice_rows"], as_json=as_json, as_csv=as_csv, whole=results)
+    if form:
+        show(results["choice_rows"], form, whole=results)
     else:
         click.echo(terminal_summary(results) + (f"\n\n{page}" if page else ""))

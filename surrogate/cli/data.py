@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import PATH, candidates_option, option, output_option, output_options, said, show
+from surrogate.cli.options import PATH, Form, candidates_option, option, output_option, output_options, said, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import plain, to_csv, wrapped
 
@@ -29,7 +29,7 @@ def command() -> None:
 @command.command()
 @_PATHS
 @output_options
-def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
+def check(paths: tuple[Path, ...], form: Form) -> None:
     """Name every violation in PATHS with its row. Exit status 1 if there is one.
 
     Times that look like another unit's (ms for µs) are told as a warning.
@@ -52,12 +52,12 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
         ]
         if not violations:
             warn(path, frame, devices_in(metadata))
-            if not (as_json or as_csv):
+            if not form:
                 click.echo(f"{path}: {len(frame)} rows, no violations")
-    if as_csv:
+    if form == "csv":
         click.echo(to_csv(records, ("file", "row", "column", "value", "rule")), nl=False)
-    elif records or as_json:
-        show(records, as_json=as_json)
+    elif records or form:
+        show(records, form)
     sys.exit(1 if records else 0)
 
 
@@ -65,7 +65,7 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
 @_PATHS
 @candidates_option
 @output_options
-def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv: bool) -> None:
+def info(paths: tuple[Path, ...], candidates: str | None, form: Form) -> None:
     """Describe PATHS: rows, problems, shapes and what can be judged, per GPU and setting.
 
     Examples:
@@ -74,9 +74,9 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
     from surrogate.dataset.store import describe, read_dataset
 
     described = {path: describe(read_dataset(path, candidates=candidates)) for path in paths}
-    if as_json or as_csv:
+    if form:
         rows = [{"file": str(path), **record} for path, records in described.items() for record in records]
-        show(rows, as_json=as_json, as_csv=as_csv)
+        show(rows, form)
         return
     for path, records in described.items():
         first = records[0]
@@ -170,7 +170,7 @@ def describe(
 @command.command()
 @option("--table", "One table only, as dataset or kernels.  [all]", metavar="TABLE")
 @output_options
-def columns(table: str | None, as_json: bool, as_csv: bool) -> None:
+def columns(table: str | None, form: Form) -> None:
     """List every column of every table that seer reads or writes, with its unit and meaning.
 
     Examples:
@@ -182,8 +182,8 @@ def columns(table: str | None, as_json: bool, as_csv: bool) -> None:
     from surrogate.dataset.columns import columns as declared
 
     chosen = declared(table)
-    if as_json or as_csv:
-        show([asdict(column) for column in chosen], as_json=as_json, as_csv=as_csv)
+    if form:
+        show([asdict(column) for column in chosen], form)
         return
     for name in dict.fromkeys(column.table for column in chosen):
         click.echo(wrapped(f"{name}: {TABLES[name]}", WIDTH, INDENT))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from surrogate.cli.options import GPU, output_options, show
+from surrogate.cli.options import GPU, Form, output_options, show
 from surrogate.report.tables import Table
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ NEVER_MEASURED = "~"
 @click.command()
 @click.argument("name", required=False, type=GPU)
 @output_options
-def command(name: str | None, as_json: bool, as_csv: bool) -> None:
+def command(name: str | None, form: Form) -> None:
     """List the known GPUs, or show all that is known of GPU NAME (a registry name or an alias).
 
     For every family of kernels: the shipped bundle that answers, the rows of it that were measured on the GPU, and how
@@ -36,7 +36,7 @@ def command(name: str | None, as_json: bool, as_csv: bool) -> None:
         facts = gpu(name).to_dict() | device_attributes(gpu(name))
         answers = _answers(gpu(name))
         records = [{"field": key, "value": value} for key, value in _flat(facts, answers).items()]
-        show(records, as_json=as_json, as_csv=as_csv, whole=facts | {"answers": answers})
+        show(records, form, whole=facts | {"answers": answers})
         return
     boards = [(board, _answers(board)) for board in gpus()]
     # A maker's boards that were never measured all get the same answer, so it stands once, in a last row per maker.
@@ -49,7 +49,7 @@ def command(name: str | None, as_json: bool, as_csv: bool) -> None:
     table = Table([*(_row(board, answers) for board, answers in boards), *unseen.values()], notes=[NOTE])
     records = [_flat(board.to_dict(), answers) for board, answers in boards]
     whole = [board.to_dict() | {"answers": answers} for board, answers in boards]
-    show(records, as_json=as_json, as_csv=as_csv, whole=whole, table=table)
+    show(records, form, whole=whole, table=table)
 
 
 def _answers(board: "Gpu") -> dict[str, dict[str, object]]:

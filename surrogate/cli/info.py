@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from surrogate.cli.groups import TABLE
-from surrogate.cli.options import PATH, output_options, rows_options, show
+from surrogate.cli.options import PATH, Form, output_options, rows_options, show
 from surrogate.report.tables import Facts, Format, Table, plain, ratio, terminal_width, whole
 
 FORMATS: dict[str, Format] = {
@@ -23,7 +23,7 @@ FRACTIONS = frozenset(TABLE["figures"]["fractions"])
 @click.command()
 @click.argument("bundle")
 @output_options
-def command(bundle: str, as_json: bool, as_csv: bool) -> None:
+def command(bundle: str, form: Form) -> None:
     """Show what BUNDLE was fitted on, its held-out errors and intervals, and its licence notices.
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it. Errors, slowdowns of the choices and the
@@ -41,8 +41,8 @@ def command(bundle: str, as_json: bool, as_csv: bool) -> None:
     with reading(f"{bundle}: the model card"):
         records = [record for family in index["parts"] for record in _family_records(index, family)]
         facts = _facts(index["card"])
-    if as_json or as_csv:
-        show(records, as_json=as_json, as_csv=as_csv, whole=index)
+    if form:
+        show(records, form, whole=index)
         return
     click.echo(Facts(facts).text(terminal_width() or 80))
     click.echo()
@@ -102,9 +102,7 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 @click.argument("data", type=PATH)
 @rows_options
 @output_options
-def evaluate(
-    bundle: str, data: Path, candidates: str | None, where: tuple[str, ...], as_json: bool, as_csv: bool
-) -> None:
+def evaluate(bundle: str, data: Path, candidates: str | None, where: tuple[str, ...], form: Form) -> None:
     """Judge BUNDLE on DATA: time errors, interval coverage and slowdowns, for shapes unseen and seen in training apart.
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
@@ -128,7 +126,7 @@ def evaluate(
     }
     names = dict.fromkeys(name for figures in flat.values() for name in figures)
     rows = [{"figure": name} | {part: figures.get(name) for part, figures in flat.items()} for name in names]
-    show(records, as_json=as_json, as_csv=as_csv, table=Table(rows))
+    show(records, form, table=Table(rows))
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import FOLDER, GPU, PATH, choice_option, limit_options, option, output_options, show
+from surrogate.cli.options import FOLDER, GPU, PATH, Form, choice_option, limit_options, option, output_options, show
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.features.whole import MAX_INT32
 from surrogate.network.network import FRAMEWORKS
@@ -80,7 +80,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 def command(
     source: str, gpu: str, bundle: Path | None, batch: int | None, sweep_batch: tuple[int, ...], max_batch: bool,
     compare_gpus: list[str], runtime: str, workspace_limit: int | None, deterministic: bool, library: str | None,
-    by_type: bool, figures: Path | None, as_json: bool, as_csv: bool, **reading: Any,
+    by_type: bool, figures: Path | None, form: Form, **reading: Any,
 ) -> None:  # fmt: skip
     """Predict the time of every layer of a network, without running it.
 
@@ -142,11 +142,11 @@ def command(
             click.echo(f"written: {path}", err=True)
     batches = sweep_records(sweep)
     gpus = gpu_records([time, *others] if others else [])
-    if as_json or as_csv:
+    if form:
         compared = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
         types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
         rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
-        show(rows, as_json=as_json, as_csv=as_csv, whole={**time.to_dict(), **compared, **types})
+        show(rows, form, whole={**time.to_dict(), **compared, **types})
     else:
         _print_report(time, batches, gpus, layers=not by_type and not steps)
     if not time.layers:

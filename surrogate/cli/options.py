@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., object])
 """A command's function, which options leave as it is."""
+Form = Literal["", "json", "csv"]
+"""What an answer is printed as; nothing for people."""
 
 
 class DataPath(click.Path):
@@ -178,19 +180,23 @@ def said(output: Path, text: str) -> None:
 
 
 def output_options(function: Function) -> Function:
-    """Add ``--json`` and ``--csv``; the command gets ``as_json`` and ``as_csv``."""
-    function = option("--csv as_csv", "Print CSV instead of a table.", is_flag=True)(function)
-    return option("--json as_json", "Print JSON instead of a table.", is_flag=True)(function)
+    """Add ``--json`` and ``--csv``; the command gets ``form``, what its answer is printed as."""
+
+    @wraps(function)
+    def printed(*words: Any, as_json: bool, as_csv: bool, **named: Any) -> Any:
+        return function(*words, form="json" if as_json else "csv" if as_csv else "", **named)
+
+    printed = option("--csv as_csv", "Print CSV instead of a table.", is_flag=True)(printed)
+    return cast(Function, option("--json as_json", "Print JSON instead of a table.", is_flag=True)(printed))
 
 
 def show(
-    records: Sequence[Mapping[str, object]], *, as_json: bool = False, as_csv: bool = False, whole: object = None,
-    table: Table | None = None,
-) -> None:  # fmt: skip
+    records: Sequence[Mapping[str, object]], form: Form = "", *, whole: object = None, table: Table | None = None
+) -> None:
     """Print ``records`` as JSON (``whole`` in their place, if given), as CSV, or as ``table`` for people."""
-    if as_json:
+    if form == "json":
         click.echo(to_json(records if whole is None else whole))
-    elif as_csv:
+    elif form == "csv":
         click.echo(to_csv(records), nl=False)
     else:
         click.echo((table or Table(records)).text(terminal_width()))

@@ -5,7 +5,7 @@ from typing import Unpack
 
 import click
 
-from surrogate.cli.options import PATH, option, output_option, output_options, said, show
+from surrogate.cli.options import PATH, Form, option, output_option, output_options, said, show
 from surrogate.cli.problem import FLAGS, Options, open_predictor, problem_options, read_problem, settings_of, with_notes
 from surrogate.features.errors import InputError
 
@@ -20,8 +20,8 @@ ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 @output_option("The table to write, with --data; - for CSV on standard output.", required=False)
 @output_options
 def command(
-    problem: tuple[str, ...], algorithm: str | None, data: Path | None, output: Path | None, as_json: bool,
-    as_csv: bool, **options: Unpack[Options],
+    problem: tuple[str, ...], algorithm: str | None, data: Path | None, output: Path | None, form: Form,
+    **options: Unpack[Options],
 ) -> None:  # fmt: skip
     """Predict the time of PROBLEM (as `seer select` takes it), or of every row of a table, with 90 % intervals.
 
@@ -41,11 +41,11 @@ def command(
         asked, predictor = read_problem(problem, options)
         predicted = predictor.predict(asked, algorithm, library_version=options["library_version"])
         whole = with_notes(predicted.to_dict(), options["gpu"])
-        show([whole], as_json=as_json, as_csv=as_csv, whole=whole, table=predicted.table())
+        show([whole], form, whole=whole, table=predicted.table())
         return
     if problem or output is None:
         raise InputError("--data TABLE needs -o OUT (.parquet, .csv, .json; - prints CSV), and no PROBLEM beside it")
-    if as_json or as_csv:
+    if form:
         raise InputError("--json and --csv go with one PROBLEM; a table is written as -o OUT.json or -o OUT.csv")
     said(output, _predict_table(data, output, algorithm, options))
 

@@ -12,6 +12,7 @@ from surrogate.cli.problem import FLAGS, Options, problem_options, read_problem,
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
+    from surrogate.cli.options import Form
     from surrogate.features.families import AnyProblem
     from surrogate.prediction.predictor import Predictor
     from surrogate.prediction.results import Limits, Selection
@@ -41,7 +42,7 @@ class SelectOptions(Options):
 @option("--recording", "The run that --device replay serves.", metavar="RUN.jsonl")
 @option("--no-cache", "Neither use measurements of earlier runs nor keep new ones.", is_flag=True)
 @output_options
-def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: Unpack[SelectOptions]) -> None:
+def command(problem: tuple[str, ...], form: "Form", **options: Unpack[SelectOptions]) -> None:
     """Rank the algorithms of PROBLEM by their predicted times, with 90 % intervals, workspaces and what is excluded.
 
     PROBLEM is a text, n32c256h14w14k256r3s3p1u1 (w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1 by default) or another
@@ -67,14 +68,13 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: Un
         selection = _recalled(asked, predictor, limits, options)
     records = [candidate.to_dict() for candidate in selection.candidates]
     whole = with_notes(selection.to_dict(), options["gpu"])
-    show(records, as_json=as_json, as_csv=as_csv, whole=whole, table=selection.table())
+    show(records, form, whole=whole, table=selection.table())
     sys.exit(0 if selection.estimates else 1)
 
 
 def _recalled(problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: SelectOptions) -> "Selection":
     """The ranking, with the measured times of earlier runs where there are any."""
-    from surrogate.prediction.autotune import recalled
-    from surrogate.prediction.cache import TuningCache, default_path
+    from surrogate.prediction.autotune import TuningCache, default_path, recalled
 
     path = None if options["no_cache"] else default_path()
     cache = TuningCache(path) if path and path.is_file() else None
@@ -86,8 +86,7 @@ def _measured(
 ) -> "Selection":
     """The ranking with its first few timed on the device."""
     from surrogate.collect.open_device import open_device
-    from surrogate.prediction.autotune import autotune, with_attempts
-    from surrogate.prediction.cache import TuningCache
+    from surrogate.prediction.autotune import TuningCache, autotune, with_attempts
 
     opened = open_device(device, recording=options["recording"]) if device == "replay" else device
     tuned = autotune(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import COUNT, MINUTES, option, output_option, output_options, show, training_options
+from surrogate.cli.options import COUNT, MINUTES, Form, option, output_option, output_options, show, training_options
 
 if TYPE_CHECKING:
     from surrogate.dataset.described import Kernel
@@ -27,7 +27,7 @@ OBJECTIVE = "Minimise the log error of times, the log slowdown of choices, or th
 @output_options
 def command(
     data: tuple[Path, ...], candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", storage: str,
-    output: Path | None, as_json: bool, as_csv: bool, **settings: Any,
+    output: Path | None, form: Form, **settings: Any,
 ) -> None:  # fmt: skip
     """Search settings of a model on DATA, valued on shapes held out within it; the stored settings are tried first.
 
@@ -57,8 +57,8 @@ def command(
         {"setting": name, "best": value, "stored": stored[name], "importance": result.importance.get(name)}
         for name, value in result.params.items()
     ]
-    show(records, as_json=as_json, as_csv=as_csv, whole=result.to_dict())
-    if not (as_json or as_csv):
+    show(records, form, whole=result.to_dict())
+    if not form:
         click.echo(_summary(result))
         if output is not None:
             click.echo(f"{output}: use it with `seer train --params {output}`")

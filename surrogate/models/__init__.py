@@ -5,15 +5,16 @@ Names are imported when they are first asked for, so that a stored model answers
 
 from typing import TYPE_CHECKING
 
-from surrogate.features import lazy_names
+from surrogate.features import homes_in, lazy_names
 
 if TYPE_CHECKING:
     from surrogate.models.base import TimeModel
     from surrogate.models.registry import DEFAULT_MODEL, MODELS, model_class, model_frame
     from surrogate.models.support import Support
 
-_HOMES = dict.fromkeys(("DEFAULT_MODEL", "MODELS", "model_class", "model_frame"), "surrogate.models.registry")
-_HOMES |= {"Support": "surrogate.models.support", "TimeModel": "surrogate.models.base"}
+_HOMES = homes_in(__name__, {
+    "base": "TimeModel", "registry": "DEFAULT_MODEL MODELS model_class model_frame", "support": "Support",
+})  # fmt: skip
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = ["DEFAULT_MODEL", "MODELS", "Support", "TimeModel", "model_class", "model_frame"]

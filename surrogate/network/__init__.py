@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from surrogate.features import lazy_names
+from surrogate.features import homes_in, lazy_names
 
 if TYPE_CHECKING:
     from surrogate.network.network import Layer, Network
@@ -11,12 +11,10 @@ if TYPE_CHECKING:
     from surrogate.network.result import LayerTime, NetworkTime
     from surrogate.network.torch_module import time_module
 
-_HOMES = {
-    "Layer": "surrogate.network.network", "Network": "surrogate.network.network",
-    "LayerTime": "surrogate.network.result", "NetworkTime": "surrogate.network.result",
-    "Predictors": "surrogate.network.predict", "load_predictors": "surrogate.network.predict",
-    "read_network": "surrogate.network.read", "time_module": "surrogate.network.torch_module",
-}  # fmt: skip
+_HOMES = homes_in(__name__, {
+    "network": "Layer Network", "predict": "Predictors load_predictors", "read": "read_network",
+    "result": "LayerTime NetworkTime", "torch_module": "time_module",
+})  # fmt: skip
 
 __all__ = [
     "Layer", "LayerTime", "Network", "NetworkTime", "Predictors", "load_predictors", "read_network", "time_module",

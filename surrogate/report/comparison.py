@@ -7,7 +7,7 @@ from typing import Any, ParamSpec
 import pandas as pd
 
 from surrogate.evaluation import compare as evaluation
-from surrogate.evaluation.comparison import Compared
+from surrogate.evaluation.compare import Compared
 from surrogate.report.summary import html_summary, terminal_summary
 
 P = ParamSpec("P")

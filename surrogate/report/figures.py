@@ -10,7 +10,7 @@ import pandas as pd
 from surrogate.evaluation.scorecard import ORACLE
 from surrogate.features.errors import InputError
 from surrogate.report import style
-from surrogate.report.results import Results, best_model, choice_rows, label, number, shown_models, values
+from surrogate.report.summary import Results, best_model, choice_rows, label, number, shown_models, values
 from surrogate.report.tables import percent, share
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from surrogate.dataset.files import staged, write_text
 from surrogate.report import summary
-from surrogate.report.results import Results, best_model, by_family, csv_text, read_results, readable
 from surrogate.report.style import BAND, BLUE, INK, PAPER, RULE
+from surrogate.report.summary import Results, best_model, by_family, csv_text, read_results, readable
 from surrogate.report.tables import Facts, Table, template
 
 CAPTIONS = {

@@ -6,21 +6,17 @@ spans) are those of one shared tracer: ``with surrogate.trace.span("layer", "con
 
 from typing import Any
 
-from surrogate.features import lazy_names
+from surrogate.features import homes_in, lazy_names
 
-_HOMES = {
-    name: f"surrogate.trace.{module}"
-    for module, names in {
-        "events.execution": "with_execution_trace", "events.iterations": "iterations trim",
-        "events.read": "read_trace", "events.tables": "Trace", "counters": "with_counters", "diff": "trace_diff",
-        "kernels": "GROUPINGS kernel_table", "layers": "find_layers", "profiling": "Profile profile",
-        "iteration.ranks": "rank_summary", "result": "ResultTable", "spans": "LEVELS Spans trace_spans",
-        "tables": "batch_sweep copy_table layer_table step_table summary type_table",
-        "tracer": "Tracer clear disable enable module_spans operator_spans recorded span"
-                  " leveled leveled_traces merge_levels",
-    }.items()
-    for name in names.split()
-}  # fmt: skip
+_HOMES = homes_in(__name__, {
+    "events.execution": "with_execution_trace", "events.iterations": "iterations trim", "events.read": "read_trace",
+    "events.tables": "Trace", "diff": "trace_diff", "kernels": "GROUPINGS kernel_table with_counters",
+    "layers": "find_layers", "profiling": "Profile profile", "iteration.ranks": "rank_summary",
+    "result": "ResultTable", "spans": "LEVELS Spans trace_spans",
+    "tables": "batch_sweep copy_table layer_table step_table summary type_table",
+    "tracer": "Tracer clear disable enable module_spans operator_spans recorded span leveled leveled_traces"
+              " merge_levels",
+})  # fmt: skip
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 _named, __dir__ = lazy_names(__name__, _HOMES)

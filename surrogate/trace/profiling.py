@@ -25,7 +25,7 @@ class Profile:
     ``flops`` and ``dram_bytes`` are NaN where they cannot be derived from shapes; an operator's work is spread over
     its kernels by their time, kernels that only prepare it left out. ``dtype`` is "" where the work is unknown.
     ``gpu`` is None where the registry does not know the device: then there are no peaks and no bounds. ``counters`` are
-    those of `surrogate.trace.counters`, NaN where a run did not count them.
+    those of `surrogate.trace.kernels`, NaN where a run did not count them.
     """
 
     trace: Trace

@@ -8,7 +8,7 @@ import pytest
 
 from surrogate.collect.device import DeviceInfo
 from surrogate.features.conv import Conv
-from surrogate.prediction.cache import FILE_NAME, Tuning, TuningCache
+from surrogate.prediction.autotune import FILE_NAME, Tuning, TuningCache
 from tests.prediction.test_autotune import T4, Bench
 
 PROBLEM = "n8c64h28w28k64r3s3p1u1"

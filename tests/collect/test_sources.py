@@ -8,8 +8,7 @@ import pytest
 
 from surrogate.collect import plan_source
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS
-from surrogate.collect.plan_source import mixture
-from surrogate.collect.sample import sampled
+from surrogate.collect.plan_source import mixture, sampled
 from surrogate.features.errors import InputError
 
 

@@ -20,9 +20,19 @@ from hypothesis import strategies as st
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset, write_dataset
-from surrogate.evaluation.inner_folds import INNER_FOLDS, OBJECTIVES, TIME_WEIGHT, InnerFolds
 from surrogate.evaluation.storage import RETRIED, RETRIES, SEEN, heartbeat, open_storage
-from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, search, stored_settings, tune, tuned
+from surrogate.evaluation.tune import (
+    INNER_FOLDS,
+    OBJECTIVES,
+    TIME_WEIGHT,
+    TUNE_TRIALS,
+    InnerFolds,
+    fingerprint,
+    search,
+    stored_settings,
+    tune,
+    tuned,
+)
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.models.base import TimeModel

@@ -16,8 +16,7 @@ from surrogate.collect.replay import ReplayDevice
 from surrogate.collect.run import header_for, run
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.prediction.autotune import autotune
-from surrogate.prediction.cache import TuningCache
+from surrogate.prediction.autotune import TuningCache, autotune
 
 CONV = Conv(n=1, c=8, h=8, k=8, r=3, pad_h=1)
 NAMES = ("WINOGRAD", "GEMM", "FFT", "IMPLICIT_GEMM")

@@ -10,7 +10,7 @@ import pytest
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
-from surrogate.prediction.cache import FILE_NAME, Tuning, TuningCache, default_path
+from surrogate.prediction.autotune import FILE_NAME, Tuning, TuningCache, default_path
 
 T4 = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
 CONV = Conv(n=1, c=8, h=8, k=8, r=3)
@@ -18,7 +18,7 @@ WRITER = """
 import sys
 from surrogate.collect.device import DeviceInfo
 from surrogate.features.conv import Conv
-from surrogate.prediction.cache import Tuning, TuningCache
+from surrogate.prediction.autotune import Tuning, TuningCache
 
 cache, writer = TuningCache(sys.argv[1]), sys.argv[2]
 for i in range(1, int(sys.argv[3]) + 1):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
 from surrogate.report import figures
-from surrogate.report.results import shown_models
 from surrogate.report.style import looks, time_tick
+from surrogate.report.summary import shown_models
 
 
 def _times(rows: int = 200, model: str = "booster") -> pd.DataFrame:

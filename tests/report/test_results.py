@@ -10,7 +10,7 @@ import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.report.page import write_report
-from surrogate.report.results import (
+from surrogate.report.summary import (
     SCHEMA,
     best_model,
     by_family,

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.trace.counters import with_counters
 from surrogate.trace.events import kinds
-from surrogate.trace.kernels import kernel_table
+from surrogate.trace.kernels import kernel_table, with_counters
 from surrogate.trace.profiling import profile
 
 CONV = "volta_scudnn_128x64_relu_interior_nn_v1"

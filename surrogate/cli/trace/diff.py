@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import PATH, choice_option, option, output_options, show
+from surrogate.cli.options import PATH, Form, choice_option, option, output_options, show
 from surrogate.report.tables import Table, terminal_width, wrapped
 
 _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
@@ -23,9 +23,8 @@ _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 @shared.top_option
 @output_options
 def command(
-    a: Path, b: Path, iteration_b: tuple[int, ...], by: str | None, top: int | None, as_json: bool, as_csv: bool,
-    part: shared.Part,
-) -> None:  # fmt: skip
+    a: Path, b: Path, iteration_b: tuple[int, ...], by: str | None, top: int | None, form: Form, part: shared.Part
+) -> None:
     """Device time per iteration in A and in B, the same program on another GPU, in another version or setting.
 
     How much matches by what, and whether these seem to be different programs. Then totals: the median iteration, else
@@ -44,7 +43,7 @@ def command(
     whole = replace(part, iteration=())  # iterations are chosen when both traces are there
     compared = trace_diff(whole.load(a), whole.load(b), by, (part.iteration, iteration_b or part.iteration))
     rows = compared.rows[:top]
-    if as_json or as_csv:
+    if form:
         shared.echo_notes(compared.notes)
     else:
         click.echo("\n".join(wrapped(note, terminal_width()) for note in compared.notes) + "\n")
@@ -57,4 +56,4 @@ def command(
             return "".join(short.get(part, part) for part in _BETWEEN_NAMES.split(both))
 
         table = replace(table, formats={"kernel": shown}, widest=shared.PIPE_WIDTH)
-    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(compared) | {"rows": rows}, table=table)
+    show(rows, form, whole=asdict(compared) | {"rows": rows}, table=table)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, GPU, OUT, PATH, choice_option, option, output_options, show
+from surrogate.cli.options import COUNT, GPU, OUT, PATH, Form, choice_option, option, output_options, show
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _COLUMNS = (
 @output_options
 def command(
     files: tuple[Path, ...], overheads_file: Path | None, save_overheads: Path | None, iteration: int | None,
-    execution_trace: Path | None, top: int | None, as_json: bool, as_csv: bool, **settings: object,
+    execution_trace: Path | None, top: int | None, form: Form, **settings: object,
 ) -> None:  # fmt: skip
     """Predicted beside measured iterations of a trace, time by operator, and what the trace does not say.
 
@@ -64,15 +64,15 @@ def command(
     if len(traces) > 1:
         if execution_trace or iteration is not None:
             raise InputError(f"{len(traces)} ranks go together; --execution-trace and --iteration are for one trace")
-        _show_ranks([part.of(file) for file in traces], settings, save_overheads, top, as_json=as_json, as_csv=as_csv)
+        _show_ranks([part.of(file) for file in traces], settings, save_overheads, top, form)
         return
     result = iteration_times(part.of(traces[0]), iteration=iteration, **settings)
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]
     table = shared.columns_of(rows, _COLUMNS, title=result.table().title)
-    show(rows, as_json=as_json, as_csv=as_csv, whole=result.to_dict(), table=table)
-    if as_json or as_csv:
+    show(rows, form, whole=result.to_dict(), table=table)
+    if form:
         return
     for title, parts in (
         ("Operators, mean of the iterations", result.operators[:top]),
@@ -86,9 +86,8 @@ def command(
 
 
 def _show_ranks(
-    traces: "Sequence[Trace]", settings: dict[str, object], save_overheads: Path | None, top: int | None, *,
-    as_json: bool, as_csv: bool,
-) -> None:  # fmt: skip
+    traces: "Sequence[Trace]", settings: dict[str, object], save_overheads: Path | None, top: int | None, form: Form
+) -> None:
     """A row per rank, then the collectives that hold them together."""
     from surrogate.trace.iteration.ranks import rank_times
 
@@ -97,7 +96,7 @@ def _show_ranks(
         ranks.overheads.save(save_overheads)
     columns = [name for name in ranks.ranks.rows[0] if name != "trace"]
     table = shared.columns_of(ranks.ranks.rows, columns, title=ranks.ranks.title)
-    show(ranks.ranks.rows, as_json=as_json, as_csv=as_csv, whole=ranks.to_dict(), table=table)
-    if not (as_json or as_csv):
+    show(ranks.ranks.rows, form, whole=ranks.to_dict(), table=table)
+    if not form:
         click.echo(f"\n{ranks.collectives.title}")
         show(ranks.collectives.top(top).rows)

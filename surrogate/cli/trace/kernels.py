@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import PATH, choice_option, option, output_options, show
+from surrogate.cli.options import PATH, Form, choice_option, option, output_options, show
 from surrogate.features.errors import InputError
 
 _KERNEL_COLUMNS = (  # the last ones go first where a line is too long
@@ -30,7 +30,7 @@ _COUNTER_COLUMNS = (
 @output_options
 def command(
     file: Path, by: str, counters: tuple[Path, ...], gpu: str | None, top: int | None, html: Path | None,
-    as_json: bool, as_csv: bool, part: shared.Part,
+    form: Form, part: shared.Part,
 ) -> None:  # fmt: skip
     """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
 
@@ -46,8 +46,7 @@ def command(
       seer trace kernels nvprof.log --counters metrics.csv --gpu "GTX 1080 Ti"
     """
     from surrogate.formats.nvprof import is_summary, read_summary
-    from surrogate.trace.counters import summary_table, with_counters
-    from surrogate.trace.kernels import kernel_table
+    from surrogate.trace.kernels import kernel_table, summary_table, with_counters
     from surrogate.trace.profiling import profile
 
     if is_summary(file):
@@ -58,11 +57,11 @@ def command(
                 f"{file}: nvprof's summary knows kernels by name alone; leave out every option for a trace"
             )
         summarised = summary_table(read_summary(file), counters, gpu_named(gpu) if gpu else None).top(top)
-        show(summarised.rows, as_json=as_json, as_csv=as_csv, table=shared.for_people(summarised))
+        show(summarised.rows, form, table=shared.for_people(summarised))
         return
     profiled = profile(part.load(file), gpu)
     profiled = with_counters(profiled, counters) if counters else profiled
     shared.write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
     names = ("kernel" if by == "name" else by, *(_COUNTER_COLUMNS if counters else _KERNEL_COLUMNS)[1:])
-    show(result.rows, as_json=as_json, as_csv=as_csv, table=shared.for_people(result, names))
+    show(result.rows, form, table=shared.for_people(result, names))

@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import output_options, show
+from surrogate.cli.options import Form, output_options, show
 
 
 @click.command()
 @shared.file_argument
 @shared.part_options
 @output_options
-def command(file: Path, as_json: bool, as_csv: bool, part: shared.Part) -> None:
+def command(file: Path, form: Form, part: shared.Part) -> None:
     """Measured and simulated time of every iteration of FILE, unchanged.
 
     A task starts when everything it depends on has ended. --json also gives the coverage: what could not be attached,
@@ -35,8 +35,8 @@ def command(file: Path, as_json: bool, as_csv: bool, part: shared.Part) -> None:
     path_us = {**path.by_kind_us, "waiting": path.waiting_us}
     whole = {"iterations": rows, "coverage": coverage, "critical_path_us": path_us}
     whole["serialised_pct"] = serial if serial == serial else None
-    show(rows, as_json=as_json, as_csv=as_csv, whole=whole)
-    if as_json or as_csv:
+    show(rows, form, whole=whole)
+    if form:
         return
     attached = "{attached_pct:.4g} % of {device_tasks:,} device tasks follow a launch".format_map(coverage)
     unexplained = "{unexplained_us:,.0f} µs of waits unexplained ({unexplained_tasks})".format_map(coverage)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import choice_option, output_options, show
+from surrogate.cli.options import Form, choice_option, output_options, show
 
 _SPAN_COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
 
@@ -18,9 +18,8 @@ _SPAN_COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent"
 @shared.html_option
 @output_options
 def command(
-    files: tuple[Path, ...], level: str, top: int | None, html: Path | None, as_json: bool, as_csv: bool,
-    part: shared.Part,
-) -> None:  # fmt: skip
+    files: tuple[Path, ...], level: str, top: int | None, html: Path | None, form: Form, part: shared.Part
+) -> None:
     """Spans of a trace from the iteration down to the kernel, each below its parent, in time order.
 
     A kernel's span is its time on the stream; its parent is the call that launched it. Several FILES are one program
@@ -40,14 +39,14 @@ def command(
         shared.write_page(profile(traces[-1]), html)
     if len(traces) == 1:
         table = trace_spans(traces[0]).rows(level).top(top)
-        show(table.rows, as_json=as_json, as_csv=as_csv, table=shared.for_people(table, _SPAN_COLUMNS))
+        show(table.rows, form, table=shared.for_people(table, _SPAN_COLUMNS))
         return
     experiment = leveled_traces(traces)
     merged, lost = experiment.merged()
     table = merged.rows(level).top(top)
     levels = experiment.rows()
     whole = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
-    show(table.rows, as_json=as_json, as_csv=as_csv, whole=whole, table=shared.for_people(table, _SPAN_COLUMNS))
-    if not (as_json or as_csv):
+    show(table.rows, form, whole=whole, table=shared.for_people(table, _SPAN_COLUMNS))
+    if not form:
         click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
         show(levels.rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, choice_option, option, output_options, show
+from surrogate.cli.options import COUNT, Form, choice_option, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table, terminal_width, wrapped
 
@@ -31,7 +31,7 @@ _SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "bus
 @output_options
 def command(
     files: tuple[Path, ...], by: str, batch: tuple[int, ...], gpu: str | None, top: int | None, html: Path | None,
-    as_json: bool, as_csv: bool, part: shared.Part,
+    form: Form, part: shared.Part,
 ) -> None:  # fmt: skip
     """What bounds a step of a trace: the device, the host, communication or copies. Then iteration times, busy and
     idle time of the device, layers, layer types and copies.
@@ -54,24 +54,24 @@ def command(
     traces = [part.of(file) for file in parts]
     ranks = {trace.rank for trace in traces} - {None}
     if len(ranks) == len(traces) > 1 and not batch:
-        _show_ranks(traces, top, as_json=as_json, as_csv=as_csv)
+        _show_ranks(traces, top, form)
         return
     profiles = [profile(trace, gpu) for trace in traces]
     if len(profiles) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(top)
-        show(sweep.rows, as_json=as_json, as_csv=as_csv, table=shared.columns_of(sweep.rows, _SWEEP_COLUMNS))
+        show(sweep.rows, form, table=shared.columns_of(sweep.rows, _SWEEP_COLUMNS))
         return
     (only,) = profiles
     shared.write_page(only, html)
     if by != "model":
         of = {"layer": tables.layer_table, "type": tables.type_table, "copy": tables.copy_table}[by]
         table = of(only).top(top)
-        show(table.rows, as_json=as_json, as_csv=as_csv, table=shared.for_people(table))
+        show(table.rows, form, table=shared.for_people(table))
         return
-    _show_summary(only, batch, top, as_json=as_json, as_csv=as_csv)
+    _show_summary(only, batch, top, form)
 
 
-def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, *, as_json: bool, as_csv: bool) -> None:
+def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form: Form) -> None:
     """What bounds a step, then figures of the whole model, its layer types and its copies."""
     from surrogate.trace import tables
 
@@ -83,18 +83,18 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, *, a
     has_device = len(only.trace.activities) > 0
     pairs = Table([{"figure": k, "value": v} for k, v in facts.items() if k != "bound" and (has_device or v)])
     whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies)}
-    if (facts["bound"] or not has_device) and not (as_json or as_csv):
+    if (facts["bound"] or not has_device) and not form:
         first = f"Bound by {facts['bound']}" if has_device else "No device activity in this trace"
         click.echo(wrapped(f"{first}\n", terminal_width()))
-    show([facts], as_json=as_json, as_csv=as_csv, whole=whole, table=pairs)
-    for table in (types, copies) if not (as_json or as_csv) else ():
+    show([facts], form, whole=whole, table=pairs)
+    for table in (types, copies) if not form else ():
         if len(table):
             click.echo()
             columns = [key for key in table.rows[0] if has_device or any(row[key] for row in table)]
             show(table.rows, table=shared.for_people(table, columns))
 
 
-def _show_ranks(traces: "Sequence[Trace]", top: int | None, *, as_json: bool, as_csv: bool) -> None:
+def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:
     """A row per rank, then the collectives that the others wait in."""
     from surrogate.trace.iteration.ranks import rank_summary
 
@@ -103,7 +103,7 @@ def _show_ranks(traces: "Sequence[Trace]", top: int | None, *, as_json: bool, as
     rows = compared.ranks[:top]
     narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
     table = shared.columns_of([*rows, *compared.spread()], narrow, title=compared.title, references=2)
-    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(compared), table=table)
-    if compared.collectives and not (as_json or as_csv):
+    show(rows, form, whole=asdict(compared), table=table)
+    if compared.collectives and not form:
         click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
         show(compared.collectives)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, FOLDER, GPU, OUT, choice_option, option, output_options, show
+from surrogate.cli.options import COUNT, FOLDER, GPU, OUT, Form, choice_option, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import interval_us, plain
 
@@ -47,7 +47,7 @@ class WhatIfCommand(click.Command):
 @output_options
 def command(
     file: Path, what_ifs: tuple[str, ...], functions: tuple[str, ...], together: bool, timeline: Path | None,
-    figures: Path | None, gpu: str | None, own_gpu: str | None, bundle: Path | None, as_json: bool, as_csv: bool,
+    figures: Path | None, gpu: str | None, own_gpu: str | None, bundle: Path | None, form: Form,
     part: shared.Part, **network: Any,
 ) -> None:  # fmt: skip
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
@@ -79,8 +79,8 @@ def command(
     cells = [_cells(row) for row in rows]
     filled = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]
     table = replace(shared.columns_of(cells, filled), widest=shared.PIPE_WIDTH)
-    show(rows if as_json else shared.columns_of(rows, flat).records, as_json=as_json, as_csv=as_csv, table=table)
-    for answer in answers if not (as_json or as_csv) else []:
+    show(rows if form == "json" else shared.columns_of(rows, flat).records, form, table=table)
+    for answer in answers if not form else []:
         for note in (*answer.notes, answer.evidence):
             click.echo(f"{answer.name}: {note}")
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from surrogate.collect.counters.pairs import MARKER, Pair, read_pairs
+from surrogate.collect.counters.profilers import MARKER, Pair, read_pairs
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.gpu import Gpu
 from surrogate.collect.cudnn.instruments import Stopwatch

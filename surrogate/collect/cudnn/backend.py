@@ -7,7 +7,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from surrogate.collect.cudnn.library import INT, Handle, Library
+from surrogate.collect.cudnn.library import INT, Handle, Library, prototypes
 
 _NUMBERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 Descriptor: Any = IntEnum("Descriptor", _NUMBERS["Descriptor"])
@@ -21,14 +21,7 @@ _C_TYPES: dict[int, type[ctypes.c_int64 | ctypes.c_float | ctypes.c_double | cty
     Kind.DESCRIPTOR: ctypes.c_void_p, Kind.CHAR: ctypes.c_char,
 }  # fmt: skip
 """C type of an attribute's elements; the rest are enumerations (int)."""
-_COUNT, _COUNT_OUT = ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)
-PROTOTYPES: dict[str, tuple[type, ...]] = {
-    "cudnnBackendCreateDescriptor": (INT, ctypes.POINTER(Handle)),
-    "cudnnBackendDestroyDescriptor": (Handle,),
-    "cudnnBackendSetAttribute": (Handle, INT, INT, _COUNT, ctypes.c_void_p),
-    "cudnnBackendGetAttribute": (Handle, INT, INT, _COUNT, _COUNT_OUT, ctypes.c_void_p),
-    "cudnnBackendFinalize": (Handle,),
-}
+PROTOTYPES = prototypes("graph")
 
 
 class Scope(AbstractContextManager["Scope"]):

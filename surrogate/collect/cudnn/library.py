@@ -6,8 +6,10 @@ Prototypes and structs: cudnn_cnn.h and cudnn_ops.h.
 import ctypes
 import ctypes.util
 import os
+import tomllib
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Self
 
 from surrogate.features.errors import InputError
@@ -16,9 +18,6 @@ Handle = ctypes.c_void_p
 """Any opaque cuDNN object: handle or descriptor; also a device pointer."""
 INT = ctypes.c_int
 SIZE = ctypes.c_size_t
-INT_OUT = ctypes.POINTER(INT)
-SIZE_OUT = ctypes.POINTER(SIZE)
-HANDLE_OUT = ctypes.POINTER(Handle)
 
 
 class AlgoPerf(ctypes.Structure):
@@ -35,24 +34,23 @@ class AlgoPerf(ctypes.Structure):
     )
 
 
-_PERFS = (INT_OUT, ctypes.POINTER(AlgoPerf))
-_STEMS = ("Forward", "BackwardData", "BackwardFilter")
-_SHAPE = (INT,) * 6
-PROTOTYPES: Mapping[str, tuple[type, ...]] = {
-    "cudnnCreate": (HANDLE_OUT,), "cudnnDestroy": (Handle,), "cudnnSetStream": (Handle, Handle),
-    **{f"cudnnCreate{kind}Descriptor": (HANDLE_OUT,) for kind in ("Tensor", "Filter", "Convolution")},
-    **{f"cudnnDestroy{kind}Descriptor": (Handle,) for kind in ("Tensor", "Filter", "Convolution")},
-    "cudnnSetTensor4dDescriptor": (Handle, *_SHAPE),  # format, type, n, c, h, w
-    "cudnnSetFilter4dDescriptor": (Handle, *_SHAPE),  # type, format, k, c, h, w
-    "cudnnSetConvolution2dDescriptor": (Handle, *(INT,) * 8),
-    "cudnnSetConvolutionMathType": (Handle, INT), "cudnnSetConvolutionGroupCount": (Handle, INT),
-    **{f"cudnnGetConvolution{stem}Algorithm_v7": (*(Handle,) * 5, INT, *_PERFS) for stem in _STEMS},
-    **{f"cudnnFindConvolution{stem}AlgorithmEx": (*(Handle,) * 8, INT, *_PERFS, Handle, SIZE) for stem in _STEMS},
-    **{f"cudnnGetConvolution{stem}WorkspaceSize": (*(Handle,) * 5, INT, SIZE_OUT) for stem in _STEMS},
-    **{f"cudnnConvolution{stem}": (*(Handle,) * 7, INT, Handle, SIZE, *(Handle,) * 3) for stem in _STEMS},
+_C_TYPES: Mapping[str, type] = {
+    "h": Handle, "i": INT, "z": SIZE, "q": ctypes.c_int64, "d": ctypes.c_double, "A": ctypes.POINTER(AlgoPerf),
 }  # fmt: skip
-"""Function → argument types. All return cudnnStatus_t."""
+"""Letter → C type; a capital that is not here is a pointer to the small one's."""
+_FUNCTIONS = tomllib.loads(Path(__file__).with_name("prototypes.toml").read_text(encoding="utf-8"))
 
+
+def prototypes(group: str) -> dict[str, tuple[type, ...]]:
+    """Function → argument types, of one group of ``prototypes.toml``. All return cudnnStatus_t."""
+    return {name: tuple(map(_c_type, letters)) for name, letters in _FUNCTIONS[group].items()}
+
+
+def _c_type(letter: str) -> type:
+    return _C_TYPES.get(letter) or ctypes.POINTER(_C_TYPES[letter.lower()])
+
+
+PROTOTYPES = prototypes("convolution")
 SUCCESS = 0
 V8_NOT_SUPPORTED = {6, 9}
 """cuDNN 8: ARCH_MISMATCH and NOT_SUPPORTED."""

@@ -15,26 +15,14 @@ from typing import Any
 from surrogate.collect.cudnn.convolution import DTYPES, LAYOUTS
 from surrogate.collect.cudnn.gpu import settle
 from surrogate.collect.cudnn.instruments import Instruments
-from surrogate.collect.cudnn.library import HANDLE_OUT, INT, CudnnError, Handle, Library
+from surrogate.collect.cudnn.library import CudnnError, Handle, Library, prototypes
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy, one_line
 from surrogate.features.families import Operator
 from surrogate.features.families.pool import MaxPool
 
 ARENA_BYTES = 1 << 20
 """`Gpu` lends its stream, events and flush here; the operands are CuPy's own, from its pool."""
-DOUBLE = ctypes.c_double
-PROTOTYPES: dict[str, tuple[type, ...]] = {
-    **{f"cudnnCreate{kind}Descriptor": (HANDLE_OUT,) for kind in ("Pooling", "Activation")},
-    **{f"cudnnDestroy{kind}Descriptor": (Handle,) for kind in ("Pooling", "Activation")},
-    "cudnnSetPooling2dDescriptor": (Handle, INT, INT, INT, INT, INT, INT, INT, INT),
-    "cudnnSetActivationDescriptor": (Handle, INT, INT, DOUBLE),
-    "cudnnPoolingForward": (Handle,) * 8, "cudnnPoolingBackward": (Handle,) * 12,
-    "cudnnActivationForward": (Handle,) * 8, "cudnnTransformTensor": (Handle,) * 7,
-    "cudnnSoftmaxForward": (Handle, INT, INT, *(Handle,) * 6),
-    "cudnnBatchNormalizationForwardTraining": (
-        Handle, INT, *(Handle,) * 9, DOUBLE, Handle, Handle, DOUBLE, Handle, Handle,
-    ),
-}  # fmt: skip
+PROTOTYPES = prototypes("operators")
 CUDNN_KINDS = ("max_pool", "max_pool_backward", "batch_norm", "relu", "layout_transform", "softmax")
 _MAX_POOLING, _NO_NAN, _RELU, _ACCURATE, _PER_CHANNEL, _SPATIAL = 0, 0, 1, 1, 1, 1
 EPSILON = 1e-5

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from surrogate.collect.counters.pairs import Pair
+from surrogate.collect.counters.profilers import Pair
 from surrogate.features.conv import Conv
 
 PROFILERS = Path(__file__).parents[1] / "fake" / "profilers"

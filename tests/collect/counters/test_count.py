@@ -12,8 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.collect.counters import profilers
-from surrogate.collect.counters.pairs import KEY, Pair, measured_pairs, read_pairs, stratified, write_pairs
-from surrogate.collect.counters.profilers import DRAM_SHARE, LAUNCH, Tool, count, find_tool
+from surrogate.collect.counters.profilers import (
+    DRAM_SHARE,
+    KEY,
+    LAUNCH,
+    Pair,
+    Tool,
+    count,
+    find_tool,
+    measured_pairs,
+    read_pairs,
+    stratified,
+    write_pairs,
+)
 from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
 from surrogate.collect.device import RepeatPolicy
 from surrogate.collect.log import RunLog
