@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments import verdicts
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script, seeded
+from experiments.experiment import Effort, Outcome, columns_first, program, seeded
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources
 from surrogate.dataset.rows import Rows
@@ -212,7 +212,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(shown, "variant", "data", "error_change_pct", xlabel, arms=arms)
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial", "mi210")

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from click.testing import CliRunner
 
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from surrogate import bundled, load
 from surrogate.bundle.bundle import INDEX, index_file
@@ -273,7 +273,4 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     return Outcome(table.reset_index(), None, f"{answer} the process took {peak_mib:,.0f} MiB at most.{listed}")
 
 
-EXPERIMENT = Experiment.of(run, needs=())
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Predictions, candidate_rows
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import choice_verdicts, percent, ratio, time_verdicts
@@ -175,7 +175,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return curves(drawn, "problems", "chosen", "median_error_pct", "data", xlabel, log_x=True)
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi300x", "mi210", "mi100", "navi21"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial", "mi300x", "mi210", "mi100", "navi21")

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_by
 from experiments.operator_tables import other_layers
 from experiments.sources import Sources
@@ -359,7 +359,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(shown, "kernel", "source", "ratio_median", xlabel, arms=("ratio_p5", "ratio_p95"), log=True)
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "sequences", "layer_counts", "kernel_counts"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial", "sequences", "layer_counts", "kernel_counts")

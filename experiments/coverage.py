@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Round, candidate_rows, rounds_by
 from experiments.sources import FORWARD, LABELS, Sources
 from experiments.verdicts import listing, percent
@@ -150,7 +150,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(percents, "of", "data", "coverage", xlabel, arms=("coverage_low", "coverage_high"))
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial", "mi210")

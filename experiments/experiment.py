@@ -24,10 +24,6 @@ from surrogate.features.families import CONV, Family
 from surrogate.models import MODELS, TimeModel
 
 
-def _silent(text: str) -> None:
-    """Progress that is not shown."""
-
-
 @dataclass(frozen=True, slots=True)
 class Effort:
     """``seed`` decides folds, samples and fits; ``models`` limits the registry (None: all of it).
@@ -38,7 +34,7 @@ class Effort:
     quick: bool = False
     seed: int = 0
     models: tuple[str, ...] | None = None
-    tick: Callable[[str], None] = _silent
+    tick: Callable[[str], None] = lambda text: None
     quick_shapes: int = 900
     only: tuple[str, ...] = ()
 
@@ -218,3 +214,13 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None, choic
         click.echo(outcome.answer)
 
     command.main(args=arguments, prog_name=f"python -m experiments.{experiment.name}")
+
+
+def program(
+    run: Callable[[Sources, Effort], Outcome], *needs: str, choices: tuple[str, ...] = ()
+) -> Experiment:
+    """The experiment of the module that defines ``run``; where that module is the program itself, it is run."""
+    experiment = Experiment.of(run, needs)
+    if run.__module__ == "__main__":
+        run_script(experiment, choices=choices)
+    return experiment

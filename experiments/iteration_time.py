@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.traces import POWER, RESNET, TRACES, workers
 from experiments.verdicts import listing, percent
@@ -126,7 +126,4 @@ def _answer(table: pd.DataFrame) -> str:
     return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")
 
 
-EXPERIMENT = Experiment.of(run, tuple(TRACES.values()))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, *TRACES.values())

@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.load_table import write_load_table
 from experiments.sources import Sources
 from surrogate.bundled import FOLDER
@@ -191,7 +191,4 @@ def measured(words: Sequence[str]) -> dict[str, Any]:
     return record | ({"note": f"ended with status {status}"} if status else {})
 
 
-EXPERIMENT = Experiment.of(run, ("trace_vgg13",))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "trace_vgg13")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Round, candidate_rows, predict_rounds
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import named_models, percent, ratio, times_and_picks
@@ -77,7 +77,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return curves(table, "training_shapes", "model", value, "data", xlabel, log_x=True, log_y=True)
 
 
-EXPERIMENT = Experiment.of(run, ("mi210", "cudnn"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "mi210", "cudnn")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import ERROR_ARMS, dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import Sources
 from experiments.verdicts import HEURISTIC, listing, named_models, percent, picks_and_times, ratio
@@ -58,7 +58,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(shown, "gpu", "model", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial")

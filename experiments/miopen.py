@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Predictions, candidate_rows, cross_validate, predict_rounds
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import interval, named_models, percent, picks_and_times, ratio
@@ -103,7 +103,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(shown, "place", "model", "loss", xlabel, arms=("low", "high"), log=True)
 
 
-EXPERIMENT = Experiment.of(run, GPUS)
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, *GPUS)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import shares
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import PAPER_BATCH, PAPER_LEAST_US, Sources
 from experiments.verdicts import HEURISTIC, choice_verdicts, interval, named_models, percent, problem_picks, ratio
@@ -87,7 +87,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return shares(whole, "model", columns, "picks over 10 % slower than the best, %")
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.traces import POWER, TRACES, workers
 from experiments.verdicts import percent
@@ -125,7 +125,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(shown, "trace", "variant", "error", "median error of an iteration, %")
 
 
-EXPERIMENT = Experiment.of(run, tuple(TRACES.values()))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, *TRACES.values())

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import ERROR_ARMS, dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import LABELS, Sources, paper_domain
 from experiments.verdicts import COLUMNS, HEURISTIC, interval, named_models, percent, picks_and_times, ratio, refused
@@ -93,7 +93,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(shown, "model", "data", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210", "winners"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial", "mi210", "winners")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import listing, percent, ratio, times_and_picks
@@ -77,7 +77,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return curves(shown, "_at", "model", "median_error_pct", "panel", xlabel, log_x=True, log_y=True)
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "mi210"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "mi210")

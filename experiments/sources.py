@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -12,10 +13,16 @@ from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.dataset.tables import read_table
 from surrogate.features.errors import InputError, nearest
 
+
+def beside(script: str) -> dict[str, Any]:
+    """What the ``.toml`` of a script's own name holds: names, texts and figures that the script works on."""
+    return tomllib.loads(Path(script).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
 DEFAULT_FOLDER = Path(__file__).resolve().parent / "data"
 """The public measurements that ship with the sources; ``data/README.md`` describes them."""
 
-FILES: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+FILES: dict[str, list[str]] = beside(__file__)
 """Source → file name or folder, and how the file lists candidates where it does not say."""
 
 LABELS = {

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from sklearn.neighbors import NearestNeighbors
 
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import candidate_rows
 from experiments.sources import Sources
 from surrogate.collect.plan_source import networks
@@ -257,7 +257,4 @@ def start(words: Sequence[str]) -> None:
     subprocess.run([sys.executable, "-m", "surrogate", *words], capture_output=True, check=True)
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn",))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn")

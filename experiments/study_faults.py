@@ -24,7 +24,7 @@ import optuna
 import pandas as pd
 import sqlalchemy
 
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from surrogate.cli import main as seer
 from surrogate.dataset.store import write_dataset
@@ -170,7 +170,4 @@ def answer(table: pd.DataFrame) -> str:
     return f"Trials lost, left running or valued twice, errors and connections left: {'; '.join(parts)}."
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn",))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn")

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import ERROR_ARMS, dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, paper_domain
 from experiments.verdicts import named_models, percent, refused, time_verdicts
@@ -131,7 +131,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(shown, "algorithm", "series", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "mi210"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "mi210")

@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments import verdicts
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Predictions, cross_validate
 from experiments.sources import Sources
 from experiments.verdicts import HEURISTIC, NAMED, named_models, percent, problem_picks, ratio, time_verdicts
@@ -121,7 +121,4 @@ def answer_model(table: pd.DataFrame) -> str:
     return str(overall.sort_values("slowdown_geomean")["model"].iloc[0])
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial")

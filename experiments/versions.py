@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import candidate_rows, predict_rounds
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import named_models, percent, ratio, times_and_picks
@@ -125,7 +125,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(shown, "algorithm", "step", "ratio_median", xlabel, arms=arms, log=True)
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn",))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn")

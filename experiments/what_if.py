@@ -6,7 +6,7 @@ What optimisations would gain on three models' steps, by simulation, beside what
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
 from surrogate.features.errors import InputError
@@ -88,7 +88,4 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(shown, "what_if", "trace", "gain", "predicted speed-up of an iteration", log=True)
 
 
-EXPERIMENT = Experiment.of(run, tuple(TRACES[label] for label in STEPS))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, *(TRACES[label] for label in STEPS))

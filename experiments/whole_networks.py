@@ -15,15 +15,14 @@ from inspect import signature
 import numpy as np
 import pandas as pd
 
-from experiments.architectures.onnx_graphs import onnx_model
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.operator_tables import read_operator_tables
 from experiments.sources import Sources
 from experiments.transformers import transformer
 from experiments.verdicts import percent
 from surrogate.bundle.bundle import Bundle, StoredModel, load
-from surrogate.bundled import FOLDER
+from surrogate.bundled import FOLDER, NETWORKS
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_by_family, rows_of
 from surrogate.features.errors import InputError
@@ -176,8 +175,7 @@ def torch7_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
     records = []
     for (model, batch), part in frame.groupby(["model", "batch"]):
         effort.tick(str(model))
-        graph = onnx_model(TORCH7[str(model)])
-        passes = _passes(read_onnx(str(model), batch=int(str(batch)), model=graph))
+        passes = _passes(read_onnx(NETWORKS[TORCH7[str(model)]], batch=int(str(batch))))
         for row in part.to_dict("records"):
             for phase, column in (("forward", "fwd_ms"), ("backward", "bwd_ms")):
                 facts = {"network": model, "gpu": gpu(row["gpu"]).name, "phase": phase, "measured_ms": row[column]}
@@ -210,7 +208,4 @@ def answer(table: pd.DataFrame) -> str:
     return ". ".join(texts) + "."
 
 
-EXPERIMENT = Experiment.of(run, ("transformers", "configs", "end_to_end", *OPERATORS))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT, choices=tuple(SETS))
+EXPERIMENT = program(run, "transformers", "configs", "end_to_end", *OPERATORS, choices=tuple(SETS))

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from surrogate import bundled
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
@@ -98,10 +99,7 @@ def t1_beside_a_cache(folder: Path) -> Files:
 
 
 def onnx_graph(folder: Path) -> Files:
-    from experiments.architectures.onnx_graphs import write_onnx
-
-    write_onnx("alexnet", folder / "net.onnx")
-    return {"net.onnx": (folder / "net.onnx").read_bytes()}
+    return {"net.onnx": bundled.NETWORKS["alexnet"].read_bytes()}
 
 
 def read_bundle(path: Path) -> object:
