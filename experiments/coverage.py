@@ -27,6 +27,7 @@ from surrogate.uncertainty.fit import begin_untold, fit_widths, held_out, shape_
 LEAST_ROWS = 300
 """GPUs with fewer ok rows are listed, but not judged."""
 TARGET = (0.88, 0.92)
+ARMS = ("coverage_low", "coverage_high")
 SHAPES, QUICK_SHAPES = 1500, 300
 """Of each table: every model is fitted a hundred times and more."""
 
@@ -55,7 +56,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         held = nested(rows, rounds, judged, effort.named(DEFAULT_MODEL)[DEFAULT_MODEL], effort)
         parts.append(table_of(held, np.arange(len(rows)) < main_rows).assign(data=LABELS[source]))
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "kind", "of").drop(columns="gpu")
-    return Outcome(table, _figure(table), answer(table))
+    gpus = table[(table["kind"] == "gpu") & (table["of"] != "all")]
+    percents = gpus.assign(**{c: 100 * gpus[c] for c in ("coverage", *ARMS)})
+    xlabel = "rows inside their 90 % interval, % (arms: 95 % over shapes)"
+    return Outcome(table, dots(percents, "of", "data", "coverage", xlabel, arms=ARMS), answer(table))
 
 
 def nested(rows: Rows, rounds: Sequence[Round], judged: np.ndarray, model: TimeModel, effort: Effort) -> Nested:
@@ -141,13 +145,6 @@ def answer(table: pd.DataFrame) -> str:
         f" half width {widths}. Picks stated to be best with probability 0.6 to 0.8, and how many were:"
         f" {listing(sure)}."
     )
-
-
-def _figure(table: pd.DataFrame) -> str | None:
-    gpus = table[(table["kind"] == "gpu") & (table["of"] != "all")]
-    percents = gpus.assign(**{c: 100 * gpus[c] for c in ("coverage", "coverage_low", "coverage_high")})
-    xlabel = "rows inside their 90 % interval, % (arms: 95 % over shapes)"
-    return dots(percents, "of", "data", "coverage", xlabel, arms=("coverage_low", "coverage_high"))
 
 
 EXPERIMENT = program(run, "cudnn", "partial", "mi210")

@@ -216,9 +216,7 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None, choic
     command.main(args=arguments, prog_name=f"python -m experiments.{experiment.name}")
 
 
-def program(
-    run: Callable[[Sources, Effort], Outcome], *needs: str, choices: tuple[str, ...] = ()
-) -> Experiment:
+def program(run: Callable[[Sources, Effort], Outcome], *needs: str, choices: tuple[str, ...] = ()) -> Experiment:
     """The experiment of the module that defines ``run``; where that module is the program itself, it is run."""
     experiment = Experiment.of(run, needs)
     if run.__module__ == "__main__":

@@ -35,7 +35,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             shapes = int(np.mean([len(np.unique(rows.shape[inside])) for inside, _ in rounds]))
             parts.append(both.assign(data=LABELS[source], share=share, training_shapes=shapes))
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "share", "training_shapes", "model")
-    return Outcome(table, _figure(table), answer(table))
+    xlabel, value = "training shapes", "median_error_pct"
+    figure = curves(table, "training_shapes", "model", value, "data", xlabel, log_x=True, log_y=True)
+    return Outcome(table, figure, answer(table))
 
 
 def share_rounds(rows: Rows, share: float, seed: int) -> list[Round]:
@@ -46,10 +48,8 @@ def share_rounds(rows: Rows, share: float, seed: int) -> list[Round]:
     rounds = []
     for fold in range(min(TEST_FOLDS, len(fold_of))):
         others = sorted((name for name in fold_of if fold_of[name] != fold), key=lambda name: order[name])
-        taken = set(others[: max(1, round(share * len(others)))])
-        inside = np.array([name in taken for name in names])
-        outside = np.array([fold_of[name] == fold for name in names])
-        rounds.append((np.flatnonzero(inside), np.flatnonzero(outside)))
+        inside = np.isin(names, others[: max(1, round(share * len(others)))])
+        rounds.append((np.flatnonzero(inside), np.flatnonzero(~np.isin(names, others))))
     return rounds
 
 
@@ -70,11 +70,6 @@ def answer(table: pd.DataFrame) -> str:
             )
         sentences.append(f"{label}, {shapes} shapes: {'; '.join(each)}")
     return "Median time error and slowdown — " + ". ".join(sentences) + "."
-
-
-def _figure(table: pd.DataFrame) -> str | None:
-    xlabel, value = "training shapes", "median_error_pct"
-    return curves(table, "training_shapes", "model", value, "data", xlabel, log_x=True, log_y=True)
 
 
 EXPERIMENT = program(run, "mi210", "cudnn")

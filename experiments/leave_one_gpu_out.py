@@ -3,7 +3,6 @@
 Leave one GPU out: what the other GPUs teach about one that was never measured.
 """
 
-import numpy as np
 import pandas as pd
 
 from experiments.drawing import ERROR_ARMS, dots
@@ -25,12 +24,14 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     models = effort.named(*SHOWN, *CHEAP) if effort.quick else effort.named()
     predictions = cross_validate(data, models, by="gpu", count=2, seed=effort.seed, also=[also], tick=effort.tick)
     gpu_of = predictions.rows.frame["gpu"].to_numpy()
-    parts = []
-    for gpu in [EVERY, *sorted(set(gpu_of))]:
-        of_gpu = gpu_of == gpu if gpu != EVERY else np.ones(len(gpu_of), dtype=bool)
-        parts.append(picks_and_times(predictions, PICKS, of_gpu).assign(gpu=gpu))
+    parts = [
+        picks_and_times(predictions, PICKS, (gpu_of == gpu) | (gpu == EVERY)).assign(gpu=gpu)
+        for gpu in [EVERY, *sorted(set(gpu_of))]
+    ]
     table = columns_first(pd.concat(parts, ignore_index=True), "gpu")
-    return Outcome(table, _figure(table), answer(table))
+    shown, xlabel = table[table["model"].isin(SHOWN)], "median error of the time on the unseen GPU, %"
+    figure = dots(shown, "gpu", "model", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
+    return Outcome(table, figure, answer(table))
 
 
 def answer(table: pd.DataFrame) -> str:
@@ -50,12 +51,6 @@ def answer(table: pd.DataFrame) -> str:
         f"On GPUs never measured, slowdown: {', '.join(picks)}; median error of the time: {', '.join(times)}."
         f" {timed} goes from {each.iloc[0]['gpu']} {percent(each.iloc[0]['median_error_pct'])} to {listing(worst)}."
     )
-
-
-def _figure(table: pd.DataFrame) -> str | None:
-    shown = table[table["model"].isin(SHOWN)]
-    xlabel = "median error of the time on the unseen GPU, %"
-    return dots(shown, "gpu", "model", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
 
 
 EXPERIMENT = program(run, "cudnn", "partial")

@@ -81,7 +81,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         for worker, trace in enumerate(workers(sources, label)):
             rows += [{"trace": label, "worker": worker, **row} for row in variants(graph_of(trace))]
     table = pd.DataFrame(rows)
-    return Outcome(table, _figure(table), answer(table))
+    worst = table.assign(error=table["error_pct"].abs())
+    shown = worst.groupby(["trace", "variant"], sort=False)["error"].median().reset_index()
+    figure = dots(shown, "trace", "variant", "error", "median error of an iteration, %")
+    return Outcome(table, figure, answer(table))
 
 
 def variants(graph: Graph) -> list[dict[str, object]]:
@@ -117,12 +120,6 @@ def answer(table: pd.DataFrame) -> str:
         f" step with a part replaced: {parts}. One device task runs alone during {serial.min():.0f} to"
         f" {serial.max():.0f} % of the device's busy time."
     )
-
-
-def _figure(table: pd.DataFrame) -> str | None:
-    worst = table.assign(error=table["error_pct"].abs())
-    shown = worst.groupby(["trace", "variant"], sort=False)["error"].median().reset_index()
-    return dots(shown, "trace", "variant", "error", "median error of an iteration, %")
 
 
 EXPERIMENT = program(run, *TRACES.values())

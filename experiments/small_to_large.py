@@ -45,9 +45,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                     named = {"data": LABELS[source], "training": training, "flops_over": span, "_at": low}
                     parts.append(both.assign(**named))
     table = pd.concat(parts, ignore_index=True)
-    drawn = _figure(table)
+    shown, xlabel = table.assign(panel=table["data"] + ", " + table["training"]), "FLOPs over the largest small problem"
+    figure = curves(shown, "_at", "model", "median_error_pct", "panel", f"{xlabel}, at least", log_x=True, log_y=True)
     table = columns_first(table.drop(columns="_at"), "data", "training", "flops_over", "model")
-    return Outcome(table, drawn, answer(table))
+    return Outcome(table, figure, answer(table))
 
 
 def excess_flops(rows: Rows) -> np.ndarray:
@@ -69,12 +70,6 @@ def answer(table: pd.DataFrame) -> str:
         tail = f", picks of {best[0]} at {ratio(chosen)}" if np.isfinite(chosen) else ""
         sentences.append(f"{label}, {far['flops_over'].iloc[0]} the largest trained: {listing(figures)}{tail}")
     return "Median error — " + ". ".join(sentences) + "."
-
-
-def _figure(table: pd.DataFrame) -> str | None:
-    shown = table.assign(panel=table["data"] + ", " + table["training"])
-    xlabel = "FLOPs over the largest small problem, at least"
-    return curves(shown, "_at", "model", "median_error_pct", "panel", xlabel, log_x=True, log_y=True)
 
 
 EXPERIMENT = program(run, "cudnn", "mi210")

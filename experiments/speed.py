@@ -22,7 +22,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import candidate_rows
-from experiments.sources import Sources
+from experiments.sources import Sources, beside
 from surrogate.collect.plan_source import networks
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
@@ -42,23 +42,11 @@ GPU = "Tesla V100-SXM2-16GB"
 ALGORITHM = "IMPLICIT_PRECOMP_GEMM"
 NETWORK = "ResNet-50"
 PROBLEMS, BATCH_ROWS = 300, 200_000
-OTHERS = {"forest per algorithm (nn-Meter), by a table": "forest", "MLP (Habitat), by a table": "mlp"}
 HEURISTIC = "cuDNN's heuristic, deviceless"
 SDK_GPU, SDK_SYSTEM, SDK_WEIGHTS = "h200", ("h200_sxm", "trtllm", "1.3.0rc20"), (4096, 7168)
-COLD = {"`seer --help`": ("--help",), "`seer select`": ("select", "--gpu", "v100", "n32c256h14w14k256r3s3p1u1")}
-"""Commands that are timed in processes of their own."""
-BARS = {
-    "one algorithm, µs": 120.0,
-    "all algorithms, µs": 250.0,
-    "asked before, µs": 2.0,
-    "a matrix product, µs": np.nan,
-    f"{NETWORK}'s 53 convolutions, ms": 3.0 * 53 / 56,
-    "rows per second, one thread": np.nan,
-    "rows per second": 180_000.0,
-    "`seer --help`, ms": 200.0,
-    "`seer select`, ms": 1000.0,
-}
-"""What is timed → the bar (NaN: none was set); at least for rows per second, at most for the others."""
+PLAN = beside(__file__)
+BARS, COLD = PLAN["bars"], PLAN["cold"]
+"""What is timed → the bar (NaN: none was set); commands that are timed in processes of their own."""
 Figures = dict[str, float]
 
 
@@ -70,7 +58,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     peers: dict[str, Figures | str] = {"XGBoost alone, on finished columns": alone(served, convs)}
     peers["nearest neighbour (scikit-learn), on finished columns"] = neighbours(served, convs)
     rows = candidate_rows([data])
-    for label, name in OTHERS.items():
+    for label, name in PLAN["models"].items():
         effort.tick(label)
         peers[label] = by_table(effort.named(name)[name].fit(rows), convs)
     effort.tick(HEURISTIC)

@@ -18,7 +18,7 @@ import pandas as pd
 from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, program
 from experiments.operator_tables import read_operator_tables
-from experiments.sources import Sources
+from experiments.sources import Sources, beside
 from experiments.transformers import transformer
 from experiments.verdicts import percent
 from surrogate.bundle.bundle import Bundle, StoredModel, load
@@ -35,12 +35,8 @@ from surrogate.network.result import NetworkTime
 from surrogate.network.training import OPTIMIZER, iteration
 from surrogate.prediction.predictor import Predictor
 
-SETS = {
-    "transformers": "experiments.whole_networks:transformer_passes",
-    "torch7": "experiments.whole_networks:torch7_passes",
-    "timm": "experiments.image_networks:rows",
-    "llm": "experiments.language_networks:language_networks",
-}
+NAMES = beside(__file__)
+SETS: Mapping[str, str] = NAMES["sets"]
 """Set of measured networks → ``module:function`` that gives a row for each pass: ``network gpu phase measured_ms
 predicted_ms lower_ms upper_ms``, published predictors' times as further columns in ms, and, where the set holds several
 answers, ``training``. The function takes nothing, or the sources and the effort."""
@@ -51,12 +47,7 @@ PUBLISHED = ("neusight_ms", "habitat_ms", "micro_ms", "roofline_ms")
 SEEN, LEFT_OUT, SHIPPED = "GPU measured", "GPU left out", "as shipped"
 OPERATORS = ("other_ops", "scope_ops", "dense", "deepbench")
 LONG_US = 100.0
-TORCH7 = {
-    "alexnet": "alexnet", "vgg16": "vgg16", "vgg19": "vgg19", "googlenet-v1": "inception_v1",
-    "resnet-18": "resnet18", "resnet-34": "resnet34", "resnet-50": "resnet50", "resnet-101": "resnet101",
-    "resnet-152": "resnet152", "resnet-200": "resnet200",
-}  # fmt: skip
-"""The benchmark's name → ours. Its AlexNet and GoogLeNet differ in details (groups, classifiers)."""
+TORCH7: Mapping[str, str] = NAMES["torch7"]
 FIRST_CUDNN = 5000
 
 
