@@ -18,19 +18,15 @@ import pandas as pd
 
 from experiments.experiment import HOME, in_one_line
 from experiments.sources import beside
-from surrogate import bundled
+from surrogate import InputError, Predictor, bundled, load
+from surrogate import gpu as gpu_named
 from surrogate.dataset.files import atomic_path
-from surrogate.features.errors import InputError
 from surrogate.features.families import OPERATORS, AnyProblem, family_of, operator, parse_problem
-from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.size import declared_sizes
-from surrogate.network.predict import load_predictors
-from surrogate.network.read import read_network
-from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.shipped import load, load_operators
-from surrogate.trace.events.read import read_trace
+from surrogate.network import load_predictors, read_network
+from surrogate.prediction.shipped import load_operators
+from surrogate.trace import profile, read_trace
 from surrogate.trace.graph import graph_of
-from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import Network as Workers
 from surrogate.trace.whatif import evaluate, setting_of, what_if
 

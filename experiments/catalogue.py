@@ -40,10 +40,9 @@ def updated(text: str, rows: Mapping[str, str]) -> str:
 
     Raises `InputError` where the markers are missing or reversed.
     """
-    lines = {name: line for line in text.splitlines() for name in NAMES if f"(tables/{name}.csv)" in line}
-    lines |= rows
     before, mark, rest = text.partition(BEGIN)
-    _old, other, after = rest.partition(END)
+    old, other, after = rest.partition(END)
+    lines = {name: line for line in old.splitlines() for name in NAMES if f"(tables/{name}.csv)" in line} | rows
     if not (mark and other):
         raise InputError(f"README.md lacks the markers {BEGIN} … {END}; put them where the table belongs")
     table = [HEADER, RULE, *(lines[name] for name in NAMES if name in lines)]

@@ -17,15 +17,14 @@ from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_b
 from experiments.operator_tables import other_layers
 from experiments.sources import Sources, beside
 from experiments.verdicts import error_record, listing, percent
+from surrogate import Dataset, gpu
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
-from surrogate.dataset.store import Dataset
 from surrogate.dataset.tables import read_table
 from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.elementwise import ceil_div, round_up
 from surrogate.features.families import CONV, OPERATORS
-from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.shape import flops, gemm_k, gemm_m, gemm_n, out_h

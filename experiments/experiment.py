@@ -15,11 +15,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.sources import DEFAULT_FOLDER, FILES, Sources
+from surrogate import Dataset, InputError
 from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.splits import fold_of_names
-from surrogate.dataset.store import Dataset
-from surrogate.features.errors import InputError
 from surrogate.features.families import CONV, Family
 from surrogate.models import MODELS, TimeModel
 

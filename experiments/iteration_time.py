@@ -51,9 +51,8 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
         rows.append(summed(name, OTHERS, [iteration_times(trace, overheads=others) for trace, others in rest]))
     elif len(host_work(traces[0]).iterations) > 1:
         rows.append(summed(name, OTHERS, [iteration_times(traces[0], leave_one_out=True)]))
-    if elsewhere:
-        shared = pooled(elsewhere)
-        rows.append(summed(name, ELSEWHERE, [iteration_times(trace, overheads=shared) for trace in traces]))
+    shared = pooled(elsewhere)
+    rows.append(summed(name, ELSEWHERE, [iteration_times(trace, overheads=shared) for trace in traces]))
     if not (traces[0].ranges.shapes >= 0).any():
         return rows
     if len(traces) > 1 and collectives(traces[0]).any():

@@ -9,7 +9,7 @@ from experiments.drawing import ERROR_ARMS, dots
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import Sources
-from experiments.verdicts import HEURISTIC, listing, named_models, percent, picks_and_times, ratio
+from experiments.verdicts import HEURISTIC, listing, percent, picks_and_times, ratio, told
 
 EVERY = "all"
 SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
@@ -39,16 +39,16 @@ def answer(table: pd.DataFrame) -> str:
     overall = table[table["gpu"] == EVERY].set_index("model")
     learned = overall.drop(index=HEURISTIC, errors="ignore")
     slowdown, error = learned["slowdown_macro"], learned["median_error_pct"]
-    picks = [f"{name} {ratio(slowdown[name])}" for name in named_models(slowdown.idxmin(), learned.index)]
+    picks = told(slowdown, ratio)
     if HEURISTIC in overall.index:
         picks.append(f"cuDNN's heuristic {ratio(overall.loc[HEURISTIC, 'slowdown_macro'])}")
     timed = str(error.idxmin())
-    times = [f"{name} {percent(error[name])}" for name in named_models(timed, learned.index)]
+    times = ", ".join(told(error, percent))
     each = table[(table["model"] == timed) & (table["gpu"] != EVERY)].dropna(subset=["median_error_pct"])
     each = each.sort_values("median_error_pct")
     worst = [f"{row['gpu']} {percent(row['median_error_pct'])}" for _, row in each.iloc[::-1].head(2).iterrows()]
     return (
-        f"On GPUs never measured, slowdown: {', '.join(picks)}; median error of the time: {', '.join(times)}."
+        f"On GPUs never measured, slowdown: {', '.join(picks)}; median error of the time: {times}."
         f" {timed} goes from {each.iloc[0]['gpu']} {percent(each.iloc[0]['median_error_pct'])} to {listing(worst)}."
     )
 

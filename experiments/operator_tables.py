@@ -16,10 +16,9 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.sources import beside
+from surrogate import InputError, gpu
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.tables import read_table
-from surrogate.features.errors import InputError
-from surrogate.features.gpu import gpu
 from surrogate.features.problem import DTYPES
 from surrogate.features.shape import output_size
 from surrogate.formats.imported import family_rows

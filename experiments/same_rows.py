@@ -12,7 +12,17 @@ from experiments.drawing import ERROR_ARMS, dots
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import LABELS, Sources, paper_domain
-from experiments.verdicts import COLUMNS, HEURISTIC, interval, named_models, percent, picks_and_times, ratio, refused
+from experiments.verdicts import (
+    COLUMNS,
+    HEURISTIC,
+    interval,
+    named_models,
+    percent,
+    picks_and_times,
+    ratio,
+    refused,
+    told,
+)
 from surrogate.dataset.store import Dataset
 from surrogate.models import MODELS
 
@@ -58,10 +68,8 @@ def answer(table: pd.DataFrame) -> str:
     """Per table the best models by time and by choice, the default and SEER's beside them; what the terms are worth."""
     sentences = []
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
-        times = part.sort_values("median_error_pct").set_index("model")["median_error_pct"]
-        sentence = f"{label}: " + ", ".join(
-            f"{name} {percent(times[name])}" for name in named_models(times.index[0], times.index)
-        )
+        times = part.set_index("model")["median_error_pct"]
+        sentence = f"{label}: {', '.join(told(times, percent))}"
         chosen = part[part["model"] != HEURISTIC].dropna(subset=["slowdown_macro"]).set_index("model")
         if len(chosen):
             picks = [

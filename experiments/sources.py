@@ -22,18 +22,13 @@ def beside(script: str) -> dict[str, Any]:
 DEFAULT_FOLDER = Path(__file__).resolve().parent / "data"
 """The public measurements that ship with the sources; ``data/README.md`` describes them."""
 
-FILES: dict[str, list[str]] = beside(__file__)
+_NAMES = beside(__file__)
+FILES: Mapping[str, Sequence[str]] = _NAMES["files"]
 """Source → file name or folder, and how the file lists candidates where it does not say."""
-
-LABELS = {
-    "cudnn": "cuDNN 7",
-    "mi210": "MI210",
-    "mi100": "MI100",
-    "mi300x": "MI300X",
-    "navi21": "Navi21",
-    "winners": "3×3 winners",
-}
+LABELS: Mapping[str, str] = _NAMES["labels"]
 """How tables and sentences name a source."""
+TRACES: Mapping[str, str] = _NAMES["traces"]
+"""How they name a trace → its source."""
 
 PAPER_BATCH = 128
 PAPER_LEAST_US = 1000.0

@@ -21,19 +21,15 @@ from experiments.operator_tables import read_operator_tables
 from experiments.sources import Sources, beside
 from experiments.transformers import transformer
 from experiments.verdicts import percent
-from surrogate.bundle.bundle import Bundle, StoredModel, load
+from surrogate import Bundle, Gpu, InputError, Predictor, gpu
+from surrogate.bundle.bundle import StoredModel, load
 from surrogate.bundled import FOLDER, NETWORKS
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_by_family, rows_of
-from surrogate.features.errors import InputError
-from surrogate.features.gpu import Gpu, gpu
 from surrogate.models import model_class
-from surrogate.network.network import Network
+from surrogate.network import Network, NetworkTime, Predictors, load_predictors
 from surrogate.network.onnx_reader import read_onnx
-from surrogate.network.predict import Predictors, load_predictors
-from surrogate.network.result import NetworkTime
 from surrogate.network.training import OPTIMIZER, iteration
-from surrogate.prediction.predictor import Predictor
 
 NAMES = beside(__file__)
 SETS: Mapping[str, str] = NAMES["sets"]
