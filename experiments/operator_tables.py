@@ -77,14 +77,15 @@ def _registered(names: pd.Series, fact: str) -> pd.Series:
 def _dense(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     if "split" in frame:
         frame = frame[(frame["gpu"] != "Tesla P4") | (frame["op"] != "linear") | (frame["split"] != "train")]
-    for op, part in frame.groupby(frame["op"].astype(str).map(_NAMES["dense"])):
+    frame = frame[frame["op"].isin(_NAMES["dense"])]
+    for op, part in frame.groupby(frame["op"].astype(str)):
         if op in ("bmm", "linear"):
             sizes = {"batch": part["B"], "m": part["M"], "n": part["K"], "k": part["N"]}
         else:
             sizes = {"n": part["B"], "c": part["H"], "h": 1, "w": 1}
         version = part["Torch Version"].str.removeprefix("p") if "Torch Version" in part else None
         math = _registered(part["gpu"], "vendor").eq("amd").map({True: "default", False: "fma"})
-        named = {"operator": op, "library": "torch", "library_version": version, "math": math}
+        named = {"operator": _NAMES["dense"][op], "library": "torch", "library_version": version, "math": math}
         yield part[["gpu", "time_us"]].assign(**named, **sizes)
 
 
