@@ -3,22 +3,20 @@
 Which terms carry the result: `boosted-terms` less one group of columns at a time, on the same held-out rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from experiments import verdicts
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script, seeded
+from experiments.experiment import Effort, Outcome, columns_first, program, seeded
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
-from experiments.sources import LABELS, Sources
+from experiments.sources import LABELS, Sources, beside
 from surrogate.dataset.rows import Rows
-from surrogate.evaluation.judge import resample_weights, shape_interval
+from surrogate.evaluation.judge import Interval, resample_weights, shape_interval
 from surrogate.evaluation.scorecard import DRAWS, is_heuristic
 from surrogate.features.families import Family
-from surrogate.features.families.conv import TILE_NAMES
-from surrogate.features.machine import MACHINE_NAMES
 from surrogate.models import TimeModel, model_frame
 from surrogate.models.base import terms
 from surrogate.models.boosted import BoostedDims, BoostedTerms
@@ -27,23 +25,12 @@ MI210_SHAPES = 2000
 MI210_FOLDS = 5
 
 WHOLE = "boosted-terms"
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "waves and tiles": (
-        "log2_blocks", "best_efficiency", "log2_occupied_time_us",
-        *(f"{name}_{tile}" for tile in TILE_NAMES for name in ("log2_waves", "last_wave_share", "tile_utilisation")),
-    ),
-    "arithmetic per algorithm": ("log2_arithmetic_ratio", "log2_algorithm_roofline_ratio", "log2_kernels"),
-    "memory and workspace": (
-        "log2_tensor_bytes", "log2_intensity", "log2_dram_ratio", "log2_operand_bytes", "log2_workspace_bytes",
-    ),
-    "cache fit": ("log2_footprint_per_l2", "log2_workspace_per_l2"),
-    "machine": MACHINE_NAMES,
-    "quantisation": ("gemm_n_remainder_32", "gemm_n_remainder_128", "gemm_k_remainder_8"),
-    "sizes as a product of matrices": (
-        "log2_channels_in", "log2_channels_out", "log2_out_h", "log2_out_w", "log2_gemm_m", "log2_gemm_n",
-        "log2_gemm_k", "log2_flops", "log2_flops_per_sm", "log2_roofline_us", "is_depthwise",
-    ),
+CHOICES = {
+    "model": "variant", "n": "problems", "shapes": "problem_shapes", "slowdown_macro": "slowdown_macro",
+    "ci_low": "ci_low", "ci_high": "ci_high", "slowdown_geomean": "slowdown_pooled", "slowdown_p95": "slowdown_p95",
 }  # fmt: skip
+"""Column of `verdicts.choice_verdicts` → what it is called here."""
+GROUPS: Mapping[str, Sequence[str]] = beside(__file__)
 """Group → the columns that it takes away."""
 
 
@@ -73,7 +60,7 @@ def variants(seed: int) -> dict[str, TimeModel]:
     return {label: seeded(cls, seed) for label, cls in classes.items()}
 
 
-def without(names: tuple[str, ...]) -> type[BoostedTerms]:
+def without(names: Sequence[str]) -> type[BoostedTerms]:
     """`boosted-terms` that does not see these columns; its base stays."""
 
     class BoostedWithout(BoostedTerms):
@@ -90,7 +77,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         predictions = predict_rounds(rows, candidates, rounds, variants(effort.seed), effort.tick)
         parts.append(variant_verdicts(predictions).assign(data=label))
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "variant")
-    return Outcome(table, _figure(table), answer(table))
+    xlabel, arms = f"median error less that of {WHOLE}, percentage points", ("error_change_low", "error_change_high")
+    figure = dots(table[table["variant"] != WHOLE], "variant", "data", "error_change_pct", xlabel, arms=arms)
+    return Outcome(table, figure, answer(table))
 
 
 def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Rows, list[Round], str]]:
@@ -124,30 +113,21 @@ def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
     judged, picks, _ = judged_choices
     names, shape = np.unique(judged.shape, return_inverse=True)
     draw = resample_weights(len(names), DRAWS, seed=len(names))
-    picked = {label: choice for label, (choice,) in picks.items() if not is_heuristic(label)}
-    logs = {label: np.log(choice.slowdown) for label, choice in picked.items()}
+    logs = {label: np.log(choice.slowdown) for label, (choice,) in picks.items() if not is_heuristic(label)}
     first = next(iter(logs.values()))
-    records = []
-    for label, log in logs.items():
-        macro = shape_interval(log, shape, draw, macro=True)
-        change = shape_interval(log - first, shape, draw, macro=True)
-        records.append(
-            {
-                "variant": label,
-                "problems": len(log),
-                "problem_shapes": len(names),
-                "slowdown_macro": np.exp(macro.mid),
-                "ci_low": np.exp(macro.low),
-                "ci_high": np.exp(macro.high),
-                "slowdown_pooled": np.exp(log.mean()),
-                "slowdown_p95": float(np.quantile(np.exp(log), 0.95)),
-                "outside_pct": 100 * float(picked[label].infeasible.mean()),
-                "slowdown_change_pct": 100 * change.mid,
-                "slowdown_change_low": 100 * change.low,
-                "slowdown_change_high": 100 * change.high,
-            }
-        )
-    return pd.DataFrame(records)
+    changes = [
+        {"variant": label, **_change("slowdown", shape_interval(log - first, shape, draw, macro=True))}
+        for label, log in logs.items()
+    ]
+    chosen = verdicts.choice_verdicts(predictions, part).rename(columns=CHOICES)
+    chosen["outside_pct"] = 100 * chosen.pop("infeasible_picks") / chosen["problems"]
+    return chosen[[*CHOICES.values(), "outside_pct"]].merge(pd.DataFrame(changes), on="variant")
+
+
+def _change(of: str, change: Interval) -> dict[str, float]:
+    """What a table says of a difference to the whole model, in percent or percentage points."""
+    ends = {"pct": change.mid, "low": change.low, "high": change.high}
+    return {f"{of}_change_{name}": 100 * value for name, value in ends.items()}
 
 
 def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
@@ -157,28 +137,19 @@ def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
     records = []
     for label, time in predictions.time_us.items():
         known = np.flatnonzero(np.isfinite(time[counted]))
-        columns = [values[known] for values in (time[counted], first, measured, shape)]
-        change, low, high = median_change(*columns)
-        records.append(
-            {
-                "variant": label,
-                **verdicts.error_record(columns[0], columns[2], columns[3]),
-                "error_change_pct": 100 * change,
-                "error_change_low": 100 * low,
-                "error_change_high": 100 * high,
-            }
-        )
+        predicted, whole, truth, of_shape = (values[known] for values in (time[counted], first, measured, shape))
+        record = verdicts.error_record(predicted, truth, of_shape)
+        change = _change("error", median_change(predicted, whole, truth, of_shape))
+        records.append({"variant": label, **record, **change})
     return pd.DataFrame(records)
 
 
-def median_change(
-    predicted: np.ndarray, other: np.ndarray, measured: np.ndarray, shape: np.ndarray
-) -> tuple[float, float, float]:
+def median_change(predicted: np.ndarray, other: np.ndarray, measured: np.ndarray, shape: np.ndarray) -> Interval:
     """Median error of ``predicted`` less that of ``other``, with its 95 % interval over shapes; arrays (rows,)."""
     errors = [np.abs(time / measured - 1) for time in (predicted, other)]
     draws = [verdicts.median_draws(error, shape) for error in errors]
     low, high = np.quantile(draws[0] - draws[1], [0.025, 0.975])
-    return float(np.median(errors[0]) - np.median(errors[1])), float(low), float(high)
+    return Interval(float(low), float(np.median(errors[0]) - np.median(errors[1])), float(high))
 
 
 def answer(table: pd.DataFrame) -> str:
@@ -205,14 +176,4 @@ def _significant(part: pd.DataFrame, kind: str) -> list[str]:
     return [f"{label} ({beyond.loc[label, f'{kind}_change_pct']:+.1f})" for label in order]
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    shown = table[table["variant"] != WHOLE]
-    xlabel = f"median error less that of {WHOLE}, percentage points"
-    arms = ("error_change_low", "error_change_high")
-    return dots(shown, "variant", "data", "error_change_pct", xlabel, arms=arms)
-
-
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial", "mi210")

@@ -3,8 +3,9 @@
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import click
@@ -85,20 +86,14 @@ def run_all(names: list[str], options: list[str], jobs: int) -> list[Finished]:
     """
     from tqdm import tqdm
 
-    finished: dict[str, Finished] = {}
+    finished = []
     with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(names), unit="experiment", disable=None) as bar:
-        for together in ([name for name in names if name not in ALONE], *([n] for n in names if n in ALONE)):
-            futures = [pool.submit(_run_one, name, options) for name in together]
-            try:
-                for future in as_completed(futures):
-                    done = future.result()
-                    finished[done.name] = done
-                    bar.set_postfix_str(done.name, refresh=False)
-                    bar.update()
-            except KeyboardInterrupt:
-                pool.shutdown(cancel_futures=True)  # else those that wait would still be run
-                raise
-    return [finished[name] for name in names]
+        for together in ([name for name in names if name not in ALONE], *([name] for name in names if name in ALONE)):
+            for done in pool.map(_run_one, together, repeat(options)):  # cancels what waits when interrupted
+                finished.append(done)
+                bar.set_postfix_str(done.name, refresh=False)
+                bar.update()
+    return sorted(finished, key=lambda done: names.index(done.name))
 
 
 def _run_one(name: str, options: list[str]) -> Finished:

@@ -9,31 +9,10 @@ from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 
 NAMES = (
-    "test_set_i",
-    "test_set_ii",
-    "picker",
-    "same_rows",
-    "learning_curve",
-    "leave_one_gpu_out",
-    "calibration",
-    "miopen",
-    "small_to_large",
-    "versions",
-    "ablation",
-    "counters",
-    "whole_networks",
-    "coverage",
-    "operators",
-    "iteration_time",
-    "replay_error",
-    "what_if",
-    "tuning",
-    "cpu_choice",
-    "speed",
-    "large_inputs",
-    "bundle_faults",
-    "study_faults",
-)
+    "test_set_i", "test_set_ii", "picker", "same_rows", "learning_curve", "leave_one_gpu_out", "calibration", "miopen",
+    "small_to_large", "versions", "ablation", "counters", "whole_networks", "coverage", "operators", "iteration_time",
+    "replay_error", "what_if", "tuning", "cpu_choice", "speed", "large_inputs", "bundle_faults", "study_faults",
+)  # fmt: skip
 """All experiments, in the order in which the table lists them."""
 ALONE = ("speed", "large_inputs", "study_faults")
 """Those that read clocks or kill processes: nothing runs beside them, and they do not repeat bit for bit."""
@@ -61,10 +40,9 @@ def updated(text: str, rows: Mapping[str, str]) -> str:
 
     Raises `InputError` where the markers are missing or reversed.
     """
-    lines = {name: line for line in text.splitlines() for name in NAMES if f"(tables/{name}.csv)" in line}
-    lines |= rows
     before, mark, rest = text.partition(BEGIN)
-    _old, other, after = rest.partition(END)
+    old, other, after = rest.partition(END)
+    lines = {name: line for line in old.splitlines() for name in NAMES if f"(tables/{name}.csv)" in line} | rows
     if not (mark and other):
         raise InputError(f"README.md lacks the markers {BEGIN} … {END}; put them where the table belongs")
     table = [HEADER, RULE, *(lines[name] for name in NAMES if name in lines)]

@@ -12,20 +12,19 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_by
 from experiments.operator_tables import other_layers
-from experiments.sources import Sources
+from experiments.sources import Sources, beside
 from experiments.verdicts import error_record, listing, percent
+from surrogate import Dataset, gpu
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
-from surrogate.dataset.store import Dataset
 from surrogate.dataset.tables import read_table
 from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.elementwise import ceil_div, round_up
 from surrogate.features.families import CONV, OPERATORS
-from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.shape import flops, gemm_k, gemm_m, gemm_n, out_h
@@ -47,44 +46,10 @@ LEAST_ROWS = 8
 Record = dict[str, Any]
 LAYER = ["network", "LayerName"]
 FP32, FP16 = "layers, fp32", "ResNet-50, fp16"
-LAYERS: Mapping[str, tuple[str, ...]] = {
-    "Relu": ("relu", "clipped_relu"),
-    "BatchNorm": ("batch_norm_inference",),
-    "Pooling": ("max_pool", "avg_pool"),
-    "Softmax": ("softmax",),
-    "Gemm": ("gemm",),
-}
-"""Type of a layer in the counted files → the operators that it may be in the table of sequences."""
-UNMATCHED = {
-    "explicit GEMM": "counts do not tell it from implicit GEMM: the same tiles",
-    **dict.fromkeys(
-        ("precomputed GEMM", "fused Winograd", "non-fused Winograd", "FFT", "tiled FFT"),
-        "no matched kernel's count is its",
-    ),
-}
-"""Kernels of fp32 convolutions whose FLOPs stay unjudged → why."""
-TRANSFORMS = ("winogradForwardFilter4x4", "winogradForwardData4x4", "winogradForwardOutput4x4")
-"""Kernels of non-fused Winograd, as `transforms` orders them."""
+TEXTS = beside(__file__)
 TILE_STEP, IMAGE_STEP = 4, 16
 """Tiles of a side, and images, that these kernels take at once."""
 PADDED = "terms with the tile's padding"
-AS_RUN = (
-    f"tiles of a side up to a multiple of {TILE_STEP}, images of {IMAGE_STEP}; what is counted hardly falls below",
-    "the same padding; 18 multiplications a tile and 4 operations an output, which scale and write it, are no terms",
-)
-"""What the kernels of inputs and outputs run on top of the terms."""
-INPUTS = {
-    "kernel_name": "measured in fp16; the fp32 layers name no kernel",
-    "blocks": "modelled by the tile's rule; the tile of {tiled} kernels follows from the count",
-    "b_max": "modelled: occupancy of known launches",
-    "fp32_instructions": "measured but for comparisons: additions, multiplications, multiply-adds",
-    "dram_read_transactions": "missing: 0 in every layer; analytical",
-    "dram_write_transactions": "missing: 0 in every layer; analytical",
-    "fp32_utilization_pct": "missing: {halves} kernels have half precision's; classes by the roofline",
-    "dram_utilization_pct": "missing; classes by the roofline",
-    "time_us": "missing: replay stretches the profile's, the layers have none; the public table's serve",
-}
-"""Input of seer-paper → where it comes from."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
@@ -106,7 +71,11 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     ]
     table = pd.DataFrame(records)
     table["n"] = table["n"].astype(int)
-    return Outcome(table, _figure(table), answer(table))
+    padded = np.where(table["compared"] == "terms", "", ", padded")
+    shown = table.assign(kernel=table["kernels"] + padded)[table["part"] == "FLOPs"]
+    xlabel, arms = "FLOPs of the terms over counted FLOPs", ("ratio_p5", "ratio_p95")
+    figure = dots(shown, "kernel", "source", "ratio_median", xlabel, arms=arms, log=True)
+    return Outcome(table, figure, answer(table))
 
 
 def layer_kernels(folder: Path) -> pd.DataFrame:
@@ -192,13 +161,13 @@ def convolution_flops(layers: pd.DataFrame, counted: pd.DataFrame, lost: str) ->
     elements = outputs.loc[bias.index]
     terms = [_operator_flops("bias", {"n": n, "c": 1, "h": 1, "w": 1}) for n in elements]
     yield _ratio(FP32, "bias", terms, bias, elements.nunique())
-    for kernels, note in UNMATCHED.items():
+    for kernels, note in TEXTS["unmatched"].items():
         yield _row("FLOPs", FP32, kernels, "terms", note)
 
 
 def operator_flops(layers: pd.DataFrame, operators: pd.DataFrame) -> Iterator[Record]:
     """Other layers, joined in order where a network has as many of the type in both tables."""
-    for kind, names in LAYERS.items():
+    for kind, names in TEXTS["layers"].items():
         measured, terms = [], []
         of_kind = layers[layers["LayerType"] == kind]
         for network, part in of_kind.groupby("network"):
@@ -222,7 +191,7 @@ def _operator_flops(kind: str, sizes: Mapping[Any, Any]) -> float:
 def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
     """Non-fused Winograd's transforms; the kernels whose arithmetic the counted metrics leave out."""
     counted = profile[profile["flop_count_sp"].notna()]
-    for index, name in enumerate(TRANSFORMS):
+    for index, (name, as_run) in enumerate(TEXTS["transforms"].items()):
         part = counted[counted["kernel_name"].str.contains(name)]
         p, flop_count = _sizes(part), part["flop_count_sp"]
         side, images, vector = ceil_div(out_h(p), 4), round_up(p.n, IMAGE_STEP), vector_flops(4, 6, 3)
@@ -234,7 +203,7 @@ def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
             run = images * (filled if index == 2 else (tiles + filled) / 2)
             rest = p.k * (18 * tiles * images + 4 * p.n * out_h(p) ** 2) if index == 2 else 0
             padded = transforms(sized(p), run, 4, 6, vector)[index] + rest
-            yield _ratio(FP16, name, padded, flop_count, _shapes(part), compared=PADDED, note=AS_RUN[index - 1])
+            yield _ratio(FP16, name, padded, flop_count, _shapes(part), compared=PADDED, note=as_run)
     layout = int(counted["kernel_name"].str.contains("nchwToNhwc|nhwcToNchw").sum())
     note = "they multiply each element once; the terms count no FLOPs"
     yield _row("FLOPs", FP16, "layout transforms", "terms", note, n=layout)
@@ -326,7 +295,7 @@ def inputs(layers: pd.DataFrame, counted: pd.DataFrame, profile: pd.DataFrame) -
         counts[f"dram_{way}_transactions"] = int((conv[f"dram_{way}_bytes"] > 0).sum())
     tiled = (counted["tile"] != "").sum()
     halves = profile["half_precision_fu_utilization_pct"].notna().sum()
-    for column, note in INPUTS.items():
+    for column, note in TEXTS["inputs"].items():
         note = note.format(tiled=tiled, halves=halves)
         yield _row("inputs of seer-paper", "both", "all", column, note, n=counts.get(column, 0))
 
@@ -351,15 +320,4 @@ def answer(table: pd.DataFrame) -> str:
     )
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    shown = table[table["part"] == "FLOPs"].assign(
-        kernel=table["kernels"] + np.where(table["compared"] == "terms", "", ", padded")
-    )
-    xlabel = "FLOPs of the terms over counted FLOPs"
-    return dots(shown, "kernel", "source", "ratio_median", xlabel, arms=("ratio_p5", "ratio_p95"), log=True)
-
-
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "sequences", "layer_counts", "kernel_counts"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial", "sequences", "layer_counts", "kernel_counts")

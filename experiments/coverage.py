@@ -4,14 +4,13 @@ Do 90 % intervals hold on shapes that neither the model nor the widths have seen
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Round, candidate_rows, rounds_by
 from experiments.sources import FORWARD, LABELS, Sources
 from experiments.verdicts import listing, percent
@@ -26,21 +25,12 @@ from surrogate.uncertainty.fit import begin_untold, fit_widths, held_out, shape_
 
 LEAST_ROWS = 300
 """GPUs with fewer ok rows are listed, but not judged."""
+Held = dict[str, np.ndarray]
+"""Of rows that were held out twice over, (rows,): times, distances, half widths in log time, and their own share."""
 TARGET = (0.88, 0.92)
+ARMS = ("coverage_low", "coverage_high")
 SHAPES, QUICK_SHAPES = 1500, 300
 """Of each table: every model is fitted a hundred times and more."""
-
-
-@dataclass(frozen=True)
-class Nested:
-    """Rows that were held out twice over; arrays (rows,), half widths in log time."""
-
-    rows: Rows
-    predicted_us: np.ndarray
-    distance: np.ndarray
-    half_width: np.ndarray
-    own_share: np.ndarray
-    judged: np.ndarray
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
@@ -53,21 +43,26 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         rounds = rounds_by("shape", rows, effort.folds, effort.seed, main_rows)
         judged = judged_rows(rows.frame, rows.family, data.candidates)
         held = nested(rows, rounds, judged, effort.named(DEFAULT_MODEL)[DEFAULT_MODEL], effort)
-        parts.append(table_of(held, np.arange(len(rows)) < main_rows).assign(data=LABELS[source]))
+        main = np.arange(len(rows)) < main_rows
+        parts.append(pd.DataFrame(_coverage(rows, held, main) + _reliability(rows, held, main & judged)))
+        parts[-1]["data"] = LABELS[source]
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "kind", "of").drop(columns="gpu")
-    return Outcome(table, _figure(table), answer(table))
+    gpus = table[(table["kind"] == "gpu") & (table["of"] != "all")]
+    percents = gpus.assign(**{c: 100 * gpus[c] for c in ("coverage", *ARMS)})
+    xlabel = "rows inside their 90 % interval, % (arms: 95 % over shapes)"
+    return Outcome(table, dots(percents, "of", "data", "coverage", xlabel, arms=ARMS), answer(table))
 
 
-def nested(rows: Rows, rounds: Sequence[Round], judged: np.ndarray, model: TimeModel, effort: Effort) -> Nested:
+def nested(rows: Rows, rounds: Sequence[Round], judged: np.ndarray, model: TimeModel, effort: Effort) -> Held:
     """Every test row's prediction, distance and half width, from its round's training rows alone."""
-    predicted, distance, half_width, share = (np.full(len(rows), np.nan) for _ in range(4))
+    held = {name: np.full(len(rows), np.nan) for name in ("predicted_us", "distance", "half_width", "own_share")}
     for inside, outside in rounds:
         train, test = rows.take(inside), rows.take(outside)
         if not train.ok.any():
             continue
         effort.tick("outer fold")
-        predicted[outside] = duplicate(model).fit(train).predict(test)
-        distance[outside] = distances_to(Domain.of(train).references, test)
+        predicted_us = duplicate(model).fit(train).predict(test)
+        distance = distances_to(Domain.of(train).references, test)
         count = effort.folds if effort.quick else fold_count(train)
 
         def begin(number: str, rows: int) -> Told:
@@ -77,39 +72,37 @@ def nested(rows: Rows, rounds: Sequence[Round], judged: np.ndarray, model: TimeM
         inner, inner_distance = held_out(model, train, shape_splits(train, count, effort.seed + 1), begin=begin)
         measured = np.where(train.ok, train.time_us, np.nan)
         widths = fit_widths(train, inner, measured, inner_distance, judged[inside])
-        half_width[outside] = widths.at(device_names(test.frame), test.candidate, distance[outside], predicted[outside])
-        share[outside] = widths.own_share
-    return Nested(rows, predicted, distance, half_width, share, judged)
+        half_width = widths.at(device_names(test.frame), test.candidate, distance, predicted_us)
+        for name, values in zip(held, (predicted_us, distance, half_width, widths.own_share), strict=True):
+            held[name][outside] = values
+    return held
 
 
-def table_of(held: Nested, main: np.ndarray) -> pd.DataFrame:
-    """Coverage per GPU, quarter of distances, and kind of problem; reliability of the picks."""
-    rows = held.rows
-    error = np.where(main & rows.ok, np.log(held.predicted_us / rows.time_us), np.nan)
-    near = pd.Series(np.where(np.isfinite(error), held.distance, np.nan)).rank(pct=True).to_numpy()
+def _coverage(rows: Rows, held: Held, main: np.ndarray) -> list[dict[str, Any]]:
+    """Coverage per GPU, quarter of distances, and kind of problem."""
+    error = np.where(main & rows.ok, np.log(held["predicted_us"] / rows.time_us), np.nan)
+    near = pd.Series(np.where(np.isfinite(error), held["distance"], np.nan)).rank(pct=True).to_numpy()
     grouped = (rows.frame["groups"] > 1).to_numpy()
     parts = {
         "grouped": grouped,
         "ungrouped": ~grouped,
         **{f"quarter {q + 1} of distances": (near > q / 4) & (near <= (q + 1) / 4) for q in range(4)},
     }
-    records: list[dict[str, Any]] = [
-        {**row, "kind": "gpu", "of": row["gpu"]} for row in coverage_rows(rows, error, held.half_width)
-    ]
+    by_gpu = coverage_rows(rows, error, held["half_width"])
+    records: list[dict[str, Any]] = [{**row, "kind": "gpu", "of": row["gpu"]} for row in by_gpu]
     for name, part in parts.items():
-        whole = coverage_rows(rows, np.where(part, error, np.nan), held.half_width)[:1]
+        whole = coverage_rows(rows, np.where(part, error, np.nan), held["half_width"])[:1]
         records += [{**row, "kind": "problems", "of": name} for row in whole]
-    return pd.DataFrame(records + _pick_records(held, main))
+    return records
 
 
-def _pick_records(held: Nested, main: np.ndarray) -> list[dict[str, Any]]:
+def _reliability(rows: Rows, held: Held, judged: np.ndarray) -> list[dict[str, Any]]:
     """Stated and actual share of best picks; each round's own share counts for its problems."""
-    rows = held.rows
     measured_us = np.where(rows.ok, rows.time_us, np.nan)
     stated, best = np.empty(0), np.empty(0, dtype=bool)
-    for share in np.unique(held.own_share[np.isfinite(held.own_share)]):
-        part = main & held.judged & (held.own_share == share)
-        predicted_us, half_width = held.predicted_us[part], held.half_width[part]
+    for share in np.unique(held["own_share"][np.isfinite(held["own_share"])]):
+        part = judged & (held["own_share"] == share)
+        predicted_us, half_width = held["predicted_us"][part], held["half_width"][part]
         each = picks(predicted_us, measured_us[part], half_width, rows.problem[part], float(share))
         stated, best = np.append(stated, each[0]), np.append(best, each[1])
     return [
@@ -143,14 +136,4 @@ def answer(table: pd.DataFrame) -> str:
     )
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    gpus = table[(table["kind"] == "gpu") & (table["of"] != "all")]
-    percents = gpus.assign(**{c: 100 * gpus[c] for c in ("coverage", "coverage_low", "coverage_high")})
-    xlabel = "rows inside their 90 % interval, % (arms: 95 % over shapes)"
-    return dots(percents, "of", "data", "coverage", xlabel, arms=("coverage_low", "coverage_high"))
-
-
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial", "mi210")

@@ -130,7 +130,7 @@ def predicted(bundle: Bundle, measured: Measured, shape: int) -> Order:
     """The first of `select`."""
     problem = "".join(f"{name}{size}" for name, size in measured.problem(shape).items())
     selection = Predictor(bundle, gpu=measured.gpu).select(problem, top=max(BUDGETS))
-    return [measured.place(estimate.parameters) for estimate in selection.estimates]
+    return [measured.place(ranked.parameters or {}) for ranked in selection.candidates]
 
 
 def searched(bundle: Bundle, measured: Measured, shape: int, seed: int) -> Order:

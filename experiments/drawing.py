@@ -106,13 +106,6 @@ def shares(table: pd.DataFrame, category: str, columns: Mapping[str, str], xlabe
     return dots(pd.concat(parts), category, "_of", "_share", xlabel)
 
 
-def spreads(table: pd.DataFrame, category: str, series: str, value: str, xlabel: str) -> str | None:
-    """`dots` of the medians of ``value``, with arms from its 10th to its 90th percentile."""
-    quantiles = table.groupby([category, series], sort=True)[value].quantile(np.array([0.1, 0.5, 0.9])).unstack()
-    quantiles = quantiles.set_axis(["low", "middle", "high"], axis=1).reset_index()
-    return dots(quantiles, category, series, "middle", xlabel, arms=("low", "high"))
-
-
 def _wrapped(label: str, log: bool, beside: int = 8) -> str:
     """An axis label on as many lines as names of ``beside`` letters leave the width for; none begins with %."""
     return "\n".join(wrap((label + (", log scale" if log else "")).replace(" %", "\u00a0%"), LABEL_WIDTH - beside))

@@ -15,17 +15,12 @@ import numpy as np
 import pandas as pd
 
 from experiments.sources import DEFAULT_FOLDER, FILES, Sources
+from surrogate import Dataset, InputError
 from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.splits import fold_of_names
-from surrogate.dataset.store import Dataset
-from surrogate.features.errors import InputError
 from surrogate.features.families import CONV, Family
 from surrogate.models import MODELS, TimeModel
-
-
-def _silent(text: str) -> None:
-    """Progress that is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +33,7 @@ class Effort:
     quick: bool = False
     seed: int = 0
     models: tuple[str, ...] | None = None
-    tick: Callable[[str], None] = _silent
+    tick: Callable[[str], None] = lambda text: None
     quick_shapes: int = 900
     only: tuple[str, ...] = ()
 
@@ -218,3 +213,11 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None, choic
         click.echo(outcome.answer)
 
     command.main(args=arguments, prog_name=f"python -m experiments.{experiment.name}")
+
+
+def program(run: Callable[[Sources, Effort], Outcome], *needs: str, choices: tuple[str, ...] = ()) -> Experiment:
+    """The experiment of the module that defines ``run``; where that module is the program itself, it is run."""
+    experiment = Experiment.of(run, needs)
+    if run.__module__ == "__main__":
+        run_script(experiment, choices=choices)
+    return experiment

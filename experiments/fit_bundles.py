@@ -1,6 +1,6 @@
 """What ships in the package, made of the public tables: ``python -m experiments.fit_bundles [DATA [OUT]]``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import click
 import pandas as pd
 
 from experiments.experiment import HOME, Effort, in_one_line
-from experiments.sources import DEFAULT_FOLDER, FILES
+from experiments.sources import DEFAULT_FOLDER, FILES, beside
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset, read_dataset, write_dataset
 from surrogate.models import DEFAULT_MODEL
@@ -19,16 +19,16 @@ SHIPPED = HOME.parent / "surrogate" / "bundled"
 
 @dataclass(frozen=True)
 class Plan:
-    """One bundle: its ``files``, filters, ``candidate``, and how many ``shapes`` (None: all).
+    """One bundle: the names of its ``sources``, filters, ``candidate``, and how many ``shapes`` (None: all).
 
     A sample keeps fits of half a million rows to minutes and bundles to megabytes; `seer train` takes everything. With
-    ``notices`` the files are tables of operators, which do not tell their licence; with ``family`` the rows are that
+    ``notices`` the sources are tables of operators, which do not tell their licence; with ``family`` the rows are that
     family's in the installed package aiconfigurator-core.
     """
 
-    files: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
-    where: tuple[str, ...] = ()
+    sources: Sequence[str] = ()
+    notices: Sequence[str] = ()
+    where: Sequence[str] = ()
     shapes: int | None = None
     candidate: str = "algorithm"
     family: str = ""
@@ -46,43 +46,21 @@ class Plan:
             rows = pd.concat([table.rows, like.assign(dtype="bf16")])
             metadata = {**table.metadata, "where": [ALIKE] * (len(like) > 0)}
             return Dataset(normalise(rows, self.family), table.candidates, self.family, metadata)
-        paths = [folder / name for name in self.files]
+        paths = [folder / FILES[name][0] for name in self.sources]
         if self.notices:
             notices = {"licence_notices": list(self.notices)}
-            return Dataset(read_operator_tables(paths), "listed", ", ".join(self.files), notices)
+            return Dataset(read_operator_tables(paths), "listed", ", ".join(path.name for path in paths), notices)
         return Effort().sample(load_all(paths, None, self.where), self.shapes)
 
 
-DLPERF = "Fitted on measurements of rai-project/dlperf (University of Illinois/NCSA Open Source License)."
-SCOPE = "Fitted on measurements of c3sr/scope (Apache License 2.0)."
-NEUSIGHT = "Fitted on measurements of sitar-lab/NeuSight (MIT License)."
-DEEPBENCH = "Fitted on measurements of baidu-research/DeepBench (Apache License 2.0)."
-FEWER, MORE = {"rounds": 150, "most_rows": 150_000}, {"rounds": 350, "median_rounds": 100}
+PLANS = {name: Plan(**plan) for name, plan in beside(__file__).items()}
 ALIKE = "rows of collectives in fp16 stand for bf16, too: both move as many bytes"
-SMALL = {"rounds": 100, "max_leaves": 64}
-LANGUAGE = {"attention": {}, "gemm": {}, "mla": FEWER, "moe": FEWER, "transfer": SMALL, "quantise": SMALL}
-PLANS = {
-    "cudnn7": Plan((FILES["cudnn"][0], FILES["partial"][0])),
-    "miopen": Plan(
-        tuple(FILES[name][0] for name in ("mi210", "mi100", "mi300x", "navi21")),
-        where=("layout=NCHW", "dtype=fp32,fp16,bf16"),
-        shapes=3000,
-    ),
-    "mi300x": Plan((FILES["mi300x_2024"][0], FILES["mi300x"][0]), candidate="solver", params=MORE),
-    "operators": Plan(
-        tuple(FILES[name][0] for name in ("other_ops", "scope_ops", "dense", "deepbench")),
-        (DLPERF, SCOPE, NEUSIGHT, DEEPBENCH),
-        params={"rounds": 150, "learning_rate": 0.14},
-    ),
-    **{f"language_{name}": Plan(family=name, params=params) for name, params in LANGUAGE.items()},
-}
-
 TABLE = "cudnn_forward"
 
 
 def write_forward_table(data: Path, path: Path) -> None:
     """The forward fp32 rows of the public cuDNN table, with its metadata."""
-    whole = read_dataset(data / PLANS["cudnn7"].files[0])
+    whole = read_dataset(data / FILES["cudnn"][0])
     rows = whole.frame[(whole.frame["direction"] == "fwd") & (whole.frame["dtype"] == "fp32")]
     write_dataset(rows, path, candidates=whole.candidates, metadata=whole.metadata)
     click.echo(f"{path}: {len(rows)} rows, {path.stat().st_size / 1e6:.2f} MB")

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from surrogate import Dataset, InputError
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
-from surrogate.dataset.store import Dataset
-from surrogate.features.errors import InputError
 from surrogate.features.families import CONV
 from surrogate.models import Support, TimeModel, model_frame
 from surrogate.models.base import duplicate

@@ -18,10 +18,8 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from experiments.experiment import HOME
-from surrogate import bundled
+from surrogate import Conv, Gpu, bundled
 from surrogate.dataset.files import write_text
-from surrogate.features.conv import Conv
-from surrogate.features.gpu import Gpu
 from surrogate.features.terms.kernel import Sized, sized
 from surrogate.features.terms.tensor_core import STREAMING, TensorCoreLaw
 from surrogate.network.calls import add_call

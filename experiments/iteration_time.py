@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.traces import POWER, RESNET, TRACES, workers
 from experiments.verdicts import listing, percent
@@ -51,9 +51,8 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
         rows.append(summed(name, OTHERS, [iteration_times(trace, overheads=others) for trace, others in rest]))
     elif len(host_work(traces[0]).iterations) > 1:
         rows.append(summed(name, OTHERS, [iteration_times(traces[0], leave_one_out=True)]))
-    if elsewhere:
-        shared = pooled(elsewhere)
-        rows.append(summed(name, ELSEWHERE, [iteration_times(trace, overheads=shared) for trace in traces]))
+    shared = pooled(elsewhere)
+    rows.append(summed(name, ELSEWHERE, [iteration_times(trace, overheads=shared) for trace in traces]))
     if not (traces[0].ranges.shapes >= 0).any():
         return rows
     if len(traces) > 1 and collectives(traces[0]).any():
@@ -126,7 +125,4 @@ def _answer(table: pd.DataFrame) -> str:
     return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")
 
 
-EXPERIMENT = Experiment.of(run, tuple(TRACES.values()))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, *TRACES.values())

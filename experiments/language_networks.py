@@ -22,9 +22,8 @@ import pandas as pd
 
 from experiments.sources import DEFAULT_FOLDER
 from surrogate.features.gpu import Gpu, gpu
+from surrogate.network import Network, load_predictors
 from surrogate.network.language import language_network, read_decoder
-from surrogate.network.network import Network
-from surrogate.network.predict import load_predictors
 
 PHASES = {"prefill": "prefill_latency", "decode": "median_decode_latency"}
 """Phase → the field of a run that has its time in seconds."""

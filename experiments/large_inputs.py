@@ -14,32 +14,19 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.load_table import write_load_table
-from experiments.sources import Sources
+from experiments.sources import Sources, beside
 from surrogate.bundled import FOLDER
 
-TRAIN, PREDICT, TRACE = "seer train", "seer predict", "seer trace summary"
-BARS: dict[tuple[str, int], tuple[float, float]] = {
-    (TRAIN, 10_000): (15, math.nan),
-    (TRAIN, 100_000): (120, math.nan),
-    (TRAIN, 1_000_000): (900, 8192),
-    (PREDICT, 1_000_000): (math.nan, 1024),
-    (PREDICT, 5_000_000): (math.nan, 1024),
-    (TRACE, 100): (3, 500),
-    (TRACE, 350): (10, 500),
-    (TRACE, 1000): (math.nan, math.nan),
-}
-"""(command, rows or MB) → seconds and MiB at most (NaN: no bar); beside two busy processes the seconds may triple."""
-BUSY = ((TRAIN, 10_000), (TRAIN, 100_000), (PREDICT, 1_000_000))
-"""What runs a second time, beside two processes that never wait."""
-QUICK = ((TRAIN, 10_000), (TRACE, 100))
+PLAN = beside(__file__)
 _IDS = {
     "External id", "external id", "correlation", "Ev Idx", "Python id", "Python parent id", "Python module id",
     "Sequence number",
@@ -47,51 +34,43 @@ _IDS = {
 """Arguments of an event that count events, and so differ from step to step."""
 _BREAK_US = 1000
 """From the end of a step to the next one."""
-_WITH = "import {0}, sys; path = sys.argv[1]; "
-PEERS: dict[str, tuple[str, Sequence[str]]] = {
-    "orjson.loads alone": ("orjson", ("-c", _WITH + "{0}.loads(open(path, 'rb').read())")),
-    "json.loads alone": ("json", ("-c", _WITH + "{0}.loads(open(path, 'rb').read())")),
-    "ijson alone, event by event": (
-        "ijson", ("-c", _WITH + "sum(1 for _ in {0}.items(open(path, 'rb'), 'traceEvents.item', use_float=True))")
-    ),
-    "HolisticTraceAnalysis, temporal breakdown": (
-        "hta", ("-c", _WITH + "from hta.trace_analysis import TraceAnalysis as Trace; "
-                "Trace(trace_files={{0: path}}).get_temporal_breakdown(visualize=False)")
-    ),
-}  # fmt: skip
-"""What else reads a trace → the package that it needs, and the words for Python, to which the path is added."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
     """Every command on its inputs, and on traces the peers; a package that is not installed is said in the note."""
-    records = []
+    records: list[dict[str, Any]] = []
     with TemporaryDirectory() as name:
         folder = Path(name)
-        for command, size in QUICK if effort.quick else BARS:
-            effort.tick(f"{command}, {size:,}")
-            path = folder / ("trace.json" if command == TRACE else "table.parquet")
-            if command == TRACE:
+        for given in PLAN["inputs"]:
+            if effort.quick and "quick" not in given:
+                continue
+            command, size = given["command"], given["size"]
+            record = {"command": command, "size": size, "unit": "MB" if "trace" in command else "rows"}
+            effort.tick(f"{command}, {size:,} {record['unit']}")
+            path = folder / ("trace.json" if record["unit"] == "MB" else "table.parquet")
+            if record["unit"] == "MB":
                 write_large_trace(sources.path("trace_vgg13"), path, size * 1_000_000)
             else:
                 write_load_table(size, path)
-            seconds, mib = BARS[command, size]
-            record = {"command": command, "size": size, "unit": "MB" if command == TRACE else "rows"}
-            own = measured(("-m", "surrogate", *words_of(command, path, folder)))
-            records.append({**record, "bar_s": seconds, "bar_mib": mib, **own})
-            if (command, size) in BUSY:
+            begin = partial(started, command, path)
+            own = begin(folder / f"out{len(records)}")
+            bars = {bar: given.get(bar, math.nan) for bar in ("bar_s", "bar_mib")}
+            records.append({**record, **bars, **own})
+            if "busy" in given:
                 with two_busy_processes():
-                    beside = measured(("-m", "surrogate", *words_of(command, path, folder)))
-                record |= {"beside": "two busy processes", "bar_s": 3 * own["seconds"]}
-                records.append({**record, **beside})
-            for peer, (package, words) in PEERS.items() if command == TRACE else ():
-                effort.tick(f"{peer}, {size:,} MB")
-                if importlib.util.find_spec(package) is None:
-                    records.append({**record, "command": peer, "note": f"{package} is not installed"})
-                else:
-                    words = (*(word.format(package) for word in words), str(path))
-                    records.append({**record, "command": peer, **measured(words)})
+                    again = begin(folder / f"out{len(records)}")
+                records.append({**record, "bar_s": 3 * own["seconds"], **again, "beside": "two busy processes"})
+            for package, peer in PLAN["peers"].items() if record["unit"] == "MB" else ():
+                there = importlib.util.find_spec(package) is not None
+                figures = measured([*peer["words"], path]) if there else {"note": f"{package} is not installed"}
+                records.append({**record, "command": peer["name"], **figures})
     table = pd.DataFrame(records)
     return Outcome(table, None, answer(table))
+
+
+def started(command: str, path: Path, out: Path) -> dict[str, Any]:
+    """What `measured` says of a command of ours on the input at ``path``."""
+    return measured([word.format(path=path, out=out, bundle=FOLDER / "cudnn7") for word in PLAN["words"][command]])
 
 
 _MEASURE = """
@@ -121,15 +100,6 @@ def answer(table: pd.DataFrame) -> str:
             runs.append(f"{row['size']:,} {unit}{beside} {row['seconds']:.1f} s and {row['peak_mib']:,.0f} MiB{bar}")
         parts.append(f"{command}: {', '.join(runs)}.")
     return " ".join(parts)
-
-
-def words_of(command: str, path: Path, folder: Path) -> Sequence[str]:
-    """The command's words on the input at ``path``."""
-    if command == TRAIN:
-        return "train", str(path), "-o", str(folder / f"bundle{len(list(folder.iterdir()))}")
-    if command == PREDICT:
-        return "predict", "--bundle", str(FOLDER / "cudnn7"), "--data", str(path), "-o", str(folder / "answers.parquet")
-    return "trace", "summary", str(path)
 
 
 @contextmanager
@@ -183,7 +153,7 @@ def _steps(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         step += 1
 
 
-def measured(words: Sequence[str]) -> dict[str, Any]:
+def measured(words: Sequence[str | Path]) -> dict[str, Any]:
     """Seconds, CPU seconds and the largest resident set of Python with these words; a note where it fails."""
     command = [sys.executable, "-S", "-c", _MEASURE, sys.executable, *words]
     seconds, cpu_s, peak_mib, status = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -191,7 +161,4 @@ def measured(words: Sequence[str]) -> dict[str, Any]:
     return record | ({"note": f"ended with status {status}"} if status else {})
 
 
-EXPERIMENT = Experiment.of(run, ("trace_vgg13",))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "trace_vgg13")

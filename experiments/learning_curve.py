@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Round, candidate_rows, predict_rounds
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import named_models, percent, ratio, times_and_picks
@@ -35,7 +35,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             shapes = int(np.mean([len(np.unique(rows.shape[inside])) for inside, _ in rounds]))
             parts.append(both.assign(data=LABELS[source], share=share, training_shapes=shapes))
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "share", "training_shapes", "model")
-    return Outcome(table, _figure(table), answer(table))
+    xlabel, value = "training shapes", "median_error_pct"
+    figure = curves(table, "training_shapes", "model", value, "data", xlabel, log_x=True, log_y=True)
+    return Outcome(table, figure, answer(table))
 
 
 def share_rounds(rows: Rows, share: float, seed: int) -> list[Round]:
@@ -46,10 +48,8 @@ def share_rounds(rows: Rows, share: float, seed: int) -> list[Round]:
     rounds = []
     for fold in range(min(TEST_FOLDS, len(fold_of))):
         others = sorted((name for name in fold_of if fold_of[name] != fold), key=lambda name: order[name])
-        taken = set(others[: max(1, round(share * len(others)))])
-        inside = np.array([name in taken for name in names])
-        outside = np.array([fold_of[name] == fold for name in names])
-        rounds.append((np.flatnonzero(inside), np.flatnonzero(outside)))
+        inside = np.isin(names, others[: max(1, round(share * len(others)))])
+        rounds.append((np.flatnonzero(inside), np.flatnonzero(~np.isin(names, others))))
     return rounds
 
 
@@ -72,12 +72,4 @@ def answer(table: pd.DataFrame) -> str:
     return "Median time error and slowdown — " + ". ".join(sentences) + "."
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    xlabel, value = "training shapes", "median_error_pct"
-    return curves(table, "training_shapes", "model", value, "data", xlabel, log_x=True, log_y=True)
-
-
-EXPERIMENT = Experiment.of(run, ("mi210", "cudnn"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "mi210", "cudnn")

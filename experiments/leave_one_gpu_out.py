@@ -3,14 +3,13 @@
 Leave one GPU out: what the other GPUs teach about one that was never measured.
 """
 
-import numpy as np
 import pandas as pd
 
 from experiments.drawing import ERROR_ARMS, dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import Sources
-from experiments.verdicts import HEURISTIC, listing, named_models, percent, picks_and_times, ratio
+from experiments.verdicts import HEURISTIC, listing, percent, picks_and_times, ratio, told
 
 EVERY = "all"
 SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
@@ -25,12 +24,14 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     models = effort.named(*SHOWN, *CHEAP) if effort.quick else effort.named()
     predictions = cross_validate(data, models, by="gpu", count=2, seed=effort.seed, also=[also], tick=effort.tick)
     gpu_of = predictions.rows.frame["gpu"].to_numpy()
-    parts = []
-    for gpu in [EVERY, *sorted(set(gpu_of))]:
-        of_gpu = gpu_of == gpu if gpu != EVERY else np.ones(len(gpu_of), dtype=bool)
-        parts.append(picks_and_times(predictions, PICKS, of_gpu).assign(gpu=gpu))
+    parts = [
+        picks_and_times(predictions, PICKS, (gpu_of == gpu) | (gpu == EVERY)).assign(gpu=gpu)
+        for gpu in [EVERY, *sorted(set(gpu_of))]
+    ]
     table = columns_first(pd.concat(parts, ignore_index=True), "gpu")
-    return Outcome(table, _figure(table), answer(table))
+    shown, xlabel = table[table["model"].isin(SHOWN)], "median error of the time on the unseen GPU, %"
+    figure = dots(shown, "gpu", "model", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
+    return Outcome(table, figure, answer(table))
 
 
 def answer(table: pd.DataFrame) -> str:
@@ -38,27 +39,18 @@ def answer(table: pd.DataFrame) -> str:
     overall = table[table["gpu"] == EVERY].set_index("model")
     learned = overall.drop(index=HEURISTIC, errors="ignore")
     slowdown, error = learned["slowdown_macro"], learned["median_error_pct"]
-    picks = [f"{name} {ratio(slowdown[name])}" for name in named_models(slowdown.idxmin(), learned.index)]
+    picks = told(slowdown, ratio)
     if HEURISTIC in overall.index:
         picks.append(f"cuDNN's heuristic {ratio(overall.loc[HEURISTIC, 'slowdown_macro'])}")
     timed = str(error.idxmin())
-    times = [f"{name} {percent(error[name])}" for name in named_models(timed, learned.index)]
+    times = ", ".join(told(error, percent))
     each = table[(table["model"] == timed) & (table["gpu"] != EVERY)].dropna(subset=["median_error_pct"])
     each = each.sort_values("median_error_pct")
     worst = [f"{row['gpu']} {percent(row['median_error_pct'])}" for _, row in each.iloc[::-1].head(2).iterrows()]
     return (
-        f"On GPUs never measured, slowdown: {', '.join(picks)}; median error of the time: {', '.join(times)}."
+        f"On GPUs never measured, slowdown: {', '.join(picks)}; median error of the time: {times}."
         f" {timed} goes from {each.iloc[0]['gpu']} {percent(each.iloc[0]['median_error_pct'])} to {listing(worst)}."
     )
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    shown = table[table["model"].isin(SHOWN)]
-    xlabel = "median error of the time on the unseen GPU, %"
-    return dots(shown, "gpu", "model", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
-
-
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial")

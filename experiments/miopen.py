@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Predictions, candidate_rows, cross_validate, predict_rounds
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import interval, named_models, percent, picks_and_times, ratio
@@ -22,6 +22,7 @@ SHOWN = ("n", "slowdown_macro", "ci_low", "ci_high", "slowdown_p95", "top1", "in
 """What the table keeps of the picks."""
 FOLDS = 5
 BY_SHAPE, KNOWN, NEW = "by shape", "GPU unseen, shape seen elsewhere", "GPU and shape unseen"
+ENDINGS = {BY_SHAPE: "", KNOWN: ",\nGPU unseen", NEW: ",\nboth unseen"}
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
@@ -41,7 +42,12 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             both = picks_and_times(predictions, SHOWN)
             parts.append(both.assign(gpu=LABELS[UNSEEN], candidate=candidate, split=split))
     table = columns_first(pd.concat(parts, ignore_index=True), "gpu", "candidate", "split", "model")
-    return Outcome(table, _figure(table), answer(table))
+    shown = table[(table["candidate"] == "algorithm") & (table["model"] != "always-best-single")]
+    shown = shown.assign(place=shown["gpu"] + shown["split"].map(ENDINGS))
+    loss = {name: np.maximum(100 * (shown[name] - 1), 0.01) for name in ("slowdown_macro", "ci_low", "ci_high")}
+    xlabel, arms = "slowdown over the best algorithm, %", ("ci_low", "ci_high")
+    figure = dots(shown.assign(**loss), "place", "model", "slowdown_macro", xlabel, arms=arms, log=True)
+    return Outcome(table, figure, answer(table))
 
 
 def _unseen(
@@ -90,20 +96,4 @@ def answer(table: pd.DataFrame) -> str:
     )
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    shown = table[(table["candidate"] == "algorithm") & (table["model"] != "always-best-single")]
-    seen = shown["split"] == BY_SHAPE
-    shown = shown.assign(
-        place=shown["gpu"] + np.where(seen, "", np.where(shown["split"] == KNOWN, ",\nGPU unseen", ",\nboth unseen")),
-        loss=np.maximum(100 * (shown["slowdown_macro"] - 1), 0.01),
-        low=np.maximum(100 * (shown["ci_low"] - 1), 0.01),
-        high=np.maximum(100 * (shown["ci_high"] - 1), 0.01),
-    )
-    xlabel = "slowdown over the best algorithm, %"
-    return dots(shown, "place", "model", "loss", xlabel, arms=("low", "high"), log=True)
-
-
-EXPERIMENT = Experiment.of(run, GPUS)
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, *GPUS)

@@ -9,28 +9,25 @@ The columns of a file tell which of these it is.
 """
 
 import re
-import tomllib
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
+from experiments.sources import beside
+from surrogate import InputError, gpu
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.tables import read_table
-from surrogate.features.errors import InputError
-from surrogate.features.gpu import gpu
 from surrogate.features.problem import DTYPES
 from surrogate.features.shape import output_size
-from surrogate.formats.imported import Imported, family_rows, plural
+from surrogate.formats.imported import family_rows
 
-_NAMES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_NAMES = beside(__file__)
 KINDS = {(op, variant): kind for op, kinds in _NAMES["operations"].items() for variant, kind in kinds.items()}
 """(op, variant) of a file → operator and variant of a dataset."""
-Parts = list[pd.DataFrame]
-Reader = Callable[[pd.DataFrame, Counter[str]], Parts]
-"""(a raw frame, what was dropped by reason, to add to) → frames of what `family_rows` takes."""
+POOL: dict[str, str] = _NAMES["pool"]
+"""Size of a pool → the column that holds it in a table of convolutions or of sequences."""
 
 
 def read_operator_tables(paths: Sequence[str | Path]) -> pd.DataFrame:
@@ -39,55 +36,34 @@ def read_operator_tables(paths: Sequence[str | Path]) -> pd.DataFrame:
     Raises `InputError` for a file of other columns.
     """
     tables = {Path(path).name: read_table(path)[0] for path in paths}
-    measured = [table if "family" in table else _measured(table, name)[0] for name, table in tables.items()]
+    measured = [table if "family" in table else operator_rows(table, name) for name, table in tables.items()]
     return family_rows(pd.concat(measured, ignore_index=True))
 
 
-def operator_rows(frame: pd.DataFrame, name: str) -> Imported:
-    """Dataset rows of a raw table, GPUs under their registry names; the notes count what was dropped, by reason.
+def operator_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """What `family_rows` takes of a raw table: its known operators on GPUs of the registry, under the names there.
 
     Raises `InputError` where no reader fits its columns, or nothing is left.
     """
-    measured, notes = _measured(frame, name)
-    return Imported(family_rows(measured), candidates="listed", notes=notes)
-
-
-def _measured(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """What `family_rows` takes, and the notes."""
     known = set(frame.columns)
     source = next(((reader, origin) for needed, reader, origin in READERS if known.issuperset(needed)), None)
     if source is None:
         known = "; or ".join(", ".join(needed) for needed, *_ in READERS)
         raise InputError(f"{name}: its columns fit no table of operators; needed are {known}")
     reader, origin = source
-    dropped = Counter[str]()
-    parts = [_known_devices(part, dropped) for part in reader(frame, dropped)]
-    notes = tuple(f"{name}: {plural(count, 'row')} left out: {why}" for why, count in dropped.items() if count)
+    parts = [part.assign(gpu=_registered(part["gpu"], "name")).dropna(subset="gpu") for part in reader(frame)]
     if not sum(map(len, parts)):
-        raise InputError("; ".join(notes) or f"{name}: holds no row")
-    return pd.concat(parts, ignore_index=True).assign(origin=origin), notes
+        raise InputError(f"{name}: no row is of a known operator and GPU")
+    return pd.concat(parts, ignore_index=True).assign(origin=origin)
 
 
-def _known_devices(part: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
-    """The rows of GPUs in the registry, under the names that they have there."""
-    names = part["gpu"].map({name: _gpu_name(name) for name in part["gpu"].unique()})
-    for device, count in part.loc[names.isna(), "gpu"].value_counts().items():
-        dropped[f"device {device} unknown"] += count
-    return part.assign(gpu=names)[names.notna()]
-
-
-def _gpu_name(name: str) -> str | None:
-    try:
-        return gpu(name).name
-    except InputError:
-        return None
-
-
-def _is_amd(names: pd.Series) -> np.ndarray:
-    """(rows,) True for AMD's devices, False for others and unknown ones."""
-    known = {name: _gpu_name(name) for name in names.unique()}
-    amd = [name for name, registered in known.items() if registered and gpu(registered).vendor == "amd"]
-    return names.isin(amd).to_numpy()
+def _registered(names: pd.Series, fact: str) -> pd.Series:
+    """(rows,) what the registry says of each GPU; missing where it does not have it."""
+    facts = {}
+    for name in names.unique():
+        with suppress(InputError):
+            facts[name] = getattr(gpu(name), fact)
+    return names.map(facts)
 
 
 # dense_ops: `bmm` and `linear` compute (M × K) = (M × N)·(N × K), as the launched grids show: the reduction is over N.
@@ -98,50 +74,33 @@ def _is_amd(names: pd.Series) -> np.ndarray:
 # kernels, at three quarters: the first are left out, since models would carry them to other GPUs.
 
 
-def _dense(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
-    parts = []
+def _dense(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     if "split" in frame:
-        slow = (frame["gpu"] == "Tesla P4") & (frame["op"] == "linear") & (frame["split"] == "train")
-        dropped["a P4's linear layers by slow kernels"] += int(slow.sum())
-        frame = frame[~slow]
+        frame = frame[(frame["gpu"] != "Tesla P4") | (frame["op"] != "linear") | (frame["split"] != "train")]
+    frame = frame[frame["op"].isin(_NAMES["dense"])]
     for op, part in frame.groupby(frame["op"].astype(str)):
-        kind = _NAMES["dense"].get(str(op))
-        if kind is None:
-            dropped[f"operator {op} unknown"] += len(part)
-            continue
-        if kind in ("bmm", "linear"):
+        if op in ("bmm", "linear"):
             sizes = {"batch": part["B"], "m": part["M"], "n": part["K"], "k": part["N"]}
         else:
             sizes = {"n": part["B"], "c": part["H"], "h": 1, "w": 1}
         version = part["Torch Version"].str.removeprefix("p") if "Torch Version" in part else None
-        named = {"operator": kind, "library": "torch", "library_version": version}
-        math = np.where(_is_amd(part["gpu"]), "default", "fma")
-        parts.append(part[["gpu", "time_us"]].assign(**named, math=math, **sizes))
-    return parts
+        math = _registered(part["gpu"], "vendor").eq("amd").map({True: "default", False: "fma"})
+        named = {"operator": _NAMES["dense"][op], "library": "torch", "library_version": version, "math": math}
+        yield part[["gpu", "time_us"]].assign(**named, **sizes)
 
 
 # deepbench_gemm: C (M × N) = A·B over K; the transposes `ta tb` are the variant, NN the plain one.
-def _deepbench(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
-    known = _NAMES["precisions"]
-    for name, count in frame["precision"].value_counts().items():
-        if name not in known:
-            dropped[f"precision {name!r} unknown"] += count
-    part = frame[frame["precision"].isin(known)]
+def _deepbench(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    part = frame[frame["precision"].isin(_NAMES["precisions"])]
     rows = {
-        "operator": "gemm", "gpu": part["device"],
-        "library": np.where(_is_amd(part["device"]), "rocblas", "cublas"), "library_version": part.get("cuda"),
+        "operator": "gemm", "gpu": part["device"], "library_version": part.get("cuda"),
+        "library": _registered(part["device"], "vendor").eq("amd").map({True: "rocblas", False: "cublas"}),
         "variant": (part["ta"].astype(str) + part["tb"].astype(str)).replace("NN", ""),
-        "dtype": part["precision"].map({name: dtype for name, (dtype, _) in known.items()}),
-        "math": part["precision"].map({name: math for name, (_, math) in known.items()}),
+        "dtype": part["precision"].map(_NAMES["precisions"]).str[0],
+        "math": part["precision"].map(_NAMES["precisions"]).str[1],
         "batch": 1, "m": part["M"], "n": part["N"], "k": part["K"], "time_us": part["time_ms"] * 1e3,
     }  # fmt: skip
-    return [pd.DataFrame(rows, index=part.index)]
-
-
-SEQUENCE_POOL = {
-    "window": "r", "window_w": "s", "pad": "pad_h", "pad_w": "pad_w", "stride": "stride_h", "stride_w": "stride_w",
-}  # fmt: skip
-"""Size of a pool → its column in the table of sequences."""
+    yield pd.DataFrame(rows, index=part.index)
 
 
 def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
@@ -156,11 +115,11 @@ def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
     facts = {"network_batch": rows["batch"], "status": "ok", "algorithm": "default"}
     layers = rows[["network", "gpu", "library_version", "time_us"]].assign(**facts)
     layers = layers.assign(operator=known.str[0], variant=known.str[1])
-    sizes = rows[[*"nchw", *SEQUENCE_POOL.values()]].astype("float64").fillna(0).astype("int64")
+    sizes = rows[[*"nchw", *POOL.values()]].astype("float64").fillna(0).astype("int64")
     product, vector = layers["operator"] == "gemm", layers["variant"] == "GEMV"
     images = sizes[[*"nchw"]].clip(lower=1)
     pool = layers["operator"].str.contains("pool")
-    for size, column in SEQUENCE_POOL.items():
+    for size, column in POOL.items():
         images[size] = sizes[column].where(pool, 0)
     products = pd.DataFrame({"batch": 1, "m": sizes["n"], "n": sizes["c"].where(~vector, 1)})
     products["k"] = sizes["h"].where(~vector, sizes["c"])
@@ -181,10 +140,6 @@ def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
 # - `batch_size` is the network's batch: input[0] repeats it, and GEMV does not depend on it.
 # - `iterations` marks another harness, whose times are 8 to 6,000 times longer and hardly depend on sizes: dropped.
 _PAIR = re.compile(r"([a-z_]+(?:\[\d\])?)=(\d+)")
-_POOL_ARGUMENTS = {
-    "window": "filter_height", "window_w": "filter_width", "pad": "pad_height", "pad_w": "pad_width",
-    "stride": "stride_height", "stride_w": "stride_width",
-}  # fmt: skip
 
 
 def parse_args(text: str) -> dict[str, int] | None:
@@ -203,34 +158,27 @@ def sizes_of(kind: str, variant: str, args: dict[str, int]) -> dict[str, int] | 
     else:
         sizes = dict(zip("nchw", inputs, strict=True))
         if "pool" in kind:
-            sizes |= {size: args.get(argument) for size, argument in _POOL_ARGUMENTS.items()}
+            sizes |= {size: args.get(argument) for size, argument in _NAMES["pool_arguments"].items()}
         elif inputs[2:] == [None, None]:
             sizes |= {"h": 1, "w": 1}
     known = {name: size for name, size in sizes.items() if size is not None}
     return known if len(known) == len(sizes) else None
 
 
-def _packed(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
+def _packed(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     rows, positions = [], []
-    parsed = {text: parse_args(text) for text in frame["args"].unique()}
+    parsed = {text: parse_args(text) or {} for text in frame["args"].unique()}
     variants = frame["variant"].fillna("").astype(str)
     for position, (op, variant, text) in enumerate(zip(frame["op"], variants, frame["args"], strict=True)):
         kind, mode = KINDS.get((op, variant), ("", ""))
-        args = parsed[text]
-        sizes = sizes_of(kind, mode, args) if kind and args else None
-        if not kind:
-            dropped[f"operator {op} {variant}".strip() + " unknown"] += 1
-        elif args is None or sizes is None:
-            dropped[f"args of {op} unreadable"] += 1
-        elif "iterations" in args:
-            dropped["timed by another harness (iterations)"] += 1
-        else:
+        sizes = None if "iterations" in parsed[text] or not kind else sizes_of(kind, mode, parsed[text])
+        if sizes:
             library = "cublas" if op.startswith("CUBLAS") else "cudnn"
             rows.append({"operator": kind, "variant": mode, "library": library, **sizes})
             positions.append(position)
     measured = frame.iloc[positions].reset_index(drop=True)
     columns = measured[["gpu", "dtype", "time_us"]].assign(library_version=measured["cudnn"])
-    return [pd.concat([pd.DataFrame(rows), columns], axis=1)]
+    yield pd.concat([pd.DataFrame(rows), columns], axis=1)
 
 
 # cudnn_other_ops_p100_v100: the sizes are those of the convolution that a call belongs to; the operator's tensor is
@@ -239,36 +187,27 @@ def _packed(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
 _SCOPE_VERSION = "7.x(2018-07/08)"
 
 
-def _of_convolutions(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
-    parts = []
+def _of_convolutions(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    frame = frame[frame["dtype"].isin(DTYPES)]
     for key, part in frame.groupby([frame["op"].astype(str), frame["variant"].fillna("").astype(str)]):
-        op, variant = str(key[0]), str(key[1])
-        kind, mode = KINDS.get((op, variant), ("", ""))
-        if not kind or not set(part["dtype"]) <= set(DTYPES):
-            dropped[f"{op} is a convolution" if "CONV_BIAS" in op else f"operator {op} unknown"] += len(part)
+        kind, mode = KINDS.get((str(key[0]), str(key[1])), ("", ""))
+        if not kind:
             continue
         c = part["k"]
         h = output_size(part["h"], part["r"], part["pad_h"], part["stride_h"], 1)
         w = output_size(part["w"], part["s"], part["pad_w"], part["stride_w"], 1)
-        if variant.endswith("SOFTMAX_MODE_INSTANCE"):
+        if str(key[1]).endswith("SOFTMAX_MODE_INSTANCE"):
             c, h, w = c * h * w, 1, 1
         named = {"operator": kind, "variant": mode, "library": "cudnn", "library_version": _SCOPE_VERSION}
         rows = part[["gpu", "dtype", "time_us"]].assign(**named, n=part["n"], c=c, h=h, w=w)
-        if "pool" in kind:
-            rows = rows.assign(
-                window=part["r"], window_w=part["s"], stride=part["stride_h"], stride_w=part["stride_w"],
-                pad=part["pad_h"], pad_w=part["pad_w"],
-            )  # fmt: skip
+        if "pool" in kind:  # a few windows exceed the image
+            rows = rows.assign(**{size: part[column] for size, column in POOL.items()})
             fits = rows["window"] <= rows["h"] + 2 * rows["pad"]
-            fits &= rows["window_w"] <= rows["w"] + 2 * rows["pad_w"]
-            if not fits.all():
-                dropped[f"{op}: window exceeds the image"] += int((~fits).sum())
-            rows = rows[fits]
-        parts.append(rows)
-    return parts
+            rows = rows[fits & (rows["window_w"] <= rows["w"] + 2 * rows["pad_w"])]
+        yield rows
 
 
-READERS: tuple[tuple[tuple[str, ...], Reader, str], ...] = (
+READERS: tuple[tuple[tuple[str, ...], Callable[[pd.DataFrame], Iterator[pd.DataFrame]], str], ...] = (
     (("gpu", "cudnn", "op", "args", "time_us"), _packed, "dlperf"),
     (("gpu", "op", "variant", "dtype", "pad_h", "time_us"), _of_convolutions, "c3sr_scope"),
     (("gpu", "op", "B", "H", "time_us"), _dense, "neusight"),

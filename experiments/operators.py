@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Predictions, predict_rounds, rounds_by
 from experiments.operator_tables import read_operator_tables
 from experiments.other_operators import GradientRatio, SeerPolynomials
@@ -108,7 +108,4 @@ def answer(overall: pd.DataFrame) -> str:
     )
 
 
-EXPERIMENT = Experiment.of(run, NEEDS)
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, *NEEDS)

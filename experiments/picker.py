@@ -7,13 +7,14 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import shares
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import PAPER_BATCH, PAPER_LEAST_US, Sources
 from experiments.verdicts import HEURISTIC, choice_verdicts, interval, named_models, percent, problem_picks, ratio
 from surrogate.evaluation.judge import WITHIN
 
 WHOLE, PAPER = "all problems", "paper's pick set"
+DRAWN = {"infeasible right (SEER)": "wrong_seer_pct", "infeasible wrong": "wrong_pct"}
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
@@ -24,36 +25,24 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     square = (picks["h"] == picks["w"]) & (picks["groups"] == 1)
     paper = square & (picks["n"] == PAPER_BATCH) & (picks["best_us"] > PAPER_LEAST_US)
     verdicts = choice_verdicts(held, stratum="all").set_index("model")
-    table = pd.concat(
-        [error_rates(picks).assign(problems_of=WHOLE), error_rates(picks[paper]).assign(problems_of=PAPER)],
-        ignore_index=True,
-    )
-    whole = table["problems_of"] == WHOLE
-    for column in ("slowdown_macro", "ci_low", "ci_high"):
-        table[column] = np.where(whole, table["model"].map(verdicts[column]), np.nan)
+    whole = error_rates(picks).assign(problems_of=WHOLE)
+    whole = whole.join(verdicts[["slowdown_macro", "ci_low", "ci_high"]], on="model")
+    figure = shares(whole, "model", DRAWN, "picks over 10 % slower than the best, %")
+    table = pd.concat([whole, error_rates(picks[paper]).assign(problems_of=PAPER)], ignore_index=True)
     table = columns_first(table, "problems_of")
-    return Outcome(table, _figure(table), answer(table))
+    return Outcome(table, figure, answer(table))
 
 
 def error_rates(picks: pd.DataFrame) -> pd.DataFrame:
     """Per chooser: shares of picks over 10 % slower than the best, infeasible ones right (SEER's way) or wrong."""
-    records = []
-    for model, part in picks.groupby("model", sort=False):
-        slow = (part["slowdown"] > WITHIN).to_numpy()
-        infeasible = part["infeasible"].to_numpy(dtype=bool)
-        records.append(
-            {
-                "model": model,
-                "problems": len(part),
-                "shapes": part["shape"].nunique(),
-                "wrong_seer_pct": 100 * (slow & ~infeasible).mean(),
-                "wrong_pct": 100 * (slow | infeasible).mean(),
-                "infeasible_pct": 100 * infeasible.mean(),
-                "slowdown_geomean": np.exp(np.log(part["slowdown"]).mean()),
-                "slowdown_max": part["slowdown"].max(),
-            }
-        )
-    return pd.DataFrame(records, columns=None if records else ["model", "problems"])
+    slow, infeasible = picks["slowdown"] > WITHIN, picks["infeasible"].astype(bool)
+    wrong = {"wrong_seer_pct": slow & ~infeasible, "wrong_pct": slow | infeasible, "infeasible_pct": infeasible}
+    shares = pd.DataFrame(wrong).astype(float) * 100
+    each = shares.assign(model=picks["model"], shape=picks["shape"], slowdown=picks["slowdown"].astype(float))
+    of_model = each.groupby("model", sort=False)
+    table = of_model.agg(problems=("shape", "size"), shapes=("shape", "nunique"), **{c: (c, "mean") for c in wrong})
+    table["slowdown_geomean"] = np.exp(np.log(each["slowdown"]).groupby(each["model"]).mean())
+    return table.assign(slowdown_max=of_model["slowdown"].max()).reset_index()
 
 
 def answer(table: pd.DataFrame) -> str:
@@ -70,24 +59,9 @@ def answer(table: pd.DataFrame) -> str:
             f" {interval(row['ci_low'], row['ci_high'])}"
         )
     paper = table[table["problems_of"] == PAPER].set_index("model")
-    return "; ".join(each) + "." + _paper_sentence(paper, names)
-
-
-def _paper_sentence(paper: pd.DataFrame, names: list[str]) -> str:
-    """What the same models do in the paper's pick set; nothing where it is empty."""
     wrong = [f"{name} {percent(paper.loc[name, 'wrong_pct'])}" for name in names if name in paper.index]
-    if not wrong:
-        return ""
-    return f" Wrong in the paper's pick set ({paper['problems'].max()} problems): {', '.join(wrong)}."
+    sentence = f" Wrong in the paper's pick set ({paper['problems'].max()} problems): {', '.join(wrong)}."
+    return "; ".join(each) + "." + (sentence if wrong else "")
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    columns = {"infeasible right (SEER)": "wrong_seer_pct", "infeasible wrong": "wrong_pct"}
-    whole = table[table["problems_of"] == WHOLE]
-    return shares(whole, "model", columns, "picks over 10 % slower than the best, %")
-
-
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial")

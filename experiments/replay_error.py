@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.traces import POWER, TRACES, workers
 from experiments.verdicts import percent
@@ -81,7 +81,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         for worker, trace in enumerate(workers(sources, label)):
             rows += [{"trace": label, "worker": worker, **row} for row in variants(graph_of(trace))]
     table = pd.DataFrame(rows)
-    return Outcome(table, _figure(table), answer(table))
+    worst = table.assign(error=table["error_pct"].abs())
+    shown = worst.groupby(["trace", "variant"], sort=False)["error"].median().reset_index()
+    figure = dots(shown, "trace", "variant", "error", "median error of an iteration, %")
+    return Outcome(table, figure, answer(table))
 
 
 def variants(graph: Graph) -> list[dict[str, object]]:
@@ -119,13 +122,4 @@ def answer(table: pd.DataFrame) -> str:
     )
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    worst = table.assign(error=table["error_pct"].abs())
-    shown = worst.groupby(["trace", "variant"], sort=False)["error"].median().reset_index()
-    return dots(shown, "trace", "variant", "error", "median error of an iteration, %")
-
-
-EXPERIMENT = Experiment.of(run, tuple(TRACES.values()))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, *TRACES.values())

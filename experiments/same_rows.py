@@ -9,11 +9,22 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import ERROR_ARMS, dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import LABELS, Sources, paper_domain
-from experiments.verdicts import COLUMNS, HEURISTIC, interval, named_models, percent, picks_and_times, ratio, refused
+from experiments.verdicts import (
+    COLUMNS,
+    HEURISTIC,
+    interval,
+    named_models,
+    percent,
+    picks_and_times,
+    ratio,
+    refused,
+    told,
+)
 from surrogate.dataset.store import Dataset
+from surrogate.models import MODELS
 
 DOMAIN = "cuDNN 7, paper's domain"
 MI210_FOLDS = 5
@@ -27,18 +38,20 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     for label, data, also in _tables(sources, effort):
         count = effort.folds if label.startswith(LABELS["cudnn"]) else min(effort.folds, MI210_FOLDS)
         predictions = cross_validate(data, effort.named(), count=count, seed=effort.seed, also=also, tick=effort.tick)
-        both = picks_and_times(predictions, COLUMNS[3:])
-        absent = pd.DataFrame(refused(predictions.reasons))
-        parts.append(pd.concat([both, absent], ignore_index=True).assign(data=label))
-    table = pd.concat(parts, ignore_index=True)
+        rows = [picks_and_times(predictions, COLUMNS[3:]), pd.DataFrame(refused(predictions.reasons))]
+        rows = pd.concat(rows, ignore_index=True).sort_values("model", key=_place, kind="stable")
+        parts.append(rows.assign(data=label))
+    table = columns_first(pd.concat(parts, ignore_index=True), "data")
     table["n"] = table["n"].fillna(0).astype(int)
-    order = {name: rank for rank, name in enumerate(effort.named())}
-    table = table.assign(_place=table["model"].map(order).fillna(len(order)))
-    table = table.sort_values("_place", kind="stable").drop(columns="_place")
-    labels = list(dict.fromkeys(part["data"].iloc[0] for part in parts))
-    table = pd.concat([table[table["data"] == label] for label in labels], ignore_index=True)
-    table = columns_first(table, "data")
-    return Outcome(table, _figure(table), answer(table))
+    judged = table[(table["n"] > 0) & np.isfinite(table["median_error_pct"])]
+    xlabel = "median error of the time, %"
+    figure = dots(judged, "model", "data", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
+    return Outcome(table, figure, answer(table))
+
+
+def _place(models: pd.Series) -> pd.Series:
+    """Where each stands in the registry; behind all of it where it is no model."""
+    return models.map({name: place for place, name in enumerate(MODELS)}).fillna(len(MODELS))
 
 
 def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Dataset, list[Dataset]]]:
@@ -55,10 +68,8 @@ def answer(table: pd.DataFrame) -> str:
     """Per table the best models by time and by choice, the default and SEER's beside them; what the terms are worth."""
     sentences = []
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
-        times = part.sort_values("median_error_pct").set_index("model")["median_error_pct"]
-        sentence = f"{label}: " + ", ".join(
-            f"{name} {percent(times[name])}" for name in named_models(times.index[0], times.index)
-        )
+        times = part.set_index("model")["median_error_pct"]
+        sentence = f"{label}: {', '.join(told(times, percent))}"
         chosen = part[part["model"] != HEURISTIC].dropna(subset=["slowdown_macro"]).set_index("model")
         if len(chosen):
             picks = [
@@ -68,10 +79,8 @@ def answer(table: pd.DataFrame) -> str:
             ]
             sentence += f"; picks {', '.join(picks)}"
         sentences.append(sentence)
-    gains = _gains(table)
-    absent = sorted(set(table.loc[table["n"] == 0, "model"]) & {"seer-paper"})
-    tail = f" {gains}" if gains else ""
-    if absent:
+    tail = _gains(table)
+    if "seer-paper" in set(table.loc[table["n"] == 0, "model"]):
         tail += " seer-paper needs DRAM counters of convolutions, which no public table has: nothing here speaks for"
         tail += " or against it as a whole."
     return "Median time error by shape — " + ". ".join(sentences) + "." + tail
@@ -84,16 +93,7 @@ def _gains(table: pd.DataFrame) -> str:
         errors = part.set_index("model")["median_error_pct"]
         if {PLAIN, TERMS} <= set(errors.index):
             gains.append(f"{label} {percent(errors[PLAIN])} → {percent(errors[TERMS])}")
-    return f"Terms in the place of raw dimensions ({PLAIN} → {TERMS}): {', '.join(gains)}." if gains else ""
+    return f" Terms in the place of raw dimensions ({PLAIN} → {TERMS}): {', '.join(gains)}." if gains else ""
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    shown = table[(table["n"] > 0) & np.isfinite(table["median_error_pct"])]
-    xlabel = "median error of the time, %"
-    return dots(shown, "model", "data", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
-
-
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210", "winners"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial", "mi210", "winners")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import listing, percent, ratio, times_and_picks
@@ -45,9 +45,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                     named = {"data": LABELS[source], "training": training, "flops_over": span, "_at": low}
                     parts.append(both.assign(**named))
     table = pd.concat(parts, ignore_index=True)
-    drawn = _figure(table)
+    shown, xlabel = table.assign(panel=table["data"] + ", " + table["training"]), "FLOPs over the largest small problem"
+    figure = curves(shown, "_at", "model", "median_error_pct", "panel", f"{xlabel}, at least", log_x=True, log_y=True)
     table = columns_first(table.drop(columns="_at"), "data", "training", "flops_over", "model")
-    return Outcome(table, drawn, answer(table))
+    return Outcome(table, figure, answer(table))
 
 
 def excess_flops(rows: Rows) -> np.ndarray:
@@ -71,13 +72,4 @@ def answer(table: pd.DataFrame) -> str:
     return "Median error — " + ". ".join(sentences) + "."
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    shown = table.assign(panel=table["data"] + ", " + table["training"])
-    xlabel = "FLOPs over the largest small problem, at least"
-    return curves(shown, "_at", "model", "median_error_pct", "panel", xlabel, log_x=True, log_y=True)
-
-
-EXPERIMENT = Experiment.of(run, ("cudnn", "mi210"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "mi210")

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -12,21 +13,22 @@ from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.dataset.tables import read_table
 from surrogate.features.errors import InputError, nearest
 
+
+def beside(script: str) -> dict[str, Any]:
+    """What the ``.toml`` of a script's own name holds: names, texts and figures that the script works on."""
+    return tomllib.loads(Path(script).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
 DEFAULT_FOLDER = Path(__file__).resolve().parent / "data"
 """The public measurements that ship with the sources; ``data/README.md`` describes them."""
 
-FILES: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_NAMES = beside(__file__)
+FILES: Mapping[str, Sequence[str]] = _NAMES["files"]
 """Source → file name or folder, and how the file lists candidates where it does not say."""
-
-LABELS = {
-    "cudnn": "cuDNN 7",
-    "mi210": "MI210",
-    "mi100": "MI100",
-    "mi300x": "MI300X",
-    "navi21": "Navi21",
-    "winners": "3×3 winners",
-}
+LABELS: Mapping[str, str] = _NAMES["labels"]
 """How tables and sentences name a source."""
+TRACES: Mapping[str, str] = _NAMES["traces"]
+"""How they name a trace → its source."""
 
 PAPER_BATCH = 128
 PAPER_LEAST_US = 1000.0

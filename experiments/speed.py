@@ -11,54 +11,39 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from timeit import repeat
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.neighbors import NearestNeighbors
 
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import candidate_rows
-from experiments.sources import Sources
+from experiments.sources import Sources, beside
+from surrogate import Conv, Dataset, InputError, Predictor, gpu, load
 from surrogate.collect.plan_source import networks
 from surrogate.dataset.rows import rows_of
-from surrogate.dataset.store import Dataset
 from surrogate.dataset.threads import limited, usable_cores
 from surrogate.features.algorithms import algorithms
-from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 from surrogate.features.families import CONV
-from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models import TimeModel
 from surrogate.models.boosted import BoostedTerms
-from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.shipped import load
 
 GPU = "Tesla V100-SXM2-16GB"
 ALGORITHM = "IMPLICIT_PRECOMP_GEMM"
 NETWORK = "ResNet-50"
 PROBLEMS, BATCH_ROWS = 300, 200_000
-OTHERS = {"forest per algorithm (nn-Meter), by a table": "forest", "MLP (Habitat), by a table": "mlp"}
 HEURISTIC = "cuDNN's heuristic, deviceless"
 SDK_GPU, SDK_SYSTEM, SDK_WEIGHTS = "h200", ("h200_sxm", "trtllm", "1.3.0rc20"), (4096, 7168)
-COLD = {"`seer --help`": ("--help",), "`seer select`": ("select", "--gpu", "v100", "n32c256h14w14k256r3s3p1u1")}
-"""Commands that are timed in processes of their own."""
-BARS = {
-    "one algorithm, µs": 120.0,
-    "all algorithms, µs": 250.0,
-    "asked before, µs": 2.0,
-    "a matrix product, µs": np.nan,
-    f"{NETWORK}'s 53 convolutions, ms": 3.0 * 53 / 56,
-    "rows per second, one thread": np.nan,
-    "rows per second": 180_000.0,
-    "`seer --help`, ms": 200.0,
-    "`seer select`, ms": 1000.0,
-}
-"""What is timed → the bar (NaN: none was set); at least for rows per second, at most for the others."""
+PLAN = beside(__file__)
+BARS, COLD = PLAN["bars"], PLAN["cold"]
+"""What is timed → the bar (NaN: none was set); commands that are timed in processes of their own."""
 Figures = dict[str, float]
 
 
@@ -70,7 +55,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     peers: dict[str, Figures | str] = {"XGBoost alone, on finished columns": alone(served, convs)}
     peers["nearest neighbour (scikit-learn), on finished columns"] = neighbours(served, convs)
     rows = candidate_rows([data])
-    for label, name in OTHERS.items():
+    for label, name in PLAN["models"].items():
         effort.tick(label)
         peers[label] = by_table(effort.named(name)[name].fit(rows), convs)
     effort.tick(HEURISTIC)
@@ -80,9 +65,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     figures = ours(served, convs) | cold_starts()
     records = []
     for what, bar in BARS.items():
-        beside = {peer: theirs[what] for peer, theirs in peers.items() if isinstance(theirs, dict) and what in theirs}
+        others = {peer: theirs[what] for peer, theirs in peers.items() if isinstance(theirs, dict) and what in theirs}
         record = {"what": what, "bar": bar, "ours": figures[what]}
-        records += [{**record, "peer": peer, "theirs": value} for peer, value in beside.items()] or [record]
+        records += [{**record, "peer": peer, "theirs": value} for peer, value in others.items()] or [record]
     table = pd.DataFrame(records)
     refused = [f"{peer}: {said}." for peer, said in peers.items() if isinstance(said, str)]
     said = [f"{what} {figures[what]:,.0f}" + (f" ({bar:,.0f})" if bar == bar else "") for what, bar in BARS.items()]
@@ -96,34 +81,24 @@ def problems(data: Dataset, count: int, seed: int) -> list[Conv]:
     random = np.random.default_rng(seed)
     distinct: dict[Conv, None] = {}
     while len(distinct) < count:
-        row = frame.iloc[int(random.integers(len(frame)))]
-        sizes: dict[str, Any] = {name: int(row[name]) for name in SIZE_COLUMNS}
-        try:
+        sizes = frame.iloc[int(random.integers(len(frame)))].astype(int).to_dict()
+        with suppress(InputError):
             distinct[Conv(**{**sizes, "n": int(random.integers(1, 257))})] = None
-        except InputError:
-            continue
     return list(distinct)
 
 
 def ours(served: Predictor, convs: Sequence[Conv]) -> Figures:
     """The predictor's answers."""
     served.select(convs[0])  # what is made ready once per setting
-    products = load(SDK_GPU)
-
-    def forgetful(predictor: Predictor, ask: Callable[[Any], Any], questions: Sequence[Any]) -> float:
-        def fresh(question: Any) -> Any:
-            predictor.forget()
-            return ask(question)
-
-        return median_us(fresh, questions)
+    products, (n, k) = load(SDK_GPU), SDK_WEIGHTS
 
     many = big_table(convs)
     answers = [
-        forgetful(served, lambda conv: served.predict(conv, ALGORITHM), convs),
-        forgetful(served, served.select, convs),
+        median_us(lambda conv: served.predict(conv, ALGORITHM), convs, before=served.forget),
+        median_us(served.select, convs, before=served.forget),
         median_us(lambda _: served.select(convs[0]), convs),
-        forgetful(products, products.select, [f"gemm:m{m}n{SDK_WEIGHTS[0]}k{SDK_WEIGHTS[1]}" for m in range(1, 201)]),
-        forgetful(served, served.select_many, [networks()[NETWORK]] * 9) / 1e3,
+        median_us(products.select, [f"gemm:m{m}n{n}k{k}" for m in range(1, 201)], before=products.forget),
+        median_us(served.select_many, [networks()[NETWORK]] * 9, before=served.forget) / 1e3,
         rows_per_second(lambda: served.predict(many), many),
     ]
     with limited(usable_cores()):
@@ -164,14 +139,11 @@ def by_table(fitted: TimeModel, convs: Sequence[Conv]) -> Figures:
     def predict(frame: pd.DataFrame) -> np.ndarray:
         return fitted.predict(rows_of(frame, CONV))
 
-    frames = [table_of([conv], names=(ALGORITHM,)) for conv in convs[:60]]
-    whole = [table_of([conv]) for conv in convs[:60]]
-    network = table_of(networks()[NETWORK])
     many = big_table(convs).head(BATCH_ROWS // 10)
     return {
-        "one algorithm, µs": median_us(predict, frames),
-        "all algorithms, µs": median_us(predict, whole),
-        f"{NETWORK}'s 53 convolutions, ms": median_us(predict, [network] * 5) / 1e3,
+        "one algorithm, µs": median_us(predict, [table_of([conv], names=(ALGORITHM,)) for conv in convs[:60]]),
+        "all algorithms, µs": median_us(predict, [table_of([conv]) for conv in convs[:60]]),
+        f"{NETWORK}'s 53 convolutions, ms": median_us(predict, [table_of(networks()[NETWORK])] * 5) / 1e3,
         "rows per second, one thread": rows_per_second(lambda: predict(many), many),
     }
 
@@ -204,8 +176,7 @@ def aiconfigurator() -> Figures | str:
     if database is None:
         return f"it has no tables of {SDK_SYSTEM}"
     product = GEMM("", 1.0, *SDK_WEIGHTS, common.GEMMQuantMode["bfloat16"])
-    asked = median_us(lambda m: product._engine_query(database, x=m), range(1, 201))
-    return {"a matrix product, µs": asked}
+    return {"a matrix product, µs": median_us(lambda m: product._engine_query(database, x=m), range(1, 201))}
 
 
 def table_of(convs: Sequence[Conv], names: Sequence[str] = ()) -> pd.DataFrame:
@@ -224,10 +195,11 @@ def big_table(convs: Sequence[Conv]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).head(BATCH_ROWS)
 
 
-def median_us(ask: Callable[[Any], Any], questions: Sequence[Any]) -> float:
-    """Median over the questions, each asked once, in µs."""
+def median_us(ask: Callable[[Any], Any], questions: Sequence[Any], before: Callable[[], Any] = lambda: None) -> float:
+    """Median over the questions, each asked once, in µs; ``before`` is called before each, and not timed."""
     taken = []
     for question in questions:
+        before()
         began_ns = time.perf_counter_ns()
         ask(question)
         taken.append(time.perf_counter_ns() - began_ns)
@@ -237,19 +209,12 @@ def median_us(ask: Callable[[Any], Any], questions: Sequence[Any]) -> float:
 def rows_per_second(work: Callable[[], Any], rows: Sequence[Any] | np.ndarray | pd.DataFrame) -> float:
     """The best of three, after one run that warms up."""
     work()
-    return max(len(rows) / seconds for seconds in _laps(work, 3))
-
-
-def _laps(work: Callable[[], Any], count: int) -> Iterator[float]:
-    for _ in range(count):
-        began = time.perf_counter()
-        work()
-        yield time.perf_counter() - began
+    return len(rows) / min(repeat(work, number=1, repeat=3))
 
 
 def cold_starts() -> Figures:
     """Milliseconds of two commands in processes of their own, files in the cache: the least of three."""
-    return {f"{name}, ms": 1e3 * min(_laps(partial(start, words), 3)) for name, words in COLD.items()}
+    return {f"{name}, ms": 1e3 * min(repeat(partial(start, words), number=1, repeat=3)) for name, words in COLD.items()}
 
 
 def start(words: Sequence[str]) -> None:
@@ -257,7 +222,4 @@ def start(words: Sequence[str]) -> None:
     subprocess.run([sys.executable, "-m", "surrogate", *words], capture_output=True, check=True)
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn",))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn")

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import ERROR_ARMS, dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, paper_domain
 from experiments.verdicts import named_models, percent, refused, time_verdicts
@@ -22,6 +22,7 @@ from surrogate.dataset.store import Dataset
 from surrogate.models.seer.paper import SeerPaper
 
 SEER_SPLIT, SHAPE_SPLIT = "SEER's 7 of 10", "by shape"
+ENDINGS = {SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"}
 PAPER_RMSPE_PCT, PAPER_RMSE_MS = 14.71, 7.27
 """What the paper reports for convolution kernels on a Titan V, from counters; other rows than any here."""
 KNOWN = "seer-paper, known launch"
@@ -43,7 +44,13 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             parts.append(per_algorithm(predictions).assign(data=source, population=population, split=label))
     table = pd.concat(parts, ignore_index=True)
     table = columns_first(table, "data", "population", "algorithm", "model", "split")
-    return Outcome(table, _figure(table), answer(table))
+    whole = table[(table["data"] == LABELS["cudnn"]) & (table["population"] == WHOLE) & (table["n"] > 0)]
+    overall = whole[(whole["algorithm"] == "all") & (whole["split"] == SHAPE_SPLIT)].set_index("model")
+    shown = whole[whole["model"].isin([overall["median_error_pct"].idxmin(), "seer-time-only"])]
+    shown = shown.assign(series=shown["model"] + shown["split"].map(ENDINGS))
+    xlabel = "median error of the time, %"
+    figure = dots(shown, "algorithm", "series", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
+    return Outcome(table, figure, answer(table))
 
 
 def _parts(sources: Sources, effort: Effort) -> Iterator[tuple[str, str, Dataset]]:
@@ -75,13 +82,12 @@ def per_algorithm(predictions: Predictions) -> pd.DataFrame:
     """`time_verdicts` for all algorithms together, for each (where kernels were counted for each of its variants, too),
     and the models that could not be fitted."""
     frame = predictions.rows.frame
-    names = frame["algorithm"].to_numpy()
-    parts = [time_verdicts(predictions).assign(algorithm="all")]
-    parts += [time_verdicts(predictions, names == name).assign(algorithm=name) for name in sorted(set(names))]
+    members = {str(name): (frame["algorithm"] == name).to_numpy() for name in sorted(set(frame["algorithm"]))}
     if "variant" in frame:
-        variants = (frame["algorithm"] + " " + frame["variant"].fillna("")).str.strip().to_numpy()
-        known = sorted(set(variants) - set(names))
-        parts += [time_verdicts(predictions, variants == name).assign(algorithm=name) for name in known]
+        variants = (frame["algorithm"] + " " + frame["variant"].fillna("")).str.strip()
+        members |= {name: (variants == name).to_numpy() for name in sorted(set(variants) - set(members))}
+    parts = [time_verdicts(predictions).assign(algorithm="all")]
+    parts += [time_verdicts(predictions, part).assign(algorithm=name) for name, part in members.items()]
     parts.append(pd.DataFrame(refused(predictions.reasons)).assign(algorithm="all"))
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
@@ -120,18 +126,4 @@ def _paper_sentence(table: pd.DataFrame) -> str:
     )
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    whole = table[(table["data"] == LABELS["cudnn"]) & (table["population"] == WHOLE) & (table["n"] > 0)]
-    overall = whole[(whole["algorithm"] == "all") & (whole["split"] == SHAPE_SPLIT)]
-    best = overall.sort_values("median_error_pct")["model"].iloc[0]
-    shown = whole[whole["model"].isin([best, "seer-time-only"])]
-    endings = shown["split"].map({SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"})
-    shown = shown.assign(series=shown["model"] + endings)
-    xlabel = "median error of the time, %"
-    return dots(shown, "algorithm", "series", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
-
-
-EXPERIMENT = Experiment.of(run, ("cudnn", "mi210"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "mi210")

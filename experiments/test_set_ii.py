@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments import verdicts
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Predictions, cross_validate
 from experiments.sources import Sources
 from experiments.verdicts import HEURISTIC, NAMED, named_models, percent, problem_picks, ratio, time_verdicts
@@ -29,7 +29,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         also=[also], tick=effort.tick,
     )  # fmt: skip
     table = by_network(predictions)
-    return Outcome(table, _figure(table), answer(table))
+    shown = table[table["model"].isin([*named_models(answer_model(table), table["model"]), HEURISTIC])]
+    shown = shown.assign(loss_pct=np.maximum(100 * (shown["slowdown_geomean"] - 1), 0.01))
+    figure = dots(shown, "network", "model", "loss_pct", "slowdown over the best algorithm, %", log=True)
+    return Outcome(table, figure, answer(table))
 
 
 def by_network(predictions: Predictions) -> pd.DataFrame:
@@ -109,19 +112,10 @@ def answer(table: pd.DataFrame) -> str:
     )
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    shown = table[table["model"].isin([*named_models(answer_model(table), table["model"]), HEURISTIC])]
-    shown = shown.assign(loss_pct=np.maximum(100 * (shown["slowdown_geomean"] - 1), 0.01))
-    return dots(shown, "network", "model", "loss_pct", "slowdown over the best algorithm, %", log=True)
-
-
 def answer_model(table: pd.DataFrame) -> str:
     """The model, other than the heuristic, with the least slowdown over all networks."""
     overall = table[(table["network"] == EVERY) & (table["model"] != HEURISTIC)]
-    return str(overall.sort_values("slowdown_geomean")["model"].iloc[0])
+    return str(overall.set_index("model")["slowdown_geomean"].idxmin())
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn", "partial")

@@ -20,11 +20,10 @@ from experiments.experiment import HOME, Outcome, in_one_line, write_outcome
 from experiments.held_out import Round
 from experiments.todays_verdicts import AICONFIGURATOR, HABIT, HEURISTICS, NEAREST_HABIT, verdicts
 from experiments.verdicts import interval, percent, ratio
+from surrogate import InputError, read_dataset, write_dataset
 from surrogate.dataset.problems import joined, shape_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_labels
-from surrogate.dataset.store import read_dataset, write_dataset
-from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES, Family
 from surrogate.formats import aiconfigurator
 from surrogate.models.baselines import AlwaysBestSingle

@@ -1,19 +1,10 @@
 """The profiler traces that several experiments read; an archive holds one per worker."""
 
-from experiments.sources import Sources
+from experiments.sources import TRACES, Sources
 from surrogate.trace.events.read import trace_files
 from surrogate.trace.events.tables import Trace
 
-RESNET50, VGG13, DLRM = "ResNet-50, V100", "VGG-13, H100", "DLRM, 8 × V100"
-RESNET, POWER = "ResNet, RTX 2080 Ti", "power iteration, T4"
-TRACES = {
-    RESNET50: "trace_resnet50",
-    VGG13: "trace_vgg13",
-    DLRM: "trace_dlrm",
-    RESNET: "trace_resnet",
-    POWER: "trace_power_iteration",
-}
-"""How tables and sentences name a trace → its source name in `experiments.sources.FILES`."""
+RESNET50, VGG13, DLRM, RESNET, POWER = TRACES
 
 
 def workers(sources: Sources, label: str) -> list[Trace]:

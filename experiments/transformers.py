@@ -10,37 +10,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.sources import beside
 from surrogate.features.families import Operator
 from surrogate.features.families.gemm import Bmm, Linear
 from surrogate.features.families.pointwise import Pointwise
 from surrogate.features.families.rowwise import BiasBackward, LayerNorm, Softmax
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally
 from surrogate.network.training import backward
-from surrogate.network.work import Shape, Streamed, elementwise, pointwise
+from surrogate.network.work import Streamed, elementwise, pointwise
 
-GELU_NEW = ["pow_scalar", "mul_scalar", "add", "mul_scalar", "tanh", "add_scalar", "mul_scalar", "mul"]
-"""Kernels of GPT-2's activation, 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))."""
+STEPS = beside(__file__)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What the configurations of the three models say, under one name each."""
-
-    kind: str
-    layers: int
-    heads: int
-    hidden: int
-    inner: int
-    vocabulary: int
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "Sizes":
-        """From a ``config.json``."""
-        get = lambda *names: next(config[name] for name in names if name in config)  # noqa: E731
-        hidden = get("n_embd", "hidden_size")
-        inner = config.get("intermediate_size") or config.get("ffn_dim") or 4 * hidden
-        layers, heads = get("n_layer", "num_hidden_layers"), get("n_head", "num_attention_heads")
-        return cls(config["model_type"], layers, heads, hidden, inner, config["vocab_size"])
+def sizes_of(config: Mapping[str, Any]) -> dict[str, int]:
+    """What the configurations of the three models say, under one name each, from a ``config.json``."""
+    get = lambda *names: next(config[name] for name in names if config.get(name))  # noqa: E731
+    hidden = get("n_embd", "hidden_size")
+    widths = {"hidden": hidden, "qkv": 3 * hidden, "vocabulary": config["vocab_size"]}
+    widths["inner"] = config.get("intermediate_size") or config.get("ffn_dim") or 4 * hidden
+    return {**widths, "layers": get("n_layer", "num_hidden_layers"), "heads": get("n_head", "num_attention_heads")}
 
 
 @dataclass
@@ -62,80 +50,54 @@ class _Pass:
         gradients = (INPUT, WEIGHT) if isinstance(work, Bmm) or parameters else (INPUT,)
         self.tally.add([Layer(work.kind, work.kind, work, gradients, parameters)])
 
-    def each(self, shape: Shape, *kinds: str) -> None:
-        """Pointwise operators over a tensor."""
-        for kind in kinds:
-            self.add(elementwise(kind, shape, "fp32"))
-
     def linear(self, rows: int, inputs: int, outputs: int) -> None:
         self.add(Linear(m=rows, n=outputs, k=inputs), inputs * outputs)
 
 
-def forward(s: Sizes, sequence: int, batch: int, *, training: bool, fused: bool = False) -> _Pass:
-    """The forward pass."""
-    run, rows, depth = _Pass(fused), batch * sequence, s.hidden // s.heads
-    plain, wide, groups = (rows, s.hidden), (rows, s.inner), batch * s.heads
-    scores, drop = (groups, sequence, sequence), ("dropout",) if training else ()
-    bert, opt = s.kind == "bert", s.kind == "opt"
-
-    def normalise() -> None:
-        run.add(LayerNorm(n=rows, c=s.hidden), 2 * s.hidden)
-
-    # 1. Rows of the tables of words and positions (BERT: and of segments), added.
-    run.each(plain, *(("copy",) * (3 if bert else 2)), *(("add",) * (2 if bert else 1)))
-    if bert:
-        normalise()
-    run.each(plain, *drop)
-    for _ in range(s.layers):
-        # 2. Attention. Heads of a larger batch are laid out anew before they are multiplied.
-        if not bert:
-            normalise()
-        if s.kind == "gpt2":
-            run.linear(rows, s.hidden, 3 * s.hidden)
-        else:
-            for _ in range(3):
-                run.linear(rows, s.hidden, s.hidden)
-        run.each(plain, *(("mul_scalar",) if opt else ()), *(("copy",) * (3 if batch > 1 or opt else 0)))
-        run.add(Bmm(batch=groups, m=sequence, n=sequence, k=depth))
-        # 3. Scale and mask: BERT and OPT add a mask that the heads share, GPT-2 and OPT choose the larger of two.
-        if not opt:
-            run.each(scores, "div_scalar")
-        mask = (batch, sequence, sequence) if opt else (sequence, sequence)
-        run.add(pointwise("where" if s.kind == "gpt2" else "add", [scores, mask], scores, "fp32"))
-        run.each(scores, *(("relu",) if opt else ()))
-        run.add(Softmax(n=groups * sequence, c=sequence))
-        run.each(scores, *drop)
-        run.add(Bmm(batch=groups, m=sequence, n=depth, k=sequence))
-        run.each(plain, "copy")
-        run.linear(rows, s.hidden, s.hidden)
-        run.each(plain, *drop, "add")
-        # 4. The two wide layers.
-        normalise()
-        run.linear(rows, s.hidden, s.inner)
-        run.each(wide, *(GELU_NEW if s.kind == "gpt2" else ("gelu" if bert else "relu",)))
-        run.linear(rows, s.inner, s.hidden)
-        run.each(plain, *drop, "add")
-        if bert:
-            normalise()
-    # 5. Heads: BERT's classifier reads one token of a sample and is left out.
-    if bert and training:
-        run.linear(rows, s.hidden, s.hidden)
-        run.each(plain, "gelu")
-    if not bert or training:
-        normalise()
-        run.linear(rows, s.hidden, s.vocabulary)
-    return run
+def forward(
+    kind: str, sizes: Mapping[str, int], sequence: int, batch: int, *, training: bool, fused: bool = False
+) -> Tally:
+    """The layers of the forward pass."""
+    run, rows, groups = _Pass(fused), batch * sequence, batch * sizes["heads"]
+    depth = sizes["hidden"] // sizes["heads"]
+    # GPT-2 and OPT choose the larger of two scores; masks are shared by the heads, BERT's and GPT-2's by samples, too.
+    tensors = {
+        "hidden": (rows, sizes["hidden"]), "inner": (rows, sizes["inner"]), "scores": (groups, sequence, sequence),
+        "mask": (sequence, sequence), "masks": (batch, sequence, sequence),
+    }  # fmt: skip
+    works: dict[str, tuple[Operator, int]] = {
+        "norm": (LayerNorm(n=rows, c=sizes["hidden"]), 2 * sizes["hidden"]),
+        "softmax": (Softmax(n=groups * sequence, c=sequence), 0),
+        "products": (Bmm(batch=groups, m=sequence, n=sequence, k=depth), 0),
+        "sums": (Bmm(batch=groups, m=sequence, n=depth, k=sequence), 0),
+    }
+    steps = STEPS[kind]
+    head = steps["head"] + (steps["trained_head"] if training else [])
+    for step in steps["embedding"] + steps["block"] * sizes["layers"] + head:
+        name, *on = step.split()
+        if name == "linear":
+            run.linear(rows, sizes[on[0]], sizes[on[1]])
+        elif name in works:
+            run.add(*works[name])
+        elif name == "heads":
+            for _ in range(3 if batch > 1 else 0):
+                run.add(elementwise("copy", tensors["hidden"], "fp32"))
+        elif len(on) > 1:
+            run.add(pointwise(name, [tensors[each] for each in on], tensors[on[0]], "fp32"))
+        elif training or name != "dropout":
+            run.add(elementwise(name, tensors[on[0]], "fp32"))
+    return run.tally
 
 
 def transformer(
     name: str, config: Mapping[str, Any], sequence: int, batch: int, *, training: bool, fused: bool = False
 ) -> Network:
     """One pass of a model on ``batch`` samples of ``sequence`` tokens."""
-    sizes = Sizes.of(config)
-    tally = forward(sizes, sequence, batch, training=training, fused=fused).tally
+    sizes = sizes_of(config)
+    tally = forward(config["model_type"], sizes, sequence, batch, training=training, fused=fused)
     if training:
         # Gradients of the loss, of every layer, and of the table of words; each is added to the step's before.
-        layers, loss = list(tally.layers), (batch * sequence, sizes.vocabulary)
+        layers, loss = list(tally.layers), (batch * sequence, sizes["vocabulary"])
         extra: list[Operator] = [Softmax(n=loss[0], c=loss[1]), elementwise("mul_scalar", loss, "fp32")]
         for layer in reversed(layers):
             tally.add(backward(layer))
@@ -143,7 +105,7 @@ def transformer(
                 extra.append(BiasBackward(n=layer.work.m, c=layer.work.n))
             if layer.parameters:
                 extra.append(elementwise("add", (layer.parameters,), "fp32"))
-        table = (sizes.vocabulary * sizes.hidden,)
+        table = (sizes["vocabulary"] * sizes["hidden"],)
         extra += [elementwise(kind, table, "fp32") for kind in ("fill", "copy", "add")]
         tally.add(Layer("gradient", work.kind, work) for work in extra)
     return tally.network(name, batch, training)

@@ -1,7 +1,7 @@
 """What predictions are worth: errors of times and slowdowns of picks, with intervals over shapes; and its wording."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,12 +113,9 @@ def choice_verdicts(
     judged_choices = judged_picks(predictions, part)
     if judged_choices is None:
         return pd.DataFrame({key: pd.Series(dtype=object if key in _TEXTS else float) for key in COLUMNS})
-    records = [
-        {key: row[key] for key in COLUMNS if key in row}
-        for row in choice_rows(judged_choices[0], judged_choices[1], {})
-        if row["n"] and row["gpu"] == gpu and row["stratum"] == stratum
-    ]
-    return pd.DataFrame(records, columns=list(COLUMNS))
+    rows = choice_rows(judged_choices[0], judged_choices[1], {})
+    wanted = [row for row in rows if row["n"] and row["gpu"] == gpu and row["stratum"] == stratum]
+    return pd.DataFrame(wanted, columns=list(COLUMNS))
 
 
 def times_and_picks(predictions: Predictions, *columns: str, stratum: str = "ungrouped") -> pd.DataFrame:
@@ -166,6 +163,11 @@ def named_models(best: Any, known: Iterable[Any]) -> list[str]:
     """
     names = [name for name in NAMED if name in set(known)]
     return names if best in names else [str(best), *names]
+
+
+def told(figures: pd.Series, text: Callable[[Any], str]) -> list[str]:
+    """``model figure`` of each model that an answer names; ``figures`` by model, the least of which is best."""
+    return [f"{name} {text(figures[name])}" for name in named_models(figures.idxmin(), figures.index)]
 
 
 def refused(reasons: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
+from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import candidate_rows, predict_rounds
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import named_models, percent, ratio, times_and_picks
@@ -20,6 +20,7 @@ from surrogate.features.text import version_key
 GPU = "Tesla V100-SXM2-16GB"
 MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms")
 OLDER_TIME = "the older version's own measurement"
+QUANTILES = {"p5": 0.05, "median": 0.5, "p95": 0.95}
 CHANGED = 0.05
 """A row's time changed where it differs by more than this share: ten times the repeats' median spread."""
 
@@ -46,7 +47,13 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         both = pd.concat([both, pd.DataFrame([row])]).assign(kind="prediction", algorithm="all")
         parts += [part.assign(older=older, newer=newer) for part in (both, change.assign(kind="change"))]
     table = columns_first(pd.concat(parts, ignore_index=True), "kind", "older", "newer", "algorithm", "model")
-    return Outcome(table, _figure(table), answer(table))
+    steps = table[(table["kind"] == "change") & (table["algorithm"] != "all") & (table["pairs"] > 0)]
+    steps = steps.assign(step=steps["older"] + " → " + steps["newer"])
+    largest = steps.groupby("step", sort=False)["changed_pct"].max().sort_values(ascending=False).index[:3]
+    xlabel = "time under the newer version over the older's (median, 5–95 %)"
+    shown, arms = steps[steps["step"].isin(list(largest))], ("ratio_p5", "ratio_p95")
+    figure = dots(shown, "algorithm", "step", "ratio_median", xlabel, arms=arms, log=True)
+    return Outcome(table, figure, answer(table))
 
 
 def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
@@ -63,22 +70,14 @@ def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
     for name in ["all", *sorted(both["algorithm"].unique())]:
         of_algorithm = (both["algorithm"] == name) | (name == "all")
         pairs = both[of_algorithm & was & now]
-        times = (pairs["time_us_new"] / pairs["time_us_old"]).to_numpy(dtype=float)
-        low, middle, high = np.quantile(times, [0.05, 0.5, 0.95]) if len(times) else [np.nan] * 3
-        records.append(
-            {
-                "algorithm": name,
-                "pairs": len(pairs),
-                "ratio_p5": low,
-                "ratio_median": middle,
-                "ratio_p95": high,
-                "change_pct": 100 * np.median(np.abs(times - 1)) if len(times) else np.nan,
-                "changed_pct": 100 * np.mean(np.abs(times - 1) > CHANGED) if len(times) else np.nan,
-                "newly_supported": int((of_algorithm & ~was & now).sum()),
-                "no_longer_supported": int((of_algorithm & was & ~now).sum()),
-                "best_changed_pct": moved if name == "all" else np.nan,
-            }
-        )
+        times = (pairs["time_us_new"] / pairs["time_us_old"]).astype(float)
+        change = (times - 1).abs()
+        record = {"algorithm": name, "pairs": len(pairs)}
+        record |= {f"ratio_{end}": times.quantile(share) for end, share in QUANTILES.items()}
+        record |= {"change_pct": 100 * change.median(), "changed_pct": 100 * (change > CHANGED).mean()}
+        record["newly_supported"] = int((of_algorithm & ~was & now).sum())
+        record["no_longer_supported"] = int((of_algorithm & was & ~now).sum())
+        records.append({**record, "best_changed_pct": moved if name == "all" else np.nan})
     return pd.DataFrame(records)
 
 
@@ -116,16 +115,4 @@ def answer(table: pd.DataFrame) -> str:
     )
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    steps = table[(table["kind"] == "change") & (table["algorithm"] != "all") & (table["pairs"] > 0)]
-    steps = steps.assign(step=steps["older"] + " → " + steps["newer"])
-    largest = steps.groupby("step", sort=False)["changed_pct"].max().sort_values(ascending=False).index[:3]
-    shown, arms = steps[steps["step"].isin(list(largest))], ("ratio_p5", "ratio_p95")
-    xlabel = "time under the newer version over the older's (median, 5–95 %)"
-    return dots(shown, "algorithm", "step", "ratio_median", xlabel, arms=arms, log=True)
-
-
-EXPERIMENT = Experiment.of(run, ("cudnn",))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cudnn")

@@ -6,8 +6,8 @@ What optimisations would gain on three models' steps, by simulation, beside what
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
-from experiments.sources import Sources
+from experiments.experiment import Effort, Outcome, program
+from experiments.sources import Sources, beside
 from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
 from surrogate.features.errors import InputError
 from surrogate.trace.graph import graph_of
@@ -17,15 +17,8 @@ from surrogate.trace.whatif import MODELS, Network, evaluate, setting_of, what_i
 STEPS = (RESNET50, VGG13, DLRM)
 TARGET = "h100-sxm"
 NETWORK = Network(workers=8, bandwidth_gbs=10.0, latency_us=10.0)
-PUBLISHED = {
-    "amp": "kernels 2–3×; errors 3.9–15.3 % (12.6 % ResNet-50)",
-    "fused-adam": "errors 1.9–12.5 %",
-    "batch-norm": "error 6.1 % (DenseNet-121)",
-    "vdnn": "modelled without a measured error",
-    "gist": "modelled without a measured error; Gist itself: 4 % slower, 1.8× smaller",
-    "dgc": "modelled without a measured error; DGC itself: messages 270–600× smaller",
-    "blueconnect": "modelled without a measured error; BlueConnect itself: −87 % communication on 192 GPUs",
-}
+FIGURES = ("baseline_us", "predicted_us", "speedup", "low_us", "high_us")
+PUBLISHED = beside(__file__)
 """What Daydream (ATC 2020) reports for the same rule, and what an optimisation's own paper does."""
 
 
@@ -46,17 +39,15 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             except InputError as error:
                 rows.append({**row, "refused": str(error)})
                 continue
-            rows.append({
-                **row, "baseline_us": result["baseline_us"], "predicted_us": result["predicted_us"],
-                "speedup": result["speedup"], "low_us": result["low_us"], "high_us": result["high_us"],
-                "device_speedup": result["device_us_before"] / result["device_us_after"],
-                "host_share_pct": host_share(result["critical_path_before"]),
-                "host_share_after_pct": host_share(result["critical_path_after"]), "refused": "",
-            })  # fmt: skip
-    table = pd.DataFrame(rows)
-    for column in ("low_us", "high_us"):
-        table[column] = table[column].astype(float)
-    return Outcome(table, _figure(table), answer(table))
+            row |= {name: result[name] for name in FIGURES}
+            row["device_speedup"] = result["device_us_before"] / result["device_us_after"]
+            row["host_share_pct"] = host_share(result["critical_path_before"])
+            row["host_share_after_pct"] = host_share(result["critical_path_after"])
+            rows.append({**row, "refused": ""})
+    table = pd.DataFrame(rows).astype({"low_us": float, "high_us": float})
+    done = table[table["refused"] == ""]
+    figure = dots(done, "what_if", "trace", "speedup", "predicted speed-up of an iteration", log=True)
+    return Outcome(table, figure, answer(done))
 
 
 def host_share(path_us: dict[str, float]) -> float:
@@ -64,9 +55,8 @@ def host_share(path_us: dict[str, float]) -> float:
     return 100 * (path_us.get("host work", 0.0) + path_us.get("call", 0.0)) / sum(path_us.values())
 
 
-def answer(table: pd.DataFrame) -> str:
-    """The gains, and what holds them back."""
-    done = table[table["refused"] == ""]
+def answer(done: pd.DataFrame) -> str:
+    """The gains of what applies, and what holds them back."""
     parts = []
     for trace, rows in done.groupby("trace", sort=False):
         gains = rows.set_index("what_if")
@@ -82,13 +72,4 @@ def answer(table: pd.DataFrame) -> str:
     )
 
 
-def _figure(table: pd.DataFrame) -> str | None:
-    done = table[table["refused"] == ""]
-    shown = done.melt(id_vars=["trace", "what_if"], value_vars=["speedup"], var_name="of", value_name="gain")
-    return dots(shown, "what_if", "trace", "gain", "predicted speed-up of an iteration", log=True)
-
-
-EXPERIMENT = Experiment.of(run, tuple(TRACES[label] for label in STEPS))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, *(TRACES[label] for label in STEPS))

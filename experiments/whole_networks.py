@@ -15,33 +15,24 @@ from inspect import signature
 import numpy as np
 import pandas as pd
 
-from experiments.architectures.onnx_graphs import onnx_model
 from experiments.drawing import dots
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.operator_tables import read_operator_tables
-from experiments.sources import Sources
+from experiments.sources import Sources, beside
 from experiments.transformers import transformer
 from experiments.verdicts import percent
-from surrogate.bundle.bundle import Bundle, StoredModel, load
-from surrogate.bundled import FOLDER
+from surrogate import Bundle, Gpu, InputError, Predictor, gpu
+from surrogate.bundle.bundle import StoredModel, load
+from surrogate.bundled import FOLDER, NETWORKS
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_by_family, rows_of
-from surrogate.features.errors import InputError
-from surrogate.features.gpu import Gpu, gpu
 from surrogate.models import model_class
-from surrogate.network.network import Network
+from surrogate.network import Network, NetworkTime, Predictors, load_predictors
 from surrogate.network.onnx_reader import read_onnx
-from surrogate.network.predict import Predictors, load_predictors
-from surrogate.network.result import NetworkTime
 from surrogate.network.training import OPTIMIZER, iteration
-from surrogate.prediction.predictor import Predictor
 
-SETS = {
-    "transformers": "experiments.whole_networks:transformer_passes",
-    "torch7": "experiments.whole_networks:torch7_passes",
-    "timm": "experiments.image_networks:rows",
-    "llm": "experiments.language_networks:language_networks",
-}
+NAMES = beside(__file__)
+SETS: Mapping[str, str] = NAMES["sets"]
 """Set of measured networks → ``module:function`` that gives a row for each pass: ``network gpu phase measured_ms
 predicted_ms lower_ms upper_ms``, published predictors' times as further columns in ms, and, where the set holds several
 answers, ``training``. The function takes nothing, or the sources and the effort."""
@@ -52,12 +43,7 @@ PUBLISHED = ("neusight_ms", "habitat_ms", "micro_ms", "roofline_ms")
 SEEN, LEFT_OUT, SHIPPED = "GPU measured", "GPU left out", "as shipped"
 OPERATORS = ("other_ops", "scope_ops", "dense", "deepbench")
 LONG_US = 100.0
-TORCH7 = {
-    "alexnet": "alexnet", "vgg16": "vgg16", "vgg19": "vgg19", "googlenet-v1": "inception_v1",
-    "resnet-18": "resnet18", "resnet-34": "resnet34", "resnet-50": "resnet50", "resnet-101": "resnet101",
-    "resnet-152": "resnet152", "resnet-200": "resnet200",
-}  # fmt: skip
-"""The benchmark's name → ours. Its AlexNet and GoogLeNet differ in details (groups, classifiers)."""
+TORCH7: Mapping[str, str] = NAMES["torch7"]
 FIRST_CUDNN = 5000
 
 
@@ -176,8 +162,7 @@ def torch7_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
     records = []
     for (model, batch), part in frame.groupby(["model", "batch"]):
         effort.tick(str(model))
-        graph = onnx_model(TORCH7[str(model)])
-        passes = _passes(read_onnx(str(model), batch=int(str(batch)), model=graph))
+        passes = _passes(read_onnx(NETWORKS[TORCH7[str(model)]], batch=int(str(batch))))
         for row in part.to_dict("records"):
             for phase, column in (("forward", "fwd_ms"), ("backward", "bwd_ms")):
                 facts = {"network": model, "gpu": gpu(row["gpu"]).name, "phase": phase, "measured_ms": row[column]}
@@ -210,7 +195,4 @@ def answer(table: pd.DataFrame) -> str:
     return ". ".join(texts) + "."
 
 
-EXPERIMENT = Experiment.of(run, ("transformers", "configs", "end_to_end", *OPERATORS))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT, choices=tuple(SETS))
+EXPERIMENT = program(run, "transformers", "configs", "end_to_end", *OPERATORS, choices=tuple(SETS))

@@ -13,11 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from surrogate import bundled
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import registry
 from surrogate.formats import FORMATS
+from tests.damage import ODD, in_bytes, in_json, write
 
 DAMAGED_FILES = 12
 """Per reader; each drawn from its number, so that a failure comes back."""
@@ -98,10 +100,7 @@ def t1_beside_a_cache(folder: Path) -> Files:
 
 
 def onnx_graph(folder: Path) -> Files:
-    from experiments.architectures.onnx_graphs import write_onnx
-
-    write_onnx("alexnet", folder / "net.onnx")
-    return {"net.onnx": (folder / "net.onnx").read_bytes()}
+    return {"net.onnx": bundled.NETWORKS["alexnet"].read_bytes()}
 
 
 def read_bundle(path: Path) -> object:
@@ -166,40 +165,14 @@ READERS = (
 )  # fmt: skip
 
 
-def flipped(data: bytes, random: Random) -> bytes:
-    changed = bytearray(data)
-    for _ in range(random.randint(1, 8)):
-        changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
-    return bytes(changed)
-
-
-def truncated(data: bytes, random: Random) -> bytes:
-    return data[: random.randrange(len(data))]
-
-
-ODD_VALUES: tuple[Any, ...] = (
-    None, True, -1, 0.5, 2**63, 1e308, float("nan"), "", "x", "\0", "x" * 3000, [], [[]], {}, {"": None}, ["x"],
-)  # fmt: skip
-
-
 def odd_json(data: bytes, random: Random) -> bytes:
     """A line's document (or the whole one) with one value of another kind, or gone."""
     lines = data.split(b"\n") if b"\n" in data.strip() else [data]
     number = random.randrange(len(lines))
     try:
-        document = json.loads(lines[number])
+        lines[number] = in_json(lines[number], random, (*ODD, 2**63, "\0", "x" * 3000, {"": None}, ["x"]))
     except ValueError:
-        return flipped(data, random)
-    place: Any = {"document": document}
-    key: Any = "document"
-    while isinstance(place[key], dict | list) and place[key] and random.random() < 0.9:
-        place = place[key]
-        key = random.choice(list(place) if isinstance(place, dict) else range(len(place)))
-    if random.random() < 0.2 and key != "document":
-        del place[key]
-    else:
-        place[key] = random.choice(ODD_VALUES)
-    lines[number] = json.dumps(document if key != "document" else place[key]).encode()
+        return in_bytes(data, random)
     return b"\n".join(lines)
 
 
@@ -222,21 +195,13 @@ def damaged(data: bytes, random: Random) -> bytes:
         return odd_column(data, random)
     if inside and data.lstrip().startswith((b"{", b"[")):
         return odd_json(data, random)
-    return random.choice((flipped, truncated))(data, random) if data else data
+    return in_bytes(data, random) if data else data
 
 
-def write(files: Files, folder: Path) -> Path:
-    """The path that the reader is given."""
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder / next(iter(files))
-
-
-def is_refused(read: Callable[[Path], object], path: Path) -> bool:
-    """False where it is read; anything but an `InputError` of one readable line goes on to the test."""
+def is_refused(read: Callable[[Path], object], files: Files, folder: Path) -> bool:
+    """False where the first file is read; anything but an `InputError` of one readable line goes on to the test."""
     try:
-        read(path)
+        read(write(files, folder) / next(iter(files)))
     except InputError as error:
         line = str(error)
         assert len(line) <= 1000 and line.isprintable(), line[:2000]
@@ -246,13 +211,13 @@ def is_refused(read: Callable[[Path], object], path: Path) -> bool:
 
 def try_damage(name: str, read: Callable[[Path], object], good: Files, folder: Path) -> None:
     """The good files are read; some of the damaged ones are refused, and none ends in a traceback."""
-    assert not is_refused(read, write(good, folder / "good"))
+    assert not is_refused(read, good, folder / "good")
     refused = 0
     for number in range(DAMAGED_FILES):
         random = Random(f"{name} {number}")
         victim = random.choice(list(good))
         files = {**good, victim: damaged(good[victim], random)}
-        refused += is_refused(read, write(files, folder / str(number)))
+        refused += is_refused(read, files, folder / str(number))
     assert refused
 
 

@@ -16,13 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import surrogate
-from experiments.bundle_faults import BUNDLES, ask, bundle_files, changed, outcome_of, write
 from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, index_file, load, save
 from surrogate.bundle.train import train
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import cpu_device
 from surrogate.models.trees import Trees
+from tests.bundle.changed import BUNDLES, ask, bundle_files, changed, outcome_of
+from tests.damage import write
 
 SOUND = ("answered", "refused")
 

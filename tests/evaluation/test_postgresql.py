@@ -7,11 +7,11 @@ import optuna
 import pandas as pd
 import pytest
 
-from experiments.study_faults import connections, postgresql
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import write_dataset
 from surrogate.evaluation.storage import opened
 from surrogate.models.linear import LinearTerms
+from tests.evaluation.postgresql import connections, postgresql
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: the extra postgresql")
 

@@ -28,6 +28,13 @@ def test_rows_stand_in_the_catalogue_s_order() -> None:
     assert text.endswith(f"{END}\n\nAfter.\n")
 
 
+def test_lines_outside_the_markers_are_no_rows() -> None:
+    """Other tables of the page link to the same files."""
+    elsewhere = "| a claim | [picker.csv](tables/picker.csv) |"
+    text = updated(f"{PAGE}{elsewhere}\n", row("versions"))
+    assert lines(text) == [*row("versions").values(), elsewhere]
+
+
 def test_a_run_replaces_its_own_row_alone() -> None:
     """The other row keeps what its last run said; a second update with the same rows changes nothing."""
     text = updated(PAGE, row("picker", "old") | row("versions", "kept"))

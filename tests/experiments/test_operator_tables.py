@@ -1,4 +1,4 @@
-"""Public tables of operators: the inferred grammars, what is dropped, and the real files."""
+"""Public tables of operators: the inferred grammars, what is left out, and the real files."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import pytest
 
 from experiments.operator_tables import operator_rows, parse_args, sizes_of
 from surrogate.features.families import FAMILIES
+from surrogate.formats.imported import family_rows
 
 IMAGE = "input[0]=1;input[1]=2;input[2]=3;input[3]=4"
 POOL = (
@@ -30,10 +31,9 @@ def packed(op: str, args: str, variant: str | None = None, **changes: Any) -> di
     return {**row, "time_us": 10.0, **changes}
 
 
-def rows_of(*rows: dict[str, Any]) -> tuple[pd.DataFrame, list[str]]:
-    """(dataset rows, what was dropped) of a raw table."""
-    imported = operator_rows(pd.DataFrame(rows), "x")
-    return imported.rows, [note.partition(": ")[2] for note in imported.notes]
+def rows_of(*rows: dict[str, Any]) -> pd.DataFrame:
+    """Dataset rows of a raw table."""
+    return family_rows(operator_rows(pd.DataFrame(rows), "x"))
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,9 @@ def test_sizes_of_packed_arguments(kind: str, variant: str, text: str, expected:
     assert args is not None and sizes_of(kind, variant, args) == expected
 
 
-def test_packed_sizes_count_and_name_what_is_dropped() -> None:
-    rows, dropped = rows_of(
+def test_packed_sizes_of_known_operators_and_gpus() -> None:
+    """Not those of another harness, of unreadable arguments, of an unknown operator or GPU."""
+    rows = rows_of(
         packed("CUDNN_ACTIVATION_FWD", IMAGE, "ACTIVATION_RELU"),
         packed("CUDNN_ACTIVATION_FWD", f"{IMAGE};iterations=10", "ACTIVATION_RELU"),
         packed("CUDNN_ACTIVATION_FWD", "input[0]=?", "ACTIVATION_RELU"),
@@ -59,12 +60,6 @@ def test_packed_sizes_count_and_name_what_is_dropped() -> None:
         packed("CUBLAS_GEMM_FWD", "input[0]=16;input[1]=1000;input[2]=2048;input[3]=0"),
         packed("CUDNN_ADD_TENSOR", IMAGE, gpu="Abacus 3000"),
     )
-    assert dropped == [
-        "1 row left out: timed by another harness (iterations)",
-        "1 row left out: args of CUDNN_ACTIVATION_FWD unreadable",
-        "1 row left out: operator CUDNN_REDUCE unknown",
-        "1 row left out: device Abacus 3000 unknown",
-    ]
     columns = ["family", "library", "operator", "variant", "gpu", "n", "k"]
     assert rows[columns].to_numpy().tolist() == [
         ["pointwise", "cudnn", "relu", "", "t4", 1, 0],
@@ -73,7 +68,7 @@ def test_packed_sizes_count_and_name_what_is_dropped() -> None:
 
 
 def test_repeats_of_a_version_become_their_median() -> None:
-    rows, _ = rows_of(
+    rows = rows_of(
         *(
             packed("CUDNN_ACTIVATION_FWD", IMAGE, "ACTIVATION_RELU", time_us=time_us, cudnn=version)
             for time_us, version in ((9.0, "7.6.10"), (11.0, "7.6.10"), (50.0, "7.6.9"))
@@ -86,7 +81,8 @@ def test_repeats_of_a_version_become_their_median() -> None:
 
 
 def test_scope_ops_use_the_convolutions_output() -> None:
-    rows, dropped = rows_of(
+    """Convolutions, unknown variants and windows that exceed the image are left out."""
+    rows = rows_of(
         {**CONV, "op": "CUDNN_ACTIVATION_BWD", "variant": "ACTIVATION_TANH"},
         {**CONV, "op": "CUDNN_SOFTMAX_FWD", "variant": "SOFTMAX_FAST, SOFTMAX_MODE_INSTANCE"},
         {**CONV, "op": "CUDNN_BATCHNORM_FWD", "variant": "BATCHNORM_SPATIAL, true"},
@@ -101,17 +97,13 @@ def test_scope_ops_use_the_convolutions_output() -> None:
     pool = by_kind.loc["avg_pool_backward", ["h", "window", "pad", "variant"]]
     assert pool.tolist() == [8, 3, 1, "EXCLUDE_PADDING"]
     assert "batch_norm" in by_kind.index and "max_pool" not in by_kind.index
-    assert sorted(dropped) == [
-        "1 row left out: CUDNN_CONV_BIAS_ACTIVATION_FWD is a convolution",
-        "1 row left out: CUDNN_POOLING_FWD: window exceeds the image",
-        "1 row left out: operator CUDNN_SOFTMAX_FWD unknown",
-    ]
+    assert len(rows) == 4
 
 
 def test_dense_sizes_and_maths() -> None:
     """A product's columns are K, its sums run over N; AMD's matrix units need no permission."""
     products = {"M": 39.0, "N": 90.0, "K": 192.0, "H": np.nan}
-    rows, dropped = rows_of(
+    rows = rows_of(
         {"op": "bmm", "gpu": "Tesla T4", "Torch Version": "p2.1.0", "B": 4, **products, "time_us": 9.0},
         {"op": "ln", "gpu": "AMD Instinct MI100", "B": 4, "H": 256.0, "time_us": 9.0},
         {"op": "odd", "gpu": "Tesla T4", "B": 4, "H": 256.0, "time_us": 9.0},
@@ -121,20 +113,19 @@ def test_dense_sizes_and_maths() -> None:
     assert by_kind.loc["bmm", columns].tolist() == [4, 39, 192, 90, "fma", "2.1.0"]
     norm = by_kind.loc["layer_norm", ["n", "c", "math", "library_version"]]
     assert norm.tolist() == [4, 256, "default", "unknown"]
-    assert dropped == ["1 row left out: operator odd unknown"]
+    assert len(rows) == 2
 
 
 def test_deepbench_precisions() -> None:
     fp16 = "16 bit inputs, 16 bit multiplication, 32 bit addition"
     row = {"device": "NV_V100", "M": 1, "N": 2, "K": 3, "ta": "T", "tb": "N", "time_ms": 0.5, "cuda": "9.0"}
     amd = {**row, "device": "AMD_MI25", "precision": "Float", "ta": "N"}
-    rows, dropped = rows_of({**row, "precision": fp16}, {**row, "precision": "odd"}, amd)
+    rows = rows_of({**row, "precision": fp16}, {**row, "precision": "odd"}, amd)
     columns = ["gpu", "library", "dtype", "math", "variant", "time_us", "origin"]
     assert rows[columns].to_numpy().tolist() == [
         ["v100-sxm2-16gb", "cublas", "fp16", "default", "TN", 500.0, "deepbench"],
         ["mi25", "rocblas", "fp32", "fma", "", 500.0, "deepbench"],
     ]
-    assert dropped == ["1 row left out: precision 'odd' unknown"]
 
 
 @pytest.mark.parametrize(
@@ -149,11 +140,10 @@ def test_deepbench_precisions() -> None:
 def test_real_files(measurements: Path, name: str, rows: int, dropped: int) -> None:
     """Every row is used or counted, and every problem is one that its family takes."""
     raw = pd.read_parquet(measurements / f"{name}.parquet")
-    imported = operator_rows(raw, name)
-    assert len(imported.rows) == rows
-    assert imported.rows["repeats"].sum() + dropped == len(raw)
-    assert not any("unreadable" in note or "unknown" in note for note in imported.notes) or name == "deepbench_gemm"
-    assert (imported.rows["time_us"] > 0).all()
-    for (family, kind), part in imported.rows.groupby(["family", "operator"]):
+    imported = family_rows(operator_rows(raw, name))
+    assert len(imported) == rows
+    assert imported["repeats"].sum() + dropped == len(raw)
+    assert (imported["time_us"] > 0).all()
+    for (family, kind), part in imported.groupby(["family", "operator"]):
         sizes = {size: part[size].to_numpy() for size in FAMILIES[str(family)].size_names}
         FAMILIES[str(family)].problem(sizes, {"operator": str(kind)})

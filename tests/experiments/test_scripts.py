@@ -10,7 +10,7 @@ from experiments import all as everything
 from experiments import fit_bundles
 from experiments.catalogue import BEGIN, END, experiment
 from experiments.experiment import Effort, run_script
-from experiments.sources import FILES, Sources
+from experiments.sources import Sources
 from surrogate.bundle.bundle import load
 
 
@@ -73,11 +73,11 @@ def test_the_bundles_that_ship_are_fitted_from_their_tables(
     sources: Sources, effort: Effort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One command; the notices are in the card, and operators make a part for each family."""
-    plan = replace(fit_bundles.PLANS["operators"], files=(FILES["dense"][0], FILES["other_ops"][0]))
+    plan = replace(fit_bundles.PLANS["operators"], sources=("dense", "other_ops"))
     monkeypatch.setitem(fit_bundles.PLANS, "operators", plan)
     words = [str(sources.folder), str(tmp_path), "--only", "operators"]
     done = CliRunner().invoke(fit_bundles.main, words)
     assert done.exit_code == 0, done.output
     bundle = load(tmp_path / "operators")
     assert set(bundle.parts) == {"gemm", "pointwise", "rowwise"}
-    assert tuple(bundle.card["licence_notices"]) == plan.notices
+    assert bundle.card["licence_notices"] == plan.notices

@@ -3,11 +3,14 @@
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from surrogate.bundled import NETWORKS
 
 pytest.importorskip("onnx")
 Seer = Callable[..., Any]
@@ -16,11 +19,7 @@ Seer = Callable[..., Any]
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ResNet-18 as a file."""
-    from experiments.architectures.onnx_graphs import write_onnx
-
-    path = tmp_path_factory.mktemp("graph") / "resnet18.onnx"
-    write_onnx("resnet18", path)
-    return path
+    return shutil.copy(NETWORKS["resnet18"], tmp_path_factory.mktemp("graph"))
 
 
 def test_json(seer: Seer, graph: Path, bundle: Path) -> None:

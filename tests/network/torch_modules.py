@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.architectures import ARCHITECTURES
+from tests.network.architectures import ARCHITECTURES
 
 Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 

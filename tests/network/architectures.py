@@ -1,11 +1,13 @@
-"""Well-known networks without their weights, described once and built as ONNX graphs.
+"""Well-known networks without their weights, described once and built as torch modules.
+
+The graphs of `surrogate.bundled.NETWORKS` were written from the same descriptions.
 
 A description takes a builder and a batch size and goes from step to step: ``image`` and ``indices`` are inputs, then
 come ``conv`` (padding defaults to (r − 1) / 2), ``batch_norm``, ``layer_norm`` (last dimension), ``activate`` (relu,
 relu6, gelu, sigmoid; softmax along the last dimension; lrn across five channels), ``add``, ``scale``, ``concat``,
 ``pool``, ``flatten`` (``average``: of each channel's mean), ``linear`` with bias, ``matmul``, ``reshape``,
 ``transpose`` and ``lookup`` in a table of rows (``summed`` over the last dimension of the indices). Every step returns
-the new tensor, ``shape`` tells its sizes. `onnx_graphs.OnnxBuilder` writes nodes.
+the new tensor, ``shape`` tells its sizes. `torch_modules.Described` is the builder.
 """
 
 from collections.abc import Callable, Mapping

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from experiments.collector_faults import rows, tried, wrong
 from tests.collect.fake import chain
+from tests.collect.fake.trial import rows, tried, wrong
 
 RIGHT = pd.DataFrame(
     {"status": ["ok", "ok", "not_supported"], "time_us": [10.0, 20.0, None], "kernels": [1.0, 2.0, None]},

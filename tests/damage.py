@@ -1,0 +1,100 @@
+"""Damage inside valid files: JSON, arrays, tables, and bytes of any kind, drawn by a seeded `Random`."""
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+ODD: tuple[Any, ...] = (
+    None, True, -1, 0, 0.5, 7, 2**70, 1e308, -1e30, float("nan"), float("inf"), "", "x", "1|2", [], [[]], {}, [0.5],
+    {"x": 1},
+)  # fmt: skip
+
+
+def in_json(content: bytes, random: Random, odd: Sequence[Any] = ODD) -> bytes:
+    """One value, at any depth, gone, doubled, under another name, of another kind (in ``odd``), or nested deeply."""
+    document = {"": json.loads(content)}
+    holder: Any = document
+    key: Any = ""
+    while isinstance(holder[key], dict | list) and holder[key] and random.random() < 0.85:
+        holder = holder[key]
+        key = random.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+    value = holder[key]
+    how = random.randrange(6)
+    if how < 3:
+        number = isinstance(value, int | float) and random.random() < 0.5
+        holder[key] = value * random.choice((-1, 0, 1e9, 1e300)) if number else random.choice(odd)
+    elif how == 3 and key != "":
+        del holder[key]
+    elif how == 4 and isinstance(holder, dict):
+        holder[f"{key}x"] = holder.pop(key)
+    else:
+        holder[key] = [value, value]
+    text = json.dumps(next(iter(document.values()), None))
+    return (f"{'[' * 900}{text}{']' * 900}" if random.random() < 0.02 else text).encode()
+
+
+def in_array(array: np.ndarray, random: Random) -> np.ndarray:
+    """Another type, length or shape, or other values at some places."""
+    odd = random.choice((-1, 0, 1, len(array), 2**31 - 1, -(2**31), float("nan"), float("inf"), 1e38))
+    values = array.copy()
+    with np.errstate(invalid="ignore"):
+        values[random.sample(range(len(array)), random.choice((1, len(array))))] = np.float64(odd).astype(array.dtype)
+    changed = (
+        array.astype(random.choice(("f8", "i8", "i2", "U8", "?", "c8"))), array[: len(array) // 2],
+        np.concatenate([array, array]), array[:, None], values, values,
+    )  # fmt: skip
+    return random.choice(changed)
+
+
+def in_arrays(content: bytes, random: Random) -> bytes:
+    """One of a NumPy archive's arrays changed, or in the place of another; or gone."""
+    arrays = dict(np.load(io.BytesIO(content)))
+    name, other = random.choices(list(arrays), k=2)
+    arrays[name] = arrays[other] if random.random() < 0.2 else in_array(arrays[name], random)
+    if random.random() < 0.05:
+        del arrays[name]
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays)
+    return out.getvalue()
+
+
+def in_columns(content: bytes, random: Random) -> bytes:
+    """One of a table's columns changed, empty, gone, or under another name; no rows; columns in another order."""
+    frame = pd.read_parquet(io.BytesIO(content))
+    name = random.choice(list(frame.columns))
+    values = in_array(frame[name].to_numpy(), random)
+    fits = values.shape == (len(frame),) and values.dtype.kind != "c"
+    changed = (
+        frame.assign(**{name: values if fits else None}), frame.assign(**{name: values if fits else "x"}),
+        frame.drop(columns=name), frame.rename(columns={name: "x"}), frame.iloc[:0], frame.iloc[:, ::-1],
+    )  # fmt: skip
+    out = io.BytesIO()
+    random.choice(changed).to_parquet(out)
+    return out.getvalue()
+
+
+def in_bytes(content: bytes, random: Random) -> bytes:
+    """The file cut short, or with some bits the other way round."""
+    if random.random() < 0.4:
+        return content[: random.randrange(len(content))]
+    changed = bytearray(content)
+    for _ in range(random.randint(1, 8)):
+        changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
+    return bytes(changed)
+
+
+INSIDE: dict[str, Callable[[bytes, Random], bytes]] = {"json": in_json, "npz": in_arrays, "parquet": in_columns}
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> Path:
+    """The folder, with these files in it."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
