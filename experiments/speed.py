@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from timeit import repeat
 from typing import Any
@@ -25,15 +26,17 @@ from sklearn.neighbors import NearestNeighbors
 from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import candidate_rows
 from experiments.sources import Sources, beside
-from surrogate import Conv, Dataset, InputError, Predictor, gpu, load
+from surrogate import Bundle, Conv, Dataset, InputError, Predictor, gpu, load, train
 from surrogate.collect.plan_source import networks
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.threads import limited, usable_cores
 from surrogate.features.algorithms import algorithms
+from surrogate.features.description import Description
 from surrogate.features.families import CONV
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models import TimeModel
 from surrogate.models.boosted import BoostedTerms
+from surrogate.tuning import perf_model
 
 GPU = "Tesla V100-SXM2-16GB"
 ALGORITHM = "IMPLICIT_PRECOMP_GEMM"
@@ -62,7 +65,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     peers[HEURISTIC] = heuristic(convs[:100])
     peers["aiconfigurator's SDK"] = aiconfigurator()
     effort.tick("our own answers")
-    figures = ours(served, convs) | cold_starts()
+    figures = ours(served, convs) | described() | cold_starts()
     records = []
     for what, bar in BARS.items():
         others = {peer: theirs[what] for peer, theirs in peers.items() if isinstance(theirs, dict) and what in theirs}
@@ -104,6 +107,35 @@ def ours(served: Predictor, convs: Sequence[Conv]) -> Figures:
     with limited(usable_cores()):
         answers.append(rows_per_second(lambda: served.predict(many), many))
     return dict(zip(BARS, answers, strict=False))
+
+
+def described() -> Figures:
+    """All configurations of an invented kernel, on sizes not asked before: by `select`, and as Triton asks."""
+    figures = {}
+    for what, values in PLAN["described"].items():
+        bundle = invented(values)
+        predictor = Predictor(bundle, gpu=SDK_GPU)
+        model = perf_model(bundle, SDK_GPU)
+        grid = [dict(zip("abcd", each, strict=True)) for each in product(*(range(1, count + 1) for count in values))]
+
+        def scores(m: int, model: Callable[..., float] = model, grid: list[dict[str, int]] = grid) -> None:
+            for configuration in grid:
+                model(m=m, **configuration)
+
+        ask = scores if "perf_model" in what else lambda m, ask=predictor.select: ask(f"m{m}")
+        ask(1)  # what is made ready once
+        figures[what] = median_us(ask, range(1000, 1020)) / 1e3
+    return figures
+
+
+def invented(values: Sequence[int]) -> Bundle:
+    """A bundle of a kernel with one size and these numbers of values, measured on five problems of one GPU."""
+    parameters = {name: tuple(range(1, count + 1)) for name, count in zip("abcd", values, strict=True)}
+    kernel = Description("invented", ("m",), parameters, {}, ())
+    frame = pd.DataFrame(product((256, 512, 1024, 2048, 4096), *parameters.values()), columns=["m", *parameters])
+    frame = frame.groupby("m").sample(min(1000, len(frame) // 5), random_state=0)
+    time_us = frame["m"] * (1 + frame["a"] / frame["b"] + frame["b"] / frame["a"] + abs(frame["c"] - frame["d"]))
+    return train(frame.assign(gpu=SDK_GPU, time_us=time_us, status="ok"), kernel=kernel)
 
 
 def alone(served: Predictor, convs: Sequence[Conv]) -> Figures:
@@ -175,8 +207,8 @@ def aiconfigurator() -> Figures | str:
     database = perf_database.get_database(*SDK_SYSTEM, systems_paths=[systems], allow_unlisted_version=True)
     if database is None:
         return f"it has no tables of {SDK_SYSTEM}"
-    product = GEMM("", 1.0, *SDK_WEIGHTS, common.GEMMQuantMode["bfloat16"])
-    return {"a matrix product, µs": median_us(lambda m: product._engine_query(database, x=m), range(1, 201))}
+    gemm = GEMM("", 1.0, *SDK_WEIGHTS, common.GEMMQuantMode["bfloat16"])
+    return {"a matrix product, µs": median_us(lambda m: gemm._engine_query(database, x=m), range(1, 201))}
 
 
 def table_of(convs: Sequence[Conv], names: Sequence[str] = ()) -> pd.DataFrame:
