@@ -113,7 +113,7 @@ def orders(
     bundle: Bundle, measured: Measured, shape: int, taught: np.ndarray, effort: Effort
 ) -> dict[str, Callable[[], Order]]:  # fmt: skip
     """Method → the configurations that it would try on ``shape`` in turn, from the ``taught`` shapes (shapes,)."""
-    target = Target(measured.names, measured.values, measured.time_us[shape], effort.seed)
+    target = Target(measured.names, measured.values, measured.time_us[shape], effort.seed, max(BUDGETS))
     known = measured.log_slowdown[taught]
     gaps = np.abs(np.log(measured.shapes[taught] / measured.shapes[shape])).sum(axis=1)
     rivals = available((RANDOM, "genetic_algorithm") if effort.quick else (RANDOM, *RIVALS))

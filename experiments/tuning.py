@@ -81,12 +81,13 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a search is played on: measured configurations ``values`` (n, names) and their times (n,), inf where
-    failed."""
+    failed; ``most`` of them may be evaluated."""
 
     names: tuple[str, ...]
     values: np.ndarray
     time_us: np.ndarray
     seed: int
+    most: int = MOST
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
@@ -167,7 +168,7 @@ def gpu_columns(name: str) -> list[float]:
 def searched(search: Search, target: Target) -> list[int]:
     """The order in which our search asks, one by one."""
     order: list[int] = []
-    while len(order) < MOST and len(answer := search.ask()):
+    while len(order) < target.most and len(answer := search.ask()):
         index = int(answer[0])
         time_us = float(target.time_us[index])
         search.tell(index, time_us if np.isfinite(time_us) else None)
@@ -180,7 +181,7 @@ def asked(method: str, target: Target) -> list[int]:
     if method == COLD:
         return searched(Search(target.values, seed=target.seed), target)
     if method == RANDOM:
-        return np.random.default_rng(target.seed).permutation(len(target.values))[:MOST].tolist()
+        return np.random.default_rng(target.seed).permutation(len(target.values))[: target.most].tolist()
     return optuna_order(target) if method == TPE else kernel_tuner_order(method, target)
 
 
@@ -193,7 +194,7 @@ def optuna_order(target: Target) -> list[int]:
     index_of = {tuple(values): index for index, values in enumerate(target.values.tolist())}
     choices = {name: np.unique(column).tolist() for name, column in zip(target.names, target.values.T, strict=True)}
     order: dict[int, None] = {}
-    for _ in range(5 * MOST):
+    for _ in range(5 * target.most):
         trial = study.ask()
         index = index_of.get(tuple(trial.suggest_categorical(name, choices[name]) for name in target.names))
         if index is None or not np.isfinite(target.time_us[index]):
@@ -202,7 +203,7 @@ def optuna_order(target: Target) -> list[int]:
             study.tell(trial, float(np.log(target.time_us[index])))
         if index is not None:
             order[index] = None
-        if len(order) == min(MOST, len(target.values)):
+        if len(order) == min(target.most, len(target.values)):
             break
     return list(order)
 
@@ -236,10 +237,10 @@ def kernel_tuner_order(strategy: str, target: Target) -> list[int]:
         path.write_text(json.dumps(content), encoding="utf-8")
         results = tune_kernel(
             "kernel", "__global__ void kernel() {}", (1,), [], parameters, restrictions=in_space, strategy=strategy,
-            strategy_options={"max_fevals": MOST}, simulation_mode=True, cache=str(path), quiet=True, lang="CUDA",
+            strategy_options={"max_fevals": target.most}, simulation_mode=True, cache=str(path), quiet=True, lang="CUDA",
         )[0]  # fmt: skip
     order = dict.fromkeys(index_of[tuple(result[name] for name in target.names)] for result in results if result)
-    return list(order)[:MOST]
+    return list(order)[: target.most]
 
 
 def summary(found: pd.DataFrame) -> pd.DataFrame:
