@@ -237,7 +237,8 @@ def kernel_tuner_order(strategy: str, target: Target) -> list[int]:
         path.write_text(json.dumps(content), encoding="utf-8")
         results = tune_kernel(
             "kernel", "__global__ void kernel() {}", (1,), [], parameters, restrictions=in_space, strategy=strategy,
-            strategy_options={"max_fevals": target.most}, simulation_mode=True, cache=str(path), quiet=True, lang="CUDA",
+            strategy_options={"max_fevals": target.most}, simulation_mode=True, cache=str(path), quiet=True,
+            lang="CUDA",
         )[0]  # fmt: skip
     order = dict.fromkeys(index_of[tuple(result[name] for name in target.names)] for result in results if result)
     return list(order)[: target.most]
