@@ -18,9 +18,11 @@ from surrogate.dataset.threads import limited
 from surrogate.evaluation.coverage import held_out_card
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
+from surrogate.features.families import DescribedFamily, Family
 from surrogate.models import DEFAULT_MODEL, MODELS, Support, TimeModel, model_class, model_frame
 from surrogate.models.base import Told, duplicate
 from surrogate.models.configurations import Configurations
+from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.launch import CallKey, fit_launches
 from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
 from surrogate.uncertainty.fit import (
@@ -58,7 +60,7 @@ def train(
 ) -> Bundle:  # fmt: skip
     """Fit ``model`` on all ok rows of ``data``, for each of its families, with ``params`` over its stored settings.
 
-    ``model`` None is `DEFAULT_MODEL`, of a described kernel `configurations`; ``kernel`` describes a user's own table.
+    ``model`` None is each family's `default_model`; ``kernel`` describes a user's own table.
 
     ``trials`` settings are searched first (0: none), which leaves ``params`` aside. Interval widths and the card's
     errors come from folds by shape (`fold_count`); with three GPUs or more, the factor on the widths for GPUs never
@@ -67,7 +69,6 @@ def train(
     cannot carry the model.
     """
     data = as_dataset(data, kernel)
-    unfitted = unfitted_model(model or default_model(data), params, seed)
     candidate = "solver" if data.described else candidate
     tables = {
         family: rows
@@ -79,19 +80,21 @@ def train(
     few = [family.name for family, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < LEAST_SHAPES]
     if len(few) == len(tables):
         raise InputError(f"{data.name}: all rows have one shape; errors and intervals need at least two")
+    unfitted = {family: unfitted_model(model or default_model(family), params, seed) for family in tables}
     parts: dict[str, Part] = {}
     cards: dict[str, dict[str, object]] = {}
     trained_tables = {family: rows for family, rows in tables.items() if family.name not in few}
     folds = {family: _folds(rows, seed) for family, rows in trained_tables.items()}
     gpus = {family: gpu_splits(rows, seed) for family, rows in trained_tables.items()}
     fits = [len(inside) for splits in (*folds.values(), *gpus.values()) for inside, _ in splits]
-    steps = _Steps(progress, unfitted.name, sum(fits) + sum(map(len, trained_tables.values())))
+    names = ", ".join(dict.fromkeys(each.name for each in unfitted.values()))
+    steps = _Steps(progress, names, sum(fits) + sum(map(len, trained_tables.values())))
     with limited():
         for family, rows in trained_tables.items():
             steps.family = f"{family.name}: " if len(trained_tables) > 1 else ""
             parts[family.name], cards[family.name] = _train_family(
-                rows, unfitted, data, folds=folds[family], gpus=gpus[family], trials=trials, seed=seed, steps=steps,
-                keep=keep,
+                rows, unfitted[family], data, folds=folds[family], gpus=gpus[family], trials=trials, seed=seed,
+                steps=steps, keep=keep,
             )  # fmt: skip
     steps.say("done")
     card = {
@@ -104,9 +107,11 @@ def train(
     return Bundle(parts, candidate, launches=launches, devices=data.devices, card=card)
 
 
-def default_model(data: Dataset) -> str:
-    """The model of a dataset where none is named."""
-    return Configurations.name if data.described else DEFAULT_MODEL
+def default_model(family: Family) -> str:
+    """The model of a family where none is named: by its configurations, along its lines, or by its terms alone."""
+    if isinstance(family, DescribedFamily):
+        return Configurations.name
+    return InterpolatedTerms.name if family.lines else DEFAULT_MODEL
 
 
 def unfitted_model(name: str, params: Mapping[str, object] | None, seed: int) -> TimeModel:

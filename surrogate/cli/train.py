@@ -14,12 +14,13 @@ from surrogate.models.registry import COMPARED, DECLARED, DEFAULT_MODEL
 if TYPE_CHECKING:
     from surrogate.dataset.described import Kernel
 
+BY_FAMILY = f"interpolated-terms where a family has lines, else {DEFAULT_MODEL}; or what --params is for"
 FITTED = f"The model to fit: {', '.join(name for name in COMPARED if DECLARED[name].storable)}."
 DASK = "For tables beyond one machine's memory: the workers of a Dask cluster at ADDRESS, or of this machine."
 
 
 @click.command()
-@option("--model", f"{FITTED}  [default: {DEFAULT_MODEL}, or what --params is for]", metavar="NAME")
+@option("--model", f"{FITTED}  [default: {BY_FAMILY}]", metavar="NAME")
 @option("--tune trials", "Settings to search first, within the data, held out by shape.", click.IntRange(0), default=0)
 @option("--params params_file", "Settings that `seer tune -o` found.", PATH)
 @option("--dask cluster", DASK, is_flag=False, flag_value="", metavar="[ADDRESS]")
