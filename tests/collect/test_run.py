@@ -182,16 +182,6 @@ def test_a_run_whose_rows_fall_back_from_cupti_says_so(make_plan, tmp_path, fake
         assert outcome.problems_done == outcome.problems_total and bool(outcome.wrong_timer) is told
 
 
-def test_a_device_lost_for_good_stops_the_run(make_plan, tmp_path, fake_device):
-    plan, device = make_plan(5), fake_device()
-    device.measure = lambda *_: (_ for _ in ()).throw(DeviceLostError("no GPU left"))
-    with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
-        outcome = run(plan, device, running)
-    assert "no GPU left" in outcome.stopped
-    assert not outcome.time_up
-    assert outcome.statuses == {"lost": MAX_LOST}
-
-
 def test_replay_serves_what_was_recorded(make_plan, record):
     plan = make_plan(200)
     path = record(plan)

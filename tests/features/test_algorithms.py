@@ -2,9 +2,8 @@
 
 import pytest
 
-from surrogate.features.algorithms import ALGORITHMS, MECHANISM_CODE, MECHANISMS, algorithm, algorithms
+from surrogate.features.algorithms import ALGORITHMS, algorithm, algorithms
 from surrogate.features.errors import InputError
-from surrogate.features.terms import MECHANISM_TERMS, TILES
 
 # cudnn_cnn_infer.h and cudnn_cnn_train.h, value by value.
 CUDNN = {
@@ -41,11 +40,6 @@ def test_which_are_not_deterministic_and_which_never_implemented() -> None:
         ("fwd", "DIRECT"),
         ("bwd_filter", "WINOGRAD"),
     }
-
-
-def test_every_family_has_terms_tiles_and_a_code() -> None:
-    assert set(MECHANISM_TERMS) == set(TILES) == set(MECHANISMS) == {a.mechanism for a in ALGORITHMS}
-    assert [MECHANISM_CODE[name] for name in MECHANISMS] == list(range(len(MECHANISMS)))
 
 
 def test_lookup_and_its_errors() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.features.algorithms import MECHANISM_CODE, MECHANISMS
+from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.families import CONV, FAMILIES, OPERATORS, family, family_of, parse_problem
@@ -126,30 +126,6 @@ def test_known_answers_of_a_product() -> None:
     assert row["tile_utilisation_64"] == pytest.approx(100 / 128 * 130 / 192)
     moved = 4 * (100 * 64 + 64 * 130 + 100 * 130)
     assert roofline_us == pytest.approx(max(2 * 100 * 130 * 64 / (peak * 1e6), moved / (t4.dram_gbs * 1e3)))
-
-
-@pytest.mark.slow
-@settings(max_examples=40)
-@given(st.lists(st.from_type(Conv), min_size=1, max_size=4), st.sampled_from(GPUS), st.sampled_from(MECHANISMS))
-def test_a_table_of_convolutions_holds_the_single_columns(convs: list[Conv], device: Any, mechanism: str) -> None:
-    setting = CONV.setting_of(convs[0])
-    named = dict(zip(CONV.setting_names, setting, strict=True))
-    problems = [CONV.problem(dict(zip(CONV.size_names, conv.sizes, strict=True)), named) for conv in convs]
-    sizes = {
-        name: np.array(column)
-        for name, column in zip(CONV.size_names, np.array([p.sizes for p in problems]).T, strict=True)
-    }
-    formula = CONV.formula(setting, device)
-    table = formula.problem(CONV.problem(sizes, named))
-    columns, workspace = formula.candidate(table, mechanism)
-    for place, problem in enumerate(problems):
-        single = formula.problem(problem)
-        own, own_workspace = formula.candidate(single, mechanism)
-        pairs = zip((*table.values, *columns, workspace), (*single.values, *own, own_workspace), strict=True)
-        for many, one in pairs:
-            assert np.isfinite(one)
-            value = np.broadcast_to(np.asarray(many), (len(problems),))[place]
-            assert float(value) == pytest.approx(float(one), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("text", PROBLEMS[1:])

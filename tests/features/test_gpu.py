@@ -71,16 +71,6 @@ def test_what_is_no_known_gpu_is_refused_in_one_line(refused, name: str) -> None
         gpu(name)
 
 
-def test_secondary_peaks() -> None:
-    v100, a100, mi100 = gpu("v100"), gpu("a100-sxm4-40gb"), gpu("mi100")
-    assert v100.fp64_tflops == pytest.approx(7.8, rel=0.01)
-    assert v100.tf32_tflops == 0.0
-    assert a100.tf32_tflops == 156
-    assert a100.fp16_tflops == pytest.approx(78, rel=0.01)
-    assert mi100.fp32_matrix_tflops == pytest.approx(46.1, rel=0.01)
-    assert mi100.bf16_tensor_tflops == pytest.approx(92.3)
-
-
 def test_products_run_as_fast_as_power_and_issue_slots_let_them() -> None:
     """A V100 at its peak, a T4 of 70 W at half of it, an H100 below it, an MI100 on its matrix units where they may."""
     reached = {
@@ -98,13 +88,6 @@ def test_tensor_units_that_are_held_down_are_known_by_their_architecture() -> No
     assert uncapped(gpu("l20")).fp8_tensor_tflops == pytest.approx(733 * 92 / 142, rel=0.02)
     for name in ("h100-sxm", "h800", "h100-pcie", "rtx-6000-ada", "v100-sxm2-16gb", "mi300x", "p4"):
         assert uncapped(gpu(name)) is gpu(name)
-
-
-def test_specification_and_measurement_stay_apart() -> None:
-    v100 = gpu("v100")
-    assert v100.dram_gbs == 900
-    assert v100.measured["dram_gbs"] == 809
-    assert gpu("t4").measured == {}
 
 
 def test_a_users_file_adds_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

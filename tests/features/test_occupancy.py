@@ -4,20 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.features.occupancy import LIMITS, b_max, occupancy
-
-LAUNCHES = st.tuples(
-    st.sampled_from(sorted(LIMITS)),
-    st.integers(1, 1024),
-    st.integers(0, 255),
-    st.integers(0, 49152),
-    st.integers(0, 200000),
-)
+from surrogate.features.occupancy import b_max, occupancy
 
 
 @pytest.mark.parametrize(
@@ -47,19 +37,6 @@ def test_hand_computed(
     launch = occupancy(cc, threads, registers, shared, dynamic)
     assert launch.blocks_per_sm == blocks
     assert launch.limiting == limiting
-
-
-@pytest.mark.slow
-@given(st.lists(LAUNCHES, min_size=1, max_size=20))
-def test_columns_equal_rows(launches: list[tuple[float, int, int, int, int]]) -> None:
-    columns = [np.array(column) for column in zip(*launches, strict=True)]
-    together = occupancy(*columns)
-    for row, launch in enumerate(launches):
-        alone = occupancy(*launch)
-        assert together.blocks_per_sm[row] == alone.blocks_per_sm
-        assert together.limit_registers[row] == alone.limit_registers
-        assert together.limit_shared[row] == alone.limit_shared
-        assert together.limit_warps[row] == alone.limit_warps
 
 
 @pytest.mark.parametrize(("capability", "known"), [(0.0, "12.0"), (3.5, "5.2"), (11.0, "10.0")])

@@ -10,10 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy
-from surrogate.collect.log import RunLog
-from surrogate.collect.plan import Caps, PlannedProblem, build
-from surrogate.collect.replay import ReplayDevice
-from surrogate.collect.run import header_for, run
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.prediction.autotune import autotune
@@ -21,7 +17,6 @@ from surrogate.prediction.cache import TuningCache
 
 CONV = Conv(n=1, c=8, h=8, k=8, r=3, pad_h=1)
 NAMES = ("WINOGRAD", "GEMM", "FFT", "IMPLICIT_GEMM")
-ONCE = RepeatPolicy(repeats=1)
 T4 = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
 
 
@@ -188,20 +183,6 @@ def test_the_pick_is_the_best_of_what_ran(ranking: list[str], times: list[float 
     assert [a.algorithm for a in tuned.tried] == ranking[: len(tuned.tried)]
     if tuned.time_us is not None:
         assert tuned.time_us == min(measured) >= wider.time_us
-
-
-def test_on_a_replayed_run(tmp_path: Path) -> None:
-    """A recording answers as the device did; an algorithm that it does not hold is passed over."""
-    bench = Bench({"GEMM": 3.0, "FFT": Measurement("not_supported", "no"), "IMPLICIT_GEMM": 2.0})
-    recorder: Any = bench
-    recorder.heuristic = recorder.find = lambda conv: ()
-    recorder.conditions = dict
-    plan = build([PlannedProblem(CONV, "test")], description="test", caps=Caps(0))
-    with RunLog(tmp_path / "run.jsonl", header_for(plan, recorder, ONCE)) as log:
-        run(plan, recorder, log, policy=ONCE)
-    tuned = autotune(CONV, ReplayDevice(tmp_path / "run.jsonl"), 2, predictor=Ranker(), cache=TuningCache())
-    assert (tuned.algorithm, tuned.time_us) == ("IMPLICIT_GEMM", 2.0)
-    assert [bool(a.reason) for a in tuned.tried] == [True, False, True, False]
 
 
 def test_on_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

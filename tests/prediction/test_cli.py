@@ -11,7 +11,6 @@ from surrogate.prediction.shipped import load
 from tests.prediction.test_selection import refusing
 
 PROBLEM = "n8c16h14w14k16r3s3p1u1"
-FLAGS = ["-n", "8", "-c", "16", "-H", "14", "-k", "16", "-y", "3", "-p", "1"]
 
 
 def test_select_prints_the_ranking(seer: Callable[..., Any], folder: Path) -> None:
@@ -20,13 +19,6 @@ def test_select_prints_the_ranking(seer: Callable[..., Any], folder: Path) -> No
     assert (result.code, result.out) == (0, f"{wanted!r}\n")
     assert "v100-sxm2-16gb" in result.err and "v100-pcie-32gb" in result.err and result.err.count("\n") == 1
     assert seer("select", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM).err == ""
-
-
-def test_problem_as_flags_with_and_without_dashes(seer: Callable[..., Any], folder: Path) -> None:
-    ask = ["select", "--bundle", folder, "--gpu", "v100", "--json"]
-    text = seer(*ask, PROBLEM)
-    assert seer(*ask, "--", *FLAGS).json == seer(*ask, *FLAGS).json == text.json
-    assert text.json["problem"] == PROBLEM
 
 
 def test_select_json_and_csv(seer: Callable[..., Any], folder: Path) -> None:

@@ -23,7 +23,6 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import parse_problem
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.formats import FORMATS
 from surrogate.formats.miopen import parse_key
 from surrogate.models.configurations import Configurations
 from surrogate.prediction.export import FIELDS, Picks, export, find_db_key, picks_for
@@ -249,25 +248,6 @@ def test_the_header_of_convolutions_stays(predictor: Predictor) -> None:
 def _numbers(conv: Conv) -> list[int]:
     """The key as a reader of the header's own enumerators would write it."""
     return [*conv.sizes, {"fwd": 0, "bwd_data": 1, "bwd_filter": 2}[conv.direction], 1, 0, 0]
-
-
-def test_find_db_round_trip(amd: Bundle, tmp_path: Path) -> None:
-    """Our own reader finds problems, solvers, algorithms and times again."""
-    predictor = Predictor(amd)
-    picks = picks_for(predictor, convs(15))
-    path = tmp_path / "gfx90a68.HIP.3_2_0.ufdb.txt"
-    path.write_text(export(picks, "miopen-user-db"))
-    rows = FORMATS["miopen"].read([path]).rows
-    assert set(rows["gpu"]) == {"MI210"} and set(rows["library_version"]) == {"find-db v2"}
-    expected = [
-        (*selection.problem.sizes, one.solver, one.algorithm)
-        for selection in picks.feasible
-        for one in selection.candidates
-    ]
-    found = rows[[*SIZE_COLUMNS, "solver", "algorithm"]].itertuples(index=False, name=None)
-    assert list(found) == expected
-    times = [one.time_us for selection in picks.feasible for one in selection.candidates]
-    assert rows["time_us"].tolist() == pytest.approx(times, rel=1e-8)
 
 
 def _as_miopen_reads(text: str) -> dict[str, dict[str, tuple[float, int, str]]]:

@@ -16,7 +16,7 @@ from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.features.families import operator, parse_problem
+from surrogate.features.families import operator
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models.boosted import BoostedDims
 from surrogate.models.calibrated import Calibrated, fit_correction
@@ -260,11 +260,6 @@ def test_bad_questions_are_told_in_one_line(predictor: Predictor, folder: Path, 
     with pytest.raises(InputError, match=word) as caught:
         ask(predictor, folder)
     assert "\n" not in str(caught.value)
-
-
-def test_texts_name_problems_of_any_family() -> None:
-    assert parse_problem(str(CONV)) == CONV
-    assert parse_problem("gemm:m512n512k256") == operator("gemm", m=512, n=512, k=256)
 
 
 def test_a_calibrated_bundle_answers_as_its_model(bundle: Bundle, frame: pd.DataFrame) -> None:

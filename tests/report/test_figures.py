@@ -104,12 +104,6 @@ def test_gpu_figure_draws_every_gpu_and_model_but_the_oracle(results: dict[str, 
     assert "booster" in words and "cudnn-heuristic" in words and "oracle" not in words
 
 
-def test_gpu_figure_without_intervals(results: dict[str, Any]) -> None:
-    for row in results["choice_rows"]:
-        row["ci_low"] = row["ci_high"] = None
-    assert figures.gpu_figure(results, ["booster"])
-
-
 def test_thirteen_series_and_two_references_all_look_different() -> None:
     names = [f"m{i}" for i in range(13)]
     chosen = list(looks([*names, "cudnn-heuristic", "always-best-single"]).values())

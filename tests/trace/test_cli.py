@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from surrogate.trace import profile, read_trace
+from surrogate.trace import profile
 from surrogate.trace.page import trace_page
 
 
@@ -89,17 +89,6 @@ def test_pages_of_real_traces(real):
 def test_the_summary_of_a_trace_without_a_device(seer, measurements):
     out = seer("summary", measurements / "traces" / "edge_no_gpu_events.json.gz")[1]
     assert out.startswith("No device activity") and "host_us" in out and "total_us" not in out and "busy" not in out
-
-
-def test_reading_with_a_limit(seer, file, tmp_path):
-    import gzip
-
-    packed = tmp_path / "t.json.gz"
-    packed.write_bytes(gzip.compress(file.read_bytes()))
-    assert seer("kernels", packed)[0] == 0
-    code, _, err = seer("kernels", packed, "--max-bytes", "100")
-    assert code == 2 and "unpacks to over" in err
-    assert len(read_trace(packed).calls) == 12
 
 
 def test_levels_recorded_apart(seer, make_trace, tmp_path):

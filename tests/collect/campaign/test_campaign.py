@@ -1,8 +1,6 @@
 """The campaign from end to end on a stand-in, and the command on this CPU."""
 
 import json
-import re
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -91,39 +89,6 @@ def test_time_is_shared_so_that_what_was_ever_spent_fits_the_shares():
     assert allotted({1: 1, 2: 3}, {1: 0.0, 2: 0.0}, 40.0) == {1: 10.0, 2: 30.0}
     assert allotted({1: 1, 2: 3}, {1: 20.0, 2: 0.0}, 40.0) == {1: 0.0, 2: 40.0}  # the first was ahead
     assert allotted({1: 1, 2: 3}, {1: 10.0, 2: 20.0}, 10.0) == {1: 0.0, 2: 10.0}
-
-
-def timed_by_events(result):
-    return replace(result, timer="events", reason="CUPTI saw no kernel")
-
-
-def without_kernels(result):
-    return replace(result, kernels=())
-
-
-def failing(result):
-    return Measurement("failed", "no luck")
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        (timed_by_events, r": CUPTI took 0.0% of \d+ times, 99% are needed \(CUPTI saw no kernel\)"),
-        (without_kernels, ": no kernel was seen$"),
-        (failing, ": nothing was measured: no luck$"),
-    ],
-)
-def test_what_is_not_fit_to_be_published_is_said(start, gpu, tmp_path, change, fault):
-    measure = gpu.measure
-
-    def changed(*arguments):
-        result = measure(*arguments)
-        return change(result) if result.status == "ok" else result
-
-    gpu.measure = changed
-    verdict, _ = start(shapes=2)
-    assert re.search(fault, verdict)
-    assert f"N{verdict[1:]}." in (tmp_path / "RUN" / "README.md").read_text()
 
 
 def test_a_slice_that_fails_stops_no_other(start, gpu):

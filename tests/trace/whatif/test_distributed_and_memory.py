@@ -69,12 +69,6 @@ def starts(step, text, network=None):
     }
 
 
-def test_the_step_replays(step):
-    assert starts(step, "") == pytest.approx(
-        {"kernel a0": 100, "kernel b0": 1100, "kernel b1": 2100, "kernel a1": 3100, "kernel 2": 4100}
-    )
-
-
 def test_all_reduces_of_nccl_by_hand():
     """4 machines of 4 GPUs, 80 MB, 10 GB/s and 20 µs between machines, 100 GB/s and 2 µs inside.
 
@@ -101,13 +95,6 @@ NETWORK = Network(4, 1.0, 0.0, bucket_bytes=4 * MILLION, gpus_per_machine=2, lin
 """Two machines of two GPUs; a bucket of 4 MB per layer: ring 6000 µs, inside 500 a stage, between machines 2000."""
 
 
-def test_data_parallel_by_hand(step):
-    """b's all-reduce runs from 3100, a's behind it; the optimizer waits for both."""
-    found = starts(step, "data-parallel", NETWORK)
-    expected = {"all-reduce of bucket 0": 3100, "all-reduce of bucket 1": 9100, "kernel 2": 15_100}
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
-
-
 def test_blueconnect_overlaps_the_stages_of_two_buckets(step):
     """First come, first served. b: 3100 inside, 3600 between machines. a: 4100 inside, 5600 between, when b has left
     the network; then b's gathering there, 7600, and inside, 9600, while a's runs there; a's inside, 11600 to 12100."""
@@ -115,19 +102,6 @@ def test_blueconnect_overlaps_the_stages_of_two_buckets(step):
     assert found["reduce-scatter of bucket 0"] == pytest.approx(3600)  # the later of the two of that name
     assert found["all-gather of bucket 0"] == pytest.approx(9600)
     assert found["all-gather of bucket 1"] == pytest.approx(11_600) and found["kernel 2"] == pytest.approx(12_100)
-
-
-def test_compressed_gradients_by_hand(step):
-    """4 MB at 900 GB/s are 4.444 µs a pass: 26.67 to compress on the stream of the backward pass, 4.444 to spread out
-    behind it; messages of a tenth take 600 µs. b: 3100 → 3126.67 → 3726.67. a: 4126.67 → 4153.33 → 4753.33."""
-    found, one = starts(step, "dgc=10", NETWORK), 4 / 0.9
-    expected = {
-        "compression of bucket 0": 3100, "all-reduce of bucket 0": 3100 + 6 * one, "kernel a1": 3100 + 6 * one,
-        "compression of bucket 1": 4100 + 6 * one, "all-reduce of bucket 1": 4100 + 12 * one,
-        "decompression of bucket 0": 4100 + 12 * one, "decompression of bucket 1": 4700 + 12 * one,
-        "kernel 2": 4700 + 13 * one,
-    }  # fmt: skip
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
 def test_vdnn_by_hand(step):
@@ -139,17 +113,6 @@ def test_vdnn_by_hand(step):
         "prefetch of conv2d.1": 2516, "kernel b1": 3016, "prefetch of conv2d.0": 3016, "kernel a1": 4516,
         "kernel 2": 5516,
     })  # fmt: skip
-
-
-def test_gist_by_hand(made, setting):
-    """The step's ReLU keeps 8·16·30·30 floats: 0.4608 MB, once read and once written at half the size, at 900 GB/s."""
-    change = what_if("gist")(made, setting)
-    new = select(change.graph, kind="kernel", name="coding of relu.0")
-    assert new.sum() == 6 and change.graph.duration_us[new] == pytest.approx(0.4608 * 1.5 / 0.9)
-    order = [change.graph.name_of(i) for i in np.flatnonzero(select(change.graph, kind="kernel", iteration=1))]
-    assert order[1:5] == ["relu_kernel", "encoding of relu.0", "decoding of relu.0", "relu_backward_kernel"]
-    one_bit = what_if("gist=32")(made, setting).graph
-    assert one_bit.duration_us[select(one_bit, name="encoding")] == pytest.approx(0.4608 * (1 + 1 / 32) / 0.9)
 
 
 @pytest.mark.parametrize("text", ["gist=0.5", "dgc=0", "gist=nan", "blueconnect=2.5"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
-from surrogate.trace.graph import graph_of, simulate
+from surrogate.trace.graph import graph_of
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if
@@ -19,15 +19,6 @@ from surrogate.trace.whatif.hardware import convolutions_of
 
 def times(graph, **given_):
     return graph.duration_us[select(graph, **given_)]
-
-
-def test_amp_follows_the_published_rule(made, setting):
-    graph = what_if("amp")(made, setting).graph
-    assert times(graph, name="wgrad", iteration=0) == pytest.approx([200 / 3])
-    # Neither sgemm nor wgrad is in its name.
-    assert times(graph, name="scudnn", iteration=0) == pytest.approx([50])
-    assert times(graph, kind="copy", iteration=0) == pytest.approx([40])
-    assert (times(graph, kind=("call", "host work")) == times(made, kind=("call", "host work"))).all()
 
 
 @pytest.mark.parametrize("rule", ["amp", "amp-tensor", "amp-roofline"])
@@ -44,13 +35,6 @@ def test_amp_leaves_other_types_alone(made, setting, rule):
     (first,) = np.flatnonzero(select(made, kind="kernel", name="wgrad", iteration=0))
     dtypes[made.row[first]] = "fp32"
     assert changed() == [first]
-
-
-def test_amp_of_the_kernels_that_tensor_cores_run(made, setting):
-    graph = what_if("amp-tensor")(made, setting).graph
-    assert times(graph, name="wgrad", iteration=0) == pytest.approx([200 / 3])
-    assert times(graph, name="add_kernel", iteration=0) == pytest.approx([10])
-    assert times(graph, name="relu_kernel", iteration=0) == pytest.approx([10])
 
 
 def test_amp_by_rooflines_stays_within_the_peaks(resnet_graph, resnet_setting):
@@ -79,14 +63,6 @@ def test_batch_norm_and_relu(resnet_graph, resnet_setting):
     # 33 of 49: the last of each of the 16 blocks follows an addition.
     left = {resnet_graph.layers[i] for i in graph.layer[select(graph, kind="kernel", layer="^relu")]}
     assert len(left) == 16
-
-
-def test_cuda_graphs_leave_one_launch(made, setting):
-    graph = what_if("cuda-graphs")(made, setting).graph
-    assert [graph.name_of(i) for i in np.flatnonzero(select(graph, kind="call", iteration=1)).tolist()] == [
-        "cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemcpyAsync"
-    ]  # fmt: skip
-    assert simulate(graph).total_us < simulate(made).total_us
 
 
 def test_batch_scales_samples_but_no_weights(made, setting):
