@@ -41,20 +41,3 @@ def test_a_plan_is_one_that_collect_reads(seer, trained, dataset, tmp_path):
     assert len({p.conv for p in file_problems(out)}) == 12
     run = seer("collect", "--device", "reference", "--plan", out, "--minutes", "0.0001", "-o", tmp_path / "r.jsonl")
     assert run.code == 0, run.err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "no DATA"),
-        (["--plan", "10"], "needs --gpu"),
-        (["DATA", "--plan", "10", "--gpu", "t4"], "leave DATA out"),
-        (["--plan", "10", "--gpu", "t4", "--library", "miopen"], "not the bundle's"),
-        (["DATA", "--where", "n=8", "--where", "c=16"], "needs at least 10"),
-    ],
-)
-def test_user_errors_are_one_line(seer, trained, measured, tmp_path, words, said):
-    words = [measured if word == "DATA" else word for word in words]
-    result = seer("calibrate", trained, *words, "-o", tmp_path / "out")
-    assert result.is_refusal(said), result.err
-    assert not (tmp_path / "out").exists()

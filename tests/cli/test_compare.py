@@ -65,22 +65,6 @@ def test_bad_tables_end_in_one_clear_line(seer, table, tmp_path, change, message
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--models", "boostd-terms"], "did you mean boosted-terms"),
-        (["--where", "gpus=T4"], "did you mean gpu"),
-        (["--where", "gpu"], "write COLUMN=VALUE"),
-        (["--where", "gpu=none"], "leaves no rows"),
-        (["--models", "roofline,,linear-dims"], "model '' is unknown"),
-    ],
-)
-def test_bad_options_say_the_remedy(seer, dataset, tmp_path, words, message):
-    result = seer("compare", dataset, *words, "-o", tmp_path / "out")
-    assert result.is_refusal(message), result.err
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_models_add_up_and_count_once(seer, dataset, tmp_path):
     words = ["--models", "linear-dims", "--models", "roofline, linear-dims", "--by", "network", "--folds", 2, "--json"]

@@ -28,21 +28,6 @@ def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--storage", "redis://host"], "redis"),
-        (["--model", "boosted-term"], "did you mean boosted-terms"),
-        (["--model", "roofline"], "has no settings to tune"),
-        (["--trials", "0"], "0"),
-    ],
-)
-def test_bad_options_end_in_one_line(seer, dataset, tmp_path, monkeypatch, words, said):
-    monkeypatch.chdir(tmp_path)
-    result = seer("tune", dataset, "--trials", 1, *words)
-    assert result.is_refusal(said), result.err
-
-
-@pytest.mark.parametrize(
     ("content", "said"),
     [
         ("{", "no JSON"),

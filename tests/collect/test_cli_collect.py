@@ -74,38 +74,6 @@ def test_the_cpu_keeps_its_time_under_either_name(seer, tmp_path, monkeypatch):
     assert header.device.gpu == "Test CPU"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--sample", "5"), "no device is named"),
-        (("--device", "cudnn", "--sample", "5", "--networks"), "sample 5 and networks came"),
-        (("--device", "cudnn", "--grid", "sear"), "did you mean seer"),
-        (("--device", "cudnn", "--sample", "5", "--shard", "3/2"), "out of range"),
-        (("--device", "cudnn", "--sample", "5", "--gpu", "v100"), "--heuristic-only"),
-        (("--device", "cudnn", "--sample", "5", "--recording", "x"), "--device replay"),
-        (("--device", "replay", "--sample", "5"), "--recording"),
-        (("--heuristic-only", "--sample", "5"), "--gpu"),
-        (("--device", "replay", "--recording", "none.jsonl"), "no such run"),
-    ],
-)
-def test_user_errors_are_one_line_and_exit_2(seer, tmp_path, words, message):
-    result = seer(*words, "-o", tmp_path / "run.jsonl")
-    assert result.code == 2
-    assert message in result.err
-    assert result.err.count("\n") == 1
-    assert "Traceback" not in result.err
-    assert not (tmp_path / "run.jsonl").exists()
-
-
-def test_the_output_is_a_log(seer, tmp_path, recording):
-    result = seer("--device", "replay", "--recording", recording, "-o", tmp_path / "x.parquet")
-    assert result.code == 2
-    assert "seer data merge" in result.err
-    result = seer("--device", "replay", "--recording", recording, "-o", tmp_path / "none" / "run.jsonl")
-    assert result.code == 2
-    assert "cannot be written" in result.err
-
-
 def test_a_run_in_which_nothing_is_supported_exits_1(seer, recording, tmp_path):
     text = recording.read_text().splitlines()
     kept = [line for line in text if '"kind":"measure"' not in line or '"not_supported"' in line]

@@ -213,20 +213,6 @@ def test_a_table_without_a_heuristic_says_so(table: Table) -> None:
     assert _row(result.results["choice_rows"], model="roofline")["paired_vs_heuristic"] is None
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"models": ["rooflin"]}, "model 'rooflin' is unknown"),
-        ({"folds_count": 1}, "at least 2"),
-        ({"candidate": "solver"}, "needs a `solver` column"),
-    ],
-)
-def test_bad_options_are_one_clear_line(table: Table, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        compare(_data(table(4)), **{"models": ["roofline"], **options})
-    assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_one_candidate_a_problem_is_judged_by_its_times(table: Table) -> None:
     one = compare(_data(table(8, algorithms=("IMPLICIT_GEMM",))), folds_count=2, models=["roofline", "linear-terms"])
     for row in one.results["choice_rows"]:

@@ -65,26 +65,6 @@ def test_training_and_figures(seer: Seer, graph: Path, bundle: Path, tmp_path: P
     assert all("<svg" in path.read_text() for path in figures.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--gpu", "t44"), "did you mean"),
-        (("--batch", "0"), "--batch"),
-        (("--sweep-batch", "1,x"), "1,2,4,8"),
-        (("--dim", "height"), "NAME=SIZE"),
-        (("--workspace-limit", "lots"), "not readable"),
-    ],
-)
-def test_errors_are_one_line(seer: Seer, graph: Path, bundle: Path, words: tuple[str, ...], said: str) -> None:
-    """On standard error, exit status 2."""
-    done = seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words)
-    assert done.out == "" and done.is_refusal(said), done.err
-
-
-def test_a_wrong_gpu_is_told_before_the_file_is_read(seer: Seer) -> None:
-    assert seer("network", "missing.onnx", "--gpu", "h1000").is_refusal("did you mean h100 or")
-
-
 def test_the_largest_batch_stands_in_the_sweep(seer: Seer, graph: Path, bundle: Path) -> None:
     words = ("--max-batch", "--sweep-batch", "1,8", "--json")
     data = json.loads(seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words).out)

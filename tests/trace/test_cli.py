@@ -43,16 +43,6 @@ def test_spans(seer, file):
     assert "ProfilerStep#5" in seer("spans", file)[1]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("--iteration", "7"), ("--device", "9"), ("--from", "9"), ("--gpu", "nonesuch"), ("--max-bytes", "0"),
-     ("--execution-trace", "none.json"), ("--html", "no/such/folder/x.html"), ("--by", "moon")]
-)  # fmt: skip
-def test_mistakes_are_one_line_and_status_2(seer, file, words):
-    code, out, err = seer("summary", file, *words)
-    assert code == 2 and out == "" and err.startswith("seer: ") and err.count("\n") == 1
-
-
 def test_what_was_left_out_is_said(seer, make_trace, tmp_path):
     trace = make_trace()
     trace["traceEvents"].append({"ph": "X", "cat": "novel", "name": "n", "ts": 1, "dur": 1})

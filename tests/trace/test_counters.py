@@ -102,14 +102,6 @@ def test_flops_of_tensor_cores_are_not_told(make_trace, read, tmp_path):
     assert row["measured_gflop"] is row["measured_bound"] is None and row["write_mb"] == 2
 
 
-def test_from_the_command_line(seer, file, tmp_path):
-    path = ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])
-    code, out, _ = seer("kernels", file, "--counters", path)
-    assert code == 0 and "measured_bound" in out and "joined to 2 of 10 kernels" in out
-    code, _, err = seer("kernels", file, "--counters", tmp_path / "none.csv")
-    assert code == 2 and err.count("\n") == 1
-
-
 SUMMARY = """the program says, 50 % done
 ==77== NVPROF is profiling process 77, command: ./app
 ==77== Profiling result:

@@ -128,20 +128,6 @@ def test_the_command_rehearses_on_a_cpu(seer, tmp_path, make_plan, monkeypatch):
     assert "\n\nRehearsed on device cpu." in page and "hf upload" not in page
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--device", "cudnn", "--campaign", "--grid", "seer"), "leave --grid out"),
-        (("--device", "cudnn", "--campaign", "--shard", "1/2"), "leave --shard out"),
-        (("--device", "replay", "--campaign"), "--device cpu to rehearse"),
-        (("--device", "cpu", "--counters"), "give --device cudnn"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(seer, tmp_path, words, message):
-    result = seer("collect", *words, "-o", tmp_path / "RUN")
-    assert (result.code, result.err.count("\n")) == (2, 1) and message in result.err
-
-
 def test_without_a_gpu_nothing_is_measured(seer, tmp_path, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     result = seer("collect", "--device", "cudnn", "--campaign", "-o", tmp_path / "RUN")

@@ -210,14 +210,6 @@ def test_command(iteration, tmp_path):
     assert [row["label"] for row in csv.DictReader(io.StringIO(out))] == ["ProfilerStep#5", "ProfilerStep#6"]
 
 
-@pytest.mark.parametrize(
-    "words", ["--iteration 9", "--gpu nothing", "--overheads none.json", "--times measured --gpu t4"]
-)
-def test_users_errors_end_in_one_line(iteration, words):
-    code, out, err = iteration(*words.split())
-    assert code == 2 and out == "" and err.count("\n") == 1
-
-
 @pytest.mark.parametrize("leave_one_out", [False, True])
 def test_resnet_within_5_pct(resnet, leave_one_out):
     found = iteration_times(resnet, leave_one_out=leave_one_out)

@@ -62,19 +62,6 @@ def test_figures(seer, file, tmp_path):
     assert code == 0 and drawn == ["critical_path.svg", "times.svg"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["ampp"], "did you mean amp"), ([], "no what-if given"), (["data-parallel", "--bandwidth", "0"], "no network"),
-        (["gpu"], "--gpu"), (["--function", "nothing"], "module:callable"), (["data-parallel=2.5"], "whole number"),
-        (["best-convolution", "--bundle", "missing"], "missing"), (["gpu", "--gpu", "h200x"], "unknown")
-    ]
-)  # fmt: skip
-def test_errors_are_one_line(seer, file, words, message):
-    code, out, err = seer("whatif", file, *words)
-    assert code == 2 and message in err and err.count("\n") == 1 and not out
-
-
 def test_figures_name_every_answer_and_part(file):
     profiled = profile(read_trace(file))
     chosen = [what_if("faster-kernels=2"), what_if("faster-host=4")]
