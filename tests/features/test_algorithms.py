@@ -4,22 +4,10 @@ import pytest
 
 from surrogate.features.algorithms import ALGORITHMS, algorithm, algorithms
 from surrogate.features.errors import InputError
+from tests.features.known_answers import KNOWN
 
-# cudnn_cnn_infer.h and cudnn_cnn_train.h, value by value.
-CUDNN = {
-    "fwd": [
-        "IMPLICIT_GEMM",
-        "IMPLICIT_PRECOMP_GEMM",
-        "GEMM",
-        "DIRECT",
-        "FFT",
-        "FFT_TILING",
-        "WINOGRAD",
-        "WINOGRAD_NONFUSED",
-    ],
-    "bwd_data": ["ALGO_0", "ALGO_1", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"],
-    "bwd_filter": ["ALGO_0", "ALGO_1", "FFT", "ALGO_3", "WINOGRAD", "WINOGRAD_NONFUSED", "FFT_TILING"],
-}
+CUDNN = KNOWN["cudnn_enums"]
+"""Direction → algorithms in the order of the headers."""
 
 
 @pytest.mark.parametrize("direction", CUDNN)

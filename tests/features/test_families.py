@@ -13,6 +13,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.families import CONV, FAMILIES, OPERATORS, family, family_of, parse_problem
 from surrogate.features.gpu import gpu
+from tests.features.known_answers import KNOWN
 
 GPUS = [gpu(name) for name in ("TITAN Xp", "Tesla T4", "h200", "mi210")]
 SIZES: dict[str, Any] = {"n": 32, "c": 256, "h": 14, "k": 256, "r": 3, "pad_h": 1}
@@ -156,14 +157,7 @@ def test_traits_alone_decide_what_the_rules_say(conv: Conv) -> None:
             assert first == second
 
 
-@pytest.mark.parametrize(
-    ("text", "stratum"),
-    [
-        ("n1c8h9k8r3p1", "3x3s1"), ("n1c8h9k8r3", "3x3s1"), ("n1c8h9k8r1", "1x1s1"), ("n1c8h9k8r1u2", "1x1s2"),
-        ("n1c8h9k8r1u2v1", "other"), ("n1c8h9k8r1u3", "other"), ("n1c8h9k8r3u2", "other"), ("n1c8h9k8r3l2", "other"),
-        ("n1c8h9k8r3s1", "other"), ("n1c8h9k8r5", "other"), ("n1c8h9k8r3p1g8", "grouped"), ("n1c8h9k8r1g2", "grouped"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "stratum"), KNOWN["strata"])
 def test_strata_of_convolutions(text: str, stratum: str) -> None:
     sizes = {
         name: np.array([size]) for name, size in zip(CONV.size_names, CONV.sizes_of(parse_problem(text)), strict=True)

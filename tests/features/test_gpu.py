@@ -10,16 +10,7 @@ from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
 from surrogate.features.occupancy import device_attributes
 from surrogate.features.roofline import missing_units
-
-SPELT_OTHERWISE = {
-    "v100": "v100-sxm2-16gb", "V100_SXM2_16GB": "v100-sxm2-16gb", "  nvidia h200 ": "h200-sxm", "RTX4090": "rtx-4090",
-    "amd instinct mi250x": "mi250x", "NVIDIA A100-PG509-200": "a100-sxm4-40gb", "NV_V100": "v100-sxm2-16gb",
-    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "rtx-pro-6000-workstation", "4090": "rtx-4090",
-    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "rtx-pro-6000-max-q",
-    "RTX PRO 6000": "rtx-pro-6000-server", "GeForce RTX 3060": "rtx-3060", "radeon rx 7900 xt": "rx-7900-xt",
-    "NVIDIA GeForce RTX 3060 Laptop GPU": "rtx-3060-laptop", "AMD Instinct MI250X/MI250": "mi250",
-    "gfx90a68": "mi210",  # a file of MIOpen's find-db: hexadecimal 68 are 104 compute units
-}  # fmt: skip
+from tests.features.known_answers import KNOWN
 
 MINE = """
 [gpu.my-gpu]
@@ -35,7 +26,7 @@ source = "its box"
 """
 
 
-@pytest.mark.parametrize(("alias", "name"), SPELT_OTHERWISE.items())
+@pytest.mark.parametrize(("alias", "name"), KNOWN["spelt_otherwise"].items())
 def test_a_name_is_known_in_any_spelling(alias: str, name: str) -> None:
     assert gpu(alias).name == name
 
@@ -49,15 +40,7 @@ def test_ambiguous_names_list_their_candidates(refused, name: str, candidates: l
         gpu(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "board", "other"),
-    [
-        ("a100", "a100-sxm4-80gb", "a100-pcie-40gb"),
-        ("NVIDIA H100", "h100-sxm", "h100-pcie"),
-        ("v100", "v100-sxm2-16gb", "v100-pcie-32gb"),
-        ("P100", "p100-pcie-16gb", "p100-sxm2-16gb"),
-    ],
-)
+@pytest.mark.parametrize(("name", "board", "other"), KNOWN["family_boards"])
 def test_a_family_s_name_means_its_commonest_board(name: str, board: str, other: str) -> None:
     assert gpu(name).name == board
     note = registry().note(name)
@@ -115,19 +98,7 @@ def test_a_users_row_replaces_a_bundled_one(tmp_path: Path) -> None:
     assert gpu("t4").sms == 40
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("sms = 10\n", "", "sms is missing"),
-        ("sms = 10", "sms = 10.5", "sms is 10.5, must be a whole number"),
-        ("dram_gbs = 500", "dram_gbs = nan", "dram_gbs is nan"),
-        ("dram_gbs = 500", "dram_gbps = 500", "dram_gbs is missing; dram_gbps is unknown; did you mean dram_gbs?"),
-        ('"hopper"', '"hoper"', "architecture 'hoper' is unknown; did you mean hopper?"),
-        ("[gpu.my-gpu]", "schema = 2\n[gpu.my-gpu]", "schema is 2"),
-        ("[gpu.my-gpu]", "[gpus.my-gpu]", "unknown section gpus"),
-        ("[gpu.my-gpu]", "[gpu.my-gpu", "not TOML"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "told"), KNOWN["faulty_gpu_files"])
 def test_a_faulty_file_is_refused_in_one_line(refused, tmp_path: Path, old: str, new: str, told: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace(old, new), encoding="utf-8")

@@ -8,35 +8,16 @@ import pytest
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.occupancy import b_max, occupancy
+from tests.features.known_answers import KNOWN
 
 
-@pytest.mark.parametrize(
-    ("cc", "threads", "registers", "shared", "dynamic", "blocks", "limiting"),
-    [
-        # 64 warps of 32 registers fill 2048 threads: 8 blocks of 256, registers and warps run out together.
-        (7.0, 256, 32, 0, 0, 8, ("registers", "warps")),
-        # An SGEMM of 128 registers: 65536 / (128·128) = 4 blocks.
-        (7.0, 128, 128, 16384, 0, 4, ("registers",)),
-        # 48 KB of 96 KB: two blocks; on Turing's 64 KB one.
-        (7.0, 256, 126, 49152, 0, 2, ("registers", "shared")),
-        (7.5, 256, 126, 49152, 0, 1, ("shared",)),
-        # 228 KB per SM, 1 KB reserved per block: one block of 226 KB, 32 of the smallest.
-        (9.0, 384, 168, 0, 231424, 1, ("registers", "shared")),
-        (9.0, 32, 16, 0, 0, 32, ("blocks",)),
-        # Half the warps on Turing, 48 on Ampere's GA10x.
-        # 1024 threads of 65 registers (72 allocated) exceed the register file: refused.
-        (8.0, 1024, 65, 0, 0, 0, ("registers",)),
-        # More than a block may have: refused.
-        (6.1, 128, 32, 49153, 0, 0, ("shared",)),
-        (7.0, 1025, 16, 0, 0, 0, ("warps",)),
-    ],
-)
+@pytest.mark.parametrize(("cc", "threads", "registers", "shared", "dynamic", "blocks", "limiting"), KNOWN["occupancy"])
 def test_hand_computed(
-    cc: float, threads: int, registers: int, shared: int, dynamic: int, blocks: int, limiting: tuple[str, ...]
+    cc: float, threads: int, registers: int, shared: int, dynamic: int, blocks: int, limiting: list[str]
 ) -> None:
     launch = occupancy(cc, threads, registers, shared, dynamic)
     assert launch.blocks_per_sm == blocks
-    assert launch.limiting == limiting
+    assert list(launch.limiting) == limiting
 
 
 @pytest.mark.parametrize(("capability", "known"), [(0.0, "12.0"), (3.5, "5.2"), (11.0, "10.0")])
