@@ -219,44 +219,7 @@ def test_a_guide_does_what_it_says(name: str, tmp_path: Path) -> None:
 
 
 EXPECTED = Expected("features/README.md", 2)
-PAGE = """# Things and others
-
-Not of the guide:
-
-```sh
-exit 3
-```
-
-## Add a thing
-
-```toml append=features/things.toml
-second = 2
-```
-
-```toml insert=features/things.toml after="[things]"
-zeroth = 0
-```
-
-```python file=tests/test_second.py
-from pathlib import Path
-
-
-def test_order() -> None:
-    text = (Path(__file__).parents[1] / "features" / "things.toml").read_text()
-    assert text.split() == "[things] zeroth = 0 first = 1 second = 2".split()
-```
-
-```sh
-grep -q second features/things.toml   # where the reader stands
-test "$(seer thing)" = "['thing'] of the copy"
-```
-
-## Something else
-
-```sh
-exit 4
-```
-"""
+PAGE = (ROOT / "tests" / "guide.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture

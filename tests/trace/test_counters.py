@@ -14,6 +14,7 @@ from surrogate.trace.events import kinds
 from surrogate.trace.kernels import kernel_table
 from surrogate.trace.profiling import profile
 
+SAMPLES = Path(__file__).parent / "samples"
 CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
 GRID = (160, 1, 1)
 METRICS = (
@@ -102,39 +103,9 @@ def test_flops_of_tensor_cores_are_not_told(make_trace, read, tmp_path):
     assert row["measured_gflop"] is row["measured_bound"] is None and row["write_mb"] == 2
 
 
-SUMMARY = """the program says, 50 % done
-==77== NVPROF is profiling process 77, command: ./app
-==77== Profiling result:
-            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
- GPU activities:   72.50%  1.45000s     28160  51.491us  3.4240us  133.22us  resample_by_picking
-                   25.00%  500.00ms         2  250.00ms  200.00ms  300.00ms  void dgemm<double, int=4>(double*,  int)
-                    2.50%  50.000ms        62  806.45us  1.6640us  87.391ms  [CUDA memcpy DtoH]
-      API calls:  100.00%  2.10000s     28162  74.568us  3.0000us  1.00000s  cudaLaunchKernel
-"""
-OLDER = """==77== Profiling result:
-Time(%)      Time     Calls       Avg       Min       Max  Name
- 72.50%  1.45000s     28160  51.491us  3.4240us  133.22us  resample_by_picking
- 25.00%  500.00ms         2  250.00ms  200.00ms  300.00ms  void dgemm<double, int=4>(double*,  int)
-  2.50%  50.000ms        62  806.45us  1.6640us  87.391ms  [CUDA memcpy DtoH]
-
-==77== API calls:
-Time(%)      Time     Calls       Avg       Min       Max  Name
-100.00%  2.10000s     28162  74.568us  3.0000us  1.00000s  cudaLaunchKernel
-"""
-AS_CSV = """==77== Profiling result:
-"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"
-,%,ms,,us,us,ms,
-"GPU activities",72.5,1450.0,28160,51.491,3.424,0.13322,"resample_by_picking"
-"GPU activities",25.0,500.0,2,250000,200000,300,"void dgemm<double, int=4>(double*,  int)"
-"GPU activities",2.5,50.0,62,806.45,1.664,87.391,"[CUDA memcpy DtoH]"
-"API calls",100.0,2100.0,28162,74.568,3,1000,"cudaLaunchKernel"
-"""
-
-
-@pytest.mark.parametrize("text", [SUMMARY, OLDER, AS_CSV], ids=["text", "older", "csv"])
-def test_nvprofs_own_summary_is_a_kernel_table(seer, tmp_path, text):
-    log = tmp_path / "nvprof.log"
-    log.write_text(text)
+@pytest.mark.parametrize("name", ["nvprof_summary.txt", "nvprof_summary_older.txt", "nvprof_summary.csv"])
+def test_nvprofs_own_summary_is_a_kernel_table(seer, name):
+    log = SAMPLES / name
     code, out, _ = seer("kernels", log, "--json")
     rows = json.loads(out)
     assert code == 0 and [row["type"] for row in rows] == ["GPU activities"] * 3 + ["API calls"]
@@ -148,8 +119,7 @@ def test_nvprofs_own_summary_is_a_kernel_table(seer, tmp_path, text):
 
 def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
     """A GTX 1080 Ti has 354.368 GFLOP/s in doubles: 70 GFLOP in 250 ms are 79 % of it, compute-bound."""
-    log, metrics = tmp_path / "nvprof.log", tmp_path / "metrics.csv"
-    log.write_text(SUMMARY)
+    log, metrics = SAMPLES / "nvprof_summary.txt", tmp_path / "metrics.csv"
     name = "void dgemm<double, int=4>(double*, int)"
     counts = {"flop_count_dp": 70_000_000_000, "dram_read_bytes": 1_000_000_000, "dram_write_bytes": 1_000_000_000}
     header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
