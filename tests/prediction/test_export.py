@@ -100,36 +100,28 @@ def test_a_problem_comes_once_and_what_nothing_runs_is_told(predictor: Predictor
             export(nothing, form)
 
 
-@pytest.mark.skipif(CC is None, reason="no C compiler here")
+needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler here")
+
+
+def answered(program: str, folder: Path, *defined: str, given: str = "") -> list[str]:
+    """Lines that a program of headers/ prints, built against the headers in ``folder``; every warning is an error."""
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-I", ".", *defined]
+    source = Path(__file__).with_name("headers") / f"{program}.c"
+    subprocess.run([str(CC), *flags, "-o", "main", str(source)], cwd=folder, check=True)
+    run = subprocess.run([folder / "main"], input=given, capture_output=True, text=True, check=True)
+    return run.stdout.splitlines()
+
+
+@needs_compiler
 def test_the_header_compiles_and_answers(predictor: Predictor, tmp_path: Path) -> None:
     """As C99 with every warning an error, twice included; every problem is found, neighbours of it are not."""
     asked = convs(60)
-    picks = picks_for(predictor, asked)
-    (tmp_path / "picks.h").write_text(export(picks, "c-header"))
-    order = ", ".join(f"&p.{name}" for name in FIELDS)
-    (tmp_path / "main.c").write_text(
-        f"""#include <stdio.h>
-#include "picks.h"
-#include "picks.h"
-int main(void) {{
-    struct seer_problem p;
-    int32_t *field[] = {{{order}}};
-    for (;;) {{
-        for (int i = 0; i < {len(FIELDS)}; i++) if (scanf("%d", field[i]) != 1) return 0;
-        const struct seer_pick *found = seer_t4_find(&p);
-        if (found) printf("%d %d %.6e\\n", found->algorithm, found->fallback, (double)found->time_us);
-        else printf("none\\n");
-    }}
-}}
-"""
-    )
-    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1"]
-    subprocess.run([str(CC), *flags, "-o", "main", "main.c"], cwd=tmp_path, check=True)
+    (tmp_path / "picks.h").write_text(export(picks_for(predictor, asked), "c-header"))
     others = [conv.with_batch(conv.n + 100) for conv in asked]
     backward = Conv(**{**asked[0].to_dict(), "direction": "bwd_data"})
     lines = "\n".join(" ".join(map(str, _numbers(conv))) for conv in [*asked, *others, backward])
-    out = subprocess.run([tmp_path / "main"], input=lines, capture_output=True, text=True, check=True).stdout
-    answers = out.splitlines()
+    fields = f"-DFIELDS={', '.join(f'&p.{name}' for name in FIELDS)}"
+    answers = answered("conv", tmp_path, "-pedantic", fields, f"-DFIELD_COUNT={len(FIELDS)}", given=lines)
     for conv, line in zip(asked, answers, strict=False):
         ranked = predictor.select(conv).candidates
         enum, fallback, time_us = line.split()
@@ -139,42 +131,21 @@ int main(void) {{
     assert answers[len(asked) :] == ["none"] * (len(others) + 1)
 
 
-@pytest.mark.skipif(CC is None, reason="no C compiler here")
+@needs_compiler
 def test_headers_of_other_families_compile_and_answer(many_families: Bundle, tmp_path: Path) -> None:
     """A family has types of its own, so that its header goes with others; `operator` is a word of C++."""
     predictor = Predictor(many_families, gpu="t4")
     asked = [parse_problem(f"gemm:m{m}n512k256") for m in (64, 200, 512, 3000)]
-    relu = parse_problem("relu:n8c64h56w200")
-    for name, problems in (("gemm.h", asked), ("relu.h", [relu]), ("add.h", [parse_problem("add:n8c64h56w200")])):
+    for name, problems in (("gemm.h", asked), ("relu.h", [parse_problem("relu:n8c64h56w200")])):
         (tmp_path / name).write_text(export(picks_for(predictor, problems), "c-header"))
-    queries = [
-        f'{{.batch = 1, .m = {m}, .n = 512, .k = {k}, .operator_ = "gemm", .dtype = "{dtype}", .math = "fma",'
-        f' .variant = ""}}'
-        for m, k, dtype in ((64, 256, "fp32"), (3000, 256, "fp32"), (64, 257, "fp32"), (64, 256, "fp16"))
-    ]
-    (tmp_path / "main.c").write_text(
-        f"""#include <stdio.h>
-#include "gemm.h"
-#include "relu.h"
-int main(void) {{
-    const struct seer_gemm_problem p[] = {{{", ".join(queries)}}};
-    for (int i = 0; i < {len(queries)}; i++) {{
-        const struct seer_gemm_pick *found = seer_t4_gemm_find(&p[i]);
-        if (found) printf("%s %s %.6e\\n", found->library, found->algorithm, (double)found->time_us);
-        else printf("none\\n");
-    }}
-    return seer_t4_pointwise_find(&seer_t4_pointwise_picks[0].problem) == NULL;
-}}
-"""
-    )
-    answers = _compiled(tmp_path)
+    answers = answered("families", tmp_path)
     for problem, line in zip((asked[0], asked[-1]), answers, strict=False):
         best = predictor.select(problem).candidates[0]
         assert line == f"{best.library} {best.algorithm} {best.time_us:.6e}"
     assert answers[2:] == ["none", "none"]
 
 
-@pytest.mark.skipif(CC is None, reason="no C compiler here")
+@needs_compiler
 def test_the_header_of_a_described_kernel(tmp_path: Path) -> None:
     """A configuration is a struct of its parameters, whatever they are; a size may be a word of C."""
     columns = KernelColumns(("block", "share", "fast", "order"), ("m", "int"), ("dtype",), "own_kernel")
@@ -183,44 +154,16 @@ def test_the_header_of_a_described_kernel(tmp_path: Path) -> None:
     frame = pd.DataFrame(rows, columns=["m", "int", "dtype", *columns.parameters]).assign(gpu="our own")
     frame["time_us"] = 5 + abs(frame["m"] / 32 - frame["block"]) + 3 * frame["share"] - frame["fast"]
     predictor = Predictor(bundle_of(frame, Configurations(), columns))
-    asked = [predictor.read(f"m{m}int{m}") for m in (16, 64, 4096)]
-    picks = picks_for(predictor, asked)
+    picks = picks_for(predictor, [predictor.read(f"m{m}int{m}") for m in (16, 64, 4096)])
     (tmp_path / "picks.h").write_text(export(picks, "c-header"))
-    (tmp_path / "main.c").write_text(
-        """#include <stdio.h>
-#include "picks.h"
-int main(void) {
-    for (int m = 1; m < 5000; m++) {
-        const struct seer_own_kernel_problem p = {.m = m, .int_ = m, .dtype = "fp16"};
-        const struct seer_own_kernel_pick *found = seer_our_own_own_kernel_find(&p);
-        if (!found) continue;
-        struct seer_own_kernel_configuration c = found->configuration;
-        printf("%d %d %g %d %s\\n", m, (int)c.block, c.share, (int)c.fast, c.order);
-    }
-    return 0;
-}
-"""
-    )
     best = [each.candidates[0].parameters or {} for each in picks.selections]
     expected = [
         f"{m} {p['block']} {p['share']:g} {p['fast']:d} {p['order']}" for m, p in zip((16, 64, 4096), best, strict=True)
     ]
-    assert _compiled(tmp_path) == expected
+    assert answered("described", tmp_path) == expected
     table = json.loads(export(picks, "json"))
     assert [row["parameters"] for row in table["picks"]] == best
     assert [len(row["fallbacks"]) for row in table["picks"]] == [10] * 3
-    emptied = Picks(tuple(replace(s, estimates=()) for s in picks.selections), None, False, "m", "d")
-    assert len(json.loads(export(emptied, "json"))["infeasible"]) == 3
-    with pytest.raises(InputError, match="no problem has a pick"):
-        export(emptied, "c-header")
-
-
-def _compiled(folder: Path) -> list[str]:
-    """Lines that ``main.c`` prints; every warning is an error."""
-    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([str(CC), *flags, "-o", "main", "main.c"], cwd=folder, check=True)
-    out = subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout
-    return out.splitlines()
 
 
 def test_candidates_of_several_libraries_are_told_apart(many_families: Bundle) -> None:
