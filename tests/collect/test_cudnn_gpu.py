@@ -8,7 +8,6 @@ import pytest
 from surrogate.collect.cudnn import gpu as module
 from surrogate.collect.cudnn.gpu import ALIGNMENT, Gpu, GpuFaultError
 from surrogate.collect.device import DeviceLostError
-from surrogate.features.errors import InputError
 
 
 @pytest.fixture
@@ -86,14 +85,14 @@ def test_facts_for_the_header(cupy, chain):
     assert known.items() <= gpu.properties().items()
 
 
-def test_what_is_missing_is_told(cupy, chain):
+def test_what_is_missing_is_told(refused, cupy, chain):
     with chain.context() as patch:
         patch.setitem(sys.modules, "cupy", None)
-        with pytest.raises(InputError, match=r"pip install 'seer-surrogate\[gpu\]'"):
+        with refused("pip install 'seer-surrogate[gpu]'"):
             Gpu(1, 1)
     chain.setattr(module, "FLUSH_BYTES", 100 << 30)
-    with pytest.raises(InputError, match="too few to measure with"):
+    with refused("too few to measure with"):
         Gpu(1, 1)
     chain.setenv("FAKE_GPU", "none")
-    with pytest.raises(InputError, match="no usable GPU: cudaErrorNoDevice"):
+    with refused("no usable GPU: cudaErrorNoDevice"):
         Gpu(1, 1)

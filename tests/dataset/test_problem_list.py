@@ -151,9 +151,9 @@ def test_what_is_wrong_is_named(refused, tmp_path: Path, content: str | bytes, n
         read_list(_write(tmp_path, content))
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file(refused, tmp_path: Path) -> None:
     """Said as such."""
-    with pytest.raises(InputError, match="no such file"):
+    with refused("no such file"):
         read_list(tmp_path / "none")
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from surrogate.features.errors import InputError
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
 from surrogate.features.occupancy import device_attributes
@@ -73,14 +72,14 @@ def test_tensor_units_that_are_held_down_are_known_by_their_architecture() -> No
         assert uncapped(gpu(name)) is gpu(name)
 
 
-def test_a_users_file_adds_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_file_adds_gpus(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE, encoding="utf-8")
     alone = registry().with_file(path).gpus[-1]
     assert alone.fp32_tflops == pytest.approx(10 * 128 * 2 * 1e-3)
     assert alone.tf32_tflops == 50
     assert alone.l2_bytes == 8 * 2**20
-    with pytest.raises(InputError):
+    with refused():
         gpu("my-gpu")
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))
     assert gpu("my gpu 9000") == alone
@@ -106,9 +105,9 @@ def test_a_faulty_file_is_refused_in_one_line(refused, tmp_path: Path, old: str,
         registry().with_file(path)
 
 
-def test_two_gpus_may_not_share_a_name() -> None:
+def test_two_gpus_may_not_share_a_name(refused) -> None:
     t4 = gpu("t4")
-    with pytest.raises(InputError, match="belongs to t4 and to t5"):
+    with refused("belongs to t4 and to t5"):
         Registry((t4, replace(t4, name="t5")), {})
 
 

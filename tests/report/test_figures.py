@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.features.errors import InputError
 from surrogate.report import figures
 from surrogate.report.results import shown_models
 from surrogate.report.style import looks, time_tick
@@ -153,16 +152,16 @@ def test_strata_of_choices(tmp_path: Path) -> None:
         assert figures.read_choices(tmp_path, results, ["m"])["slowdown"].tolist() == expected
 
 
-def test_damaged_files_and_missing_columns_are_named(tmp_path: Path) -> None:
+def test_damaged_files_and_missing_columns_are_named(refused, tmp_path: Path) -> None:
     path = tmp_path / "predictions.parquet"
     path.write_bytes(b"PAR1 nothing")
-    with pytest.raises(InputError, match="no readable parquet"):
+    with refused("no readable parquet"):
         figures.read_predictions(tmp_path, ["m"])
     _predictions().drop(columns=["algorithm", "time_us"]).to_parquet(path)
-    with pytest.raises(InputError, match="lacks algorithm, time_us"):
+    with refused("lacks algorithm, time_us"):
         figures.read_predictions(tmp_path, ["m"])
     whole = tmp_path / "choices.parquet"
     _predictions().to_parquet(whole)
     whole.write_bytes(whole.read_bytes()[:-40])
-    with pytest.raises(InputError, match="no readable parquet"):
+    with refused("no readable parquet"):
         figures.read_choices(tmp_path, {"choice_rows": []}, ["m"])
