@@ -20,8 +20,7 @@ def measured(table, tmp_path):
 
 def test_calibrating_adapts_the_bundle(seer, trained, measured, tmp_path):
     out = tmp_path / "calibrated"
-    result = seer("calibrate", trained, measured, "-o", out)
-    assert result.code == 0, result.err
+    result = seer("calibrate", trained, measured, "-o", out).succeeded()
     assert "32 problems of 16 shapes" in result.out and "before" in result.out
     errors = []
     for one in (trained, out):
@@ -35,8 +34,7 @@ def test_calibrating_adapts_the_bundle(seer, trained, measured, tmp_path):
 
 def test_a_plan_is_one_that_collect_reads(seer, trained, dataset, tmp_path):
     out = tmp_path / "plan.jsonl"
-    result = seer("calibrate", trained, "--plan", 12, "--gpu", NEW, "--problems", dataset, "-o", out)
-    assert result.code == 0, result.err
+    result = seer("calibrate", trained, "--plan", 12, "--gpu", NEW, "--problems", dataset, "-o", out).succeeded()
     assert "seer collect --plan" in result.out
     assert len({p.conv for p in file_problems(out)}) == 12
     run = seer("collect", "--device", "reference", "--plan", out, "--minutes", "0.0001", "-o", tmp_path / "r.jsonl")

@@ -9,12 +9,10 @@ from surrogate import bundled
 def test_every_format(seer, trained, dataset, tmp_path):
     """JSON and C from a cuDNN bundle; a find-db is refused in one line."""
     words = ["export", trained, "--problems", dataset, "--gpu", "t4", "-o"]
-    result = seer(*words, tmp_path / "p.json", "--as", "json")
-    assert result.code == 0, result.err
+    result = seer(*words, tmp_path / "p.json", "--as", "json").succeeded()
     table = json.loads((tmp_path / "p.json").read_text())
     assert len(table["picks"]) == 32 and "picks of 32 problems" in result.out
-    result = seer(*words, tmp_path / "p.h", "--as", "c-header")
-    assert result.code == 0, result.err
+    result = seer(*words, tmp_path / "p.h", "--as", "c-header").succeeded()
     assert "#ifndef SEER_" in (tmp_path / "p.h").read_text()
     mixed = tmp_path / "mixed.txt"
     mixed.write_text("n8c64h28w28k64r3s3p1\ngemm:m128n128k128\n")
@@ -25,8 +23,7 @@ def test_every_format(seer, trained, dataset, tmp_path):
 def test_functions(seer, trained, dataset, tmp_path):
     """The summary says how large the function is and what it loses; a lookup has no leaves."""
     words = ["export", trained, "--problems", dataset, "--gpu", "t4", "-o", tmp_path / "select.py"]
-    result = seer(*words, "--as", "python", "--leaves", "3")
-    assert result.code == 0, result.err
+    result = seer(*words, "--as", "python", "--leaves", "3").succeeded()
     assert re.search(
         r"picks of 32 problems; leaves: [123], predicted slowdown on the listed problems: 1\.\d+", result.out
     )
@@ -39,11 +36,9 @@ def test_other_kernels_of_a_gpu_that_ships(seer, tmp_path):
     (tmp_path / "gemms.csv").write_text("problem,dtype\ngemm:m64n4096k4096,bf16\ngemm:m4096n4096k4096,bf16\n")
     out = tmp_path / "p.json"
     words = ["--problems", tmp_path / "gemms.csv", "--as", "json", "-o", out]
-    result = seer("export", "h100", *words)
-    assert result.code == 0, result.err
+    seer("export", "h100", *words).succeeded()
     table = json.loads(out.read_text())
     assert [row["m"] for row in table["picks"]] == [64, 4096] and table["gpu"] == "h100-sxm"
     (tmp_path / "gemms.csv").write_text("m,n,k,dtype\n64,4096,4096,bf16\n4096,4096,4096,bf16\n")
-    result = seer("export", bundled.FOLDER / "language_gemm", "--gpu", "h100", *words)
-    assert result.code == 0, result.err
+    seer("export", bundled.FOLDER / "language_gemm", "--gpu", "h100", *words).succeeded()
     assert json.loads(out.read_text()) == table

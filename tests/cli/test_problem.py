@@ -20,8 +20,7 @@ PROBLEM = "n8c64h28w28k64r3s3p1u1"
                                    [f"MIOpenDriver conv {LINE}"], [LINE.split(" -m")[0]]])  # fmt: skip
 def test_a_line_of_miopen_s_log(seer, trained, words) -> None:
     """As words, in quotes, or its sizes alone."""
-    found = seer("select", "--bundle", trained, "--gpu", "t4", "--json", *words)
-    assert found.code == 0, found.err
+    found = seer("select", "--bundle", trained, "--gpu", "t4", "--json", *words).succeeded()
     assert found.json == seer("select", "--bundle", trained, "--gpu", "t4", "--json", PROBLEM).json
 
 
@@ -50,8 +49,7 @@ def test_a_gpu_s_name_stands_for_the_bundle_that_ships(seer, tmp_path) -> None:
 def predicted(seer, tmp_path, trained, frame: pd.DataFrame, *words: str) -> pd.DataFrame:
     frame.to_parquet(tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"
-    result = seer("predict", "--bundle", trained, *words, "--data", tmp_path / "in.parquet", "-o", out)
-    assert result.code == 0, result.err
+    seer("predict", "--bundle", trained, *words, "--data", tmp_path / "in.parquet", "-o", out).succeeded()
     return pd.read_parquet(out)
 
 

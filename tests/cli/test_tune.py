@@ -8,8 +8,7 @@ import pytest
 def test_tune_prints_settings_and_writes_what_train_uses(seer, dataset, tmp_path):
     best = tmp_path / "best é.json"
     words = ["--storage", tmp_path / "j", "--model", "linear-terms", "--trials", 6]
-    result = seer("tune", dataset, *words, "-o", best)
-    assert result.code == 0, result.err
+    result = seer("tune", dataset, *words, "-o", best).succeeded()
     assert result.out.splitlines()[0].split() == ["setting", "best", "stored", "importance"]
     assert "stored settings" in result.out and f"seer train --params {best}" in result.out
     again = seer("tune", dataset, *words, "--json").json

@@ -29,8 +29,7 @@ def recording(make_plan, record):
 def test_a_replay_is_collected_and_repeated(seer, recording, tmp_path):
     output = tmp_path / "run.jsonl"
     words = ("--device", "replay", "--recording", recording, "-o", output)
-    result = seer(*words)
-    assert result.code == 0, result.err
+    result = seer(*words).succeeded()
     assert "12 of 12 problems done" in result.out
     assert merge_runs([output]).frame.time_us.notna().sum() > 12
     before = output.read_bytes()
@@ -66,8 +65,7 @@ def test_the_cpu_keeps_its_time_under_either_name(seer, tmp_path, monkeypatch):
     monkeypatch.setattr(spec, "measure_spec", lambda: {"name": "Test CPU"})
     output, plan = tmp_path / "run.jsonl", tmp_path / "plan.txt"
     plan.write_text("\n".join(f"n1c16h{size}k16r3" for size in range(20, 220)))
-    result = seer("--device", "reference", "--plan", plan, "--minutes", 0.01, "-o", output)
-    assert result.code == 0, result.err
+    result = seer("--device", "reference", "--plan", plan, "--minutes", 0.01, "-o", output).succeeded()
     assert "stopped: the time is up, the same command goes on" in result.out
     header = log.read(output).header
     assert header is not None
@@ -123,8 +121,7 @@ def test_the_deviceless_heuristic_is_called(seer, tmp_path, monkeypatch):
 
     monkeypatch.setattr("surrogate.collect.run.collect_heuristic", collect_heuristic)
     output = tmp_path / "run.jsonl"
-    result = seer("--heuristic-only", "--gpu", "h200", "--networks", "-o", output)
-    assert result.code == 0, result.err
+    seer("--heuristic-only", "--gpu", "h200", "--networks", "-o", output).succeeded()
     assert calls == [(calls[0][0], "h200", str(output))]
     assert calls[0][0] > 1000
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ def test_json(seer: Seer, graph: Path, bundle: Path) -> None:
     words = ("--batch", 8, "--sweep-batch", "1,8", "--compare-gpus", "titan-xp", "--json")
     done = seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words)
     assert (done.code, done.err) == (0, "")
-    data = json.loads(done.out)
+    data = done.json
     assert (data["batch"], data["coverage"], data["unsupported"]) == (8, 1.0, {})
     assert data["total_us"] == pytest.approx(sum(layer["time_us"] for layer in data["layers"]))
     assert sum(layer["algorithm"] is not None for layer in data["layers"]) == 20
@@ -53,10 +52,10 @@ def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
 def test_training_and_figures(seer: Seer, graph: Path, bundle: Path, tmp_path: Path) -> None:
     """More than twice the forward pass; three figures."""
     words = ("network", graph, "--gpu", "t4", "--bundle", bundle, "--json")
-    forward = json.loads(seer(*words).out)
+    forward = seer(*words).json
     figures = tmp_path / "figures"
     done = seer(*words, "--training", "--sweep-batch", "1,4", "--figures", figures)
-    trained = json.loads(done.out)
+    trained = done.json
     assert trained["training"]
     assert trained["total_us"] > 2 * forward["total_us"]
     assert trained["layers"][-1]["name"] == "optimizer"
@@ -67,7 +66,7 @@ def test_training_and_figures(seer: Seer, graph: Path, bundle: Path, tmp_path: P
 
 def test_the_largest_batch_stands_in_the_sweep(seer: Seer, graph: Path, bundle: Path) -> None:
     words = ("--max-batch", "--sweep-batch", "1,8", "--json")
-    data = json.loads(seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words).out)
+    data = seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words).json
     assert [row["batch"] for row in data["sweep"]] == [1, 8, data["batch"]]
     assert data["sweep"][-1]["total_us"] == data["total_us"]
 
@@ -95,7 +94,7 @@ def test_a_bundle_without_backward_says_so(seer: Seer, graph: Path, forward_bund
 
 def test_a_compiled_network_fuses_what_lies_between_its_convolutions(seer: Seer, graph: Path) -> None:
     words = ("network", graph, "--gpu", "rtx-4090", "--batch", 64, "--dtype", "fp16", "--json")
-    eager, fused = (json.loads(seer(*words, "--runtime", name).out) for name in ("eager", "compiled"))
+    eager, fused = (seer(*words, "--runtime", name).json for name in ("eager", "compiled"))
     assert fused["total_us"] < eager["total_us"]
     assert sum(layer["algorithm"] is not None for layer in fused["layers"]) == 20
     assert len(fused["layers"]) < len(eager["layers"])

@@ -1,6 +1,5 @@
 """Counters of ncu and nvprof beside the times of a trace: known answers, spellings of names, what does not join."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,9 +104,8 @@ def test_flops_of_tensor_cores_are_not_told(make_trace, read, tmp_path):
 @pytest.mark.parametrize("name", ["nvprof_summary.txt", "nvprof_summary_older.txt", "nvprof_summary.csv"])
 def test_nvprofs_own_summary_is_a_kernel_table(seer, name):
     log = SAMPLES / name
-    code, out, _ = seer("kernels", log, "--json")
-    rows = json.loads(out)
-    assert code == 0 and [row["type"] for row in rows] == ["GPU activities"] * 3 + ["API calls"]
+    rows = seer("kernels", log, "--json").succeeded().json
+    assert [row["type"] for row in rows] == ["GPU activities"] * 3 + ["API calls"]
     assert rows[1] == {
         "type": "GPU activities", "kernel": "void dgemm<double, int=4>(double*,  int)", "time_pct": 25.0, "calls": 2,
         "total_us": 500_000.0, "avg_us": 250_000.0, "min_us": 200_000.0, "max_us": 300_000.0,
@@ -124,10 +122,8 @@ def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
     header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
     lines = [f'"G (0)","{name}",2,"{metric}","",1,1,{value}' for metric, value in counts.items()]
     metrics.write_text("\n".join(["==9== Metric result:", header, *lines]))
-    code, out, _ = seer("kernels", log, "--counters", metrics, "--gpu", "GTX 1080 Ti", "--json")
-    plain, doubles, *_ = json.loads(out)
-    assert code == 0 and (doubles["counted"], doubles["measured_gflop"]) == (2, 140)
+    plain, doubles, *_ = seer("kernels", log, "--counters", metrics, "--gpu", "GTX 1080 Ti", "--json").succeeded().json
+    assert (doubles["counted"], doubles["measured_gflop"]) == (2, 140)
     assert doubles["measured_compute_pct"] == pytest.approx(100 * 280 / 354.368)
     assert doubles["measured_bound"] == "compute-bound" and plain["measured_bound"] is None
-    code, _, err = seer("kernels", log, "--by", "layer")
-    assert code == 2 and "by name alone" in err
+    assert seer("kernels", log, "--by", "layer").is_refusal("by name alone")

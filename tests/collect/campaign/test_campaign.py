@@ -121,8 +121,7 @@ def test_the_command_rehearses_on_a_cpu(seer, tmp_path, make_plan, monkeypatch):
     monkeypatch.setattr(campaign_module, "plan_of", lambda one, caps, seed, count: make_plan(count))
     monkeypatch.setattr(spec, "measure_spec", lambda: {"name": "Test CPU"})
     words = ("collect", "--device", "cpu", "--campaign", "--minutes", 0.02, "--sample", 1, "-o", tmp_path / "RUN")
-    result = seer(*words)
-    assert result.code == 0, result.err
+    result = seer(*words).succeeded()
     assert result.out.count("slice ") == 7 and "rehearsed" in result.out
     page = (tmp_path / "RUN" / "README.md").read_text()
     assert "\n\nRehearsed on device cpu." in page and "hf upload" not in page

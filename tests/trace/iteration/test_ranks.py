@@ -103,16 +103,15 @@ def test_command_of_ranks(seer, folder):
     assert code == 0 and "2 ranks, surrogate times" in out and "all_reduce" in out
     # 4 kB in 40 µs and 44 kB in 60: 2 µs per 4 kB beside 38.
     assert load_overheads(folder / "o").laws["all_reduce"].overhead_us == pytest.approx(38.0)
-    code, out, _ = seer("iteration", folder / "0.json", "--times", "surrogate", "--overheads", folder / "o", "--json")
-    whole = json.loads(out)
+    words = ("--times", "surrogate", "--overheads", folder / "o", "--json")
+    whole = seer("iteration", folder / "0.json", *words).succeeded().json
     assert [row["device_us"] for row in whole["iterations"]] == pytest.approx([40.0, 60.0])
     assert "other ranks" in whole["notes"][0] and whole["coverage"] == 1.0
 
 
 @pytest.mark.parametrize("words", [["--iteration", "0"], ["--overheads", "none.json"]])
 def test_users_errors_of_ranks(seer, folder, words):
-    code, out, err = seer("iteration", folder, *words)
-    assert code == 2 and out == "" and err.count("\n") == 1
+    assert seer("iteration", folder, *words).is_refusal()
 
 
 def test_what_ranks_do_and_whom_they_wait_for(seer, folder):
@@ -122,10 +121,9 @@ def test_what_ranks_do_and_whom_they_wait_for(seer, folder):
     args = {"device": 0, "stream": 7}
     first["traceEvents"].append(kernel | {"name": "sgemm", "ts": kernel["ts"] + 120, "dur": 50, "args": args})
     (folder / "0.json").write_text(json.dumps(first))
-    code, out, _ = seer("summary", folder, "--json")
-    answer = json.loads(out)
+    answer = seer("summary", folder, "--json").succeeded().json
     zero, one = answer["ranks"]
-    assert code == 0 and answer["straggler"] == 1
+    assert answer["straggler"] == 1
     assert (zero["time_us"], zero["compute_us"], zero["communication_us"], zero["idle_us"]) == (170, 50, 140, 0)
     assert zero["overlap_pct"] == pytest.approx(100 * 20 / 140) and one["overlap_pct"] == 0
     assert [(row["waiting_us"], row["awaited_us"]) for row in (zero, one)] == [(100, 0), (0, 100)]
@@ -165,8 +163,7 @@ def test_an_archive_of_ranks(seer, folder):
     assert seer("summary", folder / "ranks.tar.gz", "--csv") == whole and whole[1].count("\n") == 3
     (folder / "broken.tar.gz").write_bytes((folder / "ranks.tar.gz").read_bytes()[:200])
     for words in ([folder / "ranks.tar.gz", "--max-bytes", 1200], [folder / "broken.tar.gz"]):
-        code, out, err = seer("summary", *words)
-        assert code == 2 and out == "" and err.count("\n") == 1
+        assert seer("summary", *words).is_refusal()
 
 
 def test_ranks_of_an_archive_may_share_their_name(seer, folder):
@@ -174,8 +171,8 @@ def test_ranks_of_an_archive_may_share_their_name(seer, folder):
     with tarfile.open(folder / "ranks.tar.gz", "w:gz") as archive:
         for number in (1, 0):
             archive.add(folder / f"{number}.json", f"rank{number}/trace.json")
-    rows = json.loads(seer("summary", folder / "ranks.tar.gz", "--json")[1])["ranks"]
-    of_folder = json.loads(seer("summary", folder, "--json")[1])["ranks"]
+    rows = seer("summary", folder / "ranks.tar.gz", "--json").json["ranks"]
+    of_folder = seer("summary", folder, "--json").json["ranks"]
     assert [row["rank"] for row in rows] == [0, 1]
     assert [row["compute_us"] for row in rows] == [row["compute_us"] for row in of_folder]
     with trace_files([folder / "ranks.tar.gz"]) as files:

@@ -16,9 +16,8 @@ from surrogate.trace.whatif.evaluate import critical_path_svg, times_svg
 
 
 def test_simulate(seer, file):
-    code, out, _ = seer("simulate", file, "--json")
-    whole = json.loads(out)
-    assert code == 0 and [row["index"] for row in whole["iterations"]] == [0, 1]
+    whole = seer("simulate", file, "--json").succeeded().json
+    assert [row["index"] for row in whole["iterations"]] == [0, 1]
     for row in whole["iterations"]:
         assert row["measured_us"] == 990 and row["simulated_us"] == pytest.approx(990)
     assert whole["coverage"]["device_tasks"] == 12 and whole["coverage"]["edges"]["launch"] == 12
@@ -27,10 +26,9 @@ def test_simulate(seer, file):
 
 
 def test_whatif(seer, file):
-    code, out, _ = seer("whatif", file, "amp", "faster-kernels=4", "--together", "--json")
-    rows = json.loads(out)
+    rows = seer("whatif", file, "amp", "faster-kernels=4", "--together", "--json").succeeded().json
     names = ["amp", "faster-kernels=4", "amp + faster-kernels=4"]
-    assert code == 0 and [row["name"] for row in rows] == names
+    assert [row["name"] for row in rows] == names
     for row in rows:
         assert row["speedup"] == pytest.approx(row["baseline_us"] / row["predicted_us"])
         assert row["device_us_after"] < row["device_us_before"]
