@@ -4,28 +4,12 @@ import re
 
 import pytest
 
-FILES = (
-    ("predict", "--gpu", "t4", "--data", "DATA", "-o"),
-    ("export", "BUNDLE", "--problems", "DATA", "--as", "json", "-o"),
-    ("import", "miopen", "DATA", "-o"),
-    ("data", "merge", "DATA", "-o"),
-    ("tune", "DATA", "--trials", "1", "-o"),
-    ("calibrate", "t4", "--plan", "10", "--gpu", "t4", "--problems", "DATA", "-o"),
-    ("collect", "--device", "cpu", "--plan", "DATA", "-o"),
-    ("trace", "kernels", "DATA", "--html"),
-    ("trace", "spans", "DATA", "--html"),
-    ("trace", "summary", "DATA", "--html"),
-    ("trace", "iteration", "DATA", "--save-overheads"),
-    ("trace", "whatif", "DATA", "amp", "--timeline"),
-)
-FOLDERS = (
-    ("train", "DATA", "-o"),
-    ("compare", "DATA", "-o"),
-    ("calibrate", "t4", "DATA", "-o"),
-    ("collect", "--device", "cpu", "--campaign", "-o"),
-    ("network", "DATA", "--gpu", "t4", "--figures"),
-    ("trace", "whatif", "DATA", "amp", "--figures"),
-)
+from tests.known import known
+
+KNOWN = known(__file__)
+
+FILES = KNOWN["files"]
+FOLDERS = KNOWN["folders"]
 
 
 @pytest.mark.parametrize(

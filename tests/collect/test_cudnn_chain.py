@@ -25,7 +25,6 @@ from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.run import collect_heuristic
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 from surrogate.features.families import operator
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify_call
@@ -268,12 +267,11 @@ def test_limits_of_memory_are_statuses(refused, opened):
     ({"gpu": "none"}, "no usable GPU: cudaErrorNoDevice: no CUDA-capable device"),
     ({"faults": "memory cudaMalloc -1 1"}, "no usable GPU: Out of memory"),
     ({"faults": "error cudnnCreate -1 0"}, "does not start here: cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED"),
-    ({"gpu": "v100", "cudnn_version": "91900"}, r"pip install 'nvidia-cudnn-cu12<9\.11'"),
+    ({"gpu": "v100", "cudnn_version": "91900"}, "pip install 'nvidia-cudnn-cu12<9.11'"),
 ])  # fmt: skip
-def test_what_cannot_start_is_one_line(opened, variables, words):
-    with pytest.raises(InputError, match=words) as caught:
+def test_what_cannot_start_is_one_line(refused, opened, variables, words):
+    with refused(words):
         opened(**variables)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("order", "words"), [

@@ -8,23 +8,11 @@ import pytest
 from experiments import catalogue
 from experiments.experiment import Effort, one_thread
 from experiments.sources import Sources
+from tests.known import known
 
-COLUMNS = {
-    "test_set_i": "data population algorithm model split median_error_pct rmspe_pct",
-    "test_set_ii": "network model problems slowdown_geomean total_error_pct",
-    "picker": "model problems wrong_seer_pct wrong_pct slowdown_macro ci_low ci_high",
-    "same_rows": "data model n median_error_pct error_low_pct slowdown_macro ci_low",
-    "learning_curve": "data share training_shapes model median_error_pct slowdown_macro",
-    "leave_one_gpu_out": "gpu model slowdown_macro median_error_pct",
-    "calibration": "data gpu problems chosen median_error_pct slowdown_macro",
-    "miopen": "gpu candidate split model slowdown_macro median_error_pct",
-    "small_to_large": "data training flops_over model median_error_pct",
-    "versions": "kind older newer algorithm model ratio_median best_changed_pct",
-    "ablation": "data variant median_error_pct error_change_pct slowdown_change_high",
-    "whole_networks": "set training gpu predictor n mean_error_pct median_error_pct bias_pct coverage_pct",
-    "operators": "library operator gpu model n median_error_pct p90_error_pct default_same_rows_pct",
-    "coverage": "data kind of rows shapes coverage half_width",
-}
+KNOWN = known(__file__)
+
+COLUMNS = KNOWN["columns"]
 """Experiment → columns that its table has among others."""
 
 

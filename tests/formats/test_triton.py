@@ -10,6 +10,9 @@ import pytest
 from surrogate.features.description import description_of
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
+from tests.known import known
+
+KNOWN = known(__file__)
 
 FAILED = [math.inf, math.inf, math.inf]
 
@@ -115,19 +118,7 @@ def test_one_table_has_one_kernel(refused, tmp_path: Path) -> None:
     assert read(file).rows["origin"].tolist() == ["A/softmax.autotune.json"] * 2
 
 
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        ("{", "not JSON"),
-        ("{}", "it lacks ('key'); give NAME.autotune.json"),
-        ("[]", "not as expected"),
-        ('{"key": [], "configs_timings": [[{"num_warps": 4}, []]]}', "it lacks ('kwargs')"),
-        ('{"key": [], "configs_timings": [[{"kwargs": {"a": [1]}}, 1]]}', "neither a number up to 2^53"),
-        ('{"key": [1], "configs_timings": []}', "holds no configuration"),
-        ('{"key": [1], "configs_timings": [[{"kwargs": {"key_0": 1}}, 1]]}', "key_0 is declared twice"),
-        ('{"key": [1], "configs_timings": [[{"kwargs": {"time_us": 1}}, 1]]}', "time_us is a column of every table"),
-    ],
-)
+@pytest.mark.parametrize(("content", "named"), KNOWN["wrong"])
 def test_wrong_files_are_refused(refused, tmp_path: Path, content: str, named: str) -> None:
     (tmp_path / "k.autotune.json").write_text(content)
     with refused("k.autotune.json", named):

@@ -15,6 +15,7 @@ from surrogate.trace.events.read import read_trace, trace_files
 from surrogate.trace.iteration.overheads import fit_law, fit_laws, load_overheads, unseen_us
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.ranks import rank_summary, rank_times
+from tests.trace.events import device, event
 
 
 def messages(*sizes: int) -> list[AllReduce]:
@@ -50,22 +51,16 @@ def test_a_law_is_judged_on_sizes_that_it_has_not_seen():
 
 def rank(number: int, kernel_us: float, elements: int = 1000) -> dict:
     """A step that launches one all-reduce 30 µs after its start, whose kernel runs from 40 µs on."""
-
-    def event(category: str, name: str, ts: float, dur: float, tid: int = 1, **arguments) -> dict:
-        return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": tid, "ts": 1000 + ts, "dur": dur,
-                "args": arguments}  # fmt: skip
-
     shapes = {"Input Dims": [[elements]], "Input type": ["float"]}
-    launch, kernel = {"correlation": 5, "External id": 5}, {"device": 0, "stream": 9, "correlation": 5}
     events = [
-        event("user_annotation", "ProfilerStep#1", 0, 900),
-        event("cpu_op", "c10d::allreduce_", 10, 50),
-        event("user_annotation", "nccl:all_reduce", 15, 40, **shapes),
-        event("cuda_runtime", "cudaLaunchKernel", 20, 10, **launch),
-        event("kernel", "ncclKernel_AllReduce_RING_LL_Sum_float", 40, kernel_us, 9, **kernel),
+        event("user_annotation", "ProfilerStep#1", 1000, 900),
+        event("cpu_op", "c10d::allreduce_", 1010, 50),
+        event("user_annotation", "nccl:all_reduce", 1015, 40, **shapes),
+        event("cuda_runtime", "cudaLaunchKernel", 1020, 10, **{"correlation": 5, "External id": 5}),
+        device("ncclKernel_AllReduce_RING_LL_Sum_float", 1040, kernel_us, 5, stream=9) | {"pid": 1},
     ]
-    device = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
-    return {"deviceProperties": [device], "distributedInfo": {"rank": number, "world_size": 8}, "traceEvents": events}
+    gpu = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
+    return {"deviceProperties": [gpu], "distributedInfo": {"rank": number, "world_size": 8}, "traceEvents": events}
 
 
 @pytest.fixture

@@ -6,28 +6,16 @@ import pytest
 from surrogate.trace.graph import graph_of, simulate
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import Network, select, setting_of, what_if
+from tests.trace.events import call, device, event
 
 MILLION = 1_000_000
-
-
-def _event(kind, name, start, length, thread=100, **arguments):
-    return {
-        "ph": "X",
-        "cat": kind,
-        "name": name,
-        "pid": 1,
-        "tid": thread,
-        "ts": start,
-        "dur": length,
-        "args": arguments,
-    }
 
 
 def _step() -> dict:
     """A V100 works without a gap from 100 to 4150 µs: convolutions a and b forward, b and a backward, 1000 µs each, and
     the optimizer, 50; the host launches all before 100. Each has 1 M parameters, and a's input 23.625 MB, b's 7.875:
     1500 and 500 µs over a PCIe of 15.75 GB/s."""
-    events = [_event("user_annotation", "ProfilerStep#1", 0, 4200)]
+    events = [event("user_annotation", "ProfilerStep#1", 0, 4200)]
     sizes = {"a": [[1, 1, 1, 5_906_250], [1000, 1000]], "b": [[1, 1, 1, 1_968_750], [1000, 1000]]}
     work = [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("", 2)]
     for number, (layer, phase) in enumerate(work):
@@ -38,15 +26,14 @@ def _step() -> dict:
             arguments |= {"Sequence number": sequence, "Fwd thread id": phase}
             arguments |= {"Input Dims": sizes[layer], "Input type": ["float", "float"]} if not phase else {}
         kind = "user_annotation" if phase == 2 else "cpu_op"
-        events.append(_event(kind, names[phase], start, 10, **arguments))
-        events.append(_event("cuda_runtime", "cudaLaunchKernel", start + 1, 5, correlation=number + 1))
-        launch = {"device": 0, "stream": 7, "correlation": number + 1}
+        events.append(event(kind, names[phase], start, 10, **arguments))
+        events.append(call("cudaLaunchKernel", start + 1, 5, number + 1))
         length = 50 if phase == 2 else 1000
-        events.append(_event("kernel", f"kernel {layer}{phase}", 100 + 1000 * number, length, 7, **launch))
+        events.append(device(f"kernel {layer}{phase}", 100 + 1000 * number, length, number + 1))
         if phase == 1:
             accumulate = {"External id": 90 + number, "Input Dims": [[1000, 1000]], "Input type": ["float"]}
-            events.append(_event("cpu_op", "torch::autograd::AccumulateGrad", start + 11, 2, **accumulate))
-    events.append(_event("cuda_runtime", "cudaDeviceSynchronize", 90, 4065, correlation=99))
+            events.append(event("cpu_op", "torch::autograd::AccumulateGrad", start + 11, 2, **accumulate))
+    events.append(call("cudaDeviceSynchronize", 90, 4065, 99))
     return {"deviceProperties": [{"id": 0, "name": "Tesla V100-SXM2-16GB"}], "traceEvents": events}
 
 
