@@ -13,11 +13,9 @@ import pytest
 from surrogate.dataset.store import write_dataset
 from tests.known import known
 
-KNOWN = known(__file__)
-
 pytestmark = pytest.mark.slow
 
-COMMANDS = KNOWN["commands"]
+COMMANDS = known(__file__)["commands"]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -8,16 +8,13 @@ from tests.known import known
 
 KNOWN = known(__file__)
 
-FILES = KNOWN["files"]
-FOLDERS = KNOWN["folders"]
-
 
 @pytest.mark.parametrize(
     ("words", "bad", "reason"),
-    [(words, bad, "cannot be written") for words in FILES for bad in ("missing/out", "folder", "file/out")]
-    + [(words, "file", "is a file; a folder is needed") for words in FOLDERS]
-    + [(words, "file/out", "cannot be written") for words in FOLDERS],
-    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+    [(words, bad, "cannot be written") for words in KNOWN["files"] for bad in ("missing/out", "folder", "file/out")]
+    + [(words, "file", "is a file; a folder is needed") for words in KNOWN["folders"]]
+    + [(words, "file/out", "cannot be written") for words in KNOWN["folders"]],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
 )
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(seer, tmp_path, words, bad, reason):
     """There is no DATA: whoever read it would say so."""

@@ -10,9 +10,7 @@ from experiments.experiment import Effort, one_thread
 from experiments.sources import Sources
 from tests.known import known
 
-KNOWN = known(__file__)
-
-COLUMNS = KNOWN["columns"]
+COLUMNS = known(__file__)["columns"]
 """Experiment → columns that its table has among others."""
 
 

@@ -59,10 +59,7 @@ def test_a_configuration_is_a_word_and_back(block_m: int, block_n: int, layout: 
     assert described.configuration(described.text(configuration)) == configuration
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    KNOWN["faults"],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "words"), KNOWN["faults"])
 def test_every_fault_is_one_line(refused, change: dict[str, Any], words: str) -> None:
     with refused(words):
         description_of({**MATMUL, **change}, "matmul.toml")

@@ -240,7 +240,7 @@ BAD = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: p.predict(frame_of([CONV], ["WINOGRD"])), "did you mean WINOGRAD"),
         (lambda p, f: p.predict(frame_of([CONV], ["FFT"], gpu="t4")), "t4"),
         (lambda p, f: p.predict("n1c1h1k1r9"), "padded"),
-        (lambda p, f: p.predict("softmax:n8c10"), "softmax"),
+        (lambda p, f: p.predict("softmax:n8c10"), "rowwise"),
         (lambda p, f: p.select("n1c1"), "lacks"),
         (lambda p, f: p.select(CONV, workspace_limit=-1), "0 or more"),
         (lambda p, f: p.select(CONV, workspace_limit="16 Mäuse"), "Mäuse"),
