@@ -91,6 +91,11 @@ class Outcome(NamedTuple):
         """Standard output as JSON."""
         return json.loads(self.out)
 
+    def succeeded(self) -> "Outcome":
+        """Itself; where the exit status is not 0, the test fails with what the command said."""
+        assert self.code == 0, self.err
+        return self
+
     def is_refusal(self, *named: str) -> bool:
         """Exit status 2, and one line on standard error that names this."""
         return self.code == 2 and self.err.count("\n") == 1 and all(word in self.err for word in named)

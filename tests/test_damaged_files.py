@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,58 +25,7 @@ DAMAGED_FILES = 12
 Files = dict[str, bytes]
 """Name → content; the first is the one that the reader is given."""
 SAMPLES = Path(__file__).parent / "formats" / "samples"
-TEXTS = {
-    "miopen.txt": "64-56-56-3x3-32-56-56-16-1x1-1x1-1x1-0-NCHW-FP32-F=A:0.5,8,miopenConvolutionFwdAlgoGEMM\n",
-    "lin.csv": "kernel_name,kernel_runtime,batch_size,M,N,K\nsgemm,345.5,1,1024,1024,2048\nsgemm,99,8,64,64,64\n",
-    "test-set-ii.txt": "2\n128 64 56 128 0 3 1 1\n1 2 8 4 0 3 1 1\n",
-    "problems.txt": "# two layers\nn32c256h14w14k256r3s3p1u1\ngemm:m64n64k64\n",
-    "problems.csv": "n,c,h,k,r,pad_h,dtype,networks\n32,64,56,64,3,1,fp32,Net\n1,3,8,4,3,0,fp16,\n",
-    "problems.jsonl": '{"problem": "n1c3h8k4r3", "networks": "Net"}\n{"n": 1, "c": 3, "h": 8, "k": 4, "r": 3}\n',
-    "gpus.toml": (
-        'schema = 1\n[gpu.my-gpu]\narchitecture = "volta"\naliases = ["Mine"]\nsms = 80\nboost_mhz = 1530\n'
-        'fp16_tensor_tflops = 125.0\ndram_gbs = 900.0\nl2_mib = 6\nmemory_gib = 16\nsource = "invented"\n'
-    ),
-}
-"""Small good files; their numbers are invented."""
-SCOPE = {
-    "benchmarks": [
-        {
-            "name": "LAYER_CUDNN_CONV_FORWARD_HALF<CUDNN_CONVOLUTION_FWD_ALGO_GEMM>/W:30/H:28/C:64/N:2/K:8"
-            "/filter_w(s):5/filter_h(r):3/pad_w:2/pad_h:1/wstride:1/hstride:2/manual_time",
-            "real_time": 5.5, "time_unit": "us", "advised_time": 0.1, "advised_convolution_algorithm": 1.0,
-            "gpu_name:Tesla T4": 1.0, "cudnn_version:7.6": 1.0,
-        }
-    ]
-}  # fmt: skip
-TRITON = {
-    "key": [512, "64", "torch.float16"],
-    "configs_timings": [
-        [{"kwargs": {"BLOCK": size}, "num_warps": 4, "maxnreg": None, "pre_hook": None}, times]
-        for size, times in ((64, [0.5, 0.4, 0.6]), (128, [float("inf")] * 3))
-    ],
-}
-INDUCTOR = [
-    {"(512, 64, 1024)": [
-        {"type": "cublas", "time": 0.25}, {"type": "triton", "time": 0.5, "BLOCK_M": 64, "num_warps": 4}, None,
-    ]}
-]  # fmt: skip
-KINETO = {
-    "schemaVersion": 1,
-    "deviceProperties": [{"id": 0, "name": "Tesla T4", "numSms": 40}],
-    "traceEvents": [
-        {"ph": "X", "pid": 1, "cat": "cpu_op", "name": "aten::relu", "tid": 1, "ts": 5, "dur": 40,
-         "args": {"External id": 1, "Input Dims": [[8, 16, 4, 4]], "Input type": ["float"], "Sequence number": 3}},
-        {"ph": "X", "pid": 1, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 1, "ts": 9, "dur": 4,
-         "args": {"correlation": 7, "External id": 1}},
-        {"ph": "X", "pid": 0, "cat": "kernel", "name": "relu_kernel", "tid": 7, "ts": 20, "dur": 8,
-         "args": {"device": 0, "stream": 7, "correlation": 7, "External id": 1, "grid": [160, 1, 1],
-                  "block": [256, 1, 1], "registers per thread": 32, "shared memory": 4096}},
-    ],
-}  # fmt: skip
-SETTINGS = {"schema": 1, "model": "linear-terms", "params": {"alpha": 2.0}, "found": {"trials": 3}}
-OVERHEADS = {
-    "schema": 1, "overall": {"t1": [5.0, 3]}, "by_name": {"t4": {"cudaLaunchKernel": [4.0, 2]}}, "sources": ["x"],
-}  # fmt: skip
+"""Small good files; the numbers in most of them are invented."""
 
 
 def parquet(frame: pd.DataFrame) -> bytes:
@@ -137,32 +85,35 @@ class Reader:
     needs: str = ""
 
 
-def text(name: str, read: Callable[[Path], object], content: str, file: str = "file.json") -> Reader:
-    return Reader(name, lambda folder: {file: content.encode()}, read)
+def sample(name: str, read: Callable[[Path], object], file: str) -> Reader:
+    return Reader(name, lambda folder: {file: (SAMPLES / file).read_bytes()}, read)
 
 
-_problems = called("surrogate.dataset.problem_list", "read_list")
+LISTS = ("problems.txt", "problems.csv", "problems.jsonl", "test-set-ii.txt")
 READERS = (
-    *(text(name, _problems, TEXTS[name], name) for name in ("problems.txt", "problems.csv", "problems.jsonl",
-                                                            "test-set-ii.txt")),
-    text("gpus", lambda path: registry().with_file(path), TEXTS["gpus.toml"], "gpus.toml"),
-    text("import nvprof", imported("nvprof"), (SAMPLES / "nvprof_trace.csv").read_text()),
-    text("import ncu", imported("ncu"), (SAMPLES / "ncu_raw.csv").read_text()),
-    text("import miopen", imported("miopen", gpu="mi210"), TEXTS["miopen.txt"]),
-    text("import lin-csv", imported("lin-csv", gpu="v100"), TEXTS["lin.csv"]),
-    text("import cudnn-scope", imported("cudnn-scope"), json.dumps(SCOPE)),
-    text("import kernel-tuner", imported("kernel-tuner"), (SAMPLES / "convolution_milo_A4000.cache.json").read_text()),
-    text("import T4", imported("kernel-tuner", gpu="a4000"), (SAMPLES / "convolution_milo_A4000.T4.json").read_text()),
+    *(sample(name, called("surrogate.dataset.problem_list", "read_list"), name) for name in LISTS),
+    sample("gpus", lambda path: registry().with_file(path), "gpus.toml"),
+    sample("import nvprof", imported("nvprof"), "nvprof_trace.csv"),
+    sample("import ncu", imported("ncu"), "ncu_raw.csv"),
+    sample("import miopen", imported("miopen", gpu="mi210"), "miopen.txt"),
+    sample("import lin-csv", imported("lin-csv", gpu="v100"), "lin.csv"),
+    sample("import cudnn-scope", imported("cudnn-scope"), "cudnn_scope.json"),
+    sample("import kernel-tuner", imported("kernel-tuner"), "convolution_milo_A4000.cache.json"),
+    sample("import T4", imported("kernel-tuner", gpu="a4000"), "convolution_milo_A4000.T4.json"),
     Reader("import T1", t1_beside_a_cache, read_t1_and_cache),
-    text("import triton", imported("triton", gpu="h100"), json.dumps(TRITON)),
-    text("import inductor", imported("inductor", gpu="h100"), json.dumps(INDUCTOR)),
+    sample("import triton", imported("triton", gpu="h100"), "triton.autotune.json"),
+    sample("import inductor", imported("inductor", gpu="h100"), "inductor.json"),
     Reader("import aiconfigurator", wheel, imported("aiconfigurator", family="gemm")),
-    text("settings", called("surrogate.evaluation.settings", "read_settings"), json.dumps(SETTINGS)),
-    text("overheads", called("surrogate.trace.iteration.overheads", "load_overheads"), json.dumps(OVERHEADS)),
-    text("trace", read_profile, json.dumps(KINETO)),
-    Reader("trace, gz", lambda _: {"t.json.gz": gzip.compress(json.dumps(KINETO).encode(), mtime=0)}, read_profile),
+    sample("settings", called("surrogate.evaluation.settings", "read_settings"), "settings.json"),
+    sample("overheads", called("surrogate.trace.iteration.overheads", "load_overheads"), "overheads.json"),
+    sample("trace", read_profile, "kineto.json"),
+    Reader(
+        "trace, gz",
+        lambda _: {"t.json.gz": gzip.compress((SAMPLES / "kineto.json").read_bytes(), mtime=0)},
+        read_profile,
+    ),
     Reader("ONNX", onnx_graph, called("surrogate.network.read", "read_network", batch=2), needs="onnx"),
-)  # fmt: skip
+)
 
 
 def odd_json(data: bytes, random: Random) -> bytes:

@@ -13,7 +13,6 @@ from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, Bundle, index_file, load, save
 from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
-from surrogate.features.errors import InputError
 from surrogate.prediction.evaluate import evaluate
 from tests.prediction.problems import predicted
 
@@ -114,19 +113,19 @@ def test_seen_and_unseen_shapes_are_judged_apart(mixed: pd.DataFrame, bundle: Bu
     assert unseen["rows"] > 0 and unseen["problems"] > 0 and 0 < unseen["interval_coverage"] <= 1
 
 
-def test_what_cannot_be_trained(table: Table, mixed: pd.DataFrame) -> None:
-    with pytest.raises(InputError, match="one shape"):
+def test_what_cannot_be_trained(refused, table: Table, mixed: pd.DataFrame) -> None:
+    with refused("one shape"):
         train(table(1), model="linear-terms")
-    with pytest.raises(InputError, match="status ok"):
+    with refused("status ok"):
         train(table(2).assign(status="failed"), model="linear-terms")
-    with pytest.raises(InputError, match="baseline"):
+    with refused("baseline"):
         train(table(2), model="forest")
-    with pytest.raises(InputError, match="no setting 'depth'"):
+    with refused("no setting 'depth'"):
         train(table(2), model="linear-terms", params={"depth": 3})
     lone = mixed[(mixed["operator"] != "softmax") | (mixed["c"] == 64)].reset_index(drop=True)
     fitted = train(lone, model="linear-terms")
     assert fitted.card["training"]["left_out"] == ["rowwise"] and "rowwise" not in fitted.parts
-    with pytest.raises(InputError, match="knows no rowwise"):
+    with refused("knows no rowwise"):
         evaluate(fitted, mixed)
 
 
@@ -147,12 +146,11 @@ def test_what_cannot_be_trained(table: Table, mixed: pd.DataFrame) -> None:
         (lambda path: (path / "conv" / "support.json").unlink(), "missing"),
     ],
 )
-def test_damage_is_one_line(bundle: Bundle, tmp_path: Path, damage: Callable[[Path], Any], word: str) -> None:
+def test_damage_is_one_line(refused, bundle: Bundle, tmp_path: Path, damage: Callable[[Path], Any], word: str) -> None:
     save(bundle, tmp_path / "b")
     damage(tmp_path / "b")
-    with pytest.raises(InputError) as error:
+    with refused(word):
         load(tmp_path / "b")
-    assert word in str(error.value) and "\n" not in str(error.value)
 
 
 def _swap(file: Path, old: bytes, new: bytes) -> None:
@@ -165,9 +163,9 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     (path / INDEX).write_bytes(index_file(index))
 
 
-def test_only_a_bundle_is_replaced(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_bundle_is_replaced(refused, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
-    with pytest.raises(InputError, match="no bundle"):
+    with refused("no bundle"):
         save(bundle, tmp_path / "mine")
     save(bundle, tmp_path / "b")
 
@@ -175,7 +173,7 @@ def test_only_a_bundle_is_replaced(bundle: Bundle, tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(InputError, match="No space left"):
+    with refused("No space left"):
         save(bundle, tmp_path / "b")
     monkeypatch.undo()
     load(tmp_path / "b")

@@ -24,8 +24,7 @@ def test_a_cluster_trains_what_one_machine_trains(
     path = tmp_path / "data.parquet"
     pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, row_group_size=40)
     for words in ([], ["--dask", ""]):
-        done = seer("train", path, *words, "-o", tmp_path / ("cluster" if words else "alone"))
-        assert done.code == 0, done.err
+        done = seer("train", path, *words, "-o", tmp_path / ("cluster" if words else "alone")).succeeded()
     assert f"learned from {len(frame)} rows" in done.out
     rows = rows_of(frame)
     alone, cluster = (load(tmp_path / name).parts["conv"].model.predict(rows) for name in ("alone", "cluster"))

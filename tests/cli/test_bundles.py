@@ -14,12 +14,6 @@ def bundle(trained, tmp_path):
     return Path(shutil.copytree(trained, tmp_path / "bundle"))
 
 
-def test_train_says_its_held_out_errors(seer, dataset, tmp_path):
-    result = seer("train", dataset, "--model", "linear-terms", "-o", tmp_path / "b")
-    assert "held out by shape" in result.out and "slowdown" in result.out
-    assert "90 % intervals cover" in result.out
-
-
 def test_predict_keeps_rows_columns_and_order_and_adds_five(seer, bundle, table, tmp_path):
     problems = table.drop(columns=["status", "time_us"]).sample(frac=1, random_state=0)
     problems["note"] = np.arange(len(problems))

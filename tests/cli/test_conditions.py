@@ -11,27 +11,11 @@ import pandas as pd
 import pytest
 
 from surrogate.dataset.store import write_dataset
+from tests.known import known
 
 pytestmark = pytest.mark.slow
 
-COMMANDS = {
-    "collect": "collect --device reference --plan IN/problems.txt -o OUT/run.jsonl",
-    "data check": "data check IN/data.parquet",
-    "data info": "data info IN/data.parquet",
-    "data merge": "data merge IN/data.parquet -o OUT/merged.parquet",
-    "compare": "compare IN/data.parquet --models roofline --folds 2 -o OUT/out",
-    "train": "train IN/data.parquet --model linear-terms -o OUT/bundle",
-    "tune": "tune IN/data.parquet --model linear-terms --trials 1 --storage OUT/journal -o OUT/best.json",
-    "evaluate": "evaluate IN/bundle IN/data.parquet",
-    "calibrate": "calibrate IN/bundle IN/data.parquet -o OUT/calibrated",
-    "predict": "predict --gpu v100 n32c256h14k256r3p1",
-    "predict table": "predict --gpu v100 --data IN/v100.parquet -o OUT/predicted.parquet",
-    "select": "select --gpu v100 n32c256h14k256r3p1",
-    "export": "export IN/bundle --problems IN/problems.txt --gpu t4 --as json -o OUT/picks.json",
-    "network": "network IN/problems.txt --gpu t4 --figures OUT/figures",
-    "info": "info IN/bundle",
-    "gpus": "gpus",
-}
+COMMANDS = known(__file__)["commands"]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -4,36 +4,17 @@ import re
 
 import pytest
 
-FILES = (
-    ("predict", "--gpu", "t4", "--data", "DATA", "-o"),
-    ("export", "BUNDLE", "--problems", "DATA", "--as", "json", "-o"),
-    ("import", "miopen", "DATA", "-o"),
-    ("data", "merge", "DATA", "-o"),
-    ("tune", "DATA", "--trials", "1", "-o"),
-    ("calibrate", "t4", "--plan", "10", "--gpu", "t4", "--problems", "DATA", "-o"),
-    ("collect", "--device", "cpu", "--plan", "DATA", "-o"),
-    ("trace", "kernels", "DATA", "--html"),
-    ("trace", "spans", "DATA", "--html"),
-    ("trace", "summary", "DATA", "--html"),
-    ("trace", "iteration", "DATA", "--save-overheads"),
-    ("trace", "whatif", "DATA", "amp", "--timeline"),
-)
-FOLDERS = (
-    ("train", "DATA", "-o"),
-    ("compare", "DATA", "-o"),
-    ("calibrate", "t4", "DATA", "-o"),
-    ("collect", "--device", "cpu", "--campaign", "-o"),
-    ("network", "DATA", "--gpu", "t4", "--figures"),
-    ("trace", "whatif", "DATA", "amp", "--figures"),
-)
+from tests.known import known
+
+KNOWN = known(__file__)
 
 
 @pytest.mark.parametrize(
     ("words", "bad", "reason"),
-    [(words, bad, "cannot be written") for words in FILES for bad in ("missing/out", "folder", "file/out")]
-    + [(words, "file", "is a file; a folder is needed") for words in FOLDERS]
-    + [(words, "file/out", "cannot be written") for words in FOLDERS],
-    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+    [(words, bad, "cannot be written") for words in KNOWN["files"] for bad in ("missing/out", "folder", "file/out")]
+    + [(words, "file", "is a file; a folder is needed") for words in KNOWN["folders"]]
+    + [(words, "file/out", "cannot be written") for words in KNOWN["folders"]],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
 )
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(seer, tmp_path, words, bad, reason):
     """There is no DATA: whoever read it would say so."""

@@ -20,8 +20,7 @@ PROBLEM = "n8c64h28w28k64r3s3p1u1"
                                    [f"MIOpenDriver conv {LINE}"], [LINE.split(" -m")[0]]])  # fmt: skip
 def test_a_line_of_miopen_s_log(seer, trained, words) -> None:
     """As words, in quotes, or its sizes alone."""
-    found = seer("select", "--bundle", trained, "--gpu", "t4", "--json", *words)
-    assert found.code == 0, found.err
+    found = seer("select", "--bundle", trained, "--gpu", "t4", "--json", *words).succeeded()
     assert found.json == seer("select", "--bundle", trained, "--gpu", "t4", "--json", PROBLEM).json
 
 
@@ -30,22 +29,6 @@ def test_what_a_driver_s_line_says_of_type_direction_and_layout() -> None:
     flags, settings = read_driver_line(line.split())
     assert flags == ["-n", "1", "-c", "8"]
     assert settings == {"dtype": "fp16", "direction": "bwd_filter", "layout": "NHWC"}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["MIOpenDriver", "pool", "-n", "1"], "no convolution"),
-        (["conv", "-n", "1", "-F", "3"], "several directions"),
-        (["conv", "-n"], "without a value"),
-        ([PROBLEM, PROBLEM], "2 words came as PROBLEM"),
-        ([""], "not readable"),
-        ([PROBLEM, "--bundle", ""], "no bundle there"),
-    ],
-)
-def test_wrong_problems_are_one_line(seer, words, said) -> None:
-    result = seer("select", "--gpu", "t4", *words)
-    assert result.is_refusal(said), result.err
 
 
 def test_capitals_do_not_matter(seer, trained) -> None:
@@ -61,17 +44,12 @@ def test_a_gpu_s_name_stands_for_the_bundle_that_ships(seer, tmp_path) -> None:
     assert result.code == 0 and "picks of 1 problem\n" in result.out
     assert json.loads(out.read_text())["gpu"] == "t4"
     assert "Tesla T4" in seer("info", "t4", "--json").json["card"]["data"]["gpus"]
-    unknown = seer("info", "t5")
-    assert unknown.is_refusal("no bundle there", "unknown"), unknown.err
-    empty = seer("export", "t4", "--problems", tmp_path / "p.txt", "--as", "json", "--workspace-limit", "", "-o", out)
-    assert empty.is_refusal("not readable"), empty.err
 
 
 def predicted(seer, tmp_path, trained, frame: pd.DataFrame, *words: str) -> pd.DataFrame:
     frame.to_parquet(tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"
-    result = seer("predict", "--bundle", trained, *words, "--data", tmp_path / "in.parquet", "-o", out)
-    assert result.code == 0, result.err
+    seer("predict", "--bundle", trained, *words, "--data", tmp_path / "in.parquet", "-o", out).succeeded()
     return pd.read_parquet(out)
 
 

@@ -4,12 +4,15 @@ import json
 
 import pytest
 
+from tests.known import known
+
+KNOWN = known(__file__)
+
 
 def test_tune_prints_settings_and_writes_what_train_uses(seer, dataset, tmp_path):
     best = tmp_path / "best é.json"
     words = ["--storage", tmp_path / "j", "--model", "linear-terms", "--trials", 6]
-    result = seer("tune", dataset, *words, "-o", best)
-    assert result.code == 0, result.err
+    result = seer("tune", dataset, *words, "-o", best).succeeded()
     assert result.out.splitlines()[0].split() == ["setting", "best", "stored", "importance"]
     assert "stored settings" in result.out and f"seer train --params {best}" in result.out
     again = seer("tune", dataset, *words, "--json").json
@@ -27,32 +30,7 @@ def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
     assert lines == ["setting,best,stored,importance", "alpha,1.0,1.0,"]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--storage", "redis://host"], "redis"),
-        (["--model", "boosted-term"], "did you mean boosted-terms"),
-        (["--model", "roofline"], "has no settings to tune"),
-        (["--trials", "0"], "0"),
-    ],
-)
-def test_bad_options_end_in_one_line(seer, dataset, tmp_path, monkeypatch, words, said):
-    monkeypatch.chdir(tmp_path)
-    result = seer("tune", dataset, "--trials", 1, *words)
-    assert result.is_refusal(said), result.err
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("{", "no JSON"),
-        ('{"model": "linear-terms"}', "needs `model` and `params`"),
-        ('{"schema": 99, "model": "linear-terms", "params": {}}', "reads up to 1; upgrade"),
-        ('{"model": "linear-term", "params": {}}', "did you mean linear-terms"),
-        ('{"model": "linear-terms", "params": {"alfa": 1}}', "has no setting 'alfa'; it has alpha; did you mean alpha"),
-        ('{"model": "boosted-terms", "params": {"rounds": 1.5}}', "rounds is 1.5"),
-    ],
-)
+@pytest.mark.parametrize(("content", "said"), KNOWN["wrong"])
 def test_settings_files_that_cannot_be_used(seer, dataset, tmp_path, content, said):
     path = tmp_path / "p.json"
     path.write_text(content)

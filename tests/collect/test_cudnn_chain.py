@@ -25,7 +25,6 @@ from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.run import collect_heuristic
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 from surrogate.features.families import operator
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify_call
@@ -253,14 +252,14 @@ def test_a_sticky_error_loses_the_device(opened, chain):
         device.measure(CONV, "GEMM", POLICY)
 
 
-def test_limits_of_memory_are_statuses(opened):
+def test_limits_of_memory_are_statuses(refused, opened):
     device = opened()
     wide = Conv(n=8, c=64, h=64, k=64, r=3, pad_h=1)  # im2col needs 75 MB
     result = device.measure(wide, "GEMM", POLICY)
     assert result.status == "workspace_too_large" and result.workspace_bytes == 8 * 64 * 9 * 64 * 64 * 4
     assert "the arena holds" in device.measure(wide.with_batch(6000), "FFT", POLICY).reason
     assert device.measure(wide, "IMPLICIT_GEMM", POLICY).status == "ok"
-    with pytest.raises(InputError, match="did you mean GEMM"):
+    with refused("did you mean GEMM"):
         device.measure(wide, "GEM", POLICY)
 
 
@@ -268,12 +267,11 @@ def test_limits_of_memory_are_statuses(opened):
     ({"gpu": "none"}, "no usable GPU: cudaErrorNoDevice: no CUDA-capable device"),
     ({"faults": "memory cudaMalloc -1 1"}, "no usable GPU: Out of memory"),
     ({"faults": "error cudnnCreate -1 0"}, "does not start here: cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED"),
-    ({"gpu": "v100", "cudnn_version": "91900"}, r"pip install 'nvidia-cudnn-cu12<9\.11'"),
+    ({"gpu": "v100", "cudnn_version": "91900"}, "pip install 'nvidia-cudnn-cu12<9.11'"),
 ])  # fmt: skip
-def test_what_cannot_start_is_one_line(opened, variables, words):
-    with pytest.raises(InputError, match=words) as caught:
+def test_what_cannot_start_is_one_line(refused, opened, variables, words):
+    with refused(words):
         opened(**variables)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("order", "words"), [
@@ -386,11 +384,11 @@ def test_an_operator_that_fails_is_a_status(chain, order, operator):
         assert device.measure(operator, POLICY).status == "ok"
 
 
-def test_a_heuristic_that_crashes_is_one_line_with_the_remedy(chain, tmp_path):
+def test_a_heuristic_that_crashes_is_one_line_with_the_remedy(refused, chain, tmp_path):
     """As cuDNN 9.10 does without a driver; what was ranked before stays in the log, and the same command goes on."""
     output, plan = tmp_path / "picks.jsonl", PlanSource(sample=5).build(GPU_CAPS)
     chain.setenv("FAKE_FAULTS", "segfault cudnnBackendGetAttribute -1 60")
-    with pytest.raises(InputError, match=r"signal 11.*seer-surrogate\[heuristic\]"):
+    with refused("signal 11", "seer-surrogate[heuristic]"):
         collect_heuristic(plan, "h200", str(output), lambda *_: None)
     assert 0 < len(read(output).records) < 5
     chain.setenv("FAKE_FAULTS", "")
@@ -398,7 +396,7 @@ def test_a_heuristic_that_crashes_is_one_line_with_the_remedy(chain, tmp_path):
     assert len(read(output).records) == 5
 
 
-def test_the_graph_heuristic_ranks_by_its_rules(chain):
+def test_the_graph_heuristic_ranks_by_its_rules(refused, chain):
     """Attributes of their types, set before descriptors are final, on descriptors that are final themselves."""
     with closing(Deviceless(gpu_named("h200"))) as device:
         for direction in DIRECTIONS:
@@ -410,5 +408,5 @@ def test_the_graph_heuristic_ranks_by_its_rules(chain):
             assert [each.status for each in ranking] == ["ok", "ok", "ok", "not_supported"]
             assert [each.workspace_bytes for each in ranking] == [1024, 1024, 0, None]
     chain.setenv("FAKE_CUDNN_VERSION", "90100")
-    with pytest.raises(InputError, match="cannot rank"):
+    with refused("cannot rank"):
         Deviceless(gpu_named("h200"))

@@ -57,22 +57,21 @@ def test_status_codes():
     assert CudnnError(3002, "shape").status == "not_supported"
 
 
-def test_names_of_numbers():
+def test_names_of_numbers(refused):
     assert enums.algorithm_name("fwd", 6) == "WINOGRAD"
     assert enums.algorithm_name("bwd_data", 2) == "FFT"
     assert enums.algorithm_name("bwd_filter", 6) == "FFT_TILING"
     assert enums.algorithm_name("fwd", 99) == "ALGO_99"
     assert [enums.math_name(number) for number in (0, 3, 8)] == ["default", "fma", "8"]
-    with pytest.raises(InputError, match="int8"):
+    with refused("int8"):
         enums.data_type("int8")
 
 
-def test_the_environment_names_the_library(monkeypatch):
+def test_the_environment_names_the_library(refused, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "some/where/libcudnn.so")
     assert candidates() == ["some/where/libcudnn.so"]
-    with pytest.raises(InputError, match="SEER_CUDNN") as caught:
+    with refused("SEER_CUDNN"):
         Library.load()
-    assert "\n" not in str(caught.value)
     monkeypatch.delenv("SEER_CUDNN")
     assert "libcudnn.so.9" in candidates()
 

@@ -1,6 +1,5 @@
 """The examination of the measuring chain: on a stand-in that works, on each part that does not, and on this machine."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -91,5 +90,5 @@ def test_a_machine_without_a_gpu_is_told_part_by_part(seer, monkeypatch):
 def test_the_doctors_answer_as_json(seer, fake_device, monkeypatch):
     monkeypatch.setattr(open_device, "open_device", lambda name: fake_device())
     result = seer("doctor", "--json")
-    status = {check["name"]: check["status"] for check in json.loads(result.out)}
+    status = {check["name"]: check["status"] for check in result.json}
     assert result.code == int("failed" in status.values()) and status["kernels"] == "ok"

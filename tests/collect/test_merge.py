@@ -10,7 +10,6 @@ from surrogate.collect.device import Choice, DeviceInfo
 from surrogate.collect.log import Header, RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.dataset.columns import KERNEL_NUMBERS, ROW_KEY, names
-from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
 
 KEY = list(ROW_KEY)
@@ -149,12 +148,12 @@ def test_finds_of_another_math_type_do_not_count(make_plan, record, fake_device)
     assert list(rows.find_time_us.dropna()) == [4.0]
 
 
-def test_nothing_to_merge_is_told(make_plan, record, tmp_path):
+def test_nothing_to_merge_is_told(refused, make_plan, record, tmp_path):
     path = record(make_plan(2))
     cut = tmp_path / "cut"
     cut.write_text(path.read_text().splitlines(keepends=True)[0])
     for paths in ([cut], []):
-        with pytest.raises(InputError, match="to merge"):
+        with refused("to merge"):
             merge_runs(paths)
 
 
@@ -229,10 +228,10 @@ def test_gpus_and_versions_stand_apart_and_a_later_ranking_counts(tmp_path):
     assert merge_runs(logs).frame["algorithm"].tolist() == ["engine:2", "engine:3", "engine:4"]
 
 
-def test_nothing_ranked_and_a_mixture_are_refused(tmp_path, make_plan, record):
+def test_nothing_ranked_and_a_mixture_are_refused(refused, tmp_path, make_plan, record):
     empty = ranked(tmp_path / "empty.jsonl", [])
-    with pytest.raises(InputError, match="to merge"):
+    with refused("to merge"):
         merge_runs([empty])
     measured = record(make_plan(2), name="measured.jsonl")
-    with pytest.raises(InputError, match="rankings"):
+    with refused("rankings"):
         merge_runs([measured, empty])

@@ -1,5 +1,8 @@
 """Repeats, medians, verdicts, clocks."""
 
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import pytest
 
 from surrogate.collect.cudnn.instruments import Clocks
@@ -28,42 +31,30 @@ def test_throttle_reasons():
     assert not throttled(0x1) and not throttled(None)  # an idle GPU is not throttled
 
 
-class FakeNvml:
+class NVMLError(Exception):
+    """What NVML raises where a GPU does not answer."""
+
+
+def board() -> SimpleNamespace:
     """As much of NVML as is asked, on a GPU that tells no power."""
-
-    class NVMLError(Exception):
-        pass
-
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-    closed = False
-
-    def nvmlDeviceGetClockInfo(self, handle, kind):  # noqa: N802
-        return {1: 1980, 2: 3201}[kind]
-
-    def nvmlDeviceGetTemperature(self, handle, kind):  # noqa: N802
-        return 45
-
-    def nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
-        raise self.NVMLError
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):  # noqa: N802
-        return 4
-
-    def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
-        return [0, 1]
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
-        return ["this one", "another"]
-
-    def nvmlSystemGetDriverVersion(self):  # noqa: N802
-        return "570.86.15"
-
-    def nvmlShutdown(self):  # noqa: N802
-        self.closed = True
+    answers = {
+        "nvmlDeviceGetTemperature": 45, "nvmlDeviceGetCurrentClocksThrottleReasons": 4, "nvmlDeviceGetMigMode": [0, 1],
+        "nvmlDeviceGetComputeRunningProcesses": ["this one", "another"], "nvmlSystemGetDriverVersion": "570.86.15",
+    }  # fmt: skip
+    return SimpleNamespace(
+        **{name: Mock(return_value=answer) for name, answer in answers.items()},
+        nvmlDeviceGetPowerUsage=Mock(side_effect=NVMLError),
+        nvmlDeviceGetClockInfo=lambda handle, kind: {1: 1980, 2: 3201}[kind],
+        nvmlShutdown=Mock(),
+        NVMLError=NVMLError,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        NVML_TEMPERATURE_GPU=0,
+    )
 
 
 def test_clocks_leave_out_what_the_gpu_does_not_tell():
-    nvml = FakeNvml()
+    nvml = board()
     clocks = Clocks(nvml, object())
     assert clocks.sample() == {
         "sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "temperature_c": 45, "throttle_reasons": 4,
@@ -72,4 +63,4 @@ def test_clocks_leave_out_what_the_gpu_does_not_tell():
     assert clocks.facts() == {"mig": False, "other_processes": 1}  # the rest this binding does not know
     assert clocks.driver_version() == "570.86.15"
     clocks.close()
-    assert nvml.closed
+    nvml.nvmlShutdown.assert_called_once()

@@ -16,7 +16,6 @@ from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.replay import ReplayDevice
 from surrogate.collect.run import MAX_LOST, Budget, header_for, run
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 
 
 def kinds(path):
@@ -182,16 +181,6 @@ def test_a_run_whose_rows_fall_back_from_cupti_says_so(make_plan, tmp_path, fake
         assert outcome.problems_done == outcome.problems_total and bool(outcome.wrong_timer) is told
 
 
-def test_a_device_lost_for_good_stops_the_run(make_plan, tmp_path, fake_device):
-    plan, device = make_plan(5), fake_device()
-    device.measure = lambda *_: (_ for _ in ()).throw(DeviceLostError("no GPU left"))
-    with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
-        outcome = run(plan, device, running)
-    assert "no GPU left" in outcome.stopped
-    assert not outcome.time_up
-    assert outcome.statuses == {"lost": MAX_LOST}
-
-
 def test_replay_serves_what_was_recorded(make_plan, record):
     plan = make_plan(200)
     path = record(plan)
@@ -211,19 +200,19 @@ def test_replay_serves_what_was_recorded(make_plan, record):
     pd.testing.assert_frame_equal(one_rows[unvisited].drop(columns=clocks), two_rows[unvisited].drop(columns=clocks))
 
 
-def test_replay_names_a_miss(make_plan, record, tmp_path):
+def test_replay_names_a_miss(refused, make_plan, record, tmp_path):
     device = ReplayDevice(record(make_plan(3)))
     known = device.problems()[0].conv
-    with pytest.raises(InputError, match=r"WINOGRADE was not recorded.*did you mean WINOGRAD"):
+    with refused("WINOGRADE was not recorded", "did you mean WINOGRAD"):
         device.measure(known, "WINOGRADE", RepeatPolicy())
-    with pytest.raises(InputError, match=r"was not recorded \(3 problems are\)"):
+    with refused("was not recorded (3 problems are)"):
         device.candidates(Conv(n=1, c=1, h=5, k=1, r=1))
     (tmp_path / "empty").touch()
-    with pytest.raises(InputError, match="no measurement"):
+    with refused("no measurement"):
         ReplayDevice(tmp_path / "empty")
 
 
-def test_a_cut_recording_is_replayed_as_far_as_it_goes(make_plan, record, tmp_path):
+def test_a_cut_recording_is_replayed_as_far_as_it_goes(refused, make_plan, record, tmp_path):
     """A run that was killed lacks algorithms of its last problem, or has begun it without measuring any."""
     path = record(make_plan(4), name="whole.jsonl")
     lines = path.read_text().splitlines(keepends=True)
@@ -238,6 +227,6 @@ def test_a_cut_recording_is_replayed_as_far_as_it_goes(make_plan, record, tmp_pa
             outcome = run(plan, device, log)
         assert outcome.problems_done == outcome.problems_total == problems
         assert len(merge_runs([again]).frame) == rows
-    with pytest.raises(InputError, match="holds no measurement"):
+    with refused("holds no measurement"):
         shortened.write_text("".join(lines[: begun[0] + 1]))
         ReplayDevice(shortened)

@@ -10,7 +10,6 @@ import pytest
 from surrogate.collect.device import DeviceLostError, RepeatPolicy
 from surrogate.collect.open_device import WorkerDevice, WorkerOperators, caps_for, open_device
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 from surrogate.features.families import operator
 
 CONV = Conv(n=2, c=3, h=9, k=4, r=3, dtype="fp16", direction="bwd_data")
@@ -62,14 +61,14 @@ def worker():
     device.close()
 
 
-def test_answers_cross_the_process_unchanged(worker):
+def test_answers_cross_the_process_unchanged(refused, worker):
     result = worker.measure(CONV, "GEMM", RepeatPolicy(repeats=9))
     assert (result.status, result.times_us, result.spans_us) == ("ok", (1.0, 2.0), (1.5, 2.5))
     assert (result.workspace_bytes, result.deterministic) == (9, True)
     assert (result.kernels[0].grid_z, result.kernels[0].time_us) == (3, 1.5)
     assert worker.candidates(CONV) == ("GEMM", "FFT")
     assert worker.heuristic(CONV)[0].workspace_bytes == 4
-    with pytest.raises(InputError, match="no find for n2c3"):
+    with refused("no find for n2c3"):
         worker.find(CONV)
     assert worker.describe().gpu == "GPU"
     assert worker.starts == 1
@@ -134,21 +133,21 @@ def test_a_hung_process_does_not_outlive_a_killed_parent():
         time.sleep(0.1)
 
 
-def test_the_cudnn_worker_tells_what_is_missing(monkeypatch):
+def test_the_cudnn_worker_tells_what_is_missing(refused, monkeypatch):
     """Without a GPU (or without its libraries) the child says so in one line."""
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     device = open_device("cudnn")
     try:
-        with pytest.raises(InputError, match=r"libcudnn was not found \(no-such-library"):
+        with refused("libcudnn was not found (no-such-library"):
             device.describe()
     finally:
         device.close()
 
 
-def test_devices_by_name():
-    with pytest.raises(InputError, match="--recording"):
+def test_devices_by_name(refused):
+    with refused("--recording"):
         open_device("replay")
-    with pytest.raises(InputError, match="known: cudnn, cpu, replay"):
+    with refused("known: cudnn, cpu, replay"):
         open_device("tpu")
     assert caps_for("reference") == caps_for("cpu") and caps_for("cpu").max_flops < caps_for("cudnn").max_flops
     assert not caps_for("replay").reason(Conv(n=1, c=1, h=1, k=1, r=1))

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from surrogate.dataset.problem_list import numbered_problems
 from surrogate.features.conv import Conv
 from surrogate.formats.foreign_file import read_lines
+from tests.known import known
+
+KNOWN = known(__file__)
 
 
 def read(folder: Path, text: str, encoding: str = "utf-8") -> list[tuple[Conv, int | None]]:
@@ -25,30 +28,12 @@ def test_known_answer(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1\n128 64 56 128 0 3 1 1\n",
-        "128,64,56,128,56,3,1,1",
-        "# mine\r\n\r\n128; 64; 56; 128; 0; 3; 1; 1;\r\n",
-        "1\n 128.0 64.0 56 128 0 3 1 1  # conv2\n",
-    ],
-)
+@pytest.mark.parametrize("text", KNOWN["spellings"])
 def test_spellings(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == [(Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1), None)]
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("", "no problem"),
-        ("3\n1 2 8 4 0 3 1 1\n", "counts 3"),
-        ("1 2 8 4 0 3 1\n", "line 1: 7 numbers"),
-        ("1 2 8 4 0 3 1 one\n", "line 1: number 8 is 'one'"),
-        ("1 2 8 4 5 3 1 1\n", "out width 5"),
-        ("1 2 8 4 0 3 1 1 8\n", "algorithm is 8"),
-    ],
-)
+@pytest.mark.parametrize(("text", "named"), KNOWN["wrong"])
 def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
     with refused("Test-set-II.txt", named):
         read(tmp_path, text)

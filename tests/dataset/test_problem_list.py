@@ -14,6 +14,9 @@ from surrogate.features.description import Description
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu
+from tests.known import known
+
+KNOWN = known(__file__)
 
 pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
 FIRST = Conv(n=1, c=3, h=224, k=64, r=7)
@@ -25,20 +28,7 @@ def _write(tmp_path: Path, content: str | bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "# layers\n\nn1c3h224k64r7\n",
-        "-n 1 -c 3 -H 224 -k 64 -y 7\n",
-        "\ufeffn,c,h,k,r\r\n1,3,224,64,7\r\n",
-        "n;c;h;k;r\n1;3;224;64;7\n",
-        "n\tc\th\tk\tr\n1\t3\t224\t64\t7\n",
-        "N, C, H, K, R\n1, 3, 224.0, 64, 7\n",
-        "name,problem\nfirst,n1c3h224k64r7\n",
-        '{"problem": "n1c3h224k64r7"}\n',
-        '{"n": 1, "c": 3, "h": 224, "k": 64, "r": 7}\n',
-    ],
-)
+@pytest.mark.parametrize("text", KNOWN["every_form"])
 def test_one_problem_in_every_form(tmp_path: Path, text: str) -> None:
     """However it is written."""
     assert [listed.problem for listed in read_list(_write(tmp_path, text))] == [FIRST]
@@ -79,16 +69,7 @@ def test_problems_of_other_families(refused, tmp_path: Path) -> None:
         of_one_family(read_list(path), ["gemm", "rowwise"], path)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "m,n,k,dtype,variant\n64,32,16,bf16,\n",
-        "M;N;K;DTYPE\n64;32;16;bf16\n",
-        "problem,dtype\ngemm:m64n32k16,bf16\n",
-        '{"problem": "gemm:m64n32k16", "dtype": "bf16"}\n',
-        '{"m": 64, "n": 32, "k": 16, "dtype": "bf16", "operator": "gemm"}\n',
-    ],
-)
+@pytest.mark.parametrize("text", KNOWN["products"])
 def test_tables_of_another_family(tmp_path: Path, text: str) -> None:
     """Its sizes and settings are columns; math that is not given is the GPU's default."""
     expected = {"batch": 1, "m": 64, "n": 32, "k": 16, "dtype": "bf16", "math": "default", "variant": ""}
@@ -99,18 +80,7 @@ def test_tables_of_another_family(tmp_path: Path, text: str) -> None:
     assert listed.problem is not None and listed.problem.to_dict()["math"] == "fma"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "m64Long9\n",
-        "listed_kernel:m64Long9\n",
-        "m=64,Long=9\n",
-        "m,Long,layout\n64,9,NCHW\n",
-        "Long\tm\n9\t64\n",
-        "name,problem,layout\nfirst,m64Long9,NCHW\n",
-        '{"m": 64, "Long": 9}\n',
-    ],
-)
+@pytest.mark.parametrize("text", KNOWN["described_kernel"])
 def test_problems_of_a_described_kernel(tmp_path: Path, text: str) -> None:
     """As texts, with or without the kernel's name, or as tables whose columns have capitals as declared."""
     layouts = {"layout": ("NCHW", "NHWC")}
@@ -131,29 +101,15 @@ def test_what_is_wrong_in_a_described_kernel_s_list(refused, tmp_path: Path) -> 
     assert len(of_one_family(read_list(tmp_path / "table", family), ["listed_kernel"], "table")[0]) == 2
 
 
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        ("", "no problem"),
-        ("n1c3h8k4r3\nn1c3h8k4\n", "line 2"),
-        ("n,c,h,k\n1,3,8,4\n", "column r"),
-        ("n,c,h,k,r\n1,3,8,4\n", "4 values"),
-        ("n,c,h,k,r\n1,3,8,4,x\n", "r is 'x'"),
-        ("n,c,h,k,r,dtype\n1,3,8,4,1,fp23\n", "fp23"),
-        ("n,N,c,h,k,r\n1,1,3,9,4,3\n", "twice"),
-        ('{"n": 1}\n', "c, h, k, r missing"),
-        ('{"n": 1\n', "not JSON"),
-        (b"PAR1 and no more", "parquet"),
-    ],
-)
+@pytest.mark.parametrize(("content", "named"), KNOWN["wrong"])
 def test_what_is_wrong_is_named(refused, tmp_path: Path, content: str | bytes, named: str) -> None:
     with refused(str(tmp_path), named):
         read_list(_write(tmp_path, content))
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file(refused, tmp_path: Path) -> None:
     """Said as such."""
-    with pytest.raises(InputError, match="no such file"):
+    with refused("no such file"):
         read_list(tmp_path / "none")
 
 

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from surrogate.dataset.files import TimeLeft
 from surrogate.dataset.threads import in_parallel, limited, threads_for, usable_cores, workers_for
+from tests.known import known
 
-V2, V1 = "cpu.max", "cpu/cpu.cfs_quota_us"
+KNOWN = known(__file__)
+
+
 Machine = Callable[..., None]
 
 
@@ -41,24 +44,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     return make
 
 
-@pytest.mark.parametrize(
-    ("cpus", "affinity", "groups", "asked", "cores"),
-    [
-        (64, 64, {}, "", 64),
-        (64, 6, {}, "", 6),
-        (64, 64, {V2: "200000 100000"}, "", 2),
-        (64, 64, {V2: "max 100000"}, "", 64),
-        (64, 64, {V1: "400000", "cpu/cpu.cfs_period_us": "100000"}, "", 4),
-        (64, 64, {V1: "-1", "cpu/cpu.cfs_period_us": "100000"}, "", 64),
-        (64, 64, {V2: "50000 100000"}, "", 1),
-        (64, 3, {V2: "800000 100000"}, "5", 3),
-        (64, 64, {V2: "800000 100000"}, "5", 5),
-        (64, 64, {}, "2,4", 2),
-        (64, 64, {}, "many", 64),
-        (64, 64, {}, "0", 64),
-        (2, 2, {}, "16", 2),
-    ],
-)
+@pytest.mark.parametrize(("cpus", "affinity", "groups", "asked", "cores"), KNOWN["limits"])
 def test_the_cpus_are_the_least_of_all_limits(
     machine: Machine, cpus: int, affinity: int, groups: Mapping[str, str], asked: str, cores: int
 ) -> None:

@@ -14,7 +14,6 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import SPLITS
 from surrogate.dataset.store import Dataset, merge, write_dataset
 from surrogate.evaluation.compare import compare
-from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.registry import DECLARED, Declaration
@@ -213,20 +212,6 @@ def test_a_table_without_a_heuristic_says_so(table: Table) -> None:
     assert _row(result.results["choice_rows"], model="roofline")["paired_vs_heuristic"] is None
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"models": ["rooflin"]}, "model 'rooflin' is unknown"),
-        ({"folds_count": 1}, "at least 2"),
-        ({"candidate": "solver"}, "needs a `solver` column"),
-    ],
-)
-def test_bad_options_are_one_clear_line(table: Table, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        compare(_data(table(4)), **{"models": ["roofline"], **options})
-    assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_one_candidate_a_problem_is_judged_by_its_times(table: Table) -> None:
     one = compare(_data(table(8, algorithms=("IMPLICIT_GEMM",))), folds_count=2, models=["roofline", "linear-terms"])
     for row in one.results["choice_rows"]:
@@ -234,13 +219,13 @@ def test_one_candidate_a_problem_is_judged_by_its_times(table: Table) -> None:
     assert _row(one.results["time_rows"], model="linear-terms", population="all", algorithm="all")["n"] == 32
 
 
-def test_tables_that_cannot_be_judged(table: Table) -> None:
+def test_tables_that_cannot_be_judged(refused, table: Table) -> None:
     censored = table(4)
     censored = censored[~((censored["algorithm"] == "GEMM") | (censored["algorithm"] == "FFT") & (censored["r"] == 3))]
     censored = censored[~((censored["algorithm"] == "WINOGRAD") & (censored["r"] == 1))]
-    with pytest.raises(InputError, match="--candidates listed"):
+    with refused("--candidates listed"):
         compare(_data(censored), models=["roofline"])
-    with pytest.raises(InputError, match="shape"):
+    with refused("shape"):
         compare(_data(table(1)), models=["roofline"])
 
 

@@ -31,13 +31,11 @@ def test_the_same_command_goes_on_with_the_study(
     """Also where a worker died; no connection is left."""
     write_dataset(normalise(table(6), "test"), tmp_path / "data.parquet")
     words = ["tune", tmp_path / "data.parquet", "--model", "linear-terms", "--storage", storage, "--json"]
-    first = seer(*words, "--trials", 2)
-    assert first.code == 0, first.err
+    first = seer(*words, "--trials", 2).succeeded()
     with opened(storage) as held:
         LinearTerms.space(optuna.load_study(study_name=first.json["study"], storage=held).ask())
     monkeypatch.setattr("surrogate.evaluation.storage.GRACE_S", 0.0)
-    again = seer(*words, "--trials", 5)
-    assert again.code == 0, again.err
+    again = seer(*words, "--trials", 5).succeeded()
     assert again.json["study"] == first.json["study"]
     trials = again.json["trials"]
     assert trials["complete"] + trials["pruned"] == 5 and trials["running"] == 0

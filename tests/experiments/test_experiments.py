@@ -8,23 +8,9 @@ import pytest
 from experiments import catalogue
 from experiments.experiment import Effort, one_thread
 from experiments.sources import Sources
+from tests.known import known
 
-COLUMNS = {
-    "test_set_i": "data population algorithm model split median_error_pct rmspe_pct",
-    "test_set_ii": "network model problems slowdown_geomean total_error_pct",
-    "picker": "model problems wrong_seer_pct wrong_pct slowdown_macro ci_low ci_high",
-    "same_rows": "data model n median_error_pct error_low_pct slowdown_macro ci_low",
-    "learning_curve": "data share training_shapes model median_error_pct slowdown_macro",
-    "leave_one_gpu_out": "gpu model slowdown_macro median_error_pct",
-    "calibration": "data gpu problems chosen median_error_pct slowdown_macro",
-    "miopen": "gpu candidate split model slowdown_macro median_error_pct",
-    "small_to_large": "data training flops_over model median_error_pct",
-    "versions": "kind older newer algorithm model ratio_median best_changed_pct",
-    "ablation": "data variant median_error_pct error_change_pct slowdown_change_high",
-    "whole_networks": "set training gpu predictor n mean_error_pct median_error_pct bias_pct coverage_pct",
-    "operators": "library operator gpu model n median_error_pct p90_error_pct default_same_rows_pct",
-    "coverage": "data kind of rows shapes coverage half_width",
-}
+COLUMNS = known(__file__)["columns"]
 """Experiment → columns that its table has among others."""
 
 
@@ -36,12 +22,14 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in COLUMNS])
-def test_it_runs(name: str, sources: Sources, effort: Effort) -> None:
+def test_it_runs_and_repeats_bit_for_bit(name: str, sources: Sources, effort: Effort) -> None:
     """A table with its columns, a figure, a sentence with numbers."""
     experiment = catalogue.experiment(name)
     assert experiment.missing(sources) is None
     with one_thread():
-        found = experiment.run(sources, effort)
+        found, again = (experiment.run(sources, effort) for _ in range(2))
+    pd.testing.assert_frame_equal(found.table, again.table, check_exact=True)
+    assert (found.figure, found.answer) == (again.figure, again.answer)
     assert set(COLUMNS[name].split()) <= set(found.table.columns)
     assert len(found.table)
     for title, column in found.table.items():
@@ -49,16 +37,6 @@ def test_it_runs(name: str, sources: Sources, effort: Effort) -> None:
             assert all(isinstance(value, str) for value in column.dropna()), title
     assert found.figure is not None and ElementTree.fromstring(found.figure).tag.endswith("svg")
     assert any(letter.isdigit() for letter in found.answer) and "nan" not in found.answer.lower()
-
-
-@pytest.mark.parametrize(
-    "name", [name if name == "versions" else pytest.param(name, marks=pytest.mark.slow) for name in COLUMNS]
-)
-def test_it_repeats_bit_for_bit(name: str, sources: Sources, effort: Effort) -> None:
-    with one_thread():
-        first, second = (catalogue.experiment(name).run(sources, effort) for _ in range(2))
-    pd.testing.assert_frame_equal(first.table, second.table, check_exact=True)
-    assert (first.figure, first.answer) == (second.figure, second.answer)
 
 
 @pytest.mark.parametrize("name", catalogue.NAMES)

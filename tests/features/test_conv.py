@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
+from tests.features.known_answers import KNOWN
 
 BASE: dict[str, Any] = {"n": 32, "c": 256, "h": 14, "k": 256, "r": 3}
 CONVS = st.from_type(Conv)
@@ -36,21 +37,8 @@ def test_known_answers() -> None:
     assert conv.sizes == (32, 256, 14, 14, 256, 3, 3, 0 + 1, 1, 1, 1, 1, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"n": 0}, ("n is 0", "from 1 to 2147483647")),
-        ({"pad_h": -1}, ("pad_h is -1", "from 0")),
-        ({"h": 14.5}, ("h is 14.5", "whole number")),
-        ({"h": float("inf")}, ("h is inf", "whole number")),
-        ({"c": 6, "groups": 3}, ("groups 3", "k 256")),
-        ({"h": 30, "w": 14, "s": 15}, ("width 15", "padded input's 14")),
-        ({"dilation_h": 7}, ("height 15", "dilation")),
-        ({"dtype": "fp23"}, ("dtype 'fp23'", "did you mean", "fp32")),
-        ({"dtype": "fp8"}, ("dtype 'fp8' is one of products", "fp16")),
-    ],
-)
-def test_bad_input_is_one_clear_line(refused, change: dict[str, Any], words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("change", "words"), KNOWN["bad_sizes"])
+def test_bad_input_is_one_clear_line(refused, change: dict[str, Any], words: list[str]) -> None:
     with refused(*words):
         _conv(change)
 
@@ -77,19 +65,6 @@ def test_batch_scales_work_and_nothing_else(conv: Conv, batch: int) -> None:
     assert other.with_batch(conv.n) == conv
 
 
-@pytest.mark.parametrize(
-    ("dtype", "math", "expected"),
-    [
-        ("fp32", "fma", False),
-        ("fp32", "default", True),  # TF32
-        ("fp32", "tensor_op", False),
-        ("fp32", "tensor_op_allow_conversion", True),
-        ("fp16", "fma", False),
-        ("fp16", "tensor_op", True),
-        ("fp64", "default", False),
-        ("bf16", "default", True),
-        ("int8", "tensor_op", True),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "math", "expected"), KNOWN["tensor_cores"])
 def test_who_uses_tensor_cores(dtype: str, math: str, expected: bool) -> None:
     assert Conv(**BASE, dtype=dtype, math=math).uses_tensor_cores is expected

@@ -5,21 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from surrogate.features.errors import InputError
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
 from surrogate.features.occupancy import device_attributes
 from surrogate.features.roofline import missing_units
-
-SPELT_OTHERWISE = {
-    "v100": "v100-sxm2-16gb", "V100_SXM2_16GB": "v100-sxm2-16gb", "  nvidia h200 ": "h200-sxm", "RTX4090": "rtx-4090",
-    "amd instinct mi250x": "mi250x", "NVIDIA A100-PG509-200": "a100-sxm4-40gb", "NV_V100": "v100-sxm2-16gb",
-    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "rtx-pro-6000-workstation", "4090": "rtx-4090",
-    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "rtx-pro-6000-max-q",
-    "RTX PRO 6000": "rtx-pro-6000-server", "GeForce RTX 3060": "rtx-3060", "radeon rx 7900 xt": "rx-7900-xt",
-    "NVIDIA GeForce RTX 3060 Laptop GPU": "rtx-3060-laptop", "AMD Instinct MI250X/MI250": "mi250",
-    "gfx90a68": "mi210",  # a file of MIOpen's find-db: hexadecimal 68 are 104 compute units
-}  # fmt: skip
+from tests.features.known_answers import KNOWN
 
 MINE = """
 [gpu.my-gpu]
@@ -35,7 +25,7 @@ source = "its box"
 """
 
 
-@pytest.mark.parametrize(("alias", "name"), SPELT_OTHERWISE.items())
+@pytest.mark.parametrize(("alias", "name"), KNOWN["spelt_otherwise"].items())
 def test_a_name_is_known_in_any_spelling(alias: str, name: str) -> None:
     assert gpu(alias).name == name
 
@@ -49,15 +39,7 @@ def test_ambiguous_names_list_their_candidates(refused, name: str, candidates: l
         gpu(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "board", "other"),
-    [
-        ("a100", "a100-sxm4-80gb", "a100-pcie-40gb"),
-        ("NVIDIA H100", "h100-sxm", "h100-pcie"),
-        ("v100", "v100-sxm2-16gb", "v100-pcie-32gb"),
-        ("P100", "p100-pcie-16gb", "p100-sxm2-16gb"),
-    ],
-)
+@pytest.mark.parametrize(("name", "board", "other"), KNOWN["family_boards"])
 def test_a_family_s_name_means_its_commonest_board(name: str, board: str, other: str) -> None:
     assert gpu(name).name == board
     note = registry().note(name)
@@ -69,16 +51,6 @@ def test_a_family_s_name_means_its_commonest_board(name: str, board: str, other:
 def test_what_is_no_known_gpu_is_refused_in_one_line(refused, name: str) -> None:
     with refused(repr(name)):
         gpu(name)
-
-
-def test_secondary_peaks() -> None:
-    v100, a100, mi100 = gpu("v100"), gpu("a100-sxm4-40gb"), gpu("mi100")
-    assert v100.fp64_tflops == pytest.approx(7.8, rel=0.01)
-    assert v100.tf32_tflops == 0.0
-    assert a100.tf32_tflops == 156
-    assert a100.fp16_tflops == pytest.approx(78, rel=0.01)
-    assert mi100.fp32_matrix_tflops == pytest.approx(46.1, rel=0.01)
-    assert mi100.bf16_tensor_tflops == pytest.approx(92.3)
 
 
 def test_products_run_as_fast_as_power_and_issue_slots_let_them() -> None:
@@ -100,21 +72,14 @@ def test_tensor_units_that_are_held_down_are_known_by_their_architecture() -> No
         assert uncapped(gpu(name)) is gpu(name)
 
 
-def test_specification_and_measurement_stay_apart() -> None:
-    v100 = gpu("v100")
-    assert v100.dram_gbs == 900
-    assert v100.measured["dram_gbs"] == 809
-    assert gpu("t4").measured == {}
-
-
-def test_a_users_file_adds_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_file_adds_gpus(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE, encoding="utf-8")
     alone = registry().with_file(path).gpus[-1]
     assert alone.fp32_tflops == pytest.approx(10 * 128 * 2 * 1e-3)
     assert alone.tf32_tflops == 50
     assert alone.l2_bytes == 8 * 2**20
-    with pytest.raises(InputError):
+    with refused():
         gpu("my-gpu")
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))
     assert gpu("my gpu 9000") == alone
@@ -132,19 +97,7 @@ def test_a_users_row_replaces_a_bundled_one(tmp_path: Path) -> None:
     assert gpu("t4").sms == 40
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("sms = 10\n", "", "sms is missing"),
-        ("sms = 10", "sms = 10.5", "sms is 10.5, must be a whole number"),
-        ("dram_gbs = 500", "dram_gbs = nan", "dram_gbs is nan"),
-        ("dram_gbs = 500", "dram_gbps = 500", "dram_gbs is missing; dram_gbps is unknown; did you mean dram_gbs?"),
-        ('"hopper"', '"hoper"', "architecture 'hoper' is unknown; did you mean hopper?"),
-        ("[gpu.my-gpu]", "schema = 2\n[gpu.my-gpu]", "schema is 2"),
-        ("[gpu.my-gpu]", "[gpus.my-gpu]", "unknown section gpus"),
-        ("[gpu.my-gpu]", "[gpu.my-gpu", "not TOML"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "told"), KNOWN["faulty_gpu_files"])
 def test_a_faulty_file_is_refused_in_one_line(refused, tmp_path: Path, old: str, new: str, told: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace(old, new), encoding="utf-8")
@@ -152,9 +105,9 @@ def test_a_faulty_file_is_refused_in_one_line(refused, tmp_path: Path, old: str,
         registry().with_file(path)
 
 
-def test_two_gpus_may_not_share_a_name() -> None:
+def test_two_gpus_may_not_share_a_name(refused) -> None:
     t4 = gpu("t4")
-    with pytest.raises(InputError, match="belongs to t4 and to t5"):
+    with refused("belongs to t4 and to t5"):
         Registry((t4, replace(t4, name="t5")), {})
 
 

@@ -11,6 +11,7 @@ import pytest
 from surrogate.features.gpu import gpu
 from surrogate.features.kernels import identify, identify_call, launches, resident_blocks
 from surrogate.features.occupancy import occupancy
+from tests.features.known_answers import KNOWN
 
 TRACES = {
     "resnet50_b32_training_v100.json.gz": 7.0,
@@ -18,52 +19,12 @@ TRACES = {
     "vgg13_b128_training_h100.json.gz": 9.0,
 }
 
-P = "IMPLICIT_PRECOMP_GEMM"
-NAMES = [
-    ("volta_scudnn_128x64_relu_small_nn_v1", P, 128, 64, "scudnn", "volta"),
-    ("volta_scudnn_128x64_stridedB_splitK_xregs_large_nn_v1", P, 128, 64, "scudnn", "volta"),
-    (
-        "maxwell_scudnn_winograd_128x128_ldg1_ldg4_tile148t_nt",
-        "WINOGRAD", 128, 128, "scudnn_winograd", "maxwell"),
-    (
-        "void implicit_convolve_sgemm<float,float,1024,5,5,3,3,3,1,true>(int)",
-        "IMPLICIT_GEMM", 32, 32, "convolve_gemm", "",
-    ),
-    (
-        "void cudnn::detail::implicit_convolve_sgemm<float, float, 512, 6, 8, 3, 3, 5, 1>(int)",
-        "IMPLICIT_GEMM", 64, 256, "convolve_gemm", "",
-    ),
-    (
-        "void explicit_convolve_sgemm<float, int, 1024, 5, 5, 3, 3, 3, 0>(int)",
-        "GEMM", 32, 32, "convolve_gemm", ""),
-    ("void cudnn::cnn::im2col4d_kernel<float, long>(int)", "GEMM", 0, 0, "im2col", ""),
-    ("winogradForwardData4x4", "WINOGRAD_NONFUSED", 0, 0, "winograd_transform", ""),
-    (
-        "cudnn::winograd::generateWinogradTilesKernel<0, float, float>",
-        "WINOGRAD", 0, 0, "winograd_filter", ""),
-    ("ampere_sgemm_128x64_nn", None, 128, 64, "gemm", "ampere"),
-    ("volta_gcgemm_64x32_nt", None, 64, 32, "complex_gemm", "volta"),
-    ("void fft2d_r2c_32x32<float, false, 1u, true>(float2*)", "FFT_TILING", 0, 0, "fft", ""),
-    (
-        "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize256x64x8_stage3",
-        P, 256, 64, "xmma", "ampere",
-    ),
-    (
-        "void cutlass::Kernel<cutlass_80_simt_sgemm_256x128_8x4_nt_align1>(int)",
-        None, 256, 128, "gemm", "ampere"),
-    (
-        "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)",
-        "IMPLICIT_GEMM", 64, 128, "engine", ""),
-    ("Cijk_Ailk_Bljk_BBS_BH_MT128x128x32", None, 0, 0, "gemm", ""),
-    ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", None, 0, 0, "gemm", ""),
-]  # fmt: skip
 
-
-@pytest.mark.parametrize(("name", "algorithm", "tile_m", "tile_n", "family", "architecture"), NAMES)
-def test_names(name: str, algorithm: str | None, tile_m: int, tile_n: int, family: str, architecture: str) -> None:
+@pytest.mark.parametrize(("name", "algorithm", "tile_m", "tile_n", "family", "architecture"), KNOWN["kernel_names"])
+def test_names(name: str, algorithm: str, tile_m: int, tile_n: int, family: str, architecture: str) -> None:
     found = identify(name)
     assert found is not None
-    assert (found.algorithm, found.tile_m, found.tile_n) == (algorithm, tile_m, tile_n)
+    assert (found.algorithm or "", found.tile_m, found.tile_n) == (algorithm, tile_m, tile_n)
     assert (found.family, found.architecture) == (family, architecture)
     assert identify(name.upper()) == found
 
@@ -106,24 +67,8 @@ def test_launches_are_consistent_with_their_names() -> None:
     assert launches("DIRECT") == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "algorithm", "tile", "blocks"),
-    [
-        # SEER's B_max on a Titan Xp over its 30 SMs.
-        ("titan-xp", "IMPLICIT_PRECOMP_GEMM", (128, 32), 150 / 30),
-        ("titan-xp", "WINOGRAD", (0, 0), 60 / 30),
-        ("titan-xp", "WINOGRAD_NONFUSED", (128, 128), 60 / 30),
-        # Launches seen: 80 registers x 64 threads: 12 blocks; 48 KB shared: 2 on Volta, 1 on Turing.
-        ("v100", "IMPLICIT_GEMM", (32, 32), 12),
-        ("v100", "IMPLICIT_PRECOMP_GEMM", (128, 64), 4),
-        ("v100", "WINOGRAD", (128, 128), 2),
-        ("a100-sxm4-40gb", "IMPLICIT_PRECOMP_GEMM", (128, 128), 2),
-        # No launch is known: the table, by the nearest tile; none there: a stated constant.
-        ("v100", "GEMM", (64, 128), 2),
-        ("h200", "FFT", (0, 0), 2),
-    ],
-)
-def test_resident_blocks(name: str, algorithm: str, tile: tuple[int, int], blocks: float) -> None:
+@pytest.mark.parametrize(("name", "algorithm", "tile", "blocks"), KNOWN["resident_blocks"])
+def test_resident_blocks(name: str, algorithm: str, tile: list[int], blocks: int) -> None:
     assert resident_blocks(gpu(name), algorithm, *tile) == blocks
 
 

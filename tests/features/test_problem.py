@@ -8,13 +8,6 @@ from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.shape import flops
 
 
-def test_columns_in_their_order() -> None:
-    assert SIZE_COLUMNS == (
-        "n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w",
-        "groups",
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("narrow", [np.int8, np.int32])
 def test_narrow_columns_are_widened_before_any_product(narrow: type[np.integer]) -> None:
     # 2·100·100·100·100·100·9 operations = 1.8e11: beyond int32, let alone int8.

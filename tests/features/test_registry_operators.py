@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 
 import surrogate.features.families as package
-from surrogate.dataset.columns import columns
 from surrogate.features.algorithms import ALGORITHMS, LIBRARIES, MECHANISM_ROWS
-from surrogate.features.elementwise import log2
-from surrogate.features.errors import InputError
-from surrogate.features.families import FAMILIES, OPERATORS, Families, Family, family_of, parse_problem
+from surrogate.features.families import FAMILIES, OPERATORS, Families, parse_problem
 from surrogate.features.families.operator import Operator, declared, image_classes
-from surrogate.features.families.operator_family import Declaration, OperatorFamily
 from surrogate.features.families.pointwise import Pointwise
 from surrogate.features.gpu import gpu
 from surrogate.features.in_network import STREAMED
@@ -145,45 +141,6 @@ def test_no_kind_has_two_families() -> None:
     assert sorted(kinds) == sorted(FAMILIES.of_kind) and set(kinds) == {"conv", *OPERATORS}
     with pytest.raises(TypeError, match="declared twice"):
         Families([*FAMILIES.values(), FAMILIES["gemm"]])
-
-
-def _transposed(name: str) -> tuple[Family, type[Operator]]:
-    """A family that no file of the package declares, as one that a description gives would be."""
-
-    class Transpose(Pointwise):
-        __slots__ = ()
-        kind = "transpose"
-        FAMILY = name
-        FLOPS = 0
-
-    declaration = Declaration(
-        name=name,
-        columns=lambda op, machine: (log2(op.n), log2(op.c)),
-        column_names=("log2_n", "log2_c"),
-        dimension_names=("log2_n", "log2_c"),
-        batch=("n",),
-    )
-    return OperatorFamily(declaration, [Transpose]), Transpose
-
-
-def test_a_family_need_not_be_one_of_the_packages_own() -> None:
-    """It joins the others in a registry of one's own, which reads its problems; the package's stays as it is."""
-    family, cls = _transposed("transpose")
-    families = Families([*FAMILIES.values(), family])
-    problem = families.parse("transpose:n64c32", dtype="fp16")
-    assert isinstance(problem, cls) and families.of(problem) is family
-    assert family.sizes_of(problem) == (64, 32, 1, 1)
-    formula = family.formula(family.setting_of(problem), gpu("v100"))
-    assert formula.problem(problem).values[:2] == (6.0, 5.0)
-    with pytest.raises(InputError):
-        family_of(problem)
-
-
-def test_declared_sizes_decide_the_columns_of_tables() -> None:
-    """A size's column has the meaning that each family gives it."""
-    meanings = {column.name: column.meaning for column in columns("dataset")}
-    assert meanings["window"] == "height of the window (pool); last keys that a query sees, 0: all (attention)"
-    assert meanings["kv_heads"].endswith("(attention)") and meanings["phase"].endswith("; attention, mla")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

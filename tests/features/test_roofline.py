@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import bound, peak_flops_table, peak_tflops, ridge_flops_per_byte, roofline_us
+from tests.features.known_answers import KNOWN
 
 AMOUNTS = st.floats(1, 1e15)
 PEAKS = st.floats(0.1, 1e4)
@@ -33,31 +34,9 @@ def test_never_faster_than_either_and_equal_for_arrays(flops: float, size: float
         assert bound(flops, size, peak, gbs) == ("compute-bound" if intensity > ridge else "memory-bound")
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "tensor", "expected"),
-    [
-        ("a100-sxm4-40gb", "fp32", True, 156),
-        ("a100-sxm4-40gb", "bf16", True, 312),
-        ("a100-sxm4-40gb", "fp64", True, 9.746),
-        ("v100", "fp32", True, 15.67),  # no TF32
-        ("v100", "fp16", True, 125),
-        ("v100", "bf16", True, 15.67),  # no bfloat16
-        ("mi210", "fp32", True, 45.26),  # matrix cores take fp32
-        ("mi100", "bf16", True, 92.3),
-        ("h100-sxm", "nvfp4", True, 989.4),  # no 4-bit unit: unpacked
-        ("b200", "nvfp4", True, 9000),
-        ("b200", "int4_wo", True, 2250),
-        ("b300", "int8_sq", True, 153.5),
-        ("gb300", "nvfp4", True, 15000),
-        ("rtx-4090", "fp8", True, 330.4),  # half of the rate with fp16 accumulation
-        ("rtx-4090", "int8_sq", True, 660.6),
-        ("a100-sxm4-80gb", "fp8", True, 312),
-        ("a100-sxm4-80gb", "int8_sq", True, 624),
-        ("t4", "int8_wo", True, 65),
-    ],
-)
-def test_the_peak_that_data_can_reach(name: str, dtype: str, tensor: bool, expected: float) -> None:
-    assert peak_tflops(gpu(name), dtype, tensor) == pytest.approx(expected, rel=1e-3)
+@pytest.mark.parametrize(("name", "dtype", "expected"), KNOWN["peaks"])
+def test_the_peak_that_data_can_reach(name: str, dtype: str, expected: float) -> None:
+    assert peak_tflops(gpu(name), dtype, True) == pytest.approx(expected, rel=1e-3)
 
 
 def test_tables_are_whole_and_tensor_cores_never_slow_down() -> None:

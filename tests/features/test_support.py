@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from surrogate.features.algorithms import ALGORITHMS
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.support import RULES, unsupported_reason
+from tests.features.known_answers import KNOWN
 
 CONVS = st.from_type(Conv)
 BASE: dict[str, Any] = {"n": 2, "c": 16, "h": 30, "k": 16, "r": 3, "pad_h": 1}
@@ -28,30 +28,11 @@ def supported(name: str, columns: ConvColumns, *, library: str, direction: str, 
     return np.logical_and.reduce([np.ones(len(columns.n), dtype=bool), *held])
 
 
-@pytest.mark.parametrize(
-    ("change", "refused"),
-    [
-        ({}, set()),
-        ({"stride_h": 2}, {"FFT", "WINOGRAD", "WINOGRAD_NONFUSED"}),
-        ({"stride_h": 3}, {"FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}),
-        ({"dilation_h": 2}, {"FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}),
-        ({"r": 5}, {"WINOGRAD"}),
-        ({"r": 7}, {"WINOGRAD", "WINOGRAD_NONFUSED"}),
-        ({"r": 3, "s": 5}, {"WINOGRAD", "WINOGRAD_NONFUSED"}),
-        ({"h": 255}, {"FFT"}),  # 255 + 2 · 1 > 256
-        ({"h": 254}, set()),
-        ({"pad_h": 3}, {"FFT", "FFT_TILING"}),
-        ({"r": 1, "pad_h": 0, "stride_h": 2}, {"FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}),
-        ({"h": 64, "r": 33}, {"FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}),
-        ({"dtype": "fp16"}, {"GEMM", "FFT", "FFT_TILING", "WINOGRAD"}),
-        ({"dtype": "fp16", "r": 5}, {"GEMM", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}),
-        ({"layout": "NHWC"}, {"GEMM", "FFT", "FFT_TILING"}),
-    ],
-)
-def test_forward_algorithms_by_hand(change: dict[str, Any], refused: set[str]) -> None:
+@pytest.mark.parametrize(("change", "refused"), KNOWN["forward_support"])
+def test_forward_algorithms_by_hand(change: dict[str, Any], refused: list[str]) -> None:
     conv = Conv(**(BASE | change))
     names = [a.name for a in ALGORITHMS if a.library == "cudnn" and a.direction == "fwd"]
-    assert {name for name in names if unsupported_reason(name, conv)} == refused | {"DIRECT"}
+    assert {name for name in names if unsupported_reason(name, conv)} == {*refused, "DIRECT"}
 
 
 def test_fused_winograd_is_gone_from_hopper_on() -> None:
@@ -61,10 +42,10 @@ def test_fused_winograd_is_gone_from_hopper_on() -> None:
     assert unsupported_reason("WINOGRAD_NONFUSED", conv, gpu_name="h200") is None
 
 
-def test_reasons_name_the_rule_and_unknown_names_are_refused() -> None:
+def test_reasons_name_the_rule_and_unknown_names_are_refused(refused) -> None:
     assert unsupported_reason("FFT", Conv(**BASE, stride_h=2)) == "stride must be 1"
     assert unsupported_reason("DIRECT", Conv(**BASE)) == "no release implements it"
-    with pytest.raises(InputError, match="did you mean FFT"):
+    with refused("did you mean FFT"):
         unsupported_reason("FFTT", Conv(**BASE))
 
 

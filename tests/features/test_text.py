@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.text import EXAMPLE, FLAGS, newest, parse, parse_flags, version_key
+from tests.features.known_answers import KNOWN
 
 CONVS = st.from_type(Conv)
 
@@ -53,43 +54,15 @@ def test_flags_are_those_of_the_field() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("resnet", ("'resnet'", EXAMPLE)),
-        ("n32c256h14k256", ("lacks r", EXAMPLE)),
-        ("n32c256h14k256r3z7", ("'z'", "known:")),
-        ("n32c256h14k256r3n1", ("'n' stands twice",)),
-        ("n32c256h14k256r", ("not readable at 'r'",)),
-        ("n0c256h14k256r3", ("n is 0",)),
-        ("-n 32 -c x -H 14 -k 8 -y 3", ("-c 'x'", "whole number")),
-        ("-n 32 -c 8 -H 14 -k 8", ("lacks -y",)),
-        ("-n 32 -z 8", ("'-z'", "known: -n")),
-        ("-n 32 -n 32", ("'-n' stands twice",)),
-    ],
-)
-def test_bad_text_is_one_clear_line(refused, text: str, words: tuple[str, ...]) -> None:
-    with refused(*words):
+@pytest.mark.parametrize(("text", "words"), KNOWN["bad_texts"])
+def test_bad_text_is_one_clear_line(refused, text: str, words: list[str]) -> None:
+    with refused(*(EXAMPLE if word == "EXAMPLE" else word for word in words)):
         parse(text)
 
 
-@pytest.mark.parametrize(
-    "ascending",
-    [
-        ("1.3.0.dev1", "1.3.0a2", "1.3.0b1", "1.3.0rc9", "1.3.0rc20", "1.3.0", "1.3.0.post1", "1.3.0.post2", "1.3.1"),
-        ("0.5.6.post2", "0.5.10", "0.5.14"),
-        ("7.6.4", "7.6.5-cuda10", "7.6.10"),
-        ("9.1.0.8", "9.1.0.70", "9.1.1"),
-        ("", "rocm-6.1", "rocm-6.3 find-db 2024-11-04", "rocm-6.10"),
-        ("unknown", "find-db v1", "find-db v2"),
-        ("7.x(2018-07/08)", "7.5.0", "7.5.1", "v8.0"),
-        ("1.3.0-rc9-cuda12", "1.3.0-rc20-cuda12", "1.3.0-cuda12"),
-        ("2.6.0", "2.6.0+cu118", "2.7.0+cu118"),
-        ("3", "9" * 5000),
-    ],
-)
-def test_versions_in_order(ascending: tuple[str, ...]) -> None:
-    assert sorted(set(ascending), key=version_key) == list(ascending)
+@pytest.mark.parametrize("ascending", [*KNOWN["versions"], ["3", "9" * 5000]])
+def test_versions_in_order(ascending: list[str]) -> None:
+    assert sorted(set(ascending), key=version_key) == ascending
     assert newest(ascending) == ascending[-1]
 
 

@@ -27,13 +27,13 @@ def test_missing_files_are_named(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packer", PACKERS)
-def test_packing_is_seen_by_content_and_bounded(tmp_path: Path, packer: str) -> None:
+def test_packing_is_seen_by_content_and_bounded(refused, tmp_path: Path, packer: str) -> None:
     path = tmp_path / "file.txt"
     path.write_bytes(PACKERS[packer](b"one\r\ntwo\n\nfour"))
     assert list(read_lines(path)) == [(1, "one"), (2, "two"), (3, ""), (4, "four")]
     assert read_bytes(path) == b"one\r\ntwo\n\nfour"
     path.write_bytes(PACKERS[packer](bytes(4 << 20)))
-    with pytest.raises(InputError, match="--max-bytes"):
+    with refused("--max-bytes"):
         read_bytes(path, max_bytes=3_000_000)
 
 

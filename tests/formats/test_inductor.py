@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from surrogate.features.description import description_of
-from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
 
@@ -80,10 +79,10 @@ def test_repeats_unlike_parameters_and_symbolic_sizes(tmp_path: Path) -> None:
     assert imported.notes == ("1 tuning with symbolic sizes left out", "GROUP_M: None is 0")
 
 
-def test_kinds_of_products_are_kernels_of_their_own(tmp_path: Path) -> None:
+def test_kinds_of_products_are_kernels_of_their_own(refused, tmp_path: Path) -> None:
     """Of one with a batch the key is (batch, m, n), whatever it is called."""
     path = save(tmp_path, [*PRODUCTS, {"(4, 512, 1024)": [triton(0.5, 64)], "kernel_type": "bmm"}])
-    with pytest.raises(InputError, match="choose with --name: inductor_bmm, inductor_mm"):
+    with refused("choose with --name: inductor_bmm, inductor_mm"):
         read(path)
     imported = read(path, name="inductor_bmm")
     assert imported.rows[["batch", "m", "n", "time_us"]].to_numpy().tolist() == [[4, 512, 1024, 500.0]]
@@ -91,7 +90,7 @@ def test_kinds_of_products_are_kernels_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_old", [True, False])
-def test_attention(tmp_path: Path, is_old: bool) -> None:
+def test_attention(refused, tmp_path: Path, is_old: bool) -> None:
     """Older versions write the sizes in the key, newer ones in every choice."""
     log: list[Any] = []
     for kind in ("forward", "backward"):
@@ -102,7 +101,7 @@ def test_attention(tmp_path: Path, is_old: bool) -> None:
             {"query_shape": "[1, 2, 128, 64]", "kernel_type": kind, "choices": [choice | SHAPE | {"kernel_type": kind}]}
         )  # fmt: skip
     path = save(tmp_path, log)
-    with pytest.raises(InputError, match="choose with --name: inductor_backward, inductor_forward"):
+    with refused("choose with --name: inductor_backward, inductor_forward"):
         read(path)
     imported = read(path, name="inductor_backward")
     assert imported.rows[[*SHAPE, "time_us"]].to_numpy().tolist() == [[*SHAPE.values(), 500.0]]
@@ -126,10 +125,10 @@ def test_wrong_files_are_refused(refused, tmp_path: Path, log: object, named: st
         read(save(tmp_path, log))
 
 
-def test_a_file_cut_anywhere_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_is_refused_in_one_line(refused, tmp_path: Path) -> None:
     path = save(tmp_path, PRODUCTS)
     text = path.read_text()
     for end in range(len(text) - 300, len(text)):
         path.write_text(text[:end])
-        with pytest.raises(InputError, match="not JSON"):
+        with refused("not JSON"):
             read(path)

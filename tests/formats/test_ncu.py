@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
 
@@ -73,7 +72,7 @@ def test_one_pass_groups_are_joined(tmp_path: Path) -> None:
     assert first(imported)[["time_us", "dram_read_transactions"]].tolist() == [5.5, 320]
 
 
-def test_problems_make_dataset_rows_with_all_counters(tmp_path: Path) -> None:
+def test_problems_make_dataset_rows_with_all_counters(refused, tmp_path: Path) -> None:
     counted = (
         ("gpu__time_duration.sum", "ns", "5500"),
         ("lts__t_sectors_op_read.sum", "Ksector", "1.5"),
@@ -88,7 +87,7 @@ def test_problems_make_dataset_rows_with_all_counters(tmp_path: Path) -> None:
     assert imported.table == "problems" and imported.kernels is not None
     counters = ["blocks", "l2_read_sectors", "tensor_pipe_instructions", "sm_cycles"]
     assert imported.kernels[counters].to_numpy().tolist() == [[1024, 1500.0, 42.0, 9000.0]]
-    with pytest.raises(InputError, match="name no GPU"):
+    with refused("name no GPU"):
         read(tmp_path, RAW, problems=listed, kernel="sgemm")
 
 
@@ -147,20 +146,20 @@ class _Action:
         return _REPORTED[name]
 
 
-def test_report_through_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_through_the_module(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "a.ncu-rep"
     report.write_bytes(b"NVR\0")
-    with pytest.raises(InputError, match=r"ncu --import a.ncu-rep --csv --page raw"):
+    with refused("ncu --import a.ncu-rep --csv --page raw"):
         FORMATS["ncu"].read([report])
     one = SimpleNamespace(num_actions=lambda: 1, action_by_idx=lambda _: _Action())
     none = SimpleNamespace(num_actions=lambda: 0)
     context = SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda _: one)
     monkeypatch.setitem(sys.modules, "ncu_report", SimpleNamespace(load_report=lambda path: context))
-    with pytest.raises(InputError, match="no such file"):
+    with refused("no such file"):
         FORMATS["ncu"].read([tmp_path / "b.ncu-rep"])
     row = first(FORMATS["ncu"].read([report], gpu="h200-sxm"))
     columns = ["kernel_name", "time_us", "dram_read_transactions", "blocks"]
     assert row[columns].tolist() == ["sgemm", 1.234, 320, 16]
     context.range_by_idx = lambda _: none
-    with pytest.raises(InputError, match="no profiled kernel"):
+    with refused("no profiled kernel"):
         FORMATS["ncu"].read([report])

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from surrogate.features.description import description_of
-from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
+from tests.known import known
+
+KNOWN = known(__file__)
 
 FAILED = [math.inf, math.inf, math.inf]
 
@@ -72,7 +74,7 @@ def test_a_folder_of_keys(tmp_path: Path) -> None:
     assert description_of(kernel(imported), "the table").text(first).startswith("BLOCK_M=64,EVEN=True,num_warps=4")
 
 
-def test_keys_without_names_and_values_that_are_no_sizes(tmp_path: Path) -> None:
+def test_keys_without_names_and_values_that_are_no_sizes(refused, tmp_path: Path) -> None:
     save(tmp_path, [512, "relu", True, "torch.float16"])
     save(tmp_path, [64, "", None, "torch.float16"], entry="B")
     imported = read(tmp_path)
@@ -83,11 +85,11 @@ def test_keys_without_names_and_values_that_are_no_sizes(tmp_path: Path) -> None
         "dtype_0": ["torch.float16"],
     }
     save(tmp_path, [512, "torch.float16"], entry="C")
-    with pytest.raises(InputError, match=r"keys of matmul_kernel have 1 to 3 values; name them with --keys"):
+    with refused("keys of matmul_kernel have 1 to 3 values; name them with --keys"):
         read(tmp_path)
     named = read(tmp_path, keys="n")
     assert kernel(named)["settings"]["dtype_2"] == ["none", "torch.float16"]
-    with pytest.raises(InputError, match=r"its key has 2 values, --keys names 3"):
+    with refused("its key has 2 values, --keys names 3"):
         read(tmp_path, keys="m,n,k")
 
 
@@ -105,40 +107,28 @@ def test_one_time_a_register_limit_and_the_same_key_again(tmp_path: Path) -> Non
     assert imported.notes[0] == "maxnreg: None is 0"
 
 
-def test_one_table_has_one_kernel(tmp_path: Path) -> None:
+def test_one_table_has_one_kernel(refused, tmp_path: Path) -> None:
     save(tmp_path, [8])
     file = save(tmp_path, [8], name="softmax")
-    with pytest.raises(InputError, match=r"of one kernel; choose with --name: matmul_kernel, softmax"):
+    with refused("of one kernel; choose with --name: matmul_kernel, softmax"):
         read(tmp_path)
-    with pytest.raises(InputError, match=r"with --name: matmul_kernel, softmax"):
+    with refused("with --name: matmul_kernel, softmax"):
         read(tmp_path, name="x")
     assert kernel(read(tmp_path, name="softmax"))["name"] == "softmax_kernel"  # softmax is a built-in operator
     assert read(file).rows["origin"].tolist() == ["A/softmax.autotune.json"] * 2
 
 
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        ("{", "not JSON"),
-        ("{}", "it lacks ('key'); give NAME.autotune.json"),
-        ("[]", "not as expected"),
-        ('{"key": [], "configs_timings": [[{"num_warps": 4}, []]]}', "it lacks ('kwargs')"),
-        ('{"key": [], "configs_timings": [[{"kwargs": {"a": [1]}}, 1]]}', "neither a number up to 2^53"),
-        ('{"key": [1], "configs_timings": []}', "holds no configuration"),
-        ('{"key": [1], "configs_timings": [[{"kwargs": {"key_0": 1}}, 1]]}', "key_0 is declared twice"),
-        ('{"key": [1], "configs_timings": [[{"kwargs": {"time_us": 1}}, 1]]}', "time_us is a column of every table"),
-    ],
-)
+@pytest.mark.parametrize(("content", "named"), KNOWN["wrong"])
 def test_wrong_files_are_refused(refused, tmp_path: Path, content: str, named: str) -> None:
     (tmp_path / "k.autotune.json").write_text(content)
     with refused("k.autotune.json", named):
         read(tmp_path / "k.autotune.json")
 
 
-def test_a_file_cut_anywhere_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_is_refused_in_one_line(refused, tmp_path: Path) -> None:
     path = save(tmp_path, [512, 1024, "torch.float16"])
     text = path.read_text()
     for end in range(len(text) - 300, len(text)):
         path.write_text(text[:end])
-        with pytest.raises(InputError, match="not JSON"):
+        with refused("not JSON"):
             read(path)

@@ -91,14 +91,6 @@ def test_held_out_shapes_of_measured_data_are_foretold(measurements: Path) -> No
     assert np.concatenate(right).mean() >= 0.99
 
 
-@pytest.mark.parametrize("gpu", ["Tesla T4", "h200"])
-def test_rules_work_on_any_slice(table: Table, gpu: str) -> None:
-    rows = _rows(table(4, gpus=(gpu,)))
-    picked = np.array([9, 2, 30, 17])
-    whole = Support({}, {}).supported(rows)
-    np.testing.assert_array_equal(Support({}, {}).supported(rows.take(picked)), whole[picked])
-
-
 def test_rules_of_a_gpu_come_before_statuses_of_others(table: Table) -> None:
     """Fused Winograd ran on the T4 and is gone on Hopper, whatever ran elsewhere."""
     fitted = Support.fit(_rows(table(4, gpus=("Tesla T4",))))

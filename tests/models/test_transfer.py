@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from surrogate.features.errors import InputError
 from surrogate.models.transfer import Prior, Transfer
 
 GRID = np.array([(x, y, k) for x in (16, 32, 64, 128, 256) for y in (1, 2, 4, 8) for k in (0, 1, 2)], dtype=np.float64)
@@ -109,12 +108,12 @@ def test_terms_tell_what_parameters_do_not() -> None:
     assert waves[3][np.argmin(prior.score)] == waves[3].min()
 
 
-def test_files_hold_the_same_transfer(transfer: Transfer) -> None:
+def test_files_hold_the_same_transfer(refused, transfer: Transfer) -> None:
     files = transfer.to_files()
     assert all(isinstance(content, bytes) for content in files.values())
     again = asked(Transfer.from_files(files), 0.7)
     np.testing.assert_allclose(again.score, asked(transfer, 0.7).score, atol=1e-6)
-    with pytest.raises(InputError):
+    with refused():
         Transfer.from_files({name: content[:40] for name, content in files.items()})
 
 
@@ -122,8 +121,8 @@ def test_the_seed_decides_everything() -> None:
     np.testing.assert_array_equal(asked(fitted(), 0.7).score, asked(fitted(), 0.7).score)
 
 
-def test_errors_are_said(transfer: Transfer) -> None:
-    with pytest.raises(InputError, match="ran"):
+def test_errors_are_said(refused, transfer: Transfer) -> None:
+    with refused("ran"):
         fitted((0.0, 1.0), np.full((2, len(GRID)), np.inf))
-    with pytest.raises(InputError, match="fold"):
+    with refused("fold"):
         asked(transfer, 0.5, exclude=(0, 1))

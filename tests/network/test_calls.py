@@ -1,6 +1,8 @@
 """One table from calls to problems: what traces record, what is solved from sizes, and what is refused."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -9,74 +11,33 @@ from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.families import FAMILIES, Families, Operator, OperatorFamily, operator
-from surrogate.features.families.embedding import EmbeddingBag
-from surrogate.features.families.gemm import Bmm, Gemm, Linear
 from surrogate.features.families.operator_family import Declaration
 from surrogate.features.in_network import Gradients
 from surrogate.features.size import Size
 from surrogate.network.call import CONVOLUTIONS, UNKNOWN, Call, Tensor, UnsupportedError, recorded
 from surrogate.network.call_rules import solved
 from surrogate.network.calls import flops_and_bytes, has_rule, layers, problems
+from tests.known import known
 
+KNOWN = known(__file__)
 BACKWARD_VALUES = ("", "", "", "[16]", "[2, 1]", "[1, 0]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, False]")
 
 
-@pytest.mark.parametrize(
-    ("call", "problem"),
-    [
-        (recorded("aten::addmm", [(1000,), (32, 2048), (2048, 1000)]), Linear(m=32, k=2048, n=1000)),
-        (recorded("aten::bmm", [(4, 8, 16), (4, 16, 2)]), Bmm(batch=4, m=8, k=16, n=2)),
-        (recorded("aten::linear", [(7, 4, 5), (6, 5), ()]), Gemm(m=28, n=6, k=5)),
-        (recorded("aten::relu_", [(32, 64, 7, 5)]), operator("relu", n=32, c=64, h=7, w=5)),
-        (recorded("aten::clamp_min", [(8, 4), (), (8, 4)]), operator("relu", n=8, c=4)),
-        (recorded("aten::threshold_backward", [(8, 4), (8, 4), ()]), operator("relu_backward", n=8, c=4)),
-        (recorded("aten::mul_", [(8, 16), ()]), operator("mul_scalar", n=8, c=16)),
-        (recorded("aten::add_", [(2, 3, 4, 4), (1, 3, 1, 1), ()]), operator("bias", n=2, c=3, h=4, w=4)),
-        (recorded("aten::fill_", [(8, 4), ()]), operator("fill", n=8, c=4)),
-        (recorded("aten::_log_softmax", [(32, 1000), ()]), operator("softmax", n=32, c=1000)),
-        (
-            recorded("aten::_softmax", [(2, 3, 4), ()], values=("", "1", "False")),
-            operator("softmax", n=2, c=3, h=4),
-        ),
-        (
-            recorded("aten::_softmax_backward_data", [(32, 10), (32, 10), ()]),
-            operator("softmax_backward", n=32, c=10),
-        ),
-        (
-            recorded("aten::native_layer_norm", [(8, 128, 64), (), (64,), (64,)]),
-            operator("layer_norm", n=1024, c=64),
-        ),
-        (
-            recorded("aten::native_batch_norm", [(8, 4), (4,)], values=("",) * 5 + ("False",)),
-            operator("batch_norm_inference", n=8, c=4),
-        ),
-        (
-            recorded("aten::native_batch_norm_backward", [(8, 4, 2, 2), (8, 4, 2, 2)]),
-            operator("batch_norm_backward", n=8, c=4, h=2, w=2),
-        ),
-        (
-            recorded("aten::_embedding_bag", [(500, 32), (64,), (16,)], ["float", "long int", "long int"]),
-            EmbeddingBag(batch=16, rows=500, bag=4, dim=32),
-        ),
-        (
-            recorded(
-                "aten::max_pool2d_with_indices", [(2, 3, 8, 8), ()], values=("", "[3, 3]", "[2, 2]", "[1]")
-            ),
-            operator("max_pool", n=2, c=3, h=8, w=8, window=3, stride=2, pad=1),
-        ),
-        (
-            recorded(
-                "aten::avg_pool2d_backward", [(2, 3, 4, 4), (2, 3, 8, 8)], values=("", "", "[2]", "[]", "[0]")
-            ),
-            operator("avg_pool_backward", n=2, c=3, h=8, w=8, window=2, stride=2),
-        ),
-        (recorded("aten::cat", [((2, 3), (4, 3)), ()], ["TensorList", "Scalar"]), operator("concat", elements=18)),
-        (recorded("aten::index_select", [(500, 32), (), (64,)], values=("", "0", "")), operator("copy", n=64, c=32)),
-    ],
-)  # fmt: skip
-def test_recorded_calls(call, problem) -> None:
+def as_recorded(sizes: list[Any]) -> tuple[Any, ...]:
+    """Lists of sizes as a trace's reader has them: tuples, also within a list of tensors."""
+    return tuple(as_recorded(each) if isinstance(each, list) else each for each in sizes)
+
+
+def made(row: dict[str, Any]) -> Call:
+    """The recorded call of a row of `test_calls.toml`."""
+    given = {name: as_recorded(row[name]) for name in ("types", "values", "output") if name in row}
+    return recorded(row["call"], as_recorded(row["sizes"]), **given)
+
+
+@pytest.mark.parametrize("row", KNOWN["problems"], ids=itemgetter("call"))
+def test_recorded_calls(row: dict[str, Any]) -> None:
     """As a profiler writes them, with and without the values of scalar arguments."""
-    assert problems(call) == (problem,)
+    assert problems(made(row)) == (operator(**row["problem"]),)
 
 
 def test_element_types() -> None:
@@ -89,22 +50,10 @@ def test_element_types() -> None:
         recorded("aten::mm", [(4, 5), (5, 6)], ["c10::complex<float>"] * 2)
 
 
-@pytest.mark.parametrize(
-    ("call", "lacks"),
-    [
-        (recorded("aten::max_pool2d_with_indices", [(2, 3, 8, 8), ()]), "kernel_size"),
-        (recorded("aten::mm", [(4, 5), (6, 7)]), "operands"),
-        (recorded("aten::_embedding_bag", [(500, 32), (65,), (16,)]), "bag"),
-        (recorded("aten::_softmax", [(2, 3, 4)]), "dimension"),
-        (recorded("aten::cudnn_convolution", [(8, 3, 9, 9), (4, 3, 3, 3)]), "output"),
-        (recorded("aten::cudnn_convolution", [(8, 5, 9, 9), (4, 3, 3, 3)], output=(8, 4, 9, 9)), "groups"),
-        (recorded("aten::novel", [(4,)]), "rule"),
-    ],
-)
-def test_what_a_record_lacks_is_named(call: Call, lacks: str) -> None:
-    """Never guessed."""
-    with pytest.raises(UnsupportedError, match=lacks):
-        layers(call)
+@pytest.mark.parametrize("row", KNOWN["lacking"], ids=itemgetter("lacks"))
+def test_what_a_record_lacks_is_named(row: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match=row["lacks"]):
+        layers(made(row))
 
 
 def test_views_cost_nothing() -> None:
@@ -164,26 +113,11 @@ def test_the_mask_of_convolution_backward() -> None:
         assert problems(call) == (Conv(**sizes, direction=way),)
 
 
-@pytest.mark.parametrize(
-    ("size", "filters", "output", "answer"),
-    [
-        (224, 7, 112, (2, 3)),  # ResNet-50's first
-        (56, 3, 28, (2, 1)),
-        (17, 7, 17, (1, 3)),  # 1 × 7 on 17 × 17, the long side
-        (17, 1, 17, (1, 0)),  # and the short one
-        (2, 1, 1, (2, 0)),  # any stride from 2 is the same problem
-        (9, 3, 4, None),  # stride 2 without padding, or stride 3 with 2
-        (7, 7, 1, None),  # without padding, or with some and a large stride
-        (9, 3, 40, None),
-    ],
-)
-def test_solved_sizes(size: int, filters: int, output: int, answer: tuple[int, int] | None) -> None:
-    """(stride, padding) of an axis where one pair fits; refused where several do, or none."""
-    if answer is not None:
-        assert solved(size, filters, output) == answer
-    else:
-        with pytest.raises(UnsupportedError, match="stride and padding"):
-            solved(size, filters, output)
+@pytest.mark.parametrize(("size", "filters", "output", "answer"), KNOWN["solved"])
+def test_solved_sizes(size: int, filters: int, output: int, answer: list[int]) -> None:
+    """Refused where several pairs fit, or none."""
+    with nullcontext() if answer else pytest.raises(UnsupportedError, match="stride and padding"):
+        assert solved(size, filters, output) == tuple(answer)
 
 
 def test_a_known_half_settles_the_other() -> None:
@@ -211,20 +145,10 @@ def test_what_is_solved_is_right(size: int, filters: int, stride: int, data: st.
     assert answer == (stride, pad) if output > 1 else answer[1] == pad
 
 
-@pytest.mark.parametrize(
-    ("name", "shapes", "expected"),
-    [
-        ("aten::bmm", [(2, 4, 5), (2, 5, 6)], (480, 4 * (40 + 60 + 48))),
-        ("aten::add_", [(4, 6), (4, 1), ()], (24, 4 * (24 + 4 + 24))),
-        ("aten::fill_", [(8,), ()], (0, 32)),
-        ("aten::max_pool2d_with_indices_backward", [(1, 1, 2, 2), (1, 1, 4, 4), ()], (4, 4 * 24)),
-        ("aten::mm", [(4, 5), (6, 7)], None),
-        ("aten::cudnn_convolution", [(8, 3, 32, 32), (16, 3, 3, 3)], None),
-    ],
-)
-def test_flops_and_bytes(name: str, shapes: list[tuple[int, ...]], expected: tuple[int, int] | None) -> None:
-    """By hand."""
-    assert flops_and_bytes(recorded(name, shapes)) == expected
+@pytest.mark.parametrize("row", KNOWN["costs"], ids=itemgetter("call"))
+def test_flops_and_bytes(row: dict[str, Any]) -> None:
+    expected = (row["flops"], 4 * row["elements"]) if "flops" in row else None
+    assert flops_and_bytes(made(row)) == expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

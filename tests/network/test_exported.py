@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 from surrogate.network.exported import evaluated, read_exported, symbols
 from surrogate.network.training import iteration
 
@@ -54,7 +53,7 @@ def _write(path: Path, content: bytes, **others: bytes) -> Path:
     return path
 
 
-def test_a_program_by_hand(tmp_path: Path) -> None:
+def test_a_program_by_hand(refused, tmp_path: Path) -> None:
     """Its layers under the modules' names, at another batch, and as an iteration."""
     path = _write(tmp_path / "net.pt2", json.dumps(_program(N)).encode())
     found = read_exported(path, batch=5)
@@ -64,7 +63,7 @@ def test_a_program_by_hand(tmp_path: Path) -> None:
     trained = [layer.operator for layer in iteration(found).layers]
     assert "conv2d.bwd_filter" in trained and "conv2d.bwd_data" not in trained
     fixed = _write(tmp_path / "fixed.pt2", json.dumps(_program("Integer(2)")).encode())
-    with pytest.raises(InputError, match="fixed batch of 2"):
+    with refused("fixed batch of 2"):
         read_exported(fixed, batch=8)
 
 
@@ -79,14 +78,14 @@ class _Evil:
 
 
 @pytest.mark.parametrize("size", ["Integer(2)", "__import__('pathlib').Path({mark!r}).touch()"])
-def test_nothing_in_the_archive_is_executed(tmp_path: Path, size: str) -> None:
+def test_nothing_in_the_archive_is_executed(refused, tmp_path: Path, size: str) -> None:
     """Pickled weights and sample inputs, and a size that is a call, which torch's own loader would evaluate."""
     mark = tmp_path / "executed"
     evil = pickle.dumps(_Evil(mark))
     content = json.dumps(_program(size.format(mark=str(mark)))).encode()
     path = _write(tmp_path / "evil.pt2", content, weights=evil, sample_inputs=evil)
     if "import" in size:
-        with pytest.raises(InputError, match="arithmetic"):
+        with refused("arithmetic"):
             read_exported(path)
     else:
         assert read_exported(path).batch == 2
@@ -96,16 +95,15 @@ def test_nothing_in_the_archive_is_executed(tmp_path: Path, size: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"{" * 100_000])
-def test_odd_programs(tmp_path: Path, content: bytes) -> None:
+def test_odd_programs(refused, tmp_path: Path, content: bytes) -> None:
     """One line each, as for text, an archive of something else, and nothing."""
     (tmp_path / "text.pt2").write_text("no archive")
     with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
         archive.writestr("data.pkl", b"\x80\x04.")
     _write(tmp_path / "odd.pt2", content)
     for name in ("odd.pt2", "text.pt2", "other.pt2", "none.pt2"):
-        with pytest.raises(InputError) as error:
+        with refused():
             read_exported(tmp_path / name)
-        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +132,7 @@ def test_known_sizes(text: str, value: int) -> None:
 "Pow(2, 10**9)",
 "(" * 500],
 )  # fmt: skip
-def test_anything_else_is_refused(text: str) -> None:
+def test_anything_else_is_refused(refused, text: str) -> None:
     """Unknown functions, names, texts."""
-    with pytest.raises(InputError):
+    with refused():
         evaluated(text, {"s0": 5})

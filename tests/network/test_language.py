@@ -145,15 +145,12 @@ def test_a_step_that_makes_no_sense_is_refused_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_the_command_reads_a_configuration_and_nothing_else_has_steps(seer: Any, tmp_path: Path) -> None:
+def test_the_command_reads_a_configuration(seer: Any, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA), encoding="utf-8")
-    run = seer("network", path, "--gpu", "h100-sxm", "--decode", 2048, "--library", "vllm", "--json")
-    assert run.code == 0, run.err
+    run = seer("network", path, "--gpu", "h100-sxm", "--decode", 2048, "--library", "vllm", "--json").succeeded()
     least_us = 2 * 1.236e9 / 3.35e6
     assert least_us < run.json["total_us"] < 3 * least_us
-    refused = seer("network", tmp_path / "net.onnx", "--gpu", "h100-sxm", "--decode", 8)
-    assert refused.is_refusal("--decode is for language models"), refused.err
 
 
 @pytest.mark.parametrize("name", ["h20", "rtx-6000-ada"])

@@ -4,14 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from surrogate.bundle.bundle import Bundle, save
 from surrogate.prediction.shipped import load
 from tests.prediction.test_selection import refusing
 
 PROBLEM = "n8c16h14w14k16r3s3p1u1"
-FLAGS = ["-n", "8", "-c", "16", "-H", "14", "-k", "16", "-y", "3", "-p", "1"]
 
 
 def test_select_prints_the_ranking(seer: Callable[..., Any], folder: Path) -> None:
@@ -20,13 +17,6 @@ def test_select_prints_the_ranking(seer: Callable[..., Any], folder: Path) -> No
     assert (result.code, result.out) == (0, f"{wanted!r}\n")
     assert "v100-sxm2-16gb" in result.err and "v100-pcie-32gb" in result.err and result.err.count("\n") == 1
     assert seer("select", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM).err == ""
-
-
-def test_problem_as_flags_with_and_without_dashes(seer: Callable[..., Any], folder: Path) -> None:
-    ask = ["select", "--bundle", folder, "--gpu", "v100", "--json"]
-    text = seer(*ask, PROBLEM)
-    assert seer(*ask, "--", *FLAGS).json == seer(*ask, *FLAGS).json == text.json
-    assert text.json["problem"] == PROBLEM
 
 
 def test_select_json_and_csv(seer: Callable[..., Any], folder: Path) -> None:
@@ -43,25 +33,6 @@ def test_nothing_feasible_is_status_1(seer: Callable[..., Any], bundle: Bundle, 
     assert result.code == 1 and result.json["candidates"] == [] and len(result.json["excluded"]) == 8
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([PROBLEM], "no GPU named"),
-        (["--gpu", "v100"], "no PROBLEM given"),
-        (["--gpu", "v100", "-n", "8", "-c"], "flag without a value"),
-        (["--gpu", "v100", "-z", "8"], "-z"),
-        (["--gpu", "v100", PROBLEM, "--top", "0"], "x>=1"),
-        (["--gpu", "v100", PROBLEM, "--measure"], "go together"),
-        (["--gpu", "v100", PROBLEM, "--device", "reference"], "go together"),
-        (["--bundle", "FOLDER", PROBLEM], "fitted on several GPUs"),
-    ],
-)
-def test_select_tells_errors_in_one_line(seer: Callable[..., Any], folder: Path, words: list[str], told: str) -> None:
-    result = seer("select", *(str(folder) if word == "FOLDER" else word for word in words))
-    assert result.code == 2 and told in result.err and result.out == ""
-    assert result.err.count("\n") == 1 and "Traceback" not in result.err
-
-
 def test_predict_one_problem(seer: Callable[..., Any], folder: Path) -> None:
     ask = ["predict", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM]
     best, fft = seer(*ask, "--json").json, seer(*ask, "--json", "--algorithm", "FFT").json
@@ -70,16 +41,3 @@ def test_predict_one_problem(seer: Callable[..., Any], folder: Path) -> None:
     assert best["time_us"] <= fft["time_us"]
     assert best["algorithm"] in seer(*ask).out
     assert seer(*ask, "--csv").out.splitlines()[0].startswith("problem,gpu,library,library_version,algorithm,time_us")
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--data", "x.parquet"], "needs -o"),
-        (["--data", "x.parquet", "-o", "y.parquet", PROBLEM], "no PROBLEM beside it"),
-        ([PROBLEM, "-o", "y.parquet"], "-o goes with --data"),
-    ],
-)
-def test_predict_tells_errors(seer: Callable[..., Any], folder: Path, words: list[str], told: str) -> None:
-    result = seer("predict", "--bundle", folder, "--gpu", "v100", *words)
-    assert result.code == 2 and told in result.err and "Traceback" not in result.err

@@ -23,7 +23,6 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import parse_problem
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.formats import FORMATS
 from surrogate.formats.miopen import parse_key
 from surrogate.models.configurations import Configurations
 from surrogate.prediction.export import FIELDS, Picks, export, find_db_key, picks_for
@@ -87,7 +86,7 @@ def test_json_has_every_problem_and_its_ranking(predictor: Predictor) -> None:
         assert "solver" not in row
 
 
-def test_a_problem_comes_once_and_what_nothing_runs_is_told(predictor: Predictor) -> None:
+def test_a_problem_comes_once_and_what_nothing_runs_is_told(refused, predictor: Predictor) -> None:
     asked = convs(3)
     picks = picks_for(predictor, [*asked, *asked], workspace_limit=0)
     assert len(picks.selections) == 3
@@ -97,40 +96,32 @@ def test_a_problem_comes_once_and_what_nothing_runs_is_told(predictor: Predictor
     emptied = json.loads(export(nothing, "json"))
     assert emptied["picks"] == [] and len(emptied["infeasible"]) == 3
     for form in ("c-header", "miopen-user-db"):
-        with pytest.raises(InputError):
+        with refused():
             export(nothing, form)
 
 
-@pytest.mark.skipif(CC is None, reason="no C compiler here")
+needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler here")
+
+
+def answered(program: str, folder: Path, *defined: str, given: str = "") -> list[str]:
+    """Lines that a program of headers/ prints, built against the headers in ``folder``; every warning is an error."""
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-I", ".", *defined]
+    source = Path(__file__).with_name("headers") / f"{program}.c"
+    subprocess.run([str(CC), *flags, "-o", "main", str(source)], cwd=folder, check=True)
+    run = subprocess.run([folder / "main"], input=given, capture_output=True, text=True, check=True)
+    return run.stdout.splitlines()
+
+
+@needs_compiler
 def test_the_header_compiles_and_answers(predictor: Predictor, tmp_path: Path) -> None:
     """As C99 with every warning an error, twice included; every problem is found, neighbours of it are not."""
     asked = convs(60)
-    picks = picks_for(predictor, asked)
-    (tmp_path / "picks.h").write_text(export(picks, "c-header"))
-    order = ", ".join(f"&p.{name}" for name in FIELDS)
-    (tmp_path / "main.c").write_text(
-        f"""#include <stdio.h>
-#include "picks.h"
-#include "picks.h"
-int main(void) {{
-    struct seer_problem p;
-    int32_t *field[] = {{{order}}};
-    for (;;) {{
-        for (int i = 0; i < {len(FIELDS)}; i++) if (scanf("%d", field[i]) != 1) return 0;
-        const struct seer_pick *found = seer_t4_find(&p);
-        if (found) printf("%d %d %.6e\\n", found->algorithm, found->fallback, (double)found->time_us);
-        else printf("none\\n");
-    }}
-}}
-"""
-    )
-    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1"]
-    subprocess.run([str(CC), *flags, "-o", "main", "main.c"], cwd=tmp_path, check=True)
+    (tmp_path / "picks.h").write_text(export(picks_for(predictor, asked), "c-header"))
     others = [conv.with_batch(conv.n + 100) for conv in asked]
     backward = Conv(**{**asked[0].to_dict(), "direction": "bwd_data"})
     lines = "\n".join(" ".join(map(str, _numbers(conv))) for conv in [*asked, *others, backward])
-    out = subprocess.run([tmp_path / "main"], input=lines, capture_output=True, text=True, check=True).stdout
-    answers = out.splitlines()
+    fields = f"-DFIELDS={', '.join(f'&p.{name}' for name in FIELDS)}"
+    answers = answered("conv", tmp_path, "-pedantic", fields, f"-DFIELD_COUNT={len(FIELDS)}", given=lines)
     for conv, line in zip(asked, answers, strict=False):
         ranked = predictor.select(conv).candidates
         enum, fallback, time_us = line.split()
@@ -140,42 +131,21 @@ int main(void) {{
     assert answers[len(asked) :] == ["none"] * (len(others) + 1)
 
 
-@pytest.mark.skipif(CC is None, reason="no C compiler here")
+@needs_compiler
 def test_headers_of_other_families_compile_and_answer(many_families: Bundle, tmp_path: Path) -> None:
     """A family has types of its own, so that its header goes with others; `operator` is a word of C++."""
     predictor = Predictor(many_families, gpu="t4")
     asked = [parse_problem(f"gemm:m{m}n512k256") for m in (64, 200, 512, 3000)]
-    relu = parse_problem("relu:n8c64h56w200")
-    for name, problems in (("gemm.h", asked), ("relu.h", [relu]), ("add.h", [parse_problem("add:n8c64h56w200")])):
+    for name, problems in (("gemm.h", asked), ("relu.h", [parse_problem("relu:n8c64h56w200")])):
         (tmp_path / name).write_text(export(picks_for(predictor, problems), "c-header"))
-    queries = [
-        f'{{.batch = 1, .m = {m}, .n = 512, .k = {k}, .operator_ = "gemm", .dtype = "{dtype}", .math = "fma",'
-        f' .variant = ""}}'
-        for m, k, dtype in ((64, 256, "fp32"), (3000, 256, "fp32"), (64, 257, "fp32"), (64, 256, "fp16"))
-    ]
-    (tmp_path / "main.c").write_text(
-        f"""#include <stdio.h>
-#include "gemm.h"
-#include "relu.h"
-int main(void) {{
-    const struct seer_gemm_problem p[] = {{{", ".join(queries)}}};
-    for (int i = 0; i < {len(queries)}; i++) {{
-        const struct seer_gemm_pick *found = seer_t4_gemm_find(&p[i]);
-        if (found) printf("%s %s %.6e\\n", found->library, found->algorithm, (double)found->time_us);
-        else printf("none\\n");
-    }}
-    return seer_t4_pointwise_find(&seer_t4_pointwise_picks[0].problem) == NULL;
-}}
-"""
-    )
-    answers = _compiled(tmp_path)
+    answers = answered("families", tmp_path)
     for problem, line in zip((asked[0], asked[-1]), answers, strict=False):
         best = predictor.select(problem).candidates[0]
         assert line == f"{best.library} {best.algorithm} {best.time_us:.6e}"
     assert answers[2:] == ["none", "none"]
 
 
-@pytest.mark.skipif(CC is None, reason="no C compiler here")
+@needs_compiler
 def test_the_header_of_a_described_kernel(tmp_path: Path) -> None:
     """A configuration is a struct of its parameters, whatever they are; a size may be a word of C."""
     columns = KernelColumns(("block", "share", "fast", "order"), ("m", "int"), ("dtype",), "own_kernel")
@@ -184,44 +154,16 @@ def test_the_header_of_a_described_kernel(tmp_path: Path) -> None:
     frame = pd.DataFrame(rows, columns=["m", "int", "dtype", *columns.parameters]).assign(gpu="our own")
     frame["time_us"] = 5 + abs(frame["m"] / 32 - frame["block"]) + 3 * frame["share"] - frame["fast"]
     predictor = Predictor(bundle_of(frame, Configurations(), columns))
-    asked = [predictor.read(f"m{m}int{m}") for m in (16, 64, 4096)]
-    picks = picks_for(predictor, asked)
+    picks = picks_for(predictor, [predictor.read(f"m{m}int{m}") for m in (16, 64, 4096)])
     (tmp_path / "picks.h").write_text(export(picks, "c-header"))
-    (tmp_path / "main.c").write_text(
-        """#include <stdio.h>
-#include "picks.h"
-int main(void) {
-    for (int m = 1; m < 5000; m++) {
-        const struct seer_own_kernel_problem p = {.m = m, .int_ = m, .dtype = "fp16"};
-        const struct seer_own_kernel_pick *found = seer_our_own_own_kernel_find(&p);
-        if (!found) continue;
-        struct seer_own_kernel_configuration c = found->configuration;
-        printf("%d %d %g %d %s\\n", m, (int)c.block, c.share, (int)c.fast, c.order);
-    }
-    return 0;
-}
-"""
-    )
     best = [each.candidates[0].parameters or {} for each in picks.selections]
     expected = [
         f"{m} {p['block']} {p['share']:g} {p['fast']:d} {p['order']}" for m, p in zip((16, 64, 4096), best, strict=True)
     ]
-    assert _compiled(tmp_path) == expected
+    assert answered("described", tmp_path) == expected
     table = json.loads(export(picks, "json"))
     assert [row["parameters"] for row in table["picks"]] == best
     assert [len(row["fallbacks"]) for row in table["picks"]] == [10] * 3
-    emptied = Picks(tuple(replace(s, estimates=()) for s in picks.selections), None, False, "m", "d")
-    assert len(json.loads(export(emptied, "json"))["infeasible"]) == 3
-    with pytest.raises(InputError, match="no problem has a pick"):
-        export(emptied, "c-header")
-
-
-def _compiled(folder: Path) -> list[str]:
-    """Lines that ``main.c`` prints; every warning is an error."""
-    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([str(CC), *flags, "-o", "main", "main.c"], cwd=folder, check=True)
-    out = subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout
-    return out.splitlines()
 
 
 def test_candidates_of_several_libraries_are_told_apart(many_families: Bundle) -> None:
@@ -249,25 +191,6 @@ def test_the_header_of_convolutions_stays(predictor: Predictor) -> None:
 def _numbers(conv: Conv) -> list[int]:
     """The key as a reader of the header's own enumerators would write it."""
     return [*conv.sizes, {"fwd": 0, "bwd_data": 1, "bwd_filter": 2}[conv.direction], 1, 0, 0]
-
-
-def test_find_db_round_trip(amd: Bundle, tmp_path: Path) -> None:
-    """Our own reader finds problems, solvers, algorithms and times again."""
-    predictor = Predictor(amd)
-    picks = picks_for(predictor, convs(15))
-    path = tmp_path / "gfx90a68.HIP.3_2_0.ufdb.txt"
-    path.write_text(export(picks, "miopen-user-db"))
-    rows = FORMATS["miopen"].read([path]).rows
-    assert set(rows["gpu"]) == {"MI210"} and set(rows["library_version"]) == {"find-db v2"}
-    expected = [
-        (*selection.problem.sizes, one.solver, one.algorithm)
-        for selection in picks.feasible
-        for one in selection.candidates
-    ]
-    found = rows[[*SIZE_COLUMNS, "solver", "algorithm"]].itertuples(index=False, name=None)
-    assert list(found) == expected
-    times = [one.time_us for selection in picks.feasible for one in selection.candidates]
-    assert rows["time_us"].tolist() == pytest.approx(times, rel=1e-8)
 
 
 def _as_miopen_reads(text: str) -> dict[str, dict[str, tuple[float, int, str]]]:
@@ -329,12 +252,12 @@ def test_keys_as_miopen_writes_them(measurements: Path) -> None:
     assert written > 20
 
 
-def test_a_find_db_needs_miopen_s_solvers(predictor: Predictor, amd: Bundle, table: Table) -> None:
-    with pytest.raises(InputError, match="cudnn"):
+def test_a_find_db_needs_miopen_s_solvers(refused, predictor: Predictor, amd: Bundle, table: Table) -> None:
+    with refused("cudnn"):
         export(picks_for(predictor, convs(2)), "miopen-user-db")
     picks = picks_for(Predictor(amd), convs(2))
     by_algorithm = Picks(picks.selections, None, False, "m", "d", "algorithm")
-    with pytest.raises(InputError, match="--candidate solver"):
+    with refused("--candidate solver"):
         export(by_algorithm, "miopen-user-db")
-    with pytest.raises(InputError, match="no problem came"):
+    with refused("no problem came"):
         picks_for(predictor, [])

@@ -15,8 +15,7 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
-from surrogate.features.families import operator, parse_problem
+from surrogate.features.families import operator
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models.boosted import BoostedDims
 from surrogate.models.calibrated import Calibrated, fit_correction
@@ -241,7 +240,7 @@ BAD = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: p.predict(frame_of([CONV], ["WINOGRD"])), "did you mean WINOGRAD"),
         (lambda p, f: p.predict(frame_of([CONV], ["FFT"], gpu="t4")), "t4"),
         (lambda p, f: p.predict("n1c1h1k1r9"), "padded"),
-        (lambda p, f: p.predict("softmax:n8c10"), "softmax|rowwise"),
+        (lambda p, f: p.predict("softmax:n8c10"), "rowwise"),
         (lambda p, f: p.select("n1c1"), "lacks"),
         (lambda p, f: p.select(CONV, workspace_limit=-1), "0 or more"),
         (lambda p, f: p.select(CONV, workspace_limit="16 Mäuse"), "Mäuse"),
@@ -256,15 +255,9 @@ BAD = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: p.predict(3), "int"),
     ],
 )  # fmt: skip
-def test_bad_questions_are_told_in_one_line(predictor: Predictor, folder: Path, ask, word: str) -> None:
-    with pytest.raises(InputError, match=word) as caught:
+def test_bad_questions_are_told_in_one_line(refused, predictor: Predictor, folder: Path, ask, word: str) -> None:
+    with refused(word):
         ask(predictor, folder)
-    assert "\n" not in str(caught.value)
-
-
-def test_texts_name_problems_of_any_family() -> None:
-    assert parse_problem(str(CONV)) == CONV
-    assert parse_problem("gemm:m512n512k256") == operator("gemm", m=512, n=512, k=256)
 
 
 def test_a_calibrated_bundle_answers_as_its_model(bundle: Bundle, frame: pd.DataFrame) -> None:

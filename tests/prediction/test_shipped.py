@@ -48,17 +48,17 @@ def test_found_by_gpu_then_by_vendor(shelf: Path) -> None:
     assert bundle_for(gpu("k80"), "cudnn").name == "nvidia"
 
 
-def test_none_for_a_vendor_or_library(shelf: Path) -> None:
-    with pytest.raises(InputError, match=r"no bundle for mi210 ships.*shipped: t4, titan-xp, v100-sxm2-16gb"):
+def test_none_for_a_vendor_or_library(refused, shelf: Path) -> None:
+    with refused("no bundle for mi210 ships", "shipped: t4, titan-xp, v100-sxm2-16gb"):
         load("mi210")
-    with pytest.raises(InputError, match=r"no bundle for v100-sxm2-16gb with miopen"):
+    with refused("no bundle for v100-sxm2-16gb with miopen"):
         load("v100", library="miopen")
 
 
-def test_an_empty_shelf_says_so(shelf: Path) -> None:
+def test_an_empty_shelf_says_so(refused, shelf: Path) -> None:
     shutil.rmtree(shelf / "nvidia")
     shutil.rmtree(shelf / "other")
-    with pytest.raises(InputError, match="none ships with this installation"):
+    with refused("none ships with this installation"):
         bundle_for(gpu("v100"))
 
 

@@ -10,34 +10,31 @@ import pytest
 
 from surrogate.trace.events.read import read_trace
 from surrogate.trace.events.tables import Trace
+from tests.trace.events import device, event
 
 CONV, GRADIENT = [[8, 3, 32, 32], [16, 3, 3, 3], [16]], [[8, 16, 30, 30], [8, 3, 32, 32], [16, 3, 3, 3]]
 MAIN, ENGINE = 100, 200
 
 
-def _operator(name: str, start: float, length: float, thread: int, number: int, **arguments: Any) -> dict[str, Any]:
-    return {
-        "ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length,
-        "args": {"External id": number, **arguments}
-    }  # fmt: skip
+LAUNCH = {
+    "registers per thread": 32, "shared memory": 4096, "grid": [160, 1, 1], "block": [256, 1, 1],
+    "est. achieved occupancy %": 50,
+}  # fmt: skip
+
+
+def _range(name: str, start: float, length: float, thread: int, number: int, **args: Any) -> dict[str, Any]:
+    """An operator, or the program's own annotation."""
+    category = "user_annotation" if "Step" in name or "step" in name else "cpu_op"
+    return event(category, name, start, length, thread, **{"External id": number, **args})
 
 
 def _call(name: str, start: float, length: float, thread: int, correlation: int) -> dict[str, Any]:
-    return {
-        "ph": "X", "cat": "cuda_runtime", "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length,
-        "args": {"correlation": correlation, "External id": correlation}
-    }  # fmt: skip
+    both = {"correlation": correlation, "External id": correlation}
+    return event("cuda_runtime", name, start, length, thread, **both)
 
 
-def _kernel(name: str, start: float, length: float, correlation: int, stream: int = 7) -> dict[str, Any]:
-    return {
-        "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start, "dur": length,
-        "args": {
-            "device": 0, "stream": stream, "correlation": correlation, "External id": correlation,
-            "registers per thread": 32, "shared memory": 4096, "grid": [160, 1, 1], "block": [256, 1, 1],
-            "est. achieved occupancy %": 50
-        }
-    }  # fmt: skip
+def _kernel(name: str, start: float, length: float, correlation: int) -> dict[str, Any]:
+    return device(name, start, length, correlation, **{"External id": correlation}, **LAUNCH)
 
 
 def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
@@ -48,41 +45,31 @@ def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
     convolution = {"Input Dims": [*CONV, [], [], [], []], "Input type": [*floats, "", "", "", ""]}
     cudnn = {"Input Dims": [*CONV[:2], [], [], []], "Input type": ["float", "float", "", "", ""]}
     return [
-        {
-            "ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 1, "tid": MAIN,
-            "ts": start, "dur": 990, "args": {"External id": ids[0] * 10}
-        },
-        _operator("aten::conv2d", start + 10, 100, MAIN, ids[1] * 10, **convolution, **sequence),
-        _operator("aten::cudnn_convolution", start + 20, 80, MAIN, ids[1] * 10 + 1, **cudnn),
+        _range(f"ProfilerStep#{number}", start, 990, MAIN, ids[0] * 10),
+        _range("aten::conv2d", start + 10, 100, MAIN, ids[1] * 10, **convolution, **sequence),
+        _range("aten::cudnn_convolution", start + 20, 80, MAIN, ids[1] * 10 + 1, **cudnn),
         _call("cudaLaunchKernel", start + 30, 10, MAIN, ids[1]),
         _kernel("volta_scudnn_128x64_relu_interior_nn_v1", start + 50, 100, ids[1]),
-        _operator("aten::relu", start + 120, 30, MAIN, ids[2] * 10, **relu, **{"Input Dims": [[8, 16, 30, 30]],
+        _range("aten::relu", start + 120, 30, MAIN, ids[2] * 10, **relu, **{"Input Dims": [[8, 16, 30, 30]],
                   "Input type": ["float"]}),
         _call("cudaLaunchKernel", start + 125, 10, MAIN, ids[2]),
         _kernel("relu_kernel", start + 160, 20, ids[2]),
-        _operator("ReluBackward0", start + 200, 50, ENGINE, ids[3] * 10, **relu | {"Fwd thread id": 1}),
+        _range("ReluBackward0", start + 200, 50, ENGINE, ids[3] * 10, **relu | {"Fwd thread id": 1}),
         _call("cudaLaunchKernel", start + 210, 10, ENGINE, ids[3]),
         _kernel("relu_backward_kernel", start + 230, 30, ids[3]),
-        _operator("ConvolutionBackward0", start + 260, 100, ENGINE, ids[4] * 10, **sequence | {"Fwd thread id": 1}),
-        _operator("aten::convolution_backward", start + 270, 80, ENGINE, ids[4] * 10 + 1,
+        _range("ConvolutionBackward0", start + 260, 100, ENGINE, ids[4] * 10, **sequence | {"Fwd thread id": 1}),
+        _range("aten::convolution_backward", start + 270, 80, ENGINE, ids[4] * 10 + 1,
                   **{"Input Dims": [*GRADIENT, [], []], "Input type": [*floats, "", ""]}),
         _call("cudaLaunchKernel", start + 280, 10, ENGINE, ids[4]),
         _kernel("cudnn_wgrad_kernel", start + 300, 200, ids[4]),
-        {
-            "ph": "X", "cat": "user_annotation", "name": "Optimizer.step#SGD.step", "pid": 1, "tid": MAIN,
-            "ts": start + 400, "dur": 100, "args": {"External id": ids[5] * 10}
-        },
-        _operator("aten::add_", start + 410, 50, MAIN, ids[5] * 10 + 1,
+        _range("Optimizer.step#SGD.step", start + 400, 100, MAIN, ids[5] * 10),
+        _range("aten::add_", start + 410, 50, MAIN, ids[5] * 10 + 1,
                   **{"Input Dims": [[16, 3, 3, 3], [16, 3, 3, 3], []], "Input type": ["float", "float", "Scalar"]}),
         _call("cudaLaunchKernel", start + 420, 10, MAIN, ids[5]),
         _kernel("add_kernel", start + 510, 10, ids[5]),
-        _operator("aten::copy_", start + 600, 100, MAIN, ids[6] * 10),
+        _range("aten::copy_", start + 600, 100, MAIN, ids[6] * 10),
         _call("cudaMemcpyAsync", start + 610, 80, MAIN, ids[6]),
-        {
-            "ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "pid": 0, "tid": 7,
-            "ts": start + 640, "dur": 40,
-            "args": {"device": 0, "stream": 7, "correlation": ids[6], "bytes": 400000}
-        },
+        device("Memcpy DtoH (Device -> Pageable)", start + 640, 40, ids[6], category="gpu_memcpy", bytes=400000),
         {
             "ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": MAIN,
             "ts": start + 25, "s": "t",
@@ -94,9 +81,9 @@ def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
 
 def whole(steps: int = 2, start: float = 1_700_000_000_000_000) -> dict[str, Any]:
     """A trace of several steps as the newer Kineto writes it."""
-    events = [event for i in range(steps) for event in step(start + 1000 * i, 10 * (i + 1), i + 5)]
-    device = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
-    return {"schemaVersion": 1, "deviceProperties": [device], "distributedInfo": {"rank": 3, "world_size": 8},
+    events = [each for i in range(steps) for each in step(start + 1000 * i, 10 * (i + 1), i + 5)]
+    gpu = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
+    return {"schemaVersion": 1, "deviceProperties": [gpu], "distributedInfo": {"rank": 3, "world_size": 8},
             "traceEvents": events}  # fmt: skip
 
 
@@ -105,16 +92,16 @@ def aged(trace: dict[str, Any]) -> dict[str, Any]:
     older = {"cpu_op": "Operator", "user_annotation": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel",
              "gpu_memcpy": "Memcpy"}  # fmt: skip
     events = []
-    for event in json.loads(json.dumps(trace["traceEvents"])):
-        category = event.get("cat")
+    for each in json.loads(json.dumps(trace["traceEvents"])):
+        category = each.get("cat")
         if category == "ac2g":
-            event |= {"cat": "async"}
+            each |= {"cat": "async"}
         elif category in older:
-            event["cat"] = older[category]
-            event["tid"] = f"stream {event['tid']}" if older[category] in ("Kernel", "Memcpy") else str(event["tid"])
-            if event["cat"] != "Operator":
-                event["args"]["external id"] = event["args"].pop("External id", -1)
-        events.append(event)
+            each["cat"] = older[category]
+            each["tid"] = f"stream {each['tid']}" if older[category] in ("Kernel", "Memcpy") else str(each["tid"])
+            if each["cat"] != "Operator":
+                each["args"]["external id"] = each["args"].pop("External id", -1)
+        events.append(each)
     return {**trace, "traceEvents": events}
 
 

@@ -1,6 +1,5 @@
 """Counters of ncu and nvprof beside the times of a trace: known answers, spellings of names, what does not join."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.kernels import kernel_table, with_counters
 from surrogate.trace.profiling import profile
 
+SAMPLES = Path(__file__).parent / "samples"
 CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
 GRID = (160, 1, 1)
 METRICS = (
@@ -86,8 +85,8 @@ def test_every_kernel_of_the_real_resnet_joins_in_another_spelling(resnet, tmp_p
 
 
 @pytest.mark.parametrize(("name", "grid"), [("unknown", GRID), (CONV, (161, 1, 1))])
-def test_what_does_not_join_is_refused(made, tmp_path, name, grid):
-    with pytest.raises(InputError, match="none of its 1 kernels"):
+def test_what_does_not_join_is_refused(refused, made, tmp_path, name, grid):
+    with refused("none of its 1 kernels"):
         with_counters(made, [ncu(tmp_path / "ncu.csv", [(name, grid, 1, 1, 1, 1)])])
 
 
@@ -101,50 +100,11 @@ def test_flops_of_tensor_cores_are_not_told(make_trace, read, tmp_path):
     assert row["measured_gflop"] is row["measured_bound"] is None and row["write_mb"] == 2
 
 
-def test_from_the_command_line(seer, file, tmp_path):
-    path = ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])
-    code, out, _ = seer("kernels", file, "--counters", path)
-    assert code == 0 and "measured_bound" in out and "joined to 2 of 10 kernels" in out
-    code, _, err = seer("kernels", file, "--counters", tmp_path / "none.csv")
-    assert code == 2 and err.count("\n") == 1
-
-
-SUMMARY = """the program says, 50 % done
-==77== NVPROF is profiling process 77, command: ./app
-==77== Profiling result:
-            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
- GPU activities:   72.50%  1.45000s     28160  51.491us  3.4240us  133.22us  resample_by_picking
-                   25.00%  500.00ms         2  250.00ms  200.00ms  300.00ms  void dgemm<double, int=4>(double*,  int)
-                    2.50%  50.000ms        62  806.45us  1.6640us  87.391ms  [CUDA memcpy DtoH]
-      API calls:  100.00%  2.10000s     28162  74.568us  3.0000us  1.00000s  cudaLaunchKernel
-"""
-OLDER = """==77== Profiling result:
-Time(%)      Time     Calls       Avg       Min       Max  Name
- 72.50%  1.45000s     28160  51.491us  3.4240us  133.22us  resample_by_picking
- 25.00%  500.00ms         2  250.00ms  200.00ms  300.00ms  void dgemm<double, int=4>(double*,  int)
-  2.50%  50.000ms        62  806.45us  1.6640us  87.391ms  [CUDA memcpy DtoH]
-
-==77== API calls:
-Time(%)      Time     Calls       Avg       Min       Max  Name
-100.00%  2.10000s     28162  74.568us  3.0000us  1.00000s  cudaLaunchKernel
-"""
-AS_CSV = """==77== Profiling result:
-"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"
-,%,ms,,us,us,ms,
-"GPU activities",72.5,1450.0,28160,51.491,3.424,0.13322,"resample_by_picking"
-"GPU activities",25.0,500.0,2,250000,200000,300,"void dgemm<double, int=4>(double*,  int)"
-"GPU activities",2.5,50.0,62,806.45,1.664,87.391,"[CUDA memcpy DtoH]"
-"API calls",100.0,2100.0,28162,74.568,3,1000,"cudaLaunchKernel"
-"""
-
-
-@pytest.mark.parametrize("text", [SUMMARY, OLDER, AS_CSV], ids=["text", "older", "csv"])
-def test_nvprofs_own_summary_is_a_kernel_table(seer, tmp_path, text):
-    log = tmp_path / "nvprof.log"
-    log.write_text(text)
-    code, out, _ = seer("kernels", log, "--json")
-    rows = json.loads(out)
-    assert code == 0 and [row["type"] for row in rows] == ["GPU activities"] * 3 + ["API calls"]
+@pytest.mark.parametrize("name", ["nvprof_summary.txt", "nvprof_summary_older.txt", "nvprof_summary.csv"])
+def test_nvprofs_own_summary_is_a_kernel_table(seer, name):
+    log = SAMPLES / name
+    rows = seer("kernels", log, "--json").succeeded().json
+    assert [row["type"] for row in rows] == ["GPU activities"] * 3 + ["API calls"]
     assert rows[1] == {
         "type": "GPU activities", "kernel": "void dgemm<double, int=4>(double*,  int)", "time_pct": 25.0, "calls": 2,
         "total_us": 500_000.0, "avg_us": 250_000.0, "min_us": 200_000.0, "max_us": 300_000.0,
@@ -155,17 +115,14 @@ def test_nvprofs_own_summary_is_a_kernel_table(seer, tmp_path, text):
 
 def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
     """A GTX 1080 Ti has 354.368 GFLOP/s in doubles: 70 GFLOP in 250 ms are 79 % of it, compute-bound."""
-    log, metrics = tmp_path / "nvprof.log", tmp_path / "metrics.csv"
-    log.write_text(SUMMARY)
+    log, metrics = SAMPLES / "nvprof_summary.txt", tmp_path / "metrics.csv"
     name = "void dgemm<double, int=4>(double*, int)"
     counts = {"flop_count_dp": 70_000_000_000, "dram_read_bytes": 1_000_000_000, "dram_write_bytes": 1_000_000_000}
     header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
     lines = [f'"G (0)","{name}",2,"{metric}","",1,1,{value}' for metric, value in counts.items()]
     metrics.write_text("\n".join(["==9== Metric result:", header, *lines]))
-    code, out, _ = seer("kernels", log, "--counters", metrics, "--gpu", "GTX 1080 Ti", "--json")
-    plain, doubles, *_ = json.loads(out)
-    assert code == 0 and (doubles["counted"], doubles["measured_gflop"]) == (2, 140)
+    plain, doubles, *_ = seer("kernels", log, "--counters", metrics, "--gpu", "GTX 1080 Ti", "--json").succeeded().json
+    assert (doubles["counted"], doubles["measured_gflop"]) == (2, 140)
     assert doubles["measured_compute_pct"] == pytest.approx(100 * 280 / 354.368)
     assert doubles["measured_bound"] == "compute-bound" and plain["measured_bound"] is None
-    code, _, err = seer("kernels", log, "--by", "layer")
-    assert code == 2 and "by name alone" in err
+    assert seer("kernels", log, "--by", "layer").is_refusal("by name alone")

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.events.read import read_trace
 from surrogate.trace.events.tables import take
@@ -178,9 +177,9 @@ def test_every_activity_of_the_real_resnet_is_linked(resnet, measurements: Path)
     assert resnet.ranges.external_id[resnet.activities.range[order]].tolist() == [i for _, _, i in own]
 
 
-def test_an_execution_trace_in_the_place_of_a_trace(tmp_path):
+def test_an_execution_trace_in_the_place_of_a_trace(refused, tmp_path):
     """It holds operators without times: said, with the option that takes it."""
     path = tmp_path / "et.json"
     path.write_text(json.dumps({"schema": "1.0.1", "pid": 1, "nodes": [{"id": 1, "name": "aten::relu"}]}))
-    with pytest.raises(InputError, match="--execution-trace"):
+    with refused("--execution-trace"):
         read_trace(path)

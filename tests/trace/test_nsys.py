@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.events.read import read_trace
 
@@ -63,11 +61,11 @@ def test_an_export_without_kernels(tmp_path):
     assert len(trace.activities) == 0 and len(trace.calls) == 3
 
 
-def test_files_that_are_no_export(tmp_path):
+def test_files_that_are_no_export(refused, tmp_path):
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE a (b)")
-    with pytest.raises(InputError, match="without CUDA or NVTX"):
+    with refused("without CUDA or NVTX"):
         read_trace(other)
 
 

@@ -74,7 +74,7 @@ def test_a_live_span_is_recorded_with_its_parent():
     assert len(tracer.spans()) == 0
 
 
-def test_levels_switch_while_running():
+def test_levels_switch_while_running(refused):
     tracer = Tracer()
     with tracer.span("layer", "unseen"):
         tracer.enable("layer", "model")
@@ -85,7 +85,7 @@ def test_levels_switch_while_running():
     assert tracer.spans().name == ("seen",) and tracer.levels == ("model",)
     tracer.disable()
     assert tracer.levels == ()
-    with pytest.raises(InputError, match="did you mean layer"):
+    with refused("did you mean layer"):
         tracer.enable("layers")
 
 
@@ -167,13 +167,13 @@ def test_levels_are_measured_one_deeper_at_a_time():
 
 
 @pytest.mark.parametrize(("levels", "repeats"), [(("layer", "model"), 1), ((), 1), (("model",), 0), (("all",), 1)])
-def test_experiments_that_make_no_sense_are_refused(levels, repeats):
-    with pytest.raises(InputError):
+def test_experiments_that_make_no_sense_are_refused(refused, levels, repeats):
+    with refused():
         leveled(lambda tracer: None, levels, repeats=repeats)
 
 
-def test_a_run_without_the_outer_span_is_refused():
-    with pytest.raises(InputError, match="no span of level 'model'"):
+def test_a_run_without_the_outer_span_is_refused(refused):
+    with refused("no span of level 'model'"):
         leveled(lambda tracer: None, ("model",))
 
 

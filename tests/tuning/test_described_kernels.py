@@ -15,7 +15,6 @@ from surrogate.bundle.train import train
 from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.store import read_dataset
 from surrogate.features.description import description_of
-from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
@@ -104,7 +103,7 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
     bundle = tmp_path / "B"
     assert seer("train", data, "--kernel", toml, "-o", bundle).code == 0
     chosen = seer("select", "--bundle", bundle, "--gpu", "our own gpu", "made_up:m64n128", "--top", "2", "--json")
-    candidates = json.loads(chosen.out)["candidates"]
+    candidates = chosen.json["candidates"]
     assert len(candidates) == 2
     parameters = candidates[0]["parameters"]
     assert parameters.keys() == VALUES.keys()
@@ -120,7 +119,7 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
         "compare", data, "--kernel", toml, "--folds", "3", "--models", "configurations,boosted-terms",
         "-o", tmp_path / "compared", "--json",
     )  # fmt: skip
-    assert {row["model"] for row in json.loads(compared.out)["choice_rows"]} >= {"configurations", "boosted-terms"}
+    assert {row["model"] for row in compared.json["choice_rows"]} >= {"configurations", "boosted-terms"}
 
 
 @pytest.mark.parametrize(
@@ -134,10 +133,9 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
         (lambda t: t.assign(time_us=-1.0, status="ok"), "above 0"),
     ],
 )
-def test_a_bad_table_is_one_line(change, words: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(InputError, match=words) as refused:
+def test_a_bad_table_is_one_line(refused, change, words: str) -> None:
+    with refused(words):
         train(change(times(SHAPES[:2])), kernel=COLUMNS)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_is_called_like_a_family_takes_another_name(tmp_path: Path) -> None:
@@ -171,11 +169,10 @@ def test_a_librarys_own_kernel_competes_with_configurations(seer: Callable[..., 
     path.write_text(json.dumps(log))
     data, bundle = tmp_path / "mm.parquet", tmp_path / "B"
     assert seer("import", "inductor", path, "--gpu", "h100", "-o", data).code == 0
-    trained = seer("train", data, "-o", bundle)
-    assert trained.code == 0, trained.err
+    seer("train", data, "-o", bundle).succeeded()
     for (m, n, k), library in {(1024, 1500, 1024): "cublas", (64, 100, 128): "triton"}.items():
         chosen = seer("select", "--bundle", bundle, "--gpu", "h100", f"m{m}n{n}k{k}", "--json")
-        candidates = json.loads(chosen.out)["candidates"]
+        candidates = chosen.json["candidates"]
         assert {each["library"] for each in candidates} == {"cublas", "triton"}
         assert candidates[0]["library"] == library
         assert ("parameters" in candidates[0]) == (library == "triton")

@@ -66,14 +66,14 @@ def test_a_description_alone_is_a_cold_start() -> None:
         assert tuner.best[1] <= 1.3 * np.nanmin(list(truth().values()))
 
 
-def test_an_interrupted_search_goes_on(bundle: Bundle, tmp_path: Path) -> None:
+def test_an_interrupted_search_goes_on(refused, bundle: Bundle, tmp_path: Path) -> None:
     log = tmp_path / "search.jsonl"
     first = told(Tuner(bundle, GPU, problem(), log=log), 4)
     log.write_text(log.read_text() + '{"configuration": {"block_')  # killed as it wrote
     again = Tuner(bundle, GPU, problem(), log=log)
     assert again.evaluations == 4
     assert not set(told(again, 6)) & set(first)
-    with pytest.raises(InputError, match="another file"):
+    with refused("another file"):
         Tuner(bundle, "another gpu", problem(), log=log)
 
 
@@ -90,13 +90,13 @@ def test_what_is_no_problem_is_one_line(bundle: Bundle, arguments: dict[str, Any
         Tuner(bundle, GPU, **arguments)
 
 
-def test_what_cannot_be_told_is_one_line(bundle: Bundle) -> None:
+def test_what_cannot_be_told_is_one_line(refused, bundle: Bundle) -> None:
     tuner = Tuner(bundle, GPU, problem())
     (configuration,) = tuner.ask()
     for wrong in (0.0, -1.0, float("nan")):
-        with pytest.raises(InputError, match="above 0"):
+        with refused("above 0"):
             tuner.tell(configuration, wrong)
-    with pytest.raises(InputError, match="none of the"):
+    with refused("none of the"):
         tuner.tell({**configuration, "block_m": 17}, 1.0)
 
 
@@ -123,13 +123,13 @@ def test_a_study_of_optunas(bundle: Bundle) -> None:
     assert len({tuple(trial.params.values()) for trial in study.trials}) == 15
 
 
-def test_a_launch_of_tritons_is_ranked(bundle: Bundle) -> None:
+def test_a_launch_of_tritons_is_ranked(refused, bundle: Bundle) -> None:
     model = perf_model(bundle, gpu=GPU)
     times_us = truth()
     scores = {key: model(**dict(zip(PARAMETERS, key, strict=True)), **problem(), x_ptr=None) for key in times_us}
     best_three = sorted(scores, key=scores.__getitem__)[:3]
     assert np.nanmin([times_us[key] for key in best_three]) <= 1.25 * np.nanmin(list(times_us.values()))
-    with pytest.raises(InputError, match="no argument n"):
+    with refused("no argument n"):
         model(m=1, **dict(zip(PARAMETERS, next(iter(times_us)), strict=True)))
 
 

@@ -22,6 +22,9 @@ from surrogate.uncertainty.domain import (
     farthest_points,
     weights,
 )
+from tests.known import known
+
+KNOWN = known(__file__)
 
 GEMM = FAMILIES["gemm"]
 
@@ -151,17 +154,7 @@ def test_training_rows_are_inside(domain: Domain, rows: Rows) -> None:
     assert domain.reference_key("cudnn", SETTING) == KEY and domain.gpus == ("t4", "titan-xp")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"gpu": "Tesla K80"}, ("gpu k80", "t4, titan-xp")),
-        ({"direction": "bwd_data"}, ("direction bwd_data", "t4, cudnn")),
-        ({"algorithm": "GEMM"}, ("algorithm GEMM", "NCHW")),
-        ({"library_version": "9.1"}, ("cudnn 9.1", "7.6.3")),
-        ({"c": 4096}, ("c 4096", "16", "48")),
-        ({"h": 28, "w": 7, "r": 1, "s": 3}, ("nearest measured shapes", "99%")),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), KNOWN["new"])
 def test_the_reason_names_what_is_new(domain: Domain, rows: Rows, changes: dict, words: tuple) -> None:
     said = reason(domain, rows.frame.iloc[0].to_dict() | changes)
     assert said is not None and all(word in said for word in words), said

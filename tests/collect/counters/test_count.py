@@ -139,10 +139,10 @@ def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
     assert merged.kernels.loc[merged.kernels["kernel_name"] == "another", "fp32_instructions"].isna().all()
 
 
-def test_a_cpu_has_nothing_to_count(make_plan, fake_device, tmp_path):
+def test_a_cpu_has_nothing_to_count(refused, make_plan, fake_device, tmp_path):
     with (
         RunLog(tmp_path / "run.jsonl", header_for(make_plan(1), fake_device(), RepeatPolicy())) as log,
-        pytest.raises(InputError, match="nothing to count"),
+        refused("nothing to count"),
     ):
         profilers.collect_counters(log)
 

@@ -1,6 +1,5 @@
 """The embedding bag's traffic against the known answers of Lin et al.'s notebook."""
 
-import numpy as np
 import pytest
 
 from surrogate.features.families.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
@@ -44,22 +43,6 @@ def test_refined_forward_by_hand() -> None:
     """One sample, one row of 32 values: no hit, 32 + 96 + 128 + 128 bytes of DRAM, times 1.55."""
     found = refined_forward_us(1, 10**6, 1, 1, 32, 32, RATES)
     assert found == pytest.approx(384 / 809 / 1000 * 1.55, rel=1e-6)
-
-
-def test_arrays_give_the_scalars() -> None:
-    rows = [(512, 1000, 8, 4, 32, 32), (2048, 20000, 3, 8, 64, 4), (7, 100, 1, 1, 128, 45)]
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    assert forward_us(*columns, RATES) == pytest.approx([forward_us(*row, RATES) for row in rows], rel=1e-12)
-    batch, table_rows, tables, bag, dim, per_block = columns
-    assert refined_forward_us(*columns, RATES) == pytest.approx(
-        [refined_forward_us(*row, RATES) for row in rows], rel=1e-12
-    )
-    assert hit_rate(batch, table_rows, bag, dim, per_block, RATES) == pytest.approx(
-        [hit_rate(b, e, bg, d, p, RATES) for b, e, _, bg, d, p in rows], rel=1e-12
-    )
-    assert sgd_us(batch, tables, bag, dim, RATES) == pytest.approx(
-        [sgd_us(b, t, bg, d, RATES) for b, _, t, bg, d, _ in rows], rel=1e-12
-    )
 
 
 def test_measured_rates_come_first() -> None:

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.features.errors import InputError
 from surrogate.features.families import OPERATORS, operator
 from surrogate.features.families.attention import Attention, Mla
-from surrogate.features.families.gemm import Gemm, Linear
+from surrogate.features.families.gemm import Gemm
 from surrogate.features.families.moe import Moe
 from surrogate.features.families.pool import MaxPool, MaxPoolBackward
 from surrogate.features.families.rowwise import Quantise, Softmax
@@ -35,37 +34,15 @@ def sizes_of(kind: str, base: int) -> dict[str, int]:
     return {name: small.get(name, size) for name, size in sizes.items()}
 
 
-def test_gemm_by_hand() -> None:
-    one = Gemm(batch=2, m=128, n=64, k=32)
-    assert one.flops == 2 * 2 * 128 * 64 * 32
-    assert one.dram_bytes == 4 * 2 * (128 * 32 + 32 * 64 + 128 * 64)
-    assert one.blocks == 2
-    assert Gemm(m=129, n=33, k=1).blocks == 2
-    assert Linear(m=3, n=5, k=7).dram_bytes == 4 * (3 * 7 + 7 * 5 + 3 * 5 + 5)
-
-
-def test_pooling_by_hand() -> None:
+def test_pooling_by_hand(refused) -> None:
     """112 × 112, window 3, stride 2, padding 1: 56 × 56."""
     forward, backward = (cls(n=2, c=64, h=112, w=112, window=3, stride=2, pad=1) for cls in (MaxPool, MaxPoolBackward))
     assert (forward.out_h, forward.out_w) == (56, 56)
     assert forward.flops == 2 * 64 * 56 * 56 * 9
     assert forward.dram_bytes == 4 * 2 * 64 * (112 * 112 + 56 * 56)
     assert backward.dram_bytes == 2 * forward.dram_bytes
-    with pytest.raises(InputError, match=r"max_pool: the window 9 exceeds the padded image 8"):
+    with refused("max_pool: the window 9 exceeds the padded image 8"):
         MaxPool(n=1, c=1, h=8, w=8, window=9)
-
-
-@pytest.mark.parametrize(
-    ("kind", "flops", "accesses"), [("add", 1, 3), ("sigmoid", 4, 2), ("softmax", 174, 2), ("tanh", 180, 2)]
-)
-def test_published_counts(kind: str, flops: int, accesses: int) -> None:
-    """Lin et al.'s counts per element."""
-    one = operator(kind, n=3, c=5, h=7, w=11)
-    elements = 3 * 5 * 7 * 11
-    assert one.flops == flops * elements
-    assert one.dram_bytes == accesses * 4 * elements
-    half = operator(kind, n=3, c=5, h=7, w=11, dtype="fp16")
-    assert half.dram_bytes == one.dram_bytes / 2
 
 
 def test_concat_and_memcpy() -> None:
@@ -73,14 +50,14 @@ def test_concat_and_memcpy() -> None:
     assert Memcpy(elements=1000).roofline_us(V100) == pytest.approx(4000 / V100.pcie_gbs / 1000)
 
 
-def test_collective_law_has_three_parts() -> None:
+def test_collective_law_has_three_parts(refused) -> None:
     """Overhead alone, the sigmoid by hand at its middle, full bandwidth plus overhead."""
     assert LAW.time_us(2**10, 1.5) == 20
     assert LAW.time_us(2**17, 1.5) == pytest.approx(2**17 / 10 ** (2 / 2 - 1) / 1000 * 1.5)
     assert LAW.time_us(2**26, 1.5) == pytest.approx(2**26 / 100 * 1.5 / 1000 + 20)
     together = LAW.time_us(2.0 ** np.array([10, 17, 26]), 1.5)
     assert together == pytest.approx([LAW.time_us(2**x, 1.5) for x in (10, 17, 26)])
-    with pytest.raises(InputError, match="a ≤ c"):
+    with refused("a ≤ c"):
         CollectiveLaw(overhead_us=1, max_gbs=1, a=3, c=2, l=1, k=1, x0=1, b=1)
 
 

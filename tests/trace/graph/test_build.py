@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,26 +14,14 @@ from experiments.traces import DLRM, workers
 from surrogate.trace import trim
 from surrogate.trace.graph import EDGE_KINDS, TASK_KINDS, Graph, graph_of, simulate
 from surrogate.trace.graph.tasks import HANDOVER
+from tests.trace.events import call, device, event
 
 MAIN, OTHER = 1, 2
 TRAINING = ("resnet50_b32_training_v100.json.gz", "vgg13_b128_training_h100.json.gz")
 NO_GPU = ("edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz")
 
 
-def host(
-    name: str, start: float, length: float, thread: int = MAIN, cat: str = "cpu_op", pid: int = 1, **args: Any
-) -> dict[str, Any]:
-    times = {"ts": start, "dur": length}
-    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": thread, **times, "args": args}
-
-
-def call(name: str, start: float, length: float, number: int, thread: int = MAIN) -> dict[str, Any]:
-    return host(name, start, length, thread, "cuda_runtime", correlation=number)
-
-
-def device(name: str, start: float, length: float, number: int, stream: int = 7, cat: str = "kernel", **args: Any):
-    where = {"device": 0, "stream": stream, "correlation": number}
-    return host(name, start, length, stream, cat, 0, **where, **args)
+host = partial(event, "cpu_op")
 
 
 @pytest.fixture
@@ -110,7 +99,7 @@ def test_a_blocking_copy_returns_after_its_end(graph):
     one = graph(
         host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 1), call("cudaMemcpyAsync", 10, 120, 2),
         device("a", 10, 100, 1),
-        device("Memcpy DtoH (Device -> Pageable)", 112, 10, 2, cat="gpu_memcpy")
+        device("Memcpy DtoH (Device -> Pageable)", 112, 10, 2, category="gpu_memcpy")
     )  # fmt: skip
     assert ("Memcpy DtoH (Device -> Pageable)", "cudaMemcpyAsync") in edges(one, "synchronisation")
     begin, back = of(one, "cudaMemcpyAsync")
@@ -134,7 +123,7 @@ def test_streams_wait_for_events_of_others(graph):
 def test_autograd_takes_over_and_hands_back(graph):
     backward: dict[str, Any] = {"Fwd thread id": 1, "Sequence number": 3}
     one = graph(
-        host("ProfilerStep#1", 0, 300, cat="user_annotation"), host("forward", 10, 50),
+        event("user_annotation", "ProfilerStep#1", 0, 300), host("forward", 10, 50),
         host("ReluBackward0", 100, 40, OTHER, **backward), host("ConvBackward0", 150, 50, OTHER, **backward),
         host("step", 220, 30)
     )  # fmt: skip
@@ -189,10 +178,10 @@ def test_time_per_iteration_charges_what_a_change_adds_to_the_tail(read):
     """Two steps of 1000 µs, in each a kernel of 400 µs that runs 300 µs past it. At twice the time the last one ends
     400 µs later than recorded, 200 an iteration; faster kernels leave the host's pace."""
     events = [
-        event
+        each
         for step in (0, 1)
-        for event in (
-            {**host(f"ProfilerStep#{step}", 1000 * step, 1000), "cat": "user_annotation"},
+        for each in (
+            event("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000),
             host("op", 1000 * step + 850, 100), call("cudaLaunchKernel", 1000 * step + 880, 10, step + 1),
             device("k", 1000 * step + 900, 400, step + 1),
         )

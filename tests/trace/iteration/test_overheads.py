@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.iteration.overheads import (
     Mean,
@@ -101,12 +100,12 @@ def test_trimmed_mean_scales(values, factor):
         assert other.mean_us == pytest.approx(factor * one.mean_us, rel=1e-6, abs=1e-6)
 
 
-def test_pooled_by_samples():
+def test_pooled_by_samples(refused):
     left = Overheads({("t1", "x"): Mean(10.0, 1)}, ("a",))
     right = Overheads({("t1", "x"): Mean(40.0, 2), ("t2", "x"): Mean(1.0, 1)}, ("b",))
     found = pooled([left, right])
     assert found.us("t1", "x") == 30.0 and found.us("t2", "x") == 1.0 and found.sources == ("a", "b")
-    with pytest.raises(InputError, match="one trace at least"):
+    with refused("one trace at least"):
         pooled([])
 
 

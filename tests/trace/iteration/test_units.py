@@ -4,18 +4,7 @@ import pytest
 
 from surrogate.trace.events import kinds
 from surrogate.trace.iteration.units import host_work, segments
-
-
-def event(category, name, start, length, thread=1, **arguments):
-    return {
-        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length,
-        "args": arguments
-    }  # fmt: skip
-
-
-def launched(name, start, length, correlation, stream=7, category="kernel", **more):
-    where = {"correlation": correlation, "device": 0, "stream": stream}
-    return {**event(category, name, start, length, stream, **where, **more), "pid": 0}
+from tests.trace.events import device, event
 
 
 @pytest.fixture
@@ -43,7 +32,7 @@ def test_lone_calls_and_input(work_of):
         event("user_annotation", "enumerate(DataLoader)#__next__", 0, 500),
         event("cpu_op", "aten::stack", 10, 20),
         event("cuda_runtime", "cudaLaunchKernel", 600, 10, correlation=1),
-        launched("k", 620, 30, 1),
+        device("k", 620, 30, 1),
         event("cuda_runtime", "cudaDeviceSynchronize", 640, 40, correlation=2),
         event("cuda_runtime", "cudaGetDevice", 690, 1, correlation=3),
     )
@@ -70,12 +59,12 @@ def test_annotations_around_and_alone(work_of):
 def test_pageable_copy_that_the_call_outlasts_joins(work_of):
     call = event("cuda_runtime", "cudaMemcpyAsync", 0, 50, correlation=1)
     copy = "Memcpy HtoD (Pageable -> Device)"
-    blocking = work_of(call, launched(copy, 10, 30, 1, category="gpu_memcpy", bytes=8))
-    staged = work_of(call, launched(copy, 10, 90, 1, category="gpu_memcpy", bytes=8))
+    blocking = work_of(call, device(copy, 10, 30, 1, category="gpu_memcpy", bytes=8))
+    staged = work_of(call, device(copy, 10, 90, 1, category="gpu_memcpy", bytes=8))
     assert blocking.units[0].actions[0].joins and blocking.units[0].actions[0].blocked_us == 40.0
     assert not staged.units[0].actions[0].joins
 
 
 def test_activities_without_a_call(work_of):
-    work = work_of(event("cpu_op", "aten::a", 0, 20), launched("k", 5, 5, 99))
+    work = work_of(event("cpu_op", "aten::a", 0, 20), device("k", 5, 5, 99))
     assert len(work.unattached) == 1 and work.units[0].actions == ()

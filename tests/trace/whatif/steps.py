@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from surrogate.trace.whatif.setting import Op
+from tests.trace.events import event
 
 HOST_US = 10
 """What an operator takes on the host; its launch returns with it."""
@@ -21,7 +22,7 @@ def trace_of(operators: Sequence[Op], steps: int = 2) -> dict[str, Any]:
     start_us = 0.0
     for number in range(steps):
         step = list(_step(operators, start_us, 1 + number * (len(operators) + 1)))
-        end_us = max(event["ts"] + event["dur"] for event in step)
+        end_us = max(each["ts"] + each["dur"] for each in step)
         events += [_event(f"ProfilerStep#{number}", start_us, end_us - start_us), *step]
         start_us = end_us
     return {"deviceProperties": [{"id": 0, "name": "Tesla V100-SXM2-16GB"}], "traceEvents": events}
@@ -51,7 +52,4 @@ def _step(operators: Sequence[Op], start_us: float, first: int) -> Iterator[dict
 def _event(name: str, start_us: float, time_us: float, category: str = "", **arguments: Any) -> dict[str, Any]:
     category = category or _CATEGORIES.get(name.partition(".")[0].partition("#")[0], "cpu_op")
     thread = 7 if category in ("kernel", "gpu_memcpy") else 100
-    return {
-        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start_us, "dur": time_us,
-        "args": arguments,
-    }  # fmt: skip
+    return event(category, name, start_us, time_us, thread, **arguments)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
-from surrogate.trace.graph import graph_of, simulate
+from surrogate.trace.graph import graph_of
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if
@@ -21,17 +21,8 @@ def times(graph, **given_):
     return graph.duration_us[select(graph, **given_)]
 
 
-def test_amp_follows_the_published_rule(made, setting):
-    graph = what_if("amp")(made, setting).graph
-    assert times(graph, name="wgrad", iteration=0) == pytest.approx([200 / 3])
-    # Neither sgemm nor wgrad is in its name.
-    assert times(graph, name="scudnn", iteration=0) == pytest.approx([50])
-    assert times(graph, kind="copy", iteration=0) == pytest.approx([40])
-    assert (times(graph, kind=("call", "host work")) == times(made, kind=("call", "host work"))).all()
-
-
 @pytest.mark.parametrize("rule", ["amp", "amp-tensor", "amp-roofline"])
-def test_amp_leaves_other_types_alone(made, setting, rule):
+def test_amp_leaves_other_types_alone(refused, made, setting, rule):
     """Only the kernels of an fp32 operator get faster; where there are none, nothing would."""
     dtypes = ["fp64"] * len(setting.profile.trace.activities)
 
@@ -39,27 +30,20 @@ def test_amp_leaves_other_types_alone(made, setting, rule):
         own = replace(setting, profile=replace(setting.profile, dtype=tuple(dtypes)))
         return np.flatnonzero(what_if(rule)(made, own).graph.duration_us != made.duration_us).tolist()
 
-    with pytest.raises(InputError, match="no kernel is known to be fp32"):
+    with refused("no kernel is known to be fp32"):
         changed()
     (first,) = np.flatnonzero(select(made, kind="kernel", name="wgrad", iteration=0))
     dtypes[made.row[first]] = "fp32"
     assert changed() == [first]
 
 
-def test_amp_of_the_kernels_that_tensor_cores_run(made, setting):
-    graph = what_if("amp-tensor")(made, setting).graph
-    assert times(graph, name="wgrad", iteration=0) == pytest.approx([200 / 3])
-    assert times(graph, name="add_kernel", iteration=0) == pytest.approx([10])
-    assert times(graph, name="relu_kernel", iteration=0) == pytest.approx([10])
-
-
-def test_amp_by_rooflines_stays_within_the_peaks(resnet_graph, resnet_setting):
+def test_amp_by_rooflines_stays_within_the_peaks(refused, resnet_graph, resnet_setting):
     change = what_if("amp-roofline")(resnet_graph, resnet_setting)
     kernels = select(resnet_graph, kind="kernel") & (resnet_graph.duration_us > 0)
     ratio = change.graph.duration_us[kernels] / resnet_graph.duration_us[kernels]
     assert ratio.max() <= 1 + 1e-9 and 1 / 16 <= ratio.min() < 1 / 3
     assert change.notes
-    with pytest.raises(InputError, match="no fp16 tensor cores"):
+    with refused("no fp16 tensor cores"):
         what_if("amp-roofline")(resnet_graph, setting_of(resnet_setting.profile, target="p100-sxm2-16gb"))
 
 
@@ -81,14 +65,6 @@ def test_batch_norm_and_relu(resnet_graph, resnet_setting):
     assert len(left) == 16
 
 
-def test_cuda_graphs_leave_one_launch(made, setting):
-    graph = what_if("cuda-graphs")(made, setting).graph
-    assert [graph.name_of(i) for i in np.flatnonzero(select(graph, kind="call", iteration=1)).tolist()] == [
-        "cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemcpyAsync"
-    ]  # fmt: skip
-    assert simulate(graph).total_us < simulate(made).total_us
-
-
 def test_batch_scales_samples_but_no_weights(made, setting):
     graph = what_if("batch=16")(made, setting).graph
     assert times(graph, name="scudnn", iteration=0) == pytest.approx([200])  # 160 → 320 blocks on 80 SMs
@@ -96,16 +72,16 @@ def test_batch_scales_samples_but_no_weights(made, setting):
     assert (what_if("batch=8")(made, setting).graph.duration_us == made.duration_us).all()
 
 
-def test_faster_kernels_and_host(made, setting):
+def test_faster_kernels_and_host(refused, made, setting):
     kernels = what_if("faster-kernels=4")(made, setting).graph
     assert times(kernels, name="wgrad", iteration=0) == pytest.approx([50])
     host = what_if("faster-host")(made, setting).graph
     assert times(host, kind="call").sum() == pytest.approx(times(made, kind="call").sum() / 2)
-    with pytest.raises(InputError, match="no collective"):
+    with refused("no collective"):
         what_if("faster-network")(made, setting)
 
 
-def test_another_gpu_beside_published_training(resnet_graph, resnet_profile):
+def test_another_gpu_beside_published_training(refused, resnet_graph, resnet_profile):
     """ResNet-50 v1.5 by NVIDIA/DeepLearningExamples: 367 images a second on a V100 in FP32, 938 on an A100 in TF32."""
     setting = setting_of(resnet_profile, target="a100-sxm4-80gb")
     answer = evaluate(resnet_graph, [what_if("gpu")], setting)[0].to_dict()
@@ -116,7 +92,7 @@ def test_another_gpu_beside_published_training(resnet_graph, resnet_profile):
     iteration = iteration_times(resnet_profile.trace, gpu="a100-sxm4-80gb")
     carried = sum(part.device_us for part in iteration) / len(iteration)
     assert carried == pytest.approx(answer["device_us_after"], rel=0.01)  # one implementation for both
-    with pytest.raises(InputError, match="--gpu"):
+    with refused("--gpu"):
         what_if("gpu")(resnet_graph, setting_of(resnet_profile))
 
 
@@ -161,11 +137,11 @@ def test_what_bounds_a_step(resnet_graph, resnet_profile):
     assert bounds == [("host", "device"), ("host", "communication")]
 
 
-def test_ring_by_hand():
+def test_ring_by_hand(refused):
     """4 workers, 40 MB, 10 GB/s, 5 µs: 1.5 · 4,000 µs + 6 · 5 µs."""
     assert Network(4, 10.0, 5.0).all_reduce_us(40e6) == pytest.approx(6030)
     assert Network(1, 10.0, 5.0).all_reduce_us(40e6) == 0
-    with pytest.raises(InputError, match="no network"):
+    with refused("no network"):
         Network(0)
 
 
@@ -220,7 +196,7 @@ class Surrogate:
         return SimpleNamespace(candidates=candidates, source=self.source, gpu="v100")
 
 
-def test_best_convolution(made, made_profile):
+def test_best_convolution(refused, made, made_profile):
     setting = setting_of(made_profile)
     Surrogate.put_into(setting)
     answer = evaluate(made, [what_if("best-convolution")], setting)[0]
@@ -229,7 +205,7 @@ def test_best_convolution(made, made_profile):
     assert answer.low_us <= answer.predicted_us <= answer.high_us <= answer.baseline_us
     assert "3 of 6" in answer.notes[0] and "3 stay" in answer.notes[1]
     Surrogate.put_into(setting, "spec")  # nobody measured the GPU: no promise
-    with pytest.raises(InputError, match="--bundle"):
+    with refused("--bundle"):
         evaluate(made, [what_if("best-convolution")], setting)
 
 
@@ -263,8 +239,8 @@ def test_names_and_numbers():
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
-def test_factors_are_checked(made, setting, value):
-    with pytest.raises(InputError, match="number above 0"):
+def test_factors_are_checked(refused, made, setting, value):
+    with refused("number above 0"):
         what_if(f"faster-kernels={value}")(made, setting)
 
 
@@ -278,7 +254,7 @@ def test_another_gpu_for_a_trace_without_device_tasks(make_trace, read):
     assert answer.speedup == 1 and any("no device task" in note for note in answer.notes)
 
 
-def test_a_function_of_the_users(made, setting, tmp_path, monkeypatch):
+def test_a_function_of_the_users(refused, made, setting, tmp_path, monkeypatch):
     """Found in the current folder without PYTHONPATH; what it raises, or returns in a graph's place, is one line."""
     (tmp_path / "own_what_ifs.py").write_text(
         "from surrogate.trace.whatif import remove, select\n"
@@ -291,9 +267,8 @@ def test_a_function_of_the_users(made, setting, tmp_path, monkeypatch):
     answer = evaluate(made, [user_function("own_what_ifs:no_copies")], setting)[0]
     assert not select(answer.predicted.graph, kind="copy").any() and answer.speedup >= 1
     for name in ("nothing", "broken"):
-        with pytest.raises(InputError) as error:
+        with refused():
             evaluate(made, [user_function(f"own_what_ifs:{name}")], setting)
-        assert "\n" not in str(error.value)
     for text in ("own_what_ifs", "own_what_ifs:missing", "no_such_module_here:x", "own_broken_module:x"):
-        with pytest.raises(InputError):
+        with refused():
             user_function(text)

@@ -45,7 +45,7 @@ def test_scaling_by_one_changes_nothing(made):
     assert (simulate(scale(made, every, 1)).start_us == simulate(made).start_us).all()
 
 
-def test_scale_by_hand(made):
+def test_scale_by_hand(refused, made):
     """The copy waits for the stream, which is free at 520 µs, not for the kernels: nothing gets faster on the host."""
     wgrad = select(made, name="wgrad")
     found = simulate(scale(made, wgrad, 2.0))
@@ -53,7 +53,7 @@ def test_scale_by_hand(made):
     # 300 + 2·200, and the gap of 0 after the stream's previous task: the launch at 420 had to wait before, too.
     before = simulate(made).start_us[add]
     assert found.start_us[add] >= 700 > before
-    with pytest.raises(InputError, match="negative"):
+    with refused("negative"):
         scale(made, wgrad, -1)
 
 
@@ -102,7 +102,7 @@ def test_insert_says_what_is_wrong(made, task, message):
         insert(made, [task])
 
 
-def test_schedule_by_priority(made):
+def test_schedule_by_priority(refused, made):
     """Three transfers are ready together while one runs; the most urgent goes first."""
     first = int(np.flatnonzero(select(made, kind="kernel"))[0])
     tasks = [NewTask(f"push {i}", "collective", "network", 50.0, (first,), priority=float(i)) for i in range(4)]
@@ -110,9 +110,9 @@ def test_schedule_by_priority(made):
     found = simulate(more)
     order = sorted(np.flatnonzero(select(more, name="push")).tolist(), key=lambda i: found.start_us[i])
     assert [more.name_of(i) for i in order] == ["push 3", "push 2", "push 1", "push 0"]
-    with pytest.raises(InputError, match="resource 'net' is unknown"):
+    with refused("resource 'net' is unknown"):
         schedule(more, "net", "priority")
-    with pytest.raises(InputError, match="policy 'urgent' is unknown"):
+    with refused("policy 'urgent' is unknown"):
         schedule(more, "network", "urgent")
 
 

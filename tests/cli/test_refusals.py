@@ -1,0 +1,29 @@
+"""What commands refuse: one line on standard error, exit status 2, nothing written; a row of `refusals.txt` each."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.trace.conftest import whole
+
+TEXT = Path(__file__).with_name("refusals.txt").read_text(encoding="utf-8")
+ROWS = [line.split("  =>  ") for line in TEXT.splitlines() if line and not line.startswith("#")]
+
+
+@pytest.fixture
+def places(dataset, trained, tmp_path, monkeypatch):
+    """Word of a row → the file in its place, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("trace.json").write_text(json.dumps(whole()))
+    Path("net.txt").write_text("n1c64h14k64r3p1\n")
+    return {"DATA": dataset, "BUNDLE": trained, "TRACE": "trace.json", "NET": "net.txt", "OUT": tmp_path / "out"}
+
+
+@pytest.mark.parametrize(("line", "said"), ROWS)
+def test_it_is_refused_in_one_line(seer, places, line, said):
+    before = set(places["OUT"].parent.iterdir())
+    result = seer(*(places.get(word, word) for word in shlex.split(line)))
+    assert result.is_refusal(said) and result.out == "", result.err
+    assert set(places["OUT"].parent.iterdir()) == before

@@ -1,0 +1,21 @@
+"""Events of invented traces, as PyTorch's profiler writes them; times in µs."""
+
+from typing import Any
+
+
+def event(category: str, name: str, start: float, length: float, thread: int = 1, pid: int = 1, **args: Any) -> dict:
+    times = {"ts": start, "dur": length}
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": thread, **times, "args": args}
+
+
+def call(name: str, start: float, length: float, number: int, thread: int = 1) -> dict:
+    """A call of the runtime, on the host."""
+    return event("cuda_runtime", name, start, length, thread, correlation=number)
+
+
+def device(
+    name: str, start: float, length: float, number: int, stream: int = 7, category: str = "kernel", **args: Any
+) -> dict:
+    """A kernel, or a copy, that the call of this number put on the device."""
+    where = {"device": 0, "stream": stream, "correlation": number}
+    return event(category, name, start, length, stream, 0, **where, **args)
