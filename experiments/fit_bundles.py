@@ -32,6 +32,7 @@ class Plan:
     shapes: int | None = None
     candidate: str = "algorithm"
     family: str = ""
+    model: str = DEFAULT_MODEL
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, folder: Path) -> Dataset:
@@ -57,6 +58,8 @@ DLPERF = "Fitted on measurements of rai-project/dlperf (University of Illinois/N
 SCOPE = "Fitted on measurements of c3sr/scope (Apache License 2.0)."
 NEUSIGHT = "Fitted on measurements of sitar-lab/NeuSight (MIT License)."
 DEEPBENCH = "Fitted on measurements of baidu-research/DeepBench (Apache License 2.0)."
+ROCBLAS = "Fitted on measurements of ROCm/rocBLAS (MIT License)."
+INTERPOLATED = "interpolated-terms"
 FEWER, MORE = {"rounds": 150, "most_rows": 150_000}, {"rounds": 350, "median_rounds": 100}
 ALIKE = "rows of collectives in fp16 stand for bf16, too: both move as many bytes"
 SMALL = {"rounds": 100, "max_leaves": 64}
@@ -74,7 +77,8 @@ PLANS = {
         (DLPERF, SCOPE, NEUSIGHT, DEEPBENCH),
         params={"rounds": 150, "learning_rate": 0.14},
     ),
-    **{f"language_{name}": Plan(family=name, params=params) for name, params in LANGUAGE.items()},
+    "rocblas": Plan((FILES["tensile"][0],), (ROCBLAS,), model=INTERPOLATED, params={"rounds": 150}),
+    **{f"language_{name}": Plan(family=name, model=INTERPOLATED, params=params) for name, params in LANGUAGE.items()},
 }
 
 TABLE = "cudnn_forward"
@@ -109,8 +113,8 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
                 continue
             with progress_bar(name) as step:
                 plan = PLANS[name]
-                rows, model = plan.dataset(data), "interpolated-terms" if plan.family else DEFAULT_MODEL
-                bundle = train(rows, model=model, params=plan.params, candidate=plan.candidate, progress=step)
+                rows = plan.dataset(data)
+                bundle = train(rows, model=plan.model, params=plan.params, candidate=plan.candidate, progress=step)
             save(bundle, out / name)
             size = sum(file.stat().st_size for file in (out / name).rglob("*") if file.is_file())
             click.echo(f"{out / name}: {bundle.card['data']['ok_rows']} rows, {size / 1e6:.2f} MB")

@@ -27,13 +27,14 @@ import pandas as pd
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
-from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.roofline import peak_tflops
+from surrogate.features.terms.tiled_product import TENSILE_TYPES
 from surrogate.features.whole import MAX_INT32
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Limits, Paths, read_bytes, read_lines
 from surrogate.formats.imported import Imported, family_rows, plural
+from surrogate.formats.tuned import readable
 
 ENDINGS = (".yaml", ".yml", ".dat", ".yaml.gz", ".dat.gz")
 BOARDS = {
@@ -47,38 +48,47 @@ kernels pass the MI50's peak."""
 CLOCKS_MHZ = {"navi21": 2164.45}
 """Board → the clock at which its files count percents of the peak: sizes that stand in both kinds of file tell it."""
 _OF_NAVI21 = "repeats Navi 21's figures"
+_OF_NAVI21 = "repeats Navi 21's figures"
 REFUSED = {
-    ("navi31", ""): _OF_NAVI21, ("navi32", ""): _OF_NAVI21, ("gfx941", ""): "repeats Aldebaran's figures",
-    ("gfx1200", ""): "repeats gfx1201's figures", ("gfx90a", "HSS"): "HSS repeats the HHS figures of MI250",
+    ("rocblas", "navi31"): _OF_NAVI21, ("rocblas", "navi32"): _OF_NAVI21, ("gfx941",): "repeats Aldebaran's figures",
+    ("gfx1200",): "repeats gfx1201's figures", ("gfx90a", "HSS"): "HSS repeats the HHS figures of MI250",
     ("gfx942", "HHS"): "HHS repeats the figures of MI250",
 }  # fmt: skip
-"""(board or architecture, tensile type or "" for all) → why its figures are no measurements."""
+"""What a table is of, by some of its library, board, architecture and type → why its figures are no measurements."""
 FLOORED, FLOOR_US = "gfx90a", 25.0
 """Tables of MI210 have no time below 30 to 40 µs, those of MI250 with the same architecture have."""
-LETTERS = {0: "S", 1: "D", 4: "H", 6: "I", 7: "B", 8: "I8"}
-"""Number of a data type → its letter in a tensile type. Source: Tensile, DataType.py."""
-NAMES = {"Float": "S", "Double": "D", "Half": "H", "Int32": "I", "BFloat16": "B", "Int8": "I8"}
-"""The same of MessagePack's names."""
-DTYPES = {"S": "fp32", "D": "fp64", "H": "fp16", "B": "bf16", "I8": "int8"}
-DEFAULTS = ("HHS", "BBS", "SB", "DB", "I8II")
-"""Tensile types that a question without one means: sums in fp32, or as wide as the inputs."""
+LETTERS = {
+    0: "S", 1: "D", 4: "H", 6: "I", 7: "B", 8: "I8",
+    "Float": "S", "Double": "D", "Half": "H", "Int32": "I", "BFloat16": "B", "Int8": "I8",
+}  # fmt: skip
+"""Number, or MessagePack's name, of a data type → its letter in a tensile type. Source: Tensile, DataType.py."""
+DTYPES = {"S": "fp32", "D": "fp64", "H": "fp16", "B": "bf16", "I": "int8"}
+"""First letter of a tensile type → element type of the inputs."""
 HALF_THROUGHOUT = "HB"
 """Its kernels run on the vector units: matrix cores sum half precision in fp32."""
 LEAST_PERCENT, MOST_PERCENT = 0.05, 100.0
-_ITEMS = {"device": 1, "architecture": 2, "problem": 4, "order": 6, "table": 7}
-"""Items of a logic file's list; the solutions between them, most of the file, are skipped."""
-_CONTRACTION = re.compile(r"Contraction_l_A(ilk|lik)_B(ljk|jlk)_Cijk_Dijk")
-_SIZES = {"FreeSizeA": "m", "FreeSizeB": "n", "BatchSize": "batch", "BoundSize": "k"}
-_ORDER = {2: "m", 3: "n", 0: "batch", 1: "k"}
+_ITEMS = (1, 2, 4, 6, 7)
+"""Items of a logic file's list: board, architecture, problem type, order of the sizes, sizes with their winners. The
+solutions between them, most of the file, are skipped."""
+_SIZES = {
+    2: "m",
+    3: "n",
+    0: "batch",
+    1: "k",
+    "FreeSizeA": "m",
+    "FreeSizeB": "n",
+    "BatchSize": "batch",
+    "BoundSize": "k",
+}
+_KIND = ["gpu", "library", "tensile_type", "transposes", "m", "n", "k", "batch"]
 
 
 class Table(NamedTuple):
-    """The winners of one type and transposes on one board: rows (size of each of ``names``, …; solution; speed)."""
+    """The winners of one type and transposes on one board: rows of sizes in the order of ``names``, solution, speed."""
 
+    library: str
     board: str
     architecture: str
-    units: int | None
-    library: str
     tensile_type: str
     transposes: str
     names: tuple[str, ...]
@@ -91,62 +101,45 @@ def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[Limits]) -> I
     Raises `InputError` naming the file, or where every table is refused.
     """
     frames: list[pd.DataFrame] = []
-    left_out = Counter[str]()
-    refused = Counter[str]()
+    unread: list[str] = []
+    told = Counter[str]()
     for path, is_named in _files(paths):
         try:
-            tables = [*_tables(path, limits)]
+            with readable(path, "give Tensile's logic or library; `seer import tensile --how` says where they are"):
+                tables = _unpacked(path, limits) if ".dat" in path.suffixes else [_logic(path, limits)]
+                frames += [_measured(table, gpu, told).assign(origin=path.name) for table in tables]
         except InputError as error:
             if is_named:
                 raise
-            refused[str(error)] += 1
-            continue
-        for table in tables:
-            try:
-                frames.append(_measured(table, gpu, left_out).assign(origin=path.name))
-            except InputError as error:
-                refused[f"{table.board} {table.tensile_type}: {error}"] += 1
-    notes = [f"{plural(count, 'table')} of {why}" for why, count in refused.items()]
+            unread.append(f"left out: {error}")
+    notes = (*(f"{plural(count, 'row')} {why}" for why, count in (+told).items()), *unread)
     if not sum(map(len, frames)):
         raise InputError(f"{paths[0]}: no measured size; {'; '.join(notes[:3]) or 'it holds no table of sizes'}")
-    notes += [f"{plural(count, 'row')} left out: {why}" for why, count in (+left_out).items()]
-    measured = pd.concat(frames, ignore_index=True)
-    if (assumed := measured.pop("assumed")).any():
-        boards = ", ".join(sorted(measured.loc[assumed, "gpu"].unique()))
-        notes.append(f"percents are taken as of the data sheet's peak on {boards}")
-    return Imported(tensile_rows(measured), candidates="listed", notes=tuple(notes))
+    rows = pd.concat(frames, ignore_index=True)
+    fastest = rows.iloc[np.argsort(rows["time_us"].to_numpy(), kind="stable")].drop_duplicates(_KIND).sort_index()
+    return Imported(family_rows(settings_of(fastest)), candidates="listed", notes=notes)
 
 
 FORMAT = Format("tensile", "Tensile logic of rocBLAS and hipBLASLt, YAML or MessagePack", read, finds_files=True)
 
 
-def tensile_rows(measured: pd.DataFrame) -> pd.DataFrame:
-    """Dataset rows of a frame with ``gpu`` (any name), ``library``, ``tensile_type``, ``transposes``, sizes and
-    ``time_us``; of equal problems the fastest."""
-    key = ["gpu", "library", "tensile_type", "transposes", "m", "n", "k", "batch"]
-    fastest = measured.iloc[np.argsort(measured["time_us"].to_numpy(), kind="stable")].drop_duplicates(key)
-    return family_rows(settings_of(fastest.sort_index()))
-
-
 def settings_of(measured: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the settings of matrix products: GPUs by the registry's name, dtype, math and variant."""
-    types, transposes = (measured[name].astype(str) for name in ("tensile_type", "transposes"))
-    own = types.where(~types.isin(DEFAULTS), "")
-    variant = (own + " " + transposes.where(transposes != "NN", "")).str.strip()
-    gpus = measured["gpu"].map({name: gpu_named(name).name for name in measured["gpu"].unique()})
-    dtype = types.map({name: DTYPES[_letter(name)] for name in types.unique()})
-    pairs = pd.Series(list(zip(gpus, dtype, types, strict=True)), index=measured.index)
-    math = pairs.map({pair: _math(*pair) for pair in pairs.unique()})
-    return measured.assign(operator="gemm", gpu=gpus, dtype=dtype, math=math, variant=variant)
+    """What `family_rows` takes, of a frame with ``gpu`` by any name, ``tensile_type`` and ``transposes``."""
+    frame = measured.astype({"tensile_type": str, "transposes": str}).assign(operator="gemm")
+    kinds = frame[["gpu", "tensile_type", "transposes"]].drop_duplicates()
+    for name, tensile_type, transposes in kinds.itertuples(index=False):
+        dtype = DTYPES[tensile_type[0]]
+        own = "" if tensile_type in TENSILE_TYPES.values() else tensile_type
+        variant = " ".join(filter(None, (own, transposes.replace("NN", ""))))
+        kind = (frame["gpu"] == name) & (frame["tensile_type"] == tensile_type) & (frame["transposes"] == transposes)
+        frame.loc[kind, ["dtype", "math", "variant"]] = dtype, _math(name, tensile_type), variant
+    return frame.assign(gpu=frame["gpu"].map(lambda name: gpu_named(name).name))
 
 
-def _math(gpu: str, dtype: str, tensile_type: str) -> str:
+def _math(gpu: str, tensile_type: str) -> str:
     """Matrix cores where the board has them for the type."""
-    return "fma" if tensile_type == HALF_THROUGHOUT else FAMILIES["gemm"].default_math(dtype, gpu_named(gpu))
-
-
-def _letter(tensile_type: str) -> str:
-    return "I8" if tensile_type.startswith("I8") else tensile_type[0]
+    default = FAMILIES["gemm"].default_math(DTYPES[tensile_type[0]], gpu_named(gpu))
+    return "fma" if tensile_type == HALF_THROUGHOUT else default
 
 
 def _files(paths: Paths) -> Iterator[tuple[Path, bool]]:
@@ -154,25 +147,17 @@ def _files(paths: Paths) -> Iterator[tuple[Path, bool]]:
     if not paths:
         raise InputError("no tensile file given; name files or folders, as /opt/rocm/lib/rocblas/library")
     for path in map(Path, paths):
-        if path.is_dir():
-            inside = sorted(each for each in path.rglob("*") if each.is_file() and each.name.endswith(ENDINGS))
-            if not inside:
-                raise InputError(f"{path}: no Tensile file below it; they end in {', '.join(ENDINGS)}")
-            yield from ((each, False) for each in inside)
-        else:
+        if not path.is_dir():
             yield path, True
+            continue
+        inside = sorted(each for each in path.rglob("*") if each.is_file() and each.name.endswith(ENDINGS))
+        if not inside:
+            raise InputError(f"{path}: no Tensile file below it; they end in {', '.join(ENDINGS)}")
+        yield from ((each, False) for each in inside)
 
 
-def _tables(path: Path, limits: Limits) -> Iterator[Table]:
-    """The tables of one file. Raises `InputError` for another kind of file."""
-    is_packed = ".dat" in path.suffixes
-    try:
-        yield from _unpacked(path, limits) if is_packed else [_logic(path, limits)]
-    except InputError:
-        raise
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        kind = "library (solutions and library)" if is_packed else "logic (a list with problem type and sizes)"
-        raise InputError(f"{path}: no Tensile {kind}: {type(error).__name__} {error}"[:300]) from None
+def _library(path: Path) -> str:
+    return "hipblaslt" if "hipblaslt" in str(path).lower() else "rocblas"
 
 
 def _logic(path: Path, limits: Limits) -> Table:
@@ -183,30 +168,24 @@ def _logic(path: Path, limits: Limits) -> Table:
     for _, line in read_lines(path, **limits):
         if line.startswith("- "):
             items.append([])
-        if items and len(items) - 1 in _ITEMS.values():
+        if len(items) - 1 in _ITEMS:
             items[-1].append(line)
-    if len(items) <= max(_ITEMS.values()):
-        raise InputError(f"{path}: {plural(len(items), 'item')} at the start of lines, Tensile logic has 8 or more")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        (device, architecture, problem, order, rows) = (
-            yaml.load("\n".join(items[at]), Loader=loader)[0]  # noqa: S506  # the safe loader, in C
-            for at in _ITEMS.values()
-        )
+        parsed = [yaml.load("\n".join(items[at]), Loader=loader)[0] for at in _ITEMS]  # noqa: S506  # a safe loader
     except yaml.YAMLError as error:
         raise InputError(f"{path}: no YAML ({' '.join(str(error).split())[:120]}); fetch it again") from None
-    units = None
+    board, architecture, problem, order, rows = parsed
     if isinstance(architecture, dict):
-        architecture, units = architecture["Architecture"], architecture.get("CUCount")
+        architecture = f"{architecture['Architecture']}/{architecture.get('CUCount')}"
     inputs = problem["DataType"]
-    wide = 6 if inputs == 8 else 0
+    wide = 6 if LETTERS.get(inputs) == "I8" else 0
     sums = problem.get("ComputeDataType", wide if problem.get("HighPrecisionAccumulate") else inputs)
-    letters = [LETTERS.get(number, f"type {number}") for number in (inputs, problem.get("DestDataType", inputs), sums)]
-    library = "hipblaslt" if "UseBias" in problem or "hipblaslt" in str(path).lower() else "rocblas"
     return Table(
-        str(device), str(architecture), units, library, _type(letters),
+        "hipblaslt" if "UseBias" in problem else _library(path), str(board), str(architecture),
+        _type(inputs, problem.get("DestDataType", inputs), sums),
         "".join("NT"[bool(problem[name])] for name in ("TransposeA", "TransposeB")),
-        tuple(_ORDER[each] for each in order), [(row[0], row[1][0], row[1][1]) for row in rows or ()],
+        names=tuple(_SIZES[each] for each in order), rows=[(sizes, *winner[:2]) for sizes, winner in rows or ()],
     )  # fmt: skip
 
 
@@ -220,21 +199,17 @@ def _unpacked(path: Path, limits: Limits) -> Iterator[Table]:
         content = msgpack.unpackb(read_bytes(path, **limits), strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:
         raise InputError(f"{path}: no MessagePack ({error or type(error).__name__}); fetch it again") from None
-    solutions = {each["index"]: each for each in content["solutions"]}
-    library = "hipblaslt" if "hipblaslt" in str(path).lower() else "rocblas"
-    found = re.search(r"gfx[0-9a-f]+", path.name)
+    kinds = {each["index"]: _kind(each, path.name) for each in content["solutions"]}
     for matching in _matching(content["library"]):
-        by_kind: dict[tuple[Any, ...], list[tuple[Any, Any, Any]]] = {}
+        by_kind: dict[tuple[str, str, str], list[tuple[Any, Any, Any]]] = {}
         for row in matching["table"]:
             index = row["value"]["index"] if isinstance(row["value"], dict) else row["value"]
-            kind = _kind(solutions.get(index, {}), found[0] if found else "")
-            by_kind.setdefault(kind, []).append((row["key"], index, row["speed"]))
+            by_kind.setdefault(kinds[index], []).append((row["key"], index, row["speed"]))
         names = tuple(_SIZES.get(each["type"], "") for each in matching["properties"])
-        for (architecture, units, tensile_type, transposes), rows in by_kind.items():
+        for (architecture, *kind), rows in by_kind.items():
             # What rocBLAS installs for RDNA 3 are the files of navi31 and navi32.
-            copied = {"gfx1100": "navi31", "gfx1101": "navi32"} if library == "rocblas" else {}
-            board = copied.get(architecture, architecture)
-            yield Table(board, architecture, units, library, tensile_type, transposes, names=names, rows=rows)
+            board = {"gfx1100": "navi31", "gfx1101": "navi32"}.get(architecture, architecture)
+            yield Table(_library(path), board, architecture, *kind, names=names, rows=rows)
 
 
 def _matching(node: Any) -> Iterator[Mapping[str, Any]]:
@@ -246,77 +221,64 @@ def _matching(node: Any) -> Iterator[Mapping[str, Any]]:
             yield from _matching(each)
 
 
-def _kind(solution: Mapping[str, Any], architecture: str) -> tuple[str, int | None, str, str]:
-    """Architecture, CUs, tensile type and transposes of a solution."""
-    problem = solution.get("problemType", {})
-    letters = [NAMES.get(str(problem.get(name)), f"type {problem.get(name)}") for name in ("aType", "dType")]
-    sums = {"I8": "I"}.get(letters[0], "S") if problem.get("highPrecisionAccumulate") else letters[0]
-    match = _CONTRACTION.fullmatch(str(problem.get("operationIdentifier")))
-    transposes = f"{'NT'[match[1] == 'lik']}{'NT'[match[2] == 'jlk']}" if match else "another contraction"
-    facts: dict[str, Any] = {}
-    queue = [solution.get("hardwarePredicate")]
-    while queue:
-        predicate = queue.pop()
-        if isinstance(predicate, list):
-            queue += predicate
-        elif isinstance(predicate, dict):
-            facts[str(predicate.get("type"))] = predicate.get("value")
-            queue.append(predicate.get("value"))
-    return facts.get("Processor", architecture), facts.get("CUCount"), _type([*letters, sums]), transposes
+def _kind(solution: Mapping[str, Any], file: str) -> tuple[str, str, str]:
+    """Architecture (by the solution, else by the file's name), tensile type and transposes."""
+    problem = solution["problemType"]
+    inputs = problem["aType"]
+    wide = "Int32" if inputs == "Int8" else "Float"
+    operation = re.search(r"_A(ilk|lik)_B(ljk|jlk)_", problem["operationIdentifier"])
+    transposes = "NT"[operation[1] == "lik"] + "NT"[operation[2] == "jlk"] if operation else "other"
+    architecture = re.search(r"gfx[0-9a-f]+", f"{solution.get('hardwarePredicate')} {file}")
+    sums = wide if problem.get("highPrecisionAccumulate") else inputs
+    return architecture[0] if architecture else "", _type(inputs, problem["dType"], sums), transposes
 
 
-def _type(letters: list[str]) -> str:
-    """Inputs, outputs and sums; one letter and a B (for β) where all are alike."""
+def _type(*kinds: int | str) -> str:
+    """The tensile type of inputs, outputs and sums; one letter and a B (for β) where all are alike."""
+    letters = [LETTERS.get(each, "?") for each in kinds]
     return f"{letters[0]}B" if len(set(letters)) == 1 else "".join(letters)
 
 
-def _refusal(table: Table) -> str:
-    """Why the table is no measurement of its board, "" where it may be."""
-    if not re.fullmatch(r"(I8|[SDHB])\w*", table.tensile_type) or not re.fullmatch("[NT]{2}", table.transposes):
-        return "it is of a type or an operation that no matrix product here has"
-    names = (table.board, table.architecture)
-    reasons = (REFUSED.get((name, kind)) for name in names for kind in ("", table.tensile_type))
-    return next(filter(None, reasons), "")
-
-
-def _measured(table: Table, gpu: str | None, left_out: Counter[str]) -> pd.DataFrame:
-    """The rows with time, in the columns of `settings_of`. Raises `InputError` for a table that is refused."""
-    if reason := _refusal(table):
-        raise InputError(f"refused: {reason}; import other files")
-    names = (f"{table.architecture}/{table.units}", table.board, table.architecture)
-    known = gpu or next((BOARDS[name] for name in names if name in BOARDS), None)
-    if known is None:
-        raise InputError(f"the board ({table.architecture}) is unknown; name its GPU by --gpu")
+def _measured(table: Table, gpu: str | None, told: Counter[str]) -> pd.DataFrame:
+    """The rows with a time; ``told`` counts the others by the reason."""
+    of = {*table[:4], architecture := table.architecture.partition("/")[0]}
+    reason = next((why for names, why in REFUSED.items() if of.issuperset(names)), "")
+    known = gpu or next(
+        (BOARDS[name] for name in (table.architecture, table.board, architecture) if name in BOARDS), ""
+    )
+    if "?" in table.tensile_type or table.transposes == "other":
+        reason = "no matrix product here has such a type or operation"
+    if reason or not known:
+        refused = f"refused: {reason}" if reason else "its GPU is unknown, name it by --gpu"
+        told[f"left out: {table.board} {table.tensile_type}, {refused}"] += len(table.rows)
+        return pd.DataFrame()
     board = gpu_named(known)
+    # 1. Sizes and speed, as numbers: (rows,) each.
+    columns = zip(*(sizes for sizes, _, _ in table.rows), strict=True)
+    sizes = {
+        size: np.array(column, dtype=np.float64) for size, column in zip(table.names, columns, strict=False) if size
+    }
+    rows = pd.DataFrame({size: sizes.get(size, []) for size in _KIND[4:]})
+    rows["solution"] = [solution for _, solution, _ in table.rows]
     speed = np.array([speed for _, _, speed in table.rows], dtype=np.float64)
-    sizes = {size: np.array([row[0][at] for row in table.rows]) for at, size in enumerate(table.names) if size}
-    sizes = {size: sizes[size].astype(np.float64) for size in ("m", "n", "k", "batch")}
-    usable = np.isfinite(speed) & (speed > 0)
-    left_out["the speed is 0, below, or no number"] += int((~usable).sum())
-    gflops = speed
-    is_percent = speed[usable].max(initial=0.0) <= MOST_PERCENT
-    if is_percent:
-        rounded = usable & (speed < LEAST_PERCENT)
-        left_out[f"below {LEAST_PERCENT} percent of the peak, which is rounding"] += int(rounded.sum())
-        usable &= ~rounded
-        gflops = speed * _percent_gflops(table, board)
-    for size in sizes.values():
-        within = (size >= 1) & (size <= MAX_INT32)
-        left_out["a size is out of range"] += int((usable & ~within).sum())
-        usable &= within
-    flops = 2.0 * sizes["m"] * sizes["n"] * sizes["k"] * sizes["batch"]
-    columns = {size: values[usable].astype(np.int64) for size, values in sizes.items()}
+    rules = {"the speed is no number above 0": np.isfinite(speed) & (speed > 0)}
+    rules["a size is out of range"] = rows[_KIND[4:]].ge(1).all(axis=1) & rows[_KIND[4:]].le(MAX_INT32).all(axis=1)
+    # 2. Percents of the peak.
+    if np.nanmax(speed, initial=0.0) <= MOST_PERCENT:
+        rules["percents below 0.05 are rounding"] = ~(speed > 0) | (speed >= LEAST_PERCENT)
+        peak = peak_tflops(board, DTYPES[table.tensile_type[0]], _math(known, table.tensile_type) != "fma")
+        speed = speed * 10 * peak * CLOCKS_MHZ.get(table.board, board.boost_mhz) / board.boost_mhz
+        assumed = f"hold percents, taken as of the data sheet's peak of {board.name}"
+        told[assumed] += len(rows) * (table.board not in CLOCKS_MHZ)
+    usable = np.full(len(rows), True)
+    for why, kept in rules.items():
+        told[f"left out: {why}"] += int((usable & ~kept).sum())
+        usable &= kept
+    # 3. Times.
+    rows = rows[usable].astype(dict.fromkeys(_KIND[4:], np.int64))
+    time_us = 2.0 * rows[_KIND[4:]].astype(float).prod(axis=1) / speed[usable] / 1e3
+    if architecture == FLOORED and time_us.min() >= FLOOR_US:
+        told[f"left out: refused, a floor of the harness at {time_us.min():.0f} µs"] += len(rows)
+        rows, time_us = rows[:0], time_us[:0]
     facts = {"gpu": board.name, "library": table.library, "tensile_type": table.tensile_type}
-    solution = [row[1] for row, is_usable in zip(table.rows, usable, strict=True) if is_usable]
-    frame = pd.DataFrame({**columns, "time_us": flops[usable] / gflops[usable] / 1e3, "solution": solution})
-    if table.architecture == FLOORED and (least_us := frame["time_us"].min()) >= FLOOR_US:
-        raise InputError(f"refused: no time is below {least_us:.0f} µs, a floor of the harness; import other files")
-    assumed = is_percent and table.board not in CLOCKS_MHZ
-    return frame.assign(**facts, transposes=table.transposes, assumed=assumed)
-
-
-def _percent_gflops(table: Table, board: Gpu) -> float:
-    """What a percent of the board's peak is worth."""
-    dtype = DTYPES[_letter(table.tensile_type)]
-    peak = peak_tflops(board, dtype, _math(board.name, dtype, table.tensile_type) != "fma")
-    return 10 * peak * CLOCKS_MHZ.get(table.board, board.boost_mhz) / board.boost_mhz
+    return rows.assign(time_us=time_us, transposes=table.transposes, **facts)
