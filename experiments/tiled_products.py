@@ -20,6 +20,7 @@ from experiments.experiment import in_one_line
 from experiments.fit_bundles import SHIPPED
 from experiments.operator_tables import read_operator_tables
 from experiments.sources import DEFAULT_FOLDER, FILES
+from surrogate.dataset.problems import groups
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
 from surrogate.features.terms.tiled_product import TENSILE_TYPES, TRANSPOSES, TiledProductLaw
@@ -35,16 +36,16 @@ ROWS = 500
 
 def type_of(rows: pd.DataFrame) -> pd.Series:
     """(rows,) the tensile type, which the variant names or the element type."""
-    named = rows["variant"].str.split().map(lambda words: next((w for w in words if w not in TRANSPOSES), ""))
-    return named.where(named != "", rows["dtype"].map(TENSILE_TYPES))
+    named = [next((w for w in text.split() if w not in TRANSPOSES), "") for text in rows["variant"]]
+    own = [name or TENSILE_TYPES[dtype] for name, dtype in zip(named, rows["dtype"], strict=True)]
+    return pd.Series(own, index=rows.index)
 
 
 def times_us(law: TiledProductLaw, rows: pd.DataFrame) -> np.ndarray:
     """(rows,) by the law."""
     out = np.empty(len(rows))
     settings = ["gpu", "dtype", "math", "variant"]
-    for key, positions in rows.groupby(settings).indices.items():
-        device, *values = key
+    for (device, *values), positions in groups(rows, settings):
         part = rows.iloc[positions]
         sizes = {name: part[name].to_numpy() for name in ("batch", "m", "n", "k")}
         out[positions] = law.product_us(Gemm(**sizes, **dict(zip(settings[1:], values, strict=True))), gpu(device))

@@ -133,7 +133,7 @@ def settings_of(measured: pd.DataFrame) -> pd.DataFrame:
         variant = " ".join(filter(None, (own, transposes.replace("NN", ""))))
         kind = (frame["gpu"] == name) & (frame["tensile_type"] == tensile_type) & (frame["transposes"] == transposes)
         frame.loc[kind, ["dtype", "math", "variant"]] = dtype, _math(name, tensile_type), variant
-    return frame.assign(gpu=frame["gpu"].map(lambda name: gpu_named(name).name))
+    return frame.assign(gpu=frame["gpu"].map({name: gpu_named(name).name for name in kinds["gpu"]}))
 
 
 def _math(gpu: str, tensile_type: str) -> str:
@@ -262,7 +262,8 @@ def _measured(table: Table, gpu: str | None, told: Counter[str]) -> pd.DataFrame
     rows["solution"] = [solution for _, solution, _ in table.rows]
     speed = np.array([speed for _, _, speed in table.rows], dtype=np.float64)
     rules = {"the speed is no number above 0": np.isfinite(speed) & (speed > 0)}
-    rules["a size is out of range"] = rows[_KIND[4:]].ge(1).all(axis=1) & rows[_KIND[4:]].le(MAX_INT32).all(axis=1)
+    values = rows[_KIND[4:]].to_numpy(dtype=np.float64)
+    rules["a size is out of range"] = ((values >= 1) & (values <= MAX_INT32)).all(axis=1)
     # 2. Percents of the peak.
     if np.nanmax(speed, initial=0.0) <= MOST_PERCENT:
         rules["percents below 0.05 are rounding"] = ~(speed > 0) | (speed >= LEAST_PERCENT)
@@ -276,8 +277,8 @@ def _measured(table: Table, gpu: str | None, told: Counter[str]) -> pd.DataFrame
         usable &= kept
     # 3. Times.
     rows = rows[usable].astype(dict.fromkeys(_KIND[4:], np.int64))
-    time_us = 2.0 * rows[_KIND[4:]].astype(float).prod(axis=1) / speed[usable] / 1e3
-    if architecture == FLOORED and time_us.min() >= FLOOR_US:
+    time_us = 2.0 * values[usable].prod(axis=1) / speed[usable] / 1e3
+    if architecture == FLOORED and len(rows) and time_us.min() >= FLOOR_US:
         told[f"left out: refused, a floor of the harness at {time_us.min():.0f} µs"] += len(rows)
         rows, time_us = rows[:0], time_us[:0]
     facts = {"gpu": board.name, "library": table.library, "tensile_type": table.tensile_type}
