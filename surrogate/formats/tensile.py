@@ -152,7 +152,7 @@ def _files(paths: Paths) -> Iterator[tuple[Path, bool]]:
             continue
         inside = sorted(each for each in path.rglob("*") if each.is_file() and each.name.endswith(ENDINGS))
         if not inside:
-            raise InputError(f"{path}: no Tensile file below it; they end in {', '.join(ENDINGS)}")
+            raise InputError(f"{path}: a folder without a Tensile file; they end in {', '.join(ENDINGS)}")
         yield from ((each, False) for each in inside)
 
 
