@@ -32,6 +32,7 @@ class Plan:
     shapes: int | None = None
     candidate: str = "algorithm"
     family: str = ""
+    model: str = DEFAULT_MODEL
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, folder: Path) -> Dataset:
@@ -87,8 +88,8 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
                 continue
             with progress_bar(name) as step:
                 plan = PLANS[name]
-                rows, model = plan.dataset(data), "interpolated-terms" if plan.family else DEFAULT_MODEL
-                bundle = train(rows, model=model, params=plan.params, candidate=plan.candidate, progress=step)
+                rows = plan.dataset(data)
+                bundle = train(rows, model=plan.model, params=plan.params, candidate=plan.candidate, progress=step)
             save(bundle, out / name)
             size = sum(file.stat().st_size for file in (out / name).rglob("*") if file.is_file())
             click.echo(f"{out / name}: {bundle.card['data']['ok_rows']} rows, {size / 1e6:.2f} MB")

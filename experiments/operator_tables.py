@@ -6,6 +6,7 @@ The columns of a file tell which of these it is.
 - ``cudnn_other_ops``: cuDNN and cuBLAS calls on eight GPUs, from rai-project/dlperf.
 - ``cudnn_other_ops_p100_v100``: cuDNN calls on a P100 and a V100, from c3sr/scope.
 - ``deepbench_gemm``: matrix products, from baidu-research/DeepBench.
+- ``gemm_tensile``: AMD's matrix products, the tuned winners of ROCm/rocBLAS.
 """
 
 import re
@@ -22,6 +23,7 @@ from surrogate.dataset.tables import read_table
 from surrogate.features.problem import DTYPES
 from surrogate.features.shape import output_size
 from surrogate.formats.imported import family_rows
+from surrogate.formats.tensile import settings_of
 
 _NAMES = beside(__file__)
 KINDS = {(op, variant): kind for op, kinds in _NAMES["operations"].items() for variant, kind in kinds.items()}
@@ -101,6 +103,11 @@ def _deepbench(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
         "batch": 1, "m": part["M"], "n": part["N"], "k": part["K"], "time_us": part["time_ms"] * 1e3,
     }  # fmt: skip
     yield pd.DataFrame(rows, index=part.index)
+
+
+# gemm_tensile: as `seer import tensile` reads the logic files.
+def _tensile(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    yield settings_of(frame.drop(columns=["gflops", "solution"], errors="ignore"))
 
 
 def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
@@ -211,6 +218,7 @@ READERS: tuple[tuple[tuple[str, ...], Callable[[pd.DataFrame], Iterator[pd.DataF
     (("gpu", "cudnn", "op", "args", "time_us"), _packed, "dlperf"),
     (("gpu", "op", "variant", "dtype", "pad_h", "time_us"), _of_convolutions, "c3sr_scope"),
     (("gpu", "op", "B", "H", "time_us"), _dense, "neusight"),
+    (("gpu", "tensile_type", "transposes", "time_us"), _tensile, "rocblas"),
     (("device", "precision", "M", "N", "K", "time_ms"), _deepbench, "deepbench"),
 )
 """(columns that tell the kind of table, its reader, its origin); the first that fits counts."""

@@ -24,7 +24,7 @@ PACKAGES = ("features", "surrogate")
 MOST_WHEEL_BYTES = 30 * 2**20
 DISTRIBUTIONS = {
     "cuda": "cuda-pathfinder", "cupti": "cupti-python", "cupy": "cupy-cuda12x", "cupyx": "cupy-cuda12x",
-    "dask": "dask", "pynvml": "nvidia-ml-py", "sklearn": "scikit-learn",
+    "dask": "dask", "pynvml": "nvidia-ml-py", "sklearn": "scikit-learn", "yaml": "pyyaml",
 }  # fmt: skip
 """Import name → distribution, where they differ."""
 NOT_DECLARED = {

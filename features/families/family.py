@@ -97,6 +97,8 @@ class Family(ABC, Generic[P]):
     """True where times hold a call's fixed cost that no term of the family describes."""
     tensor_core_mechanism: str = ""
     """The mechanism whose times `TensorCoreLaw` gives from a GPU's specification; empty where it describes none."""
+    tiled_kinds: tuple[str, ...] = ()
+    """Kinds of problems whose times `TiledProductLaw` gives from the specification of AMD's GPUs."""
     halves_alike: bool = True
     """True where libraries run fp16 and bf16 by the same kernels, so that times of one stand for the other."""
     version: int = 1

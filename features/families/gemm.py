@@ -165,4 +165,5 @@ GEMM = Declaration(
     batch=("batch", "m"),
     lines=({"k": 1}, {"n": 1}),
     ticks=("m", "n", "k"),
+    tiled_kinds=("gemm",),
 )

@@ -36,8 +36,8 @@ class Declaration:
     """A family by what it declares; its operators name it, and their classes declare sizes and settings.
 
     ``columns`` gives the values of ``column_names`` for a problem on a machine; ``dimension_names`` are those of them
-    that are raw sizes. ``batch``, ``strata`` (by default the operators), ``candidate_key``, ``lines`` and ``ticks`` as
-    in `Family`; ``counted`` are the sizes whose product bounds the work (none: all that count).
+    that are raw sizes. ``batch``, ``strata`` (by default the operators), ``candidate_key``, ``lines``, ``ticks`` and
+    ``tiled_kinds`` as in `Family`; ``counted`` are the sizes whose product bounds the work (none: all that count).
     """
 
     name: str
@@ -50,6 +50,7 @@ class Declaration:
     counted: tuple[str, ...] = ()
     lines: tuple[Mapping[str, int], ...] = ()
     ticks: tuple[str, ...] = ()
+    tiled_kinds: tuple[str, ...] = ()
 
 
 class OperatorFamily(Family[Operator]):
@@ -81,6 +82,7 @@ class OperatorFamily(Family[Operator]):
         self.candidate_key = declaration.candidate_key
         self.lines = declaration.lines
         self.ticks = declaration.ticks
+        self.tiled_kinds = declaration.tiled_kinds
         self.problem_names = (*declaration.column_names, *COMMON_NAMES)
         self.dimension_names = (*declaration.dimension_names, *self.setting_columns, *MACHINE_NAMES)
         self._counted = declaration.counted

@@ -172,10 +172,9 @@ class Bundle:
                 f"the bundle knows no {family.name}; it was fitted on {', '.join(self.parts)}: give another bundle or"
                 " another library"
             )
-        dtype = dict(zip(family.setting_names, values, strict=False)).get("dtype", "")
-        return self._part_for(family.name, dtype, gpu)
+        return self._part_for(family.name, dict(zip(family.setting_names, values, strict=False)), gpu)
 
-    def _part_for(self, name: str, dtype: str, gpu: str) -> Part:
+    def _part_for(self, name: str, named: Mapping[str, str], gpu: str) -> Part:
         """The part of a family that the bundle knows; a subclass may hold several of one family."""
         return self.parts[name]
 

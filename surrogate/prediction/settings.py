@@ -20,7 +20,7 @@ from surrogate.prediction.configuration_engine import ConfigurationEngine
 from surrogate.prediction.engine import Candidate, Context, Engine, Setting, TableEngine, Tf32Engine
 from surrogate.prediction.prepared import PreparedSetting, SupportRules
 from surrogate.prediction.results import MODEL, SPEC
-from surrogate.prediction.specification import TensorCoreEngine, specification_of
+from surrogate.prediction.specification import ProductEngine, TensorCoreEngine, products_of, specification_of
 from surrogate.prediction.tree_engine import BoosterEngine
 
 LENT = "{gpu} was never measured so: its choices follow those of {sibling}, which has its architecture"
@@ -191,12 +191,21 @@ class SettingCache:
             never = set()
             described_first = sorted(choosable, key=lambda candidate: candidate.mechanism != mechanism)
             choosable = {candidate: candidate.mechanism == mechanism for candidate in described_first}
+        # 2. So does the law of matrix products, where no other boards than its own were measured, nor one like this.
+        on = {name for library, _ in setting.versions for name in part.domain.gpus_of(library, setting.values)}
+        products = None if seen or on & {*alike.siblings} else products_of(setting, device, alike.vendor | on)
+        if products is not None:
+            part = products.instead_of(part)
+            never = set()
         candidates = tuple(choosable)
-        # 2. What answers.
+        # 3. What answers.
         least_us = np.array([call_cost_us(part.least_us, setting.gpu, candidate.library) for candidate in candidates])
         formula = setting.family.formula(setting.values, device)
         context = Context(setting, device, candidates, formula, least_us=least_us)
-        engine = TensorCoreEngine(context, law.law) if law else _engine(context, part, alike.siblings)
+        if products is not None:
+            engine = ProductEngine(context, products.law(device))
+        else:
+            engine = TensorCoreEngine(context, law.law) if law else _engine(context, part, alike.siblings)
         lenders = engine.near.lenders if isinstance(engine, BoosterEngine) and engine.near else {}
         if never and device.tf32_tflops and (named.get("dtype"), math) == ("fp32", "default"):
             engine = _with_tf32(engine, part, never, alike.siblings)

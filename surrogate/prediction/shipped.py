@@ -11,7 +11,7 @@ from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, Bundle, Part, stored_index
 from surrogate.bundle.bundle import load as load_bundle
 from surrogate.features.errors import InputError
-from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, family_of
+from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, family_of
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
 from surrogate.models.launch import CallKey, Launch
 from surrogate.prediction.predictor import Predictor
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
 """Vendor → the library that its GPUs run."""
+AMD = frozenset({"amd"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def bundle_for(device: Gpu, library: str | None = None) -> Path:
 
 def answering(device: Gpu) -> dict[str, Shipped]:
     """Family → the shipped bundle that answers for it on a GPU."""
-    answers = {name: _serving(name, "", device.name) for bundle in shipped() for name in bundle.families}
+    answers = {name: _serving(name, {}, device.name) for bundle in shipped() for name in bundle.families}
     answers.pop(DEFAULT_FAMILY, None)
     try:
         path = bundle_for(device)
@@ -136,7 +137,8 @@ def bundle_path(text: str | Path, problem: AnyProblem | None = None) -> Path:
         ) from None
     family = family_of(problem).name if problem else DEFAULT_FAMILY
     if family != DEFAULT_FAMILY and any(family in bundle.families for bundle in shipped()):
-        return _serving(family, getattr(problem, "dtype", ""), device.name).path
+        named = {"operator": getattr(problem, "kind", ""), "dtype": getattr(problem, "dtype", "")}
+        return _serving(family, named, device.name).path
     return bundle_for(device)
 
 
@@ -180,9 +182,21 @@ def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = N
     return Predictor(_joined(bundle), gpu=name, library=library)
 
 
-def _serving(family: str, dtype: str, gpu_name: str) -> Shipped:
-    """Of the shipped bundles with a family: one measured with the type on the GPU, else with the type, else any."""
+def _serving(family: str, named: Mapping[str, str], gpu_name: str) -> Shipped:
+    """Of the shipped bundles with a family: one measured with the type on the GPU, else with the type, else any.
+
+    One of AMD's boards alone answers for these, and of the kinds that a law carries to others of them, unless another
+    measured the kind and type on the GPU; for other vendors it never does.
+    """
     bundles = [bundle for bundle in shipped() if family in bundle.families]
+    own = [bundle for bundle in bundles if bundle.vendors == AMD]
+    bundles = [bundle for bundle in bundles if bundle not in own]
+    dtype, kind = named.get("dtype", ""), named.get("operator", "")
+    if own and kind in FAMILIES[family].tiled_kinds and {gpu(gpu_name).vendor} == AMD:
+        parts = (_load(bundle.path).parts[family] for bundle in bundles if gpu_name in bundle.gpus)
+        settings = (key for part in parts for key in part.domain.settings)
+        if not any(key.gpu == gpu_name and key.values[:2] == (kind, dtype) for key in settings):
+            return own[-1]
     measured = [bundle for bundle in bundles if gpu_name in bundle.gpus]
     like = [[b for b in some if dtype in b.families[family]] for some in (measured, bundles)]
     return next(some for some in (*like, measured if not dtype else [], bundles) if some)[-1]
@@ -199,14 +213,14 @@ class ShippedParts(Mapping[str, Part]):
         others = (name for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY)
         self._names = dict.fromkeys([*parts, *others])  # convolutions are answered for the bundle's own GPUs alone
 
-    def part(self, family: str, dtype: str, gpu_name: str) -> Part:
-        """The part for problems of an element type on a GPU. Raises `KeyError` for a family that none has."""
+    def part(self, family: str, named: Mapping[str, str], gpu_name: str) -> Part:
+        """The part for problems of these settings on a GPU. Raises `KeyError` for a family that none has."""
         if family in self._parts or family not in self._names:
             return self._parts[family]
-        return _load(_serving(family, dtype, gpu_name).path).parts[family]
+        return _load(_serving(family, named, gpu_name).path).parts[family]
 
     def __getitem__(self, family: str) -> Part:
-        return self.part(family, "", "")
+        return self.part(family, {}, "")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -221,8 +235,8 @@ class ShippedBundle(Bundle):
 
     parts: ShippedParts
 
-    def _part_for(self, name: str, dtype: str, gpu: str) -> Part:
-        return self.parts.part(name, dtype, gpu)
+    def _part_for(self, name: str, named: Mapping[str, str], gpu: str) -> Part:
+        return self.parts.part(name, named, gpu)
 
 
 def _joined(bundle: Bundle) -> ShippedBundle:

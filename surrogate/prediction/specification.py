@@ -1,10 +1,12 @@
-"""Times from a GPU's specification: one law of half-precision kernels where neither a GPU nor its sweeps were measured.
+"""Times from a GPU's specification: laws of kernels where neither a GPU nor its architecture was measured.
 
 The bundles saw cuDNN 7's half-precision kernels on Volta and Turing, and today's are up to twice as fast. A law that
-was fitted to whole networks on newer GPUs stands in for the trees there.
+was fitted to whole networks on newer GPUs stands in for the trees there. Matrix products of AMD's libraries were
+measured on two boards, from which trees tell little of a third: a law of output tiles stands in.
 """
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp
@@ -16,19 +18,20 @@ from surrogate.bundle.bundle import Part
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.features.terms.tensor_core import TensorCoreLaw
+from surrogate.features.terms.tiled_product import TiledProductLaw
 from surrogate.models.plain import from_plain
-from surrogate.prediction.engine import Engine
+from surrogate.prediction.engine import Engine, Setting
 from surrogate.uncertainty.intervals import ALL, UnseenGpu, Widths
 
 FILE = "tensor_cores.json"
+PRODUCTS = "tiled_products.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Specification:
-    """The law, the GPUs that it was fitted on, and how far off whole networks were on one of them left out, of families
-    that it was not fitted to: the median error, and the half width in log time that nine in ten keep within."""
+class Evidence:
+    """The number of GPUs that a law was judged on, each left out, and how far off it was there: the median error, and
+    the half width in log time that nine in ten times keep within."""
 
-    law: TensorCoreLaw
     gpus: int
     median_ape: float
     half_width: float
@@ -43,6 +46,28 @@ class Specification:
         return replace(part, support=support, widths=widths, unseen_gpu=unseen)
 
 
+@dataclass(frozen=True, slots=True)
+class Specification(Evidence):
+    """The law of half-precision kernels; it was judged on whole networks, of families that it was not fitted to."""
+
+    law: TensorCoreLaw
+
+
+@dataclass(frozen=True, slots=True)
+class Products(Evidence):
+    """``laws`` of AMD's matrix products: start of an architecture's name → its boards' without matrix cores for fp32,
+    ``matrix_cores`` of those with them. ``fitted_on`` are the boards, by their registry names."""
+
+    fitted_on: tuple[str, ...]
+    laws: Mapping[str, TiledProductLaw]
+    matrix_cores: TiledProductLaw
+
+    def law(self, gpu: Gpu) -> TiledProductLaw:
+        """That of the GPU's kind; of an architecture that none is of, the matrix cores'."""
+        own = (law for start, law in self.laws.items() if gpu.architecture.startswith(start))
+        return self.matrix_cores if gpu.fp32_matrix_tflops else next(own, self.matrix_cores)
+
+
 @cache
 def shipped_specification() -> Specification:
     """What ships with the package."""
@@ -53,6 +78,30 @@ def specification_of(gpu: Gpu, dtype: str) -> Specification | None:
     """The law for kernels of a type on a GPU; None but for half precision on NVIDIA's GPUs since Ampere."""
     fits = dtype in HALF and gpu.vendor == "nvidia" and gpu.bf16_tensor_tflops > 0
     return shipped_specification() if fits else None
+
+
+@cache
+def shipped_products() -> Products:
+    """What ships with the package."""
+    return from_plain(Products, json.loads((bundled.FOLDER / PRODUCTS).read_bytes()))
+
+
+def products_of(setting: Setting, gpu: Gpu, measured: Collection[str]) -> Products | None:
+    """The laws for a setting on one of AMD's GPUs, where of those just the laws' own were ``measured``; else None."""
+    is_tiled = gpu.vendor == "amd" and setting.values[0] in setting.family.tiled_kinds
+    return shipped_products() if is_tiled and measured and {*measured} <= {*shipped_products().fitted_on} else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProductEngine(Engine):
+    """Times of the law of matrix products, alike for all candidates; none needs a workspace."""
+
+    law: TiledProductLaw
+
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `Engine.many`."""
+        time_us = self.law.product_us(self.context.setting.problem(sizes.T), self.context.device)
+        return time_us[problem], np.zeros(len(index))
 
 
 @dataclass(frozen=True, slots=True)

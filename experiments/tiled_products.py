@@ -1,0 +1,143 @@
+"""Constants of the law of AMD's matrix products, and how far off it is: ``python -m experiments.tiled_products``.
+
+They are fitted to MI60 and Navi 21, each alone, and hold for their kinds: GCN and RDNA. Boards with matrix cores for
+fp32, of which there are no times here, take the geometric mean of both shares and bandwidths, and the latency and start
+of Navi 21, whose kernels are as new as theirs; what a split sum costs is assumed, since their libraries split sums and
+those of the two boards hardly do. Judged are the board that a fit did not see, and two Vega boards of DeepBench.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+
+from experiments.experiment import in_one_line
+from experiments.fit_bundles import SHIPPED
+from experiments.operator_tables import read_operator_tables
+from experiments.sources import DEFAULT_FOLDER, FILES
+from surrogate.dataset.problems import groups
+from surrogate.features.families.gemm import Gemm
+from surrogate.features.gpu import gpu
+from surrogate.features.terms.tiled_product import TENSILE_TYPES, TRANSPOSES, TiledProductLaw
+from surrogate.prediction.specification import PRODUCTS
+
+FITTED, JUDGED = {"gfx9": "mi60", "gfx1": "rx-6900-xt"}, ("mi25", "vega-fe")
+START = {"latency": 800.0, "bandwidth": 0.8, "split_us": 10.0, "start_us": 5.0}
+"""What the fit is drawn to where the rows do not tell."""
+SHARE = 0.7
+ROWS = 500
+"""Of each type in a fit."""
+
+
+def type_of(rows: pd.DataFrame) -> pd.Series:
+    """(rows,) the tensile type, which the variant names or the element type."""
+    named = [next((w for w in text.split() if w not in TRANSPOSES), "") for text in rows["variant"]]
+    own = [name or TENSILE_TYPES[dtype] for name, dtype in zip(named, rows["dtype"], strict=True)]
+    return pd.Series(own, index=rows.index)
+
+
+def times_us(law: TiledProductLaw, rows: pd.DataFrame) -> np.ndarray:
+    """(rows,) by the law."""
+    out = np.empty(len(rows))
+    settings = ["gpu", "dtype", "math", "variant"]
+    for (device, *values), positions in groups(rows, settings):
+        part = rows.iloc[positions]
+        sizes = {name: part[name].to_numpy() for name in ("batch", "m", "n", "k")}
+        out[positions] = law.product_us(Gemm(**sizes, **dict(zip(settings[1:], values, strict=True))), gpu(device))
+    return out
+
+
+def fitted(rows: pd.DataFrame) -> TiledProductLaw:
+    """The law of one board's rows, by robust least squares in log time, drawn to `START` a little."""
+    types = sorted(type_of(rows).unique())
+    start = np.log([*START.values(), *(SHARE for _ in types)])
+    measured = np.log(rows["time_us"].to_numpy())
+
+    def law(values: np.ndarray) -> TiledProductLaw:
+        numbers = np.exp(values).tolist()
+        shares = dict(zip(types, numbers[len(START) :], strict=True))
+        return TiledProductLaw({"SB": SHARE, **shares}, **dict(zip(START, numbers, strict=False)))
+
+    def distance(values: np.ndarray) -> np.ndarray:
+        return np.append(np.log(times_us(law(values), rows)) - measured, 2.0 * (values - start))
+
+    return law(least_squares(distance, start, loss="soft_l1", f_scale=0.2, diff_step=0.03, max_nfev=25).x)
+
+
+def mean(laws: list[TiledProductLaw]) -> TiledProductLaw:
+    """The geometric mean of laws; of a type that some lack, of the others."""
+
+    def middle(values: list[float]) -> float:
+        return float(np.exp(np.mean(np.log(values))))
+
+    types = sorted({name for law in laws for name in law.shares})
+    shares = {name: middle([law.shares[name] for law in laws if name in law.shares]) for name in types}
+    return TiledProductLaw(shares, **{name: middle([getattr(law, name) for law in laws]) for name in START})
+
+
+def errors(law: TiledProductLaw, rows: pd.DataFrame, title: str) -> np.ndarray:
+    """(rows,) log(predicted / measured), printed by type."""
+    log = np.log(times_us(law, rows) / rows["time_us"].to_numpy())
+    for name, part in pd.Series(log).groupby(type_of(rows).to_numpy()):
+        ninth = np.exp(part.abs().quantile(0.9))
+        off, lean = (np.exp(part) - 1).abs().median(), np.exp(part.median())
+        click.echo(f"{title:24} {name:5} {len(part):6,} rows  {off:6.1%}  ×{lean:.2f}  nine in ten within ×{ninth:.2f}")
+    return log
+
+
+def plain(law: TiledProductLaw, shares: Mapping[str, float]) -> dict[str, object]:
+    """As JSON, with three digits; ``shares`` stand where the law has none."""
+    return {
+        "shares": {name: float(f"{value:.3g}") for name, value in ({**shares, **law.shares}).items()},
+        **{name: float(f"{getattr(law, name):.3g}") for name in START},
+    }
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=SHIPPED / PRODUCTS, show_default="where the package has it"
+)
+def main(out: Path) -> None:
+    """Fit, judge and write the law."""
+    with in_one_line("tiled_products"):
+        files = [DEFAULT_FOLDER / FILES[name][0] for name in ("tensile", "deepbench")]
+        rows = read_operator_tables(files)
+        rows = rows[(rows["operator"] == "gemm") & (rows["library"] == "rocblas")]
+        kind = type_of(rows)
+        sample = pd.concat(
+            [part.sample(min(ROWS, len(part)), random_state=0) for _, part in rows.groupby(["gpu", kind])]
+        )
+        laws = {name: fitted(sample[sample["gpu"] == board]) for name, board in FITTED.items()}
+        both = mean([*laws.values()])
+        left_out = []
+        for name, board in FITTED.items():
+            errors(laws[name], rows[rows["gpu"] == board], f"{board}, itself")
+            (other,) = (each for each in laws if each != name)
+            left_out.append(errors(laws[other], rows[rows["gpu"] == board], f"{board}, left out"))
+        for board in JUDGED:
+            errors(laws["gfx9"], rows[rows["gpu"] == board], f"{board}, left out")
+        # Both boards that were left out have the same weight: the interval is to hold for a board of another kind, too.
+        draws = np.random.default_rng(0)
+        log = np.concatenate([draws.choice(each, 20_000) for each in left_out])
+        matrix = {"matrix": both.shares["HB"]}
+        newer = {"shares": both.shares, "bandwidth": both.bandwidth, "split_us": START["split_us"]}
+        content = {
+            "laws": {name: plain(law, {**both.shares, **matrix}) for name, law in laws.items()},
+            "matrix_cores": plain(replace(laws["gfx1"], **newer), matrix),
+            "origin": "github.com/ROCm/rocBLAS, b520bc83f, MIT",
+            "fitted_on": [*FITTED.values()],
+            "gpus": len(left_out),
+            "median_ape": round(float(np.median(np.abs(np.exp(log) - 1))), 3),
+            "half_width": round(float(np.quantile(np.abs(log), 0.9)), 2),
+        }
+        out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        click.echo(f"{out}: {content['median_ape']:.1%} in the median, half width {content['half_width']}")
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m experiments.tiled_products")

@@ -1,0 +1,206 @@
+"""Tensile's logic: excerpts of two untouched files (rocBLAS b520bc83f), and a compiled library made by hand."""
+
+import gzip
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from surrogate.dataset.checks import check
+from surrogate.dataset.store import read_dataset
+from surrogate.features.errors import InputError
+from surrogate.formats import FORMATS
+from tests.conftest import Outcome
+
+NAVI21 = """\
+- {MinimumRequiredVersion: 4.26.0}
+- navi21
+- gfx1030
+- [Device 73a2]
+- {ComputeDataType: 0, DataType: 4, DestDataType: 4, HighPrecisionAccumulate: true, TransposeA: true, TransposeB: false}
+- - 1LDSBuffer: 0
+    SolutionIndex: 41
+- [2, 3, 0, 1]
+- - - [768, 128, 1, 256]
+    - [212, 10.988]
+  - - [64, 64, 1280, 64]
+    - [253, 25.817]
+  - - [1, 1, 1, 768]
+    - [194, 0.021]
+- null
+"""
+"""Of tensile_navi21_Cijk_Alik_Bljk_HHS_BH: in percent of the peak; the last row is rounding."""
+VEGA20 = """\
+- {MinimumRequiredVersion: 4.6.0}
+- vega20
+- gfx906
+- [Device 66a0, Device 66a1, Device 66a7, Device 66af, Vega 20]
+- {DataType: 0, DestDataType: 0, HighPrecisionAccumulate: false, TransposeA: true, TransposeB: true}
+- - AggressivePerfMode: 1
+- [2, 3, 0, 1]
+- - - [4288, 3584, 1, 3328]
+    - [169, 9678.34]
+  - - [64, 64, 1, 128]
+    - [116, 39.581]
+  - - [64, 64, 1, 128]
+    - [117, 20.0]
+  - - [64, 64, 1, 256]
+    - [-1, 0.0]
+- null
+"""
+"""Of tensile_vega20_Cijk_Alik_Bjlk_SB: in GFLOP/s; the third row repeats a size, as files do, the last has no speed."""
+
+
+def save(folder: Path, content: str, name: str = "logic.yaml") -> Path:
+    path = folder / name
+    path.write_text(content)
+    return path
+
+
+def test_percent_of_navi21s_peak(tmp_path: Path) -> None:
+    imported = FORMATS["tensile"].read([save(tmp_path, NAVI21)])
+    assert imported.notes == ("1 row left out: percents below 0.05 are rounding",)
+    first, second = imported.rows.to_dict("records")
+    expected = {
+        "gpu": "rx-6900-xt", "library": "rocblas", "operator": "gemm", "dtype": "fp16", "math": "fma", "variant": "TN",
+        "m": 768, "n": 128, "batch": 1, "k": 256, "tensile_type": "HHS", "status": "ok", "solution": 212,
+    }  # fmt: skip
+    assert {name: first[name] for name in expected} == expected
+    # 2·768·128·256 operations at 10.988 × 443.3 GFLOP/s
+    assert first["time_us"] == pytest.approx(10.333, rel=1e-3)
+    assert (second["batch"], second["time_us"]) == (1280, pytest.approx(58.65, rel=1e-3))
+    assert imported.candidates == "listed" and not check(imported.rows)
+
+
+def test_gflops_of_vega20_packed_and_in_a_folder(tmp_path: Path) -> None:
+    """The fastest of a repeated size counts; other files of a folder are told and left out."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/logic.yaml.gz").write_bytes(gzip.compress(VEGA20.encode()))
+    save(tmp_path, "- a\n- b\n", "other.yaml")
+    imported = FORMATS["tensile"].read([tmp_path])
+    rows = imported.rows.set_index("k")
+    assert (rows["gpu"] == "mi60").all() and (rows["variant"] == "TT").all() and (rows["dtype"] == "fp32").all()
+    assert rows.loc[3328, "time_us"] == pytest.approx(2 * 4288 * 3584 * 3328 / 9678.34e3)
+    assert rows.loc[128, "time_us"] == pytest.approx(26.49, rel=1e-3)
+    assert any("other.yaml: not as expected" in note for note in imported.notes)
+    assert "1 row left out: the speed is no number above 0" in imported.notes
+
+
+def test_types_are_part_of_the_key(tmp_path: Path) -> None:
+    """fp16 throughout is no HHS: the variant tells it."""
+    half = NAVI21.replace("ComputeDataType: 0", "ComputeDataType: 4").replace("Accumulate: true", "Accumulate: false")
+    rows = FORMATS["tensile"].read([save(tmp_path, NAVI21), save(tmp_path, half, "half.yaml")]).rows
+    assert sorted(rows["variant"].unique()) == ["HB TN", "TN"] and len(rows) == 4
+
+
+LIBRARY = {
+    "solutions": [
+        {
+            "index": 7,
+            "problemType": {
+                "operationIdentifier": "Contraction_l_Ailk_Bljk_Cijk_Dijk", "aType": "Half", "dType": "Half",
+                "highPrecisionAccumulate": True,
+            },
+            "hardwarePredicate": {"type": "AMDGPU", "value": {"type": "Processor", "value": "gfx906"}},
+        }
+    ],
+    "library": {
+        "type": "Hardware",
+        "rows": [
+            {
+                "predicate": {"type": "TruePred"},
+                "library": {
+                    "type": "Matching",
+                    "properties": [
+                        {"type": "FreeSizeA", "index": 0}, {"type": "FreeSizeB", "index": 0},
+                        {"type": "BatchSize", "index": 0}, {"type": "BoundSize", "index": 0},
+                    ],
+                    "table": [{"key": [512, 256, 2, 128], "value": {"type": "Single", "index": 7}, "speed": 4000.0}],
+                    "distance": "Euclidean",
+                },
+            }
+        ],
+    },
+}  # fmt: skip
+
+
+def test_message_pack(tmp_path: Path) -> None:
+    path = tmp_path / "TensileLibrary_gfx906.dat"
+    path.write_bytes(msgpack.packb(LIBRARY))
+    (row,) = FORMATS["tensile"].read([path]).rows.to_dict("records")
+    assert (row["gpu"], row["dtype"], row["variant"], row["tensile_type"]) == ("mi60", "fp16", "", "HHS")
+    assert (row["m"], row["n"], row["batch"], row["k"]) == (512, 256, 2, 128)
+    assert row["time_us"] == pytest.approx(2 * 512 * 256 * 2 * 128 / 4e6)
+
+
+def test_without_message_pack_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    path = tmp_path / "TensileLibrary_gfx906.dat"
+    path.write_bytes(msgpack.packb(LIBRARY))
+    with pytest.raises(InputError, match="pip install msgpack"):
+        FORMATS["tensile"].read([path])
+
+
+MI210 = {
+    "navi21": "aldebaran", "gfx1030": "{Architecture: gfx90a, CUCount: 104}",
+    "[768, 128, 1, 256]": "[512, 128, 1, 256]", "10.988": "1000", "25.817": "9999", "0.021": "0.05",
+}  # fmt: skip
+"""In GFLOP/s, no time below 30 µs."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"navi21": "navi31", "gfx1030": "gfx1100"}, "repeats Navi 21's figures"),
+        ({"navi21": "navi32", "gfx1030": "gfx1101"}, "repeats Navi 21's figures"),
+        ({"navi21": "aquavanjaram", "gfx1030": "gfx941"}, "repeats Aldebaran's figures"),
+        ({"navi21": "gfx1200", "gfx1030": "gfx1200"}, "repeats gfx1201's figures"),
+        ({"navi21": "aquavanjaram", "gfx1030": "gfx942"}, "HHS repeats the figures of MI250"),
+        ({"navi21": "aldebaran", "gfx1030": "gfx90a", "DestDataType: 4": "DestDataType: 0"}, "HSS repeats the HHS"),
+        (MI210, "a floor of the harness at 31 µs"),
+        ({"navi21": "mystery", "gfx1030": "gfx777"}, "its GPU is unknown, name it by --gpu"),
+        ({" DataType: 4": " DataType: 2"}, "no matrix product here has such a type"),
+        ({"TransposeA: true, ": ""}, "it lacks .*TransposeA.*give Tensile's logic"),
+        ({"- navi21": "- !!python/object/apply:os.getcwd []"}, "no YAML .*python/object"),
+        ({"[194, 0.021]": "[194"}, "no YAML"),
+        ({"[2, 3, 0, 1]": "[9, 3, 0, 1]"}, "it lacks"),
+    ],
+)
+def test_copies_and_faults_are_refused_in_one_line(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
+    content = NAVI21
+    for old, new in changes.items():
+        assert old in content
+        content = content.replace(old, new)
+    with pytest.raises(InputError, match=reason) as refused:
+        FORMATS["tensile"].read([save(tmp_path, content)])
+    assert "\n" not in str(refused.value)
+
+
+DAMAGED = [(b"\xc1", "no MessagePack"), (b"\x01", "not as expected"), (b"\x91" * 4000, "no MessagePack")]
+
+
+@pytest.mark.parametrize(("content", "reason"), DAMAGED)
+def test_damaged_message_pack(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "TensileLibrary_gfx906.dat"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        FORMATS["tensile"].read([path])
+
+
+def test_percents_of_other_boards_are_the_data_sheets(tmp_path: Path) -> None:
+    content = NAVI21.replace("navi21", "gfx1201").replace("gfx1030", "gfx1201")
+    imported = FORMATS["tensile"].read([save(tmp_path, content)])
+    assert "3 rows hold percents, taken as of the data sheet's peak of rx-9070-xt" in imported.notes
+    # 195 TFLOP/s of its matrix units in fp16
+    assert imported.rows["time_us"].iloc[0] == pytest.approx(2 * 768 * 128 * 256 / (0.10988 * 195e6), rel=1e-6)
+
+
+def test_on_the_command_line(tmp_path: Path, seer: Callable[..., Outcome]) -> None:
+    out = tmp_path / "products.parquet"
+    run = seer("import", "tensile", save(tmp_path, VEGA20), "-o", out)
+    assert run.code == 0 and "2 rows, candidates listed" in run.out
+    assert read_dataset(out).frame["variant"].tolist() == ["TT", "TT"]
+    refused = seer("import", "tensile", "-o", out)
+    assert refused.code == 2 and "name files or folders" in refused.err

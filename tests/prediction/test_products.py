@@ -1,0 +1,60 @@
+"""AMD's matrix products as they are asked: measured on two boards, by a law of output tiles elsewhere."""
+
+import pandas as pd
+import pytest
+
+from surrogate import load
+from surrogate.features.families import operator
+from surrogate.features.families.gemm import Gemm
+from surrogate.features.gpu import gpu
+from surrogate.prediction.results import MODEL, SPEC
+from surrogate.prediction.shipped import bundle_path
+from surrogate.prediction.specification import shipped_products
+from tests.conftest import MEASUREMENTS
+
+TABLE = pd.read_parquet(MEASUREMENTS / "gemm_tensile.parquet")
+
+
+@pytest.mark.parametrize(
+    ("board", "name"), [("vega20 (MI50, MI60)", "mi60"), ("navi21 (80 CU, 2.164 GHz)", "rx-6900-xt")]
+)
+def test_what_was_measured_is_answered_by_its_time(board: str, name: str) -> None:
+    """A question without a tensile type means fp32 sums; HB is asked for by the variant."""
+    rows = TABLE[(TABLE["gpu"] == board) & (TABLE["dtype"] == "fp16") & (TABLE["transposes"] == "NN")]
+    for tensile_type, variant in (("HHS", ""), ("HB", "HB")):
+        row = rows[(rows["tensile_type"] == tensile_type) & (rows["m"] > 1000) & (rows["n"] > 1000)].iloc[0]
+        sizes = {name: int(row[name]) for name in ("batch", "m", "n", "k")}
+        answer = load(name).predict(Gemm(**sizes, dtype="fp16", variant=variant))
+        assert (answer.source, answer.library) == (MODEL, "rocblas")
+        assert answer.time_us == pytest.approx(row["time_us"], rel=0.02)
+
+
+def test_its_sibling_goes_by_it() -> None:
+    """MI50 has 60 of the 64 compute units, at a lower clock."""
+    problem = Gemm(m=4096, n=4096, k=4096, dtype="fp16")
+    ratio = load("mi50").predict(problem).time_us / load("mi60").predict(problem).time_us
+    assert 1.0 < ratio < 1.25
+
+
+@pytest.mark.parametrize("name", ["mi250", "mi300x", "rx-7900-xtx"])
+def test_a_board_never_measured_goes_by_the_law(name: str) -> None:
+    problem = Gemm(m=4096, n=4096, k=4096, dtype="bf16", math="default")
+    answer = load(name).predict(problem)
+    by_law = shipped_products().law(gpu(name)).product_us(problem, gpu(name))[0]
+    assert (answer.source, answer.library, answer.time_us) == (SPEC, "rocblas", pytest.approx(by_law))
+    assert answer.upper_us / answer.time_us > 2 and answer.lower_us >= problem.flops / (
+        gpu(name).bf16_tensor_tflops * 1e6
+    )
+
+
+def test_laws_hold_for_their_kind_of_board() -> None:
+    laws = shipped_products()
+    assert laws.law(gpu("mi25")) is laws.laws["gfx9"] and laws.law(gpu("w6600")) is laws.laws["gfx1"]
+    assert laws.law(gpu("mi100")) is laws.matrix_cores
+
+
+def test_other_vendors_and_other_kinds_never_ask_it() -> None:
+    assert bundle_path("mi210", Gemm(m=8, n=8, k=8)).name == "rocblas"
+    assert bundle_path("mi25", Gemm(m=8, n=8, k=8)).name == "operators"  # DeepBench measured it
+    for asked in (("rtx-2070", Gemm(m=8, n=8, k=8, dtype="fp64")), ("mi210", operator("linear", m=8, n=8, k=8))):
+        assert bundle_path(*asked).name != "rocblas"
