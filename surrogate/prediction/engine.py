@@ -1,4 +1,5 @@
-"""What a fitted model is asked with, and two engines that answer: tables for any model, TF32 from both kinds of math.
+"""What a fitted model is asked with, and engines that answer: tables for any model, and what is made of other engines'
+times: TF32 from both kinds of math, the order of a habit, a calibration's correction.
 
 An engine gives times and workspaces of the candidates of one setting. Each asks the family's formula for the columns of
 one problem in Python numbers, or of many in arrays; what no problem changes is worked out once per setting. Boosted
@@ -7,7 +8,7 @@ like the question was measured (`surrogate.prediction.specification`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ from surrogate.features.gpu import Gpu
 
 if TYPE_CHECKING:
     from surrogate.models import TimeModel
+    from surrogate.models.correction import Correction
 
 
 class Setting(NamedTuple):
@@ -173,3 +175,70 @@ class Tf32Engine(Engine):
         tensor_us = self.tensor.many(sizes, problem, index)[0]
         faster_us = np.where(self.able[index], np.minimum(plain_us, tensor_us), plain_us)
         return np.where(self.unseen[index], faster_us, tensor_us), workspace
+
+
+@dataclass(frozen=True, slots=True)
+class HabitEngine(Engine):
+    """A model's times of the candidates that compete for a problem, dealt out in the order of a habit.
+
+    ``costs`` gives (problems, candidates) of sizes (problems, sizes) what that order goes by, NaN where it knows
+    nothing of a candidate, which then comes last; ``competes`` (problems, candidates) says who can be chosen. The
+    others keep the model's times.
+    """
+
+    model: Engine
+    costs: Callable[[np.ndarray], np.ndarray]
+    competes: Callable[[np.ndarray], np.ndarray]
+
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `Engine.many`."""
+        times_us, workspace = every_candidate(self.model, sizes)
+        competes = self.competes(sizes) & np.isfinite(times_us)
+        # The habit's order of those that compete, and as many times, the least first; a hair apart, so that the order
+        # shows. What does not compete stands behind them in both.
+        costs = np.where(competes, np.nan_to_num(self.costs(sizes), nan=np.finfo(float).max), np.inf)
+        rank = np.argsort(np.argsort(costs, axis=1, kind="stable"), axis=1)
+        in_order_us = np.sort(np.where(competes, times_us, np.inf), axis=1) * (1 + 1e-9 * np.arange(costs.shape[1]))
+        dealt_us = np.where(competes, np.take_along_axis(in_order_us, rank, axis=1), times_us)
+        return dealt_us[problem, index], workspace[problem, index]
+
+
+def every_candidate(engine: Engine, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(problems, candidates) times in µs and workspaces in bytes of all the engine's candidates."""
+    shape = len(sizes), len(engine.context.candidates)
+    problem, index = (places.ravel() for places in np.indices(shape))
+    times_us, workspace = engine.many(sizes, problem, index)
+    return times_us.reshape(shape), workspace.reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedEngine(Engine):
+    """Another engine's times, multiplied by what a calibration found on the GPU."""
+
+    model: Engine
+    correction: "Correction"
+
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `Engine.many`."""
+        from surrogate.models.correction import correction_columns
+
+        setting, _, candidates, formula, least_us = self.context
+        family = setting.family
+        times_us, workspace = self.model.many(sizes, problem, index)
+        # The columns (rows, inputs) that the correction sees: those of the setting, of the problems, of the candidates.
+        terms = formula.problem(setting.problem(sizes.T))
+        shared = dict(zip(family.constant_names, formula.constant, strict=True))
+        shared |= dict(zip(family.problem_names, terms.values, strict=True))
+        wanted = correction_columns(family)
+        x = np.empty((len(index), len(wanted)), dtype=np.float32)
+        for place, name in enumerate(wanted):
+            if name in shared:
+                x[:, place] = np.broadcast_to(shared[name], len(sizes))[problem]
+        own = [(family.candidate_names.index(name), wanted.index(name)) for name in wanted if name not in shared]
+        for candidate in np.unique(index).tolist() if own else ():
+            rows = np.flatnonzero(index == candidate)
+            columns, _ = self.candidate_columns(taken(terms, problem[rows]), candidate)
+            for number, place in own:
+                x[rows, place] = columns[number]
+        keys = np.array([candidate.key for candidate in candidates], dtype=object)[index]
+        return np.maximum(times_us * np.exp(self.correction.log_factor(x, keys, times_us)), least_us[index]), workspace

@@ -16,7 +16,7 @@ COLUMNS = {
     "same_rows": "data model n median_error_pct error_low_pct slowdown_macro ci_low",
     "learning_curve": "data share training_shapes model median_error_pct slowdown_macro",
     "leave_one_gpu_out": "gpu model slowdown_macro median_error_pct",
-    "calibration": "data gpu problems chosen median_error_pct slowdown_macro",
+    "calibration": "data gpu measured chosen median_error_pct p90_error_pct",
     "miopen": "gpu candidate split model slowdown_macro median_error_pct",
     "small_to_large": "data training flops_over model median_error_pct",
     "versions": "kind older newer algorithm model ratio_median best_changed_pct",
