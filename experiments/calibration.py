@@ -37,12 +37,13 @@ from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
 
 COUNTS = (10, 50, 200)
 """Problems that are measured on the new GPU."""
-DRAWS = 5
+DRAWS, QUICK_DRAWS = 5, 2
 FOLDS = 6
 """Of the shapes, one of which is judged."""
 PROBLEMS, QUICK_PROBLEMS = 3000, 600
 """Of each GPU, the same ones on all as far as they have them."""
-SETTINGS = {"interpolated-terms": {"rounds": 100, "max_leaves": 64}, "boosted-terms": {"rounds": 100}}
+SETTINGS = {"rounds": 100, "max_leaves": 64}
+QUICK_SETTINGS = {"rounds": 40, "max_leaves": 32}
 CONVOLUTIONS = {"mi100": "MI100", "mi210": "MI210", "mi300x": "", "navi21": ""}
 """Source → how the GPU is called that is left out; the others only train."""
 TODAYS = ("gemm", "attention", "moe")
@@ -107,7 +108,8 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
             left = device == gpu
             known = data.with_frame(frame[~left & ~held].reset_index(drop=True))
             model = "interpolated-terms" if family.lines else "boosted-terms"
-            bundle = train(known, model=model, params=SETTINGS[model], seed=effort.seed)
+            settings = QUICK_SETTINGS if effort.quick else SETTINGS
+            bundle = train(known, model=model, params=settings, seed=effort.seed)
             judged, pool = (rows_of(frame[left & part].reset_index(drop=True), family) for part in (held, ~held))
             habit = habit_costs(rows_of(known.frame, family))
             yield NewGpu(name, gpu, bundle, data.candidates, habit, judged=judged, pool=pool)
@@ -125,7 +127,8 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
         other = replace(new.bundle, parts={family.name: replace(part, unseen_gpu=unseen)})
         yield {**cell, "measured": 0, "chosen": chooser, "chooser": chooser, **_verdict(new, other)}
     pool = np.unique(new.pool.problem[new.pool.ok])
-    mixed = [np.random.default_rng(effort.seed + draw).permutation(pool) for draw in range(DRAWS)]
+    draws = range(QUICK_DRAWS if effort.quick else DRAWS)
+    mixed = [np.random.default_rng(effort.seed + draw).permutation(pool) for draw in draws]
     thinned = np.flatnonzero(np.isin(new.pool.problem, mixed[0][:POOL]))
     times_us, supported = _answers(new.bundle, new.pool.take(thinned))
     thinned, times_us = thinned[supported], times_us[supported]

@@ -13,6 +13,7 @@ from surrogate.dataset.problems import device_names, groups, joined
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import Candidates, choose
 from surrogate.models.alike import nearest
+from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.uncertainty.fit import Split
 from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
 
@@ -20,22 +21,16 @@ from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
 def habit_costs(rows: Rows) -> dict[str, float]:
     """Setting and candidate, as `surrogate.models.grid.Label` is joined → the mean log slowdown over GPUs, each the
     mean over its problems; where a candidate did not run, it counts as the slowest that did."""
-    rows = rows.take(rows.ok)
-    label = joined(rows.frame, rows.family.setting_names) + "|" + rows.candidate.astype(str)
-    setting = joined(rows.frame, rows.family.setting_names).to_numpy()
-    log_us = pd.Series(np.log(rows.time_us))
-    table = pd.DataFrame({"gpu": device_names(rows.frame), "setting": setting, "label": label.to_numpy()})
-    table["slowdown"] = (log_us - log_us.groupby(rows.problem).transform("min")).to_numpy()
-    table["problem"] = rows.problem
-    costs: dict[str, float] = {}
-    for _, part in table.groupby("setting"):
-        means = []
-        for _, on_gpu in part.groupby("gpu"):
-            wide = on_gpu.pivot_table(index="problem", columns="label", values="slowdown", aggfunc="min")
-            means.append(wide.T.fillna(wide.max(axis=1)).mean(axis=1))
-        by_gpu = pd.DataFrame(means)
-        costs |= by_gpu.T.fillna(by_gpu.max(axis=1)).mean(axis=1).to_dict()
-    return {str(name): float(f"{cost:.4g}") for name, cost in costs.items()}
+    on_gpus: dict[str, list[dict[str, float]]] = {}
+    for name, costs in AlwaysBestSingle().fit(rows).cost_.items():
+        gpu, _, setting = name.partition("|")
+        if gpu:  # without one it is over all
+            on_gpus.setdefault(setting, []).append(costs)
+    return {
+        f"{setting}|{name}": float(f"{np.mean([costs.get(name, max(costs.values())) for costs in known]):.4g}")
+        for setting, known in on_gpus.items()
+        for name in set().union(*known)
+    }
 
 
 def best_chooser(
@@ -48,14 +43,12 @@ def best_chooser(
     what is known of another GPU's order at a new problem; ``judged`` problems whose choice counts.
     """
     device = device_names(rows.frame)
-    key = joined(
-        rows.frame, [name for name in rows.family.row_key if name not in ("gpu", "library_version")]
-    ).to_numpy()
+    columns = [name for name in rows.family.row_key if name not in ("gpu", "library_version")]
+    key = joined(rows.frame, columns).to_numpy()
     slowdowns: dict[str, list[float]] = {MODEL: [], HABIT: [], NEAREST: []}
-    for inside, outside in splits:
-        outside = outside[judged[outside] & rows.ok[outside] & np.isfinite(elsewhere_us[outside])]
-        problem = pd.factorize(rows.problem[outside])[0]
-        outside = outside[np.bincount(problem, minlength=1)[problem] > 1] if len(outside) else outside
+    for inside, held in splits:
+        outside = held[judged[held] & rows.ok[held] & np.isfinite(elsewhere_us[held])]
+        outside = outside[pd.Series(rows.problem[outside]).duplicated(keep=False).to_numpy()]
         if not len(outside):
             continue
         test = rows.take(outside)
@@ -64,9 +57,9 @@ def best_chooser(
         scores = {
             MODEL: elsewhere_us[outside],
             HABIT: label.map(costs).to_numpy(dtype=float),
-            NEAREST: _on_nearest(rows, test, np.unique(device[inside]).tolist(), key, held_us, key[outside]),
+            NEAREST: _on_nearest(rows, test, np.unique(device[inside]).tolist(), pd.Series(held_us, key), key[outside]),
         }
-        every = np.ones(len(outside), dtype=bool)
+        every = np.ones(len(test), dtype=bool)
         candidates = Candidates(pd.factorize(test.problem)[0], test.time_us, every, test.order)
         for name, score in scores.items():
             # What a habit does not know comes last, as in answers.
@@ -76,22 +69,19 @@ def best_chooser(
     return min(means, key=lambda name: means[name]), means
 
 
-def _on_nearest(
-    rows: Rows, test: Rows, gpus: Sequence[str], key: np.ndarray, held_us: np.ndarray, wanted: np.ndarray
-) -> np.ndarray:
-    """(test rows,) times of the same rows on the nearest of the ``gpus`` with the setting, NaN where it has none."""
+def _on_nearest(rows: Rows, test: Rows, gpus: Sequence[str], held_us: pd.Series, wanted: np.ndarray) -> np.ndarray:
+    """(test rows,) times of the same rows on the nearest of the ``gpus`` with the setting, NaN where it has none.
+
+    ``held_us`` of ``rows`` by their keys, ``wanted`` the keys of the tested ones, which are one GPU's.
+    """
     device = device_names(rows.frame)
-    out = np.full(len(test), np.nan)
-    devices = {name: rows.device(name) for name in [*gpus, *np.unique(device_names(test.frame)).tolist()]}
+    here = rows.device(device_names(test.frame)[0])
     setting = joined(rows.frame, rows.family.setting_names).to_numpy()
+    out = np.full(len(test), np.nan)
     for values, positions in groups(test.frame, rows.family.setting_names):
-        here = device_names(test.frame)[positions[0]]
-        in_setting = setting == "|".join(values)
-        measured = {name: devices[name] for name in gpus if (in_setting & (device == name)).any()}
-        near = nearest(rows.family, values, devices[here], measured)
-        if near is None:
-            continue
-        members = np.flatnonzero(in_setting & (device == near) & np.isfinite(held_us))
-        times = pd.Series(held_us[members]).groupby(key[members]).median()
-        out[positions] = times.reindex(wanted[positions]).to_numpy()
+        in_setting = (setting == "|".join(values)) & np.isfinite(held_us.to_numpy())
+        measured = {name: rows.device(name) for name in gpus if (in_setting & (device == name)).any()}
+        if near := nearest(rows.family, values, here, measured):
+            times_us = held_us[in_setting & (device == near)].groupby(level=0).median()
+            out[positions] = times_us.reindex(wanted[positions]).to_numpy()
     return out

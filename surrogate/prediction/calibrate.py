@@ -1,5 +1,6 @@
 """Adapt a fitted bundle to a GPU from a few measurements there: what answers is multiplied by a learned correction."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from surrogate.models import Support, model_frame
 from surrogate.models.calibrated import Calibrated, fit_correction, method
 from surrogate.models.configurations import Configurations, problem_keys
 from surrogate.models.correction import Correction
+from surrogate.models.launch import CallKey, call_cost_us
 from surrogate.prediction.settings import SettingCache
 from surrogate.prediction.table import predict_table
 from surrogate.uncertainty.domain import Domain, distances_to
@@ -114,7 +116,7 @@ def _calibrate_part(
     told = replace(
         part, fitted=model, candidates=part.candidates | candidate_keys(ok),
         support=_support(part.support, Support.fit(rows)), domain=_domain(part.domain, Domain.of(ok)),
-        least_us={**least_times(ok), **part.least_us},
+        least_us=_least(part.least_us, least_times(ok)),
     )  # fmt: skip
     settings = SettingCache(replace(bundle, parts={**bundle.parts, rows.family.name: told}))
     base_us = predict_table(settings, rows.frame, dict.fromkeys(("gpu", "library", "library_version"))).predicted_us
@@ -177,6 +179,11 @@ def _check_measured(rows: Rows, device: str, name: str) -> None:
             f"{name}: all problems of {device} have one shape; calibration needs at least two, as intervals come from"
             " held-out shapes"
         )
+
+
+def _least(base: Mapping[CallKey, float], sample: Mapping[CallKey, float]) -> dict[CallKey, float]:
+    """The least times, which a few measurements can lower and never raise: the shortest kernels need not be there."""
+    return {**{key: min(us, call_cost_us(base, *key)) for key, us in sample.items()}, **base}
 
 
 def _support(base: Support, new: Support) -> Support:

@@ -1,5 +1,5 @@
 """What a fitted model is asked with, and engines that answer: tables for any model, and what is made of other engines'
-times: TF32 from both kinds of math, the order of a habit, a calibration's correction.
+times, TF32 from both kinds of math and a calibration's correction.
 
 An engine gives times and workspaces of the candidates of one setting. Each asks the family's formula for the columns of
 one problem in Python numbers, or of many in arrays; what no problem changes is worked out once per setting. Boosted
@@ -8,7 +8,7 @@ like the question was measured (`surrogate.prediction.specification`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -175,40 +175,6 @@ class Tf32Engine(Engine):
         tensor_us = self.tensor.many(sizes, problem, index)[0]
         faster_us = np.where(self.able[index], np.minimum(plain_us, tensor_us), plain_us)
         return np.where(self.unseen[index], faster_us, tensor_us), workspace
-
-
-@dataclass(frozen=True, slots=True)
-class HabitEngine(Engine):
-    """A model's times of the candidates that compete for a problem, dealt out in the order of a habit.
-
-    ``costs`` gives (problems, candidates) of sizes (problems, sizes) what that order goes by, NaN where it knows
-    nothing of a candidate, which then comes last; ``competes`` (problems, candidates) says who can be chosen. The
-    others keep the model's times.
-    """
-
-    model: Engine
-    costs: Callable[[np.ndarray], np.ndarray]
-    competes: Callable[[np.ndarray], np.ndarray]
-
-    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As `Engine.many`."""
-        times_us, workspace = every_candidate(self.model, sizes)
-        competes = self.competes(sizes) & np.isfinite(times_us)
-        # The habit's order of those that compete, and as many times, the least first; a hair apart, so that the order
-        # shows. What does not compete stands behind them in both.
-        costs = np.where(competes, np.nan_to_num(self.costs(sizes), nan=np.finfo(float).max), np.inf)
-        rank = np.argsort(np.argsort(costs, axis=1, kind="stable"), axis=1)
-        in_order_us = np.sort(np.where(competes, times_us, np.inf), axis=1) * (1 + 1e-9 * np.arange(costs.shape[1]))
-        dealt_us = np.where(competes, np.take_along_axis(in_order_us, rank, axis=1), times_us)
-        return dealt_us[problem, index], workspace[problem, index]
-
-
-def every_candidate(engine: Engine, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(problems, candidates) times in µs and workspaces in bytes of all the engine's candidates."""
-    shape = len(sizes), len(engine.context.candidates)
-    problem, index = (places.ravel() for places in np.indices(shape))
-    times_us, workspace = engine.many(sizes, problem, index)
-    return times_us.reshape(shape), workspace.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)

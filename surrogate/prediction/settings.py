@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
@@ -20,17 +19,8 @@ from surrogate.models.grid import Label
 from surrogate.models.launch import call_cost_us
 from surrogate.models.plain import joined
 from surrogate.prediction.configuration_engine import ConfigurationEngine
-from surrogate.prediction.engine import (
-    Candidate,
-    Context,
-    CorrectedEngine,
-    Engine,
-    HabitEngine,
-    Setting,
-    TableEngine,
-    Tf32Engine,
-    every_candidate,
-)
+from surrogate.prediction.engine import Candidate, Context, CorrectedEngine, Engine, Setting, TableEngine, Tf32Engine
+from surrogate.prediction.habit import HabitEngine
 from surrogate.prediction.prepared import PreparedSetting, SupportRules
 from surrogate.prediction.results import HABIT, MODEL, SPEC
 from surrogate.prediction.specification import TensorCoreEngine, specification_of
@@ -258,45 +248,22 @@ class SettingCache:
         """The engine in the order of other GPUs, and a note that says so, where that was better on GPUs left out."""
         family, gpu, _, values = rules.setting
         unseen = part.unseen_gpu
-        costs = None
-        note = BY_HABIT.format(gpu=gpu)
-        if unseen.chooser == intervals.NEAREST:
-            gpus = {key.gpu for key in part.domain.settings if key.values == values and not part.is_calibrated(key.gpu)}
-            near = nearest(family, values, self.device(gpu), {name: self.device(name) for name in sorted(gpus - {gpu})})
-            if near:
-                device = self.device(near)
-                there = engine.context._replace(
-                    setting=rules.setting._replace(gpu=near), device=device, formula=family.formula(values, device)
-                )
-                keys = (
-                    SettingKey(near, candidate.library, values, candidate.algorithm) for candidate in rules.candidates
-                )
-                ran = np.array([key in part.domain.settings for key in keys])
-                note = BY_NEAREST.format(gpu=gpu, other=near)
-                costs = partial(_times_there, _engine(there, part, ()), ran)
-        elif unseen.chooser == intervals.HABIT:
+        if unseen.chooser == intervals.HABIT:
             keys = (joined(Label(values, candidate.key)) for candidate in rules.candidates)
-            habit = np.array([unseen.habit.get(key, np.nan) for key in keys])
-            if np.isfinite(habit).any():
-                costs = partial(_same_costs, habit)
-        if costs is None:
+            costs = np.array([unseen.habit.get(key, np.nan) for key in keys])
+            return HabitEngine(engine.context, engine, costs, None, rules, choosable), (BY_HABIT.format(gpu=gpu),)
+        gpus = {key.gpu for key in part.domain.settings if key.values == values and not part.is_calibrated(key.gpu)}
+        others = {name: self.device(name) for name in sorted(gpus - {gpu})}
+        near = nearest(family, values, self.device(gpu), others) if unseen.chooser == intervals.NEAREST else None
+        if near is None:
             return engine, ()
-        return HabitEngine(engine.context, engine, costs, partial(_allowed, rules, choosable)), (note,)
-
-
-def _times_there(guide: Engine, ran: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """(problems, candidates) times by the ``guide``, NaN of candidates that never ``ran`` there."""
-    return np.where(ran, every_candidate(guide, sizes)[0], np.nan)
-
-
-def _same_costs(costs: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """(problems, candidates) the same for every problem."""
-    return np.broadcast_to(costs, (len(sizes), len(costs)))
-
-
-def _allowed(rules: SupportRules, choosable: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """(problems, candidates) who can be chosen and is expected to run."""
-    return rules.allowed(sizes) & choosable
+        keys = (SettingKey(near, each.library, values, each.algorithm) for each in rules.candidates)
+        costs = np.where([key in part.domain.settings for key in keys], 0.0, np.nan)
+        formula = family.formula(values, others[near])
+        setting = rules.setting._replace(gpu=near)
+        there = _engine(engine.context._replace(setting=setting, device=others[near], formula=formula), part, ())
+        note = BY_NEAREST.format(gpu=gpu, other=near)
+        return HabitEngine(engine.context, engine, costs, there, rules, choosable), (note,)
 
 
 def _competing(part: Part, values: tuple[str, ...], alike: Alike, named: str | None) -> list[str]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.prediction.engine import Engine, HabitEngine
+from surrogate.prediction.engine import Engine
+from surrogate.prediction.habit import HabitEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,8 @@ def test_a_habit_deals_out_the_models_times_in_its_own_order() -> None:
     model = Stated(context, np.array([[4.0, 2.0, 3.0, 1.0], [5.0, 5.0, 5.0, 5.0]]))
     costs = np.array([0.1, np.nan, 0.0, 0.2])
     competes = np.array([[True, True, True, False], [True, True, True, True]])
-    habit = HabitEngine(
-        context, model, lambda sizes: np.broadcast_to(costs, (len(sizes), 4)), lambda sizes: competes[sizes[:, 0]]
-    )
+    rules: Any = SimpleNamespace(allowed=lambda sizes: competes[sizes[:, 0]])
+    habit = HabitEngine(context, model, costs, None, rules, np.ones(4, dtype=bool))
     problem, index = np.indices((2, 4)).reshape(2, -1)
     times_us, _ = habit.many(np.array([[0], [1]]), problem, index)
     np.testing.assert_allclose(times_us[:4], [3.0, 4.0, 2.0, 1.0], rtol=1e-8)
@@ -35,3 +35,7 @@ def test_a_habit_deals_out_the_models_times_in_its_own_order() -> None:
     assert np.argsort(times_us[4:]).tolist() == [2, 0, 3, 1]  # equal times stand in that order, too
     alone, _ = habit.many(np.array([[0]]), np.array([0]), np.array([2]))
     assert alone.tolist() == times_us[2:3].tolist()
+    other = Stated(context, np.array([[9.0, 8.0, 7.0, 6.0], [1.0, 2.0, 3.0, 4.0]]))
+    by_other = HabitEngine(context, model, 0.0 * costs, other, rules, np.ones(4, dtype=bool))
+    times_us, _ = by_other.many(np.array([[0]]), np.zeros(4, dtype=int), np.arange(4))
+    np.testing.assert_allclose(times_us, [3.0, 4.0, 2.0, 1.0], rtol=1e-8)
