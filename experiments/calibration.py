@@ -9,6 +9,8 @@ them to out/.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,6 +31,7 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.evaluation.judge import Candidates, choose
 from surrogate.features.families import FAMILIES
+from surrogate.features.gpu import gpu as gpu_named
 from surrogate.models import model_frame
 from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.evaluate import known_answers
@@ -52,19 +55,21 @@ LEFT_OUT = ("l40s", "rtx-pro-6000-server", "a100-sxm4-80gb", "b300")
 WORSE = 1.03
 """A figure over so many times what it was before the calibration is worse."""
 FIGURES = ("median_error_pct", "p90_error_pct", "slowdown")
-ANSWERS, PLANNED, RANDOM = "as answered", "planned", "random"
+ANSWERS, SHAPES_KNOWN, PLANNED, RANDOM = "as answered", "shapes known elsewhere", "planned", "random"
 
 
 @dataclass(frozen=True)
 class NewGpu:
     """A bundle that knows neither the GPU nor the ``judged`` shapes; ``pool`` are the GPU's rows of other shapes.
 
-    ``habit`` are the costs by which the candidate that is best on average is known, of the training rows.
+    ``habit`` are the costs by which the candidate that is best on average is known, of the training rows; ``informed``
+    is a bundle that knows the judged shapes on the other GPUs, None without a sibling among them.
     """
 
     data: str
     gpu: str
     bundle: Bundle
+    informed: Bundle | None
     candidates: str
     habit: Mapping[str, float]
     judged: Rows
@@ -106,13 +111,18 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
         for gpu in gpus:
             effort.tick(f"{name} without {gpu}")
             left = device == gpu
-            known = data.with_frame(frame[~left & ~held].reset_index(drop=True))
             model = "interpolated-terms" if family.lines else "boosted-terms"
-            settings = QUICK_SETTINGS if effort.quick else SETTINGS
-            bundle = train(known, model=model, params=settings, seed=effort.seed)
-            judged, pool = (rows_of(frame[left & part].reset_index(drop=True), family) for part in (held, ~held))
-            habit = habit_costs(rows_of(known.frame, family))
-            yield NewGpu(name, gpu, bundle, data.candidates, habit, judged=judged, pool=pool)
+            fit = partial(train, model=model, params=QUICK_SETTINGS if effort.quick else SETTINGS, seed=effort.seed)
+            known = data.with_frame(frame[~left & ~held].reset_index(drop=True))
+            elsewhere = data.with_frame(frame[~left].reset_index(drop=True))
+            alike = {gpu_named(name).architecture for name in np.unique(device[~left])}
+            yield NewGpu(
+                name, gpu, bundle=fit(known),
+                informed=fit(elsewhere) if gpu_named(gpu).architecture in alike else None,
+                candidates=data.candidates, habit=habit_costs(rows_of(known.frame, family)),
+                judged=rows_of(frame[left & held].reset_index(drop=True), family),
+                pool=rows_of(frame[left & ~held].reset_index(drop=True), family),
+            )  # fmt: skip
 
 
 def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
@@ -122,6 +132,8 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
     part = new.bundle.parts[family.name]
     before = _verdict(new, new.bundle)
     yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": part.unseen_gpu.chooser, **before}
+    if new.informed:
+        yield {**cell, "measured": 0, "chosen": SHAPES_KNOWN, "chooser": "sibling", **_verdict(new, new.informed)}
     for chooser in (MODEL, HABIT, NEAREST):
         unseen = replace(part.unseen_gpu, chooser=chooser, habit=new.habit)
         other = replace(new.bundle, parts={family.name: replace(part, unseen_gpu=unseen)})
@@ -144,7 +156,7 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
                 measured = new.pool.frame[np.isin(new.pool.problem, order[:count])]
                 calibrated = calibrate(new.bundle, Dataset(measured, new.candidates), seed=effort.seed)
                 verdicts.append(_verdict(new, calibrated))
-            mean = pd.DataFrame(verdicts).mean().to_dict()
+            mean = {str(name): value for name, value in pd.DataFrame(verdicts).mean().items()}
             worse = [name for name in FIGURES if mean.get(name, 0.0) > WORSE * before.get(name, np.inf)]
             yield {**cell, "measured": count, "chosen": chosen, **mean, "worse": ", ".join(worse)}
 
@@ -177,8 +189,10 @@ def answer(table: pd.DataFrame) -> str:
     sentences = ["Median / p90 error and slowdown"]
     worse: list[str] = []
     for cell, part in table.groupby("cell", sort=False):
-        by = part.set_index(["measured", "chosen"]).to_dict("index")
+        by = {(int(row["measured"]), str(row["chosen"])): row for row in part.to_dict("records")}
         steps = [f"{_figures(by[0, ANSWERS])} by the {by[0, ANSWERS]['chooser']}"]
+        if (0, SHAPES_KNOWN) in by:
+            steps.append(f"{_figures(by[0, SHAPES_KNOWN])} where siblings were measured in the judged shapes")
         steps.append(
             ", ".join(f"{name} {ratio(by[0, name].get('slowdown', np.nan))}" for name in (MODEL, HABIT, NEAREST))
         )
@@ -191,7 +205,7 @@ def answer(table: pd.DataFrame) -> str:
     return ". ".join(sentences) + "."
 
 
-def _figures(row: dict[str, float]) -> str:
+def _figures(row: Mapping[Any, Any]) -> str:
     error = f"{percent(row['median_error_pct'])} / {percent(row['p90_error_pct'])}"
     return f"{error}, {ratio(row.get('slowdown', np.nan))}"
 
