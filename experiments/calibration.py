@@ -130,14 +130,21 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
     family = new.pool.family
     cell = {"cell": f"{new.gpu} {new.data}", "data": new.data, "gpu": new.gpu}
     part = new.bundle.parts[family.name]
-    before = _verdict(new, new.bundle)
+    among = np.isfinite(_answers(new.bundle, new.judged)[0])
+    before = _verdict(new, new.bundle, among)
     yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": part.unseen_gpu.chooser, **before}
     if new.informed:
-        yield {**cell, "measured": 0, "chosen": SHAPES_KNOWN, "chooser": "sibling", **_verdict(new, new.informed)}
+        yield {
+            **cell,
+            "measured": 0,
+            "chosen": SHAPES_KNOWN,
+            "chooser": "sibling",
+            **_verdict(new, new.informed, among),
+        }
     for chooser in (MODEL, HABIT, NEAREST):
         unseen = replace(part.unseen_gpu, chooser=chooser, habit=new.habit)
         other = replace(new.bundle, parts={family.name: replace(part, unseen_gpu=unseen)})
-        yield {**cell, "measured": 0, "chosen": chooser, "chooser": chooser, **_verdict(new, other)}
+        yield {**cell, "measured": 0, "chosen": chooser, "chooser": chooser, **_verdict(new, other, among)}
     pool = np.unique(new.pool.problem[new.pool.ok])
     draws = range(QUICK_DRAWS if effort.quick else DRAWS)
     mixed = [np.random.default_rng(effort.seed + draw).permutation(pool) for draw in draws]
@@ -155,7 +162,7 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
                 effort.tick(f"{new.gpu} {new.data}, {count} {chosen}")
                 measured = new.pool.frame[np.isin(new.pool.problem, order[:count])]
                 calibrated = calibrate(new.bundle, Dataset(measured, new.candidates), seed=effort.seed)
-                verdicts.append(_verdict(new, calibrated))
+                verdicts.append(_verdict(new, calibrated, among))
             mean = {str(name): value for name, value in pd.DataFrame(verdicts).mean().items()}
             worse = [name for name in FIGURES if mean.get(name, 0.0) > WORSE * before.get(name, np.inf)]
             yield {**cell, "measured": count, "chosen": chosen, **mean, "worse": ", ".join(worse)}
@@ -168,11 +175,12 @@ def _answers(bundle: Bundle, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     return predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
 
 
-def _verdict(new: NewGpu, bundle: Bundle) -> dict[str, float]:
-    """Errors of the times, and the slowdown of the choice among what was measured."""
+def _verdict(new: NewGpu, bundle: Bundle, among: np.ndarray) -> dict[str, float]:
+    """Errors of the times ``among`` these rows (rows,), which had an answer before any calibration; the slowdown of the
+    choice among all that was measured; and the share of rows with an answer."""
     rows = new.judged
     times_us, supported = _answers(bundle, rows)
-    timed = np.flatnonzero(rows.ok & np.isfinite(times_us))
+    timed = np.flatnonzero(rows.ok & np.isfinite(times_us) & among)
     record = error_record(times_us[timed], rows.time_us[timed], rows.shape[timed])
     chosen = np.flatnonzero(judged_rows(rows.frame, rows.family, new.candidates))
     if len(chosen):
@@ -181,7 +189,7 @@ def _verdict(new: NewGpu, bundle: Bundle) -> dict[str, float]:
         choice = choose(candidates, times_us[chosen], supported[chosen])
         log_slowdown = np.where(choice.chosen, np.log(choice.slowdown), np.nan)
         record |= choice_record(log_slowdown, rows.shape[chosen[first]])
-    return {**record, "answered": len(timed) / max(rows.ok.sum(), 1)}
+    return {**record, "answered": float(np.isfinite(times_us[rows.ok]).mean())}
 
 
 def answer(table: pd.DataFrame) -> str:
