@@ -274,9 +274,11 @@ def save(bundle: Bundle, path: str | Path) -> None:
         BUNDLE_SCHEMA, parts, bundle.candidate, bundle.launches, devices=devices, card=bundle.card, sha256=hashes
     )
     plain = cast(dict[str, Any], to_plain(index))
-    for part in plain["parts"].values():
+    for part in plain["parts"].values():  # what is not there is not written, as older releases do not
         if part["kernel"] is None:
             del part["kernel"]
+        if part["unseen_gpu"]["chooser"] == MODEL:
+            del part["unseen_gpu"]["chooser"], part["unseen_gpu"]["habit"]
     write_folder(path, {**files, INDEX: index_file(plain)})
 
 

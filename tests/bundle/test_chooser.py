@@ -1,15 +1,19 @@
 """Whose order answers on a GPU never measured: decided by GPUs left out, known answers on invented times."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from surrogate.bundle.bundle import load, save
 from surrogate.bundle.chooser import best_chooser, habit_costs
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
+from tests.prediction.conftest import bundle_of
 
 GPUS = ("h100-sxm", "a100-sxm4-80gb", "l40s")
 Times = Callable[[str, int, str], float]
@@ -51,3 +55,13 @@ def test_the_best_order_on_gpus_left_out_is_taken() -> None:
     by_size = rows(lambda gpu, m, name: 10.0 if (name == "a") == (m < 100) else 15.0)
     name, means = chosen(by_size, np.ones(len(by_size)))
     assert name == NEAREST and means[NEAREST] == 0.0 < means[HABIT]
+
+
+@pytest.mark.parametrize(("chooser", "habit"), [(MODEL, {}), (HABIT, {"gemm|bf16|default||vllm|a": 0.25})])
+def test_a_bundle_keeps_its_chooser(chooser: str, habit: dict[str, float], tmp_path: Path) -> None:
+    table = rows(lambda gpu, m, name: 10.0)
+    bundle = bundle_of(table.frame)
+    part = bundle.parts["gemm"]
+    unseen = replace(part.unseen_gpu, chooser=chooser, habit=habit)
+    save(replace(bundle, parts={"gemm": replace(part, unseen_gpu=unseen)}), tmp_path / "bundle")
+    assert load(tmp_path / "bundle").parts["gemm"].unseen_gpu == unseen
