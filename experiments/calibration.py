@@ -1,159 +1,221 @@
-"""How many measurements does a GPU need that training never saw, and does planning them help?
+"""How good are answers on a GPU that training never saw, and what do a few measurements there change?
 
-Calibration: how many measurements on a new GPU its predictions need, planned or at random.
+A GPU is left out of training, and the judged shapes on every GPU. Three orders of the candidates can answer there, the
+model's, that of the best on average and that of the nearest GPU; training chose one by leaving out further GPUs, unless
+a sibling lends its times. `seer calibrate` then corrects what answers by measured problems of other shapes, drawn at
+random or planned. Convolutions of MIOpen's tables, and today's kernels where `experiments.todays_kernels` has imported
+them to out/.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
 from experiments.experiment import Effort, Outcome, program
-from experiments.held_out import Predictions, candidate_rows, predict_rounds
-from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, percent, ratio, time_verdicts
+from experiments.sources import Sources
+from experiments.todays_kernels import TABLES
+from experiments.todays_verdicts import choice_record
+from experiments.verdicts import error_record, percent, ratio
+from surrogate.bundle.bundle import Bundle
+from surrogate.bundle.chooser import habit_costs
 from surrogate.bundle.plan import POOL, choose_problems
-from surrogate.dataset.problems import device_names, newest_version, shape_names
-from surrogate.dataset.rows import Rows
+from surrogate.bundle.train import train
+from surrogate.dataset.problems import device_names, judged_rows, shape_names
+from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_labels
-from surrogate.models.boosted import BoostedTerms
-from surrogate.models.calibrated import fit_correction
-from surrogate.models.correction import correction_columns
+from surrogate.dataset.store import Dataset, read_dataset
+from surrogate.evaluation.judge import Candidates, choose
+from surrogate.features.families import FAMILIES
+from surrogate.features.gpu import gpu as gpu_named
+from surrogate.models import model_frame
+from surrogate.prediction.calibrate import calibrate
+from surrogate.prediction.evaluate import known_answers
+from surrogate.prediction.settings import SettingCache
+from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
 
-MODEL = BoostedTerms.name
-COUNTS = (10, 30, 100, 300)
-FOLDS = 5
-"""Parts of a GPU's shapes: each is judged in turn, problems to measure come from the others."""
-ENOUGH = 0.75
-"""A count is judged where every fold leaves at least this share of it to measure: a GPU has 378 problems at most."""
-AMD_SHAPES = 1500
-"""Shapes drawn of each further AMD GPU."""
-EVERY = "all"
-MEANS = {
-    "n": ("n", "sum"), "shapes": ("shapes", "max"), "gpus": ("gpu", "size"),
-    "median_error_pct": ("median_error_pct", "mean"), "slowdown_macro": ("slowdown_macro", "mean"),
-}  # fmt: skip
-"""What a table says of several GPUs together → of which column, and how."""
-NOTHING, PLANNED, RANDOM = "none", "planned", "random"
+COUNTS = (10, 50, 200)
+"""Problems that are measured on the new GPU."""
+DRAWS, QUICK_DRAWS = 5, 2
+FOLDS = 6
+"""Of the shapes, one of which is judged."""
+PROBLEMS, QUICK_PROBLEMS = 3000, 600
+"""Of each GPU, the same ones on all as far as they have them."""
+SETTINGS = {"rounds": 100, "max_leaves": 64}
+QUICK_SETTINGS = {"rounds": 40, "max_leaves": 32}
+CONVOLUTIONS = {"mi100": "MI100", "mi210": "MI210", "mi300x": "", "navi21": ""}
+"""Source → how the GPU is called that is left out; the others only train."""
+TODAYS = ("gemm", "attention", "moe")
+LEFT_OUT = ("l40s", "rtx-pro-6000-server", "a100-sxm4-80gb", "b300")
+"""Without a sibling in the tables, but the last, which has three."""
+WORSE = 1.03
+"""A figure over so many times what it was before the calibration is worse."""
+FIGURES = ("median_error_pct", "p90_error_pct", "slowdown")
+ANSWERS, SHAPES_KNOWN, PLANNED, RANDOM = "as answered", "shapes known elsewhere", "planned", "random"
+
+
+@dataclass(frozen=True)
+class NewGpu:
+    """A bundle that knows neither the GPU nor the ``judged`` shapes; ``pool`` are the GPU's rows of other shapes.
+
+    ``habit`` are the costs by which the candidate that is best on average is known, of the training rows; ``informed``
+    is a bundle that knows the judged shapes on the other GPUs, None without a sibling among them.
+    """
+
+    data: str
+    gpu: str
+    bundle: Bundle
+    informed: Bundle | None
+    candidates: str
+    habit: Mapping[str, float]
+    judged: Rows
+    pool: Rows
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Each cuDNN GPU from the eight others and the partial table; MI300X from samples of three others."""
-    records = []
-    for label, gpu, held in (*_cudnn(sources, effort), *_amd(sources, effort)):
-        for count, chosen, predicted in _calibrated(gpu, held, effort):
-            records.append({"data": label, "gpu": gpu, **_verdict(held, count, chosen, predicted)})
-    table = _with_mean(pd.DataFrame(records))
-    drawn = table[(table["gpu"] == EVERY) & (table["problems"] > 0)]
-    xlabel = "measured problems on the new GPU"
-    figure = curves(drawn, "problems", "chosen", "median_error_pct", "data", xlabel, log_x=True)
+    """Every GPU left out, with each chooser, and calibrated."""
+    records = [record for new in _new_gpus(sources, effort) for record in _records(new, effort)]
+    table = pd.DataFrame(records)
+    drawn = table[table["measured"] > 0]
+    figure = curves(drawn, "measured", "chosen", "median_error_pct", "cell", "measured problems", log_x=True)
     return Outcome(table, figure, answer(table))
 
 
-def _cudnn(sources: Sources, effort: Effort) -> Iterator[tuple[str, str, Predictions]]:
-    """What a table calls the data, a GPU, and its rows as a model predicts them that training gave none of its own."""
-    data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
-    rows = candidate_rows([data, also])
-    of_cudnn = np.arange(len(rows)) < len(data)
-    device = device_names(rows.frame)
-    for gpu in sorted(set(device[of_cudnn])):
-        yield LABELS["cudnn"], gpu, _left_out(gpu, "all", rows, device != gpu, of_cudnn & (device == gpu), effort)
+def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
+    parts = [sources.dataset(name) for name in CONVOLUTIONS]
+    frame = pd.concat([model_frame(part, "algorithm") for part in parts], ignore_index=True)
+    tables = {"conv": (Dataset(frame, parts[0].candidates), tuple(name for name in CONVOLUTIONS if CONVOLUTIONS[name]))}
+    for name in TODAYS:
+        if (path := TABLES / f"aiconfigurator_{name}.parquet").exists():
+            tables[name] = (read_dataset(path), LEFT_OUT)
+    for name, (data, gpus) in tables.items():
+        if effort.only and name not in effort.only:
+            continue
+        family = FAMILIES[name]
+        frame = data.frame
+        # The same problems on all GPUs: those of the least hashes.
+        columns = [*family.setting_names, *family.size_names]
+        hashes = pd.util.hash_pandas_object(frame[columns], index=False, hash_key=f"{effort.seed:016d}").to_numpy()
+        device = device_names(frame)
+        drawn = np.zeros(len(frame), dtype=bool)
+        for gpu in np.unique(device):
+            of_gpu = np.unique(hashes[device == gpu])
+            most = of_gpu[min(QUICK_PROBLEMS if effort.quick else PROBLEMS, len(of_gpu)) - 1]
+            drawn |= (device == gpu) & (hashes <= most)
+        frame, device = frame[drawn].reset_index(drop=True), device[drawn]
+        held = fold_labels(shape_names(frame, family), FOLDS, effort.seed) == 0
+        for gpu in gpus:
+            effort.tick(f"{name} without {gpu}")
+            left = device == gpu
+            model = "interpolated-terms" if family.lines else "boosted-terms"
+            fit = partial(train, model=model, params=QUICK_SETTINGS if effort.quick else SETTINGS, seed=effort.seed)
+            known = data.with_frame(frame[~left & ~held].reset_index(drop=True))
+            elsewhere = data.with_frame(frame[~left].reset_index(drop=True))
+            alike = {gpu_named(name).architecture for name in np.unique(device[~left])}
+            yield NewGpu(
+                name, gpu, bundle=fit(known),
+                informed=fit(elsewhere) if gpu_named(gpu).architecture in alike else None,
+                candidates=data.candidates, habit=habit_costs(rows_of(known.frame, family)),
+                judged=rows_of(frame[left & held].reset_index(drop=True), family),
+                pool=rows_of(frame[left & ~held].reset_index(drop=True), family),
+            )  # fmt: skip
 
 
-def _amd(sources: Sources, effort: Effort) -> Iterator[tuple[str, str, Predictions]]:
-    data = effort.sample(sources.dataset("mi300x"))
-    others = [effort.sample(sources.dataset(name), AMD_SHAPES) for name in ("mi210", "mi100", "navi21")]
-    rows = candidate_rows([data, *others])
-    device = device_names(rows.frame)
-    gpu = str(device[0])
-    yield LABELS["mi300x"], gpu, _left_out(gpu, data.candidates, rows, device != gpu, device == gpu, effort)
-
-
-def _left_out(
-    gpu: str, candidates: str, rows: Rows, inside: np.ndarray, outside: np.ndarray, effort: Effort
-) -> Predictions:
-    effort.tick(gpu)
-    test = np.flatnonzero(outside)
-    test = test[newest_version(rows.frame.iloc[test], rows.family)]
-    model = effort.named(MODEL)[MODEL]
-    if effort.quick:
-        model.set_params(rounds=model.get_params()["rounds"] // 3)
-    rounds = [(np.flatnonzero(inside), test)]
-    return predict_rounds(rows, candidates, rounds, {MODEL: model}, lambda text: None).take(test)
-
-
-def _calibrated(gpu: str, new: Predictions, effort: Effort) -> Iterator[tuple[int, str, np.ndarray]]:
-    """(problems measured, how they were chosen, times (rows,)); only problems of other shapes were measured."""
-    yield 0, NOTHING, new.time_us[MODEL]
-    fold = fold_labels(shape_names(new.rows.frame, new.rows.family), min(FOLDS, effort.folds), effort.seed)
-    predicted: dict[tuple[int, str], np.ndarray] = {}
-    for held in np.unique(fold):
-        orders = _orders(new, fold != held, effort.seed)
-        for count in COUNTS:
-            if ENOUGH * count > min(map(len, orders.values())):
+def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
+    """What answers, what each chooser would answer, and what calibrations make of it."""
+    family = new.pool.family
+    cell = {"cell": f"{new.gpu} {new.data}", "data": new.data, "gpu": new.gpu}
+    part = new.bundle.parts[family.name]
+    among = np.isfinite(_answers(new.bundle, new.judged)[0])
+    before = _verdict(new, new.bundle, among)
+    yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": part.unseen_gpu.chooser, **before}
+    if new.informed:
+        yield {
+            **cell,
+            "measured": 0,
+            "chosen": SHAPES_KNOWN,
+            "chooser": "sibling",
+            **_verdict(new, new.informed, among),
+        }
+    for chooser in (MODEL, HABIT, NEAREST):
+        unseen = replace(part.unseen_gpu, chooser=chooser, habit=new.habit)
+        other = replace(new.bundle, parts={family.name: replace(part, unseen_gpu=unseen)})
+        yield {**cell, "measured": 0, "chosen": chooser, "chooser": chooser, **_verdict(new, other, among)}
+    pool = np.unique(new.pool.problem[new.pool.ok])
+    draws = range(QUICK_DRAWS if effort.quick else DRAWS)
+    mixed = [np.random.default_rng(effort.seed + draw).permutation(pool) for draw in draws]
+    thinned = np.flatnonzero(np.isin(new.pool.problem, mixed[0][:POOL]))
+    times_us, supported = _answers(new.bundle, new.pool.take(thinned))
+    thinned, times_us = thinned[supported], times_us[supported]
+    rows = new.pool.take(thinned)
+    plan = choose_problems(rows, rows.problem, times_us, min(max(COUNTS), len(np.unique(rows.problem))))
+    for count in COUNTS:
+        for chosen, orders in ((PLANNED, [plan]), (RANDOM, mixed)):
+            if count > min(map(len, orders)):
                 continue
-            for chosen, order in orders.items():
-                effort.tick(f"{gpu}, {count} {chosen}")
-                times = predicted.setdefault((count, chosen), np.full(len(new.rows), np.nan))
-                times[fold == held] = _corrected(new, order[:count], fold == held, effort.seed)
-    for (count, chosen), times in predicted.items():
-        if np.isfinite(times).all():  # a fold may have left too few to measure
-            yield count, chosen, times
+            verdicts = []
+            for order in orders:
+                effort.tick(f"{new.gpu} {new.data}, {count} {chosen}")
+                measured = new.pool.frame[np.isin(new.pool.problem, order[:count])]
+                calibrated = calibrate(new.bundle, Dataset(measured, new.candidates), seed=effort.seed)
+                verdicts.append(_verdict(new, calibrated, among))
+            mean = {str(name): value for name, value in pd.DataFrame(verdicts).mean().items()}
+            worse = [name for name in FIGURES if mean.get(name, 0.0) > WORSE * before.get(name, np.inf)]
+            yield {**cell, "measured": count, "chosen": chosen, **mean, "worse": ", ".join(worse)}
 
 
-def _orders(new: Predictions, inside: np.ndarray, seed: int) -> dict[str, Sequence[int]]:
-    """Problems (codes) in the order planned and in a random one; both choose from those that something ran."""
-    pool = np.unique(new.rows.problem[inside & new.rows.ok])
-    mixed = np.random.default_rng(seed).permutation(pool)
-    pool_rows = np.flatnonzero(np.isin(new.rows.problem, mixed[: max(POOL, 2 * max(COUNTS))]) & new.allowed & inside)
-    pool_us = new.time_us[MODEL][pool_rows]
-    most = min(max(COUNTS), len(pool))
-    planned = choose_problems(new.rows.take(pool_rows), new.rows.problem[pool_rows], pool_us, most)
-    return {PLANNED: planned, RANDOM: mixed.tolist()}
+def _answers(bundle: Bundle, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """(rows,) the product's times in µs, and whether it expects the candidates to run."""
+    names = [key.name for key in bundle.part(rows.family).candidates]
+    predicted = known_answers(SettingCache(bundle), rows, np.isin(rows.candidate.astype(str), names))
+    return predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
 
 
-def _corrected(new: Predictions, problems: Sequence[int], judged: np.ndarray, seed: int) -> np.ndarray:
-    measured = np.flatnonzero(np.isin(new.rows.problem, problems) & new.rows.ok)
-    correction, _ = fit_correction(new.rows.take(measured), new.time_us[MODEL][measured], seed)
-    part, base_us = new.rows.take(judged), new.time_us[MODEL][judged]
-    x = part.columns(correction_columns(part.family))
-    return base_us * np.exp(correction.log_factor(x, part.candidate, base_us))
-
-
-def _verdict(new: Predictions, count: int, chosen: str, predicted_us: np.ndarray) -> dict[str, object]:
-    predictions = replace(new, time_us={MODEL: predicted_us})
-    times = time_verdicts(predictions).iloc[0]
-    choices = choice_verdicts(predictions).set_index("model")
-    slowdown = float(choices["slowdown_macro"].get(MODEL, np.nan))
-    columns = ("n", "shapes", "median_error_pct", "error_low_pct", "error_high_pct")
-    return {"problems": count, "chosen": chosen, **{c: times[c] for c in columns}, "slowdown_macro": slowdown}
-
-
-def _with_mean(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows ``all``: per table, count and choice the mean over the ``gpus`` GPUs that have so many problems."""
-    parts = [
-        part.groupby(["problems", "chosen"]).agg(**MEANS).reset_index().assign(data=data, gpu=EVERY)
-        for data, part in table.groupby("data", sort=False)
-    ]
-    return pd.concat([table, *parts], ignore_index=True)
+def _verdict(new: NewGpu, bundle: Bundle, among: np.ndarray) -> dict[str, float]:
+    """Errors of the times ``among`` these rows (rows,), which had an answer before any calibration; the slowdown of the
+    choice among all that was measured; and the share of rows with an answer."""
+    rows = new.judged
+    times_us, supported = _answers(bundle, rows)
+    timed = np.flatnonzero(rows.ok & np.isfinite(times_us) & among)
+    record = error_record(times_us[timed], rows.time_us[timed], rows.shape[timed])
+    chosen = np.flatnonzero(judged_rows(rows.frame, rows.family, new.candidates))
+    if len(chosen):
+        problem, first = pd.factorize(rows.problem[chosen])[0], ~pd.Series(rows.problem[chosen]).duplicated().to_numpy()
+        candidates = Candidates(problem, rows.time_us[chosen], rows.ok[chosen], rows.order[chosen])
+        choice = choose(candidates, times_us[chosen], supported[chosen])
+        log_slowdown = np.where(choice.chosen, np.log(choice.slowdown), np.nan)
+        record |= choice_record(log_slowdown, rows.shape[chosen[first]])
+    return {**record, "answered": float(np.isfinite(times_us[rows.ok]).mean())}
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Error and slowdown by the number of problems, planned and, in brackets, at random: rows stand in that order."""
-    sentences = []
-    for data, part in table[table["gpu"] == EVERY].groupby("data", sort=False):
-        steps = []
-        for count, rows in part.groupby("problems", sort=True):
-            by = rows.sort_values("chosen")  # none, planned, random
-            figures = zip(by["median_error_pct"], by["slowdown_macro"], strict=True)
-            first, *chance = [(percent(error), ratio(slowdown)) for error, slowdown in figures]
-            at_random = f" (at random {chance[0][0]}, {chance[0][1]})" if chance else ""
-            gpus = f", {int(by['gpus'].iloc[0])} GPUs" if by["gpus"].iloc[0] != part["gpus"].max() else ""
-            steps.append(f"{count} problems{gpus}: {first[0]} and {first[1]}{at_random}")
-        sentences.append(f"{data}, median time error and slowdown with {'; '.join(steps)}.")
-    return " ".join(sentences)
+    """Cell by cell: what answers beside both habits, and what it is after calibrations."""
+    sentences = ["Median / p90 error and slowdown"]
+    worse: list[str] = []
+    for cell, part in table.groupby("cell", sort=False):
+        by = {(int(row["measured"]), str(row["chosen"])): row for row in part.to_dict("records")}
+        steps = [f"{_figures(by[0, ANSWERS])} by the {by[0, ANSWERS]['chooser']}"]
+        if (0, SHAPES_KNOWN) in by:
+            steps.append(f"{_figures(by[0, SHAPES_KNOWN])} where siblings were measured in the judged shapes")
+        steps.append(
+            ", ".join(f"{name} {ratio(by[0, name].get('slowdown', np.nan))}" for name in (MODEL, HABIT, NEAREST))
+        )
+        for (count, chosen), row in by.items():
+            if count:
+                steps.append(f"{count} {chosen} {_figures(row)}")
+                worse += [f"{cell} {count} {chosen} ({row['worse']})"] if row["worse"] else []
+        sentences.append(f"{cell}: {'; '.join(steps)}")
+    sentences.append(f"Worse by more than {WORSE - 1:.0%}: {'; '.join(worse) or 'none'}")
+    return ". ".join(sentences) + "."
 
 
-EXPERIMENT = program(run, "cudnn", "partial", "mi300x", "mi210", "mi100", "navi21")
+def _figures(row: Mapping[Any, Any]) -> str:
+    error = f"{percent(row['median_error_pct'])} / {percent(row['p90_error_pct'])}"
+    return f"{error}, {ratio(row.get('slowdown', np.nan))}"
+
+
+EXPERIMENT = program(run, *CONVOLUTIONS, choices=("conv", *TODAYS))

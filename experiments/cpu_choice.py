@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.tuning import RANDOM, Target, asked, available
 from experiments.verdicts import ratio
@@ -181,7 +181,4 @@ def answer(table: pd.DataFrame, measured: Measured, shapes: int) -> str:
     )
 
 
-EXPERIMENT = Experiment.of(run, ("cpu_matmul",))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "cpu_matmul")

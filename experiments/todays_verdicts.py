@@ -82,7 +82,7 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
         if name not in ONLY_TIMES:
             choice = choose(candidates, values, every)
             slowdowns[name] = np.where(judged & choice.chosen, np.log(choice.slowdown), np.nan)
-            record |= _choice_record(slowdowns[name], shape)
+            record |= choice_record(slowdowns[name], shape)
         records.append(record)
     # 3. Against the references, row by row and problem by problem.
     for record in records:
@@ -111,7 +111,7 @@ def _time_record(predicted_us: np.ndarray, rows: Rows) -> dict[str, Any]:
     return record
 
 
-def _choice_record(log_slowdown: np.ndarray, shape: np.ndarray) -> dict[str, Any]:
+def choice_record(log_slowdown: np.ndarray, shape: np.ndarray) -> dict[str, Any]:
     """Geometric means over shapes, with their interval, and over problems; the share of misses."""
     known = np.isfinite(log_slowdown)
     if not known.any():

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.verdicts import ratio
 from surrogate.dataset.tables import read_table
@@ -283,7 +283,4 @@ def answer(table: pd.DataFrame, rivals: Sequence[str]) -> str:
     return f"Time found over the optimum, with transfer: {ours}. Median evaluations until within 5 %: {needed}.{note}"
 
 
-EXPERIMENT = Experiment.of(run, ("tuning",))
-
-if __name__ == "__main__":
-    run_script(EXPERIMENT)
+EXPERIMENT = program(run, "tuning")

@@ -22,10 +22,11 @@ from surrogate.models.launch import CallKey, Launch
 from surrogate.models.plain import NOT_EMPTY, REMEDY, Count, Microseconds, Rule, from_plain, joined, reading, to_plain
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
-from surrogate.uncertainty.intervals import UnseenGpu, Widths
+from surrogate.uncertainty.intervals import MODEL, UnseenGpu, Widths
 
 if TYPE_CHECKING:
     from surrogate.models import TimeModel
+    from surrogate.models.correction import Correction
     from surrogate.models.times import BoostedTimes
 
 BUNDLE_SCHEMA = 4
@@ -131,6 +132,16 @@ class Part:
     def model(self) -> "TimeModel":
         """The fitted model."""
         return self.fitted.load() if isinstance(self.fitted, StoredModel) else self.fitted
+
+    @property
+    def corrections(self) -> "Mapping[str, Correction]":
+        """Device → what a calibration found there."""
+        return self.times.corrections if self.times else getattr(self.model, "corrections", {})
+
+    def is_calibrated(self, gpu: str) -> bool:
+        """Whether what is known of a GPU comes from a calibration alone."""
+        trained = {key.gpu for key in self.row_counts}
+        return bool(trained) and gpu in self.domain.gpus and gpu not in trained
 
 
 @dataclass(frozen=True)
@@ -262,9 +273,11 @@ def save(bundle: Bundle, path: str | Path) -> None:
         BUNDLE_SCHEMA, parts, bundle.candidate, bundle.launches, devices=devices, card=bundle.card, sha256=hashes
     )
     plain = cast(dict[str, Any], to_plain(index))
-    for part in plain["parts"].values():
+    for part in plain["parts"].values():  # what is not there is not written, as older releases do not
         if part["kernel"] is None:
             del part["kernel"]
+        if part["unseen_gpu"]["chooser"] == MODEL:
+            del part["unseen_gpu"]["chooser"], part["unseen_gpu"]["habit"]
     write_folder(path, {**files, INDEX: index_file(plain)})
 
 
@@ -320,8 +333,13 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
                 raise InputError("it differs from its hash")
         known = {name: {**_DEVICE_DEFAULTS, **row} for name, row in index["devices"].items()}
         filled = {**index, "devices": known}
-        if "parts" in index:  # a bundle of built-in kernels describes none
-            filled["parts"] = {name: {"kernel": None, **row} for name, row in index["parts"].items()}
+        if "parts" in index:  # a bundle of built-in kernels describes none, and older ones know no chooser
+            unseen = {
+                name: {"chooser": MODEL, "habit": {}, **row["unseen_gpu"]} for name, row in index["parts"].items()
+            }
+            filled["parts"] = {
+                name: {"kernel": None, **row, "unseen_gpu": unseen[name]} for name, row in index["parts"].items()
+            }
         stored = from_plain(Index, filled, INDEX)
         from_plain(Card, stored.card, "card")
         for name, part in stored.parts.items():

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, Part
+from surrogate.bundle.chooser import best_chooser, habit_costs
 from surrogate.dataset.described import Kernel
 from surrogate.dataset.files import Progress, TimeLeft
 from surrogate.dataset.problems import device_names, groups, judged_rows, shape_columns
@@ -36,7 +38,7 @@ from surrogate.uncertainty.fit import (
     run_fits,
     shape_splits,
 )
-from surrogate.uncertainty.intervals import ALL, UNSEEN_GPU_FACTOR, UnseenGpu
+from surrogate.uncertainty.intervals import ALL, HABIT, UNSEEN_GPU_FACTOR, UnseenGpu
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape whose held-out predictions give the interval widths and the model card's errors: with few shapes more
@@ -211,6 +213,9 @@ def _train_family(
     if shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves leave GPUs out
         elsewhere = held, distance
     unseen = fit_unseen_gpu(rows, widths, *elsewhere, judged)
+    if gpus and not rows.family.parameter_names:  # configurations have a transfer of their own
+        chooser, _ = best_chooser(rows, gpus, elsewhere[0], held, judged)
+        unseen = replace(unseen, chooser=chooser, habit=habit_costs(rows) if chooser == HABIT else {})
     if rows.family.parameter_names and count_architectures(rows) < LEAST_GPUS:
         unseen = UnseenGpu({"": max(1.0, float(np.log(UNSEEN_GPU_FACTOR)) / widths.by_key[ALL])})
     support = Support.fit(rows)

@@ -75,8 +75,8 @@ def command(
 
 def _calibrate(fitted: "Bundle", measured: "Dataset", seed: int, output: Path) -> None:
     from surrogate.bundle.bundle import save
-    from surrogate.bundle.calibrate import calibrate
     from surrogate.cli.datasets import progress_bar
+    from surrogate.prediction.calibrate import calibrate
 
     with progress_bar("calibrate") as step:
         calibrated = calibrate(fitted, measured, seed=seed, progress=step)
@@ -102,10 +102,10 @@ def _plan(
     fitted: "Bundle", gpu: str, count: int, problems: Path | None, *, library: str | None, seed: int, output: Path
 ) -> None:
     """Choose ``count`` problems, of a file or of all kinds, and write them as a plan."""
-    from surrogate.bundle.calibrate import LEAST_PROBLEMS
     from surrogate.bundle.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar
     from surrogate.collect.plan_source import file_problems
+    from surrogate.prediction.calibrate import LEAST_PROBLEMS
 
     given = file_problems(problems) if problems else None
     with progress_bar("plan", "problem") as step:

@@ -1,7 +1,8 @@
 """`Correction`: what a few measurements on a device tell of the times there, as a conditioned Gaussian process.
 
 Its covariance sums what may differ on a new device: everything alike (common), a trend in the terms (linear), problems
-like one another (smooth); and for each mechanism and each candidate an offset and a smooth part of its own. Source:
+like one another (smooth); and for each mechanism (or, in families without mechanisms, each library) and each candidate
+an offset and a smooth part of its own. Beyond the measured ranges slopes do not go on. Source:
 Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", equation 2.25. Needs NumPy alone.
 """
 
@@ -85,8 +86,10 @@ def inputs_of(
     """The rows as the process sees them; a candidate that was not measured shares nothing with the others (code −1)."""
     # Distances are comparable only in units of each term; the predicted time is a term as well, behind the others.
     terms = np.column_stack([x[:, : len(units)].astype(np.float64) / units, np.log2(predicted_us) / PREDICTED_UNIT])
-    # Where the family has mechanisms their code is the last column; elsewhere all rows are of one.
-    mechanism = x[:, -1] if x.shape[1] > len(units) else np.zeros(len(x))
+    # Where the family has mechanisms their code is the last column; elsewhere the library's stands in.
+    libraries = {name.partition("|")[0]: code for name, code in codes.items()}
+    by_library = [libraries.get(str(name).partition("|")[0], -1) for name in names]
+    mechanism = x[:, -1] if x.shape[1] > len(units) else np.array(by_library)
     candidate = np.array([codes.get(str(name), -1) for name in names], dtype=np.int64)
     return Inputs(terms, mechanism.astype(np.int64), candidate)
 
@@ -98,8 +101,9 @@ def covariance(scales: Mapping[str, float], a: Inputs, b: Inputs) -> np.ndarray:
     squares = (a.terms**2).sum(1)[:, None] + (b.terms**2).sum(1)[None, :] - 2 * cross
     # Rounding can leave a small negative number where both rows are the same.
     near = np.exp(-0.5 * np.maximum(squares, 0.0) / scales["length"] ** 2)
-    # 2. What all rows of the device share: an offset, a slope along every term, and a smooth part.
-    total = scales["common"] ** 2 + scales["linear"] ** 2 / a.terms.shape[1] * cross + scales["smooth"] ** 2 * near
+    # 2. What all rows of the device share: an offset, a slope along every term as far as b reaches, and a smooth part.
+    slopes = np.clip(a.terms, b.terms.min(axis=0), b.terms.max(axis=0)) @ b.terms.T
+    total = scales["common"] ** 2 + scales["linear"] ** 2 / a.terms.shape[1] * slopes + scales["smooth"] ** 2 * near
     # 3. What only rows of one mechanism, and of one candidate, share: an offset and a smooth part of their own.
     for name in ("mechanism", "candidate"):
         same = getattr(a, name)[:, None] == getattr(b, name)[None, :]

@@ -242,11 +242,6 @@ class Grid:
                 self._opened[gpu] = GridPart.from_bytes(self.packed[gpu], family.size_names)
         return self._opened[gpu]
 
-    def lender(self, family: Family, gpus: Sequence[str], codes: np.ndarray) -> str | None:
-        """The first of the GPUs on which any of the candidates ``codes`` was measured."""
-        measured = (gpu for gpu in gpus if gpu in self.packed)
-        return next((gpu for gpu in measured if np.isin(codes, self.rows(family, gpu).codes).any()), None)
-
     def measured(self, family: Family, lent: Mapping[str, np.ndarray | None]) -> Measured:
         """What was measured on each of ``packed``'s GPUs with candidates of these codes (None: with all)."""
         parts = []

@@ -17,7 +17,7 @@ from surrogate.network.memory import memory
 from surrogate.network.network import FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.work import as_run
-from surrogate.prediction.results import ROOFLINE, SPEC, Estimate, KernelTime, Selection
+from surrogate.prediction.results import ROOFLINE, UNSEEN, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -84,7 +84,7 @@ class Predictors:
     def _of_kernel(self, problem: Operator, kernel: KernelTime) -> Answer:
         """The kernel's time; by a specification no shorter than `SUSTAINED` of the peak and the board's power allow."""
         longer = 1.0
-        if kernel.source == SPEC and problem.uses_tensor_cores:
+        if kernel.source in UNSEEN and problem.uses_tensor_cores:
             peak = peak_tflops(self.gpu, problem.dtype, True) * sustained_share(self.gpu)
             longer = max(compute_us(problem.flops, peak) / kernel.time_us, 1.0)
         time_us, lower_us, upper_us = (longer * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))

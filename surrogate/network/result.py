@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 BOUNDS = (COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED)
 """What limits a kernel: SEER's classes."""
-UNMEASURED = ("spec", "roofline")
+UNMEASURED = ("spec", "habit", "roofline")
 """Sources of times that no measurement on the GPU stands behind."""
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""

@@ -1,4 +1,5 @@
-"""What a fitted model is asked with, and two engines that answer: tables for any model, TF32 from both kinds of math.
+"""What a fitted model is asked with, and engines that answer: tables for any model, and what is made of other engines'
+times, TF32 from both kinds of math and a calibration's correction.
 
 An engine gives times and workspaces of the candidates of one setting. Each asks the family's formula for the columns of
 one problem in Python numbers, or of many in arrays; what no problem changes is worked out once per setting. Boosted
@@ -20,6 +21,7 @@ from surrogate.features.gpu import Gpu
 
 if TYPE_CHECKING:
     from surrogate.models import TimeModel
+    from surrogate.models.correction import Correction
 
 
 class Setting(NamedTuple):
@@ -173,3 +175,36 @@ class Tf32Engine(Engine):
         tensor_us = self.tensor.many(sizes, problem, index)[0]
         faster_us = np.where(self.able[index], np.minimum(plain_us, tensor_us), plain_us)
         return np.where(self.unseen[index], faster_us, tensor_us), workspace
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedEngine(Engine):
+    """Another engine's times, multiplied by what a calibration found on the GPU."""
+
+    model: Engine
+    correction: "Correction"
+
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `Engine.many`."""
+        from surrogate.models.correction import correction_columns
+
+        setting, _, candidates, formula, least_us = self.context
+        family = setting.family
+        times_us, workspace = self.model.many(sizes, problem, index)
+        # The columns (rows, inputs) that the correction sees: those of the setting, of the problems, of the candidates.
+        terms = formula.problem(setting.problem(sizes.T))
+        shared = dict(zip(family.constant_names, formula.constant, strict=True))
+        shared |= dict(zip(family.problem_names, terms.values, strict=True))
+        wanted = correction_columns(family)
+        x = np.empty((len(index), len(wanted)), dtype=np.float32)
+        for place, name in enumerate(wanted):
+            if name in shared:
+                x[:, place] = np.broadcast_to(shared[name], len(sizes))[problem]
+        own = [(family.candidate_names.index(name), wanted.index(name)) for name in wanted if name not in shared]
+        for candidate in np.unique(index).tolist() if own else ():
+            rows = np.flatnonzero(index == candidate)
+            columns, _ = self.candidate_columns(taken(terms, problem[rows]), candidate)
+            for number, place in own:
+                x[rows, place] = columns[number]
+        keys = np.array([candidate.key for candidate in candidates], dtype=object)[index]
+        return np.maximum(times_us * np.exp(self.correction.log_factor(x, keys, times_us)), least_us[index]), workspace

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from surrogate.bundle.calibrate import check_libraries
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, as_dataset
@@ -14,6 +13,7 @@ from surrogate.evaluation.coverage import DIGITS, choice_figures, coverage_rows,
 from surrogate.evaluation.judge import time_errors
 from surrogate.evaluation.scorecard import plain
 from surrogate.models import model_frame
+from surrogate.prediction.calibrate import check_libraries
 from surrogate.prediction.settings import SettingCache
 from surrogate.prediction.shipped import as_bundle
 from surrogate.prediction.table import predict_table
@@ -36,7 +36,7 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
         part = bundle.part(family)
         check_libraries(part, rows, data.name)
         names = sorted(key.name for key in part.candidates)
-        predicted = _predicted(settings, rows, np.isin(rows.candidate.astype(str), names))
+        predicted = known_answers(settings, rows, np.isin(rows.candidate.astype(str), names))
         seen = part.domain.seen(rows)
         judged = judged_rows(rows.frame, family, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
@@ -45,7 +45,7 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
     return records
 
 
-def _predicted(settings: SettingCache, rows: Rows, known: np.ndarray) -> pd.DataFrame:
+def known_answers(settings: SettingCache, rows: Rows, known: np.ndarray) -> pd.DataFrame:
     """A predictor's columns of the ``known`` rows; NaN and no support for candidates that training never saw run."""
     from_table: dict[str, str | None] = dict.fromkeys(("gpu", "library", "library_version"))
     predicted = predict_table(settings, rows.frame[known], from_table).to_frame().set_index(np.flatnonzero(known))

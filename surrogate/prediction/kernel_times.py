@@ -13,7 +13,7 @@ from surrogate.features.families import AnyProblem, Family, Operator, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.models.launch import KERNEL_LEAST_US, launch_of
 from surrogate.prediction.prepared import PreparedSetting, Ranking
-from surrogate.prediction.results import ROOFLINE, SPEC, Estimate, KernelTime
+from surrogate.prediction.results import ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime
 from surrogate.prediction.settings import Question, SettingCache, is_problem
 from surrogate.prediction.specification import specification_of
 
@@ -87,7 +87,7 @@ class KernelTimes:
             streaming = prepared.setting.family.is_streaming(prepared.setting.values)
             launch = launch_of(self._settings.bundle.launches, gpu, best.candidate.library)
             own_us = launch.kernel_us(call_us, roofline_us, streaming)
-            if streaming and best.source == SPEC:
+            if streaming and best.source in UNSEEN:
                 own_us = min(own_us, MOST_STREAMING * (roofline_us + KERNEL_LEAST_US))
         in_domain = like.kind == problem.kind and not prepared.reason(like, best.candidate, ranking.distances)
         ends = (own_us / factor, own_us * factor)

@@ -182,20 +182,22 @@ class Predictor:
         self._answers[key] = answer
 
     def _prepared(self, problem: AnyProblem, library_version: str | None, library: str | None) -> PreparedSetting:
+        return self._settings.prepared(self._question(problem, library_version, library))
+
+    def _question(self, problem: AnyProblem, library_version: str | None, library: str | None) -> Question:
         family = family_of(problem)
         values = family.setting_of(problem)
-        wanted = library or self._library
-        question = Question(family, self.target.name, values, wanted, library_version=library_version)
-        return self._settings.prepared(question)
+        return Question(family, self.target.name, values, library or self._library, library_version=library_version)
 
     def _predict_one(self, problem: AnyProblem, algorithm: str | None, library_version: str | None) -> Prediction:
         key = (problem, algorithm, library_version)
         if key not in self._answers:
-            prepared = self._prepared(problem, library_version, None)
+            question = self._question(problem, library_version, None)
             if algorithm is None:
-                answer = _best(prepared, self.select(problem, library_version=library_version))
+                selection = self.select(problem, library_version=library_version)
+                answer = _best(self._settings.prepared(question), selection)
             else:
-                answer = _named(prepared, problem, algorithm)
+                answer = _named(self._settings.naming(question, algorithm), problem, algorithm)
             self._remember(key, answer)
         return self._answers[key]
 

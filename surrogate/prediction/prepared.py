@@ -19,7 +19,7 @@ from surrogate.features.families import AnyProblem
 from surrogate.features.roofline import compute_us, peak_tflops
 from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.engine import Candidate, Engine, Setting
-from surrogate.prediction.results import MEASURED, ROOFLINE, SPEC, Estimate, Excluded
+from surrogate.prediction.results import MEASURED, ROOFLINE, UNSEEN, Estimate, Excluded
 from surrogate.uncertainty.domain import ReferenceKey, SettingKey, shape_hash
 
 ROOFLINE_HALF_WIDTH = log(10.0)
@@ -209,7 +209,7 @@ class PreparedSetting:
         """What products of these sizes (each a number, or (problems,)) take at the GPU's peak, where answers go by its
         specification; 0 for everything else.
         """
-        if self.source != SPEC:
+        if self.source not in UNSEEN:
             return 0.0
         problem = self.setting.problem(sizes)
         if not getattr(problem, "MULTIPLIES", False):
@@ -228,6 +228,10 @@ class PreparedSetting:
                 " `seer train`"
             )
         return self.engine.roofline_us(sizes, problem, index)
+
+    def has(self, name: str) -> bool:
+        """Whether a candidate has this name."""
+        return any(candidate.name == name for candidate in self.candidates)
 
     def named(self, name: str) -> list[int]:
         """The positions of candidates of this name: the first of each library.

@@ -20,7 +20,9 @@ from surrogate.uncertainty.intervals import probability_best
 if TYPE_CHECKING:
     import pandas as pd
 
-MODEL, SPEC, MEASURED, ROOFLINE = "model", "spec", "measured", "roofline"
+MODEL, SPEC, HABIT, MEASURED, ROOFLINE = "model", "spec", "habit", "measured", "roofline"
+UNSEEN = (SPEC, HABIT)
+"""The sources of answers on a GPU that was never measured."""
 SHOWN = 5
 """Rows of `Predictions` that are printed."""
 FORMATS = {"90 %, µs": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
@@ -53,8 +55,9 @@ class Estimate(NamedTuple):
 class Ranked(NamedTuple):
     """One candidate of a selection; the interval holds in 90 % of cases.
 
-    ``source``: ``model``, ``measured``, ``spec`` (the GPU was never measured) or ``roofline`` (the model does not know
-    the algorithm); ``probability_best`` that it is the fastest of the candidates.
+    ``source``: ``model``, ``measured``, ``spec`` (the GPU was never measured), ``habit`` (nor was it, and other GPUs'
+    order of the candidates stands in) or ``roofline`` (the model does not know the algorithm); ``probability_best``
+    that it is the fastest of the candidates.
     """
 
     algorithm: str
@@ -368,8 +371,8 @@ def _title(answer: Selection | Prediction) -> str:
     """What was asked about, where, and whether anything was ever measured there."""
     asked = f"{setting_line(answer.problem)} on {answer.gpu}"
     if isinstance(answer.problem, DescribedProblem):
-        return f"{asked}, by other GPUs" if answer.source == SPEC else asked
-    spec = ", from specification" if answer.source == SPEC else ""
+        return f"{asked}, by other GPUs" if answer.source in UNSEEN else asked
+    spec = ", from specification" if answer.source in UNSEEN else ""
     releases = zip(answer.library.split(", "), answer.library_version.split(", "), strict=False)
     return f"{asked}, {', '.join(map(' '.join, releases))}{spec}"
 

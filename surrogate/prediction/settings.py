@@ -3,9 +3,8 @@
 `SettingCache` makes each `PreparedSetting` when it is first asked for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from math import log
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
@@ -15,15 +14,23 @@ from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, Family
 from surrogate.features.gpu import Gpu, canonical, gpu, unlisted
 from surrogate.features.text import newest, version_number
+from surrogate.models.alike import nearest, siblings
+from surrogate.models.grid import Label
 from surrogate.models.launch import call_cost_us
+from surrogate.models.plain import joined
 from surrogate.prediction.configuration_engine import ConfigurationEngine
-from surrogate.prediction.engine import Candidate, Context, Engine, Setting, TableEngine, Tf32Engine
+from surrogate.prediction.engine import Candidate, Context, CorrectedEngine, Engine, Setting, TableEngine, Tf32Engine
+from surrogate.prediction.habit import HabitEngine
 from surrogate.prediction.prepared import PreparedSetting, SupportRules
-from surrogate.prediction.results import MODEL, SPEC
+from surrogate.prediction.results import HABIT, MODEL, SPEC
 from surrogate.prediction.specification import ProductEngine, TensorCoreEngine, products_of, specification_of
 from surrogate.prediction.tree_engine import BoosterEngine
+from surrogate.uncertainty import intervals
+from surrogate.uncertainty.domain import SettingKey
 
 LENT = "{gpu} was never measured so: its choices follow those of {sibling}, which has its architecture"
+BY_NEAREST = "{gpu} was never measured so: its candidates stand in the order of {other}, the nearest measured GPU"
+BY_HABIT = "{gpu} was never measured so: its candidates stand in the order that is best on average on measured GPUs"
 NO_EVIDENCE = "{} was never measured on any GPU: peaks stand in"
 OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
 STANDS_IN = "measurements in {} stand for {}: the GPU runs both at one rate, and their values take the same bytes"
@@ -32,28 +39,41 @@ FIRST_RELEASES = {"cudnn": ((10.0, 9), (8.0, 8)), "cublas": ((10.0, 12), (8.0, 1
 
 
 class Question(NamedTuple):
-    """A setting as it is asked about; None: every library, and each one's newest version."""
+    """A setting as it is asked about; None: every library, and each one's newest version.
+
+    ``named`` is a candidate that is asked about by its name, beside those that can be chosen: other GPUs alone ran it.
+    """
 
     family: Family
     gpu: str
     values: tuple[str, ...]
     library: str | None = None
     library_version: str | None = None
+    named: str | None = None
 
 
 class Alike(NamedTuple):
-    """The GPU asked about, and the measured ones like it: of its architecture (``siblings``, the nearest in bandwidth
-    and peak first), of its vendor, and all."""
+    """The GPU asked about, and the measured ones like it: of its architecture (``siblings``, the nearest first;
+    ``lenders``, those that lend their times), of its vendor, and all.
+
+    ``is_calibrated``: a calibration alone measured the GPU itself.
+    """
 
     own: str
     siblings: tuple[str, ...]
+    lenders: tuple[str, ...]
     vendor: frozenset[str]
     everywhere: frozenset[str]
+    is_calibrated: bool
 
-    @property
-    def groups(self) -> tuple[frozenset[str], ...]:
-        """The GPU, its siblings one by one, its vendor's, all: the first with any evidence is to be asked."""
-        return (*(frozenset({name}) for name in (self.own, *self.siblings)), self.vendor, self.everywhere)
+    def evidence(self, of: Callable[[frozenset[str]], Iterable[str]], *, each_sibling: bool = True) -> set[str]:
+        """What was measured on the GPU, else on its siblings (one by one, or together), its vendor's, all: ``of`` the
+        first of these with anything. A calibration's sample adds to what others have."""
+        alike = [frozenset({name}) for name in self.siblings] if each_sibling else [frozenset(self.siblings)]
+        own = set(of(frozenset({self.own})))
+        if own and not self.is_calibrated:
+            return own
+        return own | next(filter(None, (set(of(group)) for group in (*alike, self.vendor, self.everywhere))), set())
 
 
 def is_problem(value: object) -> TypeGuard[AnyProblem]:
@@ -95,7 +115,7 @@ class SettingCache:
 
     def _made(self, question: Question) -> PreparedSetting:
         """What `prepared` remembers."""
-        family, gpu_name, values, library, _ = question
+        family, gpu_name, values, library, _, named = question
         if library is not None:
             self.check_library(library)
         if (measured := self.measured(question)) != question:
@@ -104,14 +124,14 @@ class SettingCache:
             stand_in = self.prepared(measured)
             return replace(stand_in, notes={name: (*notes, note) for name, notes in stand_in.notes.items()})
         part = self.bundle.part(family, gpu_name, values)
-        alike = self._alike(gpu_name, part)
+        alike = self._alike(gpu_name, values, part)
         choosable: dict[Candidate, bool] = {}
         versions: list[tuple[str, str]] = []
         failures: list[InputError] = []
-        for name in _competing(part, values, alike) if library is None else [library]:
+        for name in _competing(part, values, alike, named) if library is None else [library]:
             version = self._version(question, part, name)
             try:
-                choosable |= _candidates(part, name, values, alike)
+                choosable |= _candidates(part, name, values, alike, named)
                 versions.append((name, version))
             except InputError as error:
                 failures.append(error)
@@ -119,12 +139,20 @@ class SettingCache:
             raise failures[0]
         return self._prepare(Setting(family, gpu_name, tuple(versions), values), choosable, part, alike)
 
+    def naming(self, question: Question, name: str) -> PreparedSetting:
+        """`prepared`; with a candidate of that ``name`` where other GPUs alone ran it."""
+        prepared = self.prepared(question)
+        others = self.bundle.part(question.family, question.gpu, question.values).candidates
+        if prepared.has(name) or name not in {key.solver or key.algorithm for key in others}:
+            return prepared
+        return self.prepared(question._replace(named=name))
+
     def measured(self, question: Question) -> Question:
         """The question; with the other half-precision type where that alone was measured on a GPU that runs both alike.
 
         Of families alone whose kernels are the same in both.
         """
-        family, gpu_name, values, library, _ = question
+        family, gpu_name, values, library, *_ = question
         device = self.device(gpu_name)
         other = tuple(OTHER_HALF.get(value, value) for value in values)
         if not family.halves_alike or other == values or not 0 < device.bf16_tensor_tflops == device.fp16_tensor_tflops:
@@ -158,21 +186,14 @@ class SettingCache:
             raise InputError(f"{library} {version} does not run on {question.gpu}; it needs {least} or newer")
         return f"{least}+"
 
-    def _alike(self, gpu_name: str, part: Part) -> Alike:
+    def _alike(self, gpu_name: str, values: tuple[str, ...], part: Part) -> Alike:
         """The measured GPUs like one."""
         device = self.device(gpu_name)
         others = {name: self.device(name) for name in part.domain.gpus if name != gpu_name}
-
-        def distance(name: str) -> float:
-            other = others[name]
-            pairs = ((other.dram_gbs, device.dram_gbs), (other.fp32_tflops, device.fp32_tflops))
-            return sum(abs(log(other_rate / rate)) for other_rate, rate in pairs)
-
-        architecture = device.architecture or None
-        siblings = [name for name, other in others.items() if other.architecture == architecture]
-        nearest_first = sorted(siblings, key=distance) if len(siblings) > 1 else siblings
         vendor = frozenset(name for name, other in others.items() if other.vendor == device.vendor)
-        return Alike(gpu_name, tuple(nearest_first), vendor, frozenset(others))
+        nearest_first, lenders = siblings(part.family, values, device, others)
+        is_calibrated = part.is_calibrated(gpu_name)
+        return Alike(gpu_name, nearest_first, lenders, vendor, frozenset(others), is_calibrated)
 
     def _prepare(self, setting: Setting, choosable: dict[Candidate, bool], part: Part, alike: Alike) -> PreparedSetting:
         """``choosable``: the setting's candidates → whether they can be chosen."""
@@ -180,72 +201,116 @@ class SettingCache:
         named = setting.named
         math = named.get("math", "")
         seen = any(setting.gpu in part.domain.gpus_of(library, setting.values) for library, _ in setting.versions)
+        trained = seen and not alike.is_calibrated
         measured = {(key.library, key.values) for key in part.domain.settings}
         never = {library for library, _ in setting.versions if (library, setting.values) not in measured}
         # 1. The law of tensor cores stands in for the trees where the family has kernels that it describes. Those come
         #    first, and no others can be chosen.
-        mechanism = "" if seen or math == "fma" else setting.family.tensor_core_mechanism
+        mechanism = "" if trained or math == "fma" else setting.family.tensor_core_mechanism
         law = specification_of(device, named["dtype"]) if mechanism else None
         if law is not None:
-            part = law.instead_of(part)
+            part = part if seen else law.instead_of(part)
             never = set()
             described_first = sorted(choosable, key=lambda candidate: candidate.mechanism != mechanism)
             choosable = {candidate: candidate.mechanism == mechanism for candidate in described_first}
         # 2. So does the law of matrix products, where no other boards than its own were measured, nor one like this.
         on = {name for library, _ in setting.versions for name in part.domain.gpus_of(library, setting.values)}
-        products = None if seen or on & {*alike.siblings} else products_of(setting, device, alike.vendor | on)
+        on -= {setting.gpu}
+        products = None if trained or on & {*alike.siblings} else products_of(setting, device, alike.vendor | on)
         if products is not None:
-            part = products.instead_of(part)
+            part = part if seen else products.instead_of(part)
             never = set()
         candidates = tuple(choosable)
-        # 3. What answers.
+        # 3. What answers: the GPU's own measurements, those of siblings, a law, or the model alone, in its order or a
+        #    habit's.
         least_us = np.array([call_cost_us(part.least_us, setting.gpu, candidate.library) for candidate in candidates])
         formula = setting.family.formula(setting.values, device)
         context = Context(setting, device, candidates, formula, least_us=least_us)
         if products is not None:
             engine = ProductEngine(context, products.law(device))
         else:
-            engine = TensorCoreEngine(context, law.law) if law else _engine(context, part, alike.siblings)
-        lenders = engine.near.lenders if isinstance(engine, BoosterEngine) and engine.near else {}
+            engine = TensorCoreEngine(context, law.law) if law else _engine(context, part, alike.lenders)
+        lenders = engine.lenders if isinstance(engine, BoosterEngine) else ()
         if never and device.tf32_tflops and (named.get("dtype"), math) == ("fp32", "default"):
-            engine = _with_tf32(engine, part, never, alike.siblings)
+            engine = _with_tf32(engine, part, never, alike.lenders)
+        rules = SupportRules(setting, candidates, part.support)
         unseen = () if seen else (part.unseen_gpu.note(bool(part.family.parameter_names)),)
+        source = MODEL if seen else SPEC
+        if not (trained or law or products or any(lenders)):
+            engine, note = self._by_habit(engine, part, rules, np.array([*choosable.values()]))
+            unseen += note if not seen else ()
+            source = HABIT if note and not seen else source
+        # 4. What a calibration found is on top of all that.
+        if setting.gpu in part.corrections:
+            engine = CorrectedEngine(context, engine, part.corrections[setting.gpu])
         return PreparedSetting(
             setting=setting, candidates=candidates, ranked=tuple(np.flatnonzero(list(choosable.values())).tolist()),
-            engine=engine, rules=SupportRules(setting, candidates, part.support), part=part,
-            source=MODEL if seen else SPEC, widening=1.0 if seen else part.unseen_gpu.factor(math),
+            engine=engine, rules=rules, part=part,
+            source=source, widening=1.0 if seen else part.unseen_gpu.factor(math),
             own_share=part.widths.own_share if seen else part.unseen_gpu.own_share,
             bases=tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
             references={name: part.domain.reference_key(name, setting.values) for name, _ in setting.versions},
-            notes=_notes(setting, lenders, never, general=unseen),
+            notes=_notes(context, lenders, never, general=unseen),
         )  # fmt: skip
 
+    def _by_habit(
+        self, engine: Engine, part: Part, rules: SupportRules, choosable: np.ndarray
+    ) -> tuple[Engine, tuple[str, ...]]:
+        """The engine in the order of other GPUs, and a note that says so, where that was better on GPUs left out."""
+        family, gpu, _, values = rules.setting
+        unseen = part.unseen_gpu
+        if unseen.chooser == intervals.HABIT:
+            keys = (joined(Label(values, candidate.key)) for candidate in rules.candidates)
+            costs = np.array([unseen.habit.get(key, np.nan) for key in keys])
+            return HabitEngine(engine.context, engine, costs, None, rules, choosable), (BY_HABIT.format(gpu=gpu),)
+        gpus = {key.gpu for key in part.domain.settings if key.values == values and not part.is_calibrated(key.gpu)}
+        others = {name: self.device(name) for name in sorted(gpus - {gpu})}
+        near = nearest(family, values, self.device(gpu), others) if unseen.chooser == intervals.NEAREST else None
+        if near is None:
+            return engine, ()
+        keys = (SettingKey(near, each.library, values, each.algorithm) for each in rules.candidates)
+        costs = np.where([key in part.domain.settings for key in keys], 0.0, np.nan)
+        formula = family.formula(values, others[near])
+        setting = rules.setting._replace(gpu=near)
+        there = _engine(engine.context._replace(setting=setting, device=others[near], formula=formula), part, ())
+        note = BY_NEAREST.format(gpu=gpu, other=near)
+        return HabitEngine(engine.context, engine, costs, there, rules, choosable), (note,)
 
-def _competing(part: Part, values: tuple[str, ...], alike: Alike) -> list[str]:
+
+def _competing(part: Part, values: tuple[str, ...], alike: Alike, named: str | None) -> list[str]:
     """The libraries that were measured with the operator on the GPU, else on those of its architecture, its vendor's,
-    any; all of them where none was."""
+    any; all of them where none was. The libraries of a ``named`` candidate join them."""
     libraries = list(part.domain.libraries)
-    for group in ({alike.own}, set(alike.siblings), alike.vendor, alike.everywhere):
-        if measured := [name for name in libraries if part.domain.gpus_of(name, values) & group]:
-            return measured
-    return libraries
+
+    def of(group: frozenset[str]) -> set[str]:
+        return {name for name in libraries if part.domain.gpus_of(name, values) & group}
+
+    measured = alike.evidence(of, each_sibling=False) or set(libraries)
+    if named is not None:
+        measured |= {key.library for key in part.candidates if (key.solver or key.algorithm) == named}
+    return [name for name in libraries if name in measured]
 
 
-def _candidates(part: Part, library: str, values: tuple[str, ...], alike: Alike) -> dict[Candidate, bool]:
+def _candidates(
+    part: Part, library: str, values: tuple[str, ...], alike: Alike, wanted: str | None
+) -> dict[Candidate, bool]:
     """A library's candidates → whether they can be chosen: those that can, in the registry's order, then the
-    registry's that were never measured. Raises `InputError` where none can.
+    registry's that were never measured, and the one that is ``wanted`` by its name. Raises `InputError` where there is
+    none.
     """
     family = part.family
     named = dict(zip(family.setting_names, values, strict=True))
     key_values = tuple(named[name] for name in family.candidate_key[:-1])
     keys = [key for key in part.candidates if (key.library, key.values) == (library, key_values)]
     registry = {offered.algorithm: offered for offered in family.candidates(library, values)}
+    by_name: set[str] = set()
     if not registry:
         # Nothing tells what the library runs in the setting but what was measured on this GPU, else on those alike.
         tried = part.support.algorithms(library, values)
-        on_group = ({algorithm for name, algorithm in tried if name in group} for group in alike.groups)
-        if measured_alike := next(filter(None, on_group), None):
-            keys = [key for key in keys if key.algorithm in measured_alike]
+        if measured_alike := alike.evidence(lambda group: {algorithm for name, algorithm in tried if name in group}):
+            named_keys = {key.algorithm for key in keys if (key.solver or key.algorithm) == wanted}
+            by_name = (named_keys & {algorithm for _, algorithm in tried}) - measured_alike
+            keys = [key for key in keys if key.algorithm in measured_alike | by_name]
     if isinstance(family, DescribedFamily) and any(key.solver for key in keys):
         named_before = {key.solver for key in keys}
         unmeasured = (text for text in family.description.space_texts if text not in named_before)
@@ -255,7 +320,7 @@ def _candidates(part: Part, library: str, values: tuple[str, ...], alike: Alike)
         raise InputError(f"the bundle holds no {setting} algorithm; train one that does")
     order = {name: rank for rank, name in enumerate(registry)}
     keys.sort(key=lambda key: (order.get(key.algorithm, len(order)), key.algorithm, key.solver or ""))
-    measured = {key.algorithm for key in keys}
+    measured = {key.algorithm for key in keys} - by_name
     keys += [CandidateKey(library, key_values, name) for name in registry if name not in measured]
     return {
         Candidate(
@@ -267,16 +332,16 @@ def _candidates(part: Part, library: str, values: tuple[str, ...], alike: Alike)
     }  # fmt: skip
 
 
-def _engine(context: Context, part: Part, siblings: Sequence[str]) -> Engine:
+def _engine(context: Context, part: Part, lenders: Sequence[str]) -> Engine:
     """What answers from the part's model: arrays for trees, tables for every other."""
     if part.fitted.name == ConfigurationEngine.MODEL:
         return ConfigurationEngine.of(context, part.model)
     if part.times is None:
-        return TableEngine(context, part.model)
-    return BoosterEngine.of(context, part.times, siblings)
+        return TableEngine(context, getattr(part.model, "base", part.model))
+    return BoosterEngine.of(context, part.times, lenders)
 
 
-def _with_tf32(engine: Engine, part: Part, never: set[str], siblings: Sequence[str]) -> Engine:
+def _with_tf32(engine: Engine, part: Part, never: set[str], lenders: Sequence[str]) -> Engine:
     """The engine for fp32 where TF32 is allowed, of libraries ``never`` measured so: beside it stands that of fma."""
     setting, device, candidates, _, _ = engine.context
     values = tuple({**setting.named, "math": "fma"}[name] for name in setting.family.setting_names)
@@ -284,18 +349,20 @@ def _with_tf32(engine: Engine, part: Part, never: set[str], siblings: Sequence[s
     plain = engine.context._replace(setting=setting._replace(values=values), formula=formula)
     able = np.array([setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
     unseen = np.array([candidate.library in never for candidate in candidates])
-    return Tf32Engine(engine.context, _engine(plain, part, siblings), engine, able=able, unseen=unseen)
+    return Tf32Engine(engine.context, _engine(plain, part, lenders), engine, able=able, unseen=unseen)
 
 
 def _notes(
-    setting: Setting, lenders: Mapping[str, str], never: set[str], *, general: tuple[str, ...]
+    context: Context, lenders: Sequence[str], never: set[str], *, general: tuple[str, ...]
 ) -> dict[str, tuple[str, ...]]:
     """Library → what a reader must know of all its answers; ``general`` holds for every library."""
+    setting = context.setting
+    lent = zip(lenders, context.candidates, strict=False)
+    lender_of = {each.library: lender for lender, each in lent if lender not in ("", setting.gpu)}
     notes = {}
     for library, _ in setting.versions:
         of_library = list(general)
-        lender = lenders.get(library, setting.gpu)
-        if lender != setting.gpu:
+        if lender := lender_of.get(library):
             of_library.append(LENT.format(gpu=setting.gpu, sibling=lender))
         if library in never:
             of_library.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))

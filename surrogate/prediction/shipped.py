@@ -153,8 +153,8 @@ def as_bundle(bundle: object) -> Bundle:
 
 
 def calibrate(bundle: object, data: "Data", **settings: Any) -> Bundle:
-    """`surrogate.bundle.calibrate.calibrate` of what `as_bundle` takes."""
-    from surrogate.bundle.calibrate import calibrate as calibrated
+    """`surrogate.prediction.calibrate.calibrate` of what `as_bundle` takes."""
+    from surrogate.prediction.calibrate import calibrate as calibrated
 
     return calibrated(as_bundle(bundle), data, **settings)
 

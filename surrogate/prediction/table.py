@@ -47,6 +47,10 @@ class Group(NamedTuple):
     sizes: np.ndarray
     positions: np.ndarray
 
+    def take(self, rows: np.ndarray) -> "Group":
+        """Some of its rows, by their positions in it."""
+        return self._replace(sizes=self.sizes[rows], positions=self.positions[rows])
+
 
 def predict_table(
     settings: SettingCache, table: object, defaults: Defaults, algorithm: str | None = None
@@ -68,11 +72,11 @@ def predict_table(
     if algorithm is not None or column in columns:
         named = _text({} if algorithm else columns, column, algorithm or "", rows)
     chunks: list[tuple[PreparedSetting, Group]] = []
-    for group in _groups(settings, columns, defaults):
-        prepared = _prepared(settings, group)
-        for start in range(0, len(group.sizes), CHUNK_ROWS):
-            sizes, positions = (part[start : start + CHUNK_ROWS] for part in (group.sizes, group.positions))
-            chunks.append((prepared, group._replace(sizes=sizes, positions=positions)))
+    for whole_group in _groups(settings, columns, defaults):
+        for prepared, group in _answering(settings, whole_group, named):
+            for start in range(0, len(group.sizes), CHUNK_ROWS):
+                sizes, positions = (part[start : start + CHUNK_ROWS] for part in (group.sizes, group.positions))
+                chunks.append((prepared, group._replace(sizes=sizes, positions=positions)))
     # Chunks share nothing but what is remembered of a setting, so that each thread works through whole ones; inside a
     # chunk everything runs on its own thread alone.
     out = _empty(rows)
@@ -146,13 +150,26 @@ def _read(
     return sizes, texts
 
 
-def _prepared(settings: SettingCache, group: Group) -> PreparedSetting:
-    """What answers a group."""
+def _answering(settings: SettingCache, group: Group, named: Column | None) -> Iterator[tuple[PreparedSetting, Group]]:
+    """What answers a group, and the rows that it answers; a candidate that other GPUs alone ran is asked apart.
+
+    Rows of a candidate that the bundle knows in other settings alone get no answer.
+    """
     values = tuple(group.setting[name] for name in group.family.setting_names)
     gpu, library, version = (group.setting[name] for name in PLACE)
-    return settings.prepared(
-        Question(group.family, settings.device(gpu).name, values, library or None, version or None)
-    )
+    question = Question(group.family, settings.device(gpu).name, values, library or None, version or None)
+    prepared = settings.prepared(question)
+    if named is None:
+        yield prepared, group
+        return
+    number = named[1][group.positions]
+    codes_of: dict[PreparedSetting, list[int]] = {}
+    for code in np.unique(number).tolist():
+        answering = settings.naming(question, named[0][code])
+        if answering is prepared or answering.has(named[0][code]):
+            codes_of.setdefault(answering, []).append(code)
+    for answering, codes in codes_of.items():
+        yield answering, group.take(np.flatnonzero(np.isin(number, codes)))
 
 
 def _predict_group(prepared: PreparedSetting, group: Group, named: Column | None) -> Columns:

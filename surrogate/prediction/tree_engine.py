@@ -1,8 +1,8 @@
 """Answers of boosted trees, in numpy: everything that a setting decides is cut out of the trees once.
 
 A row of the trees' input holds the problem's columns, the candidate's own, its library's version and its code. What
-was measured in the setting counts beside the trees; where nothing was measured on the GPU itself, a sibling's
-measurements do.
+was measured in the setting counts beside the trees; where a candidate was not measured on the GPU itself, a sibling's
+measurements and the cost of its calls do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,7 @@ from surrogate.models.trees import ReadyTrees
 from surrogate.prediction.engine import Context, Engine, Setting, taken
 
 if TYPE_CHECKING:
-    from surrogate.models.correction import Correction
-    from surrogate.models.grid import Measured
+    from surrogate.models.grid import Grid, Measured
 
 VERSION_COLUMN = "library_version"
 
@@ -58,13 +57,12 @@ class Neighbourhood(NamedTuple):
     """What was measured in the setting.
 
     ``codes`` (candidates,) are those of ``measured``, −1 where a candidate was not measured; ``residual`` corrects what
-    is interpolated, None where no such trees were fitted. ``lenders``: library → the GPU that it was measured on.
+    is interpolated, None where no such trees were fitted.
     """
 
     measured: "Measured"
     codes: np.ndarray
     residual: ReadyTrees | None
-    lenders: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +72,7 @@ class BoosterEngine(Engine):
     ``template`` (candidates, columns) holds each candidate's version and code, and is zero elsewhere; ``own_column`` is
     where a row has the candidate's own roofline, −1 if nowhere; ``call_us`` (candidates,). ``trend_positions`` (terms,)
     says where in a row the trend's terms stand, and ``trend_ranges`` (candidates, 2, terms) outside which values it
-    counts on this GPU. ``correction_inputs`` are the columns that a calibration's correction sees: where each stands in
-    a row, or −1 and the value that the setting decides.
+    counts on this GPU. ``lenders`` (candidates,) are the GPUs on which each was measured, "" where on none alike.
     """
 
     times: BoostedTimes
@@ -85,31 +82,34 @@ class BoosterEngine(Engine):
     call_us: np.ndarray
     trend_positions: np.ndarray
     trend_ranges: np.ndarray
-    correction: "Correction | None"
-    correction_inputs: list[tuple[int, float]]
+    lenders: tuple[str, ...]
     near: Neighbourhood | None
 
     @classmethod
     def of(cls, context: Context, times: BoostedTimes, siblings: Sequence[str]) -> "BoosterEngine":
         """The model's trees with everything cut out that the setting decides.
 
-        Where nothing was measured in the setting with a library on the GPU, the first of its ``siblings`` with
-        measurements lends its time / base.
+        Of a candidate that was not measured in the setting on the GPU, the first of its ``siblings`` where it was lends
+        time / base, and what a call costs.
         """
         setting, _, candidates, formula, _ = context
         family, gpu, _, _ = setting
         trend = times.trend
         columns = Columns.of(setting, formula, times)
-        correction = times.corrections.get(gpu)
+        codes = np.full(len(candidates), -1)
+        lenders = ("",) * len(candidates)
+        if times.neighbours:
+            codes = times.neighbours.grid.codes(setting.values, [candidate.key for candidate in candidates])
+            lenders = _lenders(context, times.neighbours.grid, codes, (gpu, *siblings))
+        libraries = zip(lenders, (candidate.library for candidate in candidates), strict=True)
         return cls(
             context=context, times=times, trees=ReadyTrees(lambda: times.trees, columns.positions, columns.decided),
             template=_template(context, times, len(columns.positions)),
             own_column=columns.varying.index(family.own_roofline) if family.own_roofline else -1,
-            call_us=np.array([call_cost_us(times.call_us, gpu, candidate.library) for candidate in candidates]),
+            call_us=np.array([call_cost_us(times.call_us, lender or gpu, library) for lender, library in libraries]),
             trend_positions=np.array([columns.varying.index(name) for name in trend.names] if trend else []),
             trend_ranges=np.array([trend.range_of(candidate.key, gpu) for candidate in candidates] if trend else []),
-            correction=correction, correction_inputs=_correction_inputs(setting, columns) if correction else [],
-            near=_neighbourhood(context, times, columns, siblings),
+            lenders=lenders, near=_neighbourhood(context, times, columns, codes, lenders),
         )  # fmt: skip
 
     def one(self, problem: AnyProblem, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -215,16 +215,11 @@ class BoosterEngine(Engine):
 
     def _times(self, x: np.ndarray, index: np.ndarray, roofline_us: Number, log_correction: np.ndarray) -> np.ndarray:
         """Times in µs (rows,) of log(time / base) (rows,), of candidate ``index[i]`` in row i."""
-        # 1. The base: the problem's roofline, drawn towards the candidate's own, and the call's fixed cost.
+        # The base: the problem's roofline, drawn towards the candidate's own, and the call's fixed cost.
         base_us = roofline_us
         if self.times.own_weight and self.own_column >= 0:
             base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
         time_us = (base_us + self.call_us[index]) * np.exp(log_correction)
-        # 2. What a calibration found on this GPU, from the columns (rows, inputs) that its correction sees.
-        if self.correction is not None:
-            columns = (np.full(len(x), value) if at < 0 else x[:, at] for at, value in self.correction_inputs)
-            keys = np.array([self.context.candidates[i].key for i in index])
-            time_us *= np.exp(self.correction.log_factor(np.column_stack([*columns]), keys, time_us))
         return np.maximum(time_us, self.context.least_us[index])
 
 
@@ -237,42 +232,31 @@ def _template(context: Context, times: BoostedTimes, width: int) -> np.ndarray:
     return template
 
 
+def _lenders(context: Context, grid: "Grid", codes: np.ndarray, gpus: Sequence[str]) -> tuple[str, ...]:
+    """(candidates,) of each the first of the ``gpus`` on which it was measured in the setting, "" where on none."""
+    lenders = np.full(len(codes), "", dtype=object)
+    for gpu in gpus:
+        wanting = (lenders == "") & (codes >= 0)
+        if gpu in grid.packed and wanting.any():
+            lenders[wanting & np.isin(codes, grid.rows(context.setting.family, gpu).codes)] = gpu
+    return tuple(lenders)
+
+
 def _neighbourhood(
-    context: Context, times: BoostedTimes, columns: Columns, siblings: Sequence[str]
+    context: Context, times: BoostedTimes, columns: Columns, codes: np.ndarray, lenders: Sequence[str]
 ) -> Neighbourhood | None:
-    """What was measured with each library on this GPU, else on the first of its siblings with anything."""
-    setting = context.setting
+    """What was measured with each candidate, by its code, on the GPU that lends it."""
     neighbours = times.neighbours
-    if neighbours is None:
+    if neighbours is None or not any(lenders):
         return None
-    grid = neighbours.grid
-    codes = grid.codes(setting.values, [candidate.key for candidate in context.candidates])
-    owner = np.array([candidate.library for candidate in context.candidates])
-    # 1. Of every library the GPU that lends, and of every such GPU the codes of the candidates that it lends to.
-    lenders: dict[str, str] = {}
-    lent: dict[str, np.ndarray] = {}
-    for library, _ in setting.versions:
-        library_codes = codes[owner == library]
-        if lender := grid.lender(setting.family, (setting.gpu, *siblings), library_codes):
-            lenders[library] = lender
-            lent[lender] = np.append(lent.get(lender, library_codes[:0]), library_codes)
-    if not lent:
-        return None
-    measured = grid.measured(setting.family, lent)
-    # 2. The residual's trees see, behind the columns of the terms, the interpolation, and of every line its difference
-    #    from that and its gap.
+    owner = np.array(lenders, dtype=object)
+    lent = {gpu: codes[owner == gpu] for gpu in dict.fromkeys(filter(None, lenders))}
+    measured = neighbours.grid.measured(context.setting.family, lent)
+    # The residual's trees see, behind the columns of the terms, the interpolation, and of every line its difference
+    # from that and its gap.
     residual = None
     if neighbours.stored:
         behind = columns.positions[-1] + 1
-        positions = [*columns.positions, *range(behind, behind + 1 + 2 * len(grid.lines))]
+        positions = [*columns.positions, *range(behind, behind + 1 + 2 * len(neighbours.grid.lines))]
         residual = ReadyTrees(lambda: neighbours.trees, positions, columns.decided)
-    return Neighbourhood(measured, np.where(np.isin(codes, measured.codes), codes, -1), residual, lenders)
-
-
-def _correction_inputs(setting: Setting, columns: Columns) -> list[tuple[int, float]]:
-    """Of every column that a correction sees: where it stands in a row, or −1; and its value where it is constant."""
-    from surrogate.models.correction import correction_columns
-
-    position = {name: number for number, name in enumerate(columns.varying)}
-    names = correction_columns(setting.family)
-    return [(position.get(name, -1), columns.constant.get(name, 0.0)) for name in names]
+    return Neighbourhood(measured, np.where(owner != "", codes, -1), residual)

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.models.plain import NOT_EMPTY, between, from_plain, joined
+from surrogate.models.plain import NOT_EMPTY, Rule, between, from_plain, joined
 
 COVERAGE = 0.90
 UNSEEN_GPU_FACTOR = 3.0
@@ -41,6 +41,8 @@ class WidthKey(NamedTuple):
 
 ALL = WidthKey(None, "all")
 """Key of the base over all rows."""
+MODEL, HABIT, NEAREST = "model", "habit", "nearest"
+CHOOSER = Rule("model, habit or nearest", lambda values: set(values) <= {MODEL, HABIT, NEAREST})
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,13 @@ class Widths:
 
 @dataclass(frozen=True)
 class UnseenGpu:
-    """How far off times are on a GPU that was never measured, found by leaving out each of ``gpus`` GPUs.
+    """What answers on a GPU that was never measured and how far off times are there, by leaving out each of ``gpus``.
 
     ``factors`` math type → what half widths are multiplied by ("": over all); ``own_share`` as in `Widths`, of the
     widened half widths; ``median_ape`` the median of |predicted / measured − 1|, and ``factor_90`` the factor that nine
-    in ten times were off by at most (every GPU with equal weight), None where no GPU could be left out.
+    in ten times were off by at most (every GPU with equal weight), None where no GPU could be left out. ``chooser``:
+    whose order of the candidates was best there, the `MODEL`'s, the `HABIT`'s or the `NEAREST` measured GPU's;
+    ``habit`` setting and candidate → what the habit ranks by, the mean log slowdown on the measured GPUs.
     """
 
     factors: Annotated[Mapping[str, Factor], NOT_EMPTY] = field(default_factory=lambda: {"": UNSEEN_GPU_FACTOR})
@@ -125,6 +129,8 @@ class UnseenGpu:
     gpus: int = 0
     median_ape: float | None = None
     factor_90: float | None = None
+    chooser: Annotated[str, CHOOSER] = MODEL
+    habit: Mapping[str, Annotated[float, between(0, 100)]] = field(default_factory=dict)
 
     def factor(self, math: str) -> float:
         """The factor of a math type; of one that no GPU was left out with, the largest."""

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from scipy.linalg import cho_solve
 
 from surrogate.bundle.bundle import Bundle, load, save
-from surrogate.bundle.calibrate import calibrate
 from surrogate.bundle.plan import greedy, plan_calibration, write_plan
 from surrogate.bundle.train import train
 from surrogate.collect.plan import unique
 from surrogate.collect.plan_source import file_problems
 from surrogate.dataset.checks import normalise
-from surrogate.dataset.rows import rows_of
+from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.models import MODELS
-from surrogate.models.calibrated import PRIORS, _factor
-from surrogate.models.correction import Correction, Inputs, covariance
+from surrogate.models.calibrated import PRIORS, _factor, fit_correction
+from surrogate.models.correction import Correction, Inputs, correction_columns, covariance
+from surrogate.prediction.calibrate import calibrate
 from tests.prediction.problems import predicted
 
 NEW = "Tesla V100-SXM2-16GB"
@@ -255,3 +255,51 @@ def test_on_measured_gpus(measurements) -> None:
     assert median_error(calibrated, judged) < 0.67 * median_error(fitted, judged)
     out, times = predicted(calibrated, judged.frame), judged.frame["time_us"]
     assert ((out["lower_us"] <= times) & (times <= out["upper_us"])).mean() > 0.8
+
+
+def test_candidates_stay_and_new_ones_join(table: Table, bundle: Bundle) -> None:
+    """A sample of two algorithms, one of which the bundle never saw."""
+    trees = train(table(16, noise=0.02, algorithms=("IMPLICIT_GEMM", "FFT")), params={"rounds": 20})
+    data = on_new_gpu(table, bundle)
+    sample = data.with_frame(data.frame[data.frame["algorithm"].isin(["IMPLICIT_GEMM", "WINOGRAD"])])
+    calibrated = calibrate(trees, sample)
+    assert {key.algorithm for key in calibrated.parts["conv"].candidates} == {"IMPLICIT_GEMM", "FFT", "WINOGRAD"}
+    answers = predicted(calibrated, data.frame[data.frame["algorithm"] != "IMPLICIT_PRECOMP_GEMM"])
+    assert np.isfinite(answers["predicted_us"]).all()
+    judged = data.frame[(data.frame["algorithm"] == "WINOGRAD") & (data.frame["status"] == "ok")]
+    assert np.median(np.abs(predicted(calibrated, judged)["predicted_us"] / judged["time_us"] - 1)) < 0.3
+
+
+def products(count: int, factor: Callable[[pd.DataFrame], object]) -> tuple[Rows, np.ndarray]:
+    """Rows of products on a T4 by two libraries, and times from which theirs differ by ``factor`` of the table."""
+    sizes = pd.DataFrame({"m": 2 ** (np.arange(count) % 9), "n": 512 + 64 * np.arange(count), "k": 1024})
+    frame = pd.concat([sizes.assign(library=library) for library in ("cublas", "torch")], ignore_index=True)
+    frame = frame.assign(
+        gpu="t4", family="gemm", operator="gemm", dtype="fp32", math="fma", variant="", batch=1, algorithm="default",
+        library_version="1", status="ok",
+    )  # fmt: skip
+    predicted_us = 10.0 + frame["m"].to_numpy() * frame["n"].to_numpy() / 100.0
+    return rows_of(normalise(frame.assign(time_us=predicted_us * factor(frame)), "test")), predicted_us
+
+
+def said_of(rows: Rows, predicted_us: np.ndarray) -> np.ndarray:
+    correction, _ = fit_correction(rows, predicted_us)
+    return correction.log_factor(rows.columns(correction_columns(rows.family)), rows.candidate, predicted_us)
+
+
+def test_few_rows_tell_an_offset_of_each_library_and_an_outlier_little() -> None:
+    """Twenty rows: half and twice the time, one of them a hundred times that."""
+    by_library = {"cublas": 0.5, "torch": 2.0}
+    rows, predicted_us = products(10, lambda frame: frame["library"].map(by_library))
+    wanted = np.log(rows.frame["library"].map(by_library).to_numpy(dtype=float))
+    np.testing.assert_allclose(said_of(rows, predicted_us), wanted, atol=0.35)
+    rows, predicted_us = products(10, lambda frame: np.where(frame.index == 3, 100.0, 0.5))
+    others = np.arange(len(rows)) != 3
+    np.testing.assert_allclose(said_of(rows, predicted_us)[others], np.log(0.5), atol=0.2)
+
+
+def test_what_does_not_hold_for_other_shapes_is_left_out() -> None:
+    """Noise alone: of a correction stays what is better than none on shapes held out."""
+    noise = np.random.default_rng(0).normal(0, 0.3, 40)
+    rows, predicted_us = products(20, lambda frame: np.exp(noise[frame.index]))
+    assert np.abs(said_of(rows, predicted_us)).mean() < 0.1

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from surrogate.features.conv import Conv
 from surrogate.models import Support
 from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.launch import CallKey
+from surrogate.models.plain import joined
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import parse_bytes
 from surrogate.uncertainty.intervals import UnseenGpu
@@ -247,23 +248,84 @@ def test_a_table_gets_one_selection_for_each_distinct_problem(bundle: Bundle, pr
     assert by_gpu[len(problems) :] == predictor.select(problems)
 
 
-def test_a_gpu_never_measured_follows_one_of_its_architecture() -> None:
-    """Where the best candidate changes with the size on the sibling, it changes alike; others' candidates stay out."""
+def products(names_of: Mapping[str, Sequence[str]], dtype: str = "bf16", cost_us: float = 2.0) -> pd.DataFrame:
+    """Times of products by the kernels of each GPU: small is faster up to m 100, the others beyond."""
     rows = [
-        {"gpu": gpu, "algorithm": name, "m": m, "n": n, "k": k, "time_us": factor * (2 + 1e-7 * m * n * k / 64)}
-        for gpu, names in (("h100-sxm", ("small", "large")), ("b200", ("large", "newer")))
+        {"gpu": gpu, "algorithm": name, "m": m, "n": n, "k": k, "time_us": factor * (cost_us + 1e-7 * m * n * k / 64)}
+        for gpu, names in names_of.items()
         for name in names
         for m in (16, 256, 4096)
         for n in (512, 1024, 2048)
         for k in (512, 2048)
         for factor in [1.3 if (name == "small") == (m > 100) else 1.0]
     ]
-    setting = {"family": "gemm", "operator": "gemm", "dtype": "bf16", "math": "default", "variant": "", "batch": 1}
-    frame = pd.DataFrame(rows).assign(library="vllm", library_version="1", status="ok", **setting)
-    model = InterpolatedTerms(rounds=20, max_leaves=8)
-    served = Predictor(bundle_of(frame, model), gpu="h20")
-    for m, best in ((16, "small"), (4096, "large")):
-        selection = served.select(served.read(f"gemm:m{m}n1024k2048", dtype="bf16", math="default"))
+    setting = {"family": "gemm", "operator": "gemm", "dtype": dtype, "math": "default", "variant": "", "batch": 1}
+    return pd.DataFrame(rows).assign(library="vllm", library_version="1", status="ok", **setting)
+
+
+def served_on(frame: pd.DataFrame, gpu: str) -> Predictor:
+    return Predictor(bundle_of(frame, InterpolatedTerms(rounds=20, max_leaves=8)), gpu=gpu)
+
+
+def test_a_gpu_never_measured_follows_one_of_its_architecture() -> None:
+    """Where the best candidate changes with the size on the sibling, it changes alike; others' candidates stay out."""
+    frame = products({"h100-sxm": ("small", "large"), "b200": ("large", "newer")})
+    for gpu, is_lent in (("gh200", True), ("h20", False)):
+        served = served_on(frame, gpu)
+        for m, best in ((16, "small"), (4096, "large")):
+            selection = served.select(served.read(f"gemm:m{m}n1024k2048", dtype="bf16", math="default"))
+            assert {ranked.algorithm for ranked in selection.candidates} == {"small", "large"}
+            assert selection.source == "spec"
+            assert any("h100-sxm" in note for note in selection.notes) == is_lent
+            assert selection.algorithm == best or not is_lent  # H20's peak is a seventh, its bandwidth a fifth more
+
+
+def test_a_sibling_lends_what_a_call_costs() -> None:
+    """H800 is an H100 in all that products use, so that its times are the H100's, whatever calls cost on B200."""
+    frame = pd.concat([products({"h100-sxm": ("small",)}), products({"b200": ("small",)}, cost_us=40.0)])
+    served = served_on(frame, "h800")
+    for row in frame[frame["gpu"] == "h100-sxm"].itertuples():
+        asked = served.read(f"gemm:m{row.m}n{row.n}k{row.k}", dtype="bf16", math="default")
+        assert served.predict(asked).time_us == pytest.approx(row.time_us, rel=0.005)
+
+
+def test_one_row_without_an_answer_leaves_the_others_theirs(refused) -> None:
+    """A candidate that another GPU alone ran is answered from there; one of another type is not supported."""
+    frame = pd.concat(
+        [
+            products({"h100-sxm": ("small", "large"), "h200-sxm": ("small", "older"), "b200": ("newer",)}),
+            products({"b200": ("quick",)}, dtype="fp8"),
+        ]
+    )
+    served = served_on(frame, "gh200")
+    setting = frame.iloc[[0]].drop(columns=["gpu", "algorithm", "status", "time_us"])
+    table = pd.concat([setting.assign(algorithm=name) for name in ("small", "older", "newer", "quick")])
+    answers = served.predict(table.assign(m=256, gpu="gh200"))
+    assert list(answers.supported) == [True, True, True, False]
+    assert np.isfinite(answers.predicted_us).tolist() == [True, True, True, False]
+    asked = served.read("gemm:m256n512k512", dtype="bf16", math="default")
+    assert served.predict(asked, "older").time_us == pytest.approx(answers.predicted_us[1])
+    assert served.predict(asked).algorithm in ("small", "large")
+    with refused("did you mean small"):
+        served.predict(table.assign(m=256, gpu="gh200", algorithm="smal"))
+
+
+@pytest.mark.parametrize(("chooser", "best"), [("model", "large"), ("habit", "newer"), ("nearest", "small")])
+def test_a_habit_answers_where_training_chose_it(chooser: str, best: str) -> None:
+    """RTX PRO 6000 has no sibling here. A100, the nearest, prefers the small kernel at m 16."""
+    frame = products({"a100-sxm4-80gb": ("small", "large", "newer"), "h100-sxm": ("large", "newer")})
+    slow = frame["algorithm"].map({"small": 1.0, "large": 1.0, "newer": 1.2})
+    bundle = bundle_of(frame.assign(time_us=frame["time_us"] * slow), InterpolatedTerms(rounds=20, max_leaves=8))
+    part = bundle.parts["gemm"]
+    cost_of = {"large": 0.2, "newer": 0.1, "small": 0.3}
+    labels = part.times.neighbours.grid.labels
+    costs = {joined(label): cost_of[label.candidate.rpartition("|")[2]] for label in labels}
+    unseen = replace(part.unseen_gpu, chooser=chooser, habit=costs)
+    served = Predictor(replace(bundle, parts={"gemm": replace(part, unseen_gpu=unseen)}), gpu="rtx-pro-6000-server")
+    selection = served.select(served.read("gemm:m16n1024k2048", dtype="bf16", math="default"))
+    assert selection.source == ("spec" if chooser == "model" else "habit")
+    assert any("order" in note for note in selection.notes) == (chooser != "model")
+    if chooser != "model":
         assert selection.algorithm == best
-        assert {ranked.algorithm for ranked in selection.candidates} == {"small", "large"}
-        assert selection.source == "spec" and any("h100-sxm" in note for note in selection.notes)
+    together = served.predict(selection.problem)
+    assert (together.algorithm, together.time_us) == (selection.algorithm, selection.time_us)

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from surrogate.bundle.bundle import Bundle
-from surrogate.bundle.calibrate import calibrate
 from surrogate.bundle.train import train
 from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.store import read_dataset
 from surrogate.features.description import description_of
 from surrogate.features.families import FAMILIES
+from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
 from tests.conftest import Outcome

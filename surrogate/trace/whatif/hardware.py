@@ -13,7 +13,7 @@ from surrogate.features.families import NetworkProblem, family_of
 from surrogate.features.kernels import identify, identify_call
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.call import UnsupportedError
-from surrogate.prediction.results import SPEC
+from surrogate.prediction.results import UNSEEN
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Ints, Trace
@@ -355,7 +355,7 @@ def _ratio(predictor: "Predictor", conv: NetworkProblem, algorithm: str | None) 
         selection = predictor.select(conv)
     except InputError:
         return None
-    if selection.source == SPEC:
+    if selection.source in UNSEEN:
         raise _unmeasured(selection.gpu)
     candidates = selection.candidates
     traced = next((candidate for candidate in candidates if candidate.algorithm == algorithm), None)

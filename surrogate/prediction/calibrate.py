@@ -1,12 +1,13 @@
-"""Adapt a fitted bundle to a GPU from a few measurements there: its times are multiplied by a learned correction."""
+"""Adapt a fitted bundle to a GPU from a few measurements there: what answers is multiplied by a learned correction."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, Part
-from surrogate.bundle.train import least_times, train
+from surrogate.bundle.train import candidate_keys, least_times, train
 from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import device_names, newest_version
@@ -17,9 +18,12 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily
 from surrogate.features.gpu import canonical
 from surrogate.models import Support, model_frame
-from surrogate.models.calibrated import Calibrated, fit_correction
+from surrogate.models.calibrated import Calibrated, fit_correction, method
 from surrogate.models.configurations import Configurations, problem_keys
 from surrogate.models.correction import Correction
+from surrogate.models.launch import CallKey, call_cost_us
+from surrogate.prediction.settings import SettingCache
+from surrogate.prediction.table import predict_table
 from surrogate.uncertainty.domain import Domain, distances_to
 from surrogate.uncertainty.fit import conformal_quantile, pooled_base
 from surrogate.uncertainty.intervals import ALL, WidthKey, Widths
@@ -30,6 +34,9 @@ LEAST_PROBLEMS = 10
 
 def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress | None = None) -> Bundle:
     """``bundle`` with its times on the devices of ``data`` corrected; times on other devices stay as they are.
+
+    What is corrected is what answers there, times that a sibling lends included. All candidates that answered before
+    stay, and those that the data bring join them.
 
     Interval widths of those devices come from corrections that never saw the row's shape, and from rows that the model
     itself was not trained on: a device without two such shapes keeps the widths it has. Raises `InputError` where a
@@ -44,10 +51,9 @@ def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress |
     parts = dict(bundle.parts)
     card = dict(bundle.card.get("calibration", {}))
     for family, (_, rows) in rows_by_family(model_frame(data, bundle.candidate), devices).items():
-        part = bundle.part(family)
-        check_libraries(part, rows, data.name)
-        trained_gpus = {canonical(name) for name in bundle.card.get("data", {}).get("gpus", ())}
-        parts[family.name], records = _calibrate_part(part, rows, trained_gpus, name=data.name, seed=seed, step=step)
+        check_libraries(bundle.part(family), rows, data.name)
+        known = replace(bundle, devices=devices)
+        parts[family.name], records = _calibrate_part(known, rows, name=data.name, seed=seed, step=step)
         for device, row in records.items():
             card[device if family.name == next(iter(bundle.parts)) else f"{device} {family.name}"] = row
     card = {**bundle.card, "calibration": card}
@@ -99,14 +105,25 @@ def _keys(rows: Rows) -> np.ndarray:
 
 
 def _calibrate_part(
-    part: Part, rows: Rows, trained_gpus: set[str], *, name: str, seed: int, step: Progress
+    bundle: Bundle, rows: Rows, *, name: str, seed: int, step: Progress
 ) -> tuple[Part, dict[str, dict[str, object]]]:
     """The part with corrections for the devices of ``rows``, and device → what was measured and what it changed."""
     # A device measured again is corrected anew, from the model beneath earlier calibrations.
+    part = bundle.part(rows.family)
     before = part.model.corrections if isinstance(part.model, Calibrated) else {}
     model = part.model.base if isinstance(part.model, Calibrated) else part.model
-    base_us = model.predict(rows)
-    usable = rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(base_us)
+    ok = rows.take(rows.ok)
+    told = replace(
+        part, fitted=model, candidates=part.candidates | candidate_keys(ok),
+        support=_support(part.support, Support.fit(rows)), domain=_domain(part.domain, Domain.of(ok)),
+        least_us=_least(part.least_us, least_times(ok)),
+    )  # fmt: skip
+    settings = SettingCache(replace(bundle, parts={**bundle.parts, rows.family.name: told}))
+    base_us = predict_table(settings, rows.frame, dict.fromkeys(("gpu", "library", "library_version"))).predicted_us
+    # A model that is no trees says nothing of candidates that it never saw, where rooflines stand in.
+    known = np.isin(rows.candidate.astype(str), [key.name for key in part.candidates]) | (part.times is not None)
+    usable = rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(base_us) & known
+    trained_gpus = {canonical(gpu) for gpu in bundle.card.get("data", {}).get("gpus", ())}
     of_device = device_names(rows.frame).astype(str)
     corrections: dict[str, Correction] = {}
     held_us = np.full(len(rows), np.nan)
@@ -122,12 +139,8 @@ def _calibrate_part(
     # Errors on shapes that training had on that device foretell nothing.
     trained_on = np.isin(of_device, sorted(trained_gpus)) & part.domain.seen(rows)
     judged = np.flatnonzero(np.isfinite(held_us) & ~trained_on)
-    calibrated = replace(
-        part, fitted=Calibrated(model, {**before, **corrections}),
-        support=_support(part.support, Support.fit(rows)), widths=_widths(part, rows.take(judged), held_us[judged]),
-        domain=_domain(part.domain, Domain.of(rows.take(rows.ok))),
-        least_us={**least_times(rows.take(rows.ok)), **part.least_us},
-    )  # fmt: skip
+    widths = _widths(part, rows.take(judged), held_us[judged])
+    calibrated = replace(told, fitted=Calibrated(model, {**before, **corrections}), widths=widths)
     records = {}
     for device in names:
         on_device = np.flatnonzero((of_device == device) & np.isfinite(held_us))
@@ -135,7 +148,7 @@ def _calibrate_part(
         measured = rows.take(on_device)
         records[device] = {
             "data": name, "rows": len(on_device), "problems": len(np.unique(measured.problem)),
-            "shapes": len(np.unique(measured.shape)), "method": "Gaussian process",
+            "shapes": len(np.unique(measured.shape)), "method": method(len(on_device)),
             "rows_not_trained_on": len(apart),
             "median_ape_before": _median_ape(base_us[apart], rows.time_us[apart]),
             "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
@@ -166,6 +179,11 @@ def _check_measured(rows: Rows, device: str, name: str) -> None:
             f"{name}: all problems of {device} have one shape; calibration needs at least two, as intervals come from"
             " held-out shapes"
         )
+
+
+def _least(base: Mapping[CallKey, float], sample: Mapping[CallKey, float]) -> dict[CallKey, float]:
+    """The least times, which a few measurements can lower and never raise: the shortest kernels need not be there."""
+    return {**{key: min(us, call_cost_us(base, *key)) for key, us in sample.items()}, **base}
 
 
 def _support(base: Support, new: Support) -> Support:

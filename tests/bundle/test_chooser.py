@@ -1,0 +1,67 @@
+"""Whose order answers on a GPU never measured: decided by GPUs left out, known answers on invented times."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.bundle.bundle import load, save
+from surrogate.bundle.chooser import best_chooser, habit_costs
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
+from tests.prediction.conftest import bundle_of
+
+GPUS = ("h100-sxm", "a100-sxm4-80gb", "l40s")
+Times = Callable[[str, int, str], float]
+
+
+def rows(time_of: Times) -> Rows:
+    """Products of four sizes by two candidates on three GPUs."""
+    frame = pd.DataFrame(
+        [
+            {"gpu": gpu, "algorithm": name, "m": m, "n": 512, "k": 512, "time_us": time_of(gpu, m, name)}
+            for gpu in GPUS
+            for m in (16, 64, 256, 1024)
+            for name in ("a", "b")
+        ]
+    )
+    setting = {"family": "gemm", "operator": "gemm", "dtype": "bf16", "math": "default", "variant": "", "batch": 1}
+    return rows_of(normalise(frame.assign(library="vllm", library_version="1", status="ok", **setting), "test"))
+
+
+def chosen(table: Rows, model_us: np.ndarray) -> tuple[str, dict[str, float]]:
+    gpu = table.frame["gpu"].to_numpy()
+    splits = [(np.flatnonzero(gpu != name), np.flatnonzero(gpu == name)) for name in GPUS]
+    return best_chooser(table, splits, model_us, table.time_us, np.ones(len(table), dtype=bool))
+
+
+def test_a_habit_costs_the_mean_log_slowdown() -> None:
+    """B is twice as slow on one of three GPUs, and a on none."""
+    costs = habit_costs(rows(lambda gpu, m, name: 20.0 if (gpu, name) == ("l40s", "b") else 10.0))
+    by_name = {label.rpartition("|")[2]: cost for label, cost in costs.items()}
+    assert by_name == {"a": 0.0, "b": pytest.approx(np.log(2) / 3, abs=1e-4)}
+
+
+def test_the_best_order_on_gpus_left_out_is_taken() -> None:
+    always_a = rows(lambda gpu, m, name: 10.0 if name == "a" else 15.0)
+    wrong = np.where(always_a.frame["algorithm"] == "a", 2.0, 1.0)
+    name, means = chosen(always_a, wrong)
+    assert name == HABIT and means[HABIT] == means[NEAREST] == 0.0 and means[MODEL] == pytest.approx(np.log(1.5))
+    assert chosen(always_a, always_a.time_us)[0] == MODEL  # of equals the model answers
+    by_size = rows(lambda gpu, m, name: 10.0 if (name == "a") == (m < 100) else 15.0)
+    name, means = chosen(by_size, np.ones(len(by_size)))
+    assert name == NEAREST and means[NEAREST] == 0.0 < means[HABIT]
+
+
+@pytest.mark.parametrize(("chooser", "habit"), [(MODEL, {}), (HABIT, {"gemm|bf16|default||vllm|a": 0.25})])
+def test_a_bundle_keeps_its_chooser(chooser: str, habit: dict[str, float], tmp_path: Path) -> None:
+    table = rows(lambda gpu, m, name: 10.0)
+    bundle = bundle_of(table.frame)
+    part = bundle.parts["gemm"]
+    unseen = replace(part.unseen_gpu, chooser=chooser, habit=habit)
+    save(replace(bundle, parts={"gemm": replace(part, unseen_gpu=unseen)}), tmp_path / "bundle")
+    assert load(tmp_path / "bundle").parts["gemm"].unseen_gpu == unseen
