@@ -42,7 +42,8 @@ def updated(text: str, rows: Mapping[str, str]) -> str:
     """
     before, mark, rest = text.partition(BEGIN)
     old, other, after = rest.partition(END)
-    lines = {name: line for line in old.splitlines() for name in NAMES if f"(tables/{name}.csv)" in line} | rows
+    lines = {name: line for line in old.splitlines() for name in NAMES if f"(tables/{name}.csv)" in line}
+    lines.update(rows)
     if not (mark and other):
         raise InputError(f"README.md lacks the markers {BEGIN} … {END}; put them where the table belongs")
     table = [HEADER, RULE, *(lines[name] for name in NAMES if name in lines)]

@@ -37,11 +37,11 @@ def error_rates(picks: pd.DataFrame) -> pd.DataFrame:
     """Per chooser: shares of picks over 10 % slower than the best, infeasible ones right (SEER's way) or wrong."""
     slow, infeasible = picks["slowdown"] > WITHIN, picks["infeasible"].astype(bool)
     wrong = {"wrong_seer_pct": slow & ~infeasible, "wrong_pct": slow | infeasible, "infeasible_pct": infeasible}
-    shares = pd.DataFrame(wrong).astype(float) * 100
-    each = shares.assign(model=picks["model"], shape=picks["shape"], slowdown=picks["slowdown"].astype(float))
+    percents = pd.DataFrame(wrong).astype(float) * 100
+    each = percents.assign(model=picks["model"], shape=picks["shape"], slowdown=picks["slowdown"].astype(float))
     of_model = each.groupby("model", sort=False)
     table = of_model.agg(problems=("shape", "size"), shapes=("shape", "nunique"), **{c: (c, "mean") for c in wrong})
-    table["slowdown_geomean"] = np.exp(np.log(each["slowdown"]).groupby(each["model"]).mean())
+    table["slowdown_geomean"] = of_model["slowdown"].agg(lambda slowdowns: np.exp(np.log(slowdowns).mean()))
     return table.assign(slowdown_max=of_model["slowdown"].max()).reset_index()
 
 

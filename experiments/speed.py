@@ -84,7 +84,8 @@ def problems(data: Dataset, count: int, seed: int) -> list[Conv]:
     random = np.random.default_rng(seed)
     distinct: dict[Conv, None] = {}
     while len(distinct) < count:
-        sizes = frame.iloc[int(random.integers(len(frame)))].astype(int).to_dict()
+        row = frame.iloc[int(random.integers(len(frame)))]
+        sizes: dict[str, Any] = {name: int(row[name]) for name in SIZE_COLUMNS}
         with suppress(InputError):
             distinct[Conv(**{**sizes, "n": int(random.integers(1, 257))})] = None
     return list(distinct)
