@@ -29,7 +29,9 @@ SIZE_OF_THE_CHIP = {"fp32_tflops", "fp32_dual_tflops", "cores"}
 HBM_BITS = 2048
 """From this width of the interface on, the memory is HBM."""
 GBITS_PER_PIN = {"HBM": (0.9, 10), "GDDR": (5, 29)}
-NO_GPUS = {"AMD EPYC", "IA_KNL7250", "Raspberry_Pi_3", "iPhone_6", "iPhone_7", "cpu"}
+NO_GPUS = {
+    "AMD EPYC", "IA_KNL7250", "Raspberry_Pi_3", "cpu", "iPhone_6", "iPhone_7", "pthread-Intel(R) Xeon(R) Processor",
+}  # fmt: skip
 """Processors of other kinds in the tables of measurements."""
 
 
