@@ -1,6 +1,6 @@
-"""How good are configurations chosen for shapes never measured, of a kernel that was measured on this CPU?
+"""Measure a matrix product in OpenCL on this CPU, in every configuration; `experiments.cpu_choice` judges choices by it.
 
-``python -m experiments.cpu_kernel measure -o FILE.parquet`` makes the table: Kernel Tuner compiles and times every
+``python -m experiments.cpu_kernel -o FILE.parquet`` makes the table: Kernel Tuner compiles and times every
 configuration of cpu_kernel.cl, a matrix product in OpenCL, on PoCL (``pip install pyopencl pocl-binary-distribution
 kernel-tuner``). Nothing else may run beside it.
 
@@ -258,19 +258,14 @@ def noise_of(times: np.ndarray) -> float:
     return round(float(1.48 * np.nanmedian(distance) / np.sqrt(2)), 4)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def main() -> None:
-    """A matrix product in OpenCL, tuned on this CPU."""
-
-
-@main.command("measure")
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The table, parquet.")
 @click.option("--shapes", default=48, show_default=True, type=click.IntRange(min=1))
 @click.option("--passes", default=9, show_default=True, type=click.IntRange(min=1))
 @click.option("--minutes", default=np.inf, help="Begin no pass that would end later.")
 @click.option("--resume", is_flag=True, help="Go on with the passes that an earlier run finished.")
-def measure_command(output: Path, shapes: int, passes: int, minutes: float, resume: bool) -> None:
-    """Measure all configurations on all shapes."""
+def main(output: Path, shapes: int, passes: int, minutes: float, resume: bool) -> None:
+    """Measure a matrix product in OpenCL on this CPU: all configurations on all shapes."""
     space = configurations(KERNEL)
     with in_one_line("cpu_kernel"):
         frame = measure(output, drawn_shapes(shapes), space, passes, minutes, resume)

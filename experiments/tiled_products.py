@@ -48,7 +48,8 @@ def times_us(law: TiledProductLaw, rows: pd.DataFrame) -> np.ndarray:
     for (device, *values), positions in groups(rows, settings):
         part = rows.iloc[positions]
         sizes = {name: part[name].to_numpy() for name in ("batch", "m", "n", "k")}
-        out[positions] = law.product_us(Gemm(**sizes, **dict(zip(settings[1:], values, strict=True))), gpu(device))
+        dtype, math, variant = map(str, values)
+        out[positions] = law.product_us(Gemm(**sizes, dtype=dtype, math=math, variant=variant), gpu(device))
     return out
 
 
