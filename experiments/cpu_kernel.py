@@ -1,4 +1,4 @@
-"""Measure a matrix product in OpenCL on this CPU, in every configuration; `experiments.cpu_choice` judges choices by it.
+"""Measure a matrix product in OpenCL on this CPU in every configuration; `experiments.cpu_choice` judges by it.
 
 ``python -m experiments.cpu_kernel -o FILE.parquet`` makes the table: Kernel Tuner compiles and times every
 configuration of cpu_kernel.cl, a matrix product in OpenCL, on PoCL (``pip install pyopencl pocl-binary-distribution

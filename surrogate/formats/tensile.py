@@ -266,7 +266,7 @@ def _measured(table: Table, gpu: str | None, told: Counter[str]) -> pd.DataFrame
     rules["a size is out of range"] = ((values >= 1) & (values <= MAX_INT32)).all(axis=1)
     # 2. Percents of the peak.
     if np.nanmax(speed, initial=0.0) <= MOST_PERCENT:
-        rules["percents below 0.05 are rounding"] = np.logical_or(speed <= 0, speed >= LEAST_PERCENT)
+        rules["percents below 0.05 are rounding"] = np.asarray(~(speed > 0) | (speed >= LEAST_PERCENT))
         peak = peak_tflops(board, DTYPES[table.tensile_type[0]], _math(known, table.tensile_type) != "fma")
         speed = speed * 10 * peak * CLOCKS_MHZ.get(table.board, board.boost_mhz) / board.boost_mhz
         assumed = f"hold percents, taken as of the data sheet's peak of {board.name}"
