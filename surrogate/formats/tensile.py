@@ -261,7 +261,7 @@ def _measured(table: Table, gpu: str | None, told: Counter[str]) -> pd.DataFrame
     rows = pd.DataFrame({size: sizes.get(size, []) for size in _KIND[4:]})
     rows["solution"] = [solution for _, solution, _ in table.rows]
     speed = np.array([speed for _, _, speed in table.rows], dtype=np.float64)
-    rules = {"the speed is no number above 0": np.isfinite(speed) & (speed > 0)}
+    rules: dict[str, np.ndarray] = {"the speed is no number above 0": np.isfinite(speed) & (speed > 0)}
     values = rows[_KIND[4:]].to_numpy(dtype=np.float64)
     rules["a size is out of range"] = ((values >= 1) & (values <= MAX_INT32)).all(axis=1)
     # 2. Percents of the peak.
