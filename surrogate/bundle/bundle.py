@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypedDict, cast
 
-from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.files import checked_file, write_folder
 from surrogate.features.description import description_of
 from surrogate.features.errors import InputError, read_bounded, require_known
@@ -25,6 +24,7 @@ from surrogate.uncertainty.domain import Domain, ReferenceKey
 from surrogate.uncertainty.intervals import MODEL, UnseenGpu, Widths
 
 if TYPE_CHECKING:
+    from surrogate.dataset.described import KernelColumns
     from surrogate.models import TimeModel
     from surrogate.models.correction import Correction
     from surrogate.models.times import BoostedTimes
@@ -164,9 +164,13 @@ class Bundle:
         return families[0] if len(families) == 1 and isinstance(families[0], DescribedFamily) else None
 
     @property
-    def kernel(self) -> KernelColumns | None:
+    def kernel(self) -> "KernelColumns | None":
         """How tables of the described kernel are read; None where the bundle is of built-in families."""
-        return None if self.described is None else KernelColumns.like(self.described.description)
+        if self.described is None:
+            return None
+        from surrogate.dataset.described import KernelColumns
+
+        return KernelColumns.like(self.described.description)
 
     @cached_property
     def fitted_gpus(self) -> frozenset[str]:

@@ -18,7 +18,6 @@ from surrogate.models.alike import nearest, siblings
 from surrogate.models.grid import Label
 from surrogate.models.launch import call_cost_us
 from surrogate.models.plain import joined
-from surrogate.prediction.configuration_engine import ConfigurationEngine
 from surrogate.prediction.engine import Candidate, Context, CorrectedEngine, Engine, Setting, TableEngine, Tf32Engine
 from surrogate.prediction.habit import HabitEngine
 from surrogate.prediction.prepared import PreparedSetting, SupportRules
@@ -334,8 +333,11 @@ def _candidates(
 
 def _engine(context: Context, part: Part, lenders: Sequence[str]) -> Engine:
     """What answers from the part's model: arrays for trees, tables for every other."""
-    if part.fitted.name == ConfigurationEngine.MODEL:
-        return ConfigurationEngine.of(context, part.model)
+    if part.family.parameter_names:  # a described kernel; pandas and scikit-learn come with it
+        from surrogate.prediction.configuration_engine import ConfigurationEngine
+
+        if part.fitted.name == ConfigurationEngine.MODEL:
+            return ConfigurationEngine.of(context, part.model)
     if part.times is None:
         return TableEngine(context, getattr(part.model, "base", part.model))
     return BoosterEngine.of(context, part.times, lenders)

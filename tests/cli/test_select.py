@@ -1,5 +1,7 @@
 """``seer select`` and what was measured before: cached times replace predictions, and no cache breaks a pick."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,3 +121,10 @@ def test_another_gpu_s_times_are_refused(select, cache, monkeypatch) -> None:
     on(monkeypatch, Bench({"GEMM": 1.0, "IMPLICIT_GEMM": 1.0}))
     result = select("--measure", "--device", "cudnn", "--library-version", "7.6.3")
     assert result.is_refusal("leave --library-version out"), result.err
+
+
+def test_one_pick_loads_no_table_and_no_learner() -> None:
+    """They take a second, and shipped trees are answered by arrays."""
+    code = "import sys, surrogate as s; s.load('v100').select('n8c64h28k64r3p1'); print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"pandas", "sklearn", "scipy", "xgboost"} & set(loaded.split())
