@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any
 
 from surrogate.features.description import Description
+from surrogate.features.errors import InputError
 from surrogate.tuning.tuner import Tuner
 
 
@@ -27,9 +28,15 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
         source, str(named), options.get("problem"), seed=options.get("seed", 0), log=options.get("log"),
         configurations=space,
     )  # fmt: skip
+    # What a bundle's kernel calls a configuration may lack parameters that follow from the others, such as block sizes.
+    whole = {tuner.place(each): each for each in space}
+    if len(whole) < len(space):
+        further = ", ".join(name for name in names if name not in tuner.configurations[0])
+        raise InputError(f"the bundle's kernel has no {further}, which the space varies; train one on a table that has")
     try:
         while asked := tuner.ask():
-            value = cost.eval([asked[0][name] for name in names], check_restrictions=False)
+            measured = whole[tuner.place(asked[0])]
+            value = cost.eval([measured[name] for name in names], check_restrictions=False)
             tuner.tell(asked[0], as_time_us(float(value), tuning_options.objective_higher_is_better))
     except StopCriterionReached as reached:
         if tuning_options.verbose:

@@ -135,15 +135,20 @@ def test_a_launch_of_tritons_is_ranked(refused, bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_kernel_tuner_takes_it_as_its_strategy(bundle_path: Path, tmp_path: Path, known: bool) -> None:
+    """Where it knows the kernel, the space may have parameters that follow from those of the bundle."""
     package = pytest.importorskip("kernel_tuner")
     cache = {}
-    for key, time_us in truth().items():
-        entry: dict[str, object] = dict(zip(PARAMETERS, key, strict=True))
+    warps = PARAMETERS.index("warps")
+    for known_key, time_us in truth().items():
+        key = (*known_key, 32 * int(str(known_key[warps]))) if known else known_key
+        entry: dict[str, object] = dict(zip((*PARAMETERS, "threads"), key, strict=False))
         entry["time"] = "RuntimeFailedConfig" if np.isnan(time_us) else time_us / 1e3
         parts = ("compile", "verification", "benchmark", "strategy", "framework")
         extra = dict.fromkeys((f"{part}_time" for part in parts), 1)
         cache[",".join(map(str, key))] = entry | extra | {"times": [entry["time"]], "timestamp": "2026-01-01 00:00:00"}
     parameters = {name: list(values) for name, values in VALUES.items()}
+    if known:
+        parameters["threads"] = [32 * number for number in VALUES["warps"]]
     head = {"device_name": GPU, "kernel_name": "made_up", "problem_size": list(SHAPE), "objective": "time"}
     keys = {"tune_params_keys": list(parameters), "tune_params": parameters}
     path = tmp_path / "cache.json"
@@ -153,7 +158,7 @@ def test_kernel_tuner_takes_it_as_its_strategy(bundle_path: Path, tmp_path: Path
     results, _ = package.tune_kernel(
         "made_up", source, SHAPE, arguments, parameters, strategy=kernel_tuner, simulation_mode=True, lang="C",
         strategy_options={**options, "max_fevals": 15}, cache=str(path), block_size_names=["block_m", "block_n"],
-        quiet=True,
+        quiet=True, restrictions=["threads == 32 * warps"] if known else None,
     )  # fmt: skip
     measured = {tuple(result[name] for name in PARAMETERS) for result in results}
     assert len(measured) == len(results) == 15
