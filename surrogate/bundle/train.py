@@ -131,9 +131,10 @@ def unfitted_model(name: str, params: Mapping[str, object] | None, seed: int) ->
 
 
 def fold_count(rows: Rows) -> int:
-    """Folds of the held-out predictions."""
+    """Folds of the held-out predictions: few where each fit of a described kernel holds folds of its own."""
     shapes = len(np.unique(rows.shape))
-    return min(shapes, HELD_OUT_FOLDS_FEW) if shapes < FEW_SHAPES else HELD_OUT_FOLDS
+    enough = shapes >= FEW_SHAPES or rows.family.parameter_names
+    return min(shapes, HELD_OUT_FOLDS if enough else HELD_OUT_FOLDS_FEW)
 
 
 class _Steps:

@@ -23,6 +23,8 @@ NORMAL_90 = 1.6448536269514722
 """A normal variable lies within ± this many standard deviations in 90 of 100 cases."""
 COMPARED = 256
 """Candidates of a problem that are compared with one another: configurations by the thousand cost their square."""
+MOST_POINTS = 1000
+"""At which times the distributions are compared."""
 _STEPS = np.linspace(-5.0, 5.0, 33)  # in standard deviations; 3e-7 of a normal variable lies below
 _LEAST_WIDTH = 1e-9  # half width 0 stands for a very small one
 _LEAST_PROBABILITY = 1e-300
@@ -189,6 +191,7 @@ def probability_best(
     # 1. Points around every candidate; beyond the first that is certainly past, nothing is decided any more.
     points = (mean + _STEPS[:, None] * deviation).ravel()
     points = np.sort(points[points <= (mean + _STEPS[-1] * deviation).min()])
+    points = points[:: -(-len(points) // MOST_POINTS)]  # those of many candidates are far closer than needed
     # 2. P(time of j > t) at every point, and the product over all others.
     later = np.maximum(normal_cdf((mean - points[:, None]) / deviation), _LEAST_PROBABILITY)
     others_later = later.prod(axis=1, keepdims=True) / later
