@@ -99,6 +99,17 @@ class CandidateKey(NamedTuple):
 
 
 @dataclass(frozen=True)
+class HarnessFloor:
+    """A candidate that its harness cannot time below ``limit_us`` on a GPU in these settings, since it adds as much."""
+
+    gpu: str
+    library: str
+    algorithm: str
+    settings: Mapping[str, str]
+    limit_us: Microseconds
+
+
+@dataclass(frozen=True)
 class Part:
     """What a bundle knows of one family: the fitted model, support, interval widths and domain."""
 
@@ -115,6 +126,7 @@ class Part:
     """Training rows: how much is known of a kind of problem, on each GPU and on all of them."""
     least_us: Mapping[CallKey, float] = field(default_factory=dict)
     """The time in µs below which nothing is predicted."""
+    floors: tuple["HarnessFloor", ...] = ()
 
     @cached_property
     def times(self) -> "BoostedTimes | None":
@@ -230,6 +242,7 @@ class StoredPart:
     least_us: Mapping[CallKey, Microseconds]
     kernel: Mapping[str, Any] | None = None
     """The `Description` of a described kernel."""
+    floors: tuple[HarnessFloor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -270,6 +283,7 @@ def save(bundle: Bundle, path: str | Path) -> None:
             row_counts={joined(key): count for key, count in part.row_counts.items()},
             least_us=part.least_us,
             kernel=part.family.description.to_plain() if isinstance(part.family, DescribedFamily) else None,
+            floors=part.floors,
         )
     hashes = {name: _sha256(content) for name, content in files.items()}
     devices = {name: replace(gpu, aliases=()) for name, gpu in bundle.devices.items()}
@@ -278,8 +292,9 @@ def save(bundle: Bundle, path: str | Path) -> None:
     )
     plain = cast(dict[str, Any], to_plain(index))
     for part in plain["parts"].values():  # what is not there is not written, as older releases do not
-        if part["kernel"] is None:
-            del part["kernel"]
+        for name in ("kernel", "floors"):
+            if not part[name]:
+                del part[name]
         if part["unseen_gpu"]["chooser"] == MODEL:
             del part["unseen_gpu"]["chooser"], part["unseen_gpu"]["habit"]
     write_folder(path, {**files, INDEX: index_file(plain)})
@@ -342,7 +357,8 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
                 name: {"chooser": MODEL, "habit": {}, **row["unseen_gpu"]} for name, row in index["parts"].items()
             }
             filled["parts"] = {
-                name: {"kernel": None, **row, "unseen_gpu": unseen[name]} for name, row in index["parts"].items()
+                name: {"kernel": None, "floors": [], **row, "unseen_gpu": unseen[name]}
+                for name, row in index["parts"].items()
             }
         stored = from_plain(Index, filled, INDEX)
         from_plain(Card, stored.card, "card")
@@ -395,6 +411,7 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Par
         candidates=frozenset(CandidateKey.from_text(text, family) for text in stored.candidates),
         row_counts={ReferenceKey.from_text(text, family): count for text, count in stored.row_counts.items()},
         least_us=stored.least_us,
+        floors=stored.floors,
     )  # fmt: skip
     if ARRAYS in model_files:
         _ = part.times  # damaged arrays are told now

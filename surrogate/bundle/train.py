@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from surrogate.bundle.bundle import Bundle, CandidateKey, Part
+from surrogate.bundle.bundle import Bundle, CandidateKey, HarnessFloor, Part
 from surrogate.bundle.chooser import best_chooser, habit_costs
 from surrogate.dataset.described import Kernel
 from surrogate.dataset.files import Progress, TimeLeft
@@ -224,6 +225,7 @@ def _train_family(
     part = Part(
         family=rows.family, fitted=whole, support=support, widths=widths, domain=Domain.of(ok, distance[rows.ok]),
         unseen_gpu=unseen, candidates=candidate_keys(ok), row_counts=row_counts(ok), least_us=least_times(ok),
+        floors=harness_floors(data, rows.family),
     )  # fmt: skip
     card = held_out_card(
         rows, held, measured, distance, own_share=widths.own_share, support=support, candidates=data.candidates
@@ -277,6 +279,18 @@ def least_times(rows: Rows) -> dict[CallKey, float]:
     return least
 
 
+def harness_floors(data: Dataset, family: Family) -> tuple[HarnessFloor, ...]:
+    """What the importer of the data says of times that it left out (`surrogate.formats.cleaning.without_floors`)."""
+    return tuple(
+        HarnessFloor(
+            record["gpu"], record["library"], record["algorithm"], limit_us=float(record["limit_us"]),
+            settings={name: record[name] for name in family.setting_names if name in record},
+        )
+        for part in _parts(data)
+        for record in part.get("floors", ())
+    )  # fmt: skip
+
+
 def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
     """What the training rows span, over all families and family by family."""
     families = {}
@@ -300,5 +314,9 @@ def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
 
 def each(data: Dataset, name: str) -> list[str]:
     """What the metadata lists under ``name``, in the table itself or in those that were merged; each once."""
-    parts = [data.metadata, *data.metadata.get("parts", [])]
-    return list(dict.fromkeys(value for part in parts for value in part.get(name, [])))
+    return list(dict.fromkeys(value for part in _parts(data) for value in part.get(name, [])))
+
+
+def _parts(data: Dataset) -> list[Mapping[str, Any]]:
+    """The metadata of the table, and of those that were merged."""
+    return [data.metadata, *data.metadata.get("parts", [])]

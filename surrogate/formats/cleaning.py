@@ -61,8 +61,8 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     A harness that launches kernels one by one, or adds a step of its own, times every small problem alike. A candidate
     (GPU, library, algorithm, operator and element types, phase) has a floor where the 2 % quantile of its times lies
     over 4 times the smallest such quantile of the same GPU, operator and phase, and its 25 % quantile below 1.6 times
-    its own 2 % quantile: slow kernels grow with the problem, a floor does not. Rows up to twice the floor are left out;
-    beyond it the candidate's times approach those of others and stay.
+    its own 2 % quantile: slow kernels grow with the problem, a floor does not. Rows up to twice the floor, the record's
+    ``limit_us``, are left out; beyond it the candidate's times approach those of others and stay.
     """
     # 1. Low and middle quantile of each candidate: a table with a row per candidate.
     names = [name for name in family.setting_names if name in ("operator", "dtype", "phase", "kv_dtype")]
@@ -80,7 +80,7 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     limit = AT_FLOOR * low.where(low.index.isin(floors.index), 0.0).to_numpy()
     floored = frame["time_us"].to_numpy() <= limit[code]
     counts = np.bincount(code[floored], minlength=len(low))
-    records = low.round(2).rename("floor_us").reset_index().assign(rows=counts)
+    records = low.round(2).rename("floor_us").reset_index().assign(limit_us=(AT_FLOOR * low).to_numpy(), rows=counts)
     return frame[~floored], records[counts > 0].to_dict("records")
 
 

@@ -19,7 +19,7 @@ from surrogate.features.families import AnyProblem
 from surrogate.features.roofline import compute_us, peak_tflops
 from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.engine import Candidate, Engine, Setting
-from surrogate.prediction.results import MEASURED, ROOFLINE, UNSEEN, Estimate, Excluded
+from surrogate.prediction.results import FLOOR, MEASURED, ROOFLINE, UNSEEN, Estimate, Excluded
 from surrogate.uncertainty.domain import ReferenceKey, SettingKey, shape_hash
 
 ROOFLINE_HALF_WIDTH = log(10.0)
@@ -27,6 +27,7 @@ ROOFLINE_HALF_WIDTH = log(10.0)
 MEASURED_HALF_WIDTH = log(1.05)
 """Assumed of a time that the training table of a described kernel holds: such tables seldom say how repeats differ."""
 EXPECTED_TO_FAIL = "expected to fail, as it did where it was measured, or ruled out by a condition"
+AT_FLOOR = "measured here at its harness's floor alone, up to {:,.0f} µs: what the kernel takes is not known"
 NEVER_MEASURED = "never measured in the bundle's training data"
 ARRAYS_PAY = 12
 """Problems from which on arrays are faster than one problem after another."""
@@ -109,7 +110,8 @@ class PreparedSetting:
 
     ``bases`` are their half widths before distance and time count, ``widening`` multiplies all: 1 for a GPU that
     training saw. ``references``: library → the domain's key of the setting; ``notes``: library → what a reader must
-    know of all its answers.
+    know of all its answers; ``floors``: position of a candidate → the time in µs up to which it was never timed here,
+    since its harness adds as much.
     """
 
     setting: Setting
@@ -124,6 +126,7 @@ class PreparedSetting:
     bases: tuple[float, ...]
     references: Mapping[str, ReferenceKey]
     notes: Mapping[str, tuple[str, ...]]
+    floors: Mapping[int, float]
     _setting_reasons: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
 
     def rank(self, problem: AnyProblem, wanted: Sequence[int] | None = None) -> Ranking:
@@ -182,6 +185,7 @@ class PreparedSetting:
         least_us = self._least_us(sizes)
         estimates: list[Estimate] = []
         failing: list[int] = []
+        at_floor: list[int] = []
         for i, time_us, workspace in answers:
             candidate = self.candidates[i]
             source = self.source
@@ -197,12 +201,21 @@ class PreparedSetting:
                 time_us = float(self._stand_in(np.array([time_us]), np.array([sizes]), np.array([0]), np.array([i]))[0])
                 half = ROOFLINE_HALF_WIDTH
                 source = ROOFLINE
+            # 3. Below the floor of its harness nothing is known of a candidate, so that it must not win.
+            if time_us <= self.floors.get(i, 0.0):
+                half, source = max(half, log(self.floors[i] / time_us)), FLOOR
+                at_floor.append(i)
             estimates.append(Estimate(candidate, time_us, half, int(workspace), source=source, least_us=least_us))
+        if len(at_floor) == len(estimates):
+            at_floor = []  # nothing better is there
+        elif at_floor:
+            estimates = [estimate for estimate in estimates if estimate.source != FLOOR]
         estimates.sort(key=attrgetter("time_us"))
         ranked = set(self.ranked)
         refused = [i for i, reason in enumerate(reasons) if reason is not None or i not in ranked]
         excluded = tuple([Excluded(self.candidates[i].name, reasons[i] or NEVER_MEASURED) for i in refused])
         excluded += tuple([Excluded(self.candidates[i].name, EXPECTED_TO_FAIL) for i in failing])
+        excluded += tuple([Excluded(self.candidates[i].name, AT_FLOOR.format(self.floors[i])) for i in at_floor])
         return Ranking(tuple(estimates), excluded, distances)
 
     def _least_us(self, sizes: Iterable[Number]) -> Number:
@@ -277,7 +290,11 @@ class PreparedSetting:
         if len(unknown):
             time_us[unknown] = self._stand_in(time_us[unknown], sizes, problem[unknown], index[unknown])
             half[unknown] = ROOFLINE_HALF_WIDTH
-        # 3. The interval; no lower end is below what the GPU's peak allows.
+        # 3. Below the floor of its harness nothing is known of a candidate.
+        floor_us = np.array([self.floors.get(i, 0.0) for i in range(len(self.candidates))])[index]
+        is_floor = time_us <= floor_us
+        half[is_floor] = np.maximum(half[is_floor], np.log(floor_us[is_floor] / time_us[is_floor]))
+        # 4. The interval; no lower end is below what the GPU's peak allows.
         unseen = np.array([self._setting_reason(candidate) is not None for candidate in self.candidates])
         least_us = np.broadcast_to(self._least_us(sizes.T), len(sizes))[problem]
         factor = np.exp(half)
@@ -285,7 +302,7 @@ class PreparedSetting:
             "predicted_us": time_us,
             "lower_us": np.minimum(time_us, np.maximum(time_us / factor, least_us)),
             "upper_us": time_us * factor,
-            "in_domain": (inside[library, problem] > 0) & ~unseen[index],
+            "in_domain": (inside[library, problem] > 0) & ~unseen[index] & ~is_floor,
             "workspace_bytes": workspace,
         }
 

@@ -250,6 +250,7 @@ class SettingCache:
             bases=tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
             references={name: part.domain.reference_key(name, setting.values) for name, _ in setting.versions},
             notes=_notes(context, lenders, never, general=unseen),
+            floors=_floors(part, setting, candidates),
         )  # fmt: skip
 
     def _by_habit(
@@ -329,6 +330,17 @@ def _candidates(
         ): key.algorithm in measured
         for key in keys
     }  # fmt: skip
+
+
+def _floors(part: Part, setting: Setting, candidates: Sequence[Candidate]) -> dict[int, float]:
+    """Position of a candidate → up to which time in µs it was never timed, since its harness adds as much."""
+    limits = {
+        (floor.library, floor.algorithm): floor.limit_us
+        for floor in part.floors
+        if floor.gpu == setting.gpu and floor.settings.items() <= setting.named.items()
+    }
+    keys = [(candidate.library, candidate.algorithm) for candidate in candidates]
+    return {i: limits[key] for i, key in enumerate(keys) if key in limits}
 
 
 def _engine(context: Context, part: Part, lenders: Sequence[str]) -> Engine:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.bundle.bundle import Bundle
+from surrogate.bundle.bundle import Bundle, HarnessFloor, load, save
+from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import rows_of
+from surrogate.dataset.store import as_dataset
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.models import Support
@@ -278,6 +281,35 @@ def test_a_gpu_never_measured_follows_one_of_its_architecture() -> None:
             assert selection.source == "spec"
             assert any("h100-sxm" in note for note in selection.notes) == is_lent
             assert selection.algorithm == best or not is_lent  # H20's peak is a seventh, its bandwidth a fifth more
+
+
+def test_a_kernel_below_its_harness_s_floor_does_not_win(tmp_path: Path) -> None:
+    """Its time is no better known than the floor, alone or in a table; where it was timed it competes."""
+    frame = products({"h100-sxm": ("small", "large"), "h200-sxm": ("small", "large")})
+    record = {"gpu": "h100-sxm", "library": "vllm", "algorithm": "small", "operator": "gemm", "dtype": "bf16"}
+    data = replace(as_dataset(frame), metadata={"floors": [{**record, "floor_us": 4.0, "limit_us": 8.0, "rows": 9}]})
+    save(train(data, model="interpolated-terms", params={"rounds": 20, "max_leaves": 8}), tmp_path / "bundle")
+    stored = load(tmp_path / "bundle")
+    assert stored.parts["gemm"].floors == (
+        HarnessFloor("h100-sxm", "vllm", "small", {"operator": "gemm", "dtype": "bf16"}, 8.0),
+    )
+    asked = {"dtype": "bf16", "math": "default"}
+    for gpu, m, names in (
+        ("h100-sxm", 16, ["large"]), ("h200-sxm", 16, ["small", "large"]), ("h100-sxm", 4096, ["large", "small"]),
+    ):  # fmt: skip
+        served = Predictor(stored, gpu=gpu)
+        selection = served.select(served.read(f"gemm:m{m}n1024k2048", **asked))
+        assert [ranked.algorithm for ranked in selection.candidates] == names
+        assert [(each.algorithm, "8 µs" in each.reason) for each in selection.excluded] == [("small", True)] * (
+            len(names) == 1
+        )
+    served = Predictor(stored, gpu="h100-sxm")
+    alone = served.predict(served.read("gemm:m16n1024k2048", **asked), "small")
+    assert alone.source == "floor" and alone.upper_us >= 8.0
+    here = frame[frame["gpu"] == "h100-sxm"].reset_index(drop=True)
+    answers = served.predict(here.drop(columns=["time_us", "status"]))
+    is_small = (here["algorithm"] == "small") & (here["time_us"] < 7.0)
+    assert is_small.any() and not answers.in_domain[is_small].any() and (answers.upper_us[is_small] >= 8.0).all()
 
 
 def test_a_sibling_lends_what_a_call_costs() -> None:
