@@ -183,7 +183,8 @@ def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = N
 
 
 def _serving(family: str, named: Mapping[str, str], gpu_name: str) -> Shipped:
-    """Of the shipped bundles with a family: one measured with the type on the GPU, else with the type, else any.
+    """Of the shipped bundles with a family: one measured with the type on the GPU, else with the type, else any; where
+    neither operator nor type is ``named``, one measured on the GPU.
 
     One of AMD's boards alone answers for these, and of the kinds that a law carries to others of them, unless another
     measured the kind and type on the GPU; for other vendors it never does.
@@ -192,7 +193,8 @@ def _serving(family: str, named: Mapping[str, str], gpu_name: str) -> Shipped:
     own = [bundle for bundle in bundles if bundle.vendors == AMD]
     bundles = [bundle for bundle in bundles if bundle not in own]
     dtype, kind = named.get("dtype", ""), named.get("operator", "")
-    if own and kind in FAMILIES[family].tiled_kinds and {gpu(gpu_name).vendor} == AMD:
+    is_tiled = kind in FAMILIES[family].tiled_kinds or (not kind and own and gpu_name in own[-1].gpus)
+    if own and is_tiled and {gpu(gpu_name).vendor} == AMD:
         parts = (_load(bundle.path).parts[family] for bundle in bundles if gpu_name in bundle.gpus)
         settings = (key for part in parts for key in part.domain.settings)
         if not any(key.gpu == gpu_name and key.values[:2] == (kind, dtype) for key in settings):
