@@ -261,12 +261,12 @@ def _measured(table: Table, gpu: str | None, told: Counter[str]) -> pd.DataFrame
     rows = pd.DataFrame({size: sizes.get(size, []) for size in _KIND[4:]})
     rows["solution"] = [solution for _, solution, _ in table.rows]
     speed = np.array([speed for _, _, speed in table.rows], dtype=np.float64)
-    rules: dict[str, np.ndarray] = {"the speed is no number above 0": np.isfinite(speed) & (speed > 0)}
+    rules = {"the speed is no number above 0": np.isfinite(speed) & (speed > 0)}
     values = rows[_KIND[4:]].to_numpy(dtype=np.float64)
-    rules["a size is out of range"] = ((values >= 1) & (values <= MAX_INT32)).all(axis=1)
+    rules["a size is out of range"] = np.asarray(((values >= 1) & (values <= MAX_INT32)).all(axis=1))
     # 2. Percents of the peak.
     if np.nanmax(speed, initial=0.0) <= MOST_PERCENT:
-        rules["percents below 0.05 are rounding"] = np.asarray(~(speed > 0) | (speed >= LEAST_PERCENT))
+        rules["percents below 0.05 are rounding"] = ~(speed > 0) | (speed >= LEAST_PERCENT)
         peak = peak_tflops(board, DTYPES[table.tensile_type[0]], _math(known, table.tensile_type) != "fma")
         speed = speed * 10 * peak * CLOCKS_MHZ.get(table.board, board.boost_mhz) / board.boost_mhz
         assumed = f"hold percents, taken as of the data sheet's peak of {board.name}"

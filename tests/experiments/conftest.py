@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,9 @@ import pytest
 
 from experiments.experiment import Effort
 from experiments.sources import FILES, Sources
+from surrogate.dataset.columns import SCHEMA_VERSION
+from surrogate.dataset.tables import write_table
+from surrogate.features.description import Description
 from surrogate.models.boosted import BoostedTerms
 
 AMD = {"mi210": "MI210", "mi100": "MI100", "mi300x": "MI300X", "navi21": "Navi21"}
@@ -38,7 +42,22 @@ def sources(table: Callable[..., pd.DataFrame], tmp_path_factory: pytest.TempPat
     end_to_end().to_csv(folder / FILES["end_to_end"][0], index=False)
     deepbench().to_parquet(folder / FILES["deepbench"][0])
     transformers(folder / FILES["configs"][0]).to_parquet(folder / FILES["transformers"][0])
+    metadata = {"schema": SCHEMA_VERSION, "candidates": "all", "kernel": TUNED.to_plain()}
+    write_table(tuned(), folder / FILES["cpu_matmul"][0], metadata)
     return Sources(folder)
+
+
+TUNED = Description("tuned", ("m", "n"), {"tile": (8, 16, 32, 64), "unroll": (1, 2, 4)})
+
+
+def tuned() -> pd.DataFrame:
+    """All configurations on twelve sizes, the largest tile failing; the best tile grows with m."""
+    rows = pd.DataFrame(
+        product((16, 64, 256), (32, 128, 512, 2048), *TUNED.parameters.values()), columns=["m", "n", "tile", "unroll"]
+    )
+    time_us = rows["m"] * rows["n"] / 1e3 * (1 + (rows["tile"] / rows["m"] ** 0.7 - 1).abs() + 0.1 / rows["unroll"])
+    fails = rows["tile"] == 64
+    return rows.assign(gpu="a CPU", time_us=time_us.mask(fails), status=fails.map({True: "failed", False: "ok"}))
 
 
 def amd_table(table: Callable[..., pd.DataFrame], gpu: str, shapes: int) -> pd.DataFrame:
