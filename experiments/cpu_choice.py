@@ -62,7 +62,7 @@ class Measured:
 
     @property
     def log_slowdown(self) -> np.ndarray:
-        """(shapes, configurations) log(time / the shape's best), 0 within the noise; what failed counts as the slowest."""
+        """(shapes, configurations) log(time / the shape's best), 0 within the noise; failures count as the slowest."""
         ran = np.isfinite(self.time_us)
         slowest = np.where(ran, self.time_us, 0.0).max(axis=1, keepdims=True)
         log = np.log(np.where(ran, self.time_us, slowest) / self.time_us.min(axis=1, keepdims=True))
