@@ -47,7 +47,7 @@ GUIDES: dict[str, Expected] = {
     "family": Expected("features/families/README.md", 2),
     "model": Expected("surrogate/models/README.md", 2),
     "what-if": Expected("surrogate/trace/whatif/README.md", 1),
-    "format": Expected("surrogate/formats/README.md", 2, quick=True),
+    "format": Expected("surrogate/formats/README.md", 2),
 }
 """What is added, as the guide's heading names it → what is expected of the guide."""
 

@@ -63,6 +63,7 @@ def test_training_and_figures(seer: Seer, graph: Path, bundle: Path, tmp_path: P
     assert all("<svg" in path.read_text() for path in figures.iterdir())
 
 
+@pytest.mark.slow
 def test_the_largest_batch_stands_in_the_sweep(seer: Seer, graph: Path, bundle: Path) -> None:
     words = ("--max-batch", "--sweep-batch", "1,8", "--json")
     data = seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words).json

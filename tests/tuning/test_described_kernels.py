@@ -186,6 +186,7 @@ def test_two_gpus_of_one_kind_promise_nothing_of_a_third(tmp_path: Path) -> None
     assert best.upper_us / best.time_us >= 3
 
 
+@pytest.mark.slow
 def test_new_rows_on_a_new_gpu_are_learned(bundle: Bundle) -> None:
     table = times(((256, 512), (1024, 128)), ("a100-sxm4-80gb",)).sample(40, random_state=0)
     calibrated = calibrate(bundle, table)
