@@ -10,8 +10,9 @@ from surrogate.features.errors import InputError
 
 NAMES = (
     "test_set_i", "test_set_ii", "picker", "same_rows", "learning_curve", "leave_one_gpu_out", "calibration", "miopen",
-    "small_to_large", "versions", "ablation", "counters", "whole_networks", "coverage", "operators", "iteration_time",
-    "replay_error", "what_if", "tuning", "cpu_choice", "speed", "large_inputs", "bundle_faults", "study_faults",
+    "small_to_large", "versions", "ablation", "counters", "whole_networks", "coverage", "widths", "operators",
+    "iteration_time", "replay_error", "what_if", "tuning", "cpu_choice", "speed", "large_inputs", "bundle_faults",
+    "study_faults",
 )  # fmt: skip
 """All experiments, in the order in which the table lists them."""
 ALONE = ("speed", "large_inputs", "study_faults")

@@ -21,7 +21,7 @@ from surrogate.evaluation.coverage import coverage_rows, picks, reliability
 from surrogate.models import DEFAULT_MODEL, TimeModel, model_frame
 from surrogate.models.base import Told, duplicate
 from surrogate.uncertainty.domain import Domain, distances_to
-from surrogate.uncertainty.fit import begin_untold, fit_widths, held_out, shape_splits
+from surrogate.uncertainty.fit import begin_untold, dtypes_of, fit_widths, held_out, shape_splits
 
 LEAST_ROWS = 300
 """GPUs with fewer ok rows are listed, but not judged."""
@@ -72,7 +72,7 @@ def nested(rows: Rows, rounds: Sequence[Round], judged: np.ndarray, model: TimeM
         inner, inner_distance = held_out(model, train, shape_splits(train, count, effort.seed + 1), begin=begin)
         measured = np.where(train.ok, train.time_us, np.nan)
         widths = fit_widths(train, inner, measured, inner_distance, judged[inside])
-        half_width = widths.at(device_names(test.frame), test.candidate, distance, predicted_us)
+        half_width = widths.at(device_names(test.frame), test.candidate, dtypes_of(test), distance, predicted_us)
         for name, values in zip(held, (predicted_us, distance, half_width, widths.own_share), strict=True):
             held[name][outside] = values
     return held
@@ -89,7 +89,9 @@ def _coverage(rows: Rows, held: Held, main: np.ndarray) -> list[dict[str, Any]]:
         **{f"quarter {q + 1} of distances": (near > q / 4) & (near <= (q + 1) / 4) for q in range(4)},
     }
     by_gpu = coverage_rows(rows, error, held["half_width"])
-    records: list[dict[str, Any]] = [{**row, "kind": "gpu", "of": row["gpu"]} for row in by_gpu]
+    records: list[dict[str, Any]] = [
+        {**row, "kind": "gpu", "of": row["gpu"]} for row in by_gpu if row["dtype"] == "all"
+    ]
     for name, part in parts.items():
         whole = coverage_rows(rows, np.where(part, error, np.nan), held["half_width"])[:1]
         records += [{**row, "kind": "problems", "of": name} for row in whole]

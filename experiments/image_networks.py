@@ -166,8 +166,9 @@ def main() -> None:
         law = fitted(train[train["gpu"] == name], start)
         judged.append(held.assign(fitted_on=name, error=np.abs(log_errors(law, held, parts))))
     table = pd.concat(judged)
-    across = table.loc[table["fitted_on"] != table["gpu"], "error"].quantile([0.5, 0.9]).round(3).tolist()
-    known |= {"law": asdict(fitted(train, start)), "median_ape": across[0], "half_width": across[1]}
+    median, half_width = table.loc[table["fitted_on"] != table["gpu"], "error"].quantile([0.5, 0.9]).round(3).tolist()
+    across = {"gpus": len(known["fitted_on"]), "median_ape": median, "half_width": half_width}
+    known |= {"law": asdict(fitted(train, start)), "by_kind": {"": across}}
     write_text(bundled.FOLDER / FILE, json.dumps(known, indent=1) + "\n")
     groups = table.groupby(["fitted_on", *RUN, "torch"])["error"]
     print(

@@ -67,6 +67,11 @@ class Gpu:
     memory_bus_bits: int = 0
     """Width of the interface to the DRAM; 0 where not known."""
 
+    @property
+    def line(self) -> str:
+        """Of AMD's GPUs those of GCN and CDNA are one line, those of RDNA another; other makers have one each."""
+        return self.architecture[:4] if self.vendor == "amd" else self.vendor
+
     def sustained_tflops(self, fp32_peak: float) -> float:
         """What large fp32 matrix products reach of a peak, in TFLOP/s.
 

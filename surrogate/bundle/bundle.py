@@ -21,7 +21,7 @@ from surrogate.models.launch import CallKey, Launch
 from surrogate.models.plain import NOT_EMPTY, REMEDY, Count, Microseconds, Rule, from_plain, joined, reading, to_plain
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
-from surrogate.uncertainty.intervals import MODEL, UnseenGpu, Widths
+from surrogate.uncertainty.intervals import UnseenGpu, Widths
 
 if TYPE_CHECKING:
     from surrogate.dataset.described import KernelColumns
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from surrogate.models.correction import Correction
     from surrogate.models.times import BoostedTimes
 
-BUNDLE_SCHEMA = 4
+BUNDLE_SCHEMA = 5
 """Version of the folder's layout. History: 1 and 2 held convolutions alone; 3, a part for each family; 4, a hash of the
-index itself."""
-READ_SCHEMAS = (3, 4)
-FIRST_HASHED = 4
+index itself; 5, how far off times are on GPUs never measured by vendor and element type."""
 INDEX = "bundle.json"
 OWN_HASH = "index_sha256"
 NO_HASH = 64 * "0"
@@ -240,9 +238,9 @@ class StoredPart:
     candidates: Annotated[tuple[str, ...], NOT_EMPTY]
     row_counts: Mapping[str, Count]
     least_us: Mapping[CallKey, Microseconds]
-    kernel: Mapping[str, Any] | None = None
+    kernel: Mapping[str, Any] | None
     """The `Description` of a described kernel."""
-    floors: tuple[HarnessFloor, ...] = ()
+    floors: tuple[HarnessFloor, ...]
 
 
 @dataclass(frozen=True)
@@ -290,14 +288,7 @@ def save(bundle: Bundle, path: str | Path) -> None:
     index = Index(
         BUNDLE_SCHEMA, parts, bundle.candidate, bundle.launches, devices=devices, card=bundle.card, sha256=hashes
     )
-    plain = cast(dict[str, Any], to_plain(index))
-    for part in plain["parts"].values():  # what is not there is not written, as older releases do not
-        for name in ("kernel", "floors"):
-            if not part[name]:
-                del part[name]
-        if part["unseen_gpu"]["chooser"] == MODEL:
-            del part["unseen_gpu"]["chooser"], part["unseen_gpu"]["habit"]
-    write_folder(path, {**files, INDEX: index_file(plain)})
+    write_folder(path, {**files, INDEX: index_file(cast(dict[str, Any], to_plain(index)))})
 
 
 def index_file(index: Mapping[str, Any]) -> bytes:
@@ -342,25 +333,15 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
     with reading(f"{path}: {INDEX} is damaged or incomplete"):
         index = from_plain(Mapping[str, Any], json.loads(content), INDEX)
         schema = from_plain(int, index["schema"], "schema")
-    if schema not in READ_SCHEMAS:
+    if schema != BUNDLE_SCHEMA:
         remedy = "upgrade seer-surrogate" if schema > BUNDLE_SCHEMA else REMEDY
         raise InputError(f"{path}: bundle schema {schema}, this release reads {BUNDLE_SCHEMA}; {remedy}")
     with reading(f"{path}: {INDEX} is damaged or incomplete"):
-        if schema >= FIRST_HASHED:
-            stated = from_plain(str, index.get(OWN_HASH, NO_HASH), OWN_HASH)
-            if _sha256(content.replace(stated.encode(), NO_HASH.encode())) != stated:
-                raise InputError("it differs from its hash")
+        stated = from_plain(str, index.get(OWN_HASH, NO_HASH), OWN_HASH)
+        if _sha256(content.replace(stated.encode(), NO_HASH.encode())) != stated:
+            raise InputError("it differs from its hash")
         known = {name: {**_DEVICE_DEFAULTS, **row} for name, row in index["devices"].items()}
-        filled = {**index, "devices": known}
-        if "parts" in index:  # a bundle of built-in kernels describes none, and older ones know no chooser
-            unseen = {
-                name: {"chooser": MODEL, "habit": {}, **row["unseen_gpu"]} for name, row in index["parts"].items()
-            }
-            filled["parts"] = {
-                name: {"kernel": None, "floors": [], **row, "unseen_gpu": unseen[name]}
-                for name, row in index["parts"].items()
-            }
-        stored = from_plain(Index, filled, INDEX)
+        stored = from_plain(Index, {**index, "devices": known}, INDEX)
         from_plain(Card, stored.card, "card")
         for name, part in stored.parts.items():
             _stored_family(name, part)
@@ -403,7 +384,7 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Par
         support = Support.from_json(files[f"{family.name}/support.json"], family)
     with reading(f"{family.name}/widths.json"):
         widths = Widths.from_json(files[f"{family.name}/widths.json"], domain.libraries)
-        if widths.greatest * max(stored.unseen_gpu.factors.values()) > MOST_WIDTH:
+        if widths.greatest > MOST_WIDTH:
             raise InputError(f"half widths reach more than {MOST_WIDTH} in log time")
     part = Part(
         family=family, fitted=StoredModel(stored.model, stored.params, model_files),

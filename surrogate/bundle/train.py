@@ -18,7 +18,7 @@ from surrogate.dataset.problems import device_names, groups, judged_rows, shape_
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.dataset.threads import limited
-from surrogate.evaluation.coverage import held_out_card
+from surrogate.evaluation.coverage import held_out_card, left_out_coverage
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, Family
@@ -35,11 +35,12 @@ from surrogate.uncertainty.fit import (
     fit_unseen_gpu,
     fit_widths,
     gpu_splits,
+    known_settings,
     put_together,
     run_fits,
     shape_splits,
 )
-from surrogate.uncertainty.intervals import ALL, HABIT, UNSEEN_GPU_FACTOR, UnseenGpu
+from surrogate.uncertainty.intervals import HABIT, UnseenGpu
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape whose held-out predictions give the interval widths and the model card's errors: with few shapes more
@@ -211,15 +212,17 @@ def _train_family(
     measured = np.where(rows.ok, rows.time_us, np.nan)
     judged = judged_rows(rows.frame, rows.family, data.candidates)
     widths = fit_widths(rows, held, measured, distance, judged=judged)
-    elsewhere = put_together(rows, gpus, answers[len(folds) + 1 :])
+    left_out = gpus
+    elsewhere_us, _ = put_together(rows, gpus, answers[len(folds) + 1 :])
     if shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves leave GPUs out
-        elsewhere = held, distance
-    unseen = fit_unseen_gpu(rows, widths, *elsewhere, judged)
+        elsewhere_us, left_out = held, folds
+    known = known_settings(rows, left_out)
+    unseen = fit_unseen_gpu(rows, elsewhere_us, known, judged)
     if gpus and not rows.family.parameter_names:  # configurations have a transfer of their own
-        chooser, _ = best_chooser(rows, gpus, elsewhere[0], held, judged)
+        chooser, _ = best_chooser(rows, gpus, elsewhere_us, held, judged)
         unseen = replace(unseen, chooser=chooser, habit=habit_costs(rows) if chooser == HABIT else {})
     if rows.family.parameter_names and count_architectures(rows) < LEAST_GPUS:
-        unseen = UnseenGpu({"": max(1.0, float(np.log(UNSEEN_GPU_FACTOR)) / widths.by_key[ALL])})
+        unseen = UnseenGpu()
     support = Support.fit(rows)
     ok = rows.take(rows.ok)
     part = Part(
@@ -232,6 +235,7 @@ def _train_family(
     )
     count, fits = fold_count(rows), len(folds)
     card["split"] = f"{count} folds by shape, batch left out" + (f", {fits} of them run" if fits < count else "")
+    card["unseen_gpus"] = left_out_coverage(rows, elsewhere_us, known)
     card["params"] = model.get_params(deep=False)
     return part, card
 

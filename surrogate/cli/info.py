@@ -70,8 +70,8 @@ def _family_records(index: Mapping[str, Any], family: str) -> list[dict[str, obj
     card = index["card"]
     data = card["data"]["families"][family]
     held = card["held_out"][family]
-    gpus = [
-        {"family": family, "gpu": row["gpu"], **{name: row[name] for name in FORMATS if name in row}}
+    gpus: list[dict[str, object]] = [
+        {"family": family} | {name: row[name] for name in ("gpu", "dtype", *FORMATS) if name in row}
         for row in held["intervals"][1:]
     ]
     total = {
@@ -134,8 +134,9 @@ def _flat(record: Mapping[str, Any]) -> dict[str, object]:
     apart = ("family", "part", "stratum", "intervals")
     figures = {WORDS.get(name, name): _shown(name, value) for name, value in record.items() if name not in apart}
     for row in record.get("intervals", []):
-        figures[f"{WORDS['interval_coverage']} {row['gpu']}"] = _shown("interval_coverage", row["coverage"])
-        figures[f"interval_factor {row['gpu']}"] = row["interval_factor"]
+        where = row["gpu"] if row["dtype"] == "all" else f"{row['gpu']} {row['dtype']}"
+        figures[f"{WORDS['interval_coverage']} {where}"] = _shown("interval_coverage", row["coverage"])
+        figures[f"interval_factor {where}"] = row["interval_factor"]
     return figures
 
 

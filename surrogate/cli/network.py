@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.options import FOLDER, GPU, PATH, Form, choice_option, limit_options, option, output_options, show
+from surrogate.features.errors import InputError
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.features.whole import MAX_INT32
 from surrogate.network.network import FRAMEWORKS
@@ -73,7 +74,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--prefill", "Language model: a prompt of so many tokens.", SIZE, metavar="TOKENS")
 @option("--decode", "Language model: a token behind such a context.", SIZE, metavar="CONTEXT")
 @option("--tensor-parallel", "Language model: on one of N GPUs.", SIZE)
-@choice_option("--library", FRAMEWORKS, "Whose kernels  [default: the fastest's]")
+@choice_option("--library", tuple(FRAMEWORKS), "Whose kernels  [default: the fastest's]")
 @option("--by-type", "A row per operator in the place of a row per layer.", is_flag=True)
 @option("--figures", "Folder for SVG figures.", FOLDER)
 @output_options
@@ -101,7 +102,14 @@ def command(
     from surrogate.features.gpu import gpu as gpu_named
     from surrogate.network.fusion import compiled
     from surrogate.network.network import Network
-    from surrogate.network.predict import Allowed, fastest_framework, largest_batch, load_predictors, sweep_batches
+    from surrogate.network.predict import (
+        Allowed,
+        Predictors,
+        fastest_framework,
+        largest_batch,
+        load_predictors,
+        sweep_batches,
+    )
     from surrogate.network.read import read_network
     from surrogate.network.result import gpu_records, sweep_records
 
@@ -115,33 +123,50 @@ def command(
         gpu_named(name)
     network = read(batch)
     steps = bool(reading["prefill"] or reading["decode"])
-    if steps:
-        library = library or fastest_framework(network, gpu)
-        click.echo(f"kernels: {library}'s", err=True)
-    elif library:
+    if library and not steps:
         raise click.UsageError("--library is for language models; leave it out")
-    predictors = load_predictors(gpu, bundle, library)
-    if max_batch:
-        if batch is not None:
-            raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
-        network = read(largest_batch(read, predictors, **limits))
-    time = predictors.time(network, **limits)
+    if max_batch and batch is not None:
+        raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
+
+    def on(name: str) -> Predictors:
+        kernels = (library or fastest_framework(network, name)) if steps else None
+        if kernels:
+            click.echo(f"kernels on {name}: {kernels}'s", err=True)
+        return load_predictors(name, bundle, kernels)
+
+    answered: list[tuple[Predictors, NetworkTime]] = []
+    refused: dict[str, list[dict[str, Any]]] = {"batch": [], "gpu": []}
+    for name in (gpu, *compare_gpus):
+        try:
+            predictors = on(name)
+            if max_batch and name == gpu:
+                network = read(largest_batch(read, predictors, **limits))
+            answered.append((predictors, predictors.time(network, **limits)))
+        except InputError as error:
+            if not compare_gpus:
+                raise
+            refused["gpu"].append({"gpu": name, "refused": str(error)})
+    if not answered:
+        raise InputError(refused["gpu"][0]["refused"])
+    predictors, time = answered[0]
     sweep = {}
     if sweep_batch:
         from surrogate.cli.datasets import progress_bar
 
         with progress_bar("network", "batch size") as step:
-            sweep = sweep_batches(read, sweep_batch, predictors, progress=step, **limits)
+            sweep = sweep_batches(
+                read, sweep_batch, predictors, progress=step, **limits,
+                refused=lambda size, error: refused["batch"].append({"batch": size, "refused": str(error)}),
+            )  # fmt: skip
         if max_batch and network.batch is not None:
             sweep = dict(sorted({**sweep, network.batch: time}.items()))
-    others = [load_predictors(name, bundle, library).time(network, **limits) for name in compare_gpus]
     if figures:
         from surrogate.network.figures import write_figures
 
         for path in write_figures(figures, time, sweep):
             click.echo(f"written: {path}", err=True)
-    batches = sweep_records(sweep)
-    gpus = gpu_records([time, *others] if others else [])
+    batches = [*sweep_records(sweep), *refused["batch"]]
+    gpus = [*gpu_records([each for _, each in answered] if compare_gpus else []), *refused["gpu"]]
     if form:
         compared = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
         types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
@@ -177,6 +202,8 @@ def _print_report(
     _section("total", [_totals(time)])
     _section("batches", [_sweep(row) for row in batches])
     _section("GPUs", [_sweep(row) for row in gpus])
+    for note in time.notes:
+        click.echo(wrapped(note, terminal_width()))
     counted = {
         "ignored on purpose": time.ignored,
         "unsupported, in no sum": time.unsupported,
@@ -212,7 +239,9 @@ def _gib(size: int | None) -> float | None:
 
 
 def _sweep(row: dict[str, Any]) -> dict[str, Any]:
-    """A batch or a GPU; of several batches the best one is marked."""
+    """A batch or a GPU; of several batches the best one is marked, and one that is refused has the reason alone."""
+    if "refused" in row:
+        return row
     shown: dict[str, Any] = {name: row[name] for name in ("batch", "gpu", "total_us") if name in row}
     shown |= {
         "90 %, µs": (row["lower_us"], row["upper_us"]),

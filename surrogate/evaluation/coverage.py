@@ -3,18 +3,20 @@
 Do intervals hold, and do probabilities? Coverage per GPU with its interval over shapes; a reliability table.
 """
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from surrogate.dataset.problems import device_names, judged_rows, rows_by_code
+from surrogate.dataset.problems import device_names, groups, judged_rows, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import resample_weights, shape_interval, time_errors
 from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times, plain
 from surrogate.models import Support
-from surrogate.uncertainty.fit import held_out_half_widths
-from surrogate.uncertainty.intervals import probability_best
+from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths, kinds_of, left_out_gpus
+from surrogate.uncertainty.intervals import UnseenGpu, probability_best
 
 DIGITS = 6
 """Significant digits of a model card."""
@@ -72,30 +74,48 @@ def choice_figures(
 
 
 def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> list[dict[str, Any]]:
-    """One record for all rows, then one per GPU (registry names), over rows where both arrays (rows,) are finite.
+    """One record for all rows, then one per GPU (registry names), each followed by one per element type (else "all")
+    where it has several, over rows where both arrays (rows,) are finite.
 
     ``coverage`` share of rows inside their interval, ``coverage_low`` and ``_high`` its 95 % interval by bootstrap over
     shapes; ``half_width`` the mean in log time, ``interval_factor`` the median of upper / predicted.
     """
     known = np.isfinite(log_error) & np.isfinite(half_width)
-    gpu = device_names(rows.frame)
+    of_rows = np.flatnonzero(known)
+    frame = pd.DataFrame({"gpu": device_names(rows.frame), "dtype": dtypes_of(rows)}).iloc[of_rows]
+    parts = {("all", "all"): of_rows} if len(of_rows) else {}
+    parts |= {(gpu, "all"): of_rows[positions] for (gpu,), positions in groups(frame, ("gpu",))}
+    of_types = {(gpu, dtype): of_rows[positions] for (gpu, dtype), positions in groups(frame, ("gpu", "dtype"))}
+    several = [gpu for gpu, types in Counter(gpu for gpu, _ in of_types).items() if types > 1]
+    parts |= {(gpu, dtype): part for (gpu, dtype), part in of_types.items() if gpu in several}
     records = []
-    for name in ["all", *sorted(set(gpu[known]))]:
-        part = np.flatnonzero(known & ((gpu == name) | (name == "all")))
-        if not len(part):
-            continue
+    for (gpu, dtype), part in sorted(parts.items(), key=lambda item: [(name != "all", name) for name in item[0]]):
         covered = (np.abs(log_error[part]) <= half_width[part]).astype(float)
         _, code = np.unique(rows.shape[part], return_inverse=True)
         shapes = int(code.max()) + 1
         weights = resample_weights(shapes, DRAWS, seed=shapes)
         interval = shape_interval(covered, code, weights, macro=False)
         records.append({
-            "gpu": name, "rows": len(part), "shapes": shapes,
+            "gpu": gpu, "dtype": dtype, "rows": len(part), "shapes": shapes,
             "coverage": interval.mid, "coverage_low": interval.low, "coverage_high": interval.high,
             "half_width": float(half_width[part].mean()),
             "interval_factor": float(np.exp(np.median(half_width[part]))),
         })  # fmt: skip
     return records
+
+
+def left_out_coverage(rows: Rows, predicted_us: np.ndarray, known: np.ndarray) -> list[dict[str, Any]]:
+    """`coverage_rows` of times (rows,) by fits that did not see the row's GPU, NaN where there is none, in ``known``
+    (rows,) settings: each GPU's intervals are those that the other GPUs left out give."""
+    scored = np.flatnonzero(rows.ok & np.isfinite(predicted_us) & known)
+    rows, predicted_us = rows.take(scored), predicted_us[scored]
+    device, kinds = device_names(rows.frame), kinds_of(rows)
+    half_width = np.full(len(rows), np.nan)
+    for name in set(device) if len(set(device)) > 1 else ():
+        own = device == name
+        others = UnseenGpu(left_out_gpus(rows.take(~own), predicted_us[~own], known[scored][~own]))
+        half_width[own] = others.half_widths(kinds[own])
+    return plain(coverage_rows(rows, np.log(predicted_us / rows.time_us), half_width), DIGITS)
 
 
 def picks(

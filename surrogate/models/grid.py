@@ -118,7 +118,7 @@ class Measured:
         shift = np.uint64(POSITION_BITS)
         last = len(self.keys) - 1
         line = keys >> shift
-        x = _position(keys)
+        x = positions(keys)
         # 1. The entries next below and above, a measurement at the very position left out. They count where they lie
         #    on the same line, and inside the array.
         before = np.searchsorted(self.keys, keys) - 1
@@ -128,8 +128,8 @@ class Measured:
         has_low = (before >= 0) & (self.keys[low] >> shift == line)
         has_high = (after <= last) & (self.keys[high] >> shift == line)
         # 2. Distances to both in doublings. Between them the value is linear, the nearer one weighs more.
-        down = np.where(has_low, x - _position(self.keys[low]), np.nan)
-        up = np.where(has_high, _position(self.keys[high]) - x, np.nan)
+        down = np.where(has_low, x - positions(self.keys[low]), np.nan)
+        up = np.where(has_high, positions(self.keys[high]) - x, np.nan)
         with np.errstate(invalid="ignore"):
             inner = (self.values[low] * up + self.values[high] * down) / (up + down)
             gap = 2 * up * down / (up + down)
@@ -177,12 +177,16 @@ class GridPart:
         median = (steps[starts + last // 2] + steps[starts + (last + 1) // 2]) / 2
         return cls(keys[starts, 0], keys[starts, 1:], median.astype(np.float32) * STEP)
 
-    def measured(self, lines: Lines, ticked: list[int]) -> Measured:
-        """The rows along ``lines``; ``ticked`` as in `Measured`."""
-        # 1. Keys of all rows along all directions, ascending; a key's row is its position over the directions.
+    def keys(self, lines: Lines) -> np.ndarray:
+        """(rows, directions) as of `Lines.keys`."""
         starts = range(0, len(self.codes), CHUNK_ROWS)
         parts = [lines.keys(self.codes[i : i + CHUNK_ROWS], self.sizes[i : i + CHUNK_ROWS]) for i in starts]
-        keys = np.concatenate(parts).ravel()
+        return np.concatenate(parts)
+
+    def measured(self, lines: Lines, ticked: list[int]) -> Measured:
+        """The rows along ``lines``; ``ticked`` as in `Measured`."""
+        # Keys of all rows along all directions, ascending; a key's row is its position over the directions.
+        keys = self.keys(lines).ravel()
         order = np.argsort(keys, kind="stable")
         values = self.values[order // len(lines.leading)]
         ticks = np.unique(_ticks(self.codes, self.sizes[:, ticked]))
@@ -254,8 +258,8 @@ class Grid:
         return joined.measured(Lines.of(self.lines, family.size_names), ticked)
 
 
-def _position(keys: np.ndarray) -> np.ndarray:
-    """The positions of keys on their lines, in doublings."""
+def positions(keys: np.ndarray) -> np.ndarray:
+    """The positions of keys (as `Lines.keys`) on their lines, in doublings."""
     return (keys & np.uint64((1 << POSITION_BITS) - 1)).astype(np.float64) / POSITION_SCALE
 
 

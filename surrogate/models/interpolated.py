@@ -18,8 +18,9 @@ from surrogate.dataset.threads import threads_for
 from surrogate.features.errors import InputError
 from surrogate.models.base import Span, TimeModel
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.grid import Grid, GridPart, Label, Measured
+from surrogate.models.grid import Grid, GridPart, Label, Lines, Measured
 from surrogate.models.neighbours import line_columns, log_corrections
+from surrogate.models.spikes import without_spikes
 from surrogate.models.times import TERMS, BoostedTimes, Neighbours, neighbour_files, times_from_files
 from surrogate.models.trees import ReadyTrees, Trees
 
@@ -150,15 +151,20 @@ class InterpolatedTerms(TimeModel):
 
 
 def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
-    """Of log(time / base) (rows,)."""
+    """Of log(time / base) (rows,), without `surrogate.models.spikes`."""
     labels, codes = _labels(rows)
+    _, setting = np.unique(["|".join(each.setting) for each in labels], return_inverse=True)
+    family = rows.family
+    along = [*family.lines, *({name: 1} for name in family.ticks if {name: 1} not in family.lines)]
+    lines = Lines.of(along, family.size_names)
     sizes = rows.sizes
     device = device_names(rows.frame)
     packed = {}
     for gpu in np.unique(device).tolist():
         on_gpu = device == gpu
-        packed[gpu] = GridPart.of(codes[on_gpu], sizes[on_gpu], values[on_gpu]).to_bytes(rows.family.size_names)
-    return Grid({each: code for code, each in enumerate(labels)}, packed, rows.family.lines)
+        part = GridPart.of(codes[on_gpu], sizes[on_gpu], values[on_gpu])
+        packed[gpu] = without_spikes(part, lines, setting).to_bytes(family.size_names)
+    return Grid({each: code for code, each in enumerate(labels)}, packed, family.lines)
 
 
 def _labels(rows: Rows) -> tuple[list[Label], np.ndarray]:

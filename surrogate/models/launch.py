@@ -69,14 +69,12 @@ def call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> 
     """On each GPU a low quantile of a library's times in µs; on any GPU the median of those."""
     import pandas as pd
 
-    costs: dict[CallKey, float] = {}
     table = pd.DataFrame({"gpu": gpus, "library": libraries, "time_us": time_us})
     quantiles = table.groupby(["library", "gpu"])["time_us"].quantile(CALL_QUANTILE)
-    for (library, gpu), cost in quantiles.items():  # pyright: ignore[reportGeneralTypeIssues]
-        costs[CallKey(gpu, library)] = float(cost)
-    for library, cost in quantiles.groupby(level="library").median().items():
-        costs[CallKey("", str(library))] = float(cost)
-    return costs
+    medians = quantiles.groupby(level="library").median()
+    keyed = zip(quantiles.index, quantiles.tolist(), strict=True)
+    costs = {CallKey(gpu, library): cost for (library, gpu), cost in keyed}
+    return costs | {CallKey("", library): cost for library, cost in zip(medians.index, medians.tolist(), strict=True)}
 
 
 def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, Launch]:

@@ -70,6 +70,8 @@ class Decoder:
     shared_inter: int = 0
     latent: bool = False
     query_rank: int = 0
+    positions: int = 0
+    """Tokens that the model was made for; 0 where the file does not say."""
 
 
 def read_decoder(path: Path) -> Decoder:
@@ -108,6 +110,7 @@ def read_decoder(path: Path) -> Decoder:
         topk=sizes.of("num_experts_per_tok", "experts_per_token") if experts else 0,
         expert_inter=own_inter, shared_inter=shared,
         latent=latent, query_rank=sizes.maybe("q_lora_rank") if latent else 0,
+        positions=sizes.maybe("max_position_embeddings"),
     )  # fmt: skip
 
 
@@ -197,7 +200,10 @@ def read_language(
     requests = [request] * (batch or 1)
     network = language_network(decoder, requests, dtype=dtype, tensor_parallel=tensor_parallel or 1)
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
-    return replace(network, name=f"{decoder.name}, {step}")
+    most = prefill or decode or 0
+    beyond = f"{most} tokens are beyond the {decoder.positions} positions that {decoder.name} was made for"
+    notes = (beyond,) if 0 < decoder.positions < most else ()
+    return replace(network, name=f"{decoder.name}, {step}", notes=notes)
 
 
 _Kernel = tuple[str, Operator, int]

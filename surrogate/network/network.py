@@ -15,7 +15,7 @@ __all__ = ["FRAMEWORKS", "INPUT", "WEIGHT", "Held", "Layer", "Network", "Tally",
 
 Work = NetworkProblem
 """What a layer computes: a problem of any family, or an operator of which only the traffic is known."""
-FRAMEWORKS = ("vllm", "sglang", "trtllm")
+FRAMEWORKS = {"vllm": ("nvidia", "amd", "intel"), "sglang": ("nvidia", "amd", "intel"), "trtllm": ("nvidia",)}
 """Servers of language models, each with kernels of its own."""
 
 
@@ -61,6 +61,8 @@ class Network:
     unsupported: Mapping[str, int] = field(default_factory=dict)
     gap_us: float = 0.0
     """Time between a kernel and the next one."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know of the whole."""
     own_math: bool = False
     """True where the source gave the math types; else all problems run as PyTorch runs them on the GPU."""
     parameters: int | None = None

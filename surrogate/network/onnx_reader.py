@@ -31,17 +31,16 @@ _ATTRIBUTES: Mapping[str, str] = TABLE["onnx_attributes"]
 
 def read_onnx(
     path: str | Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None, dtype: str | None = None,
-    training: bool = False, model: "ModelProto | None" = None,
+    training: bool = False,
 ) -> Network:  # fmt: skip
     """The network in an ONNX file; weights are not needed and external data is not opened.
 
     ``batch`` replaces the first size of every input, ``dims`` other symbolic sizes, ``dtype`` the floating-point type;
     under ``training`` dropout is no view. The network is the forward pass either way (see `training.iteration`).
-    A ``model`` (``ModelProto``, which is changed) stands in for the file, and ``path`` only names it. Raises
-    `InputError` in one line for a file that is damaged, empty, too large or without shapes.
+    Raises `InputError` in one line for a file that is damaged, empty, too large or without shapes.
     """
     path = Path(path)
-    model = load_model(path) if model is None else model
+    model = load_model(path)
     try:
         network = _network(model, path, batch, dims or {}, dtype, training)
     except (TypeError, ValueError) as error:  # protobuf hands over as bytes what is no UTF-8

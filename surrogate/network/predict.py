@@ -93,21 +93,21 @@ class Predictors:
     def time(self, network: Network, **allowed: Unpack[Allowed]) -> NetworkTime:
         """Predicted times of the network's layers.
 
-        A problem that no algorithm can run within the limits is counted as unsupported, by the reason. Raises
-        `InputError` for products of a type whose units the GPU lacks.
+        A problem that no algorithm can run within the limits is counted as unsupported, by the reason, and so is a
+        product of a type whose units the GPU lacks. Raises `InputError` where it lacks those of all products.
         """
         problems = dict.fromkeys(layer.work for layer in network.layers)
         runs = {problem: problem if network.own_math else as_run(problem, self.gpu) for problem in problems}
         distinct = dict.fromkeys(runs.values())
         selections = self.selections(distinct, **allowed)
         answers = self.answers(distinct, selections)
-        self._check_units(network.name, answers)
+        lacks = self._missing_units(network.name, answers)
         classes = self._classes(selections)
         # Everything about a distinct problem is worked out once; its layers differ in their names alone.
         of_problem = {
             problem: self._layer_time(problem, run, answers[run], classes.get(run), network.gap_us)
             for problem, run in runs.items()
-            if run in answers
+            if run in answers and run not in lacks
         }
         times: list[LayerTime] = []
         unsupported = Counter(network.unsupported)
@@ -115,7 +115,8 @@ class Predictors:
             if layer.work in of_problem:
                 times.append(replace(of_problem[layer.work], name=layer.name, operator=layer.operator))
             else:
-                unsupported[f"{layer.operator} (no algorithm within the limits)"] += 1
+                why = lacks.get(runs[layer.work], "no algorithm within the limits")
+                unsupported[f"{layer.operator} ({why})"] += 1
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.work].reason for layer in network.layers if layer.work in choices)
         return NetworkTime(
@@ -124,15 +125,19 @@ class Predictors:
             heuristic=_heuristic(network, choices), outside=Counter(reason for reason in reasons if reason),
             parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0)),
-            gpu_memory_bytes=self.gpu.memory_bytes,
+            gpu_memory_bytes=self.gpu.memory_bytes, notes=network.notes,
         )  # fmt: skip
 
-    def _check_units(self, name: str, answers: Mapping[Work, Answer]) -> None:
-        """Raises `InputError` for a product that nobody measured, in a type that the GPU has no units for."""
-        for problem, answer in answers.items():
-            unknown = isinstance(problem, Operator) and problem.MULTIPLIES and answer.source == ROOFLINE
-            if unknown and (lacks := missing_units(self.gpu, problem.dtype, problem.math)):
-                raise InputError(f"{name}: {lacks} for products in {problem.dtype}; give another --dtype, or --gpu")
+    def _missing_units(self, name: str, answers: Mapping[Work, Answer]) -> dict[Work, str]:
+        """Product that nobody measured → which units of its type the GPU lacks. Raises `InputError` for all of them."""
+        products = [problem for problem in answers if isinstance(problem, Operator) and problem.MULTIPLIES]
+        unknown = [problem for problem in products if answers[problem].source == ROOFLINE]
+        reasons = {problem: missing_units(self.gpu, problem.dtype, problem.math) for problem in unknown}
+        lacks: dict[Work, str] = {problem: reason for problem, reason in reasons.items() if reason}
+        if lacks and len(lacks) == len(products):
+            first = next(iter(lacks))
+            raise InputError(f"{name}: {lacks[first]} for products in {first.dtype}; give another --dtype, or --gpu")
+        return lacks
 
     def _layer_time(self, problem: Work, run: Work, answer: Answer, known: str | None, gap_us: float) -> LayerTime:
         """The time of a layer without its name: ``run`` is the problem as PyTorch runs it, ``known`` its class.
@@ -193,22 +198,31 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
     """Predictors for a GPU by name; algorithms by the ``bundle`` in a folder, or by the one shipped for the GPU.
 
     ``library`` narrows everything else to the kernels of one framework. Raises `InputError` for an unknown
-    GPU or library, or a damaged bundle.
+    GPU or library, a framework that does not run on the GPU, or a damaged bundle.
     """
     from surrogate.prediction.shipped import load, load_operators
 
     device = gpu_named(gpu)
+    if library in FRAMEWORKS and library not in frameworks_on(device):
+        raise InputError(
+            f"{library} does not run on {device.name}; give --library {' or '.join(frameworks_on(device))}"
+        )
     algorithms = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
     part = algorithms.bundle.parts.get(DEFAULT_FAMILY)  # the paper's; of some GPUs it was never measured
     paper = cast("SeerPaper", part.model) if part and part.fitted.name == "seer-paper" else None
     return Predictors(device, algorithms, load_operators(device.name, library), paper)
 
 
+def frameworks_on(device: Gpu) -> list[str]:
+    """Those of `FRAMEWORKS` that run on the GPU."""
+    return [name for name, makers in FRAMEWORKS.items() if device.vendor in makers]
+
+
 def fastest_framework(network: Network, gpu: str) -> str:
-    """The one of `FRAMEWORKS` whose kernels are expected to run the network fastest, of those most of them known."""
-    times = {name: load_predictors(gpu, library=name).time(network) for name in FRAMEWORKS}
+    """The framework whose kernels are expected to run the network fastest, of those most of them known."""
+    times = {name: load_predictors(gpu, library=name).time(network) for name in frameworks_on(gpu_named(gpu))}
     unknown = {name: sum(layer.source == ROOFLINE for layer in time.layers) for name, time in times.items()}
-    return min(FRAMEWORKS, key=lambda name: (unknown[name], times[name].total_us))
+    return min(times, key=lambda name: (unknown[name], times[name].total_us))
 
 
 def sweep_batches(
@@ -217,12 +231,21 @@ def sweep_batches(
     predictors: Predictors,
     *,
     progress: Progress | None = None,
+    refused: Callable[[int, InputError], None] | None = None,
     **allowed: Unpack[Allowed],
 ) -> dict[int, NetworkTime]:
-    """Batch → the network's time there; ``read`` gives the network at a batch, ``allowed`` is `Predictors.time`'s."""
+    """Batch → the network's time there; ``read`` gives the network at a batch, ``allowed`` is `Predictors.time`'s.
+
+    ``refused`` is told the batches that the network cannot have, and why (None: the first of them raises).
+    """
     times = {}
     for done, batch in enumerate(batches, 1):
-        times[batch] = predictors.time(read(batch), **allowed)
+        try:
+            times[batch] = predictors.time(read(batch), **allowed)
+        except InputError as error:
+            if refused is None:
+                raise
+            refused(batch, error)
         if progress:
             progress(done, len(batches), f"batch {batch}")
     return times

@@ -79,6 +79,7 @@ class NetworkTime(Shown):
     multiply_adds: int = 0
     memory: Mapping[str, int] = field(default_factory=dict)
     gpu_memory_bytes: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def memory_bytes(self) -> int | None:
@@ -149,6 +150,7 @@ class NetworkTime(Shown):
             "bytes": sum(layer.bytes for layer in self.layers), "classes": self.classes(),
             "heuristic": dict(self.heuristic), "layers": [layer.to_dict() for layer in self.layers],
             "ignored": dict(self.ignored), "unsupported": dict(self.unsupported), "outside_domain": dict(self.outside),
+            "notes": list(self.notes),
         }  # fmt: skip
 
     def to_frame(self) -> "pd.DataFrame":
@@ -174,7 +176,7 @@ class NetworkTime(Shown):
         longest = sorted(self.layers, key=lambda layer: -layer.time_us)[:SHOWN]
         names = ("name", "operator", "problem", "algorithm", "time_us", "bound")
         left = len(self.layers) - SHOWN
-        notes = [f"… {left} more layers"] if left > 0 else []
+        notes = [*([f"… {left} more layers"] if left > 0 else []), *self.notes]
         records = [{name: getattr(layer, name) for name in names} for layer in longest]
         return Table(records, title=self.headline(), notes=notes)
 

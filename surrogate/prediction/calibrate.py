@@ -25,7 +25,7 @@ from surrogate.models.launch import CallKey, call_cost_us
 from surrogate.prediction.settings import SettingCache
 from surrogate.prediction.table import predict_table
 from surrogate.uncertainty.domain import Domain, distances_to
-from surrogate.uncertainty.fit import conformal_quantile, pooled_base
+from surrogate.uncertainty.fit import conformal_quantile, dtypes_of, pooled_base
 from surrogate.uncertainty.intervals import ALL, WidthKey, Widths
 
 LEAST_PROBLEMS = 10
@@ -216,9 +216,9 @@ def _widths(part: Part, rows: Rows, held_us: np.ndarray) -> Widths:
     """
     device = device_names(rows.frame).astype(str)
     distance = distances_to(part.domain.references, rows)
-    factors = replace(part.widths, by_key={ALL: 1.0}).at(device, rows.candidate, distance, held_us)
+    factors = replace(part.widths, by_key={ALL: 1.0}).at(device, rows.candidate, dtypes_of(rows), distance, held_us)
     score = np.abs(np.log(held_us / rows.time_us)) / factors
-    by_key = dict(part.widths.by_key)
+    by_key = {key: base for key, base in part.widths.by_key.items() if key.gpu not in set(device) or key.dtype is None}
     candidates = {key.candidate for key in by_key if key.gpu is None and key != ALL}
     for name in sorted(set(device)):
         on_device = device == name

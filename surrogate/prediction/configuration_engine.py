@@ -102,9 +102,8 @@ def predict_configurations(part: Part, family: DescribedFamily, table: pd.DataFr
     seen = np.isin(gpus, sorted(part.domain.gpus))
     inside = np.any([references.inside(rows.sizes) for references in part.domain.references.values()], axis=0)
     distance = distances_to(part.domain.references, rows)
-    half = part.widths.at(gpus, rows.candidate, distance, predicted_us)
-    half *= np.where(seen, 1.0, part.unseen_gpu.factor(""))
-    factor = np.exp(half)
+    half = part.widths.at(gpus, rows.candidate, np.full(len(rows), ""), distance, predicted_us)
+    factor = np.exp(np.where(seen, half, part.unseen_gpu.by_kind[""].half_width))
     return Predictions(
         library=frame["library"].to_numpy(dtype=object), algorithm=frame["algorithm"].to_numpy(dtype=object),
         predicted_us=predicted_us, lower_us=predicted_us / factor, upper_us=predicted_us * factor,

@@ -106,7 +106,7 @@ class KernelTimes:
         time_us = specification.law.streamed_us(problem, target)
         if time_us is None:
             return None
-        factor = exp(specification.half_width)
+        factor = exp(specification.by_kind[""].half_width)
         return _kernel_time(problem, target.name, time_us, (time_us / factor, time_us * factor), source=SPEC)
 
     def _by_roofline(self, problem: AnyProblem, target: Gpu) -> KernelTime:

@@ -216,7 +216,7 @@ def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking,
         library=", ".join(library for library, _ in prepared.setting.versions),
         library_version=", ".join(version for _, version in prepared.setting.versions), estimates=estimates,
         excluded=ranking.excluded + refused, reason=prepared.reason(problem, pick, ranking.distances),
-        own_share=prepared.own_share, top=limits.top, source=prepared.source, notes=prepared.notes[pick.library],
+        own_share=prepared.widths.own_share, top=limits.top, source=prepared.source, notes=prepared.notes[pick.library],
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.engine import Candidate, Engine, Setting
 from surrogate.prediction.results import FLOOR, MEASURED, ROOFLINE, UNSEEN, Estimate, Excluded
 from surrogate.uncertainty.domain import ReferenceKey, SettingKey, shape_hash
+from surrogate.uncertainty.intervals import Widths
 
 ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""
@@ -108,10 +109,9 @@ class SupportRules:
 class PreparedSetting:
     """The ``candidates`` of all libraries, of which those at ``ranked`` can be chosen; training never saw the others.
 
-    ``bases`` are their half widths before distance and time count, ``widening`` multiplies all: 1 for a GPU that
-    training saw. ``references``: library → the domain's key of the setting; ``notes``: library → what a reader must
-    know of all its answers; ``floors``: position of a candidate → the time in µs up to which it was never timed here,
-    since its harness adds as much.
+    ``bases`` are their half widths by ``widths`` before distance and time count. ``references``: library → the domain's
+    key of the setting; ``notes``: library → what a reader must know of all its answers; ``floors``: position of a
+    candidate → the time in µs up to which it was never timed here, since its harness adds as much.
     """
 
     setting: Setting
@@ -121,8 +121,7 @@ class PreparedSetting:
     rules: SupportRules
     part: Part
     source: str
-    widening: float
-    own_share: float
+    widths: Widths
     bases: tuple[float, ...]
     references: Mapping[str, ReferenceKey]
     notes: Mapping[str, tuple[str, ...]]
@@ -177,11 +176,8 @@ class PreparedSetting:
         """
         # 1. A half width is a base, times a factor for the distance, which a library's candidates share, times one for
         #    the time.
-        near, by_time = self.part.widths.distance, self.part.widths.time_us
-        factors = {
-            library: near.values[bisect_right(near.edges, distance)] * self.widening
-            for library, distance in distances.items()
-        }
+        near, by_time = self.widths.distance, self.widths.time_us
+        factors = {library: near.values[bisect_right(near.edges, distance)] for library, distance in distances.items()}
         least_us = self._least_us(sizes)
         estimates: list[Estimate] = []
         failing: list[int] = []
@@ -281,10 +277,9 @@ class PreparedSetting:
         # 1. Half widths; ``distance`` and ``inside`` are (libraries, problems).
         distance, inside = np.stack([self._near(sizes, key) for key in self.references.values()], axis=1)
         libraries = list(self.references)
-        widths = self.part.widths
         library = np.array([libraries.index(candidate.library) for candidate in self.candidates])[index]
-        half = np.array(self.bases)[index] * widths.distance.at(distance)[library, problem]
-        half *= widths.time_us.at(time_us) * self.widening
+        half = np.array(self.bases)[index] * self.widths.distance.at(distance)[library, problem]
+        half *= self.widths.time_us.at(time_us)
         # 2. Where the model does not know the candidate, its roofline stands in.
         unknown = np.flatnonzero(~((time_us > 0) & (time_us < inf)))
         if len(unknown):

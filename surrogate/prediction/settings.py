@@ -26,6 +26,7 @@ from surrogate.prediction.specification import ProductEngine, TensorCoreEngine, 
 from surrogate.prediction.tree_engine import BoosterEngine
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import SettingKey
+from surrogate.uncertainty.intervals import ALL, Widths
 
 LENT = "{gpu} was never measured so: its choices follow those of {sibling}, which has its architecture"
 BY_NEAREST = "{gpu} was never measured so: its candidates stand in the order of {other}, the nearest measured GPU"
@@ -233,7 +234,18 @@ class SettingCache:
         if never and device.tf32_tflops and (named.get("dtype"), math) == ("fp32", "default"):
             engine = _with_tf32(engine, part, never, alike.lenders)
         rules = SupportRules(setting, candidates, part.support)
-        unseen = () if seen else (part.unseen_gpu.note(bool(part.family.parameter_names)),)
+        widths, unseen, dtype = part.widths, (), named.get("dtype", "")
+        kinds = part.unseen_gpu.by_kind
+        fitting = {part.unseen_gpu.kind(device.vendor, dtype), *({intervals.NEVER} & {*kinds} if never else ())}
+        kind = max(sorted(fitting), key=lambda name: kinds[name].half_width)
+        if not seen:
+            widths = Widths({ALL: kinds[kind].half_width}, own_share=part.unseen_gpu.own_share)
+            unseen = (part.unseen_gpu.note(kind, described=bool(part.family.parameter_names)),)
+        bases = [widths.base(setting.gpu, candidate.key, dtype) for candidate in candidates]
+        if trained:  # of a candidate that was never measured here no more is known than on another GPU
+            keys = [SettingKey(setting.gpu, each.library, setting.values, each.algorithm) for each in candidates]
+            least = [0.0 if key in part.domain.settings else kinds[kind].half_width for key in keys]
+            bases = list(map(max, bases, least))
         source = MODEL if seen else SPEC
         if not (trained or law or products or any(lenders)):
             engine, note = self._by_habit(engine, part, rules, np.array([*choosable.values()]))
@@ -245,9 +257,8 @@ class SettingCache:
         return PreparedSetting(
             setting=setting, candidates=candidates, ranked=tuple(np.flatnonzero(list(choosable.values())).tolist()),
             engine=engine, rules=rules, part=part,
-            source=source, widening=1.0 if seen else part.unseen_gpu.factor(math),
-            own_share=part.widths.own_share if seen else part.unseen_gpu.own_share,
-            bases=tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
+            source=source, widths=widths,
+            bases=tuple(bases),
             references={name: part.domain.reference_key(name, setting.values) for name, _ in setting.versions},
             notes=_notes(context, lenders, never, general=unseen),
             floors=_floors(part, setting, candidates),

@@ -9,7 +9,6 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from math import exp
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from surrogate.features.terms.tensor_core import TensorCoreLaw
 from surrogate.features.terms.tiled_product import TiledProductLaw
 from surrogate.models.plain import from_plain
 from surrogate.prediction.engine import Engine, Setting
-from surrogate.uncertainty.intervals import ALL, UnseenGpu, Widths
+from surrogate.uncertainty.intervals import LeftOut, UnseenGpu
 
 FILE = "tensor_cores.json"
 PRODUCTS = "tiled_products.json"
@@ -29,21 +28,14 @@ PRODUCTS = "tiled_products.json"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The number of GPUs that a law was judged on, each left out, and how far off it was there: the median error, and
-    the half width in log time that nine in ten times keep within."""
+    """How far off a law was on the GPUs that it was judged on, as `UnseenGpu.by_kind`."""
 
-    gpus: int
-    median_ape: float
-    half_width: float
+    by_kind: Mapping[str, LeftOut]
 
     def instead_of(self, part: Part) -> Part:
-        """The part without what its training data says of support and widths."""
+        """The part without what its training data says of support and of GPUs never measured."""
         support = replace(part.support, exact={}, general={})
-        widths = Widths({ALL: self.half_width})
-        unseen = UnseenGpu(
-            factors={"": 1.0}, own_share=1.0, gpus=self.gpus, median_ape=self.median_ape, factor_90=exp(self.half_width)
-        )
-        return replace(part, support=support, widths=widths, unseen_gpu=unseen)
+        return replace(part, support=support, unseen_gpu=UnseenGpu(self.by_kind))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,27 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names, groups, rows_by_code, shape_columns, shape_names
+from surrogate.dataset.problems import device_names, groups, joined, rows_by_code, shape_columns, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel, Told, duplicate, fitted, times_of
 from surrogate.uncertainty.domain import distances_to, references_of
-from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, UnseenGpu, WidthKey, Widths, probability_best
+from surrogate.uncertainty.intervals import (
+    ALL,
+    COVERAGE,
+    NEVER,
+    LeftOut,
+    StepFunction,
+    UnseenGpu,
+    WidthKey,
+    Widths,
+    probability_best,
+)
 
 LEAST_SHAPES = 10
-"""Held-out shapes that a base of its own needs."""
+"""Held-out shapes that a base needs to be narrower than its parent's."""
 POOLED_SHAPES = 20
 """With this many shapes a key's own quantile counts as much as its parent's (in logs); with more, more."""
 DISTANCE_BANDS = 6
@@ -34,7 +44,7 @@ LEAST_WIDTH = 1e-4
 """No base is smaller: a model that errs nowhere on a few rows is not perfect."""
 PARTS = 5
 """Parts of the shapes: each is scored by widths of the others."""
-SHARES = (0.1, 2.0)
+SHARES = (0.02, 2.0)
 """Ends of the search for the own share of errors."""
 SHARE_PROBLEMS = 1000
 """Problems that its likelihood is taken over; more hardly change it."""
@@ -44,8 +54,8 @@ LEAST_GPUS = 3
 """Fewer say nothing of how GPUs differ."""
 MOST_GPUS = 6
 """GPUs that `fit_unseen_gpu` leaves out, those with most rows: each costs one fit."""
-LARGE_ROWS = 300_000
-"""Of larger tables `LEAST_GPUS` GPUs alone are left out, and as many rows are drawn for each fit."""
+LARGE_ROWS = 150_000
+"""Of larger tables as many rows are drawn for each of these fits."""
 ROWS_AT_ONCE = 2_000_000
 """Rows of the fits that run at a time: each holds its own."""
 GPU_FOLDS = 3
@@ -67,6 +77,7 @@ class Scores:
     shape: np.ndarray
     gpu: np.ndarray
     candidate: np.ndarray
+    dtype: np.ndarray
     described: bool = False
 
     @classmethod
@@ -80,7 +91,8 @@ class Scores:
             error=np.maximum(np.abs(np.log(predicted_us[position] / measured_us[position])), LEAST_ERROR),
             predicted_us=predicted_us[position], distance=distance[position],
             shape=np.unique(rows.shape[position], return_inverse=True)[1], gpu=device_names(rows.frame)[position],
-            candidate=rows.candidate[position], described=bool(rows.family.parameter_names),
+            candidate=rows.candidate[position], dtype=dtypes_of(rows)[position],
+            described=bool(rows.family.parameter_names),
         )  # fmt: skip
 
     def take(self, mask: np.ndarray) -> "Scores":
@@ -89,7 +101,12 @@ class Scores:
 
     def half_widths(self, widths: Widths) -> np.ndarray:
         """(rows,) what ``widths`` say of these rows."""
-        return widths.at(self.gpu, self.candidate, self.distance, self.predicted_us)
+        return widths.at(self.gpu, self.candidate, self.dtype, self.distance, self.predicted_us)
+
+
+def dtypes_of(rows: Rows) -> np.ndarray:
+    """(rows,) element types; "" where the family has none."""
+    return rows.frame["dtype"].to_numpy(str) if "dtype" in rows.frame else np.full(len(rows), "")
 
 
 def fit_widths(
@@ -187,17 +204,25 @@ def _fitted(scores: Scores) -> Widths:
 
 
 def _bases(scores: Scores, left: np.ndarray) -> dict[WidthKey, float]:
-    """The base of all rows, of every candidate and of every candidate on a GPU, where the shapes suffice."""
+    """The base of all rows, of every candidate, of it on a GPU and in a type there, where it has two shapes.
+
+    None is narrower than held its own errors: a few shapes do not tell that errors are small, and do tell that they are
+    large. Below `LEAST_SHAPES` the rank of a new shape would be the last, which one outlier decides.
+    """
     bases = {ALL: max(conformal_quantile(left, scores.shape), LEAST_WIDTH)}
-    # Candidates come before their GPUs, which draw on them.
-    for columns in ({"candidate": scores.candidate}, {"gpu": scores.gpu, "candidate": scores.candidate}):
-        for (*gpus, candidate), positions in groups(pd.DataFrame(columns), tuple(columns)):
+    frame = pd.DataFrame({"candidate": scores.candidate, "gpu": scores.gpu, "dtype": scores.dtype})
+    # What draws on another comes behind it.
+    for columns in (("candidate",), ("candidate", "gpu"), ("candidate", "gpu", "dtype")):
+        for (candidate, *where), positions in groups(frame, columns):
             shape = scores.shape[positions]
             shapes = len(np.unique(shape))
-            if shapes >= LEAST_SHAPES:
+            if shapes >= 2:
                 base = max(conformal_quantile(left[positions], shape), LEAST_WIDTH)
-                parent = bases.get(WidthKey(None, candidate), bases[ALL])
-                bases[WidthKey(gpus[0] if gpus else None, candidate)] = float(pooled_base(base, parent, shapes))
+                gpu, dtype = [*where, None, None][:2]
+                parents = (WidthKey(gpu if dtype else None, candidate), WidthKey(None, candidate), ALL)
+                parent = next(bases[key] for key in parents if key in bases)
+                own = base if shapes >= LEAST_SHAPES else np.quantile(left[positions], COVERAGE)
+                bases[WidthKey(gpu, candidate, dtype)] = float(max(own, pooled_base(base, parent, shapes)))
     return bases
 
 
@@ -337,43 +362,71 @@ def held_out(
     return put_together(rows, splits, run_fits(rows, fits, begin=begin))
 
 
-def fit_unseen_gpu(
-    rows: Rows, widths: Widths, predicted: np.ndarray, distance: np.ndarray, judged: np.ndarray
-) -> UnseenGpu:
-    """How far off times are on a GPU that was never measured, and what ``widths`` are multiplied by there.
+def fit_unseen_gpu(rows: Rows, predicted: np.ndarray, known: np.ndarray, judged: np.ndarray) -> UnseenGpu:
+    """How far off times are on a GPU that was never measured.
 
-    ``predicted`` and ``distance`` (rows,) are by fits that saw neither the row's GPU, nor its architecture, nor its
-    shape (`gpu_splits`), NaN where there is none. Their errors are divided by the half widths that hold for any GPU
-    (candidate, distance, time); a factor is the `COVERAGE` quantile of these ratios, at least 1, every GPU with equal
-    weight: over all rows, and of each math type that two GPUs were left out with. The own share is that of ``judged``
+    ``predicted`` (rows,) are by fits that saw neither the row's GPU, nor its architecture, nor its shape
+    (`gpu_splits`), NaN where there is none; ``known`` (rows,) as of `known_settings`. Nothing but their errors counts:
+    a model that knows a candidate well may yet carry it badly to another GPU. The own share is that of ``judged``
     (rows,) problems. The defaults where no GPU was left out.
     """
-    ok = rows.ok
-    judged, predicted, distance, rows = judged[ok], predicted[ok], distance[ok], rows.take(ok)
-    device = device_names(rows.frame).astype(str)
-    half = widths.at(np.full(len(rows), "", dtype=object), rows.candidate, distance, predicted)
-    scored = np.flatnonzero(np.isfinite(predicted))
+    scored = np.flatnonzero(rows.ok & np.isfinite(predicted))
     if not len(scored):
         return UnseenGpu()
-    # 1. The factor over all rows, and that of each math type that two GPUs were left out with.
-    log_error = np.abs(np.log(predicted / rows.time_us))
-    math = rows.frame["math"].to_numpy(str) if "math" in rows.frame else np.full(len(rows), "")
-    part_of = {name: scored[math[scored] == name] for name in np.unique(math[scored]).tolist()}
-    parts = {name: part for name, part in part_of.items() if len(np.unique(device[part])) > 1} | {"": scored}
-    factors = {
-        name: float(f"{max(1.0, _equal_quantile(log_error[part] / half[part], device[part])):.4g}")
-        for name, part in parts.items()
-    }
-    unseen = UnseenGpu(factors, gpus=len(np.unique(device[scored])))
-    # 2. The own share of the widened half widths, of the problems whose fastest candidate is known.
-    half *= [unseen.factor(name) for name in math]
-    counted = scored[judged[scored]]
-    share = fit_own_share(*(values[counted] for values in (predicted, rows.time_us, half, rows.problem, rows.shape)))
-    # 3. What the card says of such times.
-    median = _equal_quantile(np.abs(predicted / rows.time_us - 1)[scored], device[scored], 0.5)
-    ninth = np.exp(_equal_quantile(log_error[scored], device[scored]))
-    share, median, ninth = (float(f"{value:.4g}") for value in (share, median, ninth))
-    return replace(unseen, own_share=share, median_ape=median, factor_90=ninth)
+    part, predicted, known, judged = rows.take(scored), predicted[scored], known[scored], judged[scored]
+    unseen = UnseenGpu(left_out_gpus(part, predicted, known))
+    counted = judged & known
+    columns = (predicted, part.time_us, unseen.half_widths(kinds_of(part)), part.problem, part.shape)
+    share = fit_own_share(*(values[counted] for values in columns))
+    return replace(unseen, own_share=float(f"{share:.4g}"))
+
+
+def known_settings(rows: Rows, splits: Sequence[Split]) -> np.ndarray:
+    """(rows,) True where the split that leaves the row's GPU out saw its setting and candidate: other rows are never
+    answered there but as settings never measured."""
+    key = joined(rows.frame.assign(candidate=rows.candidate), (*rows.family.setting_names, "candidate")).to_numpy()
+    known = np.zeros(len(rows), dtype=bool)
+    for inside, outside in splits:
+        known[outside] = np.isin(key[outside], np.unique(key[inside]))
+    return known
+
+
+def left_out_gpus(rows: Rows, predicted: np.ndarray, known: np.ndarray) -> dict[str, LeftOut]:
+    """`UnseenGpu.by_kind` of ok rows with times (rows,) by fits that did not see their GPU; ``known`` as above.
+
+    GPUs are too few for a quantile over them: that of every GPU's own errors is taken, and the greatest of these. A
+    kind that fewer than `LEAST_GPUS` GPUs were left out with has none of its own. A GPU whose line has no other tells
+    nothing of a second one: it counts among all alone.
+    """
+    ratio = predicted / rows.time_us
+    device = device_names(rows.frame).astype(str)
+    frame = pd.DataFrame(kinds_of(rows), columns=["vendor", "dtype"])
+    # 1. Of a GPU with known settings those alone count.
+    has_known = np.isin(device, np.unique(device[known]))
+    kinds = {"": np.flatnonzero(known | ~has_known)}
+    if len(never := np.flatnonzero(~known)):
+        kinds[NEVER] = never
+    # 2. By vendor and type, where others of the line were in training.
+    line = {name: rows.device(name).line for name in np.unique(device).tolist()}
+    counted = np.flatnonzero(known & [list(line.values()).count(line[name]) > 1 for name in device.tolist()])
+    for columns in (("vendor",), ("vendor", "dtype")):
+        for names, positions in groups(frame.iloc[counted], columns):
+            if len(np.unique(device[counted[positions]])) >= LEAST_GPUS and all(names):
+                kinds["|".join(names)] = counted[positions]
+    left_out = {}
+    for kind, positions in kinds.items():
+        of_gpus = [positions[device[positions] == name] for name in np.unique(device[positions])]
+        median = np.median([np.median(np.abs(ratio[part] - 1)) for part in of_gpus])
+        half_width = max(np.quantile(np.abs(np.log(ratio[part])), COVERAGE) for part in of_gpus)
+        left_out[kind] = LeftOut(len(of_gpus), *(float(f"{value:.4g}") for value in (median, half_width)))
+    return left_out
+
+
+def kinds_of(rows: Rows) -> np.ndarray:
+    """(rows, 2) the makers of the rows' GPUs, and element types."""
+    names, position = np.unique(device_names(rows.frame).astype(str), return_inverse=True)
+    vendor = np.array([rows.device(name).vendor for name in names.tolist()])[position]
+    return np.column_stack([vendor, dtypes_of(rows)])
 
 
 def gpu_splits(rows: Rows, seed: int) -> list[Split]:
@@ -391,10 +444,9 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
         largest.setdefault(architecture[name], name)
     if len(largest) < LEAST_GPUS or len(set(names)) < 2:
         return []
-    most = MOST_GPUS if len(rows) <= LARGE_ROWS else LEAST_GPUS
     fold = fold_labels(names, GPU_FOLDS, seed)
     splits = []
-    for number, left_out in enumerate(list(largest.values())[:most]):
+    for number, left_out in enumerate(list(largest.values())[:MOST_GPUS]):
         on_gpu = device == left_out
         siblings = np.isin(device, [name for name in architecture if architecture[name] == architecture[left_out]])
         folds = np.unique(fold[on_gpu])  # those of which the GPU has rows, another one for each GPU
@@ -405,11 +457,3 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
         if len(sample):
             splits.append((position[sample], position[outside]))
     return splits
-
-
-def _equal_quantile(values: np.ndarray, group: np.ndarray, share: float = COVERAGE) -> float:
-    """The quantile of ``values`` (rows,) where every ``group`` (rows,) has the same weight."""
-    code, count = np.unique(group, return_inverse=True, return_counts=True)[1:]
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(1.0 / count[code[order]])
-    return float(values[order][np.searchsorted(reached / reached[-1], share)])

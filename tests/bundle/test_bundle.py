@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from surrogate import bundled
-from surrogate.bundle.bundle import INDEX, Bundle, index_file, load, save
+from surrogate.bundle.bundle import BUNDLE_SCHEMA, INDEX, Bundle, index_file, load, save
 from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
 from surrogate.prediction.evaluate import evaluate
@@ -134,7 +134,7 @@ def test_what_cannot_be_trained(refused, table: Table, mixed: pd.DataFrame) -> N
     [
         (lambda path: (path / INDEX).unlink(), "no bundle there"),
         (lambda path: (path / INDEX).write_text("{"), "damaged"),
-        (lambda path: (path / INDEX).write_text('{"schema": 3}'), "damaged"),
+        (lambda path: (path / INDEX).write_text(f'{{"schema": {BUNDLE_SCHEMA}}}'), "damaged"),
         (lambda path: _swap(path / INDEX, b"algorithm", b"solver"), "differs from its hash"),
         (lambda path: _edit(path, lambda index: index.pop("parts")), "lacks parts"),
         (lambda path: _edit(path, lambda index: index.update(candidate=3)), "candidate holds 3"),

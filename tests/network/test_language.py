@@ -153,6 +153,23 @@ def test_the_command_reads_a_configuration(seer: Any, tmp_path: Path) -> None:
     assert least_us < run.json["total_us"] < 3 * least_us
 
 
+def test_a_gpu_that_cannot_is_one_refused_row(seer: Any, tmp_path: Path) -> None:
+    """The others are answered, whichever comes first; where none can, the reason is all."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | {"max_position_embeddings": 1024}), encoding="utf-8")
+    words = ("network", path, "--decode", 2048, "--dtype", "fp8", "--json")
+    run = seer(*words, "--gpu", "t4", "--compare-gpus", "h100-sxm").succeeded()
+    answered, refused = run.json["gpus"]
+    assert run.json["gpu"] == answered["gpu"] == "h100-sxm" and answered["total_us"] == run.json["total_us"]
+    assert refused["gpu"] == "t4" and "no fp8 units" in refused["refused"]
+    (note,) = run.json["notes"]
+    assert "2048 tokens" in note and "1024 positions" in note
+    alone = seer(*words, "--gpu", "t4")
+    assert alone.code == 2 and "no fp8 units" in alone.err
+    framework = seer(*words, "--gpu", "mi300x", "--library", "trtllm")
+    assert framework.code == 2 and "trtllm does not run on mi300x" in framework.err
+
+
 @pytest.mark.parametrize("name", ["h20", "rtx-6000-ada"])
 def test_no_product_beats_its_gpu_s_own_peak_or_power(step: Step, name: str) -> None:
     """The first has tensor units held down to a quarter, the second 300 W for all it has."""

@@ -14,7 +14,8 @@ from surrogate.dataset.rows import rows_by_family
 from surrogate.features.conv import Conv
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.prediction.predictor import Predictor
-from surrogate.uncertainty.domain import distances_to
+from surrogate.uncertainty.domain import SettingKey, distances_to
+from surrogate.uncertainty.fit import dtypes_of, kinds_of
 
 CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
 STRIDED = replace(CONV, stride_h=2, stride_w=2)
@@ -62,9 +63,14 @@ def by_models(bundle: Bundle, frame: pd.DataFrame) -> pd.DataFrame:
     for kind, (positions, rows) in rows_by_family(frame, bundle.devices).items():
         part, times = bundle.parts[kind.name], bundle.parts[kind.name].model.predict(rows)
         device, distance = device_names(rows.frame), distances_to(part.domain.references, rows)
-        half = part.widths.at(device, rows.candidate, distance, times)
-        unseen = [part.unseen_gpu.factor(math) for math in frame["math"].iloc[positions]]
-        factor = np.exp(half * np.where(np.isin(device, part.domain.gpus), 1.0, unseen))
+        half = part.widths.at(device, rows.candidate, dtypes_of(rows), distance, times)
+        unseen = part.unseen_gpu.half_widths(kinds_of(rows))
+        settings = rows.frame[list(kind.setting_names)].astype(str).itertuples(index=False, name=None)
+        names = zip(device, rows.frame["library"], settings, rows.frame["algorithm"], strict=True)
+        measured = np.array([SettingKey(*each) in part.domain.settings for each in names])
+        base = np.array([part.widths.base(*key) for key in zip(device, rows.candidate, dtypes_of(rows), strict=True)])
+        half = np.where(measured, half, half * np.maximum(1.0, unseen / base))
+        factor = np.exp(np.where(np.isin(device, part.domain.gpus), half, unseen))
         values = zip(times, times / factor, times * factor, part.support.supported(rows), strict=True)
         out.iloc[positions] = list(values)
     return out.infer_objects()

@@ -25,7 +25,7 @@ from surrogate.models.launch import CallKey
 from surrogate.models.plain import joined
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import parse_bytes
-from surrogate.uncertainty.intervals import UnseenGpu
+from surrogate.uncertainty.intervals import LeftOut, UnseenGpu
 from tests.prediction.conftest import bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 
@@ -135,17 +135,15 @@ def test_an_unseen_version_is_accepted_out_of_domain(predictor: Predictor) -> No
 
 
 def test_an_unseen_gpu_is_answered_from_its_specification(bundle: Bundle) -> None:
-    """Half widths take the factor of their math type; the answer says how far off such answers were."""
-    known = UnseenGpu({"fma": 2.5, "tensor_op": 4.0}, 0.5, 3, 0.21, 2.1)
-    found, narrow = (
-        Predictor(_with(bundle, unseen_gpu=unseen), gpu="titan-xp").select(CONV)
-        for unseen in (known, UnseenGpu({"": 1.0}))
-    )
+    """Half widths are those of the maker's GPUs in the type; the answer says how far off such answers were."""
+    kinds = {"": LeftOut(4, 0.3, 3.0), "nvidia": LeftOut(3, 0.3, 2.0), "nvidia|fp32": LeftOut(3, 0.21, 0.7)}
+    unseen = _with(bundle, unseen_gpu=UnseenGpu(kinds, 0.5))
+    found = Predictor(unseen, gpu="titan-xp").select(CONV)
     assert not found.in_domain and {one.source for one in found.candidates} == {"spec"} == {found.source}
     assert "21 %" in found.notes[0] and found.notes[0] in found.to_dict()["notes"] and found.own_share == 0.5
     assert Predictor(bundle, gpu="t4").select(CONV).notes == ()
-    for wide, own in zip(found.estimates, narrow.estimates, strict=True):
-        assert wide.half_width == pytest.approx(2.5 * own.half_width)
+    assert {one.half_width for one in found.estimates} == {0.7}
+    assert {one.half_width for one in Predictor(unseen, gpu="mi60").select(CONV).estimates} == {3.0}
 
 
 TEXT = "n8c16h14k16r3p1"

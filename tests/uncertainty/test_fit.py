@@ -15,7 +15,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.families import FAMILIES
 from surrogate.models import model_class
 from surrogate.uncertainty import fit
-from surrogate.uncertainty.intervals import ALL, StepFunction, UnseenGpu, WidthKey, Widths
+from surrogate.uncertainty.intervals import NEVER, LeftOut, StepFunction, UnseenGpu, WidthKey, Widths
 
 GEMM = FAMILIES["gemm"]
 
@@ -112,7 +112,7 @@ def widths() -> Widths:
 
 def half_width(widths: Widths, gpu: str, candidate: str, distance: float, predicted_us: float = 100.0) -> float:
     """Of one row."""
-    columns = (np.array([value]) for value in (gpu, candidate, distance, predicted_us))
+    columns = (np.array([value]) for value in (gpu, candidate, "fp32", distance, predicted_us))
     return float(widths.at(*columns)[0])
 
 
@@ -133,26 +133,29 @@ def test_base_and_both_factors_multiply(widths: Widths) -> None:
     names = frame["gpu"].map({"Tesla T4": "t4", "TITAN Xp": "titan-xp", "Tesla K80": "k80"})
     near, time = widths.distance, widths.time_us
     expected = [
-        widths.base(gpu, candidate)
+        widths.base(gpu, candidate, "fp32")
         * near.values[bisect_right(near.edges, far)]
         * time.values[bisect_right(time.edges, time_us)]
         for gpu, candidate, far, time_us in zip(names, rows.candidate, distance, predicted, strict=True)
     ]
-    np.testing.assert_array_equal(widths.at(device_names(rows.frame), rows.candidate, distance, predicted), expected)
+    found = widths.at(device_names(rows.frame), rows.candidate, fit.dtypes_of(rows), distance, predicted)
+    np.testing.assert_array_equal(found, expected)
     assert Widths.from_json(widths.to_json(), {"cudnn"}) == widths
 
 
-def test_what_has_too_few_shapes_falls_back() -> None:
-    """To its candidate, then to all."""
-    held = held_out(fit.LEAST_SHAPES + 5)
-    frame = held[0].frame
-    few = (frame["c"] > fit.LEAST_SHAPES - 1).to_numpy() & (frame["gpu"] == "TITAN Xp").to_numpy()
-    found = fitted(*part(~few, held))
-    on_t4 = WidthKey("t4", FFT)
-    assert on_t4 in found.by_key and WidthKey("titan-xp", FFT) not in found.by_key
-    assert half_width(found, "titan-xp", FFT, 0.5) == pytest.approx(
-        half_width(found, "t4", FFT, 0.5) * found.by_key[WidthKey(None, FFT)] / found.by_key[on_t4]
-    )
+@pytest.mark.parametrize("scale", [0.01, 100.0])
+def test_few_shapes_only_widen(scale: float) -> None:
+    """Of a GPU with few shapes small errors count like its candidate's, large ones by themselves; then comes all."""
+    rows, predicted, measured, distance = held_out(fit.LEAST_SHAPES + 5)
+    frame = rows.frame
+    on_xp = (frame["gpu"] == "TITAN Xp").to_numpy()
+    few = on_xp & (frame["c"] > fit.LEAST_SHAPES - 1).to_numpy()
+    predicted = np.where(on_xp, measured * (predicted / measured) ** scale, predicted)
+    found = fitted(*part(~few, (rows, predicted, measured, distance)))
+    own, parent = found.by_key[WidthKey("titan-xp", FFT)], found.by_key[WidthKey(None, FFT)]
+    errors = np.abs(np.log(predicted / measured))[on_xp & ~few & (frame["algorithm"] == "FFT").to_numpy()]
+    assert own == pytest.approx(parent) if scale < 1 else own > 0.5 * np.quantile(errors, 0.9)
+    assert half_width(found, "k80", FFT, 0.5) / half_width(found, "titan-xp", FFT, 0.5) == pytest.approx(parent / own)
     assert half_width(found, "t4", NEW, 0.5, 9.0) == half_width(found, "k80", "cudnn|bwd_data|GEMM", 0.5, 9.0)
 
 
@@ -169,7 +172,8 @@ def test_new_shapes_are_covered() -> None:
         held = held_out(120, batches=3, seed=seed)
         own = (held[0].frame["c"] <= 60).to_numpy()
         rows, predicted, measured, distance = part(~own, held)
-        half = fitted(*part(own, held)).at(device_names(rows.frame), rows.candidate, distance, predicted)
+        dtype = fit.dtypes_of(rows)
+        half = fitted(*part(own, held)).at(device_names(rows.frame), rows.candidate, dtype, distance, predicted)
         inside = np.abs(np.log(predicted / measured)) <= half
         covered.append(inside.mean())
         near.append((inside[distance < 1].mean(), inside[distance >= 1].mean()))
@@ -199,7 +203,8 @@ def test_errors_and_edges(refused) -> None:
     assert half_width(fitted(*alone), "t4", SMALL, 1.0) > 0
     assert np.isnan(fit.held_out_half_widths(*alone)).all()
     widths = fitted(rows, measured, measured, distance)
-    assert (widths.at(device_names(rows.frame), rows.candidate, distance, measured) > 0).all()
+    columns = (device_names(rows.frame), rows.candidate, fit.dtypes_of(rows), distance, measured)
+    assert (widths.at(*columns) > 0).all()
 
 
 def test_an_exact_model_has_the_least_widths_and_no_warning() -> None:
@@ -232,17 +237,30 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     model = model_class("roofline")()
     judged = np.full(len(rows), True)
     splits = fit.gpu_splits(rows, 0)
-    predicted, distance = fit.held_out(model, rows, splits)
-    found = fit.fit_unseen_gpu(rows, Widths({ALL: 0.1}), predicted, distance, judged)
-    wanted = pytest.approx(np.log(3.0) / 0.1, rel=1e-3)
-    assert (found.factor("fma"), found.factor("default")) == (wanted, wanted)  # of another math type the largest
-    assert (found.gpus, found.factor_90) == (3, pytest.approx(3.0)) and 0 < found.own_share <= 2
-    wide = fit.fit_unseen_gpu(rows, Widths({ALL: 100.0}), predicted, distance, judged)
-    assert wide.factor("fma") == 1.0  # it never narrows
+    predicted, _ = fit.held_out(model, rows, splits)
+    known = fit.known_settings(rows, splits)
+    found = fit.fit_unseen_gpu(rows, predicted, known, judged)
+    wanted = LeftOut(3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0), rel=1e-3))
+    assert found.by_kind[found.kind("nvidia", "fp32")] == wanted and 0 < found.own_share <= 2
+    assert found.kind("nvidia", "fp8") == "nvidia" and found.kind("amd", "fp32") == "" and found.by_kind[""] == wanted
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
     assert fit.gpu_splits(two, 0) == []  # says nothing of a third
     unknown = np.full(len(two), np.nan)
-    assert fit.fit_unseen_gpu(two, Widths({ALL: 0.1}), unknown, unknown, judged[: len(two)]) == UnseenGpu()
+    assert fit.fit_unseen_gpu(two, unknown, known[: len(two)], judged[: len(two)]) == UnseenGpu()
+
+
+def test_what_no_other_gpu_was_measured_in_is_apart() -> None:
+    """A type of one GPU alone, off by 30, widens no other's interval; the only GPU of its line counts among all."""
+    frame = products((*GPUS, "MI100"))
+    own = (frame["gpu"] == "TITAN V") & (frame["m"] == 64)
+    frame = frame.assign(dtype=np.where(own, "fp16", "fp32"))
+    off = np.select([own, frame["gpu"] == "MI100"], [30.0, 5.0], 2.0)
+    rows = roofline_times(frame, off)
+    splits = fit.gpu_splits(rows, 0)
+    predicted, _ = fit.held_out(model_class("roofline")(), rows, splits)
+    found = fit.fit_unseen_gpu(rows, predicted, fit.known_settings(rows, splits), np.full(len(rows), False))
+    factors = {kind: float(np.exp(each.half_width)) for kind, each in found.by_kind.items()}
+    assert factors == pytest.approx({"": 5.0, NEVER: 30.0, "nvidia": 2.0, "nvidia|fp32": 2.0}, rel=1e-3)
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:

@@ -1,0 +1,61 @@
+"""Do the widths that ship hold, by GPU, kind of kernel and element type, on rows outside their fit?
+
+Claimed against held: the 90 % intervals of every bundle that ships, on shapes and GPUs that their widths never saw.
+"""
+
+import pandas as pd
+
+from experiments.drawing import dots
+from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.sources import Sources
+from experiments.verdicts import percent
+from surrogate.prediction.shipped import shipped
+
+HELD, LEFT_OUT = "shapes held out", "GPU left out"
+GOAL = (0.85, 0.95)
+LEAST_SHAPES = 10
+"""Cells of fewer shapes are listed, and say too little to be counted."""
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """What training wrote into the model cards: no fit is run, so that seconds suffice."""
+    del sources, effort
+    cells = []
+    for bundle in shipped():
+        for family, card in bundle.held_out.items():
+            for part, rows in ((HELD, card["intervals"]), (LEFT_OUT, card["unseen_gpus"])):
+                cells += [{"bundle": bundle.path.name, "family": family, "part": part, **row} for row in rows]
+    table = pd.DataFrame(cells).query("gpu != 'all'")
+    # One line for each type; where a GPU has a single one, that of all of them.
+    several = table.duplicated(subset=["bundle", "family", "part", "gpu"], keep=False)
+    table = table[~several | (table["dtype"] != "all")].rename(columns={"interval_factor": "claimed_factor"})
+    names = ("bundle", "family", "part", "gpu", "dtype", "rows", "shapes", "claimed_factor", "coverage")
+    table = columns_first(table.drop(columns="half_width").reset_index(drop=True), *names)
+    return Outcome(table, _figure(table), answer(table))
+
+
+def _figure(table: pd.DataFrame) -> str | None:
+    """The share held by every cell that counts."""
+    shown = table[table["shapes"] >= LEAST_SHAPES]
+    share = {name: 100 * shown[name] for name in ("coverage", "coverage_low", "coverage_high")}
+    shown = shown.assign(**share, cell=shown["bundle"] + " " + shown["family"])
+    return dots(shown, "cell", "part", "coverage", "rows inside their 90 % interval, %")
+
+
+def answer(table: pd.DataFrame) -> str:
+    """How many cells are inside the goal, wider, and narrower, of each part."""
+    texts = []
+    for part in (HELD, LEFT_OUT):
+        cells = table[(table["part"] == part) & (table["shapes"] >= LEAST_SHAPES)]
+        inside, wider = cells["coverage"].between(*GOAL).sum(), (cells["coverage"] > GOAL[1]).sum()
+        worst = cells.sort_values("coverage").iloc[0]
+        texts.append(
+            f"{part}: {inside} of {len(cells)} cells (GPU, kind, type; {LEAST_SHAPES} shapes or more) hold"
+            f" {percent(100 * GOAL[0])} to {percent(100 * GOAL[1])}, {wider} more,"
+            f" {len(cells) - inside - wider} less, the least {percent(100 * worst['coverage'])} ({worst['family']} on"
+            f" {worst['gpu']}, {worst['dtype']})"
+        )
+    return "Of 90 % intervals, " + "; ".join(texts) + "."
+
+
+EXPERIMENT = program(run)
