@@ -40,7 +40,7 @@ from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
 
 COUNTS = (10, 50, 200)
 """Problems that are measured on the new GPU."""
-DRAWS, QUICK_DRAWS = 5, 2
+DRAWS = 5
 FOLDS = 6
 """Of the shapes, one of which is judged."""
 PROBLEMS, QUICK_PROBLEMS = 3000, 600
@@ -146,8 +146,7 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
         other = replace(new.bundle, parts={family.name: replace(part, unseen_gpu=unseen)})
         yield {**cell, "measured": 0, "chosen": chooser, "chooser": chooser, **_verdict(new, other, among)}
     pool = np.unique(new.pool.problem[new.pool.ok])
-    draws = range(QUICK_DRAWS if effort.quick else DRAWS)
-    mixed = [np.random.default_rng(effort.seed + draw).permutation(pool) for draw in draws]
+    mixed = [np.random.default_rng(effort.seed + draw).permutation(pool) for draw in range(DRAWS)]
     thinned = np.flatnonzero(np.isin(new.pool.problem, mixed[0][:POOL]))
     times_us, supported = _answers(new.bundle, new.pool.take(thinned))
     thinned, times_us = thinned[supported], times_us[supported]

@@ -70,8 +70,8 @@ def _family_records(index: Mapping[str, Any], family: str) -> list[dict[str, obj
     card = index["card"]
     data = card["data"]["families"][family]
     held = card["held_out"][family]
-    gpus: list[dict[str, object]] = [
-        {"family": family} | {name: row[name] for name in ("gpu", "dtype", *FORMATS) if name in row}
+    gpus = [
+        {"family": family, **{name: row[name] for name in ("gpu", "dtype", *FORMATS) if name in row}}
         for row in held["intervals"][1:]
     ]
     total = {
