@@ -192,29 +192,39 @@ def _verdict(new: NewGpu, bundle: Bundle, among: np.ndarray) -> dict[str, float]
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Cell by cell: what answers beside both habits, and what it is after calibrations."""
-    sentences = ["Median / p90 error and slowdown"]
-    worse: list[str] = []
-    for cell, part in table.groupby("cell", sort=False):
-        by = {(int(row["measured"]), str(row["chosen"])): row for row in part.to_dict("records")}
-        steps = [f"{_figures(by[0, ANSWERS])} by the {by[0, ANSWERS]['chooser']}"]
-        if (0, SHAPES_KNOWN) in by:
-            steps.append(f"{_figures(by[0, SHAPES_KNOWN])} where siblings were measured in the judged shapes")
-        steps.append(
-            ", ".join(f"{name} {ratio(by[0, name].get('slowdown', np.nan))}" for name in (MODEL, HABIT, NEAREST))
-        )
-        for (count, chosen), row in by.items():
-            if count:
-                steps.append(f"{count} {chosen} {_figures(row)}")
-                worse += [f"{cell} {count} {chosen} ({row['worse']})"] if row["worse"] else []
-        sentences.append(f"{cell}: {'; '.join(steps)}")
-    sentences.append(f"Worse by more than {WORSE - 1:.0%}: {'; '.join(worse) or 'none'}")
+    """Which order was best before a measurement, and what calibrations made of the median cell."""
+    before = table[table["measured"] == 0]
+    unmeasured = before.pivot_table(index="cell", columns="chosen", values="slowdown", sort=False)
+    best = unmeasured[[HABIT, NEAREST]].min(axis=1)
+    answered = unmeasured[ANSWERS]
+    cells = answered.index[answered > WORSE * best]
+    worse = ", ".join(f"{cell} {ratio(answered[cell])} for {ratio(best[cell])}" for cell in cells)
+    sentences = [
+        f"Of {len(answered)} GPUs × families, what answers unmeasured chooses as well as the better of both habits in"
+        f" {len(answered) - len(cells)} (within {WORSE - 1:.0%}){worse and f'; else {worse}'}"
+    ]
+    if SHAPES_KNOWN in unmeasured:
+        known = table[table["chosen"] == SHAPES_KNOWN]
+        figures = "; ".join(f"{row['cell']} {_figures(row)}" for row in known.to_dict("records"))
+        sentences.append(f"Where siblings were measured in the judged shapes: {figures}")
+    rows = table[(table["chosen"] == ANSWERS) | (table["measured"] > 0)]
+    medians = rows.groupby(["measured", "chosen"], sort=False)[[*FIGURES]].median().reset_index()
+    steps = (f"{row['measured'] or ''} {row['chosen']} {_figures(row)}".strip() for row in medians.to_dict("records"))
+    sentences.append(f"Median / p90 error and slowdown in the median cell: {'; '.join(steps)}")
+    drawn = table[table["measured"] > 0]
+    named = [
+        f"{row['cell']} {row['measured']} {row['chosen']} ({row['worse']})"
+        for row in drawn[drawn["worse"].fillna("") != ""].to_dict("records")
+    ]
+    count = sum(text.count(",") + 1 for text in named)
+    of = f"{count} of {len(drawn) * len(FIGURES)} figures"
+    sentences.append(f"Worse than before by more than {WORSE - 1:.0%}: {of}{': ' if named else ''}{'; '.join(named)}")
     return ". ".join(sentences) + "."
 
 
 def _figures(row: Mapping[Any, Any]) -> str:
     error = f"{percent(row['median_error_pct'])} / {percent(row['p90_error_pct'])}"
-    return f"{error}, {ratio(row.get('slowdown', np.nan))}"
+    return f"{error}, {ratio(row['slowdown'])}"
 
 
 EXPERIMENT = program(run, *CONVOLUTIONS, choices=("conv", *TODAYS))
