@@ -19,6 +19,7 @@ class Pointwise(Image):
     """An operator that does not care for the shape may put all its elements into ``n``."""
 
     FAMILY: ClassVar[str] = "pointwise"
+    MOST_TRAFFIC: ClassVar[float] = 1.25
     BANDWIDTH: ClassVar[str] = "streaming"
     GRADIENT: ClassVar[tuple[str, ...]] = (STREAMED,)
 

@@ -15,6 +15,7 @@ class Reduction(Image):
     """One thread block per reduced row."""
 
     FAMILY: ClassVar[str] = "rowwise"
+    MOST_TRAFFIC: ClassVar[float] = 2.0
 
     @property
     def rows(self) -> Number:

@@ -1,4 +1,4 @@
-"""Times of half-precision kernels from a GPU's specification: for GPUs whose convolutions nobody has published.
+"""Times of tensor-core kernels from a GPU's specification: for GPUs whose convolutions nobody has published.
 
 An implicit GEMM on tensor cores takes the p-norm of its arithmetic's time and its traffic's, so that the longer one
 rules and the shorter one still counts where both are near. The shares are fitted to whole networks

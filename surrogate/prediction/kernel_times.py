@@ -10,6 +10,7 @@ from math import exp
 from typing import NamedTuple
 
 from surrogate.features.families import AnyProblem, Family, Operator, family_of
+from surrogate.features.families.operator import MemoryBound
 from surrogate.features.gpu import Gpu
 from surrogate.models.launch import KERNEL_LEAST_US, launch_of
 from surrogate.prediction.prepared import PreparedSetting, Ranking
@@ -17,9 +18,8 @@ from surrogate.prediction.results import ROOFLINE, SPEC, UNSEEN, Estimate, Kerne
 from surrogate.prediction.settings import Question, SettingCache, is_problem
 from surrogate.prediction.specification import specification_of
 
-MOST_STREAMING = 1.8
-"""Most that a streaming operator takes on a GPU never measured, in times of its traffic's: on measured GPUs, operators
-of the same traffic agree within a factor of two."""
+WINDOW_RATE = 4.0
+"""Elements of pooling windows that one SM takes in a clock cycle: 1.6 to 7 there."""
 ROOFLINE_UPPER = 4.3
 """Upper end of the interval around a roofline time: nine of ten of PyTorch's operators over 100 µs stay below it."""
 EARNEST_ROWS = 100
@@ -87,8 +87,8 @@ class KernelTimes:
             streaming = prepared.setting.family.is_streaming(prepared.setting.values)
             launch = launch_of(self._settings.bundle.launches, gpu, best.candidate.library)
             own_us = launch.kernel_us(call_us, roofline_us, streaming)
-            if streaming and best.source in UNSEEN:
-                own_us = min(own_us, MOST_STREAMING * (roofline_us + KERNEL_LEAST_US))
+            if best.source in UNSEEN and isinstance(problem, MemoryBound) and problem.MOST_TRAFFIC:
+                own_us = min(own_us, _most_us(problem, roofline_us, prepared.engine.context.device))
         in_domain = like.kind == problem.kind and not prepared.reason(like, best.candidate, ranking.distances)
         ends = (own_us / factor, own_us * factor)
         return _kernel_time(problem, gpu, own_us, ends, source=best.source, best=best, in_domain=in_domain)
@@ -156,6 +156,13 @@ class KernelTimes:
             return None
         most, question = max(evidence, key=lambda entry: entry[0])
         return Choice(-most.nearness, self._settings.prepared(question))
+
+
+def _most_us(problem: MemoryBound, roofline_us: float, device: Gpu) -> float:
+    """The most that an operator takes which memory bounds, in µs: larger windows cost what is read in them again."""
+    extents = problem.extents
+    read = float((extents.outputs or 0) * extents.window * extents.window_w)
+    return problem.MOST_TRAFFIC * (roofline_us + KERNEL_LEAST_US) + read / (WINDOW_RATE * device.sms * device.boost_mhz)
 
 
 def _kernel_time(
