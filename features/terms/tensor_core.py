@@ -1,8 +1,9 @@
 """Times of tensor-core kernels from a GPU's specification: for GPUs whose convolutions nobody has published.
 
-An implicit GEMM on tensor cores takes the p-norm of its arithmetic's time and its traffic's, so that the longer one
-rules and the shorter one still counts where both are near. The shares are fitted to whole networks
-(`experiments/image_networks.py`).
+An implicit GEMM on tensor cores takes the p-norm of its arithmetic's time, of one tile's alone on its SM, and of its
+traffic's, so that the longest rules and the others still count where they are near. The shares are fitted to whole
+networks: those of half precision to large batches (`experiments/image_networks.py`), those of TF32 to small programs,
+too (`experiments/small_networks.py`).
 """
 
 from dataclasses import dataclass
@@ -10,17 +11,20 @@ from dataclasses import dataclass
 from ..elementwise import Number, round_up, where
 from ..families import OPERATORS, Operator
 from ..gpu import Gpu
+from ..problem import DTYPES
 from ..roofline import compute_us, memory_us, peak_tflops
 from .kernel import Sized
 
-CHANNEL_STEP = 8
-"""Channels of a group are padded to it: 16 bytes in half precision. Source: NVIDIA, cuDNN Developer Guide, Tensor Core
-Operations."""
-NARROW_PIPE = 512.0
-"""Operations of one SM's tensor cores a clock on the GPUs that the law is fitted on (GeForce, fp32 sums)."""
+CHANNEL_BYTES = 16
+"""Channels of a group are padded to it. Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations."""
+NARROW_PIPE = 1024.0
+"""Bytes of operands that one SM's tensor cores multiply a clock on the GPUs that the law of half precision is fitted
+on (GeForce, fp32 sums): 512 operations."""
 WIDE_PIPE_EXPONENT = 0.25
 """A share of the peak falls with this power of a wider pipe: large bf16 GEMM of cuBLAS reaches 0.8 of RTX PRO 6000's
 and A100's peaks, 0.73 of H100's, 0.7 of B200's (aiconfigurator's tables)."""
+TILE = 128 * 64
+"""Pixels × channels of the result that a block computes."""
 LAUNCH_US = 2.0
 """From one kernel's last block to the next one's first in a busy stream."""
 STREAMING = {kind: f"{cls.BANDWIDTH}_bandwidth" for kind, cls in OPERATORS.items() if cls.BANDWIDTH} | {
@@ -36,7 +40,9 @@ class TensorCoreLaw:
     ``peak_share`` of the tensor peak for many channels and a long sum, half of it at ``half_width`` channels and at
     ``half_depth`` products a sum; ``grouped_share`` the same for grouped filters. ``blend`` is p. ``transform`` and
     ``transform_1x1`` are passes over input and output that NCHW adds, for filters of several taps and of one. Depthwise
-    filters run on the vector units. All ``…bandwidth`` are shares of the DRAM bandwidth.
+    filters run on the vector units. All ``…bandwidth`` are shares of the DRAM bandwidth. ``start_us`` is what every
+    dense convolution takes, however small, and ``tile_time`` the time of one tile in those of its SM's peak: sums are
+    split among SMs where tiles are few.
     """
 
     peak_share: float
@@ -53,25 +59,30 @@ class TensorCoreLaw:
     streaming_bandwidth: float
     norm_bandwidth: float
     pool_bandwidth: float
+    start_us: float = 0.0
+    tile_time: float = 0.0
 
     def convolution_us(self, z: Sized, gpu: Gpu, dtype: str) -> Number:
-        """Time in µs of one convolution of half-precision values; numbers or arrays."""
+        """Time in µs of one convolution; numbers or arrays."""
         traffic_us = memory_us(1.0 * z.tensor_bytes, gpu.dram_gbs)
         # 1. Dense and grouped: arithmetic on padded channels, the peak's share by the width and the depth of a product.
         peak = peak_tflops(gpu, dtype, uses_tensor_cores=True)
-        pipe = peak * 1e6 / (gpu.sms * gpu.boost_mhz) / NARROW_PIPE
+        pipe = peak * 1e6 / (gpu.sms * gpu.boost_mhz) * DTYPES[dtype] / NARROW_PIPE
         share = where(z.groups > 1, self.grouped_share, self.peak_share) / max(pipe, 1.0) ** WIDE_PIPE_EXPONENT
-        wide = round_up(z.channels_out, CHANNEL_STEP)
-        deep = round_up(z.channels_in, CHANNEL_STEP)
+        step = CHANNEL_BYTES // DTYPES[dtype]
+        wide = round_up(z.channels_out, step)
+        deep = round_up(z.channels_in, step)
         padded = 1.0 * z.flops * wide / z.channels_out * deep / z.channels_in
         depth = 1.0 * deep * z.r * z.s
         share = share * wide / (wide + self.half_width) * depth / (depth + self.half_depth)
-        dense_us = self._blended(compute_us(padded, peak * share), traffic_us / self.bandwidth)
+        tile_us = self.tile_time * compute_us(2.0 * TILE * depth, peak / gpu.sms)
+        arithmetic_us = self._blended(compute_us(padded, peak * share), tile_us)
+        dense_us = self._blended(arithmetic_us, traffic_us / self.bandwidth)
         # 2. NCHW: kernels read and write NHWC, so that tensors are transformed before and after.
         passes = where(z.r * z.s > 1, self.transform, self.transform_1x1)
         weights = z.k * z.c_per_group * z.r * z.s * z.itemsize
         images_us = memory_us(z.tensor_bytes - weights, gpu.dram_gbs)
-        dense_us = dense_us + where(z.is_nhwc, 0.0, 2.0 * passes) * images_us
+        dense_us = dense_us + where(z.is_nhwc, 0.0, 2.0 * passes) * images_us + self.start_us
         # 3. Depthwise.
         vector_us = compute_us(1.0 * z.flops, peak_tflops(gpu, "fp32") * self.depthwise_share)
         bandwidth = where(z.is_nhwc, self.depthwise_nhwc_bandwidth, self.depthwise_bandwidth)

@@ -5,19 +5,24 @@ fuses what lies between: biases, batch norm by stored statistics, activations, s
 the reduction at a chain's end. Source: PyTorch, TorchInductor's scheduler and its layout optimisation.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import CAST, REDUCE, Streamed
 from surrogate.features.families.pointwise import POINTWISE_CLASSES
-from surrogate.features.problem import DTYPES, HALF
+from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, LayerNorm
+from surrogate.features.problem import DTYPES, ELEMENTS, HALF
 from surrogate.features.terms.tensor_core import STREAMING
-from surrogate.network.network import Layer, Network
+from surrogate.network.network import Layer, Network, Work
 
 WINDOWS = {kind for kind, share in STREAMING.items() if share == "pool_bandwidth"}
 FUSED = set(STREAMING) - WINDOWS - {"layout_transform", "concat"}
+ON_CHIP = 32_768
+"""Elements of a row that a block keeps on chip while it reduces and normalises them: 128 KiB in fp32."""
 
 
 class _Kernel(NamedTuple):
@@ -42,14 +47,17 @@ def compiled(network: Network) -> Network:
     layers: list[Layer] = []
     chain: _Kernel | None = None
     chain_index = 0
-    for layer in network.layers:
+    passes = [each for layer in network.layers for each in _passes(layer)]
+    most_later = _most_later([layer.work for layer in passes])
+    for layer, later in zip(passes, most_later, strict=True):
         work = layer.work
         if isinstance(work, Operator) and work.kind in FUSED:
             kernel = _kernel(work)
             reduces = isinstance(work, Streamed) and work.variant == REDUCE
             if chain is not None and kernel.elements == chain.result and kernel.reads >= kernel.main:
                 # It reads what the chain would write: that tensor stays in registers, the rest of its traffic adds up.
-                chain_writes = chain.writes if reduces else 0  # others still read what is reduced
+                # What is reduced is written, too, where a later layer is large enough to read it.
+                chain_writes = chain.writes if reduces and later >= chain.result else 0
                 reads = chain.reads + kernel.reads - kernel.main
                 chain = _Kernel(chain.elements, chain.main, reads, chain_writes + kernel.writes, kernel.result)
                 layers[chain_index] = _joined(layers[chain_index], layer, work, chain)
@@ -70,6 +78,29 @@ def compiled(network: Network) -> Network:
             layer = replace(layer, work=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window"))
         layers.append(layer)
     return replace(network, layers=tuple(layers))
+
+
+def _passes(layer: Layer) -> Iterator[Layer]:
+    """The layer; a norm whose rows no block keeps on chip as a reduction, and a pass that applies what it found."""
+    work = layer.work
+    if isinstance(work, BatchNorm | LayerNorm) and work.elements > ON_CHIP * work.rows:
+        sums = 2 * work.rows
+        yield replace(
+            layer,
+            name=f"{layer.name}.statistics",
+            work=Streamed(
+                reads=work.elements, writes=sums, work=4 * work.elements // sums, dtype=work.dtype, variant=REDUCE
+            ),
+            parameters=0,
+        )
+        work = BatchNormInference(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
+    yield replace(layer, work=work)
+
+
+def _most_later(works: Sequence[Work]) -> list[int]:
+    """Of each work, the most elements that one behind it moves."""
+    moved = [int(work.dram_bytes / ELEMENTS[work.dtype].output_bytes) for work in works]
+    return [*accumulate(reversed(moved[1:]), max, initial=0)][::-1]
 
 
 def _kernel(work: Operator) -> _Kernel:

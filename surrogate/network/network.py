@@ -11,7 +11,7 @@ from surrogate.features.in_network import INPUT, WEIGHT
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
-__all__ = ["FRAMEWORKS", "INPUT", "WEIGHT", "Held", "Layer", "Network", "Tally", "Work"]
+__all__ = ["FRAMEWORKS", "INPUT", "WEIGHT", "Held", "HostTime", "Layer", "Network", "Tally", "Work"]
 
 Work = NetworkProblem
 """What a layer computes: a problem of any family, or an operator of which only the traffic is known."""
@@ -34,6 +34,20 @@ class Layer:
     gradients: tuple[str, ...] = ()
     parameters: int = 0
     heuristic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime:
+    """What a ``runtime`` on a kind of ``host`` takes to launch a pass's kernels, in µs, and before and behind them.
+
+    ``within`` is the factor of their 90 % interval.
+    """
+
+    runtime: str
+    host: str
+    launch_us: float
+    floor_us: float
+    within: float
 
 
 class Held(TypedDict, total=False):
@@ -59,6 +73,8 @@ class Network:
     training: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
+    host: HostTime | None = None
+    """What launches the kernels; None where nothing is known of it."""
     gap_us: float = 0.0
     """Time between a kernel and the next one."""
     notes: tuple[str, ...] = ()

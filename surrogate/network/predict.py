@@ -125,7 +125,7 @@ class Predictors:
             heuristic=_heuristic(network, choices), outside=Counter(reason for reason in reasons if reason),
             parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0)),
-            gpu_memory_bytes=self.gpu.memory_bytes, notes=network.notes,
+            gpu_memory_bytes=self.gpu.memory_bytes, notes=network.notes, host_time=network.host,
         )  # fmt: skip
 
     def _missing_units(self, name: str, answers: Mapping[Work, Answer]) -> dict[Work, str]:

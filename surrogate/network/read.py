@@ -10,7 +10,9 @@ from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families import DescribedProblem, family_of
 from surrogate.features.problem import QUANTISED
 from surrogate.features.whole import MAX_INT32, whole
+from surrogate.network.fusion import compiled
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work
+from surrogate.network.runtime import HOSTS, launched
 from surrogate.network.training import completed
 
 TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
@@ -21,8 +23,9 @@ MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 def read_network(
     source: str | Path, *, batch: int | None = None, training: bool = False, dims: Mapping[str, int] | None = None,
-    dtype: str | None = None, math: str | None = None, layout: str | None = None, prefill: int | None = None,
-    decode: int | None = None, tensor_parallel: int | None = None,
+    dtype: str | None = None, amp: str | None = None, math: str | None = None, layout: str | None = None,
+    runtime: str = "eager", host: str = HOSTS[0], prefill: int | None = None, decode: int | None = None,
+    tensor_parallel: int | None = None,
 ) -> Network:  # fmt: skip
     """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
 
@@ -30,7 +33,9 @@ def read_network(
     (`surrogate.bundled.NETWORKS`).
 
     ``batch`` and ``dims`` replace sizes, ``dtype`` the floating-point type; ``math`` and ``layout`` those of every
-    convolution. Under ``training`` a whole iteration: a module's as autograd runs it, a file's derived from its forward
+    convolution. ``amp`` runs a module under autocast to fp16 or bf16. ``runtime`` (`RUNTIMES`) and ``host`` (`HOSTS`)
+    say what launches the kernels of a program; of a table and a language model's step nothing is known of that. Under
+    ``training`` a whole iteration: a module's as autograd runs it, a file's derived from its forward
     pass. Of a language model's ``config.json`` one step: each of ``batch`` requests has ``prefill`` new tokens, or one
     behind a context of ``decode``, on one of ``tensor_parallel`` GPUs. Raises `InputError` for what cannot be read.
     """
@@ -50,6 +55,9 @@ def read_network(
         if training or dims:
             raise InputError(f"{text}: a language model's step has no {'training' if training else '--dim'}")
         return read_language(path, **language, batch=batch, dtype=dtype)
+    if amp is not None and (dtype is not None or not _is_module(text)):
+        wrong = "--amp keeps weights in fp32, --dtype does not" if dtype else f"{text}: --amp runs module:callable"
+        raise InputError(f"{wrong}; leave out one of them" if dtype else f"{wrong}; give --dtype")
     option = next((name for name, size in language.items() if size is not None), None)
     if option or dtype in QUANTISED:
         what = f"--{option.replace('_', '-')}" if option else f"--dtype {dtype}"
@@ -62,10 +70,10 @@ def read_network(
 
         read = read_onnx if kind == ".onnx" else read_exported
         network = read(path, batch=batch, dims=dims, dtype=dtype, training=training)
-    elif MODULE.fullmatch(text) and not path.exists():
+    elif _is_module(text):
         from surrogate.network.torch_module import read_module
 
-        network = read_module(text, batch=batch, training=training, dtype=dtype)
+        network = read_module(text, batch=batch, training=training, dtype=dtype, amp=amp)
     elif kind not in TABLES and path.is_file() and _is_binary(path):
         raise InputError(
             f"{text}: a binary file whose name does not say what it is; give it the ending .onnx, .pt2 or .parquet"
@@ -78,7 +86,16 @@ def read_network(
             f"{text}: {what}; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
             f" module:callable, or one of {', '.join(NETWORKS)}"
         )
-    return with_settings(completed(network, training), math, layout)
+    is_table = network.own_math
+    network = with_settings(completed(network, training), math, layout)
+    if is_table:
+        return network if runtime == "eager" else compiled(network)
+    return launched(network, runtime, host)
+
+
+def _is_module(source: str) -> bool:
+    """Whether it has the form ``module:callable``, and no file that name."""
+    return MODULE.fullmatch(source) is not None and not Path(source).exists()
 
 
 def read_table_of_problems(

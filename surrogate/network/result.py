@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
+from surrogate.network.network import HostTime
 from surrogate.report.tables import Shown, Table
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ UNMEASURED = ("spec", "habit", "roofline")
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
 TOTALS = (
-    "network", "gpu", "batch", "training", "total_us", "lower_us", "upper_us", "coverage", "samples_per_s",
-    "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits",
+    "network", "gpu", "batch", "training", "total_us", "lower_us", "upper_us", "kernels_us", "runtime", "host",
+    "launch_us", "floor_us", "coverage", "samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits",
 )  # fmt: skip
 """What `NetworkTime.to_dict` begins with."""
 COMPARED = (
@@ -80,6 +81,7 @@ class NetworkTime(Shown):
     memory: Mapping[str, int] = field(default_factory=dict)
     gpu_memory_bytes: int = 0
     notes: tuple[str, ...] = ()
+    host_time: HostTime | None = None
 
     @property
     def memory_bytes(self) -> int | None:
@@ -94,22 +96,54 @@ class NetworkTime(Shown):
     @property
     def measured_share(self) -> float:
         """Share of the time that kernels measured on this very GPU stand behind; the rest is from specification."""
-        return _share(sum(x.time_us for x in self.layers if x.source not in UNMEASURED), self.total_us)
+        return _share(sum(x.time_us for x in self.layers if x.source not in UNMEASURED), self.kernels_us)
 
     @property
-    def total_us(self) -> float:
+    def kernels_us(self) -> float:
         """Sum of all layers, as if one ran after another without gaps."""
         return sum(layer.time_us for layer in self.layers)
 
     @property
+    def total_us(self) -> float:
+        """The longer one of the kernels and their launches, and the host's floor."""
+        return self._longer(self.kernels_us, 1.0)
+
+    @property
     def lower_us(self) -> float:
-        """Sum of the lower ends, as if all errors had the same sign."""
-        return sum(layer.lower_us for layer in self.layers)
+        """The same of the lower ends, as if all errors had the same sign."""
+        within = self.host_time.within if self.host_time else 1.0
+        return self._longer(sum(layer.lower_us for layer in self.layers), 1 / within)
 
     @property
     def upper_us(self) -> float:
-        """Sum of the upper ends."""
-        return sum(layer.upper_us for layer in self.layers)
+        """The same of the upper ends."""
+        within = self.host_time.within if self.host_time else 1.0
+        return self._longer(sum(layer.upper_us for layer in self.layers), within)
+
+    def _longer(self, kernels_us: float, factor: float) -> float:
+        """``factor``: how many times longer the host takes than expected."""
+        host = self.host_time
+        return kernels_us if host is None else max(kernels_us, factor * host.launch_us) + factor * host.floor_us
+
+    @property
+    def runtime(self) -> str | None:
+        """What launches the kernels; None where that is not known, and in no sum."""
+        return self.host_time and self.host_time.runtime
+
+    @property
+    def host(self) -> str | None:
+        """The kind of host that it runs on."""
+        return self.host_time and self.host_time.host
+
+    @property
+    def launch_us(self) -> float | None:
+        """What the host takes to launch all kernels."""
+        return self.host_time and self.host_time.launch_us
+
+    @property
+    def floor_us(self) -> float | None:
+        """What stands before the first kernel and behind the last one."""
+        return self.host_time and self.host_time.floor_us
 
     @property
     def coverage(self) -> float:

@@ -17,11 +17,12 @@ from surrogate.features.errors import InputError, imported_callable, in_one_line
 from surrogate.features.problem import DTYPES
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import add_call
-from surrogate.network.fusion import compiled
 from surrogate.network.memory import OPTIMIZER_STATES, tensor_bytes
 from surrogate.network.network import Network, Tally
 from surrogate.network.predict import load_predictors
 from surrogate.network.result import NetworkTime
+from surrogate.network.runtime import HOSTS, RUNTIMES, launched
+from surrogate.network.torch_gpu import AMP, gpu_calls
 from surrogate.network.training import completed, optimizer_step
 
 if TYPE_CHECKING:
@@ -32,16 +33,17 @@ if TYPE_CHECKING:
 
 REMEDY = "pip install 'seer-surrogate[torch]'"
 CONTRACT = "it must return (module, inputs), inputs being a tuple of tensors; a parameter named batch is given --batch"
-RUNTIMES = ("eager", "compiled")
 KINDS: Mapping[str, str] = TABLE["types"]["torch"]
 """torch's element types → ours; other integers stand as the type of their width."""
 
 
-def read_module(source: str, *, batch: int | None = None, training: bool = False, dtype: str | None = None) -> Network:
+def read_module(
+    source: str, *, batch: int | None = None, training: bool = False, dtype: str | None = None, amp: str | None = None
+) -> Network:
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
     Forward only, or under ``training`` forward and backward as autograd runs them, and the optimizer's step.
-    ``dtype`` replaces the floating-point type. The module is built without memory, too; where that fails, since its
+    ``dtype`` replaces the floating-point type; ``amp`` runs the forward pass under autocast to it. The module is built without memory, too; where that fails, since its
     constructor asks for values that it computed, it is built for real. Raises `InputError` where torch is missing, or
     the callable or the module fails.
     """
@@ -51,12 +53,12 @@ def read_module(source: str, *, batch: int | None = None, training: bool = False
         try:
             with fake:
                 module, inputs = _built(source, build, batch)
-                return _network(source, module, inputs, training, dtype, batch)
+                return _network(source, module, inputs, training, dtype, amp, batch)
         except Exception:
             module, inputs = _built(source, build, batch)
             with fake:
                 module._apply(fake.from_tensor)
-                return _network(source, module, inputs, training, dtype, batch)
+                return _network(source, module, inputs, training, dtype, amp, batch)
 
 
 def _fake_mode(source: str) -> "FakeTensorMode":
@@ -68,7 +70,9 @@ def _fake_mode(source: str) -> "FakeTensorMode":
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def module_network(module: "Module", inputs: object, *, training: bool = False, dtype: str | None = None) -> Network:
+def module_network(
+    module: "Module", inputs: object, *, training: bool = False, dtype: str | None = None, amp: str | None = None
+) -> Network:
     """What one pass of a live ``module`` over ``inputs`` (a tensor, or a tuple of arguments) calls.
 
     A copy without memory runs in its place: the module's weights, gradients and mode stay as they are, on whatever
@@ -85,37 +89,42 @@ def module_network(module: "Module", inputs: object, *, training: bool = False, 
         with FakeCopyMode(fake):
             copied, copied_inputs = copy.deepcopy((module, inputs if isinstance(inputs, tuple) else (inputs,)))
         with fake:
-            return _network(name, copied, copied_inputs, training, dtype, None)
+            return _network(name, copied, copied_inputs, training, dtype, amp, None)
 
 
 def time_module(
     module: "Module", inputs: object, gpu: str, *, training: bool = False, dtype: str | None = None,
-    runtime: str = "eager", bundle: str | Path | None = None, workspace_limit: int | None = None,
+    amp: str | None = None, runtime: str = "eager", host: str = HOSTS[0], bundle: str | Path | None = None, workspace_limit: int | None = None,
     deterministic: bool = False,
 ) -> NetworkTime:  # fmt: skip
     """The predicted time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
 
     ``inputs`` is a tensor or the tuple of the module's arguments. The module runs on a copy without memory, so that
     its weights, gradients and mode stay. ``training`` times forward, backward and the optimizer's step; ``dtype``
-    replaces the floating-point type (``fp16``); ``runtime`` is ``eager``, or of a forward pass ``compiled``, as in
-    `seer network`. Every convolution takes the fastest algorithm whose workspace is at most ``workspace_limit`` bytes;
+    replaces the floating-point type (``fp16``), ``amp`` runs the forward pass under autocast to it; ``runtime`` is
+    ``eager``, ``compiled`` or ``graphs`` on a ``usual`` or ``fast`` host, as in `seer network`. Every convolution takes the fastest algorithm whose workspace is at most ``workspace_limit`` bytes;
     the result's ``layers`` name it, with its workspace, time and interval in µs. Raises `InputError` where torch is
     missing, the module fails, or the GPU is unknown.
     """
-    require_known("runtime", runtime, RUNTIMES)
-    network = completed(module_network(module, inputs, training=training, dtype=dtype), training)
-    network = compiled(network) if runtime == "compiled" else network
+    require_known("runtime", runtime, tuple(RUNTIMES))
+    require_known("host", host, HOSTS)
+    if amp is not None:
+        require_known("amp", amp, AMP)
+    network = module_network(module, inputs, training=training, dtype=dtype, amp=amp)
+    network = launched(completed(network, training), runtime, host)
     predictors = load_predictors(gpu, bundle)
     return predictors.time(network, workspace_limit=workspace_limit, deterministic=deterministic)
 
 
 def _network(
-    source: str, module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None, batch: int | None
-) -> Network:
+    source: str, module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None, amp: str | None,
+    batch: int | None,
+) -> Network:  # fmt: skip
     """The calls of one pass on fake tensors as layers, with the optimizer's step and what is held in memory."""
     import torch
 
-    calls, activation_bytes = recorded_calls(module, inputs, training, dtype)
+    module.train(training)
+    calls, activation_bytes = recorded_calls(module, inputs, training, dtype, amp)
     tally = Tally()
     for call in calls:
         add_call(call, tally, training=training)
@@ -152,10 +161,10 @@ def _built(source: str, build: Callable[..., object], batch: int | None) -> "tup
 
 
 def recorded_calls(
-    module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None
+    module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None = None, amp: str | None = None
 ) -> tuple[list[Call], int]:
-    """Every ATen call of one pass: a dispatch mode under autograd sees them, in the backward pass with the module of
-    the forward call. And the most bytes that their results and the inputs took at once."""
+    """Every ATen call of one pass that a GPU would run: a dispatch mode under autograd sees them, in the backward pass
+    with the module of the forward call. And the most bytes that their results and the inputs took at once."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -201,11 +210,11 @@ def recorded_calls(
             return result
 
     hold(inputs)
-    module.train(training)
     if not training:
         module.requires_grad_(False)  # without gradients the tracker's hooks refuse views of trained weights
     with torch.set_grad_enabled(training), tracker, Recorder():
-        result = module(*inputs)
+        with gpu_calls(amp):
+            result = module(*inputs)
         if training:
             leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from surrogate.features.families import AnyProblem, Family, Operator, family_of
 from surrogate.features.families.operator import MemoryBound
 from surrogate.features.gpu import Gpu
+from surrogate.features.problem import HALF
 from surrogate.models.launch import KERNEL_LEAST_US, launch_of
 from surrogate.prediction.prepared import PreparedSetting, Ranking
 from surrogate.prediction.results import ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime
@@ -95,7 +96,7 @@ class KernelTimes:
 
     def _by_law(self, problem: AnyProblem, chosen: Choice | None, target: Gpu) -> KernelTime | None:
         """What the law of half-precision kernels says where memory bounds and nobody measured the type on the GPU."""
-        specification = specification_of(target, problem.dtype)
+        specification = specification_of(target, problem.dtype) if problem.dtype in HALF else None
         if chosen is None:
             measured = any(key.gpu == target.name for key in self._settings.bundle.launches)
         else:

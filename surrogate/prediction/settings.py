@@ -206,8 +206,8 @@ class SettingCache:
         never = {library for library, _ in setting.versions if (library, setting.values) not in measured}
         # 1. The law of tensor cores stands in for the trees where the family has kernels that it describes. Those come
         #    first, and no others can be chosen.
-        mechanism = "" if trained or math == "fma" else setting.family.tensor_core_mechanism
-        law = specification_of(device, named["dtype"]) if mechanism else None
+        mechanism = "" if trained else setting.family.tensor_core_mechanism
+        law = specification_of(device, named["dtype"], math) if mechanism else None
         if law is not None:
             part = part if seen else law.instead_of(part)
             never = set()

@@ -1,7 +1,7 @@
 """Times from a GPU's specification: laws of kernels where neither a GPU nor its architecture was measured.
 
-The bundles saw cuDNN 7's half-precision kernels on Volta and Turing, and today's are up to twice as fast. A law that
-was fitted to whole networks on newer GPUs stands in for the trees there. Matrix products of AMD's libraries were
+The bundles saw cuDNN 7's half-precision kernels on Volta and Turing, and today's are up to twice as fast; of TF32's
+they saw none. Laws that were fitted to whole networks on newer GPUs stand in for the trees there. Matrix products of AMD's libraries were
 measured on two boards, from which trees tell little of a third: a law of output tiles stands in.
 """
 
@@ -23,6 +23,8 @@ from surrogate.prediction.engine import Engine, Setting
 from surrogate.uncertainty.intervals import LeftOut, UnseenGpu
 
 FILE = "tensor_cores.json"
+HALVES, TF32 = "half", "tf32"
+"""Types of operands that laws are kept by."""
 PRODUCTS = "tiled_products.json"
 
 
@@ -40,7 +42,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Specification(Evidence):
-    """The law of half-precision kernels; it was judged on whole networks, of families that it was not fitted to."""
+    """The law of an element type's kernels; it was judged on whole networks that it was not fitted to."""
 
     law: TensorCoreLaw
 
@@ -61,15 +63,18 @@ class Products(Evidence):
 
 
 @cache
-def shipped_specification() -> Specification:
-    """What ships with the package."""
-    return from_plain(Specification, json.loads((bundled.FOLDER / FILE).read_bytes()))
+def shipped_specifications() -> dict[str, Specification]:
+    """What ships with the package: `HALVES` and `TF32` → the law."""
+    kinds = json.loads((bundled.FOLDER / FILE).read_bytes())
+    return {kind: from_plain(Specification, kinds[kind]) for kind in (HALVES, TF32)}
 
 
-def specification_of(gpu: Gpu, dtype: str) -> Specification | None:
-    """The law for kernels of a type on a GPU; None but for half precision on NVIDIA's GPUs since Ampere."""
-    fits = dtype in HALF and gpu.vendor == "nvidia" and gpu.bf16_tensor_tflops > 0
-    return shipped_specification() if fits else None
+def specification_of(gpu: Gpu, dtype: str, math: str = "default") -> Specification | None:
+    """The law for kernels of a type on one of NVIDIA's GPUs since Ampere; None for types without tensor cores there."""
+    if gpu.vendor != "nvidia" or not gpu.bf16_tensor_tflops or math == "fma":
+        return None
+    kind = HALVES if dtype in HALF else TF32 if (dtype, math) == ("fp32", "default") and gpu.tf32_tflops else ""
+    return shipped_specifications()[kind] if kind else None
 
 
 @cache
