@@ -17,7 +17,6 @@ from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.pointwise import POINTWISE_CLASSES
 from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, BiasBackward, LayerNorm
 from surrogate.features.families.transfer import Concat
-from surrogate.features.problem import HALF
 from surrogate.network import work as make
 from surrogate.network.call import CONVOLUTIONS, TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
 from surrogate.network.network import INPUT, WEIGHT, Layer, Work
