@@ -134,8 +134,11 @@ class Convolutions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What passes of networks take by a law: the convolutions and half-precision traffic that nobody measured on their
-    GPUs go by it, ``others_us`` (passes,) do not; ``full_us`` is the traffic's time at the whole bandwidth, by share."""
+    """What passes of networks take by a law, by which go the convolutions and half-precision traffic that nobody
+    measured on their GPUs.
+
+    ``others_us`` (passes,) do not; ``full_us`` is the traffic's time at the whole bandwidth, by share.
+    """
 
     others_us: np.ndarray
     full_us: Mapping[str, np.ndarray]
@@ -198,7 +201,7 @@ class Search(NamedTuple):
 
 
 def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: TensorCoreLaw) -> TensorCoreLaw:
-    """The law of robust least squares in log time over the ``taken`` passes, held near ``start`` where nothing decides."""
+    """The law of robust least squares in log time over the ``taken`` passes, near ``start`` where nothing decides."""
     search, log_measured = Search.from_law(start), np.log(1e3 * measured_ms.to_numpy())
 
     def residuals(x: np.ndarray) -> np.ndarray:

@@ -86,10 +86,10 @@ def read(sizes: str, level: str, problem: str) -> Network | None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
-        with _imported(f"{sizes}/{level}", problem.removesuffix(".py")) as program:
-            with FakeTensorMode(allow_non_fake_inputs=True):
-                model = program.Model(*program.get_init_inputs())
-                network = network_of(f"{level}/{problem}", model, tuple(program.get_inputs()))
+        imported = _imported(f"{sizes}/{level}", problem.removesuffix(".py"))
+        with imported as program, FakeTensorMode(allow_non_fake_inputs=True):
+            model = program.Model(*program.get_init_inputs())
+            network = network_of(f"{level}/{problem}", model, tuple(program.get_inputs()))
     except (ImportError, RuntimeError):
         return None
     return network if network.layers and not network.unsupported else None
@@ -110,7 +110,8 @@ def rows() -> pd.DataFrame:
     """Passes of the programs held out, as what ships predicts them: a row a pass, times in ms, a set a runtime."""
     table, networks = passes()
     held = table[~table["training"]]
-    times = [_predictors(name).time(networks[index]) for index, name in held["gpu"].items()]
+    kept = [network for network, trained in zip(networks, table["training"], strict=True) if not trained]
+    times = [_predictors(name).time(network) for name, network in zip(held["gpu"], kept, strict=True)]
     table = held.assign(phase="inference", set="small programs, " + held["runtime"] + ", " + held["level"])
     table["network"] = table["problem"]
     for name in ("total", "lower", "upper", "kernels"):

@@ -215,8 +215,8 @@ def _fused_attention(call: Call) -> Attention | None:
 
 
 def attention_backward(call: Call) -> Layers:
-    """Its gradient: of the fused kernel three times the forward pass, else the scores again, four products and a softmax
-    gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate."""
+    """Its gradient: of the fused kernel three times the forward pass, else the scores again, four products and a
+    softmax gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate."""
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     if fused := _fused_attention(call):
         for part in ("grad_query", "grad_key", "grad_value"):

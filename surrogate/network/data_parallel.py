@@ -90,7 +90,7 @@ def buckets(gradients: Iterator[tuple[float, int]], most: int) -> Iterator[tuple
 
 
 def _waits_us(ready_us: Sequence[float], times_us: Sequence[float], backward_us: float) -> float:
-    """How long after the backward pass the last message ends; each begins when it is ready and the one before is through."""
+    """How long after the backward pass the last message ends; each begins when it is ready and the last one through."""
     end_us = 0.0
     for ready, time_us in zip(ready_us, times_us, strict=True):
         end_us = max(end_us, ready) + time_us

@@ -38,8 +38,9 @@ def read_network(
     say what launches the kernels: of a module and a .pt2 file PyTorch, eager on a usual host; of an .onnx file nothing
     is known unless one of the two is given, and of tables and language models never. Under ``training`` a whole
     iteration: a module's as autograd runs it, a file's derived from its forward pass; on ``data_parallel`` GPUs each
-    has a batch, and the gradients are summed. Of a language model's ``config.json`` one step: each of ``batch`` requests has ``prefill`` new tokens, or one
-    behind a context of ``decode``, on one of ``tensor_parallel`` GPUs. Raises `InputError` for what cannot be read.
+    has a batch, and the gradients are summed. Of a language model's ``config.json`` one step: each of ``batch``
+    requests has ``prefill`` new tokens, or one behind a context of ``decode``, on one of ``tensor_parallel`` GPUs.
+    Raises `InputError` for what cannot be read.
     """
     text = str(source)
     path = Path(source)

@@ -44,9 +44,9 @@ def read_module(
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
     Forward only, or under ``training`` forward and backward as autograd runs them, and the optimizer's step.
-    ``dtype`` replaces the floating-point type; ``amp`` runs the forward pass under autocast to it. The module is built without memory, too; where that fails, since its
-    constructor asks for values that it computed, it is built for real. Raises `InputError` where torch is missing, or
-    the callable or the module fails.
+    ``dtype`` replaces the floating-point type; ``amp`` runs the forward pass under autocast to that type. The module is
+    built without memory, too; where that fails, since its constructor asks for values that it computed, it is built for
+    real. Raises `InputError` where torch is missing, or the callable or the module fails.
     """
     fake = _fake_mode(source)
     build = imported_callable(source, CONTRACT)
@@ -95,17 +95,18 @@ def module_network(
 
 def time_module(
     module: "Module", inputs: object, gpu: str, *, training: bool = False, dtype: str | None = None,
-    amp: str | None = None, runtime: str = "eager", host: str = HOSTS[0], bundle: str | Path | None = None, workspace_limit: int | None = None,
-    deterministic: bool = False,
+    amp: str | None = None, runtime: str = "eager", host: str = HOSTS[0], bundle: str | Path | None = None,
+    workspace_limit: int | None = None, deterministic: bool = False,
 ) -> NetworkTime:  # fmt: skip
     """The predicted time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
 
     ``inputs`` is a tensor or the tuple of the module's arguments. The module runs on a copy without memory, so that
     its weights, gradients and mode stay. ``training`` times forward, backward and the optimizer's step; ``dtype``
-    replaces the floating-point type (``fp16``), ``amp`` runs the forward pass under autocast to it; ``runtime`` is
-    ``eager``, ``compiled`` or ``graphs`` on a ``usual`` or ``fast`` host, as in `seer network`. Every convolution takes the fastest algorithm whose workspace is at most ``workspace_limit`` bytes;
-    the result's ``layers`` name it, with its workspace, time and interval in µs. Raises `InputError` where torch is
-    missing, the module fails, or the GPU is unknown.
+    replaces the floating-point type (``fp16``), ``amp`` runs the forward pass under autocast to that type; ``runtime``
+    is ``eager``, ``compiled`` or ``graphs`` on a ``usual``, ``fast`` or ``slow`` host, as in `seer network`. Every
+    convolution takes the fastest algorithm whose workspace is at most ``workspace_limit`` bytes; the result's
+    ``layers`` name it, with its workspace, time and interval in µs. Raises `InputError` where torch is missing, the
+    module fails, or the GPU is unknown.
     """
     require_known("runtime", runtime, tuple(RUNTIMES))
     require_known("host", host, HOSTS)
