@@ -6,7 +6,7 @@ measured most tells what a framework runs.
 """
 
 from collections.abc import Sequence
-from math import exp
+from math import exp, inf
 from typing import NamedTuple
 
 from surrogate.features.families import AnyProblem, Family, Operator, family_of
@@ -21,6 +21,10 @@ from surrogate.prediction.specification import specification_of
 
 WINDOW_RATE = 4.0
 """Elements of pooling windows that one SM takes in a clock cycle: 1.6 to 7 there."""
+MOST_WITHIN = 2.5
+"""How far above that most the upper end of an interval may lie: its windows' rate varies so much."""
+CACHED = 4.0
+"""How far below the traffic's time the lower end may lie, where the L2 cache holds it: its bandwidth over the DRAM's."""
 ROOFLINE_UPPER = 4.3
 """Upper end of the interval around a roofline time: nine of ten of PyTorch's operators over 100 µs stay below it."""
 EARNEST_ROWS = 100
@@ -83,15 +87,18 @@ class KernelTimes:
         best = ranking.estimates[0]
         factor = exp(best.half_width)
         call_us = own_us = best.time_us
+        bounds = 0.0, inf
         if prepared.setting.family.has_call_cost and self._settings.bundle.launches:
             roofline_us = float(prepared.engine.context.formula.problem(like).roofline_us)
             streaming = prepared.setting.family.is_streaming(prepared.setting.values)
             launch = launch_of(self._settings.bundle.launches, gpu, best.candidate.library)
             own_us = launch.kernel_us(call_us, roofline_us, streaming)
             if best.source in UNSEEN and isinstance(problem, MemoryBound) and problem.MOST_TRAFFIC:
-                own_us = min(own_us, _most_us(problem, roofline_us, prepared.engine.context.device))
+                most_us = _most_us(problem, roofline_us, prepared.engine.context.device)
+                own_us = min(own_us, most_us)
+                bounds = min(own_us, roofline_us / CACHED), MOST_WITHIN * most_us
         in_domain = like.kind == problem.kind and not prepared.reason(like, best.candidate, ranking.distances)
-        ends = (own_us / factor, own_us * factor)
+        ends = (max(own_us / factor, bounds[0]), min(own_us * factor, bounds[1]))
         return _kernel_time(problem, gpu, own_us, ends, source=best.source, best=best, in_domain=in_domain)
 
     def _by_law(self, problem: AnyProblem, chosen: Choice | None, target: Gpu) -> KernelTime | None:
