@@ -10,6 +10,7 @@ from math import prod
 
 import numpy as np
 
+from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.families.attention import Attention
 from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
@@ -17,10 +18,9 @@ from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.pointwise import POINTWISE_CLASSES
 from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, BiasBackward, LayerNorm
 from surrogate.features.families.transfer import Concat
-from surrogate.features.problem import HALF
 from surrogate.network import work as make
-from surrogate.network.call import CONVOLUTIONS, TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
-from surrogate.network.network import INPUT, WEIGHT, Layer, Work
+from surrogate.network.call import TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.network import FOLDED, INPUT, WEIGHT, Layer, Work
 
 Layers = Iterator[Layer]
 
@@ -100,14 +100,12 @@ def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tupl
     return pads[:rank], pads[-rank:]
 
 
-def _convolution(call: Call) -> Work:
-    """The problem of a (transposed) convolution, whichever operator names it, as its rank is declared in the table."""
+def _convolution(call: Call) -> Conv:
+    """The problem of a (transposed) convolution of any rank, whichever operator names it."""
     image = call.shape("input", "self")
     filters = call.shape("weight")
-    rank = len(image) - 2
-    declared = CONVOLUTIONS.get(str(rank))
-    if declared is None or len(filters) != len(image):
-        raise UnsupportedError(f"{rank}-D" if len(filters) == len(image) else "without batch")
+    if len(filters) != len(image):
+        raise UnsupportedError("without batch")
     transposed = call.arguments.get("transposed") is True or "transpose" in call.op.lower()
     output = call.shape("grad_output") if "grad_output" in call.arguments else call.output
     if transposed:  # the gradient of the convolution that maps its output to its input
@@ -122,8 +120,8 @@ def _convolution(call: Call) -> Work:
     if output is not None and (output[:1], output[1:2]) != (image[:1], filters[:1]):
         raise UnsupportedError("output does not fit the filter")
     window = _window(call, image[2:], filters[2:], None if output is None else output[2:])
-    forward = make.convolution(declared, image, filters, *window, groups=groups, dtype=call.dtype)
-    return _gradient(forward, INPUT)[1] if transposed else forward
+    forward = make.convolution(image, filters, *window, groups=groups, dtype=call.dtype)
+    return replace(forward, direction="bwd_data") if transposed else forward
 
 
 def _gradient(problem: Work, of: str) -> tuple[str, Work]:
@@ -135,7 +133,8 @@ def _gradient(problem: Work, of: str) -> tuple[str, Work]:
 
 def conv(call: Call) -> Layers:
     """Any forward convolution; the bias is a kernel of its own, as frameworks launch it."""
-    yield call.layer(_convolution(call), weights=("weight",))
+    part = FOLDED if len(call.shape("weight")) == 5 else ""
+    yield call.layer(_convolution(call), part=part, weights=("weight",))
     if isinstance(call.arguments.get("bias"), Tensor):
         result = call.result()
         work = make.pointwise("add", [result, result[1:2]], result, call.dtype)
@@ -276,13 +275,17 @@ def norm(call: Call) -> Layers:
 
 
 def pool(call: Call) -> Layers:
-    """Pooling over 1-D or 2-D images by a window, by the size of the result (adaptive), or of the whole image."""
+    """Pooling of 1-D to 3-D images by a window, by the size of the result (adaptive), or of the whole image."""
     backward = call.op.endswith("backward")
     size = call.shape("self") if backward else call.shape()
-    rank = len(size) - 2
-    if rank not in (1, 2) or (rank == 1 and "2d" in call.op):
-        raise UnsupportedError("not an (n, c, h, w) image" if "2d" in call.op else f"{rank}-D")
     result = call.shape("grad_output") if backward else call.output
+    # ATen's names say how many axes there are; an image without a batch has one size less.
+    rank = next((int(letter) for letter in call.op if letter.isdigit()), len(size) - 2)
+    if len(size) == rank + 1:
+        size = (1, *size)
+        result = None if result is None else (1, *result)
+    if not 1 <= rank == len(size) - 2:
+        raise UnsupportedError(f"{rank}-D pooling of {len(size)} sizes")
     if result is not None and len(result) != len(size):
         raise UnsupportedError(f"a result of {len(result)} sizes where {len(size)} are due")
     pad = (0,) * rank
@@ -303,19 +306,7 @@ def pool(call: Call) -> Layers:
         pad = tuple(map(min, begin, end))
     kind = "max" if "max" in call.op.lower() else "average"
     work = make.pool(kind, size, result, kernel, stride, pad, call.dtype)
-    yield call.layer(_gradient(work, INPUT)[1] if backward else work)
-
-
-def other_pool(call: Call) -> Layers:
-    """Pooling over one or three dimensions (a local response norm sums channels so): every element of a window."""
-    size = call.shape("self")
-    backward = call.op.endswith("backward")
-    result = call.shape("grad_output") if backward else call.result()
-    kernel = call.value("kernel_size", 1)
-    window = prod(kernel) if isinstance(kernel, list | tuple) else call.number("kernel_size", 1)
-    if backward:
-        size, result = result, size
-    yield call.layer(make.streamed(call.op, [size], [result], call.dtype, work=window))
+    yield call.layer(_gradient(work, INPUT)[1] if backward else work, part=FOLDED if rank == 3 else "")
 
 
 def softmax(call: Call) -> Layers:
