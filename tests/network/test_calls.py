@@ -165,9 +165,7 @@ def test_a_convolution_over_three_axes_keeps_its_work() -> None:
     backward = layers(Call("convolution_backward", arguments | window | gradient))
     assert [part.operator.rpartition(".")[2] for part in backward] == ["bwd_data", "bwd_filter", "bias"]
     assert backward[0].work.flops == backward[1].work.flops == flops
-    transposed = (
-        arguments | window | {"input": Tensor((2, 4, 8, 8, 8)), "transposed": True, "output_padding": [0, 1, 1]}
-    )
+    back = {"input": Tensor((2, 4, 8, 8, 8)), "transposed": True, "output_padding": [0, 1, 1]}
     transposed = Call("convolution", arguments | window | back, (Tensor((2, 3, 8, 16, 16)),))
     assert problems(transposed) == (backward[0].work,)
 
