@@ -95,6 +95,9 @@ class Operator(InNetwork, ABC):
     BANDWIDTH: ClassVar[str] = ""
     """The share of the DRAM bandwidth that it reaches by `TensorCoreLaw`: streaming, norm or pool; empty: not known."""
 
+    LEAST_SHARE: ClassVar[float] = 1.0
+    """Its least time in times of its `roofline_us`, which counts usual delays where it runs step by step."""
+
     dtype: str = "fp32"
     math: str = "fma"
     variant: str = ""

@@ -16,6 +16,7 @@ from surrogate.features.families.attention import Attention
 from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.pointwise import POINTWISE_CLASSES
+from surrogate.features.families.recurrent import Recurrent
 from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, BiasBackward, LayerNorm
 from surrogate.features.families.transfer import Concat
 from surrogate.network import work as make
@@ -374,10 +375,55 @@ def lookup(call: Call, kind: str) -> Layers:
     yield call.layer(work)
 
 
-def indexing(call: Call) -> Layers:
-    """Jagged indices and lengths permuted, summed up or checked: every tensor read, as much written."""
+def one_pass(call: Call) -> Layers:
+    """Jagged indices permuted, summed up or checked, and the cells of recurrent networks: every tensor read, the results
+    written, or as much as is read where they are not known."""
     tensors = [tensor.shape or () for tensor in call.tensors()]
-    yield call.layer(make.streamed(call.op, tensors, tensors, call.dtype))
+    results = [tensor.shape or () for tensor in call.outputs] or tensors
+    yield call.layer(make.streamed(call.op, tensors, results, call.dtype))
+
+
+def recurrent(call: Call) -> Layers:
+    """LSTM, GRU and plain recurrent networks: every layer and direction over all time steps, and its gradients."""
+    size = call.shape("input", "data", "X")
+    packed = call.arguments.get("batch_sizes")
+    lengths = packed.shape if isinstance(packed, Tensor) else (len(packed),) if isinstance(packed, list) else ()
+    if lengths and lengths[0]:  # sequences of several lengths, laid one step's behind another's
+        size = (lengths[0], -(-size[0] // lengths[0]), size[-1])
+    elif len(size) == 2:
+        size = (size[0], 1, size[1])
+    if len(size) != 3:
+        raise UnsupportedError(f"an input of {len(size)} sizes")
+    first_is_batch = call.value("batch_first", False) is True or call.value("layout", 0) == 1
+    batch, steps = size[:2] if first_is_batch else size[1::-1]
+    backward = call.op.endswith("backward")
+    for index, (rows, inputs, hidden) in enumerate(_recurrent_weights(call)):
+        work = Recurrent(steps=steps, batch=batch, inputs=inputs, hidden=hidden, rows=rows, dtype=call.dtype)
+        layer = call.layer(work, part=str(index))
+        if not backward:
+            trained = any(tensor.parameter or tensor.trained for tensor in call.tensors())
+            yield replace(layer, gradients=(INPUT, WEIGHT), parameters=work.weights + 2 * rows) if trained else layer
+            continue
+        for of in (INPUT, WEIGHT):
+            for part, gradient in work.gradients(of):
+                yield call.layer(gradient, part=f"{index}.{part}")
+
+
+def _recurrent_weights(call: Call) -> Iterator[Shape]:
+    """Rows, inputs and hidden values of the weights of each layer and direction."""
+    if "W" in call.arguments:  # ONNX: one layer, its directions together
+        directions, rows, inputs = call.shape("W")
+        yield from [(rows, inputs, call.shape("R")[2])] * directions
+        return
+    values = call.arguments.get("weight", call.arguments.get("params"))
+    weights = values if isinstance(values, list) else []
+    matrices = [each.shape for each in weights if isinstance(each, Tensor) and each.shape and len(each.shape) == 2]
+    count = call.number("num_layers", 1) * (1 + (call.value("bidirectional", False) is True))
+    if not matrices or len(matrices) % count:
+        raise UnsupportedError("shapes of its weights")
+    for start in range(0, len(matrices), len(matrices) // count):  # a projection's is a third
+        (rows, inputs), (_, hidden) = matrices[start : start + 2]
+        yield rows, inputs, hidden
 
 
 def collective(call: Call, kind: str) -> Layers:

@@ -113,16 +113,17 @@ class KernelTimes:
     def _by_roofline(self, problem: AnyProblem, target: Gpu) -> KernelTime:
         """What streaming operators make of a roofline, where no model knows the problem."""
         if isinstance(problem, Operator):
-            least_us = float(problem.roofline_us(target))
+            usual_us = float(problem.roofline_us(target))
+            least_us = usual_us * problem.LEAST_SHARE
         else:
             family = family_of(problem)
             formula = family.formula(family.setting_of(problem), target)
-            least_us = float(formula.problem(problem).roofline_us)
+            usual_us = least_us = float(formula.problem(problem).roofline_us)
         launches = self._settings.bundle.launches.items()
         own_slopes = [launch.slope for key, launch in launches if key.gpu == target.name]
         slope = min(own_slopes or [launch.slope for key, launch in launches if not key.gpu], default=1.0)
-        ends = (max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * least_us + 2 * KERNEL_LEAST_US)
-        time_us = slope * least_us + KERNEL_LEAST_US
+        ends = (max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * usual_us + 2 * KERNEL_LEAST_US)
+        time_us = slope * usual_us + KERNEL_LEAST_US
         return _kernel_time(problem, target.name, time_us, ends, source=ROOFLINE)
 
     def _choice(self, problem: AnyProblem, target: Gpu) -> Choice | None:

@@ -34,7 +34,7 @@ def test_nchw_pays_for_its_transforms_and_bf16_takes_as_long_as_fp16() -> None:
 def test_a_strided_gradient_of_few_channels_pays_for_its_gathering() -> None:
     """In TF32: up to four times the arithmetic of the same filter without steps, over channels padded to 32."""
     wide = Conv(n=64, c=256, h=56, k=256, r=3, pad_h=1, direction="bwd_data", math="default")
-    strided = replace(wide, h=112, stride_h=2, stride_w=2)  # as many results, as many products
+    strided = replace(wide, h=112, w=112, stride_h=2, stride_w=2)  # as many products
     predictor = load("a100-sxm4-80gb")
     plain_us, strided_us = (predictor.predict(problem).time_us for problem in (wide, strided))
     assert strided.flops == wide.flops and 1.5 * plain_us < strided_us < 4 * plain_us
