@@ -456,6 +456,12 @@ def reduction(call: Call) -> Layers:
     yield call.layer(make.streamed(REDUCE, reads, [result], call.dtype, work=work))
 
 
+def scan(call: Call) -> Layers:
+    """Cumulative sums, products and extremes: as many results as values."""
+    size = call.shape()
+    yield call.layer(make.streamed(call.op, [size], [size], call.dtype))
+
+
 def lrn(call: Call) -> Layers:
     """Local response normalisation across ``size`` channels: a square, a sum over them, a power, a product."""
     work = call.number("size", 5) + 12

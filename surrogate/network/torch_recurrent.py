@@ -5,7 +5,7 @@ Source: PyTorch, `aten/src/ATen/native/RNN.cpp` (which of its functions call cuD
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,7 +87,7 @@ def _gru_cell(
     return torch.ops.aten._thnn_fused_gru_cell(*gates, hx.to(gates[0].dtype), b_ih, b_hh)[0]
 
 
-def _fake_backward(values: "Tensor", weight: "list[Tensor]", *arguments: object) -> tuple[object, ...]:
+def _fake_backward(values: "Tensor", weight: "list[Tensor]", *arguments: Any) -> tuple[object, ...]:
     """Shapes of `_cudnn_rnn_backward`: what it is a gradient of has the gradient's."""
     hx, cx, mask = arguments[2], arguments[3], arguments[-1]
     import torch
