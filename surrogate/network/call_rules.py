@@ -17,7 +17,7 @@ from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, Embeddin
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.pointwise import POINTWISE_CLASSES
 from surrogate.features.families.recurrent import Recurrent
-from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, BiasBackward, LayerNorm
+from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, BiasBackward, GroupNorm, LayerNorm
 from surrogate.features.families.transfer import Concat
 from surrogate.network import work as make
 from surrogate.network.call import TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
@@ -261,7 +261,9 @@ def norm(call: Call) -> Layers:
         raise UnsupportedError("0-D")
     normalised = call.arguments.get("normalized_shape")
     weight = call.arguments.get("weight")
+    kind = LayerNorm
     if "group" in call.op.lower() or "instance" in call.op.lower():
+        kind = GroupNorm
         channels = size[1] if len(size) > 1 else 1
         rows = prod(size[:1]) * call.number("group", call.number("num_groups", channels))
     elif isinstance(normalised, list | tuple):
@@ -271,7 +273,7 @@ def norm(call: Call) -> Layers:
     else:
         call.value("normalized_shape")
         rows = prod(size[: call.number("dim", -1) % len(size)])
-    work = LayerNorm(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
+    work = kind(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
     yield call.layer(work, weights=("weight", "bias"))
 
 

@@ -82,15 +82,16 @@ class KernelTimes:
         gpu = prepared.setting.gpu
         best = ranking.estimates[0]
         factor = exp(best.half_width)
+        outside = prepared.reason(like, best.candidate, ranking.distances)
         call_us = own_us = best.time_us
         if prepared.setting.family.has_call_cost and self._settings.bundle.launches:
             roofline_us = float(prepared.engine.context.formula.problem(like).roofline_us)
             streaming = prepared.setting.family.is_streaming(prepared.setting.values)
             launch = launch_of(self._settings.bundle.launches, gpu, best.candidate.library)
             own_us = launch.kernel_us(call_us, roofline_us, streaming)
-            if best.source in UNSEEN and isinstance(problem, MemoryBound) and problem.MOST_TRAFFIC:
-                own_us = min(own_us, _most_us(problem, roofline_us, prepared.engine.context.device))
-        in_domain = like.kind == problem.kind and not prepared.reason(like, best.candidate, ranking.distances)
+            if isinstance(problem, MemoryBound) and (outside or best.source in UNSEEN):
+                own_us = _possible_us(problem, own_us, prepared.engine.context.device)
+        in_domain = like.kind == problem.kind and not outside
         ends = (own_us / factor, own_us * factor)
         return _kernel_time(problem, gpu, own_us, ends, source=best.source, best=best, in_domain=in_domain)
 
@@ -107,6 +108,8 @@ class KernelTimes:
         time_us = specification.law.streamed_us(problem, target)
         if time_us is None:
             return None
+        if isinstance(problem, MemoryBound):
+            time_us = max(time_us, problem.serial_us(target))
         factor = exp(specification.by_kind[""].half_width)
         return _kernel_time(problem, target.name, time_us, (time_us / factor, time_us * factor), source=SPEC)
 
@@ -160,11 +163,15 @@ class KernelTimes:
         return Choice(-most.nearness, self._settings.prepared(question))
 
 
-def _most_us(problem: MemoryBound, roofline_us: float, device: Gpu) -> float:
-    """The most that an operator takes which memory bounds, in µs: larger windows cost what is read in them again."""
+def _possible_us(problem: MemoryBound, time_us: float, device: Gpu) -> float:
+    """A time in µs within what memory and single blocks allow: larger windows cost what is read in them again."""
     extents = problem.extents
     read = float((extents.outputs or 0) * extents.window * extents.window_w)
-    return problem.MOST_TRAFFIC * (roofline_us + KERNEL_LEAST_US) + read / (WINDOW_RATE * device.sms * device.boost_mhz)
+    windows_us = read / (WINDOW_RATE * device.sms * device.boost_mhz)
+    if problem.MOST_TRAFFIC:
+        traffic_us = float(problem.traffic_us(device)) + KERNEL_LEAST_US
+        time_us = min(time_us, problem.MOST_TRAFFIC * traffic_us + windows_us)
+    return max(time_us, float(problem.serial_us(device)))
 
 
 def _kernel_time(
