@@ -17,6 +17,9 @@ Work = NetworkProblem
 """What a layer computes: a problem of any family, or an operator of which only the traffic is known."""
 FOLDED = "3d"
 """The part of an operator over three axes that is timed as one over two."""
+FOLDED_SLOWER = {"": 1.4, "bwd_data": 2.0}
+"""Direction (the others "") → how many times longer their kernels take than those over two axes. Source: half of
+KernelBench's 3-D programs on eleven GPUs, in the median (`experiments/small_networks.py`)."""
 FOLDED_NOTE = "3-D operators (…3d) are timed as 2-D kernels of the same work, their depth folded into batch and window"
 FRAMEWORKS = {"vllm": ("nvidia", "amd", "intel"), "sglang": ("nvidia", "amd", "intel"), "trtllm": ("nvidia",)}
 """Servers of language models, each with kernels of its own."""
@@ -37,6 +40,13 @@ class Layer:
     gradients: tuple[str, ...] = ()
     parameters: int = 0
     heuristic: str | None = None
+
+    @property
+    def times_longer(self) -> float:
+        """Than the kernel of ``work`` alone: of a convolution over three axes, which stands as one over two."""
+        if not (self.work.HAS_ALGORITHMS and self.operator.endswith(f".{FOLDED}")):
+            return 1.0
+        return FOLDED_SLOWER.get(getattr(self.work, "direction", ""), FOLDED_SLOWER[""])
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,13 +114,17 @@ class Predictors:
         unsupported = Counter(network.unsupported)
         for layer in network.layers:
             if layer.work in of_problem:
-                times.append(replace(of_problem[layer.work], name=layer.name, operator=layer.operator))
+                time = of_problem[layer.work].longer(layer.times_longer)
+                times.append(replace(time, name=layer.name, operator=layer.operator))
             else:
                 why = lacks.get(runs[layer.work], "no algorithm within the limits")
                 unsupported[f"{layer.operator} ({why})"] += 1
         exchanged = None
         if network.gpus > 1:
-            by_layer = [of_problem[layer.work].time_us if layer.work in of_problem else 0.0 for layer in network.layers]
+            by_layer = [
+                layer.times_longer * of_problem[layer.work].time_us if layer.work in of_problem else 0.0
+                for layer in network.layers
+            ]
             exchanged = exchange(network, by_layer, self)
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.work].reason for layer in network.layers if layer.work in choices)
