@@ -29,6 +29,11 @@ MAX_BATCH = 2**24
 SUSTAINED = 0.94
 """Share of a tensor peak that long products reach where nothing else limits them. Source: fp8 products on H20, whose
 units are held down, in zksainx/pipeweave's table (median 0.93 of those over 4096 × 4096 × 2048, best 0.95)."""
+GEFORCE_PIPE = 520.0
+"""Most half-precision operations a clock on an SM of GeForce boards, whose units are held down, and no others'."""
+GEFORCE_SUSTAINED = 1.05
+"""The same share of theirs, which run above the specified clock. Source: timm's transformers on RTX 3090 and 4090, half
+of their families; convolutions reach 1.12 there (`surrogate.features.terms.tensor_core`)."""
 
 
 class Allowed(TypedDict, total=False):
@@ -191,7 +196,10 @@ def _chosen(best: Estimate) -> Answer:
 def sustained_share(gpu: Gpu) -> float:
     """What long products reach of a tensor peak: no more than `SUSTAINED`, nor than the board's power allows."""
     at_peak = gpu.tensor_pj_per_flop * gpu.bf16_tensor_tflops  # watts
-    return min(SUSTAINED, gpu.board_watts / at_peak) if at_peak else SUSTAINED
+    if at_peak:
+        return min(SUSTAINED, gpu.board_watts / at_peak)
+    pipe = gpu.bf16_tensor_tflops * 1e6 / (gpu.sms * gpu.boost_mhz)
+    return GEFORCE_SUSTAINED if gpu.vendor == "nvidia" and 0 < pipe <= GEFORCE_PIPE else SUSTAINED
 
 
 def sustained_us(work: Work, gpu: Gpu) -> float:
