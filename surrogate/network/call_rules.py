@@ -122,7 +122,25 @@ def _convolution(call: Call) -> Conv:
         raise UnsupportedError("output does not fit the filter")
     window = _window(call, image[2:], filters[2:], None if output is None else output[2:])
     forward = make.convolution(image, filters, *window, groups=groups, dtype=call.dtype)
-    return replace(forward, direction="bwd_data") if transposed else forward
+    layout = "NHWC" if any(tensor.channels_last for tensor in _images(call).values()) else "NCHW"
+    return replace(forward, layout=layout, direction="bwd_data" if transposed else "fwd")
+
+
+def _images(call: Call) -> dict[str, Tensor]:
+    """The tensors of a convolution that have channels and pixels, by the arguments' names."""
+    names = ("grad_output", "input", "self", "weight")
+    given = {name: call.arguments[name] for name in names if name in call.arguments}
+    return {name: tensor for name, tensor in given.items() if isinstance(tensor, Tensor)}
+
+
+def _transposed(call: Call) -> Layers:
+    """Where one tensor's channels lie innermost, PyTorch computes so, and moves the others' there first."""
+    images = _images(call)
+    if any(tensor.channels_last for tensor in images.values()):
+        for name, tensor in images.items():
+            if tensor.is_nchw:
+                work = make.elementwise("layout_transform", tensor.shape or (), call.dtype)
+                yield replace(call.layer(work, part=f"{name}.nhwc"), gradients=())
 
 
 def _gradient(problem: Work, of: str) -> tuple[str, Work]:
@@ -135,6 +153,7 @@ def _gradient(problem: Work, of: str) -> tuple[str, Work]:
 def conv(call: Call) -> Layers:
     """Any forward convolution; the bias is a kernel of its own, as frameworks launch it."""
     part = FOLDED if len(call.shape("weight")) == 5 else ""
+    yield from _transposed(call)
     yield call.layer(_convolution(call), part=part, weights=("weight",))
     if isinstance(call.arguments.get("bias"), Tensor):
         result = call.result()
@@ -147,6 +166,7 @@ def conv_backward(call: Call) -> Layers:
     problem = _convolution(call)
     mask = call.value("output_mask", (True, True, False)) if call.knows("output_mask") else (True, True)
     asked = tuple(mask) if isinstance(mask, list | tuple) else ()
+    yield from _transposed(call)
     for wanted, of in zip(asked, (INPUT, WEIGHT), strict=False):
         if wanted:
             part, work = _gradient(problem, of)
@@ -264,6 +284,9 @@ def norm(call: Call) -> Layers:
     kind = LayerNorm
     if "group" in call.op.lower() or "instance" in call.op.lower():
         kind = GroupNorm
+        if call.tensor().channels_last:  # CUDA's kernel takes and gives images whose pixels lie innermost
+            moved_first = call.layer(make.elementwise("layout_transform", size, call.dtype), part="nchw")
+            yield replace(moved_first, gradients=())
         channels = size[1] if len(size) > 1 else 1
         rows = prod(size[:1]) * call.number("group", call.number("num_groups", channels))
     elif isinstance(normalised, list | tuple):
@@ -485,6 +508,9 @@ def moved(call: Call) -> Layers:
     target = call.outputs[:1]
     if source and target and source[0].floating and target[0].floating and source[0].dtype != target[0].dtype:
         yield call.layer(make.cast(prod(call.result()), source[0].dtype, target[0].dtype))
+        return
+    if call.op in AS_LARGE and source and target and source[0].channels_last != target[0].channels_last:
+        yield call.layer(make.elementwise("layout_transform", call.result(), call.dtype))
         return
     if call.outputs:
         shapes = [tensor.shape for tensor in call.outputs]
