@@ -1,6 +1,7 @@
 """Modules and inputs whose channels lie innermost (channels_last): timed as NHWC, mixed ones with their transposes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,14 +50,14 @@ def test_mixed_formats_pay_for_their_transposes() -> None:
     values = read(input_last=True)
     assert (layouts(values)[0], moved(values)[0]) == ("NHWC", "convolution.weight.nhwc")
     (first, *_) = [layer for layer in module.layers if layer.work.kind == "layout_transform"]
-    assert first.work.elements == 2 * 8 * 20 * 20
+    assert first.work.dram_bytes == 2 * 4 * 2 * 8 * 20 * 20
     trained = read(module_last=True, input_last=True, training=True)
     assert [conv.layout for conv in trained.convs if conv.direction == "bwd_filter"] == ["NCHW", "NHWC"]
 
 
 def test_a_change_of_format_is_a_transpose_and_no_copy() -> None:
     class Changing(torch.nn.Module):
-        def forward(self, values: torch.Tensor) -> torch.Tensor:
+        def forward(self, values: Any) -> Any:
             return values.contiguous(memory_format=LAST).clone()
 
     found = module_network(Changing(), torch.zeros(2, 8, 20, 20))
