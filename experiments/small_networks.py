@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -75,6 +76,15 @@ def _imported(folder: str, name: str) -> Iterator[ModuleType]:
         sys.modules.pop(name, None)
 
 
+def _built(program: ModuleType, fake: Any) -> Any:
+    """A program's module of fake tensors; built for real where its constructor asks for values that it computed."""
+    try:
+        with fake:
+            return program.Model(*program.get_init_inputs())
+    except RuntimeError:
+        return program.Model(*program.get_init_inputs())._apply(fake.from_tensor)
+
+
 @cache
 def read(sizes: str, level: str, problem: str) -> Network | None:
     """A program's forward pass as its harness runs it, in training mode without gradients; None where torch has no fake
@@ -83,8 +93,9 @@ def read(sizes: str, level: str, problem: str) -> Network | None:
 
     try:
         with _imported(f"{sizes}/{level}", problem.removesuffix(".py")) as program:
-            with FakeTensorMode(allow_non_fake_inputs=True):
-                model = program.Model(*program.get_init_inputs())
+            fake = FakeTensorMode(allow_non_fake_inputs=True)
+            model = _built(program, fake)
+            with fake:
                 network = network_of(f"{level}/{problem}", model, tuple(program.get_inputs()))
     except (ImportError, RuntimeError):
         return None

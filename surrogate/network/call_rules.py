@@ -481,6 +481,15 @@ def reduction(call: Call) -> Layers:
     yield call.layer(make.streamed(REDUCE, reads, [result], call.dtype, work=work))
 
 
+def loss(call: Call) -> Layers:
+    """A loss of every element, which PyTorch writes, and a kernel that reads them again for their mean or sum."""
+    reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating]
+    size = call.shape()
+    yield call.layer(make.streamed(call.op, reads, [size], call.dtype, work=3))
+    if call.output != size:
+        yield call.layer(make.streamed(REDUCE, [size], [()], call.dtype, work=prod(size)), part="reduced")
+
+
 def scan(call: Call) -> Layers:
     """Cumulative sums, products and extremes: as many results as values."""
     size = call.shape()
