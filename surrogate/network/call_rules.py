@@ -170,7 +170,7 @@ def conv_backward(call: Call) -> Layers:
     for wanted, of in zip(asked, (INPUT, WEIGHT), strict=False):
         if wanted:
             part, work = _gradient(problem, of)
-            yield call.layer(work, part=part)
+            yield call.layer(work, part=f"{part}.{FOLDED}" if len(call.shape("weight")) == 5 else part)
     if len(asked) > 2 and asked[2]:
         n, c, h, w = make.image(call.shape("grad_output"))
         yield call.layer(BiasBackward(n=n, c=c, h=h, w=w, dtype=call.dtype), part="bias")

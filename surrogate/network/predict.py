@@ -14,7 +14,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory
-from surrogate.network.network import FRAMEWORKS, Network, Work
+from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.work import as_run
 from surrogate.prediction.results import ROOFLINE, UNSEEN, Estimate, KernelTime, Selection
@@ -113,7 +113,10 @@ class Predictors:
         unsupported = Counter(network.unsupported)
         for layer in network.layers:
             if layer.work in of_problem:
-                times.append(replace(of_problem[layer.work], name=layer.name, operator=layer.operator))
+                known = of_problem[layer.work]
+                within = FOLDED_WITHIN if layer.operator.endswith(f".{FOLDED}") else 1.0
+                ends = {"lower_us": known.lower_us / within, "upper_us": known.upper_us * within}
+                times.append(replace(known, name=layer.name, operator=layer.operator, **ends))
             else:
                 why = lacks.get(runs[layer.work], "no algorithm within the limits")
                 unsupported[f"{layer.operator} ({why})"] += 1
