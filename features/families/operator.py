@@ -94,6 +94,8 @@ class Operator(InNetwork, ABC):
     """Kinds of the same sizes that move the same bytes, nearest first: they stand in where it was never measured."""
     BANDWIDTH: ClassVar[str] = ""
     """The share of the DRAM bandwidth that it reaches by `TensorCoreLaw`: streaming, norm or pool; empty: not known."""
+    APPLIED_BY: ClassVar[str] = ""
+    """Of a norm, the kind of the same sizes that scales and shifts by statistics that are known."""
 
     LEAST_SHARE: ClassVar[float] = 1.0
     """Its least time in times of its `roofline_us`, which counts usual delays where it runs step by step."""
@@ -395,7 +397,7 @@ class Streamed(Operator):
 KNOWN_IMAGE = "n2c3h4w5"
 """The problem of the known answers in tables of images: fp32, 120 elements."""
 ROW_KEYS = {"flops", "accesses", "meaning", "known"}
-OPTIONAL_KEYS = {"gradient", "weight_gradient", "in_training", "like", "bandwidth", "serial"}
+OPTIONAL_KEYS = {"gradient", "weight_gradient", "in_training", "like", "bandwidth", "applied_by", "serial"}
 
 
 def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, type[Any]]:
@@ -417,6 +419,7 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
             "FLOPS": row["flops"], "ACCESSES": row["accesses"], "GRADIENT": tuple(row.get("gradient", base.GRADIENT)),
             "WEIGHT_GRADIENT": row.get("weight_gradient", ""), "IN_TRAINING": row.get("in_training", ""),
             "MOVES_LIKE": tuple(row.get("like", ())), "BANDWIDTH": row.get("bandwidth", base.BANDWIDTH),
+            "APPLIED_BY": row.get("applied_by", ""),
             "SERIAL": tuple(row.get("serial", base.SERIAL)),
         }  # fmt: skip
         name = "".join(word.capitalize() for word in kind.split("_"))

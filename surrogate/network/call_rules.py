@@ -236,8 +236,8 @@ def _fused_attention(call: Call) -> Attention | None:
 
 
 def attention_backward(call: Call) -> Layers:
-    """Its gradient: of the fused kernel three times the forward pass, else the scores again, four products and a softmax
-    gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate."""
+    """Its gradient: of the fused kernel three times the forward pass, else the scores again, four products and a
+    softmax gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate."""
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     if fused := _fused_attention(call):
         for part in ("grad_query", "grad_key", "grad_value"):
@@ -401,8 +401,8 @@ def lookup(call: Call, kind: str) -> Layers:
 
 
 def one_pass(call: Call) -> Layers:
-    """Jagged indices permuted, summed up or checked, and the cells of recurrent networks: every tensor read, the results
-    written, or as much as is read where they are not known."""
+    """Jagged indices permuted, summed up or checked, and the cells of recurrent networks: every tensor read, and the
+    results written, or as much as is read where they are not known."""
     tensors = [tensor.shape or () for tensor in call.tensors()]
     results = [tensor.shape or () for tensor in call.outputs] or tensors
     yield call.layer(make.streamed(call.op, tensors, results, call.dtype))

@@ -85,6 +85,10 @@ class Network:
     """What launches the kernels; None where nothing is known of it."""
     gap_us: float = 0.0
     """Time between a kernel and the next one."""
+    forward_layers: int = 0
+    """Of a training iteration, how many layers the forward pass has; the backward pass follows."""
+    gpus: int = 1
+    """How many GPUs of a machine train together, each with this batch."""
     notes: tuple[str, ...] = ()
     """What a reader must know of the whole."""
     own_math: bool = False

@@ -68,7 +68,9 @@ def _to_fp32(op: Callable[..., object], values: "Tensor", *args: object, **kwarg
 
     aten = torch.ops.aten
     halves = values.dtype in (torch.float16, torch.bfloat16)
-    at_once = {aten.softmax.int: aten._softmax, aten.log_softmax.int: aten._log_softmax}
+    at_once: dict[object, Callable[..., object]] = {
+        aten.softmax.int: aten._softmax, aten.log_softmax.int: aten._log_softmax
+    }  # fmt: skip
     with torch.autocast("cpu", enabled=False):
         if not halves or kwargs.get("dtype") is not None:
             return op(values, *args, **kwargs)

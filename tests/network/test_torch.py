@@ -266,3 +266,28 @@ def test_layers_of_torch_are_wholly_supported(name: str, training: bool) -> None
     first = {3: torch.nn.Conv1d, 4: torch.nn.Conv2d, 5: torch.nn.Conv3d}[len(shape)](4, 4, 1)
     found = module_network(torch.nn.Sequential(first, layer), torch.zeros(shape), training=training)
     assert len(found.layers) > 2 and not found.unsupported
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bool) -> None:
+    """As on a GPU: weights stay in fp32, attention is the fused kernel, and gradients follow their forward calls."""
+    plain, mixed = (read_network(f"{MODULES}:mixed", amp=amp, training=training) for amp in (None, "fp16"))
+    types = {layer.operator: layer.work.dtype for layer in mixed.layers}
+    product = "mm" if training else "bmm"
+    assert {types["convolution"], types[product], types["_scaled_dot_product_flash_attention"]} == {"fp16"}
+    assert types["native_layer_norm"] == "fp32" and not mixed.unsupported
+    assert mixed.weights_bytes == plain.weights_bytes == 4 * (8 * 16 * 9 + 16 + 16 * 32 + 32 + 2 * 32)
+    casts = [network.layers for network in (plain, mixed)]
+    assert sum(layer.operator == "_to_copy" for layer in casts[1]) > sum(
+        layer.operator == "_to_copy" for layer in casts[0]
+    )
+    if training:
+        assert types["native_layer_norm_backward"] == types["adam"] == "fp32"
+        assert types["convolution_backward.bwd_filter"] == "fp16"
+        assert sum(layer.parameters for layer in mixed.layers[: mixed.forward_layers]) == mixed.parameters
+
+
+def test_autocast_is_for_modules_in_their_own_type(refused) -> None:
+    for source, settings in (("resnet18", {}), (f"{MODULES}:mixed", {"dtype": "bf16"})):
+        with refused("--amp"):
+            read_network(source, amp="fp16", **settings)
