@@ -29,8 +29,8 @@ and A100's peaks, 0.73 of H100's, 0.7 of B200's (aiconfigurator's tables)."""
 TILE = 128 * 64
 """Pixels × channels of the result that a block computes."""
 L2_BYTES = 32.0
-"""What an SM reads from L2 in a clock: A100's 5,120 bytes a clock are 47 for each of 108 SMs (NVIDIA, A100 white paper),
-of which copies reach two thirds."""
+"""What an SM reads from L2 in a clock: A100's 5,120 bytes a clock are 47 for each of 108 SMs (NVIDIA's white paper), of
+which copies reach two thirds."""
 LAUNCH_US = 2.0
 """From one kernel's last block to the next one's first in a busy stream."""
 STREAMING = {kind: f"{cls.BANDWIDTH}_bandwidth" for kind, cls in OPERATORS.items() if cls.BANDWIDTH} | {

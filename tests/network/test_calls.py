@@ -13,7 +13,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.shape import output_size
 from surrogate.network.call import UNKNOWN, Call, Tensor, UnsupportedError, recorded
-from surrogate.network.call_rules import solved
+from surrogate.network.call_convolutions import solved
 from surrogate.network.calls import flops_and_bytes, has_rule, layers, problems
 from surrogate.network.work import Window
 from tests.known import known
