@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -79,6 +79,15 @@ def _imported(folder: str, name: str) -> Iterator[ModuleType]:
         sys.modules.pop(name, None)
 
 
+def _built(program: ModuleType, fake: Any) -> Any:
+    """A program's module of fake tensors; built for real where its constructor asks for values that it computed."""
+    try:
+        with fake:
+            return program.Model(*program.get_init_inputs())
+    except RuntimeError:
+        return program.Model(*program.get_init_inputs())._apply(fake.from_tensor)
+
+
 @cache
 def read(sizes: str, level: str, problem: str) -> Network | None:
     """A program's forward pass as its harness runs it, in training mode without gradients; None where torch has no fake
@@ -86,10 +95,11 @@ def read(sizes: str, level: str, problem: str) -> Network | None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
-        imported = _imported(f"{sizes}/{level}", problem.removesuffix(".py"))
-        with imported as program, FakeTensorMode(allow_non_fake_inputs=True):
-            model = program.Model(*program.get_init_inputs())
-            network = network_of(f"{level}/{problem}", model, tuple(program.get_inputs()))
+        with _imported(f"{sizes}/{level}", problem.removesuffix(".py")) as program:
+            fake = FakeTensorMode(allow_non_fake_inputs=True)
+            model = _built(program, fake)
+            with fake:
+                network = network_of(f"{level}/{problem}", model, tuple(program.get_inputs()))
     except (ImportError, RuntimeError):
         return None
     return network if network.layers and not network.unsupported else None

@@ -152,7 +152,11 @@ def _tensors(
         floating = meta["dtype"] in FLOATS
         kind = dtype if dtype and floating else DTYPES.get(meta["dtype"], "fp32")
         weight = name in weights
-        tensors[name] = Tensor(shape, kind, floating, constant=weight or name in buffers, parameter=weight, buffer=name)
+        steps = [_size(step, known) for step in meta.get("strides", ())]
+        nhwc = len(steps) in (4, 5) and steps[1] == 1 and min(shape[1], prod(shape[2:])) > 1
+        tensors[name] = Tensor(
+            shape, kind, floating, constant=weight or name in buffers, parameter=weight, buffer=name, channels_last=nhwc
+        )  # fmt: skip
     return tensors
 
 

@@ -15,7 +15,7 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.data_parallel import exchange
 from surrogate.network.memory import memory
-from surrogate.network.network import FRAMEWORKS, Network, Work
+from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.work import as_run
 from surrogate.prediction.results import ROOFLINE, UNSEEN, Estimate, KernelTime, Selection
@@ -119,7 +119,8 @@ class Predictors:
         unsupported = Counter(network.unsupported)
         for layer in network.layers:
             if layer.work in of_problem:
-                time = of_problem[layer.work].longer(layer.times_longer)
+                within = FOLDED_WITHIN if layer.operator.endswith(f".{FOLDED}") else 1.0
+                time = of_problem[layer.work].longer(layer.times_longer, within)
                 times.append(replace(time, name=layer.name, operator=layer.operator))
             else:
                 why = lacks.get(runs[layer.work], "no algorithm within the limits")

@@ -57,12 +57,12 @@ class LayerTime:
         """Plain JSON values."""
         return {name: getattr(self, name) for name in self.__slots__}
 
-    def longer(self, factor: float) -> "LayerTime":
-        """The same with its time and both ends times ``factor``."""
-        if factor == 1.0:
+    def longer(self, factor: float, within: float) -> "LayerTime":
+        """The same with its time and both ends times ``factor``, and the interval wider by ``within`` on both sides."""
+        if factor == within == 1.0:
             return self
-        ends = {name: factor * getattr(self, name) for name in ("time_us", "lower_us", "upper_us")}
-        return replace(self, **ends)
+        lower_us, upper_us = factor / within * self.lower_us, factor * within * self.upper_us
+        return replace(self, time_us=factor * self.time_us, lower_us=lower_us, upper_us=upper_us)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -160,10 +160,17 @@ def _built(source: str, build: Callable[..., object], batch: int | None) -> "tup
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if batch is not None and not takes:
         inputs = tuple(
-            value.new_empty((batch, *value.shape[1:])) if isinstance(value, torch.Tensor) and value.dim() else value
-            for value in inputs
+            _at_batch(value, batch) if isinstance(value, torch.Tensor) and value.dim() else value for value in inputs
         )
     return module, inputs
+
+
+def _at_batch(tensor: "torch.Tensor", batch: int) -> "torch.Tensor":
+    """A tensor of another batch in the same memory format."""
+    import torch
+
+    form = _memory_format(tensor) or torch.contiguous_format
+    return tensor.new_empty((batch, *tensor.shape[1:])).contiguous(memory_format=form)
 
 
 def recorded_calls(
@@ -241,7 +248,17 @@ def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
     floating = tensor.dtype.is_floating_point
     kind = dtype if dtype and floating else KINDS.get(str(tensor.dtype), "fp32")
     shape = tuple(int(size) for size in tensor.shape)
-    return Tensor(shape, kind, floating, parameter=isinstance(tensor, torch.nn.Parameter))
+    parameter = isinstance(tensor, torch.nn.Parameter)
+    return Tensor(shape, kind, floating, parameter=parameter, channels_last=_memory_format(tensor) is not None)
+
+
+def _memory_format(tensor: "torch.Tensor") -> "torch.memory_format | None":
+    """The format of images or volumes whose channels lie innermost; None for any other."""
+    import torch
+
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    nhwc = form is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=form)
+    return form if nhwc else None
 
 
 def _plain(value: object, dtype: str | None) -> object:
