@@ -12,6 +12,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, Operator
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
+from surrogate.features.problem import QUANTISED
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory
 from surrogate.network.network import FRAMEWORKS, Network, Work
@@ -129,13 +130,16 @@ class Predictors:
         )  # fmt: skip
 
     def _missing_units(self, name: str, answers: Mapping[Work, Answer]) -> dict[Work, str]:
-        """Product that nobody measured → which units of its type the GPU lacks. Raises `InputError` for all of them."""
+        """Product that nobody measured → which units of its type the GPU lacks.
+
+        Raises `InputError` where it lacks those of all products, or of quantised ones, which are most of a step.
+        """
         products = [problem for problem in answers if isinstance(problem, Operator) and problem.MULTIPLIES]
         unknown = [problem for problem in products if answers[problem].source == ROOFLINE]
         reasons = {problem: missing_units(self.gpu, problem.dtype, problem.math) for problem in unknown}
         lacks: dict[Work, str] = {problem: reason for problem, reason in reasons.items() if reason}
-        if lacks and len(lacks) == len(products):
-            first = next(iter(lacks))
+        first = next((each for each in lacks if each.dtype in QUANTISED or len(lacks) == len(products)), None)
+        if first is not None:
             raise InputError(f"{name}: {lacks[first]} for products in {first.dtype}; give another --dtype, or --gpu")
         return lacks
 
