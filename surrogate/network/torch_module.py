@@ -17,8 +17,9 @@ from surrogate.features.errors import InputError, imported_callable, in_one_line
 from surrogate.features.problem import DTYPES
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import add_call
+from surrogate.network.allocator import Allocator
 from surrogate.network.memory import OPTIMIZER_STATES, tensor_bytes
-from surrogate.network.network import Network, Tally
+from surrogate.network.network import Held, Network, Tally
 from surrogate.network.predict import load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import HOSTS, RUNTIMES, launched
@@ -124,7 +125,7 @@ def _network(
     import torch
 
     module.train(training)
-    calls, activation_bytes = recorded_calls(module, inputs, training, dtype, amp)
+    calls, held = recorded_calls(module, inputs, training, dtype, amp)
     tally = Tally()
     for call in calls:
         add_call(call, tally, training=training)
@@ -138,7 +139,7 @@ def _network(
     return tally.network(
         source.rpartition(":")[2], first.shape[0] if first is not None else batch, training,
         parameters=sum(weight.numel() for weight in module.parameters()), weights_bytes=sum(map(tensor_bytes, weights)),
-        activation_bytes=activation_bytes, state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
+        **held, state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
     )  # fmt: skip
 
 
@@ -162,34 +163,27 @@ def _built(source: str, build: Callable[..., object], batch: int | None) -> "tup
 
 def recorded_calls(
     module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None = None, amp: str | None = None
-) -> tuple[list[Call], int]:
+) -> tuple[list[Call], Held]:
     """Every ATen call of one pass that a GPU would run: a dispatch mode under autograd sees them, in the backward pass
-    with the module of the forward call. And the most bytes that their results and the inputs took at once."""
+    with the module of the forward call. And the most bytes that their results and the inputs took at once, and what an
+    allocator keeps beyond them."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
     from torch.utils.module_tracker import ModuleTracker
     from torch.utils.weak import WeakIdKeyDictionary
 
-    storages = WeakIdKeyDictionary()  # storage → its bytes; those of weights are counted elsewhere
-    storages.update({weight.untyped_storage(): 0 for weight in (*module.parameters(), *module.buffers())})
-    taken = peak = 0
+    allocator = Allocator()
+    storages = WeakIdKeyDictionary()  # storage → its block
 
     def hold(tensors: object) -> None:
-        """Count the storages of tensors that are new, until they are freed."""
-        nonlocal taken, peak
+        """Take a block for every storage of tensors that is new, until it is freed."""
         for tensor in (leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)):
             storage = tensor.untyped_storage()
             if storage not in storages:
                 elements = storage.nbytes() // tensor.element_size()
-                storages[storage] = elements * DTYPES[_shape_of(tensor, dtype).dtype]
-                taken += storages[storage]
-                weakref.finalize(storage, release, storages[storage])
-        peak = max(peak, taken)
-
-    def release(size: int) -> None:
-        nonlocal taken
-        taken -= size
+                storages[storage] = allocator.take(elements * DTYPES[_shape_of(tensor, dtype).dtype])
+                weakref.finalize(storage, allocator.give, storages[storage])
 
     calls: list[Call] = []
     tracker = ModuleTracker()
@@ -209,6 +203,11 @@ def recorded_calls(
             calls.append(Call(op, arguments, outputs, f"{path}.{op}" if path else op))
             return result
 
+    hold([*module.parameters(), *module.buffers()])
+    trained = [weight for weight in module.parameters() if training and weight.requires_grad]
+    for weight in trained * OPTIMIZER_STATES:
+        allocator.take(tensor_bytes(_shape_of(weight, dtype)))
+    lasting_bytes = allocator.held
     hold(inputs)
     if not training:
         module.requires_grad_(False)  # without gradients the tracker's hooks refuse views of trained weights
@@ -221,7 +220,10 @@ def recorded_calls(
             if not losses:
                 raise InputError("the module's result needs no gradient; --training needs trained weights")
             torch.stack(losses).sum().backward()
-    return calls, peak
+    return calls, {
+        "activation_bytes": allocator.peak - lasting_bytes,
+        "rounding_bytes": allocator.reserved - allocator.peak,
+    }
 
 
 def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:

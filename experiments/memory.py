@@ -1,0 +1,124 @@
+"""What does a training iteration hold at its peak, beside torch's own tracker?
+
+``python -m experiments.memory`` runs `MODELS` on fake tensors, in fp32 and under autocast to bf16, with SGD and Adam, and
+sets the bytes that `surrogate.network.memory` says beside those that torch's `MemTracker` counts. Needs torch, timm and
+transformers; no GPU.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from experiments.experiment import HOME
+
+from surrogate.network.torch_gpu import gpu_calls
+from surrogate.network.torch_module import module_network
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    Built = tuple[nn.Module, tuple[Any, ...]]
+
+TABLE = HOME / "tables" / "memory.csv"
+IMAGES = {
+    "resnet50": 32, "densenet121": 16, "vgg16": 16, "mobilenetv3_large_100": 32, "efficientnet_b0": 32,
+    "regnety_032": 16, "convnext_tiny": 16, "vit_small_patch16_224": 32, "swin_tiny_patch4_window7_224": 16,
+    "mixer_b16_224": 16,
+}  # fmt: skip
+"""timm's model → batch."""
+LANGUAGE: dict[str, tuple[str, dict[str, int]]] = {
+    "bert": ("AutoModelForMaskedLM", {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+                                      "intermediate_size": 2048}),
+    "gpt2": ("AutoModelForCausalLM", {"n_embd": 512, "n_layer": 4, "n_head": 8}),
+    "llama": ("AutoModelForCausalLM", {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+                                       "num_key_value_heads": 2, "intermediate_size": 1536, "vocab_size": 32000}),
+    "opt": ("AutoModelForCausalLM", {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+                                     "ffn_dim": 2048, "word_embed_proj_dim": 512}),
+    "t5": ("AutoModelForSeq2SeqLM", {"d_model": 512, "num_layers": 4}),
+}  # fmt: skip
+"""transformers' ``model_type`` → its class, and the sizes of a small one."""
+TOKENS = (8, 256)
+
+
+def _image(name: str, batch: int) -> "Built":
+    import timm
+    import torch
+
+    return timm.create_model(name), (torch.zeros(batch, 3, 224, 224),)
+
+
+def _language(kind: str) -> "Built":
+    import torch
+    import transformers
+
+    cls, sizes = LANGUAGE[kind]
+    config = transformers.AutoConfig.for_model(kind, **sizes, use_cache=False)
+    tokens = torch.zeros(TOKENS, dtype=torch.int64)
+    return getattr(transformers, cls).from_config(config), (tokens,) if kind != "t5" else (tokens, None, tokens)
+
+
+def _perceptron(width: int, batch: int) -> "Built":
+    import torch
+    from torch import nn
+
+    layers = [each for _ in range(6) for each in (nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1))]
+    return nn.Sequential(*layers), (torch.zeros(batch, width),)
+
+
+def models() -> Iterator[tuple[str, "Callable[[], Built]"]]:
+    """Name and maker of every module; the transformers' in training mode without a cache."""
+    for name, batch in IMAGES.items():
+        yield name, lambda name=name, batch=batch: _image(name, batch)
+    for kind in LANGUAGE:
+        yield kind, lambda kind=kind: _language(kind)
+    for width, batch in ((1024, 4096), (4096, 256)):
+        yield f"mlp {width} at {batch}", lambda width=width, batch=batch: _perceptron(width, batch)
+
+
+def tracked_bytes(build: "Callable[[], Built]", amp: str | None, optimizer: str) -> int:
+    """What torch's tracker counts at the peak of the second iteration, optimizer states and gradients included."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+    from torch.utils._pytree import tree_leaves
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        module, inputs = build()
+        module.train()
+        makers = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+        step = makers[optimizer](module.parameters(), lr=1e-3, fused=True)
+        tracker = MemTracker()
+        tracker.track_external(module, step, *(each for each in inputs if each is not None))
+        for _ in range(2):
+            with tracker:
+                with gpu_calls(amp):
+                    result = module(*inputs)
+                leaves = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor) and each.requires_grad]
+                torch.stack([each.float().sum() for each in leaves]).sum().backward()
+                del result, leaves
+                step.step()
+                step.zero_grad()
+                tracker.reset_mod_stats()
+    return next(iter(tracker.get_tracker_snapshot("peak").values()))["Total"]
+
+
+def rows() -> pd.DataFrame:
+    """A row for each module, arithmetic and optimizer: ``predicted_mib tracked_mib`` and ``error_pct``."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    found = []
+    for name, build in models():
+        for amp in (None, "bf16"):
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                module, inputs = build()
+            network = module_network(module, inputs, training=True, amp=amp)
+            for optimizer in ("sgd", "adam"):
+                predicted = held_bytes(network) - (network.state_bytes if optimizer == "sgd" else 0)
+                tracked = tracked_bytes(build, amp, optimizer)
+                found.append({
+                    "module": name, "arithmetic": f"amp {amp}" if amp else "fp32", "optimizer": optimizer,
+                    "predicted_mib": round(predicted / 2**20, 1), "tracked_mib": round(tracked / 2**20, 1),
+                    "error_pct": round(100 * (predicted / tracked - 1), 2),
+                })  # fmt: skip
+    return pd.DataFrame(found)
