@@ -31,6 +31,8 @@ DTYPES = {int(code): dtype for code, dtype in TABLE["types"]["exported"].items()
 """torch's ScalarType in the archive → ours; integers stand as the type of their width."""
 FLOATS = (6, 7, 8, 13)
 _PLAIN_ARGUMENTS = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
+AS_IS = ("contiguous", "to")
+"""What gives its argument back where there is nothing to do."""
 MAX_LETTERS = 2000
 _FUNCTIONS: dict[str, Callable[..., int]] = {
     "Add": lambda *values: sum(values), "Mul": lambda *values: prod(values), "Max": max, "Min": min,
@@ -61,7 +63,7 @@ def read_exported(
         tensors = _tensors(graph, signature, _files_of(weights), known, dtype)
         stored = list(tensors.values())
         tally = Tally()
-        calls = [_call(node, tensors, training) for node in graph["nodes"]]
+        calls = [_call(node, tensors, graph["tensor_values"], training) for node in graph["nodes"]]
         memory = held_by(stored, calls, training=training)
         for call in calls:
             add_call(call, tally, training=training)
@@ -170,9 +172,11 @@ def _tensors(
     return tensors
 
 
-def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], training: bool) -> Call:
+def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], values: Mapping[str, object], training: bool) -> Call:
     """A node with shapes in the place of names; what is trained is passed on to its results."""
     op = base_name(str(node["target"]))
+    if op in AS_IS and _alike(node, values):
+        op = "alias"
     module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))
     arguments = {item["name"]: _argument(item["arg"], tensors) for item in node["inputs"] if item["name"]}
     call = Call(op, arguments, name=f"{module}.{op}" if module else op)
@@ -187,6 +191,12 @@ def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], training: bool) -
             tensors[named["name"]] = tensor
             outputs.append(tensor)
     return replace(call, outputs=tuple(outputs))
+
+
+def _alike(node: Mapping[str, Any], values: Mapping[str, object]) -> bool:
+    """Whether a node's result has the type, sizes and strides of its first argument."""
+    source, result = node["inputs"][0]["arg"].get("as_tensor"), node["outputs"][0].get("as_tensor")
+    return bool(source and result) and values[source["name"]] == values[result["name"]]
 
 
 def _argument(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> object:

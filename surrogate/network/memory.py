@@ -177,7 +177,10 @@ def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) 
             # What the gradient reads lives until its turn; gradients of this call's tensors live at that turn at least,
             # and by `hold` over all turns between their first and their last reader.
             for tensor in _saved(call):
-                hold(tensor.buffer, tensor, turn, mirrored)
+                # A batched product makes a copy of an operand that is a part of something larger.
+                part = call.op == "matmul" and len(tensor.shape or ()) > 3
+                part = part and tensor_bytes(tensor) < spans[tensor.buffer][2]
+                hold((tensor.buffer, tensor.shape, turn) if part else tensor.buffer, tensor, turn, mirrored)
             for tensor in (t for t in (*call.tensors(), *call.outputs) if t.trained):
                 hold(("gradient", tensor.buffer), tensor, mirrored, mirrored)
     begins: dict[int, list[tuple[int, int]]] = {}  # turn → last turn and bytes of what appears then
@@ -203,6 +206,8 @@ def _saved(call: Call) -> Iterable[Tensor]:
         return [replace(out, dtype="int8", buffer=f"{out.buffer} mask") for out in call.outputs[:1]]
     if kind in _OF_MASKS:
         return [tensor for tensor in inputs if not tensor.floating]
+    if kind in ("mul", "div") and len(call.tensors()) == 1:  # by a number
+        return []
     if kind in _OF_BOTH:
         return inputs if all(t.trained or t.parameter for t in call.tensors()) else []
     if kind in _OF_RESULT or rule is rules.softmax:
