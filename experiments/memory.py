@@ -1,12 +1,14 @@
 """What does a training iteration hold at its peak, beside torch's own tracker?
 
-``python -m experiments.memory`` runs small networks on fake tensors, as modules in fp32 and under autocast to bf16 and as
-exported programs, with SGD and Adam, and sets the bytes of `surrogate.network.memory` beside those that torch's
-`MemTracker` counts (8 minutes). Needs torch, timm and transformers; no GPU.
+``python -m experiments.memory`` runs small networks on fake tensors, as modules in fp32 and under autocast to bf16 and
+as exported programs, with SGD and Adam, and sets the bytes of `surrogate.network.memory` beside those that torch's
+`MemTracker` counts; and what is left for a server's KV cache beside what vLLM's logs say (15 minutes). Needs torch,
+timm and transformers; no GPU.
 """
 
+import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from experiments.experiment import HOME
+from experiments.sources import beside
+from surrogate.bundled import NETWORKS
+from surrogate.features.gpu import gpu
 from surrogate.network.exported import read_exported
+from surrogate.network.language import read_language
+from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import Network
 from surrogate.network.torch_gpu import gpu_calls
 from surrogate.network.torch_module import module_network
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 
     Built = tuple[nn.Module, tuple[Any, ...]]
 
-TABLE = HOME / "tables" / "memory.csv"
+TABLE, SERVED_TABLE = (HOME / "tables" / f"{name}.csv" for name in ("memory", "memory_served"))
 IMAGES = {
     "resnet50": 32, "densenet121": 16, "vgg16": 16, "mobilenetv3_large_100": 32, "efficientnet_b0": 32,
     "regnety_032": 16, "convnext_tiny": 16, "vit_small_patch16_224": 32, "swin_tiny_patch4_window7_224": 16,
@@ -46,8 +53,10 @@ LANGUAGE: dict[str, tuple[str, dict[str, int]]] = {
 TOKENS = (8, 256)
 PERCEPTRONS = {1024: 4096, 4096: 256}
 """Width → batch."""
-RUNS = (("module", None), ("module", "bf16"), ("exported", None))
-"""What is read, and under which autocast."""
+RUNS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
+    ("module", None): ("sgd", "adam"), ("module", "bf16"): ("adam",), ("exported", None): ("sgd",),
+}  # fmt: skip
+"""What is read and under which autocast → optimizers."""
 
 
 def _image(name: str, batch: int) -> "Built":
@@ -135,9 +144,9 @@ def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:
             continue
         module, inputs = build()
         module.train()
-        for source, amp in RUNS:
+        for (source, amp), optimizers in RUNS.items():
             network, runs = read(module, inputs, source, amp)
-            for optimizer in ("sgd", "adam"):
+            for optimizer in optimizers:
                 state = network.state_bytes if optimizer == "adam" else 0
                 predicted = (network.weights_bytes or 0) + (network.activation_bytes or 0) + state
                 tracked = tracked_bytes(runs, inputs, amp, optimizer)
@@ -150,9 +159,32 @@ def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def served() -> pd.DataFrame:
+    """A row for each of the logs: GiB that are left for the KV cache of a GPU, ours and the log's."""
+    found = []
+    for each in beside(__file__)["served"]:
+        ranks = each.get("tensor_parallel", 1)
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "config.json"
+            path.write_text(json.dumps(each.get("config", {})), encoding="utf-8")
+            source = NETWORKS[each["network"]] if "network" in each else path
+            step = read_language(source, decode=1, dtype=each.get("dtype"), tensor_parallel=ranks)
+        held = memory(step, 0, gpu(each["gpu"]))
+        left = each["utilization"] * usable_bytes(gpu(each["gpu"])) - sum(held.values()) + step.state_bytes
+        logged = each.get("kv_gib", each.get("kv_tokens", 0) * step.state_bytes / 2**30)
+        found.append({
+            "model": each["model"], "gpu": each["gpu"], "tensor_parallel": ranks, "utilization": each["utilization"],
+            "predicted_gib": round(left / 2**30, 2), "logged_gib": round(logged, 2), "source": each["source"],
+        })  # fmt: skip
+    return pd.DataFrame(found)
+
+
 def main() -> None:
-    """Write the table; print the largest and the median error by source."""
+    """Write both tables; print the median and the largest error of peaks by source, and what is left."""
     warnings.simplefilter("ignore")
+    left = served()
+    left.to_csv(SERVED_TABLE, index=False)
+    print(left.drop(columns="source").to_string(index=False))
     table = rows()
     table.to_csv(TABLE, index=False)
     errors = table["error_pct"].abs().groupby(table["source"])

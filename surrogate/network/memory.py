@@ -45,6 +45,11 @@ SERVER_GRAPHS = 51
 GiB for them (vllm#39559), 0.36 GiB for 16 (gpustack/runner#251)."""
 OPTIMIZER_STATES = 2
 """Values that the optimizer keeps for a trained weight, in the weight's type: Adam's two moments."""
+SAMPLING = "sampling"
+"""The operator behind a language model's last product, which reads the logits."""
+SAMPLER_BYTES = 10 * 256 * 4
+"""Of a word of the vocabulary: ten fp32 copies of 256 requests' logits, which a server's sampler holds at once. vLLM's
+logs have a peak of 1.26 GiB for 128,256 words (vllm#10511), of 1.39 and 1.42 for 152,064 (#12529, #13882)."""
 _OF_RESULT = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal")
 _OF_BOTH = ("mul", "div", "maximum", "minimum", "pow")
 _OF_MASKS = ("where", "masked_fill")
@@ -74,13 +79,20 @@ def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
     """
     if network.weights_bytes is None or network.activation_bytes is None:
         return {}
-    held = (network.weights_bytes, network.activation_bytes, network.state_bytes, workspace_bytes)
+    activation_bytes = max(network.activation_bytes, _sampler_bytes(network))
+    held = (network.weights_bytes, activation_bytes, network.state_bytes, workspace_bytes)
     ranks = max((getattr(layer.work, "ranks", 1) for layer in network.layers), default=1)
     reserves = (
         network.rounding_bytes or 0, context_bytes(gpu), _libraries_bytes(network, gpu),
         communication_bytes(gpu, ranks), _graphs_bytes(network),
     )  # fmt: skip
     return dict(zip(HOLDERS, (*held, *reserves), strict=True))
+
+
+def _sampler_bytes(network: Network) -> int:
+    """What a server's sampler holds; 0 where there is none."""
+    words = (layer.work.dram_bytes / layer.work.itemsize for layer in network.layers if layer.operator == SAMPLING)
+    return round(SAMPLER_BYTES * next(words, 0) / (network.batch or 1))
 
 
 def usable_bytes(gpu: Gpu) -> int:

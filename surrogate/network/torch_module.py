@@ -19,7 +19,7 @@ from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import add_call
 from surrogate.network.allocator import Allocator
 from surrogate.network.memory import OPTIMIZER_STATES, tensor_bytes
-from surrogate.network.network import Held, Network, Tally
+from surrogate.network.network import Network, Tally
 from surrogate.network.predict import load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import HOSTS, RUNTIMES, launched
@@ -125,7 +125,7 @@ def _network(
     import torch
 
     module.train(training)
-    calls, held = recorded_calls(module, inputs, training, dtype, amp)
+    calls, activation_bytes, rounding_bytes = recorded_calls(module, inputs, training, dtype, amp)
     tally = Tally()
     for call in calls:
         add_call(call, tally, training=training)
@@ -139,7 +139,8 @@ def _network(
     return tally.network(
         source.rpartition(":")[2], first.shape[0] if first is not None else batch, training,
         parameters=sum(weight.numel() for weight in module.parameters()), weights_bytes=sum(map(tensor_bytes, weights)),
-        **held, state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
+        activation_bytes=activation_bytes, rounding_bytes=rounding_bytes,
+        state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
     )  # fmt: skip
 
 
@@ -163,7 +164,7 @@ def _built(source: str, build: Callable[..., object], batch: int | None) -> "tup
 
 def recorded_calls(
     module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None = None, amp: str | None = None
-) -> tuple[list[Call], Held]:
+) -> tuple[list[Call], int, int]:
     """Every ATen call of one pass that a GPU would run: a dispatch mode under autograd sees them, in the backward pass
     with the module of the forward call. And the most bytes that their results and the inputs took at once, and what an
     allocator keeps beyond them."""
@@ -220,10 +221,7 @@ def recorded_calls(
             if not losses:
                 raise InputError("the module's result needs no gradient; --training needs trained weights")
             torch.stack(losses).sum().backward()
-    return calls, {
-        "activation_bytes": allocator.peak - lasting_bytes,
-        "rounding_bytes": allocator.reserved - allocator.peak,
-    }
+    return calls, allocator.peak - lasting_bytes, allocator.reserved - allocator.peak
 
 
 def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
