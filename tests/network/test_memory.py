@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from surrogate.features.gpu import gpu
 from surrogate.network.network import Layer, Network
 from surrogate.network.predict import Predictors, largest_batch, sweep_batches
 from surrogate.network.read import read_network
