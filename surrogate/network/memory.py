@@ -81,10 +81,9 @@ def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
         return {}
     activation_bytes = max(network.activation_bytes, _sampler_bytes(network))
     held = (network.weights_bytes, activation_bytes, network.state_bytes, workspace_bytes)
-    ranks = max((getattr(layer.work, "ranks", 1) for layer in network.layers), default=1)
     reserves = (
         network.rounding_bytes or 0, context_bytes(gpu), _libraries_bytes(network, gpu),
-        communication_bytes(gpu, ranks), _graphs_bytes(network),
+        _communication_bytes(network, gpu), _graphs_bytes(network),
     )  # fmt: skip
     return dict(zip(HOLDERS, (*held, *reserves), strict=True))
 
@@ -126,11 +125,16 @@ def _libraries_bytes(network: Network, gpu: Gpu) -> int:
     return round(mib * MIB) * (2 if network.training else 1)
 
 
-def communication_bytes(gpu: Gpu, ranks: int) -> int:
-    """Buffers of collectives among so many GPUs."""
-    if ranks < 2:
+def _communication_bytes(network: Network, gpu: Gpu) -> int:
+    """Buffers of collectives; of data-parallel training also the buckets, which are a second copy of all gradients.
+
+    Source of the latter: PyTorch, ``DistributedDataParallel``, ``gradient_as_bucket_view``.
+    """
+    ranks = max((getattr(layer.work, "ranks", 1) for layer in network.layers), default=1)
+    if max(ranks, network.gpus) < 2:
         return 0
-    return LINKED_BYTES.get(ranks, MANY_LINKED_BYTES) if gpu.link_gbs else PCIE_BYTES
+    buffers_bytes = LINKED_BYTES.get(max(ranks, network.gpus), MANY_LINKED_BYTES) if gpu.link_gbs else PCIE_BYTES
+    return buffers_bytes + (network.weights_bytes or 0 if network.gpus > 1 else 0)
 
 
 def _graphs_bytes(network: Network) -> int:
@@ -188,7 +192,7 @@ def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) 
         if backward:
             # What the gradient reads lives until its turn; gradients of this call's tensors live at that turn at least,
             # and by `hold` over all turns between their first and their last reader.
-            for tensor in _saved(call):
+            for tensor in saved(call):
                 # A batched product makes a copy of an operand that is a part of something larger.
                 part = call.op == "matmul" and len(tensor.shape or ()) > 3
                 part = part and tensor_bytes(tensor) < spans[tensor.buffer][2]
@@ -206,7 +210,7 @@ def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) 
             ends.setdefault(last, []).append(allocator.take(size))
 
 
-def _saved(call: Call) -> Iterable[Tensor]:
+def saved(call: Call) -> Iterable[Tensor]:
     """What autograd keeps of a call for its gradient; a mask takes a byte an element, an index eight."""
     kind = ELEMENTWISE.get(call.op, "")
     rule = RULES.get(call.op)

@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from surrogate.network.network import Layer, Network
+from surrogate.features.gpu import gpu
+from surrogate.network.call import Call, Tensor
+from surrogate.network.memory import HOLDERS, context_bytes, memory, saved, tensor_bytes, usable_bytes
+from surrogate.network.network import HostTime, Layer, Network
 from surrogate.network.predict import Predictors, largest_batch, sweep_batches
 from surrogate.network.read import read_network
 from surrogate.network.result import best_batch
@@ -119,3 +123,67 @@ def test_torch_counts_the_same(name: str, training: bool, tmp_path: Path, monkey
     for read, tolerance in ((network, 0.15 if training else 0.1), (exported, 0.2)):
         held = (read.weights_bytes or 0) + (read.activation_bytes or 0) + read.state_bytes
         assert held == pytest.approx(counted, rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "seen_gib"),
+    [
+        ("h100-sxm", 79.22), ("a100-sxm4-80gb", 79.25), ("a100-sxm4-40gb", 39.39), ("v100-sxm2-16gb", 15.78),
+        ("rtx-3090", 23.69), ("rtx-4090", 23.64), ("rtx-5090", 31.37), ("rtx-a6000", 47.53), ("a30", 23.50),
+        ("t4", 14.76), ("l40s", 44.42), ("l40", 44.40), ("mi300x", 191.98),
+    ],
+)  # fmt: skip
+def test_programs_see_less_than_the_board_has(name: str, seen_gib: float) -> None:
+    """What `torch.cuda.mem_get_info` and PyTorch's errors name as the total, in published logs."""
+    assert usable_bytes(gpu(name)) / GIB == pytest.approx(seen_gib, rel=0.01)
+
+
+def test_a_context_keeps_a_stack_for_every_thread() -> None:
+    """About 320 to 360 MiB on a Titan V and 400 on an A100."""
+    assert context_bytes(gpu("titan-v")) == (200 + 160) * 2**20
+    assert context_bytes(gpu("a100-sxm4-80gb")) == (200 + 216) * 2**20
+    assert context_bytes(gpu("mi300x")) == 200 * 2**20
+
+
+def test_reserves_are_named_and_only_where_they_are() -> None:
+    alone = memory(_of_batch(1), 7, gpu("h100-sxm"))
+    assert tuple(alone) == HOLDERS
+    assert {name: alone[name] for name in ("workspace", "libraries", "communication", "graphs")} == {
+        "workspace": 7, "libraries": 32 * 2**20, "communication": 0, "graphs": 0,
+    }  # fmt: skip
+    trained = replace(_of_batch(1), training=True, gpus=2)
+    assert memory(trained, 0, gpu("t4"))["libraries"] == 2 * (2**23 + 2**17)
+    assert memory(trained, 0, gpu("h100-sxm"))["communication"] == 544 * 2**20 + GIB
+    assert memory(replace(trained, gpus=4), 0, gpu("h100-sxm"))["communication"] == 688 * 2**20 + GIB
+    assert memory(trained, 0, gpu("t4"))["communication"] == 256 * 2**20 + GIB
+    graphs = replace(_of_batch(1), host=HostTime("graphs", "usual", 1.0, 1.0, 1.5))
+    assert memory(graphs, 0, gpu("t4"))["graphs"] == 2**15
+    assert memory(replace(_of_batch(1), weights_bytes=None), 0, gpu("t4")) == {}
+
+
+def test_a_server_s_utilisation_bounds_what_fits(seer: Any) -> None:
+    """0.9 of what an L4 shows, or what the caller says."""
+    words = ("network", "llama-3.1-8b", "--gpu", "l4", "--decode", 4096, "--library", "vllm", "--json")
+    usual = seer(*words).succeeded().json
+    assert usual["fits"] and usual["memory"]["graphs"] > 0 and usual["memory"]["context"] > 0
+    assert usual["memory"]["activations"] == pytest.approx(10 * 256 * 4 * 128256, rel=1e-4)
+    assert not seer(*words, "--utilization", 0.5).succeeded().json["fits"]
+    assert seer(*words, "--utilization", 1.5).code == 2
+
+
+def test_dropout_keeps_a_mask_pooling_indices_and_a_factor_nothing() -> None:
+    """A byte an element, eight an index; a number needs no tensor for its gradient."""
+    image = Tensor((1, 4, 8, 8), trained=True, buffer="x")
+    small = Tensor((1, 4, 4, 4), trained=True, buffer="y")
+
+    def kept(op: str, output: Tensor = image, **arguments: object) -> int:
+        made = Call(op, {"self": image, **arguments}, (replace(output, buffer="y"),))
+        return sum(map(tensor_bytes, saved(made)))
+
+    assert kept("dropout", p=0.5, train=True) == 256
+    assert kept("dropout", p=0.0, train=True) == 0
+    assert kept("max_pool2d", small) == 4 * 256 + 8 * 64
+    assert kept("mul", other=2.0) == 0
+    assert kept("mul", other=Tensor((1,), trained=True, buffer="z")) == 4 * 256 + 4
+    assert kept("gelu") == kept("layer_norm") == 4 * 256
+    assert kept("where", condition=Tensor((1, 4, 8, 8), "int8", floating=False, buffer="c")) == 256
