@@ -8,6 +8,7 @@ Optimizer's and AMD Quark's exported files; GPTQModel's ``dynamic``; torchao's `
 import fnmatch
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,47 +29,9 @@ MOST_REPEATS = 5
 GROUP = 128
 """Weights that share a scale in ``int4_wo`` (`surrogate.features.problem.QUANTISED`)."""
 HEAD = "lm_head"
-MODULES: Mapping[str, tuple[str, ...]] = {
-    "qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "q_proj": ("self_attn.q_proj",), "o_proj": ("self_attn.o_proj",),
-    "qkv_a_proj": ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"), "q_b_proj": ("self_attn.q_b_proj",),
-    "kv_a_proj": ("self_attn.kv_a_proj_with_mqa",), "kv_b_proj": ("self_attn.kv_b_proj",),
-    "gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"), "down_proj": ("mlp.down_proj",),
-    "shared.gate_up_proj": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
-    "shared.down_proj": ("mlp.shared_experts.down_proj",),
-    "experts": ("mlp.experts.0.gate_proj", "mlp.experts.0.up_proj", "mlp.experts.0.down_proj"),
-}  # fmt: skip
-"""A kernel's word in `surrogate.network.language` → the modules of a layer that it computes; all experts are alike."""
-_ONE_BLOCK = {"mlp.experts": "block_sparse_moe.experts", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
-_ONE_EXPERT = {"shared_experts": "shared_expert"}
-RENAMED: Mapping[str, Mapping[str, str]] = {
-    "mixtral": _ONE_BLOCK, "minimax_m2": _ONE_BLOCK, "qwen2_moe": _ONE_EXPERT, "qwen3_5_moe": _ONE_EXPERT,
-    "deepseek_v4": {"mlp": "ffn", "self_attn": "attn"}, "gemma4": {"mlp.experts": "experts"},
-}  # fmt: skip
-"""``model_type`` → parts of `MODULES`' names and what the model calls them."""
-
-SCHEMES: Mapping[tuple[str, str], str] = {
-    ("float8", "float8"): "fp8", ("float8 in blocks of 128 × 128", "float8"): "fp8_block",
-    ("float4 in groups of 16", "float4"): "nvfp4", ("float4 in groups of 32", "float16"): "w4a16_mxfp4",
-    ("float4 in groups of 32", "float8"): "w4a8_mxfp4_mxfp8", ("int8", "float16"): "int8_wo",
-    ("int8", "int8"): "int8_sq", ("int4", "float16"): "int4_wo", ("int4", "float8"): "w4afp8",
-}  # fmt: skip
-"""Values of (weights, activations) → arithmetic; float16 is any half precision. Others have no measured kernels."""
-ALGORITHMS: Mapping[str, str] = {
-    "FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8", "NVFP4": "nvfp4", "NVFP4_AWQ": "nvfp4", "W4A16_AWQ": "int4_wo",
-    "W4A8_AWQ": "w4afp8", "W8A16": "int8_wo", "W8A8_SQ_PER_CHANNEL": "int8_sq", "INT8_SQ": "int8_sq",
-    "W4A16_MXFP4": "w4a16_mxfp4", "W4A8_MXFP4_MXFP8": "w4a8_mxfp4_mxfp8",
-}  # fmt: skip
-"""Model Optimizer's ``quant_algo`` → arithmetic."""
 MIXED = "MIXED_PRECISION"
-TORCHAO: Mapping[str, tuple[str, str]] = {
-    "int4weightonly": ("int4", "float16"), "int8weightonly": ("int8", "float16"),
-    "int8dynamicactivationint8weight": ("int8", "int8"), "int4dynamicactivationint4weight": ("int4", "int4"),
-    "float8dynamicactivationfloat8weight": ("float8", "float8"), "float8weightonly": ("float8", "float16"),
-    "float8dynamicactivationint4weight": ("int4", "float8"), "int8dynamicactivationint4weight": ("int4", "int8"),
-}  # fmt: skip
-"""torchao's configurations, without ``Config`` and underscores → values of weights and activations."""
-QUARK = {"fp8_e4m3": "float8", "fp4": "float4", "int8": "int8", "int4": "int4", "uint4": "int4"}
+TABLE = tomllib.loads(Path(__file__).with_name("checkpoint.toml").read_text(encoding="utf-8"))
+"""What the words of files mean; the file says what its sections are."""
 
 
 class _UnreadError(Exception):
@@ -122,6 +85,9 @@ def _expression(text: str) -> str:
     return text
 
 
+EVERY = Names(["Linear"])
+
+
 class Read(NamedTuple):
     """Rules in the order in which they are asked, and names that stay as they are; ``scale_bytes``: of a 4-bit weight,
     beyond those that ``int4_wo`` has."""
@@ -154,11 +120,11 @@ class Checkpoint:
 
     def all_in(self, dtype: str, plain: str) -> "Checkpoint":
         """Every product of a layer in ``dtype``, whatever the file says of them."""
-        read = Read(((Names(["Linear"]), dtype),), Names(), self.read.kv_dtype)
+        read = Read(((EVERY, dtype),), Names(), self.read.kv_dtype)
         return replace(self, plain=plain, read=read, refusal="")
 
     def of(self, word: str, layer: int | None = None) -> str:
-        """The arithmetic of a kernel's product by its word (`MODULES`), within a layer or, as the head, outside.
+        """The arithmetic of a kernel's product by its word, within a layer or, as the head, outside.
 
         A router stays plain: servers compute it so whatever the file says. Raises `InputError` for a file that cannot
         be timed, and for products of one kernel that differ.
@@ -181,7 +147,7 @@ class Checkpoint:
         return replace(network, weights_bytes=round(stored + packed * self.read.scale_bytes))
 
     def _found(self, word: str, layer: int | None) -> str:
-        modules = [_renamed(name, self.model_type) for name in MODULES.get(word, (word,))]
+        modules = [_renamed(name, self.model_type) for name in TABLE["modules"].get(word, (word,))]
         if layer is not None:
             modules = [f"model.layers.{layer}.{name}" for name in modules]
         found = dict.fromkeys(self._of_module(module) for module in modules)
@@ -203,7 +169,7 @@ class Checkpoint:
 
 
 def _renamed(module: str, model_type: str) -> str:
-    for ours, theirs in RENAMED.get(model_type, {}).items():
+    for ours, theirs in TABLE["renamed"].get(model_type, {}).items():
         module = module.replace(ours, theirs)
     return module
 
@@ -265,7 +231,7 @@ def _method(said: object) -> str | None:
 
 
 def _values(part: object) -> str:
-    """Weights or activations of a scheme of compressed-tensors, in the words of `SCHEMES`."""
+    """Weights or activations of a scheme of compressed-tensors, in the words of the table's schemes."""
     scheme = _object(part)
     if not scheme:
         return "float16"
@@ -278,8 +244,8 @@ def _values(part: object) -> str:
 
 
 def _arithmetic(weights: str, activations: str) -> str:
-    """By `SCHEMES`; groups of activations follow those of weights, and dynamic blocks of them fp8's."""
-    dtype = SCHEMES.get((weights, activations.partition(" in ")[0]))
+    """By the table's schemes; groups of activations follow those of weights, and dynamic blocks of them fp8's."""
+    dtype = TABLE["schemes"].get(weights, {}).get(activations.partition(" in ")[0])
     if dtype is None:
         raise _UnreadError(f"weights in {weights} with activations in {activations} have no measured kernels")
     return dtype
@@ -338,13 +304,13 @@ def _model_optimizer(said: Json) -> Read:
     algorithm = inner.get("quant_algo")
     if algorithm == MIXED and inner.get("config_groups"):
         return _compressed_tensors(inner)
-    return Read(((Names(["Linear"]), _algorithm(algorithm)),) if algorithm else (), kept, kv_dtype)
+    return Read(((EVERY, _algorithm(algorithm)),) if algorithm else (), kept, kv_dtype)
 
 
 def _algorithm(name: object) -> str:
-    if str(name) not in ALGORITHMS:
+    if str(name) not in TABLE["algorithms"]:
         raise _UnreadError(f"quant_algo {name} has no measured kernels")
-    return ALGORITHMS[str(name)]
+    return TABLE["algorithms"][str(name)]
 
 
 def _skipped(said: Json) -> Names:
@@ -362,7 +328,7 @@ def _fp8(said: Json) -> Read:
         raise _UnreadError(f"fp8 in {kind} with experts in {said.get('expert_dtype', 'fp8')} has no measured kernels")
     blocks = said.get("weight_block_size")
     weights = f"float8 in blocks of {' × '.join(map(str, blocks))}" if isinstance(blocks, list) and blocks else "float8"
-    return Read(((Names(["Linear"]), _arithmetic(weights, "float8")),), _skipped(said))
+    return Read(((EVERY, _arithmetic(weights, "float8")),), _skipped(said))
 
 
 def _integers(said: Json) -> Read:
@@ -403,11 +369,11 @@ def _torchao(said: Json) -> Read:
     form = _object(_object(kind).get("default"))
     name = str(form.get("_type") if form else kind)
     key = name.removesuffix("Config").replace("_", "").lower()
-    if key not in TORCHAO:
+    if key not in TABLE["torchao"]:
         raise _UnreadError(f"torchao's {name[:60]} has no measured kernels")
     data = _object(form.get("_data")) if form else _object(said.get("quant_type_kwargs"))
-    dtype = _arithmetic(*TORCHAO[key])
-    return Read(((Names(["Linear"]), dtype),), _skipped(said), "", _scale_bytes(data) if dtype == "int4_wo" else 0.0)
+    dtype = _arithmetic(*TABLE["torchao"][key])
+    return Read(((EVERY, dtype),), _skipped(said), "", _scale_bytes(data) if dtype == "int4_wo" else 0.0)
 
 
 def _quark(said: Json) -> Read:
@@ -415,7 +381,7 @@ def _quark(said: Json) -> Read:
     kept = Names(_texts(said.get("exclude")))
     patterns = _object(said.get("layer_quant_config"))
     rules = [(Names([name]), _quark_scheme(_object(each))) for name, each in patterns.items()]
-    rules.append((Names(["Linear"]), _quark_scheme(_object(said.get("global_quant_config")))))
+    rules.append((EVERY, _quark_scheme(_object(said.get("global_quant_config")))))
     caches = [*patterns.values(), *_object(said.get("kv_cache_quant_config")).values()]
     kinds = {str(_object(_object(each).get("output_tensors")).get("dtype", "")) for each in caches} - {""}
     return Read(tuple(rules), kept, _kv_dtype(next(iter(kinds), "")))
@@ -428,7 +394,7 @@ def _quark_scheme(said: Json) -> str:
         each = _object(part[0] if isinstance(part, list) and part else part)
         if not each:
             return "float16"
-        name = QUARK.get(str(each.get("dtype")), str(each.get("dtype")))
+        name = TABLE["quark"].get(str(each.get("dtype")), str(each.get("dtype")))
         group = f" in groups of {each.get('group_size')}" if each.get("qscheme") == "per_group" else ""
         return name if name.startswith("int") else name + group
 
@@ -436,12 +402,12 @@ def _quark_scheme(said: Json) -> str:
 
 
 def _same(weights: str, activations: str) -> Callable[[Json], Read]:
-    return lambda said: Read(((Names(["Linear"]), _arithmetic(weights, activations)),), _skipped(said))
+    return lambda said: Read(((EVERY, _arithmetic(weights, activations)),), _skipped(said))
 
 
 def _w4afp8(said: Json) -> Read:
     """SGLang's: experts in 4 bits, everything else in blocks of fp8."""
-    return Read(((Names(["experts"]), "w4afp8"), (Names(["Linear"]), "fp8_block")), _skipped(said))
+    return Read(((Names(["experts"]), "w4afp8"), (EVERY, "fp8_block")), _skipped(said))
 
 
 READERS: Mapping[str, Callable[[Json], Read]] = {
