@@ -55,7 +55,7 @@ IGNORED = frozenset((*TABLE["ignored"]["aten"], *TABLE["ignored"]["onnx"]))
 
 def is_view(call: Call, *, training: bool) -> bool:
     """True where the result is the argument's memory, or takes none: views, and dropout that drops nothing."""
-    drops = call.arguments.get("train") is True or (training and call.arguments.get("p") != 0)
+    drops = call.arguments.get("p") != 0 and (training or call.arguments.get("train") is True)
     return call.op in IGNORED or (call.op in TABLE["ignored"]["in_inference"] and not drops)
 
 

@@ -74,6 +74,7 @@ class Held(TypedDict, total=False):
     parameters: int
     weights_bytes: int
     activation_bytes: int
+    rounding_bytes: int
     state_bytes: int
 
 
@@ -108,6 +109,8 @@ class Network:
     weights_bytes: int | None = None
     activation_bytes: int | None = None
     """Most bytes that inputs, activations and gradients take at once; None where the source has no tensors."""
+    rounding_bytes: int | None = None
+    """What an allocator keeps beyond tensors."""
     state_bytes: int = 0
     """KV cache, or what the optimizer keeps."""
 

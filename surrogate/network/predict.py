@@ -14,7 +14,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.data_parallel import exchange
-from surrogate.network.memory import memory
+from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.work import as_run
@@ -70,6 +70,8 @@ class Predictors:
     algorithms: "Predictor | None"
     kernels: "Predictor"
     paper: "SeerPaper | None" = None
+    utilization: float = 1.0
+    """Share of the GPU's memory that a network may take."""
 
     def selections(self, problems: Iterable[Work], **allowed: Unpack[Allowed]) -> dict[Work, Selection]:
         """Problem → its algorithms, ranked and within the limits, of those problems that have several."""
@@ -107,7 +109,7 @@ class Predictors:
         distinct = dict.fromkeys(runs.values())
         selections = self.selections(distinct, **allowed)
         answers = self.answers(distinct, selections)
-        lacks = self._missing_units(network.name, answers)
+        lacks = self._missing_units(network, runs, answers)
         classes = self._classes(selections)
         # Everything about a distinct problem is worked out once; its layers differ in their names alone.
         of_problem = {
@@ -139,19 +141,31 @@ class Predictors:
             training=network.training, ignored=network.ignored, unsupported=dict(unsupported),
             heuristic=_heuristic(network, choices), outside=Counter(reason for reason in reasons if reason),
             parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
-            memory=memory(network, max((layer.workspace_bytes for layer in times), default=0)),
-            gpu_memory_bytes=self.gpu.memory_bytes, notes=network.notes, host_time=network.host, exchange=exchanged,
+            memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
+            gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)), notes=network.notes,
+            host_time=network.host, exchange=exchanged,
         )  # fmt: skip
 
-    def _missing_units(self, name: str, answers: Mapping[Work, Answer]) -> dict[Work, str]:
-        """Product that nobody measured → which units of its type the GPU lacks. Raises `InputError` for all of them."""
-        products = [problem for problem in answers if isinstance(problem, Operator) and problem.MULTIPLIES]
-        unknown = [problem for problem in products if answers[problem].source == ROOFLINE]
+    def _missing_units(
+        self, network: Network, runs: Mapping[Work, Work], answers: Mapping[Work, Answer]
+    ) -> dict[Work, str]:
+        """Product that nobody measured → which units of its type the GPU lacks.
+
+        Raises `InputError` where most of the network's multiply-adds are theirs.
+        """
+        sizes: Counter[Work] = Counter()
+        for layer in network.layers:
+            run = runs[layer.work]
+            if isinstance(run, Operator) and run.MULTIPLIES and run in answers:
+                sizes[run] += run.multiply_adds
+        unknown = [problem for problem in sizes if answers[problem].source == ROOFLINE]
         reasons = {problem: missing_units(self.gpu, problem.dtype, problem.math) for problem in unknown}
         lacks: dict[Work, str] = {problem: reason for problem, reason in reasons.items() if reason}
-        if lacks and len(lacks) == len(products):
+        if 2 * sum(sizes[problem] for problem in lacks) > sizes.total():
             first = next(iter(lacks))
-            raise InputError(f"{name}: {lacks[first]} for products in {first.dtype}; give another --dtype, or --gpu")
+            raise InputError(
+                f"{network.name}: {lacks[first]} for products in {first.dtype}; give another --dtype, or --gpu"
+            )
         return lacks
 
     def _layer_time(self, problem: Work, run: Work, answer: Answer, known: str | None, gap_us: float) -> LayerTime:

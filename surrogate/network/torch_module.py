@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
 from surrogate.features.problem import DTYPES
+from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import add_call
 from surrogate.network.memory import OPTIMIZER_STATES, tensor_bytes
@@ -126,7 +127,7 @@ def _network(
     import torch
 
     module.train(training)
-    forward, backward, activation_bytes = recorded_calls(module, inputs, training, dtype, amp)
+    forward, backward, activation_bytes, rounding_bytes = recorded_calls(module, inputs, training, dtype, amp)
     tally = Tally()
     for call in forward:
         add_call(call, tally, training=training)
@@ -143,7 +144,8 @@ def _network(
     network = tally.network(
         source.rpartition(":")[2], first.shape[0] if first is not None else batch, training,
         parameters=sum(weight.numel() for weight in module.parameters()), weights_bytes=sum(map(tensor_bytes, weights)),
-        activation_bytes=activation_bytes, state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
+        activation_bytes=activation_bytes, rounding_bytes=rounding_bytes,
+        state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
     )  # fmt: skip
     return replace(network, forward_layers=forward_layers) if training else network
 
@@ -175,11 +177,11 @@ def _at_batch(tensor: "torch.Tensor", batch: int) -> "torch.Tensor":
 
 def recorded_calls(
     module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None = None, amp: str | None = None
-) -> tuple[list[Call], list[Call], int]:
+) -> tuple[list[Call], list[Call], int, int]:
     """Every ATen call that a GPU would run of the forward and, under ``training``, of the backward pass.
 
     A dispatch mode under autograd sees them, in the backward pass with the module of the forward call. And the most
-    bytes that their results and the inputs took at once.
+    bytes that their results and the inputs took at once, and what an allocator keeps beyond them.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -187,25 +189,17 @@ def recorded_calls(
     from torch.utils.module_tracker import ModuleTracker
     from torch.utils.weak import WeakIdKeyDictionary
 
-    storages = WeakIdKeyDictionary()  # storage → its bytes; those of weights are counted elsewhere
-    storages.update({weight.untyped_storage(): 0 for weight in (*module.parameters(), *module.buffers())})
-    taken = peak = 0
+    allocator = Allocator()
+    storages = WeakIdKeyDictionary()  # storage → its block
 
     def hold(tensors: object) -> None:
-        """Count the storages of tensors that are new, until they are freed."""
-        nonlocal taken, peak
+        """Take a block for every storage of tensors that is new, until it is freed."""
         for tensor in (leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)):
             storage = tensor.untyped_storage()
             if storage not in storages:
                 elements = storage.nbytes() // tensor.element_size()
-                storages[storage] = elements * DTYPES[_shape_of(tensor, dtype).dtype]
-                taken += storages[storage]
-                weakref.finalize(storage, release, storages[storage])
-        peak = max(peak, taken)
-
-    def release(size: int) -> None:
-        nonlocal taken
-        taken -= size
+                storages[storage] = allocator.take(elements * DTYPES[_shape_of(tensor, dtype).dtype])
+                weakref.finalize(storage, allocator.give, storages[storage])
 
     calls: list[Call] = []
     tracker = ModuleTracker()
@@ -225,6 +219,11 @@ def recorded_calls(
             calls.append(Call(op, arguments, outputs, f"{path}.{op}" if path else op))
             return result
 
+    hold([*module.parameters(), *module.buffers()])
+    trained = [weight for weight in module.parameters() if training and weight.requires_grad]
+    for weight in trained * OPTIMIZER_STATES:
+        allocator.take(tensor_bytes(_shape_of(weight, dtype)))
+    lasting_bytes = allocator.held
     hold(inputs)
     if not training:
         module.requires_grad_(False)  # without gradients the tracker's hooks refuse views of trained weights
@@ -238,7 +237,10 @@ def recorded_calls(
             if not losses:
                 raise InputError("the module's result needs no gradient; --training needs trained weights")
             torch.stack(losses).sum().backward()
-    return calls[:forward_calls], calls[forward_calls:], peak
+    return (
+        calls[:forward_calls], calls[forward_calls:], allocator.peak - lasting_bytes,
+        allocator.reserved - allocator.peak,
+    )  # fmt: skip
 
 
 def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
