@@ -175,7 +175,8 @@ def _device_name(options: dict[str, Any]) -> str:
     device = options["device"]
     ranks = options["heuristic_only"]
     campaign = options["campaign"]
-    its_own = ("file", "grid", "networks", "max_gflop", "max_tensor", "dtype", "math", "layout", "direction", "recording", "heuristic_only")
+    settings = ("dtype", "math", "layout", "direction")
+    its_own = ("file", "grid", "networks", "max_gflop", "max_tensor", *settings, "recording", "heuristic_only")
     given = [name for name in (*its_own, "counters") if options[name]] + ["shard"] * (options["shard"] != "1/1")
     option = (*given, "")[0].replace("_", "-").replace("file", "plan")
     timing = [name for name in ("recording", "minutes") if options[name]]
