@@ -1,5 +1,6 @@
 """Counters of ncu and nvprof beside the times of a trace: known answers, spellings of names, what does not join."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from surrogate.trace.events import kinds
 from surrogate.trace.kernels import kernel_table, with_counters
 from surrogate.trace.profiling import profile
+from surrogate.trace.spans import trace_spans
 
 SAMPLES = Path(__file__).parent / "samples"
 CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
@@ -51,6 +53,20 @@ def test_xsps_row_and_its_layer(made, tmp_path):
         assert row["measured_occupancy_pct"] == pytest.approx(13.2)
     assert "joined to 2 of 10 kernels" in " ".join(kernel_table(counted).notes)
     assert "measured_gflop" not in kernel_table(made).rows[0]
+
+
+def test_counters_are_tags_of_the_spans_of_kernels(made, make_trace, seer, tmp_path):
+    counters = ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])
+    spans = trace_spans(made.trace, with_counters(made, [counters]).counters)
+    tags = [dict(tag) for name, tag in zip(spans.name, spans.tags, strict=True) if name == CONV]
+    assert [tag.pop("correlation") > 0 for tag in tags] == [True, True]
+    told = {"flops": 62e9, "read_bytes": 12.1e6, "write_bytes": 296e6, "occupancy_pct": 13.2}
+    assert tags == [pytest.approx(told)] * 2
+    trace = tmp_path / "made.json"
+    trace.write_text(json.dumps(make_trace(steps=2)))
+    printed = seer("spans", trace, "--level", "kernel", "--counters", counters, "--json").succeeded()
+    rows = [row for row in json.loads(printed.out) if row["span"].strip() == CONV]
+    assert [row["tags"]["write_bytes"] for row in rows] == pytest.approx([296e6] * 2)
 
 
 def test_launches_join_in_their_order(made, tmp_path):
