@@ -262,8 +262,8 @@ def leveled(
 ) -> Leveled:
     """Call ``run(tracer)`` with ``levels[:1]`` on, then ``levels[:2]``, …, ``repeats`` times each.
 
-    ``run`` opens the spans; it must open one of level ``levels[0]`` around everything, or around each batch. Depths take
-    turns (1, 2, …, 1, 2, …), so that a drift of the machine's clock hits all alike.
+    ``run`` opens the spans; it must open one of level ``levels[0]`` around everything, or around each batch. Depths
+    take turns (1, 2, …, 1, 2, …), so that a drift of the machine's clock hits all alike.
 
     Raises `InputError` for unknown or unordered levels, fewer than 1 repeat, or a run without the outermost span.
     """

@@ -142,3 +142,24 @@ def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
     assert doubles["measured_compute_pct"] == pytest.approx(100 * 280 / 354.368)
     assert doubles["measured_bound"] == "compute-bound" and plain["measured_bound"] is None
     assert seer("kernels", log, "--by", "layer").is_refusal("by name alone")
+
+
+@pytest.mark.parametrize(
+    ("single", "special", "dram", "bound"),
+    [
+        ("High (8)", "Low (1)", "Low (2)", "compute-bound"), ("Low (2)", "Mid (6)", "Low (3)", "compute-bound"),
+        ("Low (2)", "Low (1)", "Max (9)", "memory-bound"), ("Mid (5)", "Low (1)", "Mid (5)", "latency-bound"),
+    ],
+)  # fmt: skip
+def test_nvprofs_levels_give_a_verdict(seer, tmp_path, single, special, dram, bound):
+    """A level is a tenth of the peak; below six of the busiest unit and of the memory the kernel waits."""
+    metrics = tmp_path / "metrics.csv"
+    levels = {"single_precision_fu_utilization": single, "special_fu_utilization": special, "dram_utilization": dram}
+    header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
+    name = "void dgemm<double, int=4>(double*, int)"
+    lines = [f'"G (0)","{name}",2,"{metric}","","{level}","{level}","{level}"' for metric, level in levels.items()]
+    metrics.write_text("\n".join(["==9== Metric result:", header, *lines]))
+    words = ("kernels", SAMPLES / "nvprof_summary.txt", "--counters", metrics, "--json")
+    row = seer(*words).succeeded().json[1]
+    shares = [10.0 * max(int(level[-2]) for level in (single, special)), 10.0 * int(dram[-2])]
+    assert [row["measured_compute_pct"], row["measured_memory_pct"], row["measured_bound"]] == [*shares, bound]
