@@ -17,7 +17,7 @@ from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.overheads import measure_overheads, pooled
 from surrogate.trace.iteration.predict import IterationTime, IterationTimes, iteration_times
 from surrogate.trace.iteration.ranks import rank_times
-from surrogate.trace.iteration.times import collectives
+from surrogate.trace.iteration.times import LAW, collectives
 from surrogate.trace.iteration.units import host_work
 from surrogate.trace.result import Row
 
@@ -25,6 +25,7 @@ STARTUP = (RESNET, POWER)
 """Traces whose first iteration holds the program's start (the others' profilers began later)."""
 OWN, OTHERS = "own overheads", "other iterations' overheads"
 ELSEWHERE, PREDICTED = "other models' and hosts' overheads", "own overheads, predicted kernels"
+OTHER_SIZES = " by the law of other message sizes"
 PUBLISHED_PCT, PUBLISHED_DEVICE_PCT = 7.96, 4.61
 """Geometric means of Lin et al. (HiPC 2022), end to end and of device-active time, against runs without a profiler."""
 
@@ -34,10 +35,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     models = {name: workers(sources, name) for name in TRACES}
     measured = [measure(name, models, effort) for name in models]
     table = pd.DataFrame([row for rows in measured for row in rows])
-    drawn = table.dropna(subset=["error_geomean_pct"])
+    drawn = table.dropna(subset=["alone_geomean_pct"])
     xlabel = "error of the iteration time, geometric mean of its size, %"
     figure = dots(drawn, "trace", "setting", "error_geomean_pct", xlabel, log=True)
-    return Outcome(table, figure, _answer(table))
+    return Outcome(table, figure, answer(table))
 
 
 def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[dict[str, object]]:
@@ -58,9 +59,25 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
         return rows
     if len(traces) > 1 and collectives(traces[0]).any():
         together = rank_times(traces, times="surrogate")
-        return [*rows, summed(name, PREDICTED, together.results, list(together.ranks))]
+        predicted = summed(name, PREDICTED, together.results, list(together.ranks))
+        return [*rows, predicted, *by_laws(name, list(together.collectives))]
     predicted = [iteration_times(trace, times="surrogate", overheads=overheads[id(trace)]) for trace in traces]
     return [*rows, summed(name, PREDICTED, predicted)]
+
+
+def by_laws(name: str, messages: Sequence[Row]) -> list[dict[str, object]]:
+    """A row per kind of collective: the law of the other message sizes, against the last rank's time."""
+    rows: list[dict[str, object]] = []
+    for kind in sorted({message["collective"] for message in messages if message["source"] == LAW}):
+        times = np.array(
+            [[each["predicted_us"], each["measured_us"]] for each in messages if each["collective"] == kind]
+        )
+        errors = 100 * np.abs(times[:, 0] / times[:, 1] - 1)
+        rows.append({
+            "trace": name, "setting": f"{kind}{OTHER_SIZES}", "n": len(times), "error_geomean_pct": geomean(errors),
+            "error_median_pct": float(np.median(errors)), "error_max_pct": float(errors.max()),
+        })  # fmt: skip
+    return rows
 
 
 def summed(name: str, setting: str, results: Sequence[IterationTimes], ranks: Sequence[Row] = ()) -> dict[str, object]:
@@ -108,7 +125,8 @@ def geomean(errors: np.ndarray) -> float:
     return float(np.exp(np.mean(np.log(np.maximum(np.abs(errors), 0.01)))))
 
 
-def _answer(table: pd.DataFrame) -> str:
+def answer(table: pd.DataFrame) -> str:
+    """Every trace's errors under each setting, those of the device's time, and of collectives by the others' laws."""
     texts = []
     for setting in (OWN, OTHERS, ELSEWHERE, PREDICTED):
         part = table[table["setting"] == setting]
@@ -124,13 +142,17 @@ def _answer(table: pd.DataFrame) -> str:
     for trace, work, whole, share in zip(*(predicted[column] for column in columns), strict=True):
         waits = f", {percent(whole)} with waits for other ranks" if whole != work else ""
         active.append(f"{trace} {percent(work)}{waits} ({percent(share)} of it predicted)")
+    laws = [
+        f"{row.setting} {percent(row.error_median_pct)} in the median and {percent(row.error_max_pct)} at most"
+        for row in table[table["setting"].str.endswith(OTHER_SIZES)].itertuples()
+    ]
     over = table[(table["setting"] == OTHERS) & (table["error_median_pct"] > 5)]["trace"]
     text = (
         "Errors of iteration times, geometric means over a trace's iterations, by our extended walk (by the published"
         f" one), against {PUBLISHED_PCT} % published: {'; '.join(texts)}. Of the device's time, against"
-        f" {PUBLISHED_DEVICE_PCT} % published: {'; '.join(active)}. Measured is the traced run, the profiler's cost is"
-        " in the extended walk alone; input loading counts as measured (up to"
-        f" {percent(table['input_share_pct'].max())} of an iteration); start-up is left out."
+        f" {PUBLISHED_DEVICE_PCT} % published: {'; '.join(active)}. Errors of collectives: {listing(laws)}."
+        " Measured is the traced run, the profiler's cost is in the extended walk alone; input loading counts as"
+        f" measured (up to {percent(table['input_share_pct'].max())} of an iteration); start-up is left out."
     )
     return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")
 

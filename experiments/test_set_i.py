@@ -98,7 +98,7 @@ def per_algorithm(predictions: Predictions) -> pd.DataFrame:
     members = {"all": np.ones(len(frame), dtype=bool)} | members
     times = {name: time_us for name, time_us in predictions.time_us.items() if name != KNOWN}
     parts = _each(replace(predictions, time_us=times), members)
-    if KNOWN in predictions.time_us:
+    if KNOWN in predictions.time_us and "main_kernel_us" in frame:  # else no round was long enough to fit any
         main_us = frame["main_kernel_us"].fillna(frame["time_us"]).to_numpy()
         rows = replace(predictions.rows, time_us=main_us)
         bound = {f", {name}": (frame["kernel_class"] == number).to_numpy() for number, name in enumerate(CLASSES)}

@@ -56,9 +56,13 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         effort.tick(f"bandwidths on {label}")
         rows += swept(label, graph, plain)
     table = pd.DataFrame(rows).astype({"low_us": float, "high_us": float})
-    done = table[(table["refused"] == "") & table["bandwidth_gbs"].isna()]
-    figure = dots(done, "what_if", "trace", "speedup", "predicted speed-up of an iteration", log=True)
-    return Outcome(table, figure, answer(done) + sweep_answer(table.dropna(subset="bandwidth_gbs")))
+    figure = dots(applied(table), "what_if", "trace", "speedup", "predicted speed-up of an iteration", log=True)
+    return Outcome(table, figure, answer(table))
+
+
+def applied(table: pd.DataFrame) -> pd.DataFrame:
+    """The what-ifs that apply, the sweep left out."""
+    return table[table["device_speedup"].notna()]
 
 
 def swept(label: str, graph: Graph, setting: Setting) -> list[dict[str, object]]:
@@ -94,9 +98,10 @@ def host_share(path_us: dict[str, float]) -> float:
     return 100 * (path_us.get("host work", 0.0) + path_us.get("call", 0.0)) / sum(path_us.values())
 
 
-def answer(done: pd.DataFrame) -> str:
-    """The gains of what applies, and what holds them back."""
+def answer(table: pd.DataFrame) -> str:
+    """The gains of what applies, and what holds them back; then the sweep of bandwidths."""
     parts = []
+    done = applied(table)
     for trace, rows in done.groupby("trace", sort=False):
         gains = rows.set_index("what_if")
         listed = ", ".join(f"{name} {gains.loc[name, 'speedup']:.2f}×" for name in gains.index)
@@ -106,8 +111,9 @@ def answer(done: pd.DataFrame) -> str:
     return (
         "; ".join(parts)
         + f". By Daydream's rule (kernels ÷2 or ÷3) mixed precision speeds the device up {device}; no times of one"
-        " program before and after are public. Steps bound by the host (data loading, Python under a profiler) gain far less; a"
-        " DLRM worker's device mostly runs collectives, which the rule leaves alone."
+        " program before and after are public. Steps bound by the host (data loading, Python under a profiler) gain far"
+        " less; a DLRM worker's device mostly runs collectives, which the rule leaves alone."
+        + sweep_answer(table.dropna(subset="bandwidth_gbs"))
     )
 
 
