@@ -156,11 +156,8 @@ def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised:
                 # Of slices on their way one behind the other the last alone is waited for.
                 pull_us = push_us + network.latency_us * (i + 1 == len(sizes))
                 pushed = (len(graph) + len(tasks) - 1,)
-                tasks.append(
-                    NewTask(
-                        f"pull of {name}", resource=PULLS, duration_us=pull_us, after=pushed, before=before, **order
-                    )
-                )
+                to_pull = {"duration_us": pull_us, "after": pushed, "before": before}
+                tasks.append(NewTask(f"pull of {name}", resource=PULLS, **to_pull, **order))
     changed = insert(graph, tasks)
     for channel in (NETWORK, PULLS):
         changed = schedule(changed, channel, "priority" if prioritised else "arrival")
