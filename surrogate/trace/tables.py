@@ -41,7 +41,7 @@ def layer_table(profile: Profile) -> ResultTable:
     were recorded. The rows' totals add up to the trace's.
     """
     types = dict(zip(profile.layers.name, profile.layers.type, strict=True))
-    shapes, sources = _shapes(profile), _sources(profile)
+    shapes, sources = _shapes(profile), sources_by_layer(profile)
     rows = [
         {
             "layer": label, "type": types.get(label, ""), "shape": shapes.get(label), **figures,
@@ -111,7 +111,7 @@ def _shapes(profile: Profile) -> dict[str, str]:
     return _first_by_layer(profile, (ranges.shapes >= 0) & (layers.phase_of_range == FORWARD), text)
 
 
-def _sources(profile: Profile) -> dict[str, str]:
+def sources_by_layer(profile: Profile) -> dict[str, str]:
     """Layer → the line of the program that called it, where call stacks were recorded: the first outside torch."""
     stack = profile.trace.ranges.stack
 

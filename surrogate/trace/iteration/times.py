@@ -35,7 +35,7 @@ UNMEASURED_FACTOR = {True: 1.5, False: 2.1}
 """Same vendor or not → what times by `RATES` are off by at most in nine of ten cases, one kind of kernel at a time.
 Source: eager PyTorch on ScalingIntelligence/KernelBench's memory-bound programs (MIT), A100 to H100 (1.2 and 1.55 on
 its first two levels) and A100 or H100 to one die of an MI250X (1.6 to 2.2)."""
-_UNALIGNED = re.compile(r"tensorop.*align[12](?!\d)")
+UNALIGNED = re.compile(r"tensorop.*align[12](?!\d)")
 """In the name of a product's kernel on NVIDIA's matrix units for rows that do not begin at 16 bytes. AMD's have no such
 penalty: of 97 products of rocBLAS's published times on MI60 and Navi 21 with odd rows and 0.5 GFLOP or more, each takes
 1.00 times what its nearest aligned neighbour takes per FLOP (median; nine in ten 0.90 to 1.13)."""
@@ -128,7 +128,7 @@ def predicted_times(
     activities, time_us = trace.activities, trace.activities.time_us.copy()
     source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedWork]()
     minds_rows = base is not None and base.gpu.vendor != by.gpu.vendor == "amd"
-    unaligned = trace.named(activities, _UNALIGNED.search) & minds_rows
+    unaligned = trace.named(activities, UNALIGNED.search) & minds_rows
     for before, after, rows in groups:
         answers = [there[_as_run(problem, by.gpu)] for problem in after]
         known = [answer for answer in answers if not isinstance(answer, str)]
@@ -169,8 +169,8 @@ def _carried(
 
     Where both GPUs were measured the time changes as predictions do. Else what kernels take at least (`SHORTEST_US`) is
     the target's, and the rest follows the rates that long kernels reach on both GPUs; where the trace's own alone was
-    measured, predictions in their place if they are surer, and the geometric mean of both if they are sure to 2.1
-    times. ResNet-50's published training on an A100 and a V100, 2.56 times as fast, decided for that: the rates alone
+    measured, predictions in their place if they are sure to 1.5 times, and the geometric mean of both if to 2.1.
+    ResNet-50's published training on an A100 and a V100, 2.56 times as fast, decided for that: the rates alone
     say 3.8. On one GPU, at another batch, what predictions miss cancels whatever they rest on.
     """
     work = [[_as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
@@ -190,13 +190,14 @@ def _carried(
         time_us = max(measured_us * predicted[1] / predicted[0], share * least[1])
         half_width = hypot(*half_widths)
         return PredictedWork(time_us, MODEL, min(half_width, rates_half_width) if same else half_width, kind)
-    if same:
+    if same and len(known[0]) == len(work[0]):
         return PredictedWork(measured_us * predicted[1] / predicted[0], RATES, rates_half_width, kind)
     rates = [sum(_at_rates_us(problem, gpu) for problem in side) for gpu, side in zip(gpus, work, strict=True)]
     ratio = rates[1] / rates[0]
-    if own_measured and half_widths[1] <= log(max(UNMEASURED_FACTOR.values())):
+    surely, barely = (log(factor) for factor in sorted(UNMEASURED_FACTOR.values()))
+    if own_measured and half_widths[1] <= barely:
         by_predictions = predicted[1] / predicted[0]
-        ratio = by_predictions if half_widths[1] <= rates_half_width else sqrt(ratio * by_predictions)
+        ratio = by_predictions if half_widths[1] <= surely else sqrt(ratio * by_predictions)
     time_us = share * least[1] + ratio * max(measured_us - least[0], 0.0)
     return PredictedWork(time_us, RATES, rates_half_width, kind)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem, family_of
-from surrogate.features.kernels import identify, identify_call
+from surrogate.features.kernels import identify, identify_call, uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.call import UnsupportedError
 from surrogate.prediction.results import UNSEEN
@@ -47,9 +47,11 @@ _WISHED = Evidence("an assumption of whoever asks, so no interval")
 def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Mixed precision: kernels with sgemm or wgrad in their name ÷3, all others of fp32 ÷2 (Daydream, 5.1).
 
-    Kernels in half or double precision stay. Raises `InputError` where no kernel is known to be fp32.
+    Kernels in half or double precision stay, and those of TF32, on tensor cores already, gain no more than others.
+    Raises `InputError` where no kernel is known to be fp32.
     """
-    matrix = select(graph, kind="kernel", name="sgemm|wgrad")
+    on_tensor_cores = np.array([uses_tensor_cores(name) for name in graph.names])[graph.name]
+    matrix = select(graph, kind="kernel", name="sgemm|wgrad") & ~on_tensor_cores
     return Change(scale(graph, _fp32_kernels(graph, setting), np.where(matrix, 1 / MATRIX, 1 / OTHER)))
 
 
