@@ -137,9 +137,8 @@ class Case:
         graph = self.graph
         inside = tasks & (graph.layer >= 0)
         times = np.bincount(graph.layer[inside], graph.duration_us[inside], len(graph.layers))
-        most = [graph.layers[i] for i in times.argsort()[::-1] if times[i]]
-        lines = dict.fromkeys(self.sources[name] if name in self.sources else name for name in most)
-        return ", ".join([*lines][:3])
+        most: list[str] = [graph.layers[i] for i in times.argsort()[::-1] if times[i]]
+        return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in most))[:3])
 
     def call_kinds(self) -> np.ndarray:
         """The kind of each task's runtime call, -1 for what is none."""
