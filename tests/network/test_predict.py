@@ -85,6 +85,10 @@ def test_types_and_classes(predictors: Callable[..., Predictors]) -> None:
     assert list(found.classes()) == list(BOUNDS)
     for measure in ("layers", "time"):
         assert sum(share[measure] for share in found.classes().values()) == pytest.approx(1)
+    plain = predictors().time(
+        replace(NETWORK, layers=tuple(each for each in NETWORK.layers if each.operator == "Relu"))
+    )
+    assert sum(share["layers"] for share in plain.classes().values()) == pytest.approx(1)
 
 
 def test_the_librarys_own_picks(predictors: Callable[..., Predictors]) -> None:
@@ -148,6 +152,10 @@ def test_sweeps(predictors: Callable[..., Predictors]) -> None:
     assert best_batch(times) == 16
     assert [row["best"] for row in sweep_records(times)] == [False, False, True]
     assert [row["batch"] for row in sweep_records(times)] == [1, 4, 16]
+    # Where the intervals of others hold the best throughput, they are its rivals.
+    for factor, rivals in ((1.0, []), (0.1, [1, 4])):
+        known = {size: replace(time, lower_us=factor * time.total_us) for size, time in times.items()}
+        assert [row["rivals"] for row in sweep_records(known)] == [[], [], rivals]
     records = gpu_records([predictors("t4").time(NETWORK), predictors("v100").time(NETWORK)])
     assert records[0]["speedup"] == 1
     assert records[1]["speedup"] > 1  # its DRAM is faster
