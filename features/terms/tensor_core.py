@@ -17,6 +17,9 @@ from .kernel import Sized
 
 CHANNEL_BYTES = 16
 """Channels of a group are padded to it. Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations."""
+GATHERED_BYTES = 128
+"""Channels that a strided filter's data gradient sums for each tap are padded to it: taps are gathered one by one, so
+that no step of a tile's depth spans two."""
 NARROW_PIPE = 1024.0
 """Bytes of operands that one SM's tensor cores multiply a clock on the GPUs that the law of half precision is fitted
 on (GeForce, fp32 sums): 512 operations."""
@@ -42,7 +45,8 @@ class TensorCoreLaw:
     ``transform_1x1`` are passes over input and output that NCHW adds, for filters of several taps and of one. Depthwise
     filters run on the vector units. All ``…bandwidth`` are shares of the DRAM bandwidth. ``start_us`` is what every
     dense convolution takes, however small, and ``tile_time`` the time of one tile in those of its SM's peak: sums are
-    split among SMs where tiles are few.
+    split among SMs where tiles are few. A strided filter's data gradient, which a transposed convolution runs, reaches
+    ``gathered_share`` of the others' peak: kernels multiply the zeros between the gathered pixels, too.
     """
 
     peak_share: float
@@ -61,6 +65,7 @@ class TensorCoreLaw:
     pool_bandwidth: float
     start_us: float = 0.0
     tile_time: float = 0.0
+    gathered_share: float = 1.0
 
     def convolution_us(self, z: Sized, gpu: Gpu, dtype: str) -> Number:
         """Time in µs of one convolution; numbers or arrays."""
@@ -71,9 +76,11 @@ class TensorCoreLaw:
         share = where(z.groups > 1, self.grouped_share, self.peak_share) / max(pipe, 1.0) ** WIDE_PIPE_EXPONENT
         step = CHANNEL_BYTES // DTYPES[dtype]
         wide = round_up(z.channels_out, step)
-        deep = round_up(z.channels_in, step)
+        gathers = z.is_bwd_data & (z.stride_h * z.stride_w > 1)
+        deep = round_up(z.channels_in, where(gathers, GATHERED_BYTES // DTYPES[dtype], step))
         padded = 1.0 * z.flops * wide / z.channels_out * deep / z.channels_in
         depth = 1.0 * deep * z.r * z.s
+        share = share * where(gathers, self.gathered_share, 1.0)
         share = share * wide / (wide + self.half_width) * depth / (depth + self.half_depth)
         tile_us = self.tile_time * compute_us(2.0 * TILE * depth, peak / gpu.sms)
         arithmetic_us = self._blended(compute_us(padded, peak * share), tile_us)

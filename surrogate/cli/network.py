@@ -23,13 +23,20 @@ from surrogate.features.errors import InputError
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.features.whole import MAX_INT32
 from surrogate.network.network import FRAMEWORKS
+from surrogate.network.runtime import HOSTS, RUNTIMES
+from surrogate.network.torch_gpu import AMP as AMP_TYPES
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from surrogate.network.result import NetworkTime
 
 DTYPE = "Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …"
-RUNTIME = "A kernel per operator, or chains of element-wise operators fused as torch.compile does."
+AMP = "Run module:callable's forward pass under autocast to this type, with weights in fp32."
+RUNTIME = (
+    "What launches the kernels: one per operator, fused as torch.compile does, or fused as one CUDA graph"
+    "  [default: eager for modules and .pt2; kernels alone for others]"
+)
+HOST = "How fast the host launches them  [default: usual]"
 SIZE = click.IntRange(1, MAX_INT32)
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
@@ -80,7 +87,10 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--dtype", DTYPE, SettingChoice("dtype", list(ELEMENTS)), metavar="TYPE")
 @choice_option("--math", MATHS, "Math type of convolutions  [default: by element type]")
 @choice_option("--layout", LAYOUTS, "Layout of convolutions  [default: NCHW]")
-@choice_option("--runtime", ("eager", "compiled"), RUNTIME, "eager")
+@choice_option("--amp", AMP_TYPES, AMP)
+@choice_option("--runtime", tuple(RUNTIMES), RUNTIME)
+@choice_option("--host", HOSTS, HOST)
+@option("--data-parallel", "Train on N GPUs of a machine, each with the batch.", SIZE, default=1)
 @limit_options
 @option("--prefill", "Language model: a prompt of so many tokens.", SIZE, metavar="TOKENS")
 @option("--decode", "Language model: a token behind such a context.", SIZE, metavar="CONTEXT")
@@ -91,27 +101,28 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @output_options
 def command(
     source: str, gpu: str, bundle: Path | None, batch: int | None, sweep_batch: tuple[int, ...], max_batch: bool,
-    compare_gpus: list[str], runtime: str, workspace_limit: int | None, deterministic: bool, library: str | None,
+    compare_gpus: list[str], workspace_limit: int | None, deterministic: bool, library: str | None,
     by_type: bool, figures: Path | None, form: Form, **reading: Any,
 ) -> None:  # fmt: skip
     """Predict the time of every layer of a network, without running it.
 
     FILE is an .onnx or .pt2 file (weights are not needed), a network that ships, by its name, a table of problems
     (parquet, CSV, or a text file with a problem per line), a language model's config.json from Hugging Face (with
-    --prefill or --decode), or module:callable (also x.py:callable), which imports your module and runs on fake
-    tensors what callable returns: (module, inputs). Layers are summed as if they ran one after another, as single
-    kernels without gaps (a language model's with those of a CUDA graph); --runtime compiled fuses what lies between
-    convolutions and products. Operators that this package does not know are named, counted and in no sum. --json
-    and --csv also give every layer's interval, workspace, FLOPs, bytes and source.
+    --prefill or --decode), or module:callable (also x.py:callable), which imports your module and runs on fake tensors
+    what callable returns: (module, inputs). Layers are summed as if they ran one after another, as single kernels
+    without gaps (a language model's with those of a CUDA graph). Where PyTorch launches them, the host's time counts,
+    too: a pass takes the longer one of its kernels and its launches, and a floor. --runtime compiled fuses what lies
+    between convolutions and products. With --data-parallel the gradients are summed beside the backward pass.
+    Operators that this package does not know are named, counted and in no sum. --json and --csv also give every
+    layer's interval, workspace, FLOPs, bytes and source.
 
     Examples:
       seer network resnet50 --gpu t4 --batch 8 --by-type
-      seer network my_module:my_callable --gpu v100 --training
+      seer network my_module:my_callable --gpu v100 --training --amp fp16 --data-parallel 8
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
     from surrogate.features.gpu import gpu as gpu_named
-    from surrogate.network.fusion import compiled
     from surrogate.network.network import Network
     from surrogate.network.predict import (
         Allowed,
@@ -127,8 +138,7 @@ def command(
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
     def read(size: int | None) -> Network:
-        network = read_network(source, batch=size, **reading)
-        return compiled(network) if runtime == "compiled" else network
+        return read_network(source, batch=size, **reading)
 
     for name in (gpu, *compare_gpus):  # a wrong name is told before the network is read
         gpu_named(name)
@@ -193,10 +203,9 @@ def _print_report(
     time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool, shared_by: int
 ) -> None:
     """Layers or types, classes, savings, batches, GPUs, and what is in no sum."""
-    click.echo(wrapped(time.headline(), terminal_width()))
-    if shared_by > 1:
-        each = f"each of {shared_by} GPUs runs these layers; samples per second are of the replica, of all {shared_by}"
-        click.echo(wrapped(each, terminal_width()))
+    each = f"each of {shared_by} GPUs runs these layers; samples per second are of the replica, of all {shared_by}"
+    for line in filter(None, (time.headline(), time.parts(), each if shared_by > 1 else "")):
+        click.echo(wrapped(line, terminal_width()))
     if layers:
         _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in time.layers])
         sources = Counter(layer.source for layer in time.layers)

@@ -161,8 +161,6 @@ class Call:
 
 TABLE = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
 """What is known of operators; the file says what its sections are."""
-CONVOLUTIONS: dict[str, Mapping[str, str]] = TABLE["convolutions"]
-"""Number of axes → what problem a convolution over them is."""
 LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in TABLE["lookups"]}
 """Lookup in several embedding tables → the autograd node that updates them, which the profiler gives the gradient
 alone."""

@@ -10,17 +10,18 @@ from math import prod
 
 import numpy as np
 
+from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.families.attention import Attention
 from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.pointwise import POINTWISE_CLASSES
-from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, BiasBackward, LayerNorm
+from surrogate.features.families.recurrent import Recurrent
+from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, BiasBackward, GroupNorm, LayerNorm
 from surrogate.features.families.transfer import Concat
-from surrogate.features.problem import HALF
 from surrogate.network import work as make
-from surrogate.network.call import CONVOLUTIONS, TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
-from surrogate.network.network import INPUT, WEIGHT, Layer, Work
+from surrogate.network.call import TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.network import FOLDED, INPUT, WEIGHT, Layer, Work
 
 Layers = Iterator[Layer]
 
@@ -100,14 +101,12 @@ def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tupl
     return pads[:rank], pads[-rank:]
 
 
-def _convolution(call: Call) -> Work:
-    """The problem of a (transposed) convolution, whichever operator names it, as its rank is declared in the table."""
+def _convolution(call: Call) -> Conv:
+    """The problem of a (transposed) convolution of any rank, whichever operator names it."""
     image = call.shape("input", "self")
     filters = call.shape("weight")
-    rank = len(image) - 2
-    declared = CONVOLUTIONS.get(str(rank))
-    if declared is None or len(filters) != len(image):
-        raise UnsupportedError(f"{rank}-D" if len(filters) == len(image) else "without batch")
+    if len(filters) != len(image):
+        raise UnsupportedError("without batch")
     transposed = call.arguments.get("transposed") is True or "transpose" in call.op.lower()
     output = call.shape("grad_output") if "grad_output" in call.arguments else call.output
     if transposed:  # the gradient of the convolution that maps its output to its input
@@ -122,8 +121,8 @@ def _convolution(call: Call) -> Work:
     if output is not None and (output[:1], output[1:2]) != (image[:1], filters[:1]):
         raise UnsupportedError("output does not fit the filter")
     window = _window(call, image[2:], filters[2:], None if output is None else output[2:])
-    forward = make.convolution(declared, image, filters, *window, groups=groups, dtype=call.dtype)
-    return _gradient(forward, INPUT)[1] if transposed else forward
+    forward = make.convolution(image, filters, *window, groups=groups, dtype=call.dtype)
+    return replace(forward, direction="bwd_data") if transposed else forward
 
 
 def _gradient(problem: Work, of: str) -> tuple[str, Work]:
@@ -135,7 +134,8 @@ def _gradient(problem: Work, of: str) -> tuple[str, Work]:
 
 def conv(call: Call) -> Layers:
     """Any forward convolution; the bias is a kernel of its own, as frameworks launch it."""
-    yield call.layer(_convolution(call), weights=("weight",))
+    part = FOLDED if len(call.shape("weight")) == 5 else ""
+    yield call.layer(_convolution(call), part=part, weights=("weight",))
     if isinstance(call.arguments.get("bias"), Tensor):
         result = call.result()
         work = make.pointwise("add", [result, result[1:2]], result, call.dtype)
@@ -216,8 +216,8 @@ def _fused_attention(call: Call) -> Attention | None:
 
 
 def attention_backward(call: Call) -> Layers:
-    """Its gradient: of the fused kernel three times the forward pass, else the scores again, four products and a softmax
-    gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate."""
+    """Its gradient: of the fused kernel three times the forward pass, else the scores again, four products and a
+    softmax gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate."""
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     if fused := _fused_attention(call):
         for part in ("grad_query", "grad_key", "grad_value"):
@@ -261,7 +261,9 @@ def norm(call: Call) -> Layers:
         raise UnsupportedError("0-D")
     normalised = call.arguments.get("normalized_shape")
     weight = call.arguments.get("weight")
+    kind = LayerNorm
     if "group" in call.op.lower() or "instance" in call.op.lower():
+        kind = GroupNorm
         channels = size[1] if len(size) > 1 else 1
         rows = prod(size[:1]) * call.number("group", call.number("num_groups", channels))
     elif isinstance(normalised, list | tuple):
@@ -271,18 +273,22 @@ def norm(call: Call) -> Layers:
     else:
         call.value("normalized_shape")
         rows = prod(size[: call.number("dim", -1) % len(size)])
-    work = LayerNorm(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
+    work = kind(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
     yield call.layer(work, weights=("weight", "bias"))
 
 
 def pool(call: Call) -> Layers:
-    """Pooling over 1-D or 2-D images by a window, by the size of the result (adaptive), or of the whole image."""
+    """Pooling of 1-D to 3-D images by a window, by the size of the result (adaptive), or of the whole image."""
     backward = call.op.endswith("backward")
     size = call.shape("self") if backward else call.shape()
-    rank = len(size) - 2
-    if rank not in (1, 2) or (rank == 1 and "2d" in call.op):
-        raise UnsupportedError("not an (n, c, h, w) image" if "2d" in call.op else f"{rank}-D")
     result = call.shape("grad_output") if backward else call.output
+    # ATen's names say how many axes there are; an image without a batch has one size less.
+    rank = next((int(letter) for letter in call.op if letter.isdigit()), len(size) - 2)
+    if len(size) == rank + 1:
+        size = (1, *size)
+        result = None if result is None else (1, *result)
+    if not 1 <= rank == len(size) - 2:
+        raise UnsupportedError(f"{rank}-D pooling of {len(size)} sizes")
     if result is not None and len(result) != len(size):
         raise UnsupportedError(f"a result of {len(result)} sizes where {len(size)} are due")
     pad = (0,) * rank
@@ -303,19 +309,7 @@ def pool(call: Call) -> Layers:
         pad = tuple(map(min, begin, end))
     kind = "max" if "max" in call.op.lower() else "average"
     work = make.pool(kind, size, result, kernel, stride, pad, call.dtype)
-    yield call.layer(_gradient(work, INPUT)[1] if backward else work)
-
-
-def other_pool(call: Call) -> Layers:
-    """Pooling over one or three dimensions (a local response norm sums channels so): every element of a window."""
-    size = call.shape("self")
-    backward = call.op.endswith("backward")
-    result = call.shape("grad_output") if backward else call.result()
-    kernel = call.value("kernel_size", 1)
-    window = prod(kernel) if isinstance(kernel, list | tuple) else call.number("kernel_size", 1)
-    if backward:
-        size, result = result, size
-    yield call.layer(make.streamed(call.op, [size], [result], call.dtype, work=window))
+    yield call.layer(_gradient(work, INPUT)[1] if backward else work, part=FOLDED if rank == 3 else "")
 
 
 def softmax(call: Call) -> Layers:
@@ -383,10 +377,55 @@ def lookup(call: Call, kind: str) -> Layers:
     yield call.layer(work)
 
 
-def indexing(call: Call) -> Layers:
-    """Jagged indices and lengths permuted, summed up or checked: every tensor read, as much written."""
+def one_pass(call: Call) -> Layers:
+    """Jagged indices permuted, summed up or checked, and the cells of recurrent networks: every tensor read, and the
+    results written, or as much as is read where they are not known."""
     tensors = [tensor.shape or () for tensor in call.tensors()]
-    yield call.layer(make.streamed(call.op, tensors, tensors, call.dtype))
+    results = [tensor.shape or () for tensor in call.outputs] or tensors
+    yield call.layer(make.streamed(call.op, tensors, results, call.dtype))
+
+
+def recurrent(call: Call) -> Layers:
+    """LSTM, GRU and plain recurrent networks: every layer and direction over all time steps, and its gradients."""
+    size = call.shape("input", "data", "X")
+    packed = call.arguments.get("batch_sizes")
+    lengths = packed.shape if isinstance(packed, Tensor) else (len(packed),) if isinstance(packed, list) else ()
+    if lengths and lengths[0]:  # sequences of several lengths, laid one step's behind another's
+        size = (lengths[0], -(-size[0] // lengths[0]), size[-1])
+    elif len(size) == 2:
+        size = (size[0], 1, size[1])
+    if len(size) != 3:
+        raise UnsupportedError(f"an input of {len(size)} sizes")
+    first_is_batch = call.value("batch_first", False) is True or call.value("layout", 0) == 1
+    batch, steps = size[:2] if first_is_batch else size[1::-1]
+    backward = call.op.endswith("backward")
+    for index, (rows, inputs, hidden) in enumerate(_recurrent_weights(call)):
+        work = Recurrent(steps=steps, batch=batch, inputs=inputs, hidden=hidden, rows=rows, dtype=call.dtype)
+        layer = call.layer(work, part=str(index))
+        if not backward:
+            trained = any(tensor.parameter or tensor.trained for tensor in call.tensors())
+            yield replace(layer, gradients=(INPUT, WEIGHT), parameters=work.weights + 2 * rows) if trained else layer
+            continue
+        for of in (INPUT, WEIGHT):
+            for part, gradient in work.gradients(of):
+                yield call.layer(gradient, part=f"{index}.{part}")
+
+
+def _recurrent_weights(call: Call) -> Iterator[Shape]:
+    """Rows, inputs and hidden values of the weights of each layer and direction."""
+    if "W" in call.arguments:  # ONNX: one layer, its directions together
+        directions, rows, inputs = call.shape("W")
+        yield from [(rows, inputs, call.shape("R")[2])] * directions
+        return
+    values = call.arguments.get("weight", call.arguments.get("params"))
+    weights = values if isinstance(values, list) else []
+    matrices = [each.shape for each in weights if isinstance(each, Tensor) and each.shape and len(each.shape) == 2]
+    count = call.number("num_layers", 1) * (1 + (call.value("bidirectional", False) is True))
+    if not matrices or len(matrices) % count:
+        raise UnsupportedError("shapes of its weights")
+    for start in range(0, len(matrices), len(matrices) // count):  # a projection's is a third
+        (rows, inputs), (_, hidden) = matrices[start : start + 2]
+        yield rows, inputs, hidden
 
 
 def collective(call: Call, kind: str) -> Layers:
@@ -417,6 +456,12 @@ def reduction(call: Call) -> Layers:
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating] or [size]
     work = -(-prod(size) // max(prod(result), 1))
     yield call.layer(make.streamed(REDUCE, reads, [result], call.dtype, work=work))
+
+
+def scan(call: Call) -> Layers:
+    """Cumulative sums, products and extremes: as many results as values."""
+    size = call.shape()
+    yield call.layer(make.streamed(call.op, [size], [size], call.dtype))
 
 
 def lrn(call: Call) -> Layers:

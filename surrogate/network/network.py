@@ -11,10 +11,13 @@ from surrogate.features.in_network import INPUT, WEIGHT
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
-__all__ = ["FRAMEWORKS", "INPUT", "WEIGHT", "Held", "HostTime", "Layer", "Network", "Tally", "Work"]
+__all__ = ["FOLDED", "FRAMEWORKS", "INPUT", "WEIGHT", "Held", "HostTime", "Layer", "Network", "Tally", "Work"]
 
 Work = NetworkProblem
 """What a layer computes: a problem of any family, or an operator of which only the traffic is known."""
+FOLDED = "3d"
+"""The part of an operator over three axes that is timed as one over two."""
+FOLDED_NOTE = "3-D operators (…3d) are timed as 2-D kernels of the same work, their depth folded into batch and window"
 FRAMEWORKS = {"vllm": ("nvidia", "amd", "intel"), "sglang": ("nvidia", "amd", "intel"), "trtllm": ("nvidia",)}
 """Servers of language models, each with kernels of its own."""
 
@@ -77,6 +80,10 @@ class Network:
     """What launches the kernels; None where nothing is known of it."""
     gap_us: float = 0.0
     """Time between a kernel and the next one."""
+    forward_layers: int = 0
+    """Of a training iteration, how many layers the forward pass has; the backward pass follows."""
+    gpus: int = 1
+    """How many GPUs of a machine train together, each with this batch."""
     notes: tuple[str, ...] = ()
     """What a reader must know of the whole."""
     own_math: bool = False
@@ -113,7 +120,8 @@ class Tally:
 
     def network(self, name: str, batch: int | None, training: bool = False, **held: Unpack[Held]) -> Network:
         """Everything collected."""
+        folded = any(layer.operator.endswith(f".{FOLDED}") for layer in self.layers)
         return Network(
             name=name, layers=tuple(self.layers), batch=batch, training=training, ignored=dict(self.ignored),
-            unsupported=dict(self.unsupported), **held,
+            unsupported=dict(self.unsupported), notes=(FOLDED_NOTE,) if folded else (), **held,
         )  # fmt: skip

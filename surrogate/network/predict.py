@@ -13,6 +13,7 @@ from surrogate.features.families import DEFAULT_FAMILY, Operator
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
+from surrogate.network.data_parallel import exchange
 from surrogate.network.memory import memory
 from surrogate.network.network import FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
@@ -117,6 +118,10 @@ class Predictors:
             else:
                 why = lacks.get(runs[layer.work], "no algorithm within the limits")
                 unsupported[f"{layer.operator} ({why})"] += 1
+        exchanged = None
+        if network.gpus > 1:
+            by_layer = [of_problem[layer.work].time_us if layer.work in of_problem else 0.0 for layer in network.layers]
+            exchanged = exchange(network, by_layer, self)
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.work].reason for layer in network.layers if layer.work in choices)
         return NetworkTime(
@@ -125,7 +130,7 @@ class Predictors:
             heuristic=_heuristic(network, choices), outside=Counter(reason for reason in reasons if reason),
             parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0)),
-            gpu_memory_bytes=self.gpu.memory_bytes, notes=network.notes, host_time=network.host,
+            gpu_memory_bytes=self.gpu.memory_bytes, notes=network.notes, host_time=network.host, exchange=exchanged,
         )  # fmt: skip
 
     def _missing_units(self, name: str, answers: Mapping[Work, Answer]) -> dict[Work, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
+from surrogate.network.data_parallel import Exchange
 from surrogate.network.network import HostTime
 from surrogate.report.tables import Shown, Table
 
@@ -19,8 +20,9 @@ UNMEASURED = ("spec", "habit", "roofline")
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
 TOTALS = (
-    "network", "gpu", "batch", "training", "total_us", "lower_us", "upper_us", "kernels_us", "runtime", "host",
-    "launch_us", "floor_us", "coverage", "samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits",
+    "network", "gpu", "batch", "training", "gpus", "total_us", "lower_us", "upper_us", "kernels_us", "runtime", "host",
+    "launch_us", "floor_us", "all_reduce_us", "waits_us", "coverage", "samples_per_s", "measured_share", "parameters",
+    "multiply_adds", "memory_bytes", "fits",
 )  # fmt: skip
 """What `NetworkTime.to_dict` begins with."""
 COMPARED = (
@@ -82,6 +84,7 @@ class NetworkTime(Shown):
     gpu_memory_bytes: int = 0
     notes: tuple[str, ...] = ()
     host_time: HostTime | None = None
+    exchange: Exchange | None = None
 
     @property
     def memory_bytes(self) -> int | None:
@@ -106,7 +109,8 @@ class NetworkTime(Shown):
     @property
     def total_us(self) -> float:
         """The longer one of the kernels and their launches, and the host's floor."""
-        return self._longer(self.kernels_us, 1.0)
+        waits_us = self.exchange.waits_us if self.exchange else 0.0
+        return self._longer(self.kernels_us + waits_us, 1.0)
 
     @property
     def lower_us(self) -> float:
@@ -136,6 +140,21 @@ class NetworkTime(Shown):
         return self.host_time and self.host_time.host
 
     @property
+    def gpus(self) -> int:
+        """How many GPUs train together, each with ``batch`` samples."""
+        return self.exchange.gpus if self.exchange else 1
+
+    @property
+    def all_reduce_us(self) -> float | None:
+        """What the gradients' sum over several GPUs takes; None for one."""
+        return self.exchange and self.exchange.all_reduce_us
+
+    @property
+    def waits_us(self) -> float | None:
+        """What of it the optimizer waits for behind the backward pass."""
+        return self.exchange and self.exchange.waits_us
+
+    @property
     def launch_us(self) -> float | None:
         """What the host takes to launch all kernels."""
         return self.host_time and self.host_time.launch_us
@@ -153,8 +172,8 @@ class NetworkTime(Shown):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Throughput where the batch is known."""
-        return None if self.batch is None or not self.layers else self.batch / self.total_us * 1e6
+        """Throughput of all `gpus`, where the batch is known."""
+        return None if self.batch is None or not self.layers else self.gpus * self.batch / self.total_us * 1e6
 
     def classes(self) -> dict[str, dict[str, float]]:
         """Share of each class by number and by time: of convolutions, as SEER reports it, or of all layers that have
@@ -200,6 +219,7 @@ class NetworkTime(Shown):
         batch = f", batch {self.batch}" if self.batch is not None else ""
         rate = f", {self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
         kind = "training iteration" if self.training else "forward"
+        kind += f" on each of {self.gpus} GPUs" if self.gpus > 1 else ""
         if not self.layers:
             return f"{self.network} on {self.gpu}{batch}, {kind}: time not known, no operator of it is; coverage 0 %"
         return (
@@ -207,12 +227,28 @@ class NetworkTime(Shown):
             f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %"
         )
 
+    def parts(self) -> str:
+        """One line: what the total is made of; "" where it is the kernels' sum."""
+        waits = ""
+        if self.exchange:
+            sums = f"{self.exchange.all_reduce_us / 1e3:.3f} ms of all-reduce"
+            waits = f", {self.exchange.waits_us / 1e3:.3f} ms of waiting for the rest of {sums}"
+        host = self.host_time
+        if host is None:
+            return f"kernels {self.kernels_us / 1e3:.3f} ms{waits}" if waits else ""
+        bound = "launches" if host.launch_us > self.kernels_us else "kernels"
+        return (
+            f"{bound} bound it: kernels {self.kernels_us / 1e3:.3f} ms{waits}; {host.runtime} on a {host.host} host"
+            f" launches them in {host.launch_us / 1e3:.3f} ms, and {host.floor_us / 1e3:.3f} ms before and behind"
+        )
+
     def table(self) -> Table:
         """What people see: the layers that take longest."""
         longest = sorted(self.layers, key=lambda layer: -layer.time_us)[:SHOWN]
         names = ("name", "operator", "problem", "algorithm", "time_us", "bound")
         left = len(self.layers) - SHOWN
-        notes = [*([f"… {left} more layers"] if left > 0 else []), *self.notes]
+        parts = self.parts()
+        notes = [*([f"… {left} more layers"] if left > 0 else []), *([parts] if parts else []), *self.notes]
         records = [{name: getattr(layer, name) for name in names} for layer in longest]
         return Table(records, title=self.headline(), notes=notes)
 

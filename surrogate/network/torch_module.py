@@ -9,6 +9,7 @@ import copy
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,9 +44,9 @@ def read_module(
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
     Forward only, or under ``training`` forward and backward as autograd runs them, and the optimizer's step.
-    ``dtype`` replaces the floating-point type; ``amp`` runs the forward pass under autocast to it. The module is built without memory, too; where that fails, since its
-    constructor asks for values that it computed, it is built for real. Raises `InputError` where torch is missing, or
-    the callable or the module fails.
+    ``dtype`` replaces the floating-point type; ``amp`` runs the forward pass under autocast to that type. The module is
+    built without memory, too; where that fails, since its constructor asks for values that it computed, it is built for
+    real. Raises `InputError` where torch is missing, or the callable or the module fails.
     """
     fake = _fake_mode(source)
     build = imported_callable(source, CONTRACT)
@@ -94,17 +95,18 @@ def module_network(
 
 def time_module(
     module: "Module", inputs: object, gpu: str, *, training: bool = False, dtype: str | None = None,
-    amp: str | None = None, runtime: str = "eager", host: str = HOSTS[0], bundle: str | Path | None = None, workspace_limit: int | None = None,
-    deterministic: bool = False,
+    amp: str | None = None, runtime: str = "eager", host: str = HOSTS[0], bundle: str | Path | None = None,
+    workspace_limit: int | None = None, deterministic: bool = False,
 ) -> NetworkTime:  # fmt: skip
     """The predicted time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
 
     ``inputs`` is a tensor or the tuple of the module's arguments. The module runs on a copy without memory, so that
     its weights, gradients and mode stay. ``training`` times forward, backward and the optimizer's step; ``dtype``
-    replaces the floating-point type (``fp16``), ``amp`` runs the forward pass under autocast to it; ``runtime`` is
-    ``eager``, ``compiled`` or ``graphs`` on a ``usual`` or ``fast`` host, as in `seer network`. Every convolution takes the fastest algorithm whose workspace is at most ``workspace_limit`` bytes;
-    the result's ``layers`` name it, with its workspace, time and interval in µs. Raises `InputError` where torch is
-    missing, the module fails, or the GPU is unknown.
+    replaces the floating-point type (``fp16``), ``amp`` runs the forward pass under autocast to that type; ``runtime``
+    is ``eager``, ``compiled`` or ``graphs`` on a ``usual``, ``fast`` or ``slow`` host, as in `seer network`. Every
+    convolution takes the fastest algorithm whose workspace is at most ``workspace_limit`` bytes; the result's
+    ``layers`` name it, with its workspace, time and interval in µs. Raises `InputError` where torch is missing, the
+    module fails, or the GPU is unknown.
     """
     require_known("runtime", runtime, tuple(RUNTIMES))
     require_known("host", host, HOSTS)
@@ -124,9 +126,12 @@ def _network(
     import torch
 
     module.train(training)
-    calls, activation_bytes = recorded_calls(module, inputs, training, dtype, amp)
+    forward, backward, activation_bytes = recorded_calls(module, inputs, training, dtype, amp)
     tally = Tally()
-    for call in calls:
+    for call in forward:
+        add_call(call, tally, training=training)
+    forward_layers = len(tally.layers)
+    for call in backward:
         add_call(call, tally, training=training)
     weights = [_shape_of(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
     trained = [_shape_of(weight, dtype) for weight in module.parameters() if training and weight.requires_grad]
@@ -135,11 +140,12 @@ def _network(
         raise InputError(f"{source}: the module calls no operator that costs time; give one that computes something")
     tensors: list[torch.Tensor] = [value for value in inputs if isinstance(value, torch.Tensor)]
     first = next((tensor for tensor in tensors if tensor.dim()), None)
-    return tally.network(
+    network = tally.network(
         source.rpartition(":")[2], first.shape[0] if first is not None else batch, training,
         parameters=sum(weight.numel() for weight in module.parameters()), weights_bytes=sum(map(tensor_bytes, weights)),
         activation_bytes=activation_bytes, state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
     )  # fmt: skip
+    return replace(network, forward_layers=forward_layers) if training else network
 
 
 def _built(source: str, build: Callable[..., object], batch: int | None) -> "tuple[Module, tuple[object, ...]]":
@@ -162,9 +168,12 @@ def _built(source: str, build: Callable[..., object], batch: int | None) -> "tup
 
 def recorded_calls(
     module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None = None, amp: str | None = None
-) -> tuple[list[Call], int]:
-    """Every ATen call of one pass that a GPU would run: a dispatch mode under autograd sees them, in the backward pass
-    with the module of the forward call. And the most bytes that their results and the inputs took at once."""
+) -> tuple[list[Call], list[Call], int]:
+    """Every ATen call that a GPU would run of the forward and, under ``training``, of the backward pass.
+
+    A dispatch mode under autograd sees them, in the backward pass with the module of the forward call. And the most
+    bytes that their results and the inputs took at once.
+    """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -215,13 +224,14 @@ def recorded_calls(
     with torch.set_grad_enabled(training), tracker, Recorder():
         with gpu_calls(amp):
             result = module(*inputs)
+        forward_calls = len(calls)
         if training:
             leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]
             if not losses:
                 raise InputError("the module's result needs no gradient; --training needs trained weights")
             torch.stack(losses).sum().backward()
-    return calls, peak
+    return calls[:forward_calls], calls[forward_calls:], peak
 
 
 def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:

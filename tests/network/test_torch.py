@@ -251,3 +251,28 @@ def test_a_live_module_is_timed_in_place(refused) -> None:
         time_module(module, torch.ones(2, 5, 8, 8), "t4")
     with refused("int"):
         time_module(3, inputs, "t4")
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bool) -> None:
+    """As on a GPU: weights stay in fp32, attention is the fused kernel, and gradients follow their forward calls."""
+    plain, mixed = (read_network(f"{MODULES}:mixed", amp=amp, training=training) for amp in (None, "fp16"))
+    types = {layer.operator: layer.work.dtype for layer in mixed.layers}
+    product = "mm" if training else "bmm"
+    assert {types["convolution"], types[product], types["_scaled_dot_product_flash_attention"]} == {"fp16"}
+    assert types["native_layer_norm"] == "fp32" and not mixed.unsupported
+    assert mixed.weights_bytes == plain.weights_bytes == 4 * (8 * 16 * 9 + 16 + 16 * 32 + 32 + 2 * 32)
+    casts = [network.layers for network in (plain, mixed)]
+    assert sum(layer.operator == "_to_copy" for layer in casts[1]) > sum(
+        layer.operator == "_to_copy" for layer in casts[0]
+    )
+    if training:
+        assert types["native_layer_norm_backward"] == types["adam"] == "fp32"
+        assert types["convolution_backward.bwd_filter"] == "fp16"
+        assert sum(layer.parameters for layer in mixed.layers[: mixed.forward_layers]) == mixed.parameters
+
+
+def test_autocast_is_for_modules_in_their_own_type(refused) -> None:
+    for source, settings in (("resnet18", {}), (f"{MODULES}:mixed", {"dtype": "bf16"})):
+        with refused("--amp"):
+            read_network(source, amp="fp16", **settings)
