@@ -154,7 +154,10 @@ def test_sweeps(predictors: Callable[..., Predictors]) -> None:
     assert [row["batch"] for row in sweep_records(times)] == [1, 4, 16]
     # Where the intervals of others hold the best throughput, they are its rivals.
     for factor, rivals in ((1.0, []), (0.1, [1, 4])):
-        known = {size: replace(time, lower_us=factor * time.total_us) for size, time in times.items()}
+        known = {
+            size: replace(time, layers=tuple(replace(each, lower_us=factor * each.time_us) for each in time.layers))
+            for size, time in times.items()
+        }
         assert [row["rivals"] for row in sweep_records(known)] == [[], [], rivals]
     records = gpu_records([predictors("t4").time(NETWORK), predictors("v100").time(NETWORK)])
     assert records[0]["speedup"] == 1

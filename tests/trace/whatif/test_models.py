@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +123,28 @@ def test_an_odd_row_stays_behind_on_gpus_that_do_not_mind(resnet_profile, read):
     assert odd == pytest.approx(even)
 
 
+def test_amds_products_do_not_mind_odd_rows(measurements):
+    """rocBLAS's published times on MI60 and Navi 21, in 16 bits and of 0.5 GFLOP or more: time per FLOP beside that of
+    the nearest product of aligned rows, in the same mode."""
+    table = pd.read_parquet(measurements / "gemm_tensile.parquet").query(
+        "dtype == 'fp16' and m > 255 and n > 255 and k > 31"
+    )
+    table["flops"] = 2.0 * table.m * table.n * table.k * table.batch
+    table = table[table.flops > 5e8]
+    first, second = (table.transposes.str[place] for place in (0, 1))
+    rows = np.array([np.where(first == "N", table.m, table.k), np.where(second == "N", table.k, table.n), table.m])
+    table["odd"], table["aligned"] = (rows % 2 == 1).any(axis=0), (rows % 8 == 0).all(axis=0)
+    ratios = []
+    for _, mode in table.groupby(["gpu", "tensile_type", "transposes"]):
+        logs = [np.log(mode.loc[mode[kind], ["m", "n", "k", "batch"]].to_numpy(float)) for kind in ("odd", "aligned")]
+        rate = [(mode.flops / mode.time_us)[mode[kind]].to_numpy() for kind in ("odd", "aligned")]
+        if min(map(len, logs)) >= 5:
+            apart = ((logs[0][:, None] - logs[1][None]) ** 2).sum(axis=2)
+            ratios += (rate[1][apart.argmin(axis=1)] / rate[0])[apart.min(axis=1) < 0.3].tolist()
+    assert len(ratios) == 99 and np.median(ratios) == pytest.approx(1, abs=0.01)
+    assert np.quantile(ratios, [0.1, 0.9]) == pytest.approx([0.92, 1.05], abs=0.02)
+
+
 def test_faster_kernels_and_host(refused, made, setting):
     kernels = what_if("faster-kernels=4")(made, setting).graph
     assert times(kernels, name="wgrad", iteration=0) == pytest.approx([50])
@@ -136,8 +159,8 @@ def test_another_gpu_beside_published_training(refused, resnet_graph, resnet_pro
     setting = setting_of(resnet_profile, target="a100-sxm4-80gb")
     answer = evaluate(resnet_graph, [what_if("gpu")], setting)[0].to_dict()
     published_us = answer["device_us_before"] * 367 / 938
-    assert answer["device_us_after"] == pytest.approx(published_us, rel=0.25)
-    assert answer["device_low_us"] < published_us < 1.05 * answer["device_high_us"]
+    assert answer["device_us_after"] == pytest.approx(published_us, rel=0.3)
+    assert answer["device_low_us"] < published_us < 1.02 * answer["device_high_us"]
     assert answer["low_us"] <= answer["predicted_us"] <= answer["high_us"]
     iteration = iteration_times(resnet_profile.trace, gpu="a100-sxm4-80gb")
     carried = sum(part.device_us for part in iteration) / len(iteration)
