@@ -39,7 +39,7 @@ measured by kernels; ResNet-50's published training on a V100 and an A100 is slo
 UNALIGNED = re.compile(r"tensorop.*align[12](?!\d)")
 """In the name of a product's kernel on NVIDIA's matrix units for rows that do not begin at 16 bytes. AMD's have no such
 penalty: of 99 products of rocBLAS's published times on MI60 and Navi 21 with odd rows and 0.5 GFLOP or more, each takes
-1.00 times what its nearest aligned neighbour takes per FLOP (median; eight in ten 0.92 to 1.05)."""
+1.00 times what its nearest aligned neighbour takes per FLOP (median; eight in ten 0.94 to 1.06)."""
 _OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
 Group = tuple[tuple[Work, ...], tuple[Work, ...], list[int]]
 """What an operator computed, what it computes at the new batch, and the activities that it launched."""
