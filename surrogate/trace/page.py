@@ -13,9 +13,9 @@ from surrogate.features.roofline import ridge_flops_per_byte
 from surrogate.report.page import ZOOM, Figure, Section, lanes_chart, page
 from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
 from surrogate.report.tables import Facts, Table, plain
-from surrogate.trace.advice import advice, told
 from surrogate.trace.events.iterations import iteration_at
 from surrogate.trace.events.tables import linked
+from surrogate.trace.findings import advice, told
 from surrogate.trace.graph import graph_of
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.layers import OUTSIDE

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import surrogate.trace.advice as advice_of
-from surrogate.trace.advice import advice, told
+import surrogate.trace.findings as advice_of
 from surrogate.trace.events.read import trace_files
+from surrogate.trace.findings import advice, told
 from surrogate.trace.iteration.ranks import rank_summary
 from surrogate.trace.profiling import profile
 from tests.trace.events import call, device, event
@@ -202,7 +202,7 @@ PLANTED = {
     advice_of.layout_transposes: planted_layout, advice_of.whole_step_in_fp32: planted_fp32,
     advice_of.products_in_fp32: planted_sgemm, advice_of.small_kernels: planted_small_kernels,
     advice_of.unfused_optimizer: planted_optimizer, advice_of.data_loading: planted_loading,
-    advice_of.host_outside_layers: planted_host_code, advice_of.values_read_back: planted_value,
+    advice_of.host_outside_layers: planted_host_code, advice_of.device_awaited: planted_value,
     advice_of.unpinned_copies: planted_copy, advice_of.unaligned_rows: planted_odd_rows,
     advice_of.exposed_communication: planted_communication, advice_of.allocator_stalls: planted_allocations,
 }  # fmt: skip
@@ -218,7 +218,7 @@ def test_a_trace_without_a_cause_gets_no_advice(read, mended):
 @pytest.mark.parametrize("find", advice_of.FINDERS, ids=lambda find: find.__name__)
 def test_a_planted_cause_is_found(find, read, mended):
     assert find in PLANTED, (
-        f"surrogate/trace/advice.py: plant the cause that {find.__name__} finds in a real trace here"
+        f"surrogate/trace/findings.py: plant the cause that {find.__name__} finds in a real trace here"
     )
     trace = deepcopy(mended)
     PLANTED[find](trace["traceEvents"])

@@ -75,7 +75,7 @@ def command(
 def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form: Form) -> None:
     """What bounds a step, then figures of the whole model, its layer types and its copies; what to change."""
     from surrogate.trace import tables
-    from surrogate.trace.advice import advice, told
+    from surrogate.trace.findings import advice, told
 
     facts = tables.summary(only)
     if batch:
@@ -102,7 +102,7 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
 
 def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:
     """A row per rank, then the collectives that the others wait in."""
-    from surrogate.trace.advice import straggler, told
+    from surrogate.trace.findings import straggler, told
     from surrogate.trace.iteration.ranks import rank_summary
 
     compared = rank_summary(traces)

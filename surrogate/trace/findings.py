@@ -18,6 +18,7 @@ from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
+from surrogate.trace.graph.build import OUTSIDE_RANGES
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, WORK, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
@@ -34,8 +35,6 @@ PART = 0.5
 HALF_TO_ALL = "from half to all of that time saved: an assumption, for nobody has published times before and after"
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
-_READS = re.compile(r"_local_scalar_dense|aten::(?:item|nonzero|is_nonzero|equal|masked_select|unique)")
-"""Operators that hand a value of the device to the host."""
 _HAS_FUSED = re.compile(r"Optimizer\.step#(Adam|AdamW|SGD|Adagrad)\.step")
 """Optimizers of PyTorch that take ``fused=True``."""
 _MANY = 10
@@ -118,6 +117,12 @@ class Case:
         """How many iterations the graph holds."""
         return max(len(self.graph.iterations), 1)
 
+    def step_us(self, timeline: Timeline) -> float:
+        """The time of an iteration; where the host runs ahead of the device to the trace's end, the whole's share."""
+        behind_us = max(self.graph.coverage.get("device_behind_us", ()), default=0.0)
+        is_behind = behind_us > LEAST_GAIN * self.baseline.total_us
+        return timeline.total_us / self.steps if is_behind else timeline.per_iteration_us
+
     def time_us(self, tasks: Mask) -> float:
         """Time of the tasks in one iteration."""
         return float(self.graph.duration_us[tasks].sum()) / self.steps
@@ -126,11 +131,11 @@ class Case:
         """The time and the names of the tasks that take the most: the evidence."""
         graph = self.graph
         named = np.bincount(graph.name[tasks], graph.duration_us[tasks], len(graph.names))
-        most = [graph.names[i] for i in named.argsort()[::-1][:3] if named[i]]
+        most = [graph.names[i] for i in named.argsort()[::-1][:3] if named[i] and graph.names[i] != OUTSIDE_RANGES]
         count = int(tasks.sum()) / self.steps
         short = short_names(most)
         names = ", ".join(short[name] for name in most)
-        return f"{self.time_us(tasks) / 1e3:,.4g} ms of a step in {count:,.4g} {what}: {names}"
+        return f"{self.time_us(tasks) / 1e3:,.4g} ms of a step in {count:,.4g} {what}{names and ': '}{names}"
 
     def where(self, tasks: Mask) -> str:
         """The lines of the program that launched most of the tasks' time, or else the layers."""
@@ -199,22 +204,26 @@ def told(findings: Sequence[Finding]) -> str:
 
 def _simulated(case: Case, draft: Draft) -> Finding | None:
     """The draft with its gain; None where that is too small, or the what-if does not apply."""
-    step_us = case.baseline.per_iteration_us
+    step_us = case.step_us(case.baseline)
     if draft.what_if:
         try:
             (answer,) = evaluate(case.graph, [what_if(draft.what_if)], case.setting)
         except InputError:
             return None
-        after = [answer.predicted_us, answer.high_us, answer.low_us]
+        after_us = case.step_us(answer.predicted)
+        ends = [
+            after_us * (end or answer.predicted_us) / answer.predicted_us for end in (answer.high_us, answer.low_us)
+        ]
         basis = f"what-if {draft.what_if}: {answer.evidence}"
     else:
         graphs = [draft.changed, draft.least or _partly(case.graph, draft.changed)]
-        after = [simulate(graph).per_iteration_us for graph in graphs if graph is not None]
+        after_us, *ends = (case.step_us(simulate(graph)) for graph in graphs if graph is not None)
         basis = HALF_TO_ALL
-    gain_us, *ends = (step_us - (after_us if after_us is not None else after[0]) for after_us in after)
-    low_us, high_us = max(min(ends), 0.0), max(gain_us, *ends)
+    gain_us = step_us - after_us
     if gain_us < LEAST_GAIN * step_us:
         return None
+    low_us = max(min(step_us - end for end in (*ends, after_us)), 0.0)
+    high_us = max(step_us - end for end in (*ends, after_us))
     where = case.where(draft.tasks)
     return Finding(draft.title, draft.evidence, draft.change, where, step_us, gain_us, low_us, high_us, basis)
 
@@ -312,7 +321,7 @@ def unfused_optimizer(case: Case) -> Draft | None:
 def data_loading(case: Case) -> Draft | None:
     tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
     return Draft(
-        "The step waits for its data", case.told(tasks, "pieces of the host's work"),
+        "The step waits for its data", case.told(tasks, "pieces of host work"),
         "DataLoader(dataset, …, num_workers=8, persistent_workers=True, prefetch_factor=4)",
         tasks, scale(case.graph, tasks, 0.0),
     ) if tasks.any() else None  # fmt: skip
@@ -320,29 +329,45 @@ def data_loading(case: Case) -> Draft | None:
 
 def host_outside_layers(case: Case) -> Draft | None:
     """The program's own code between operators, as far as the device waits for it."""
-    tasks = select(case.graph, kind="host work") & (case.graph.layer < 0) & (case.graph.iteration >= 0)
-    return Draft(
-        "The host's code between operators keeps the device waiting", case.told(tasks, "pieces of the host's work"),
-        "model = torch.compile(model)  # torch.profiler.record_function(…) names what is left",
-        tasks, scale(case.graph, tasks, 0.0),
-    ) if tasks.any() else None  # fmt: skip
-
-
-def values_read_back(case: Case) -> Draft | None:
-    """Operators that give the host a value of the device, so that it launches nothing until the device is done."""
-    graph, trace = case.graph, case.trace
-    calls = np.where((graph.kind == CALL) & (graph.row >= 0), graph.row, -1)
-    ranges = linked(trace.calls.range, calls)
-    reading = linked(trace.named(trace.ranges, _READS.search), ranges, False)
-    awaited = graph.dst[(graph.edge_kind == SYNC) & reading[graph.dst]]
-    if not len(awaited):
+    graph = case.graph
+    tasks = select(graph, kind="host work") & (graph.layer < 0) & (graph.iteration >= 0)
+    if not tasks.any():
         return None
-    tasks = np.isin(np.arange(len(graph)), awaited)
-    names = {trace.name_of(trace.ranges, row).removeprefix("aten::") for row in ranges[awaited].tolist()}
+    longest = int(np.where(tasks, graph.duration_us, 0.0).argmax())
+    beside = np.flatnonzero((graph.resource == graph.resource[longest]) & (graph.layer >= 0))
+    at = int(np.searchsorted(beside, longest))
+    ends = [graph.layers[graph.layer[row]] for row in beside[max(at - 1, 0) : at + 1].tolist()]
+    longest_us = float(graph.duration_us[longest])
+    once = longest_us > PART * case.time_us(tasks)
     return Draft(
-        "The host waits for values of the device",
-        f"{len(np.unique(awaited)) / case.steps:,.3g} times a step, in {', '.join(sorted(names))}",
-        "total += loss.detach()  # in the place of loss.item(); read it once in a hundred steps",
+        "The host's code between operators keeps the device waiting",
+        f"{case.told(tasks, 'pieces of host work')}; the longest, {longest_us / 1e3:,.4g} ms, is beside"
+        f" {' and '.join(dict.fromkeys(ends)) or 'no operator'}",
+        "do that piece of work once, or in the DataLoader's workers" if once else
+        "model = torch.compile(model)  # torch.profiler.record_function(…) names what is left",
+        tasks, scale(graph, tasks, 0.0),
+    )  # fmt: skip
+
+
+def device_awaited(case: Case) -> Draft | None:
+    """Calls that wait for the device, as those that read a value of it, with work behind them in the same iteration."""
+    graph, trace = case.graph, case.trace
+    numbers = np.arange(len(graph))
+    launches = np.isin(case.call_kinds(), (kinds.LAUNCH, kinds.GRAPH_LAUNCH))
+    last = np.full(case.steps + 1, -1)
+    np.maximum.at(last, graph.iteration[launches], numbers[launches])
+    # Copies to the device from pageable memory make the host wait, too; another finding has those.
+    awaited = np.isin(numbers, graph.dst[graph.edge_kind == SYNC]) & (graph.kind == CALL) & (graph.row >= 0)
+    copying = np.isin(graph.row, trace.activities.call[trace.activities.copy_kind == kinds.TO_DEVICE])
+    tasks = awaited & ~copying & (numbers < last[graph.iteration])
+    if not tasks.any():
+        return None
+    ranges = trace.calls.range[graph.row[tasks]].tolist()
+    names = {trace.name_of(trace.ranges, row) if row >= 0 else "calls outside operators" for row in ranges}
+    return Draft(
+        "The host waits for the device in the middle of a step",
+        f"{tasks.sum() / case.steps:,.3g} times a step, in {', '.join(sorted(names)[:4])}",
+        "total += loss.detach()  # in the place of loss.item(), .cpu() or synchronize(); read it once in many steps",
         tasks, _unawaited(graph, tasks), least=graph,
     )  # fmt: skip
 
@@ -410,7 +435,7 @@ def allocator_stalls(case: Case) -> Draft | None:
 
 FINDERS: Sequence[Callable[[Case], Draft | None]] = (
     layout_transposes, products_in_fp32, whole_step_in_fp32, small_kernels, unfused_optimizer, data_loading,
-    host_outside_layers, values_read_back, unpinned_copies, unaligned_rows, exposed_communication, allocator_stalls,
+    host_outside_layers, device_awaited, unpinned_copies, unaligned_rows, exposed_communication, allocator_stalls,
 )  # fmt: skip
 
 
