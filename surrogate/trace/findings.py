@@ -216,22 +216,28 @@ def _simulated(case: Case, draft: Draft) -> Finding | None:
         ]
         basis = f"what-if {draft.what_if}: {answer.evidence}"
     else:
-        graphs = [draft.changed, draft.least or _partly(case.graph, draft.changed)]
-        after_us, *ends = (case.step_us(simulate(graph)) for graph in graphs if graph is not None)
+        changed = draft.changed or case.graph
+        # Where only times change, no more is gained than they lose: most causes need no simulation.
+        saved_us = float((case.graph.duration_us - changed.duration_us).sum()) / case.steps
+        only_times = len(changed.src) == len(case.graph.src) and not changed.removed.any()
+        if only_times and saved_us < LEAST_GAIN * step_us:
+            return None
+        after_us = case.step_us(simulate(changed))
+        ends = []
         basis = HALF_TO_ALL
     gain_us = step_us - after_us
     if gain_us < LEAST_GAIN * step_us:
         return None
+    if draft.changed:
+        ends = [case.step_us(simulate(draft.least or _partly(case.graph, draft.changed)))]
     low_us = max(min(step_us - end for end in (*ends, after_us)), 0.0)
     high_us = max(step_us - end for end in (*ends, after_us))
     where = case.where(draft.tasks)
     return Finding(draft.title, draft.evidence, draft.change, where, step_us, gain_us, low_us, high_us, basis)
 
 
-def _partly(before: Graph, after: Graph | None) -> Graph | None:
+def _partly(before: Graph, after: Graph) -> Graph:
     """Only `PART` of what ``after`` saves of each task's time."""
-    if after is None or len(after) != len(before):
-        return None
     return replace(before, duration_us=before.duration_us + PART * (after.duration_us - before.duration_us))
 
 
