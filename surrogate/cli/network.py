@@ -78,7 +78,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @click.argument("source", metavar="FILE")
 @option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
 @option("--bundle", "Fitted model, a folder; else the one shipped.", PATH)
-@option("--batch", "Batch size in the place of the model's own.", SIZE)
+@option("--batch --bs", "Batch size in the place of the model's own.", SIZE)
 @option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
 @option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
 @option("--sweep-batch", "Also these batch sizes; the best one is marked.", metavar="N,N,…", callback=_sizes)

@@ -97,7 +97,7 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
             columns = [key for key in table.rows[0] if has_device or any(row[key] for row in table)]
             show(table.rows, table=shared.for_people(table, columns))
     if has_device and not form:
-        click.echo("\n" + "\n".join(wrapped(line, terminal_width()) for line in told(findings).splitlines()))
+        click.echo(f"\n{wrapped(told(findings), terminal_width())}")
 
 
 def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:
@@ -117,4 +117,4 @@ def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:
         click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
         show(compared.collectives)
     if findings and not form:
-        click.echo("\n" + "\n".join(wrapped(line, terminal_width()) for line in told(findings).splitlines()))
+        click.echo(f"\n{wrapped(told(findings), terminal_width())}")
