@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.groups import TABLE
-from surrogate.cli.options import COUNT, GPU, MINUTES, Form, choice_option, option, output_options, show, size
+from surrogate.cli.options import (
+    COUNT, GPU, MINUTES, Form, SettingChoice, choice_option, option, output_options, show, size,
+)  # fmt: skip
 from surrogate.cli.problem import CHOICES
 from surrogate.features.errors import InputError
 
@@ -52,7 +54,7 @@ HELP: dict[str, str] = TABLE["collect"]
 @option("--campaign", HELP["campaign"], is_flag=True)
 @option("--counters", "Then count a part of what was measured, by ncu or nvprof.", is_flag=True)
 @option("--math", "Repeat for several. [fma]", click.Choice(CHOICES["math"]), multiple=True)
-@option("--dtype", "Element type; repeat for several. [fp32]", click.Choice(DTYPES), multiple=True)
+@option("--dtype", "Element type; repeat for several. [fp32]", SettingChoice("dtype", DTYPES), multiple=True)
 @option("--direction", "The same. [fwd]", click.Choice(CHOICES["direction"]), multiple=True)
 @option("--layout", "The same. [NCHW]", click.Choice(CHOICES["layout"]), multiple=True)
 @option("--recording", "What --device replay serves; the plan too, if none is named.", metavar="RUN.jsonl")

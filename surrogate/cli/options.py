@@ -58,6 +58,20 @@ COUNT = click.IntRange(min=1)
 MINUTES = click.FloatRange(min=0, min_open=True)
 
 
+class SettingChoice(click.Choice):
+    """One of a problem's setting's values, by any name that people call it, such as ``float16``, in any case."""
+
+    def __init__(self, setting: str, choices: Sequence[str]) -> None:
+        super().__init__(choices, case_sensitive=False)
+        self.setting = setting
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The value by its name here."""
+        from surrogate.features.problem import setting as setting_value
+
+        return super().convert(setting_value(self.setting, value), param, ctx)
+
+
 def option(
     names: str, text: str, kind: click.ParamType | type | None = None, **settings: Any
 ) -> Callable[[Function], Function]:

@@ -184,6 +184,13 @@ def test_ranks_of_an_archive_may_share_their_name(seer, folder):
     of_folder = seer("summary", folder, "--json").json["ranks"]
     assert [row["rank"] for row in rows] == [0, 1]
     assert [row["compute_us"] for row in rows] == [row["compute_us"] for row in of_folder]
+    assert [row["trace"] for row in rows] == ["rank0/trace.json", "rank1/trace.json"]
+    for number in (1, 0):
+        (folder / "run" / f"rank{number}").mkdir(parents=True)
+        (folder / f"{number}.json").rename(folder / "run" / f"rank{number}" / "trace.json")
+    assert seer("summary", folder / "run", "--json").json["ranks"] == rows
+    times = seer("iteration", folder / "run", "--json").json["ranks"]
+    assert [row["trace"] for row in times] == ["rank0/trace.json", "rank1/trace.json"]
     with trace_files([folder / "ranks.tar.gz"]) as files:
         assert [file.read().source for file in files] == [f"{folder}/ranks.tar.gz/rank{i}/trace.json" for i in (0, 1)]
 
