@@ -14,7 +14,16 @@ import click
 
 from surrogate.cli.groups import TABLE
 from surrogate.cli.options import (
-    COUNT, GPU, MINUTES, Form, SettingChoice, choice_option, option, output_options, show, size,
+    COUNT,
+    GPU,
+    MINUTES,
+    Form,
+    SettingChoice,
+    choice_option,
+    option,
+    output_options,
+    show,
+    size,
 )  # fmt: skip
 from surrogate.cli.problem import CHOICES
 from surrogate.features.errors import InputError

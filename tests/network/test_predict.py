@@ -48,9 +48,7 @@ def test_known_sums(predictors: Callable[..., Predictors]) -> None:
     assert (made.algorithms.asked, made.kernels.asked) == (2, 1)  # type: ignore[attr-defined]
 
 
-def test_what_is_folded_from_three_axes_takes_longer_and_has_wider_intervals(
-    predictors: Callable[..., Predictors],
-) -> None:
+def test_three_axes_folded_into_two_take_longer_within_wider_ends(predictors: Callable[..., Predictors]) -> None:
     flat, folded = predictors().time(Network("net", (Layer("a", "Conv", A), Layer("b", "Conv.3d", A)), 8)).layers
     slower = FOLDED_SLOWER[""]
     assert folded.time_us == pytest.approx(slower * flat.time_us)
