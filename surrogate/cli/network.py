@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import FOLDER, GPU, PATH, Form, choice_option, limit_options, option, output_options, show
+from surrogate.cli.options import (
+    FOLDER,
+    GPU,
+    PATH,
+    Form,
+    SettingChoice,
+    choice_option,
+    limit_options,
+    option,
+    output_options,
+    show,
+)
 from surrogate.features.errors import InputError
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.features.whole import MAX_INT32
@@ -71,14 +82,14 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @click.argument("source", metavar="FILE")
 @option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
 @option("--bundle", "Fitted model, a folder; else the one shipped.", PATH)
-@option("--batch", "Batch size in the place of the model's own.", SIZE)
+@option("--batch --bs", "Batch size in the place of the model's own.", SIZE)
 @option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
 @option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
 @option("--sweep-batch", "Also these batch sizes; the best one is marked.", metavar="N,N,…", callback=_sizes)
 @option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
 @option("--utilization", UTILIZATION, click.FloatRange(0, 1, min_open=True), metavar="SHARE")
 @option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=_gpus)
-@option("--dtype", DTYPE, click.Choice(list(ELEMENTS)), metavar="TYPE")
+@option("--dtype", DTYPE, SettingChoice("dtype", list(ELEMENTS)), metavar="TYPE")
 @choice_option("--math", MATHS, "Math type of convolutions  [default: by element type]")
 @choice_option("--layout", LAYOUTS, "Layout of convolutions  [default: NCHW]")
 @choice_option("--amp", AMP_TYPES, AMP)
@@ -102,11 +113,11 @@ def command(
 
     FILE is an .onnx or .pt2 file (weights are not needed), a network that ships, by its name, a table of problems
     (parquet, CSV, or a text file with a problem per line), a language model's config.json from Hugging Face (with
-    --prefill or --decode), or module:callable, which imports your module and runs on fake tensors what callable
-    returns: (module, inputs). Layers are summed as if they ran one after another, as single kernels without gaps (a
-    language model's with those of a CUDA graph). Where PyTorch launches them, the host's time counts, too: a pass takes
-    the longer one of its kernels and its launches, and a floor. --runtime compiled fuses what lies between convolutions
-    and products. With --data-parallel the gradients are summed beside the backward pass.
+    --prefill or --decode), or module:callable (also x.py:callable), which imports your module and runs on fake tensors
+    what callable returns: (module, inputs). Layers are summed as if they ran one after another, as single kernels
+    without gaps (a language model's with those of a CUDA graph). Where PyTorch launches them, the host's time counts,
+    too: a pass takes the longer one of its kernels and its launches, and a floor. --runtime compiled fuses what lies
+    between convolutions and products. With --data-parallel the gradients are summed beside the backward pass.
     Operators that this package does not know are named, counted and in no sum. --json and --csv also give every
     layer's interval, workspace, FLOPs, bytes and source.
 
@@ -189,16 +200,17 @@ def command(
         rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
         show(rows, form, whole={**time.to_dict(), **compared, **types})
     else:
-        _print_report(time, batches, gpus, layers=not by_type and not steps)
+        _print_report(time, batches, gpus, layers=not by_type and not steps, shared_by=reading["tensor_parallel"] or 1)
     if not time.layers:
         raise click.exceptions.Exit(1)
 
 
 def _print_report(
-    time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool
+    time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool, shared_by: int
 ) -> None:
     """Layers or types, classes, savings, batches, GPUs, and what is in no sum."""
-    for line in filter(None, (time.headline(), time.parts())):
+    each = f"each of {shared_by} GPUs runs these layers; samples per second are of the replica, of all {shared_by}"
+    for line in filter(None, (time.headline(), time.parts(), each if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
     if layers:
         _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in time.layers])
@@ -216,7 +228,7 @@ def _print_report(
         share = 100 * own["saved_us"] / own["time_us"] if own["time_us"] else 0.0
         saved = f"saved over the library's heuristic: {own['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
         click.echo(f"\n{saved} of {own['convs']} convolutions, {own['unknown']} not known")
-    _section("total", [_totals(time)])
+    _section("total per GPU", [_totals(time)])
     _section("memory, GiB", [{name: _gib(size) for name, size in time.memory.items() if size}] if time.memory else [])
     _section("batches", [_sweep(row) for row in batches])
     _section("GPUs", [_sweep(row) for row in gpus])
@@ -270,4 +282,6 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
     if "gpu" in row:
         shown["measured %"] = round(100 * row["measured_share"], 1)
     shown |= {"speedup": row["speedup"]} if "speedup" in row else {}
-    return shown | ({"": "◀ best" if row["best"] else ""} if "best" in row else {})
+    rivals = ", ".join(map(str, row.get("rivals", ())))
+    best = f"◀ best, within the interval of {rivals}" if rivals else "◀ best"
+    return shown | ({"": best if row["best"] else ""} if "best" in row else {})

@@ -89,7 +89,7 @@ def read_network(
         what = "a folder" if path.is_dir() else "no such file"
         raise InputError(
             f"{text}: {what}; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
-            f" module:callable, or one of {', '.join(NETWORKS)}"
+            f" module:callable or x.py:callable, or one of {', '.join(NETWORKS)}"
         )
     is_table = network.own_math
     network = replace(with_settings(completed(network, training), math, layout), gpus=data_parallel)
@@ -104,7 +104,9 @@ def read_network(
 
 
 def _is_module(source: str) -> bool:
-    """Whether it has the form ``module:callable``, and no file that name."""
+    """Whether it has the form ``module:callable``, and no file that name, or that of a file ``x.py``."""
+    if source.partition(":")[0].endswith(".py"):
+        return Path(source.partition(":")[0]).is_file()
     return MODULE.fullmatch(source) is not None and not Path(source).exists()
 
 

@@ -183,13 +183,15 @@ class NetworkTime(Shown):
         return None if self.batch is None or not self.layers else self.gpus * self.batch / self.total_us * 1e6
 
     def classes(self) -> dict[str, dict[str, float]]:
-        """Share of each class, as SEER reports it, by number of convolutions and by their time."""
-        convs = [layer for layer in self.layers if layer.algorithm is not None and layer.bound]
-        total = sum(layer.time_us for layer in convs)
+        """Share of each class by number and by time: of convolutions, as SEER reports it, or of all layers that have
+        one where the network has no convolutions."""
+        known = [layer for layer in self.layers if layer.bound]
+        counted = [layer for layer in known if layer.algorithm is not None] or known
+        total = sum(layer.time_us for layer in counted)
         return {
             name: {
-                "layers": _share(sum(layer.bound == name for layer in convs), len(convs)),
-                "time": _share(sum(layer.time_us for layer in convs if layer.bound == name), total),
+                "layers": _share(sum(layer.bound == name for layer in counted), len(counted)),
+                "time": _share(sum(layer.time_us for layer in counted if layer.bound == name), total),
             }
             for name in BOUNDS
         }
@@ -286,9 +288,12 @@ def best_batch(times: Mapping[int, NetworkTime]) -> int | None:
 
 
 def sweep_records(times: Mapping[int, NetworkTime]) -> list[dict[str, Any]]:
-    """A record per batch; ``best`` marks that of highest throughput."""
+    """A record per batch; ``best`` marks that of highest throughput, which lies inside the intervals of ``rivals``."""
     best = best_batch(times)
-    return [{"batch": batch, **_figures(time), "best": batch == best} for batch, time in times.items()]
+    rate = times[best].samples_per_s if best is not None else None
+    rivals = [size for size, time in times.items() if rate and size != best and 1e6 * size > rate * time.lower_us]
+    records = ({"batch": batch, **_figures(time), "best": batch == best} for batch, time in times.items())
+    return [record | {"rivals": rivals if record["best"] else []} for record in records]
 
 
 def gpu_records(times: Sequence[NetworkTime]) -> list[dict[str, Any]]:

@@ -113,6 +113,19 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "my_own_nets", raising=False)
 
 
+def test_a_file_names_its_function(own: None, refused, tmp_path_factory) -> None:
+    """With the function's name, or alone where it defines one; from any folder."""
+    assert read_network("my_own_nets.py:plain").layers == read_network("my_own_nets:plain").layers
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "my_only_net.py").write_text(
+        "import torch\ndef build():\n    return torch.nn.Linear(8, 8), (torch.zeros(2, 8),)\n"
+    )
+    alone = read_network(folder / "my_only_net.py")
+    assert alone.layers and alone.layers == read_network(f"{folder}/my_only_net.py:build").layers
+    with refused("name one of its functions"):
+        read_network("my_own_nets.py")
+
+
 def test_a_users_module(own: None) -> None:
     """Padding "same", a transposed convolution, group norm; the batch of a callable without a parameter for it."""
     found = read_network("my_own_nets:plain", batch=6)
