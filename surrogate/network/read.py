@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from surrogate.bundled import NETWORKS
 from surrogate.features.errors import InputError, require_regular
@@ -25,7 +26,8 @@ def read_network(
     source: str | Path, *, batch: int | None = None, training: bool = False, dims: Mapping[str, int] | None = None,
     dtype: str | None = None, amp: str | None = None, math: str | None = None, layout: str | None = None,
     runtime: str = "eager", host: str = HOSTS[0], prefill: int | None = None, decode: int | None = None,
-    tensor_parallel: int | None = None,
+    tensor_parallel: int | None = None, expert_parallel: int | None = None, pipeline_parallel: int | None = None,
+    routing: str | None = None, kv_dtype: str | None = None,
 ) -> Network:  # fmt: skip
     """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
 
@@ -37,7 +39,8 @@ def read_network(
     say what launches the kernels of a program; of a table and a language model's step nothing is known of that. Under
     ``training`` a whole iteration: a module's as autograd runs it, a file's derived from its forward
     pass. Of a language model's ``config.json`` one step: each of ``batch`` requests has ``prefill`` new tokens, or one
-    behind a context of ``decode``, on one of ``tensor_parallel`` GPUs. Raises `InputError` for what cannot be read.
+    behind a context of ``decode``, on one of the GPUs of a
+    `surrogate.network.language_step.Deployment`. Raises `InputError` for what cannot be read.
     """
     text = str(source)
     path = Path(source)
@@ -45,16 +48,24 @@ def read_network(
         path = NETWORKS[text]
     require_regular(path)
     kind = path.suffix.lower()
-    language = {"prefill": prefill, "decode": decode, "tensor_parallel": tensor_parallel}
+    spread: dict[str, Any] = {
+        "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel, "pipeline_parallel": pipeline_parallel,
+        "routing": routing, "kv_dtype": kv_dtype,
+    }  # fmt: skip
+    language = {"prefill": prefill, "decode": decode, **spread}
     for name, size in {"batch": batch, **(dims or {}), **language}.items():
-        if size is not None:
+        if size is not None and not isinstance(size, str):
             whole(text, name, size, most=MAX_INT32)
     if kind == ".json":
-        from surrogate.network.language import read_language
+        from surrogate.network.deployment import Deployment
+        from surrogate.network.language_step import read_language
 
         if training or dims:
             raise InputError(f"{text}: a language model's step has no {'training' if training else '--dim'}")
-        return read_language(path, **language, batch=batch, dtype=dtype)
+        given = {name: value for name, value in spread.items() if value is not None}
+        return read_language(
+            path, prefill=prefill, decode=decode, batch=batch, deployment=Deployment(dtype=dtype, **given)
+        )
     if amp is not None and (dtype is not None or not _is_module(text)):
         wrong = "--amp keeps weights in fp32, --dtype does not" if dtype else f"{text}: --amp runs module:callable"
         raise InputError(f"{wrong}; leave out one of them" if dtype else f"{wrong}; give --dtype")

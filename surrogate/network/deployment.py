@@ -1,0 +1,73 @@
+"""How a language model is spread over GPUs: tensor, data, expert and pipeline parallelism, and what is refused."""
+
+from dataclasses import dataclass
+
+from surrogate.features.errors import InputError
+from surrogate.features.families.attention import KV_DTYPES
+from surrogate.network.language import Decoder
+
+NODE = 8
+"""GPUs of one NVLink domain, unless a `Deployment` says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """How a model is spread over GPUs, and the types that it computes in.
+
+    ``tensor_parallel`` GPUs share heads and widths; ``data_parallel`` such groups attend to requests of their own and
+    share the experts, of which ``expert_parallel`` GPUs hold different ones and the others parts of the same;
+    ``pipeline_parallel`` such sets hold different layers. ``dtype`` replaces the model's arithmetic: a quantised one
+    that of the products inside layers alone. ``routing`` says how tokens spread over experts; ``node`` GPUs are joined
+    by NVLink, further ones by a network.
+    """
+
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: int = 1
+    pipeline_parallel: int = 1
+    dtype: str | None = None
+    kv_dtype: str | None = None
+    routing: str = "balanced"
+    node: int = NODE
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that hold the model once."""
+        return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
+
+    def check(self, decoder: Decoder) -> None:
+        """Raise `InputError` for what cannot be divided so."""
+        ranks = self.tensor_parallel * self.data_parallel
+        if decoder.heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel:
+            raise InputError(
+                f"{decoder.name}: {decoder.heads} heads cannot be divided among {self.tensor_parallel} GPUs;"
+                " --tensor-parallel takes a divisor of them"
+            )
+        if decoder.linear and decoder.linear.value_heads % self.tensor_parallel:
+            raise InputError(
+                f"{decoder.name}: {decoder.linear.value_heads} heads of linear attention cannot be divided among"
+                f" {self.tensor_parallel} GPUs; --tensor-parallel takes a divisor of them"
+            )
+        if not decoder.experts and (self.expert_parallel > 1 or self.data_parallel > 1):
+            raise InputError(
+                f"{decoder.name} has no experts; leave out --expert-parallel and --attention-parallel (a further"
+                " replica serves as well)"
+            )
+        if decoder.experts and (ranks % self.expert_parallel or decoder.experts % self.expert_parallel):
+            raise InputError(
+                f"{decoder.name}: {decoder.experts} experts on {ranks} GPUs cannot be divided in"
+                f" {self.expert_parallel}; --expert-parallel takes a divisor of both"
+            )
+        if self.pipeline_parallel > len(decoder.windows):
+            raise InputError(
+                f"{decoder.name}: {len(decoder.windows)} layers cannot be divided in {self.pipeline_parallel} stages;"
+                " give a smaller --pipeline-parallel"
+            )
+        if self.kv_dtype and self.kv_dtype not in KV_DTYPES:
+            raise InputError(f"kv_dtype {self.kv_dtype!r} is unknown; known: {', '.join(KV_DTYPES)}")
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of it."""
+        ranks = self.tensor_parallel * self.data_parallel
+        beyond = f"{ranks} GPUs are more than the {self.node} that NVLink joins; sums beyond them cross a network"
+        return (beyond,) if ranks > self.node else ()
