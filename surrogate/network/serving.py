@@ -1,0 +1,290 @@
+"""Servers of language models: the time to a first token and between further ones at a number of users, from steps.
+
+Users send a prompt of ``input`` tokens, read ``output`` tokens and begin again, so that a server always has as many
+requests as users. It runs one step after the other (continuous batching with chunked prefill):
+
+- Between two tokens of a request lies a step that decodes one token of every running request, and the prompts that
+  arrive meanwhile: while one request reads ``output`` tokens, each other one begins once. So a further token takes
+  ``decode + (running − 1) / (output − 1) · prompt``. Nothing in it is fitted.
+- A first token takes ``start + prompt · (1 + share · (running − 1))``: users that began together wait for one another.
+  ``start`` and ``share`` are fitted for each framework (`experiments/serving.py`).
+- Running is what the cache holds; who finds no place waits for as many others to end.
+
+Kernel times are those of a framework's tables, taken in CUDA graphs. A product takes the fastest kernel of any
+framework, since servers ship and tune the same few libraries, and what a framework's own table lacks, or has only as
+the floor of a harness, goes by the others'.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import exp, hypot, log1p
+from typing import NamedTuple
+
+from surrogate import bundled
+from surrogate.features.elementwise import ceil_div
+from surrogate.features.errors import InputError
+from surrogate.features.families import Operator
+from surrogate.features.families.attention import Attending
+from surrogate.features.families.gemm import Gemm
+from surrogate.features.families.moe import Moe
+from surrogate.features.families.operator import Streamed
+from surrogate.features.families.transfer import Transfer
+from surrogate.features.gpu import Gpu
+from surrogate.features.problem import ELEMENTS
+from surrogate.features.roofline import missing_units
+from surrogate.models.plain import from_plain
+from surrogate.network.deployment import Deployment
+from surrogate.network.language import Decoder
+from surrogate.network.language_step import Kernel, Requests, Step
+from surrogate.network.network import FRAMEWORKS
+from surrogate.network.predict import Answer, Predictors, frameworks_on
+from surrogate.network.result import UNMEASURED
+from surrogate.prediction.results import FLOOR, ROOFLINE
+
+FILE = "servers.json"
+UTILISATION = 0.9
+"""Share of a GPU's memory that a server takes: the default of vLLM."""
+BATCHED_TOKENS = 8192
+"""Tokens of a step at most, which bounds what its activations hold: vLLM's and SGLang's default on data-centre GPUs."""
+COLLECTIVES = "nccl"
+"""The library of collective operations that a framework has no kernels of its own for."""
+PARTS = ("products", "experts", "attention", "communication", "small kernels", "prompts")
+"""What a further token's time is spent on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLaw:
+    """Constants of a framework: ms before a prompt's first step, and the share of the other users that a prompt waits
+    for; ``ttft`` and ``tpot`` are the ends of their 90 % intervals, in log time, on models left out of the fit."""
+
+    start_ms: float
+    share: float
+    ttft: tuple[float, float]
+    tpot: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLaws:
+    """What ships: framework → its law."""
+
+    origin: str
+    laws: Mapping[str, ServerLaw]
+
+
+@cache
+def shipped_laws() -> ServerLaws:
+    """The constants that ship with the package."""
+    return from_plain(ServerLaws, json.loads((bundled.FOLDER / FILE).read_bytes()))
+
+
+class Load(NamedTuple):
+    """Tokens of a user's prompt, and of the answer."""
+
+    input: int
+    output: int
+
+
+class Setup(NamedTuple):
+    """A replica of a server, and how many users it has."""
+
+    deployment: Deployment
+    users: int
+
+
+class Interval(NamedTuple):
+    """A time with the ends of its 90 % interval."""
+
+    time: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSteps:
+    """What a replica's steps take under a load, in ms, and what it holds, in bytes on each GPU.
+
+    ``users`` and ``running`` are requests of one group of GPUs that attends to its own, ``running`` those that the
+    cache holds at once. ``parts`` has the shares of `PARTS` in a further token's time; ``half_width`` what kernels that
+    nobody measured on the GPU add to its interval, in log time; ``floors`` the kernels of which only a floor is known.
+    """
+
+    load: Load
+    users: int
+    running: int
+    stages: int
+    decode_ms: float
+    prompt_ms: float
+    memory_bytes: float
+    fits: bool
+    parts: Mapping[str, float]
+    half_width: float
+    floors: tuple[str, ...]
+
+    @property
+    def tpot_ms(self) -> float:
+        """Time per output token behind the first."""
+        return self.decode_ms + self.beside_ms
+
+    @property
+    def beside_ms(self) -> float:
+        """Of it, what others' prompts take."""
+        return (self.running - 1) / max(self.load.output - 1, 1) * self.prompt_ms / self.stages
+
+    def ttft_ms(self, start_ms: float, share: float) -> float:
+        """Time to the first token."""
+        prompt_ms = self.prompt_ms * (1 + share * (self.running - 1) / self.stages)
+        request_ms = self.prompt_ms + (self.load.output - 1) * self.tpot_ms
+        return start_ms + prompt_ms + (self.users - self.running) / self.running * request_ms
+
+    def intervals(self, law: ServerLaw) -> tuple[Interval, Interval]:
+        """Time to the first token and per further one."""
+        times = (self.ttft_ms(law.start_ms, law.share), law.ttft), (self.tpot_ms, law.tpot)
+        first, further = (
+            Interval(time, time * exp(-hypot(low, self.half_width)), time * exp(hypot(high, self.half_width)))
+            for time, (low, high) in times
+        )
+        return first, further
+
+    @property
+    def bound(self) -> str:
+        """What limits it: the cache's memory where users wait for it, else the largest part."""
+        return "memory" if self.running < self.users else max(self.parts, key=lambda part: self.parts[part])
+
+
+def server_steps(
+    decoder: Decoder, load: Load, device: Gpu, library: str, setups: Iterable[Setup]
+) -> dict[Setup, ServerSteps | InputError]:
+    """What the steps of each setup take, or why it is refused: all kernels are asked for together."""
+    sized: dict[Setup, _Sized | InputError] = {}
+    prompts: dict[Deployment, Step | InputError] = {}
+    for setup in dict.fromkeys(setups):
+        how = setup.deployment
+        if how not in prompts:
+            prompts[how] = _step(decoder, Requests(1, load.input, load.input), how)
+        prompt = prompts[how]
+        sized[setup] = prompt if isinstance(prompt, InputError) else _sized(decoder, load, device, setup, prompt)
+    steps = {
+        id(step): step for each in sized.values() if isinstance(each, _Sized) for step in (each.prompt, each.decode)
+    }
+    counted = {key: step.counted() for key, step in steps.items()}
+    works = list(dict.fromkeys(work for kernels in counted.values() for work in kernels))
+    answers = kernel_answers(device, library, works)
+    timed = {key: _time(kernels, answers, device) for key, kernels in counted.items()}
+    return {
+        setup: each
+        if isinstance(each, InputError)
+        else _steps(load, each, timed[id(each.prompt)], timed[id(each.decode)])
+        for setup, each in sized.items()
+    }
+
+
+def kernel_answers(device: Gpu, library: str, works: Sequence[Operator]) -> dict[Operator, Answer]:
+    """Kernel → its time by a framework's own table, or by the others' as the module says."""
+
+    def asked(name: str, some: Sequence[Operator]) -> dict[Operator, Answer]:
+        from surrogate.prediction.shipped import load_operators
+
+        answers = Predictors(device, None, load_operators(device.name, name)).answers(some, {})
+        return {work: answer for work, answer in answers.items() if isinstance(work, Operator)}
+
+    answers = asked(library, works)
+    unknown = {work for work, answer in answers.items() if answer.source in (FLOOR, ROOFLINE)}
+    open_works = [
+        work for work in works if isinstance(work, Gemm) or (work in unknown and not isinstance(work, Streamed))
+    ]
+    for name in (*(other for other in frameworks_on(device) if other != library), COLLECTIVES):
+        if not open_works or (name not in FRAMEWORKS and not any(isinstance(work, Transfer) for work in open_works)):
+            continue
+        for work, answer in asked(name, open_works).items():
+            known = answer.source not in (FLOOR, ROOFLINE)
+            if known and (work in unknown or answer.time_us < answers[work].time_us):
+                answers[work] = answer
+                unknown.discard(work)
+    return answers
+
+
+class _Sized(NamedTuple):
+    """A setup's two steps and what they hold."""
+
+    prompt: Step
+    decode: Step
+    users: int
+    running: int
+    memory_bytes: float
+    fits: bool
+
+
+class _Timed(NamedTuple):
+    """A step's time in µs, its parts, the share that is not measured with its upper end, floors, and a refusal."""
+
+    time_us: float
+    parts: Mapping[str, float]
+    beyond_us: float
+    floors: tuple[str, ...]
+    refused: str
+
+
+def _step(decoder: Decoder, requests: Requests, how: Deployment) -> "Step | InputError":
+    try:
+        return Step(decoder, [requests], how, requests.size * requests.new)
+    except InputError as error:
+        return error
+
+
+def _sized(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step) -> _Sized:
+    """How many requests run at once, and the step that decodes them: half of an answer is there on average."""
+    how = setup.deployment
+    stages, users = how.pipeline_parallel, ceil_div(setup.users, how.data_parallel)
+    context = load.input + load.output // 2
+    one = Step(decoder, [Requests(1, 1, context)], how, 1)
+    moved = max(_moved(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
+    held = prompt.weights_bytes() / stages + moved * min(1.0, BATCHED_TOKENS / load.input)
+    request_bytes = one.kv_bytes / stages
+    places = int((UTILISATION * device.memory_bytes - held) / request_bytes)
+    running = max(1, min(users, places))
+    batch = ceil_div(running, stages)
+    decode = Step(decoder, [Requests(batch, 1, context)], how, batch)
+    return _Sized(prompt, decode, users, running, held + running * request_bytes, places >= 1)
+
+
+def _moved(kernel: Kernel) -> float:
+    """Bytes of a kernel's activations."""
+    return kernel.work.dram_bytes - kernel.weights * ELEMENTS[kernel.work.dtype].weight_bytes
+
+
+def _time(kernels: Mapping[Operator, int], answers: Mapping[Operator, Answer], device: Gpu) -> _Timed:
+    parts = dict.fromkeys(PARTS, 0.0)
+    beyond_us = 0.0
+    floors: list[str] = []
+    refused = ""
+    for work, count in kernels.items():
+        answer = answers[work]
+        parts[_part(work)] += count * answer.time_us
+        if answer.source in UNMEASURED:
+            beyond_us += count * (answer.upper_us - answer.time_us)
+        if answer.source == FLOOR:
+            floors.append(f"{work.kind} {work.dtype}")
+        if answer.source == ROOFLINE and work.MULTIPLIES:
+            refused = refused or (missing_units(device, work.dtype, work.math) or "")
+    return _Timed(sum(parts.values()), parts, beyond_us, tuple(dict.fromkeys(floors)), refused)
+
+
+def _part(work: Operator) -> str:
+    """The one of `PARTS` that a kernel belongs to."""
+    kinds = ((Transfer, "communication"), (Moe, "experts"), (Attending, "attention"), (Gemm, "products"))
+    return next((part for kind, part in kinds if isinstance(work, kind)), "small kernels")
+
+
+def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:
+    if prompt.refused or decode.refused:
+        return InputError(f"{prompt.refused or decode.refused}; give another --dtype, or --gpu")
+    steps = ServerSteps(
+        load=load, users=sized.users, running=sized.running, stages=sized.decode.how.pipeline_parallel,
+        decode_ms=decode.time_us / 1e3, prompt_ms=prompt.time_us / 1e3, memory_bytes=sized.memory_bytes,
+        fits=sized.fits, parts={}, half_width=log1p(decode.beyond_us / decode.time_us),
+        floors=tuple(dict.fromkeys((*prompt.floors, *decode.floors))),
+    )  # fmt: skip
+    parts = {name: decode.parts[name] / 1e3 / steps.tpot_ms for name in PARTS[:-1]}
+    return replace(steps, parts=parts | {PARTS[-1]: steps.beside_ms / steps.tpot_ms})

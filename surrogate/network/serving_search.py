@@ -1,0 +1,1 @@
+ROUTING = "power_law_1.01"
