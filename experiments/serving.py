@@ -35,7 +35,7 @@ from experiments.sources import beside
 from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.plain import to_plain
-from surrogate.network.deployment import NODE, Deployment
+from surrogate.network.deployment import DOMAINS, NODE, Deployment
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.serving import FILE, Load, ServerLaw, ServerLaws, ServerSteps, Setup, server_steps
 from surrogate.network.serving_search import ROUTING
@@ -43,8 +43,6 @@ from surrogate.network.serving_search import ROUTING
 NAMES = beside(__file__)
 FLOAT4 = "w4a8_mxfp4_mxfp8"
 """What TensorRT-LLM computes mxfp4 experts in where the GPU has fp4 units."""
-DOMAINS = {"gb200": 72}
-"""GPUs that NVLink joins, where they are more than a node's eight."""
 TAIL = 0.03
 """Left out at either side of an interval: families that were not seen lie further off than those seen do."""
 LEAST_GROUP = 5

@@ -8,6 +8,8 @@ from surrogate.network.language import Decoder
 
 NODE = 8
 """GPUs of one NVLink domain, unless a `Deployment` says otherwise."""
+DOMAINS = {"gb200": 72, "gb300": 72}
+"""GPUs that NVLink joins where they are more. Source: NVIDIA's data sheets of GB200 NVL72 and GB300 NVL72."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

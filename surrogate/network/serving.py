@@ -255,7 +255,7 @@ def _moved(kernel: Kernel) -> float:
 
 
 def _time(kernels: Mapping[Operator, int], answers: Mapping[Operator, Answer], device: Gpu) -> _Timed:
-    parts = dict.fromkeys(PARTS, 0.0)
+    parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     beyond_us = 0.0
     floors: list[str] = []
     refused = ""
