@@ -37,7 +37,7 @@ from surrogate.dataset.files import write_text
 from surrogate.models.plain import to_plain
 from surrogate.network.deployment import DOMAINS, NODE, Deployment
 from surrogate.network.language import Decoder, read_decoder
-from surrogate.network.serving import FILE, Load, ServerLaw, ServerLaws, ServerSteps, Setup, server_steps
+from surrogate.network.serving import FILE, Load, ServerKernels, ServerLaw, ServerLaws, ServerSteps, Setup, server_steps
 from surrogate.network.serving_search import ROUTING
 
 NAMES = beside(__file__)
@@ -133,12 +133,13 @@ def predict_steps(sample: pd.DataFrame) -> pd.DataFrame:
     """The sample with ``steps`` (None: refused) and ``refused``, why."""
     steps: dict[Any, ServerSteps | None] = {}
     refused: dict[Any, str] = {}
+    kernels = {name: ServerKernels(gpu(name)) for name in sample["gpu"].unique()}
     for index in sample.groupby(["gpu", "library", "model", "input", "output"]).groups.values():
         rows = sample.loc[index, "row"]
         for decoder in dict.fromkeys(row.decoder for row in rows):
             own = rows[[row.decoder == decoder for row in rows]]
             first = own.iloc[0]
-            answers = server_steps(decoder, first.load, gpu(first.gpu), first.library, [row.setup for row in own])
+            answers = server_steps(decoder, first.load, kernels[first.gpu], first.library, [row.setup for row in own])
             for label, row in own.items():
                 answer = answers[row.setup]
                 is_step = isinstance(answer, ServerSteps)
@@ -201,15 +202,16 @@ def scores(rows: pd.DataFrame, word: str) -> dict[str, float]:
     measured, predicted = rows[f"{word}_ms"], rows[f"{word}_predicted"]
     error = (predicted / measured - 1).abs()
     holds = measured.between(rows[f"{word}_low"], rows[f"{word}_high"])
+    # Of each workload, so that its length does not make the order.
     groups = rows.groupby(["model", "gpu", "library", "precision", "input", "output"])
     ranks = [
-        spearmanr(part[f"{word}_ms"], part[f"{word}_predicted"]).statistic
+        float(spearmanr(part[f"{word}_ms"], part[f"{word}_predicted"])[0])
         for _, part in groups
         if len(part) >= LEAST_GROUP
     ]
     return {
         f"{word}_median": error.median(), f"{word}_p90": error.quantile(0.9),
-        f"{word}_ratio": float(np.exp(np.log(predicted / measured).median())), f"{word}_holds": holds.mean(),
+        f"{word}_ratio": float((predicted / measured).median()), f"{word}_holds": holds.mean(),
         f"{word}_rank": float(np.median(ranks)) if ranks else float("nan"),
     }  # fmt: skip
 

@@ -38,7 +38,6 @@ from surrogate.models.plain import from_plain
 from surrogate.network.deployment import Deployment
 from surrogate.network.language import Decoder
 from surrogate.network.language_step import Kernel, Requests, Step
-from surrogate.network.network import FRAMEWORKS
 from surrogate.network.predict import Answer, Predictors, frameworks_on
 from surrogate.network.result import UNMEASURED
 from surrogate.prediction.results import FLOOR, ROOFLINE
@@ -154,7 +153,7 @@ class ServerSteps:
 
 
 def server_steps(
-    decoder: Decoder, load: Load, device: Gpu, library: str, setups: Iterable[Setup]
+    decoder: Decoder, load: Load, kernels: ServerKernels, library: str, setups: Iterable[Setup]
 ) -> dict[Setup, ServerSteps | InputError]:
     """What the steps of each setup take, or why it is refused: all kernels are asked for together."""
     sized: dict[Setup, _Sized | InputError] = {}
@@ -164,14 +163,15 @@ def server_steps(
         if how not in prompts:
             prompts[how] = _step(decoder, Requests(1, load.input, load.input), how)
         prompt = prompts[how]
-        sized[setup] = prompt if isinstance(prompt, InputError) else _sized(decoder, load, device, setup, prompt)
+        sized[setup] = (
+            prompt if isinstance(prompt, InputError) else _sized(decoder, load, kernels.device, setup, prompt)
+        )
     steps = {
         id(step): step for each in sized.values() if isinstance(each, _Sized) for step in (each.prompt, each.decode)
     }
     counted = {key: step.counted() for key, step in steps.items()}
-    works = list(dict.fromkeys(work for kernels in counted.values() for work in kernels))
-    answers = kernel_answers(device, library, works)
-    timed = {key: _time(kernels, answers, device) for key, kernels in counted.items()}
+    answers = kernels.answers(library, list(dict.fromkeys(work for counts in counted.values() for work in counts)))
+    timed = {key: _time(counts, answers, kernels.device) for key, counts in counted.items()}
     return {
         setup: each
         if isinstance(each, InputError)
@@ -180,29 +180,36 @@ def server_steps(
     }
 
 
-def kernel_answers(device: Gpu, library: str, works: Sequence[Operator]) -> dict[Operator, Answer]:
-    """Kernel → its time by a framework's own table, or by the others' as the module says."""
+class ServerKernels:
+    """Kernel times on a GPU by the tables of every framework that runs there, each loaded once."""
 
-    def asked(name: str, some: Sequence[Operator]) -> dict[Operator, Answer]:
+    def __init__(self, device: Gpu) -> None:
+        self.device = device
+        self._predictors: dict[str, Predictors] = {}
+
+    def answers(self, library: str, works: Sequence[Operator]) -> dict[Operator, Answer]:
+        """Kernel → its time by a framework's own table, or by the others' as the module says."""
+        answers = self._asked(library, works)
+        unknown = {work for work, answer in answers.items() if answer.source in (FLOOR, ROOFLINE)}
+        lacking = unknown - {work for work in unknown if isinstance(work, Streamed)}
+        open_works = [work for work in works if isinstance(work, Gemm) or work in lacking]
+        transfers = [work for work in lacking if isinstance(work, Transfer)]
+        others = [name for name in frameworks_on(self.device) if name != library]
+        for name, some in (*((name, open_works) for name in others), (COLLECTIVES, transfers)):
+            for work, answer in self._asked(name, some).items() if some else ():
+                is_known = answer.source not in (FLOOR, ROOFLINE)
+                if is_known and (work in unknown or answer.time_us < answers[work].time_us):
+                    answers[work] = answer
+                    unknown.discard(work)
+        return answers
+
+    def _asked(self, name: str, works: Sequence[Operator]) -> dict[Operator, Answer]:
         from surrogate.prediction.shipped import load_operators
 
-        answers = Predictors(device, None, load_operators(device.name, name)).answers(some, {})
+        if name not in self._predictors:
+            self._predictors[name] = Predictors(self.device, None, load_operators(self.device.name, name))
+        answers = self._predictors[name].answers(works, {})
         return {work: answer for work, answer in answers.items() if isinstance(work, Operator)}
-
-    answers = asked(library, works)
-    unknown = {work for work, answer in answers.items() if answer.source in (FLOOR, ROOFLINE)}
-    open_works = [
-        work for work in works if isinstance(work, Gemm) or (work in unknown and not isinstance(work, Streamed))
-    ]
-    for name in (*(other for other in frameworks_on(device) if other != library), COLLECTIVES):
-        if not open_works or (name not in FRAMEWORKS and not any(isinstance(work, Transfer) for work in open_works)):
-            continue
-        for work, answer in asked(name, open_works).items():
-            known = answer.source not in (FLOOR, ROOFLINE)
-            if known and (work in unknown or answer.time_us < answers[work].time_us):
-                answers[work] = answer
-                unknown.discard(work)
-    return answers
 
 
 class _Sized(NamedTuple):

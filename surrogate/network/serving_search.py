@@ -17,7 +17,7 @@ from surrogate.network.deployment import DOMAINS, NODE, Deployment
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.predict import frameworks_on
-from surrogate.network.serving import Load, ServerSteps, Setup, server_steps, shipped_laws
+from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, server_steps, shipped_laws
 from surrogate.report.tables import Format, Shown, Table
 
 if TYPE_CHECKING:
@@ -221,10 +221,11 @@ def serve(
     notes = dict.fromkeys(decoder.beyond(load.input + load.output))
     refused: dict[str, None] = {}
     for device in devices:
+        kernels = ServerKernels(device)
         for library in choices.libraries or frameworks_on(device):
             try:
                 planned = _planned(choices, decoder, device, library)
-                answers = server_steps(decoder, load, device, library, [plan.setup for plan in planned])
+                answers = server_steps(decoder, load, kernels, library, [plan.setup for plan in planned])
             except InputError as error:
                 refused[f"{device.name}, {library}: {error}"] = None
                 continue
