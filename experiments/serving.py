@@ -27,7 +27,6 @@ import click
 import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
-from scipy.stats import spearmanr
 
 from experiments.aiconfigurator_answers import systems_folder
 from experiments.experiment import HOME
@@ -204,11 +203,8 @@ def scores(rows: pd.DataFrame, word: str) -> dict[str, float]:
     holds = measured.between(rows[f"{word}_low"], rows[f"{word}_high"])
     # Of each workload, so that its length does not make the order.
     groups = rows.groupby(["model", "gpu", "library", "precision", "input", "output"])
-    ranks = [
-        float(spearmanr(part[f"{word}_ms"], part[f"{word}_predicted"])[0])
-        for _, part in groups
-        if len(part) >= LEAST_GROUP
-    ]
+    columns = [f"{word}_ms", f"{word}_predicted"]
+    ranks = [part[columns].rank().corr().to_numpy()[0, 1] for _, part in groups if len(part) >= LEAST_GROUP]
     return {
         f"{word}_median": error.median(), f"{word}_p90": error.quantile(0.9),
         f"{word}_ratio": float((predicted / measured).median()), f"{word}_holds": holds.mean(),

@@ -152,34 +152,6 @@ class ServerSteps:
         return "memory" if self.running < self.users else max(self.parts, key=lambda part: self.parts[part])
 
 
-def server_steps(
-    decoder: Decoder, load: Load, kernels: ServerKernels, library: str, setups: Iterable[Setup]
-) -> dict[Setup, ServerSteps | InputError]:
-    """What the steps of each setup take, or why it is refused: all kernels are asked for together."""
-    sized: dict[Setup, _Sized | InputError] = {}
-    prompts: dict[Deployment, Step | InputError] = {}
-    for setup in dict.fromkeys(setups):
-        how = setup.deployment
-        if how not in prompts:
-            prompts[how] = _step(decoder, Requests(1, load.input, load.input), how)
-        prompt = prompts[how]
-        sized[setup] = (
-            prompt if isinstance(prompt, InputError) else _sized(decoder, load, kernels.device, setup, prompt)
-        )
-    steps = {
-        id(step): step for each in sized.values() if isinstance(each, _Sized) for step in (each.prompt, each.decode)
-    }
-    counted = {key: step.counted() for key, step in steps.items()}
-    answers = kernels.answers(library, list(dict.fromkeys(work for counts in counted.values() for work in counts)))
-    timed = {key: _time(counts, answers, kernels.device) for key, counts in counted.items()}
-    return {
-        setup: each
-        if isinstance(each, InputError)
-        else _steps(load, each, timed[id(each.prompt)], timed[id(each.decode)])
-        for setup, each in sized.items()
-    }
-
-
 class ServerKernels:
     """Kernel times on a GPU by the tables of every framework that runs there, each loaded once."""
 
@@ -210,6 +182,34 @@ class ServerKernels:
             self._predictors[name] = Predictors(self.device, None, load_operators(self.device.name, name))
         answers = self._predictors[name].answers(works, {})
         return {work: answer for work, answer in answers.items() if isinstance(work, Operator)}
+
+
+def server_steps(
+    decoder: Decoder, load: Load, kernels: ServerKernels, library: str, setups: Iterable[Setup]
+) -> dict[Setup, ServerSteps | InputError]:
+    """What the steps of each setup take, or why it is refused: all kernels are asked for together."""
+    sized: dict[Setup, _Sized | InputError] = {}
+    prompts: dict[Deployment, Step | InputError] = {}
+    for setup in dict.fromkeys(setups):
+        how = setup.deployment
+        if how not in prompts:
+            prompts[how] = _step(decoder, Requests(1, load.input, load.input), how)
+        prompt = prompts[how]
+        sized[setup] = (
+            prompt if isinstance(prompt, InputError) else _sized(decoder, load, kernels.device, setup, prompt)
+        )
+    steps = {
+        id(step): step for each in sized.values() if isinstance(each, _Sized) for step in (each.prompt, each.decode)
+    }
+    counted = {key: step.counted() for key, step in steps.items()}
+    answers = kernels.answers(library, list(dict.fromkeys(work for counts in counted.values() for work in counts)))
+    timed = {key: _time(counts, answers, kernels.device) for key, counts in counted.items()}
+    return {
+        setup: each
+        if isinstance(each, InputError)
+        else _steps(load, each, timed[id(each.prompt)], timed[id(each.decode)])
+        for setup, each in sized.items()
+    }
 
 
 class _Sized(NamedTuple):
