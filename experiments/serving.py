@@ -16,10 +16,12 @@ How the sample's rows are read:
 """
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -75,7 +77,9 @@ def read_sample(systems: Path) -> pd.DataFrame:
         "id": table["id"], "model": table["model_path"], "family": [models[name][1] for name in table["model_path"]],
         "gpu": table["system"].map(NAMES["gpus"]), "library": table["backend"],
         "precision": table["precision"].fillna("bf16"), "input": table["isl"], "output": table["osl"],
-        "users": table["users"], "ttft_ms": table["silicon_ttft_ms"], "tpot_ms": table["silicon_tpot_ms"],
+        "users": table["users"], "batch": table["batch_size"], "gemm": table["gemm_quant_mode"].fillna(""),
+        "moe": table["moe_quant_mode"].fillna(""), "system": table["system"],
+        "ttft_ms": table["silicon_ttft_ms"], "tpot_ms": table["silicon_tpot_ms"],
         "row": [_row(entry, systems.parent / "model_configs") for _, entry in table.iterrows()],
     })  # fmt: skip
 
@@ -196,6 +200,36 @@ def judged(sample: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts).sort_index()
 
 
+def peer(rows: pd.DataFrame, python: str) -> pd.DataFrame:
+    """aiconfigurator's own times of the same rows, NaN where it refuses: ``ttft_ms tpot_ms``."""
+    configs = {name: file.replace("--", "/", 1) for name, (file, _) in NAMES["models"].items()}
+    deployments = [row.setup.deployment for row in rows["row"]]
+    asked = rows[["system", "gemm", "moe", "batch", "input", "output"]].assign(
+        backend=rows["library"], model=rows["model"].map(configs),
+        tensor=[each.tensor_parallel for each in deployments], data=[each.data_parallel for each in deployments],
+        expert=[each.expert_parallel for each in deployments],
+    )  # fmt: skip
+    with TemporaryDirectory() as folder:
+        questions, answers = Path(folder) / "questions.parquet", Path(folder) / "answers.parquet"
+        asked.astype({"batch": int}).to_parquet(questions)
+        command = [python, str(HOME / "serving_queries.py"), str(questions), str(answers)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise InputError(f"{python}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
+        return pd.read_parquet(answers).set_index(rows.index)
+
+
+def beside_peer(rows: pd.DataFrame) -> dict[str, float]:
+    """Median errors of aiconfigurator and of ours on the rows that it answers."""
+    both = rows[rows["peer_tpot_ms"].notna()]
+    errors = {"peer_n": float(len(both))}
+    for word in ("tpot", "ttft"):
+        measured = both[f"{word}_ms"]
+        errors[f"{word}_peer"] = (both[f"peer_{word}_ms"] / measured - 1).abs().median()
+        errors[f"{word}_same_rows"] = (both[f"{word}_predicted"] / measured - 1).abs().median()
+    return errors
+
+
 def scores(rows: pd.DataFrame, word: str) -> dict[str, float]:
     """Errors of one of both times, how often intervals hold, and the order of configurations."""
     measured, predicted = rows[f"{word}_ms"], rows[f"{word}_predicted"]
@@ -220,7 +254,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         for key, part in rows.groupby(list(cut)) if cut else [((), rows)]:
             named = {"library": "all", "gpu": "all", "family": "all"} | dict(zip(cut, key, strict=True))
             floors = float(np.mean([bool(steps.floors) for steps in part["steps"]]))
-            lines.append({**named, "n": len(part), **scores(part, "tpot"), **scores(part, "ttft"), "floors": floors})
+            errors = {**scores(part, "tpot"), **scores(part, "ttft"), "floors": floors, **beside_peer(part)}
+            lines.append({**named, "n": len(part), **errors})
     return pd.DataFrame(lines)
 
 
@@ -245,6 +280,7 @@ def main(python: str, stores: bool) -> None:
     """Print and store the table."""
     sample = predict_steps(read_sample(systems_folder(python)))
     rows = judged(sample)
+    rows = rows.join(peer(rows, python).add_prefix("peer_"))
     if stores:
         store(rows)
     table = summary(rows)

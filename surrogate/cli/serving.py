@@ -46,8 +46,8 @@ def ways(name: str, text: str) -> Any:
 @click.argument("config", type=PATH)
 @option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
 @option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=gpu_names)
-@option("--input input_tokens", "Tokens of a prompt.", SIZE, required=True)
-@option("--output output_tokens", "Tokens of an answer.", SIZE, required=True)
+@option("--input input_tokens", "Tokens of a prompt.", SIZE, required=True, metavar="TOKENS")
+@option("--output output_tokens", "Tokens of an answer.", SIZE, required=True, metavar="TOKENS")
 @ways("concurrency", "Users at a time, on all replicas together  [default: 1 to 256 on one]")
 @option("--ttft", "Longest time to the first token, in ms.", POSITIVE, metavar="MS")
 @option("--tpot", "Longest time per further token, in ms.", POSITIVE, metavar="MS")
@@ -78,8 +78,8 @@ def command(
     or by the price of a token. The exit status is 1 where none keeps them.
 
     Examples:
-      seer serving config.json --gpu h100 --input 1024 --output 512 --concurrency 50 --tpot 30
-      seer serving config.json --gpu h100 --compare-gpus h200,b200 --input 4096 --output 1024 --ttft 500 --tpot 30
+      seer serving config.json --gpu h200 --input 1024 --output 512 --tpot 30
+      seer serving config.json --gpu h200 --input 512 --output 99 --concurrency 50
     """
     from surrogate.network.serving_search import ROUTING, Choices, serve
 

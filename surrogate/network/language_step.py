@@ -18,11 +18,11 @@ from typing import NamedTuple
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
-from surrogate.features.families.attention import LATENT, NOPE, ROPE, VALUE, Attention, Mla
+from surrogate.features.families.attention import LATENT, NOPE, ROPE, VALUE, Attending, Attention, Mla
 from surrogate.features.families.gemm import Bmm, Gemm
 from surrogate.features.families.moe import Moe
 from surrogate.features.families.rowwise import Quantise
-from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy, ReduceScatter
+from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy, ReduceScatter, Transfer
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.deployment import Deployment
 from surrogate.network.language import Decoder, LayerKind, LinearHeads, read_decoder
@@ -40,6 +40,12 @@ CHUNK = 64
 """Positions that a delta net's prompt kernels take at once."""
 
 
+PRODUCTS, EXPERTS, ATTENTION = "products", "experts", "attention"
+COMMUNICATION, OTHERS = "communication", "small kernels"
+PARTS = (PRODUCTS, EXPERTS, ATTENTION, COMMUNICATION, OTHERS)
+"""What the kernels of a step are for."""
+
+
 class Requests(NamedTuple):
     """``size`` requests, each with ``new`` tokens, and ``context`` positions with them."""
 
@@ -54,6 +60,12 @@ class Kernel(NamedTuple):
     word: str
     work: Operator
     weights: int = 0
+
+
+def part_of(work: Operator) -> str:
+    """The one of `PARTS` that a kernel belongs to."""
+    kinds = ((Gemm, PRODUCTS), (Moe, EXPERTS), (Attending, ATTENTION), (Transfer, COMMUNICATION))
+    return next((part for kind, part in kinds if isinstance(work, kind)), OTHERS)
 
 
 def grouped(requests: Sequence[tuple[int, int]]) -> list[Requests]:

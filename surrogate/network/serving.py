@@ -26,18 +26,14 @@ from surrogate import bundled
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
-from surrogate.features.families.attention import Attending
-from surrogate.features.families.gemm import Gemm
-from surrogate.features.families.moe import Moe
 from surrogate.features.families.operator import Streamed
-from surrogate.features.families.transfer import Transfer
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import missing_units
 from surrogate.models.plain import from_plain
 from surrogate.network.deployment import Deployment
 from surrogate.network.language import Decoder
-from surrogate.network.language_step import Kernel, Requests, Step
+from surrogate.network.language_step import COMMUNICATION, PARTS, PRODUCTS, Kernel, Requests, Step, part_of
 from surrogate.network.predict import Answer, Predictors, frameworks_on
 from surrogate.network.result import UNMEASURED
 from surrogate.prediction.results import FLOOR, ROOFLINE
@@ -49,8 +45,8 @@ BATCHED_TOKENS = 8192
 """Tokens of a step at most, which bounds what its activations hold: vLLM's and SGLang's default on data-centre GPUs."""
 COLLECTIVES = "nccl"
 """The library of collective operations that a framework has no kernels of its own for."""
-PARTS = ("products", "experts", "attention", "communication", "small kernels", "prompts")
-"""What a further token's time is spent on."""
+PROMPTS = "prompts"
+"""What a further token's time is spent on beside `surrogate.network.language_step.PARTS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +101,9 @@ class ServerSteps:
     """What a replica's steps take under a load, in ms, and what it holds, in bytes on each GPU.
 
     ``users`` and ``running`` are requests of one group of GPUs that attends to its own, ``running`` those that the
-    cache holds at once. ``parts`` has the shares of `PARTS` in a further token's time; ``half_width`` what kernels that
-    nobody measured on the GPU add to its interval, in log time; ``floors`` the kernels of which only a floor is known.
+    cache holds at once. ``parts`` has the shares in a further token's time, `PROMPTS` among them. ``half_width`` is
+    what kernels that nobody measured on the GPU add to its interval, in log time; of ``floors`` no time but that of a
+    harness is known.
     """
 
     load: Load
@@ -164,8 +161,8 @@ class ServerKernels:
         answers = self._asked(library, works)
         unknown = {work for work, answer in answers.items() if answer.source in (FLOOR, ROOFLINE)}
         lacking = unknown - {work for work in unknown if isinstance(work, Streamed)}
-        open_works = [work for work in works if isinstance(work, Gemm) or work in lacking]
-        transfers = [work for work in lacking if isinstance(work, Transfer)]
+        open_works = [work for work in works if part_of(work) == PRODUCTS or work in lacking]
+        transfers = [work for work in lacking if part_of(work) == COMMUNICATION]
         others = [name for name in frameworks_on(self.device) if name != library]
         for name, some in (*((name, open_works) for name in others), (COLLECTIVES, transfers)):
             for work, answer in self._asked(name, some).items() if some else ():
@@ -268,7 +265,7 @@ def _time(kernels: Mapping[Operator, int], answers: Mapping[Operator, Answer], d
     refused = ""
     for work, count in kernels.items():
         answer = answers[work]
-        parts[_part(work)] += count * answer.time_us
+        parts[part_of(work)] += count * answer.time_us
         if answer.source in UNMEASURED:
             beyond_us += count * (answer.upper_us - answer.time_us)
         if answer.source == FLOOR:
@@ -276,12 +273,6 @@ def _time(kernels: Mapping[Operator, int], answers: Mapping[Operator, Answer], d
         if answer.source == ROOFLINE and work.MULTIPLIES:
             refused = refused or (missing_units(device, work.dtype, work.math) or "")
     return _Timed(sum(parts.values()), parts, beyond_us, tuple(dict.fromkeys(floors)), refused)
-
-
-def _part(work: Operator) -> str:
-    """The one of `PARTS` that a kernel belongs to."""
-    kinds = ((Transfer, "communication"), (Moe, "experts"), (Attending, "attention"), (Gemm, "products"))
-    return next((part for kind, part in kinds if isinstance(work, kind)), "small kernels")
 
 
 def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:
@@ -293,5 +284,5 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
         fits=sized.fits, parts={}, half_width=log1p(decode.beyond_us / decode.time_us),
         floors=tuple(dict.fromkeys((*prompt.floors, *decode.floors))),
     )  # fmt: skip
-    parts = {name: decode.parts[name] / 1e3 / steps.tpot_ms for name in PARTS[:-1]}
-    return replace(steps, parts=parts | {PARTS[-1]: steps.beside_ms / steps.tpot_ms})
+    parts = {name: decode.parts[name] / 1e3 / steps.tpot_ms for name in PARTS}
+    return replace(steps, parts=parts | {PROMPTS: steps.beside_ms / steps.tpot_ms})
