@@ -39,7 +39,6 @@ from surrogate.models.plain import to_plain
 from surrogate.network.deployment import DOMAINS, NODE, Deployment
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.serving import FILE, Load, ServerKernels, ServerLaw, ServerLaws, ServerSteps, Setup, server_steps
-from surrogate.network.serving_search import ROUTING
 
 NAMES = beside(__file__)
 FLOAT4 = "w4a8_mxfp4_mxfp8"
@@ -96,10 +95,8 @@ def _row(entry: Any, configs: Path) -> Row:
     elif dtype == "int4_wo":  # of experts alone
         decoder, dtype = replace(decoder, products=decoder.dtype, routed="int4_wo"), None
     is_cached_in_fp8 = entry.backend == "trtllm" and (dtype or decoder.routed) not in ("bf16", "w4a16_mxfp4")
-    deployment = replace(
-        _deployment(entry, DOMAINS.get(name, NODE)), dtype=dtype, kv_dtype="fp8" if is_cached_in_fp8 else None,
-        expert_parallel=_deployment(entry, DOMAINS.get(name, NODE)).expert_parallel if decoder.experts else 1,
-    )  # fmt: skip
+    deployment = _deployment(entry, DOMAINS.get(name, NODE), bool(decoder.experts))
+    deployment = replace(deployment, dtype=dtype, kv_dtype="fp8" if is_cached_in_fp8 else None)
     return Row(decoder, name, entry.backend, Setup(deployment, int(entry.users)), Load(int(entry.isl), int(entry.osl)))
 
 
@@ -117,7 +114,7 @@ def _dtype(entry: Any, decoder: Decoder) -> str:
     return "fp8_block" if stated == "fp8" and is_block else stated
 
 
-def _deployment(entry: Any, node: int) -> Deployment:
+def _deployment(entry: Any, node: int, routes: bool) -> Deployment:
     def count(name: str) -> int:
         return int(entry[name]) if entry[name] > 0 else 1
 
@@ -126,9 +123,9 @@ def _deployment(entry: Any, node: int) -> Deployment:
         tensor, data = (expert, 1) if data == 1 else (1, expert)
     elif data > 1 and tensor == data and expert == tensor * data:
         tensor, expert = 1, data
-    expert = min(expert, tensor * data)
+    expert = min(expert, tensor * data) if routes else 1
     return Deployment(
-        tensor_parallel=tensor, data_parallel=data, expert_parallel=expert, routing=ROUTING, node=node
+        tensor_parallel=tensor, data_parallel=data, expert_parallel=expert, node=node
     )  # fmt: skip
 
 

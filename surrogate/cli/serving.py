@@ -61,7 +61,7 @@ def ways(name: str, text: str) -> Any:
 @option("--kv-dtype", "Element types of the cache, as fp8.", metavar="TYPE,…", callback=_names)
 @option("--routing", "How tokens spread over experts: balanced, power_law_1.2 …", metavar="NAME")
 @option("--price", "US dollars per GPU and hour; by GPU: h100=2.5,h200=3.8.", metavar="USD", callback=_price)
-@option("--html", "Also write a page with a Pareto plot.", OUT)
+@option("--html", "Also write everything as one HTML file.", OUT)
 @option("--disaggregated", "Not predicted; refused.", is_flag=True)
 @option("--speculative", "Not predicted; refused.", is_flag=True)
 @output_options
@@ -72,16 +72,17 @@ def command(
 ) -> None:  # fmt: skip
     """Size a server for a language model: GPUs, parallelism, framework and types that keep your latency targets.
 
-    CONFIG is the model's config.json from Hugging Face. Every configuration is a continuously batching server whose
+    CONFIG is the model's config.json from Hugging Face, or a model that ships, by name. Every configuration is a continuously batching server whose
     users each send a prompt, read the answer and begin again: the times are those of steps of kernels, with what
     vLLM, SGLang or TensorRT-LLM add. Those that keep --ttft and --tpot come first, each by tokens per second and GPU,
     or by the price of a token. The exit status is 1 where none keeps them.
 
     Examples:
       seer serving config.json --gpu h200 --input 1024 --output 512 --tpot 30
-      seer serving config.json --gpu h200 --input 512 --output 99 --concurrency 50
+      seer serving llama-3.3-70b --gpu h200 --input 512 --output 99
     """
-    from surrogate.network.serving_search import ROUTING, Choices, serve
+    from surrogate.network.deployment import ROUTING
+    from surrogate.network.serving_search import Choices, serve
 
     for name, is_asked in (("disaggregated", disaggregated), ("speculative", speculative)):
         if is_asked:

@@ -6,6 +6,9 @@ from surrogate.features.errors import InputError
 from surrogate.features.families.attention import KV_DTYPES
 from surrogate.network.language import Decoder
 
+ROUTING = "power_law_1.01"
+"""How tokens spread over experts unless a caller says otherwise: nearly even, but some experts have none. It is the
+flattest of those that ai-dynamo/aiconfigurator measured beside an exactly even one, which no prompts are."""
 NODE = 8
 """GPUs of one NVLink domain, unless a `Deployment` says otherwise."""
 DOMAINS = {"gb200": 72, "gb300": 72}
@@ -29,7 +32,7 @@ class Deployment:
     pipeline_parallel: int = 1
     dtype: str | None = None
     kv_dtype: str | None = None
-    routing: str = "balanced"
+    routing: str = ROUTING
     node: int = NODE
 
     @property

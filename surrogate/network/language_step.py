@@ -171,10 +171,11 @@ class Step:
 
     def counted(self) -> Counter[Operator]:
         """How often each distinct kernel runs."""
-        counts = Counter(kernel.work for kernel in chain(self.before(), self.behind()))
+        counts: Counter[Operator] = Counter()
         for kind, layers in Counter(self.decoder.layers).items():
             for kernel in self.by_kind[kind]:
                 counts[kernel.work] += layers
+        counts.update(kernel.work for kernel in chain(self.before(), self.behind()))
         return counts
 
     def weights_bytes(self) -> float:

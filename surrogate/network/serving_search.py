@@ -6,6 +6,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
@@ -13,7 +14,7 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.features.roofline import missing_units
 from surrogate.features.whole import MAX_INT32, whole
-from surrogate.network.deployment import DOMAINS, NODE, Deployment
+from surrogate.network.deployment import DOMAINS, NODE, ROUTING, Deployment
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.predict import frameworks_on
@@ -23,9 +24,6 @@ from surrogate.report.tables import Format, Shown, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-ROUTING = "power_law_1.01"
-"""How tokens spread over experts unless a caller says otherwise: nearly even, but some experts have none. It is the
-flattest of those that ai-dynamo/aiconfigurator measured beside an exactly even one, which no prompts are."""
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of users of a replica that are tried where a caller names none."""
 SHORTER = ("fp8",)
@@ -202,7 +200,7 @@ def serve(
     ttft_ms: float | None = None, tpot_ms: float | None = None, price: float | Mapping[str, float] | None = None,
     choices: Choices | None = None,
 ) -> Serving:  # fmt: skip
-    """The servers of the model in a ``config.json`` on a GPU, and on those of ``compare_gpus``.
+    """The servers of the model in a ``config.json`` (or of one that ships, by name) on the GPUs that are named.
 
     ``input`` and ``output`` are a user's tokens; ``ttft_ms`` and ``tpot_ms`` the targets; ``price`` in US dollars per
     GPU and hour, of all or by the GPU's name; ``choices`` narrow the search. Raises `InputError` for what cannot be
@@ -212,7 +210,8 @@ def serve(
     choices.check()
     sizes = {"--input": input, "--output": output}
     load = Load(*(whole("seer serving", name, size, most=MAX_INT32) for name, size in sizes.items()))
-    decoder = read_decoder(Path(config))
+    path = Path(config)
+    decoder = read_decoder(path if path.exists() else NETWORKS.get(str(config), path))
     devices = list({device.name: device for device in map(gpu_named, (gpu, *compare_gpus))}.values())
     prices = price if isinstance(price, Mapping) else {each.name: price for each in devices if price is not None}
     prices = {gpu_named(name).name: usd for name, usd in prices.items()}
