@@ -22,6 +22,9 @@ DENSE = ("llama", "mistral", "qwen2", "qwen3", "qwen3_vl", "gemma3", "qwen3_5")
 SPARSE = ("deepseek_v32", "glm_moe_dsa")
 LATENT_EXPERTS = ("deepseek_v2", "deepseek_v3", "kimi_k2", *SPARSE)
 EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "gpt_oss", "minimax_m2", "llama4", *RECURRENT[::2])
+QUERY_NORMS = dict.fromkeys(
+    ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", *RECURRENT, "gemma3"), "head"
+) | {"minimax_m2": "layer"}  # fmt: skip
 FAMILIES = (*dict.fromkeys((*DENSE, *EXPERTS, *LATENT_EXPERTS)),)
 """The ``model_type`` of every decoder that is read."""
 LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
@@ -94,6 +97,8 @@ class Decoder:
     query_rank: int = 0
     gated: bool = False
     """Whether queries bring a gate of the output along."""
+    query_norm: str = ""
+    """Whether queries and keys are normed: each ``head``, or the whole ``layer``, which GPUs then do together."""
     post_norms: bool = False
     """Whether the results of attention and of the dense layer are normed, too."""
     linear: LinearHeads | None = None
@@ -157,7 +162,7 @@ def read_decoder(path: Path) -> Decoder:
         index_heads=sizes.of("index_n_heads") if kind in SPARSE else 0,
         index_dim=sizes.of("index_head_dim") if kind in SPARSE else 0,
         index_topk=sizes.of("index_topk") if kind in SPARSE else 0,
-        gated=kind in RECURRENT, post_norms=kind == "gemma3", linear=linear,
+        gated=kind in RECURRENT, query_norm=QUERY_NORMS.get(kind, ""), post_norms=kind == "gemma3", linear=linear,
         recurrent=_recurrent(sizes, layers) if linear else (),
         positions=sizes.maybe("max_position_embeddings"),
     )  # fmt: skip

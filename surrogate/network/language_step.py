@@ -1,10 +1,8 @@
 """One step of a language model on one of the GPUs that share it: kernels of prompts, of decoded tokens, or of both.
 
-`surrogate.network.language` reads the model, a `surrogate.network.deployment.Deployment` spreads it. Sources: the
-kernels as vLLM and SGLang launch them (query, key and value in one product, gate and up in one, residual and norm
-fused, and with norm or activation the quantisation of what they write); Shoeybi et al., "Megatron-LM" (2019), for
-tensor parallelism with an all-reduce behind either half of a layer; Yang et al., "Gated Delta Networks" (2024), for
-linear attention.
+Sources: the kernels as vLLM and SGLang launch them (query, key and value in one product, gate and up in one, residual
+and norm fused, and with norm or activation the quantisation of what they write); Shoeybi et al., "Megatron-LM" (2019),
+for sums over GPUs behind either half of a layer; Yang et al., "Gated Delta Networks" (2024), for linear attention.
 """
 
 from collections import Counter
@@ -260,6 +258,11 @@ class Step:
         kv_heads = ceil_div(d.kv_heads, self.how.tensor_parallel)
         queries, keys = heads * d.head_dim, kv_heads * d.head_dim
         yield from self.product("qkv_proj", d.hidden, (1 + d.gated) * queries + 2 * keys, dtype=self.attending)
+        if d.query_norm:
+            yield Kernel("query_norm", self.moved("query_norm", queries + keys, queries + keys))
+        if d.query_norm == "layer" and self.how.tensor_parallel > 1:  # the squares' sums of queries and of keys
+            ranks = min(self.how.tensor_parallel, self.how.node)
+            yield Kernel("norm_sum", AllReduce(elements=2 * self.tokens, ranks=ranks, dtype=self.dtype))
         yield Kernel("rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys))
         for count, new, context in self.groups:
             work = Attention(
@@ -333,8 +336,8 @@ class Step:
     def recurrent(self, linear: LinearHeads) -> Iterator[Kernel]:
         """A gated delta net: a short convolution, then a state of a matrix per head.
 
-        A decoded token reads and writes each request's state; a prompt does so once per `CHUNK` positions, beside
-        queries, keys and values, their products and the state's updates (7 values' rows a token).
+        A decoded token reads and writes each request's state; a prompt does so once per `CHUNK` positions, beside 7
+        rows of values a token: queries, keys, values, their products and the state's updates.
         """
         d = self.decoder
         share = self.how.tensor_parallel

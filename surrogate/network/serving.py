@@ -16,7 +16,7 @@ the floor of a harness, goes by the others'.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, hypot, log1p
@@ -102,8 +102,8 @@ class ServerSteps:
 
     ``users`` and ``running`` are requests of one group of GPUs that attends to its own, ``running`` those that the
     cache holds at once. ``parts`` has the shares in a further token's time, `PROMPTS` among them. ``half_width`` is
-    what kernels that nobody measured on the GPU add to its interval, in log time; of ``floors`` no time but that of a
-    harness is known.
+    what kernels that nobody measured on the GPU add to its interval, in log time; of ``floors`` the framework's own
+    table has only the floor of its harness, so that another's stand in.
     """
 
     load: Load
@@ -156,9 +156,11 @@ class ServerKernels:
         self.device = device
         self._predictors: dict[str, Predictors] = {}
 
-    def answers(self, library: str, works: Sequence[Operator]) -> dict[Operator, Answer]:
-        """Kernel → its time by a framework's own table, or by the others' as the module says."""
+    def answers(self, library: str, works: Sequence[Operator]) -> tuple[dict[Operator, Answer], set[Operator]]:
+        """Kernel → its time by a framework's own table, or by the others' as the module says; and the kernels of which
+        that table has only the floor of its harness."""
         answers = self._asked(library, works)
+        floors = {work for work, answer in answers.items() if answer.source == FLOOR}
         unknown = {work for work, answer in answers.items() if answer.source in (FLOOR, ROOFLINE)}
         lacking = unknown - {work for work in unknown if isinstance(work, Streamed)}
         open_works = [work for work in works if part_of(work) == PRODUCTS or work in lacking]
@@ -170,7 +172,7 @@ class ServerKernels:
                 if is_known and (work in unknown or answer.time_us < answers[work].time_us):
                     answers[work] = answer
                     unknown.discard(work)
-        return answers
+        return answers, floors
 
     def _asked(self, name: str, works: Sequence[Operator]) -> dict[Operator, Answer]:
         from surrogate.prediction.shipped import load_operators
@@ -199,8 +201,10 @@ def server_steps(
         id(step): step for each in sized.values() if isinstance(each, _Sized) for step in (each.prompt, each.decode)
     }
     counted = {key: step.counted() for key, step in steps.items()}
-    answers = kernels.answers(library, list(dict.fromkeys(work for counts in counted.values() for work in counts)))
-    timed = {key: _time(counts, answers, kernels.device) for key, counts in counted.items()}
+    answers, floors = kernels.answers(
+        library, list(dict.fromkeys(work for counts in counted.values() for work in counts))
+    )
+    timed = {key: _time(counts, answers, floors, kernels.device) for key, counts in counted.items()}
     return {
         setup: each
         if isinstance(each, InputError)
@@ -258,21 +262,21 @@ def _moved(kernel: Kernel) -> float:
     return kernel.work.dram_bytes - kernel.weights * ELEMENTS[kernel.work.dtype].weight_bytes
 
 
-def _time(kernels: Mapping[Operator, int], answers: Mapping[Operator, Answer], device: Gpu) -> _Timed:
+def _time(
+    kernels: Mapping[Operator, int], answers: Mapping[Operator, Answer], floors: Container[Operator], device: Gpu
+) -> _Timed:
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     beyond_us = 0.0
-    floors: list[str] = []
     refused = ""
     for work, count in kernels.items():
         answer = answers[work]
         parts[part_of(work)] += count * answer.time_us
         if answer.source in UNMEASURED:
             beyond_us += count * (answer.upper_us - answer.time_us)
-        if answer.source == FLOOR:
-            floors.append(f"{work.kind} {work.dtype}")
         if answer.source == ROOFLINE and work.MULTIPLIES:
             refused = refused or (missing_units(device, work.dtype, work.math) or "")
-    return _Timed(sum(parts.values()), parts, beyond_us, tuple(dict.fromkeys(floors)), refused)
+    named = dict.fromkeys(f"{work.kind} {work.dtype}" for work in kernels if work in floors)
+    return _Timed(sum(parts.values()), parts, beyond_us, tuple(named), refused)
 
 
 def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:

@@ -31,7 +31,7 @@ def pareto_figure(rows: Sequence[ServerRow]) -> str | None:
         return None
     look = looks(names)
     with theme():
-        figure, (axis,) = blank(3.0)
+        figure, (axis,) = blank(3.2)
         lines = []
         for name in names:
             own = [row for row in fitting if row.gpu == name]
@@ -43,7 +43,7 @@ def pareto_figure(rows: Sequence[ServerRow]) -> str | None:
         axis.set_yscale("log")
         axis.xaxis.set_major_formatter(plain_tick)
         axis.yaxis.set_major_formatter(plain_tick)
-        axis.set(xlabel="tokens per second and user, log scale", ylabel="tokens per second and GPU, log scale")
+        axis.set(xlabel="tokens/s and user, log scale", ylabel="tokens/s and GPU, log scale")
         legend(figure, lines, names)
         return svg(figure)
 

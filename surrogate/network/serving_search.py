@@ -279,7 +279,7 @@ def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Itera
     yield from setup.deployment.notes()
     if steps.floors:
         kernels = ", ".join(steps.floors)
-        yield f"{device.name}, {library}: of {kernels} only a harness's floor is known, so that times are too long"
+        yield f"{device.name}, {library}: its table of {kernels} is a harness's floor; other frameworks' stand in"
     if steps.half_width > UNMEASURED_WIDTH:
         yield f"{device.name}, {library}: kernels that nobody measured there go by specification, with wide intervals"
 

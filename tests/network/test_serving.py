@@ -104,7 +104,7 @@ def test_a_result_shows_itself_in_every_form(servers: Serving) -> None:
     assert said["best"] == said["rows"][0] and len(servers.to_frame()) == len(said["rows"])
     assert "meets the targets" in repr(servers) and "further configurations" in repr(servers)
     page = serving_page(servers)
-    assert page.count("<svg") == 1 and "tokens per second and user" in page
+    assert page.count("<svg") == 1 and "tokens/s and user" in page
     assert len(servers.table(SHOWN).records) == min(SHOWN, len(servers.rows))
 
 
@@ -206,11 +206,13 @@ def test_only_what_nothing_before_it_writes_is_quantised_apart() -> None:
     assert any(isinstance(work, Quantise) for work in _step(LLAMA, (4, 1, 100), dtype="fp8").counted())
 
 
-def test_a_framework_s_missing_kernels_go_by_the_others() -> None:
-    """vLLM's latent attention was never measured."""
-    work = Mla(batch=8, heads=16, query_length=1, context_length=4096)
-    kernels = ServerKernels(gpu("h200-sxm"))
-    assert kernels.answers("vllm", [work])[work].source == "model"
+def test_kernels_that_a_framework_s_table_lacks_go_by_the_others() -> None:
+    """vLLM's latent attention was never measured; small fp8 products in blocks only at its harness's floor."""
+    latent = Mla(batch=8, heads=16, query_length=1, context_length=4096)
+    product = Gemm(m=8, n=3072, k=1536, dtype="fp8_block", math="default")
+    answers, floors = ServerKernels(gpu("b200")).answers("vllm", [latent, product])
+    assert {answers[latent].source, answers[product].source} == {"model"} and floors == {product}
+    assert answers[product].time_us < 30
 
 
 def test_the_steps_of_a_setup_are_asked_for_together_and_a_refusal_is_one_answer() -> None:
@@ -249,7 +251,7 @@ def test_no_configuration_beats_one_of_the_front_in_both(servers: Serving, rates
 def test_the_guide_s_five_lines_size_a_server() -> None:
     (block, *_) = blocks(PAGE, "python")
     names: dict[str, Any] = {}
-    assert len(block.text.strip().splitlines()) == 5
+    assert len([line for line in block.text.splitlines() if line]) == 5
     exec(compile(block.text, str(PAGE), "exec"), names)
     best = names["servers"].best
     assert best.concurrency == 50 and best.tpot_ms <= 30
