@@ -6,26 +6,28 @@ the families held out, by what ships. Needs torch and timm; no GPU.
 """
 
 import json
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
+from scipy.sparse import csr_matrix
 
 from experiments.experiment import HOME
 from surrogate import Conv, Gpu, bundled
 from surrogate.dataset.files import write_text
 from surrogate.features.problem import HALF
+from surrogate.features.roofline import memory_us
 from surrogate.features.terms.kernel import Sized, sized
-from surrogate.features.terms.tensor_core import STREAMING, TensorCoreLaw
+from surrogate.features.terms.tensor_core import LAUNCH_US, STREAMING, TensorCoreLaw
 from surrogate.network.calls import add_call
 from surrogate.network.fusion import compiled
-from surrogate.network.network import HostTime, Network, Tally
+from surrogate.network.network import Network, Tally
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.read import with_settings
 from surrogate.network.torch_module import recorded_calls
@@ -121,82 +123,121 @@ def _as_run(row: Any) -> Network:
     return compiled(network) if row.compiled else network
 
 
-class Parts(NamedTuple):
-    """A pass on a GPU: how often each problem occurs that a law times, what the others take, and the host."""
+class Convolutions(NamedTuple):
+    """Distinct convolutions of some passes on one GPU: arrays of their sizes, and (passes, convolutions) counts."""
 
     gpu: Gpu
-    timed: Counter[Any]
-    others_us: float
-    host: HostTime | None
-
-    def time_us(self, law: TensorCoreLaw) -> float:
-        """By the law."""
-        kernels_us = self.others_us + sum(
-            count * (law.convolution_us(work, self.gpu, dtype) if isinstance(work, Sized) else law.streamed_us(work, self.gpu))
-            for (work, dtype), count in self.timed.items()
-        )  # fmt: skip
-        host = self.host
-        return max(kernels_us, host.launch_us) + host.floor_us if host else kernels_us
+    dtype: str
+    sizes: Sized
+    counts: csr_matrix
 
 
-def parts(network: Network, predictors: Predictors) -> Parts:
-    """Convolutions and half-precision traffic go by a law where nobody measured them on the GPU."""
-    works = Counter(as_run(layer.work, predictors.gpu) for layer in network.layers)
-    answers = predictors.answers(works, predictors.selections(works))
-    timed: Counter[Any] = Counter()
-    others_us = 0.0
-    for work, answer in answers.items():
-        if isinstance(work, Conv) and answer.source == SPEC and specification_of(predictors.gpu, work.dtype, work.math):
-            timed[sized(work), work.dtype] += works[work]
-        elif work.kind in STREAMING and work.dtype in HALF:
-            timed[work, work.dtype] += works[work]
-        else:
-            others_us += works[work] * answer.time_us
-    return Parts(predictors.gpu, timed, others_us, network.host)
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What passes of networks take by a law, by which go the convolutions and half-precision traffic that nobody
+    measured on their GPUs.
+
+    ``others_us`` (passes,) do not; ``full_us`` is the traffic's time at the whole bandwidth, by share.
+    """
+
+    others_us: np.ndarray
+    full_us: Mapping[str, np.ndarray]
+    convolutions: tuple[Convolutions, ...]
+
+    def kernels_us(self, law: TensorCoreLaw) -> np.ndarray:
+        """(passes,) by the law."""
+        streamed = [full_us / getattr(law, share) for share, full_us in self.full_us.items()]
+        convolved = [each.counts @ law.convolution_us(each.sizes, each.gpu, each.dtype) for each in self.convolutions]
+        return self.others_us + sum([*streamed, *convolved])
 
 
-def log_errors(law: TensorCoreLaw, passes: Sequence[Parts], measured_ms: pd.Series) -> np.ndarray:
-    """(passes,) log of predicted / measured."""
-    return np.log([each.time_us(law) / 1e3 for each in passes]) - np.log(measured_ms.to_numpy())
+def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Passes:
+    """Passes of networks, each on the GPU of its predictors."""
+    others_us = np.zeros(len(networks))
+    full_us = {share: np.zeros(len(networks)) for share in STREAMING.values()}
+    counts: defaultdict[tuple[Gpu, str], defaultdict[Sized, defaultdict[int, float]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(float))
+    )
+    for row, (network, known) in enumerate(zip(networks, predictors, strict=True)):
+        works: defaultdict[Any, float] = defaultdict(float)
+        for layer in network.layers:
+            works[as_run(layer.work, known.gpu)] += layer.times_longer
+        answers = known.answers(works, known.selections(works))
+        for work, answer in answers.items():
+            gpu, count = known.gpu, works[work]
+            if isinstance(work, Conv) and answer.source == SPEC and specification_of(gpu, work.dtype, work.math):
+                counts[gpu, work.dtype][sized(work)][row] += count
+            elif work.kind in STREAMING and work.dtype in HALF:
+                full_us[STREAMING[work.kind]][row] += count * memory_us(1.0 * work.dram_bytes, gpu.dram_gbs)
+                others_us[row] += count * LAUNCH_US
+            else:
+                others_us[row] += count * answer.time_us
+    convolutions = []
+    for (gpu, dtype), of_gpu in counts.items():
+        sizes = Sized(*map(np.array, zip(*of_gpu, strict=True)))
+        cells = [(row, column, count) for column, each in enumerate(of_gpu.values()) for row, count in each.items()]
+        rows, columns, values = map(np.array, zip(*cells, strict=True))
+        matrix = csr_matrix((values, (rows, columns)), shape=(len(networks), len(of_gpu)))
+        convolutions.append(Convolutions(gpu, dtype, sizes, matrix))
+    return Passes(others_us, full_us, tuple(convolutions))
 
 
-def fitted(passes: Sequence[Parts], measured_ms: pd.Series, start: TensorCoreLaw) -> TensorCoreLaw:
-    """The law of robust least squares in log time, held near ``start`` where nothing decides; bandwidths stay below
-    0.95 of the specification, and what ``start`` leaves out stays out."""
-    names = [name for name, value in asdict(start).items() if value]
-    first = np.log([getattr(start, name) for name in names])
-    upper = np.where(["bandwidth" in name for name in names], np.log(0.95), np.inf)
+class Search(NamedTuple):
+    """Logarithms of a law's shares, where a search for them begins and ends; what ``start`` leaves out stays out, and
+    bandwidths stay below 0.95 of the specification."""
 
-    def law(x: np.ndarray) -> TensorCoreLaw:
-        return replace(start, **{name: float(f"{value:.4g}") for name, value in zip(names, np.exp(x), strict=True)})
+    start: TensorCoreLaw
+    names: list[str]
+    first: np.ndarray
+    upper: np.ndarray
+
+    @classmethod
+    def from_law(cls, start: TensorCoreLaw) -> Self:
+        """A search that begins there."""
+        names = [name for name, value in asdict(start).items() if value]
+        upper = np.array([np.log(0.95) if "bandwidth" in name else np.inf for name in names])
+        return cls(start, names, np.minimum(np.log([getattr(start, name) for name in names]), upper - 0.01), upper)
+
+    def law(self, logarithms: np.ndarray) -> TensorCoreLaw:
+        """The law of these logarithms."""
+        values = [float(f"{value:.4g}") for value in np.exp(logarithms)]
+        return replace(self.start, **dict(zip(self.names, values, strict=True)))
+
+
+def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: TensorCoreLaw) -> TensorCoreLaw:
+    """The law of robust least squares in log time over the ``taken`` passes, near ``start`` where nothing decides."""
+    search, log_measured = Search.from_law(start), np.log(1e3 * measured_ms.to_numpy())
 
     def residuals(x: np.ndarray) -> np.ndarray:
-        return np.append(log_errors(law(x), passes, measured_ms), 0.3 * (x - first))
+        errors = np.log(passes.kernels_us(search.law(x))) - log_measured
+        return np.append(errors[taken], 0.3 * (x - search.first))
 
-    settings = {"bounds": (-np.inf, upper), "loss": "soft_l1", "f_scale": 0.15, "diff_step": 1e-3, "max_nfev": 20}
-    return law(least_squares(residuals, np.minimum(first, upper - 0.01), **settings).x)
+    bounds = (-np.inf, search.upper)
+    solution = least_squares(residuals, search.first, bounds=bounds, loss="soft_l1", f_scale=0.15, diff_step=1e-3)
+    return search.law(solution.x)
 
 
 def main() -> None:
     """Fit on one GPU, judge on both; ship the law fitted on both, with the errors on the GPU and networks held out."""
     laws = json.loads((bundled.FOLDER / FILE).read_bytes())
     known = laws[HALVES]
-    start, train, held = TensorCoreLaw(**known["law"]), measured(training=True), measured(training=False)
-    train_parts, held_parts = (
-        [parts(_as_run(row), _predictors(row.gpu)) for row in table.itertuples()] for table in (train, held)
-    )
+    start = TensorCoreLaw(**known["law"])
+    table = pd.concat([measured(training).assign(training=training) for training in (True, False)], ignore_index=True)
+    rows = list(table.itertuples(index=False))
+    passes = stacked([_as_run(row) for row in rows], [_predictors(str(row.gpu)) for row in rows])
+    trained, log_measured = table["training"].to_numpy(), np.log(1e3 * table["measured_ms"])
     judged = []
     for name in known["fitted_on"]:
-        mine = (train["gpu"] == name).to_numpy()
-        law = fitted([each for each in train_parts if each.gpu.name == name], train["measured_ms"][mine], start)
-        judged.append(held.assign(fitted_on=name, error=np.abs(log_errors(law, held_parts, held["measured_ms"]))))
-    table = pd.concat(judged)
-    median, half_width = table.loc[table["fitted_on"] != table["gpu"], "error"].quantile([0.5, 0.9]).round(3).tolist()
+        law = fitted(passes, trained & (table["gpu"] == name).to_numpy(), table["measured_ms"], start)
+        error = np.abs(np.log(passes.kernels_us(law)) - log_measured)
+        judged.append(table.assign(fitted_on=name, error=error)[~trained])
+    held = pd.concat(judged)
+    median, half_width = held.loc[held["fitted_on"] != held["gpu"], "error"].quantile([0.5, 0.9]).round(3).tolist()
     across = {"gpus": len(known["fitted_on"]), "median_ape": median, "half_width": half_width}
-    law = asdict(fitted(train_parts, train["measured_ms"], start))
+    law = asdict(fitted(passes, trained, table["measured_ms"], start))
     laws[HALVES] = known | {"law": law, "by_kind": {"": across}}
     write_text(bundled.FOLDER / FILE, json.dumps(laws, indent=1) + "\n")
-    groups = table.groupby(["fitted_on", *RUN, "torch"])["error"]
+    groups = held.groupby(["fitted_on", *RUN, "torch"])["error"]
     print(
         np.expm1(groups.describe(percentiles=[0.5, 0.9])[["50%", "90%"]]).assign(n=groups.size()).round(3).to_string()
     )

@@ -36,7 +36,8 @@ from experiments.sources import beside
 from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.plain import to_plain
-from surrogate.network.deployment import DOMAINS, NODE, Deployment
+from surrogate.network.checkpoint import Checkpoint
+from surrogate.network.deployment import DOMAINS, NODE, Deployment, main_dtype
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.serving import FILE, Load, ServerKernels, ServerLaw, ServerLaws, ServerSteps, Setup, server_steps
 
@@ -86,15 +87,13 @@ def read_sample(systems: Path) -> pd.DataFrame:
 def _row(entry: Any, configs: Path) -> Row:
     name = NAMES["gpus"][entry.system]
     decoder = _decoder(configs / f"{NAMES['models'][entry.model_path][0]}_config.json")
-    dtype = _dtype(entry, decoder)
-    if decoder.routed.startswith("w4a16"):  # its attention is not quantised, whatever the row says
+    own = main_dtype(decoder, None)
+    dtype = _dtype(entry, own)
+    if own.startswith("w4a16"):  # its attention is not quantised, whatever the row says
         dtype = None
-        decoder = (
-            replace(decoder, routed=FLOAT4) if entry.backend == "trtllm" and gpu(name).fp4_tensor_tflops else decoder
-        )
-    elif dtype == "int4_wo":  # of experts alone
-        decoder, dtype = replace(decoder, products=decoder.dtype, routed="int4_wo"), None
-    is_cached_in_fp8 = entry.backend == "trtllm" and (dtype or decoder.routed) not in ("bf16", "w4a16_mxfp4")
+        if entry.backend == "trtllm" and gpu(name).fp4_tensor_tflops:
+            decoder = replace(decoder, checkpoint=_in(decoder.checkpoint, FLOAT4))
+    is_cached_in_fp8 = entry.backend == "trtllm" and (dtype or own) not in ("bf16", "w4a16_mxfp4")
     deployment = _deployment(entry, DOMAINS.get(name, NODE), bool(decoder.experts))
     deployment = replace(deployment, dtype=dtype, kv_dtype="fp8" if is_cached_in_fp8 else None)
     return Row(decoder, name, entry.backend, Setup(deployment, int(entry.users)), Load(int(entry.isl), int(entry.osl)))
@@ -105,13 +104,20 @@ def _decoder(path: Path) -> Decoder:
     return read_decoder(path)
 
 
-def _dtype(entry: Any, decoder: Decoder) -> str:
-    """The arithmetic of a row's products."""
+def _in(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
+    """The same products in another type."""
+    rules = tuple((names, dtype) for names, _ in checkpoint.read.rules)
+    return replace(checkpoint, read=checkpoint.read._replace(rules=rules))
+
+
+def _dtype(entry: Any, own: str) -> str | None:
+    """The arithmetic of a row's products; None for the checkpoint's ``own``."""
     stated = entry.gemm_quant_mode
     if not isinstance(stated, str):
-        return decoder.dtype
-    is_block = decoder.products == "fp8_block" or entry.moe_quant_mode == "fp8_block"
-    return "fp8_block" if stated == "fp8" and is_block else stated
+        return "bf16" if own != "bf16" else None
+    is_own = stated == own or (stated == "fp8" and own == "fp8_block")
+    is_block = stated == "fp8" and entry.moe_quant_mode == "fp8_block"
+    return None if is_own else "fp8_block" if is_block else stated
 
 
 def _deployment(entry: Any, node: int, routes: bool) -> Deployment:

@@ -10,17 +10,17 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
 from experiments.experiment import HOME
-from experiments.image_networks import Parts, crc, fitted, log_errors, network_of, parts
+from experiments.image_networks import Passes, Search, crc, network_of, stacked
 from experiments.sources import beside
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
@@ -28,7 +28,7 @@ from surrogate.features.terms.tensor_core import TensorCoreLaw
 from surrogate.network.network import Network
 from surrogate.network.predict import load_predictors
 from surrogate.network.runtime import FILE as HOSTS_FILE
-from surrogate.network.runtime import RUNTIMES, LaunchLaw, launched, operators_and_views
+from surrogate.network.runtime import RUNTIMES, LaunchLaw, launched, launches_of
 from surrogate.prediction.specification import FILE, HALVES, TF32
 
 FOLDER = HOME / "data" / "kernelbench"
@@ -36,8 +36,12 @@ NAMES = beside(__file__)
 ORIGIN = "github.com/ScalingIntelligence/KernelBench, results/timing, MIT"
 LEVELS = ("level1", "level2", "level3")
 PROGRAM = ["sizes", "level", "problem"]
-START = {"start_us": 15.0, "tile_time": 0.3}
+START = {"start_us": 10.0, "tile_time": 0.5}
 """Where the fit of what large batches do not tell begins."""
+KINDS = ("fast", "usual", "slow")
+HOST_OF = {folder: kind for kind, folders in NAMES["hosts"].items() for folder in folders}
+FIRST_US, FIRST_HOSTS = (4.0, 4.0, 4.0, 20.0), (2.5, 4.0)
+"""Where the fit of a `LaunchLaw` and of the hosts behind the fast one begins."""
 
 
 @cache
@@ -53,7 +57,7 @@ def measured() -> pd.DataFrame:
         runtime[file.str.endswith(end)] = name
     table = table.assign(
         runtime=runtime,
-        host=np.where(folder.isin(NAMES["hosts"]["fast"]), "fast", "usual"),
+        host=folder.map(HOST_OF).fillna("usual"),
         sizes=np.where(grown, "new", "old"),
         training=(table["level"] + "/" + table["problem"]).map(crc) % 2 == 0,
     )
@@ -75,6 +79,15 @@ def _imported(folder: str, name: str) -> Iterator[ModuleType]:
         sys.modules.pop(name, None)
 
 
+def _built(program: ModuleType, fake: Any) -> Any:
+    """A program's module of fake tensors; built for real where its constructor asks for values that it computed."""
+    try:
+        with fake:
+            return program.Model(*program.get_init_inputs())
+    except RuntimeError:
+        return program.Model(*program.get_init_inputs())._apply(fake.from_tensor)
+
+
 @cache
 def read(sizes: str, level: str, problem: str) -> Network | None:
     """A program's forward pass as its harness runs it, in training mode without gradients; None where torch has no fake
@@ -83,19 +96,19 @@ def read(sizes: str, level: str, problem: str) -> Network | None:
 
     try:
         with _imported(f"{sizes}/{level}", problem.removesuffix(".py")) as program:
-            with FakeTensorMode(allow_non_fake_inputs=True):
-                model = program.Model(*program.get_init_inputs())
+            fake = FakeTensorMode(allow_non_fake_inputs=True)
+            model = _built(program, fake)
+            with fake:
                 network = network_of(f"{level}/{problem}", model, tuple(program.get_inputs()))
     except (ImportError, RuntimeError):
         return None
     return network if network.layers and not network.unsupported else None
 
 
-def passes(training: bool) -> tuple[pd.DataFrame, list[Network]]:
-    """The measured passes of the programs fitted or held out that can be read, and their networks as run."""
+def passes() -> tuple[pd.DataFrame, list[Network]]:
+    """The measured passes of the programs that can be read, and their networks as run."""
     table = measured()
-    table = table[table["training"] == training]
-    table = table[[read(*row) is not None for row in table[PROGRAM].to_numpy()]]
+    table = table[[read(*row) is not None for row in table[PROGRAM].to_numpy()]].reset_index(drop=True)
     runs = [(read(*(row[name] for name in PROGRAM)), row["runtime"], row["host"]) for row in table.to_dict("records")]
     return table, [launched(network, runtime, host) for network, runtime, host in runs if network]
 
@@ -105,96 +118,110 @@ _predictors = cache(load_predictors)
 
 def rows() -> pd.DataFrame:
     """Passes of the programs held out, as what ships predicts them: a row a pass, times in ms, a set a runtime."""
-    table, networks = passes(training=False)
-    times = [_predictors(name).time(network) for name, network in zip(table["gpu"], networks, strict=True)]
-    table = table.assign(phase="inference", set="small programs, " + table["runtime"], network=table["problem"])
+    table, networks = passes()
+    held = table[~table["training"]]
+    kept = [network for network, trained in zip(networks, table["training"], strict=True) if not trained]
+    times = [_predictors(name).time(network) for name, network in zip(held["gpu"], kept, strict=True)]
+    table = held.assign(phase="inference", set="small programs, " + held["runtime"] + ", " + held["level"])
+    table["network"] = table["problem"]
     for name in ("total", "lower", "upper", "kernels"):
         table[f"{'predicted' if name == 'total' else name}_ms"] = [getattr(time, f"{name}_us") / 1e3 for time in times]
     return table
 
 
-def fitted_launches(
-    table: pd.DataFrame, counts: np.ndarray, kernels_us: np.ndarray
-) -> tuple[dict[str, LaunchLaw], float]:
-    """Laws by runtime, and a usual host's factor, of robust least squares in log time.
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Passes with all that decides their times: kernels by a law of TF32's convolutions, (passes, 3) launches, and the
+    (passes,) positions of their runtimes and kinds of hosts."""
 
-    ``counts`` is (passes, 2): operators and views; ``kernels_us`` (passes,) what the GPU takes.
+    table: pd.DataFrame
+    passes: Passes
+    launches: np.ndarray
+    runtime: np.ndarray
+    host: np.ndarray
+
+    def time_us(self, law: TensorCoreLaw, constants: np.ndarray, hosts: np.ndarray) -> tuple[np.ndarray, ...]:
+        """(passes,) time, and the kernels' and the launches' of it. ``constants`` (runtimes, 4) are a `LaunchLaw` each,
+        ``hosts`` (3,) how many times longer a kind takes than the fast one."""
+        kernels_us, slower, own = self.passes.kernels_us(law), hosts[self.host], constants[self.runtime]
+        launch_us = slower * (own[:, :-1] * self.launches).sum(axis=1)
+        return np.maximum(kernels_us, launch_us) + slower * own[:, -1], kernels_us, launch_us
+
+
+class Fit(NamedTuple):
+    """What `Timed.time_us` takes."""
+
+    law: TensorCoreLaw
+    constants: np.ndarray
+    hosts: np.ndarray
+
+
+def fit(timed: Timed, taken: np.ndarray, start: TensorCoreLaw) -> Fit:
+    """Law and constants together, by robust least squares in log time over the ``taken`` passes.
+
+    Whether kernels or launches bound a pass follows from both, so that neither is fitted to what the other explains.
     """
-    kinds = list(RUNTIMES)
-    kind, slow = table["runtime"].map(kinds.index).to_numpy(), (table["host"] == "usual").to_numpy()
-    log_measured = np.log(1e3 * table["measured_ms"].to_numpy())
+    search, log_measured = Search.from_law(start), np.log(1e3 * timed.table["measured_ms"].to_numpy())
+    shares, ends = len(search.names), len(RUNTIMES) * len(FIRST_US)
+    first = np.concatenate([search.first, np.log(np.tile(FIRST_US, len(RUNTIMES))), np.log(FIRST_HOSTS)])
+    weight = np.repeat([0.3, 0.05], [shares, len(first) - shares])
+    upper = np.concatenate([search.upper, np.full(len(first) - shares, np.inf)])
 
-    def errors(x: np.ndarray) -> np.ndarray:
-        constants, factor = np.exp(x[:-1]).reshape(len(kinds), 3)[kind], np.where(slow, np.exp(x[-1]), 1.0)
-        launch_us = factor * (constants[:, :2] * counts).sum(axis=1)
-        return np.log(np.maximum(kernels_us, launch_us) + factor * constants[:, 2]) - log_measured
+    def unpacked(x: np.ndarray) -> Fit:
+        values = np.array([float(f"{value:.3g}") for value in np.exp(x[shares:])])
+        hosts = np.array([1.0, *values[ends:]])
+        return Fit(search.law(x[:shares]), values[:ends].reshape(len(RUNTIMES), -1), hosts)
 
-    start = np.log([*([4.0, 1.0, 20.0] * len(kinds)), 2.0])
-    solution = least_squares(errors, start, loss="soft_l1", f_scale=0.2, diff_step=1e-3, bounds=(-5.0, 8.0))
-    values = [float(f"{value:.3g}") for value in np.exp(solution.x)]
-    return {name: LaunchLaw(*values[3 * i : 3 * i + 3], half_width=0.0) for i, name in enumerate(kinds)}, values[-1]
+    def residuals(x: np.ndarray) -> np.ndarray:
+        errors = np.log(timed.time_us(*unpacked(x))[0]) - log_measured
+        return np.append(errors[taken], weight * (x - first))
 
-
-def with_widths(table: pd.DataFrame, counts: np.ndarray, kernels_us: np.ndarray) -> tuple[dict[str, LaunchLaw], float]:
-    """`fitted_launches`, whose widths hold 90 % of the passes that launches bound, each GPU's by the others' fit."""
-    ratios = []
-    for name in table["gpu"].unique():
-        own = (table["gpu"] == name).to_numpy()
-        laws, usual = fitted_launches(table[~own], counts[~own], kernels_us[~own])
-        ratios.append(launch_errors(table[own], counts[own], kernels_us[own], laws, usual))
-    errors = pd.concat(ratios).dropna().abs()
-    laws, usual = fitted_launches(table, counts, kernels_us)
-    widths = errors.groupby(table["runtime"]).quantile(0.9)
-    return {name: replace(law, half_width=round(float(widths[name]), 3)) for name, law in laws.items()}, usual
-
-
-def launch_errors(
-    table: pd.DataFrame, counts: np.ndarray, kernels_us: np.ndarray, laws: dict[str, LaunchLaw], usual: float
-) -> pd.Series:
-    """log of predicted / measured of the passes that launches bound; others are missing."""
-    constants = np.array([[law.operator_us, law.view_us, law.floor_us] for law in table["runtime"].map(laws)])
-    factor = np.where(table["host"] == "usual", usual, 1.0)
-    launch_us = factor * (constants[:, :2] * counts).sum(axis=1)
-    errors = np.log((launch_us + factor * constants[:, 2]) / (1e3 * table["measured_ms"]))
-    return errors.where(launch_us > kernels_us)
+    solution = least_squares(residuals, first, bounds=(-np.inf, upper), loss="soft_l1", f_scale=0.15, diff_step=0.01)
+    return unpacked(solution.x)
 
 
 def main() -> None:
-    """Fit on the programs of the training half; print the errors on the others by what ships then."""
+    """Fit to the training half; a GPU's errors, which widths rest on, are those of a fit to the others."""
     laws = json.loads((bundled.FOLDER / FILE).read_bytes())
     start = TensorCoreLaw(**(laws[HALVES]["law"] | START))
-    table, networks = passes(training=True)
-    every = [parts(network, _predictors(name)) for name, network in zip(table["gpu"], networks, strict=True)]
-    # 1. TF32's convolutions, by passes that the kernels bound and that have any; each GPU's errors by the others' fit.
-    some = np.array([bool(each.timed) and each.others_us < 0.5e3 * ms for each, ms in zip(every, table["measured_ms"])])
-    convolved = [each._replace(host=None) for each, take in zip(every, some, strict=True) if take]
-    conv_ms = table["measured_ms"][some] - np.array(
-        [each.host.floor_us / 1e3 for each, take in zip(every, some) if take]
-    )
-    names, errors = np.array([each.gpu.name for each in convolved]), []
-    for name in np.unique(names):
-        others = [each for each in convolved if each.gpu.name != name]
-        law = fitted(others, conv_ms[names != name], start)
-        errors.append(
-            np.abs(log_errors(law, [each for each in convolved if each.gpu.name == name], conv_ms[names == name]))
-        )
-        print(f"TF32 on {name}, by the others: {np.expm1(np.median(errors[-1])):.1%} of {len(errors[-1])}", flush=True)
-    law = fitted(convolved, conv_ms, start)
-    median, half_width = np.quantile(np.concatenate(errors), [0.5, 0.9]).round(3).tolist()
-    across = {"gpus": len(errors), "median_ape": median, "half_width": half_width}
-    laws[TF32] = {
-        "law": asdict(law),
-        "fitted_on": sorted(set(names.tolist())),
-        "origin": ORIGIN,
-        "by_kind": {"": across},
-    }
+    table, networks = passes()
+    launches = np.array([launches_of(network) for network in networks])
+    stack = stacked(networks, [_predictors(name) for name in table["gpu"]])
+    kinds = [
+        table[name].map(list(values).index).to_numpy() for name, values in (("runtime", RUNTIMES), ("host", KINDS))
+    ]
+    timed = Timed(table, stack, launches, *kinds)
+    # Convolutions over three axes have the law of those over two, and a factor: nothing is fitted to them.
+    is_plane = np.array([all(layer.times_longer == 1.0 for layer in network.layers) for network in networks])
+    trained = table["training"].to_numpy() & is_plane
+    measured_us = 1e3 * table["measured_ms"].to_numpy()
+    error, is_launch, is_convolved = np.zeros(len(table)), np.zeros(len(table), bool), np.zeros(len(table), bool)
+    for name in table["gpu"].unique():
+        own = (table["gpu"] == name).to_numpy()
+        time_us, kernels_us, launch_us = timed.time_us(*fit(timed, trained & ~own, start))
+        error[own] = np.abs(np.log(time_us / measured_us))[own]
+        is_launch[own] = (launch_us > kernels_us)[own]
+        is_convolved[own] = ((kernels_us > launch_us) & (kernels_us > 2 * stack.others_us))[own]
+    best = fit(timed, trained, start)
+    judged = error[trained & is_convolved]
+    names = sorted(table.loc[trained & is_convolved, "gpu"].unique())
+    median, half_width = np.quantile(judged, [0.5, 0.9]).round(3).tolist()
+    across = {"gpus": len(names), "median_ape": median, "half_width": half_width}
+    laws[TF32] = {"law": asdict(best.law), "fitted_on": names, "origin": ORIGIN, "by_kind": {"": across}}
     write_text(bundled.FOLDER / FILE, json.dumps(laws, indent=1) + "\n")
-    # 2. The hosts, with the kernels' times by that law.
-    counts = np.array([operators_and_views(network) for network in networks])
-    kernels_us = np.array([each._replace(host=None).time_us(law) for each in every])
-    launches, usual = with_widths(table, counts, kernels_us)
-    shipped = {"origin": ORIGIN, "usual": usual, "laws": {name: asdict(law) for name, law in launches.items()}}
+    widths = [np.quantile(error[trained & is_launch & (timed.runtime == each)], 0.9) for each in range(len(RUNTIMES))]
+    shipped = {
+        "origin": ORIGIN,
+        "hosts": dict(zip(KINDS, best.hosts.tolist(), strict=True)),
+        "laws": {
+            name: asdict(LaunchLaw(*values, half_width=round(float(width), 3)))
+            for name, values, width in zip(RUNTIMES, best.constants.tolist(), widths, strict=True)
+        },
+    }
     write_text(bundled.FOLDER / HOSTS_FILE, json.dumps(shipped, indent=1) + "\n")
+    held = table.assign(error=np.abs(timed.time_us(*best)[0] / measured_us - 1))[~table["training"]]
+    groups = held.groupby(["runtime", "level"])["error"]
+    print(groups.describe(percentiles=[0.5, 0.9])[["50%", "90%"]].assign(n=groups.size()).round(3).to_string())
 
 
 if __name__ == "__main__":

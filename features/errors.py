@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from inspect import isfunction
 from itertools import islice
 from pathlib import Path
 
@@ -106,22 +107,27 @@ def in_one_line(source: str) -> Iterator[None]:
 
 
 def imported_callable(source: str, contract: str) -> Callable[..., object]:
-    """The callable that ``module:callable`` names; modules of the current folder count, too.
+    """The callable that ``module:callable`` names, or a file ``x.py:callable``; modules of the current folder count.
 
-    The user's module is imported on purpose, as ``python -m`` would: its code runs. Raises `InputError`, with
-    ``contract`` as the remedy, where there is none or importing it fails.
+    Of ``x.py`` alone it is the only public function that the file defines. The user's module is imported on purpose, as
+    ``python -m`` would: its code runs. Raises `InputError`, with ``contract`` as the remedy, where there is none or
+    importing it fails.
     """
     module, _, name = source.partition(":")
-    if not module or not name:
+    folder = Path.cwd()
+    if module.endswith(".py"):
+        folder = Path(module).resolve().parent
+        module = Path(module).stem
+    if not module or not (name or source.endswith(".py")):
         raise InputError(f"{source!r} names no function; write module:callable; {contract}")
-    here = str(Path.cwd())
+    here = str(folder)
     added = here not in sys.path
     if added:
         sys.path.insert(0, here)
     try:
         with in_one_line(source):
             target: object = importlib.import_module(module)
-            for part in name.split("."):
+            for part in (name or _only_function(source, target)).split("."):
                 target = getattr(target, part)
     finally:
         if added and here in sys.path:
@@ -129,3 +135,16 @@ def imported_callable(source: str, contract: str) -> Callable[..., object]:
     if not callable(target):
         raise InputError(f"{source}: is a {type(target).__name__}, not callable; {contract}")
     return target
+
+
+def _only_function(source: str, module: object) -> str:
+    """The name of the one public function that a module defines. Raises `InputError` for none, and for several."""
+    names = [
+        name
+        for name, value in vars(module).items()
+        if isfunction(value) and value.__module__ == vars(module)["__name__"] and not name.startswith("_")
+    ]
+    if len(names) != 1:
+        listed = f"has {', '.join(names)}" if names else "defines no function"
+        raise InputError(f"{source}: {listed}; name one of its functions, as in {source}:{(names or ['build'])[0]}")
+    return names[0]

@@ -16,7 +16,7 @@ COMMON_BOARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm
 """What a name means that fits several boards, this one among them."""
 CAPPED = 1.5
 """Ratio of tensor rates from which on a GPU's is held down; clocks and rounding make up the rest."""
-_BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon"}
+_BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon", "rx"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,9 +54,22 @@ QUANTISED: dict[str, Element] = {
 activations, whose products run at fp8's peak. Outputs are bf16 or fp16."""
 ELEMENTS: dict[str, Element] = {**{name: Element(size, size, size) for name, size in DTYPES.items()}, **QUANTISED}
 """Every element type that an operator may name."""
+DTYPE_ALIASES = {
+    "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32", "float64": "fp64",
+    "double": "fp64", "float8": "fp8", "float8_e4m3fn": "fp8", "e4m3": "fp8", "fp4": "nvfp4",
+}  # fmt: skip
+"""What people call an element type, such as PyTorch's names of them → its name here."""
 MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 """cudnnMathType_t, by the field's short names; ``default`` may use TF32 for fp32 data on compute capability ≥ 8.0."""
 LAYOUTS = ("NCHW", "NHWC")
+LAYOUT_ALIASES = {"channels_last": "NHWC", "nhwc": "NHWC", "nchw": "NCHW"}
+
+
+def setting(name: str, value: object) -> str:
+    """A setting's value by its name here, whatever people call it: ``torch.float16``, ``half``, ``channels_last``."""
+    text = str(value).removeprefix("torch.")
+    aliases = DTYPE_ALIASES if name.endswith("dtype") else LAYOUT_ALIASES if name == "layout" else {}
+    return aliases.get(text.lower(), text)
 
 
 def may_use_tensor_cores(dtype: str, math: str) -> bool:

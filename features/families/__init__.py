@@ -11,6 +11,7 @@ from typing import Any
 from ..conv import Conv
 from ..description import Description
 from ..errors import InputError, nearest
+from ..problem import setting
 from .conv import CONV
 from .described import DescribedFamily, DescribedProblem
 from .family import DEFAULT_ALGORITHM, Candidate, Family, Formula, ProblemTerms
@@ -21,6 +22,8 @@ _ORDER = ("conv", "gemm", "pointwise", "rowwise", "pool", "embedding", "transfer
 """Files in the order of reports and of a table's columns; any other stands behind them."""
 DEFAULT_FAMILY = CONV.name
 """The family of a table that names none, and of a problem whose text has no prefix."""
+KIND_ALIASES = {"matmul": "gemm", "mm": "gemm", "sdpa": "attention", "flash_attention": "attention", "conv2d": "conv"}
+"""What people call a kind of problem → its name here, where no described kernel has that name."""
 NetworkProblem = Conv | Operator
 """A problem of a built-in family, of numbers: what networks and traces consist of."""
 AnyProblem = NetworkProblem | DescribedProblem
@@ -87,10 +90,13 @@ class Families(Mapping[str, Family]):
     def parse(self, text: str, **settings: str) -> AnyProblem:
         """The problem that a text names: ``n32c256h14k256r3``, flags, or ``softmax:n32c1000`` with a kind's name.
 
-        ``settings``: dtype, math and the family's others; those of another family are refused. Raises `InputError`.
+        ``settings``: dtype, math and the family's others, by any name that people call their values; those of another
+        family are refused. Raises `InputError`.
         """
         default = self._families[DEFAULT_FAMILY]
         kind, colon, body = text.strip().partition(":")
+        kind = kind if kind in self.of_kind or not colon else KIND_ALIASES.get(kind, kind)
+        settings = {name: setting(name, value) for name, value in settings.items()}
         if not colon and (kind in default.kinds or kind not in self.of_kind):
             kind = next(iter(default.kinds))
             body = text

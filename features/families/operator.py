@@ -94,6 +94,11 @@ class Operator(InNetwork, ABC):
     """Kinds of the same sizes that move the same bytes, nearest first: they stand in where it was never measured."""
     BANDWIDTH: ClassVar[str] = ""
     """The share of the DRAM bandwidth that it reaches by `TensorCoreLaw`: streaming, norm or pool; empty: not known."""
+    APPLIED_BY: ClassVar[str] = ""
+    """Of a norm, the kind of the same sizes that scales and shifts by statistics that are known."""
+
+    LEAST_SHARE: ClassVar[float] = 1.0
+    """Its least time in times of its `roofline_us`, which counts usual delays where it runs step by step."""
 
     dtype: str = "fp32"
     math: str = "fma"
@@ -285,12 +290,24 @@ class MemoryBound(Operator):
 
     MOST_TRAFFIC: ClassVar[float] = 0.0
     """Most that its kernel takes where nobody measured it, in times of its traffic's; 0: not known. Source of the
-    others: KernelBench's operators of over 100 µs on nine boards that no bundle knows."""
+    others: half of KernelBench's programs, on 12 boards that no bundle knows, judged on the other half."""
+
+    SERIAL: ClassVar[tuple[float, ...]] = ()
+    """Of a kernel with a block per row: times that a block reads its row, bytes that it has in flight, and rows that an
+    SM begins in a µs (0: no limit)."""
 
     @property
     @abstractmethod
     def extents(self) -> Extents:
         """What it passes over."""
+
+    def traffic_us(self, gpu: Gpu) -> Number:
+        """Time of its traffic in µs, with what the kernel reads again."""
+        return self.roofline_us(gpu)
+
+    def serial_us(self, gpu: Gpu) -> Number:
+        """Least time in µs of what no other block shares with the longest one; 0 where blocks are alike and many."""
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,7 +397,7 @@ class Streamed(Operator):
 KNOWN_IMAGE = "n2c3h4w5"
 """The problem of the known answers in tables of images: fp32, 120 elements."""
 ROW_KEYS = {"flops", "accesses", "meaning", "known"}
-OPTIONAL_KEYS = {"gradient", "weight_gradient", "in_training", "like", "bandwidth"}
+OPTIONAL_KEYS = {"gradient", "weight_gradient", "in_training", "like", "bandwidth", "applied_by", "serial"}
 
 
 def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, type[Any]]:
@@ -402,6 +419,8 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
             "FLOPS": row["flops"], "ACCESSES": row["accesses"], "GRADIENT": tuple(row.get("gradient", base.GRADIENT)),
             "WEIGHT_GRADIENT": row.get("weight_gradient", ""), "IN_TRAINING": row.get("in_training", ""),
             "MOVES_LIKE": tuple(row.get("like", ())), "BANDWIDTH": row.get("bandwidth", base.BANDWIDTH),
+            "APPLIED_BY": row.get("applied_by", ""),
+            "SERIAL": tuple(row.get("serial", base.SERIAL)),
         }  # fmt: skip
         name = "".join(word.capitalize() for word in kind.split("_"))
         flops, dram_bytes, blocks = row["known"]

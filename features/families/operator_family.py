@@ -99,7 +99,7 @@ class OperatorFamily(Family[Operator]):
         Raises `InputError`, with the operator's sizes and an example, for what cannot be read.
         """
         cls = self.kinds[kind]
-        letters = {**cls.ALSO_READ, **cls.LETTERS}
+        letters = {"bs": cls.BATCH, **cls.ALSO_READ, **cls.LETTERS}
         sizes: dict[str, int] = {}
         position = 0
         for match in re.finditer(r"([a-z_]+)(\d+)", body):

@@ -29,7 +29,7 @@ class MaxPool(MemoryBound):
     kind: ClassVar[str] = "max_pool"
     FAMILY: ClassVar[str] = "pool"
     BANDWIDTH: ClassVar[str] = "pool"
-    MOST_TRAFFIC: ClassVar[float] = 2.0
+    MOST_TRAFFIC: ClassVar[float] = 1.5
     GRADIENT: ClassVar[tuple[str, ...]] = ("max_pool_backward",)
     INPUTS: ClassVar[int] = 1
     OUTPUTS: ClassVar[int] = 1

@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ..elementwise import Number
+from ..elementwise import Number, maximum, where
+from ..gpu import Gpu
 from .operator import Extents, Image, declared, image_classes
 from .operator_family import IMAGE_NAMES, memory_family
+
+LATENCY_US = 0.6
+"""From a load's request to its values, from DRAM on a busy GPU: 0.5 to 0.8 µs in microbenchmarks of Volta to Hopper."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +19,7 @@ class Reduction(Image):
     """One thread block per reduced row."""
 
     FAMILY: ClassVar[str] = "rowwise"
-    MOST_TRAFFIC: ClassVar[float] = 2.0
+    MOST_TRAFFIC: ClassVar[float] = 1.15
 
     @property
     def rows(self) -> Number:
@@ -31,6 +35,20 @@ class Reduction(Image):
     def blocks(self) -> Number:
         """One per row."""
         return self.rows
+
+    def traffic_us(self, gpu: Gpu) -> Number:
+        """Time of its traffic in µs: rows of a tensor larger than L2 are read again from DRAM in each pass."""
+        again = max(self.SERIAL[0] + 1, self.ACCESSES) / self.ACCESSES if self.SERIAL else 1.0
+        return self.roofline_us(gpu) * where(self.itemsize * self.elements > gpu.l2_bytes, again, 1.0)
+
+    def serial_us(self, gpu: Gpu) -> Number:
+        """A long row takes its block's loads one after another, however few the rows; many short ones their start."""
+        if not self.SERIAL:
+            return 0.0
+        passes, in_flight, rows_per_us = self.SERIAL
+        row_bytes = self.itemsize * self.elements / self.rows
+        row_us = passes * row_bytes * LATENCY_US / in_flight
+        return maximum(row_us, self.rows / (rows_per_us * gpu.sms)) if rows_per_us else row_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +86,7 @@ ROWWISE_CLASSES: dict[str, type[Reduction]] = {**_ROWS, **_CHANNELS}
 """Kind → class, one for every kind of the table."""
 Softmax = _ROWS["softmax"]
 LayerNorm = _ROWS["layer_norm"]
+GroupNorm = _ROWS["group_norm"]
 BatchNorm = _CHANNELS["batch_norm"]
 BatchNormInference = _CHANNELS["batch_norm_inference"]
 BiasBackward = _CHANNELS["bias_backward"]

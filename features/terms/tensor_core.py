@@ -17,6 +17,9 @@ from .kernel import Sized
 
 CHANNEL_BYTES = 16
 """Channels of a group are padded to it. Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations."""
+GATHERED_BYTES = 128
+"""Channels that a strided filter's data gradient sums for each tap are padded to it: taps are gathered one by one, so
+that no step of a tile's depth spans two."""
 NARROW_PIPE = 1024.0
 """Bytes of operands that one SM's tensor cores multiply a clock on the GPUs that the law of half precision is fitted
 on (GeForce, fp32 sums): 512 operations."""
@@ -25,6 +28,9 @@ WIDE_PIPE_EXPONENT = 0.25
 and A100's peaks, 0.73 of H100's, 0.7 of B200's (aiconfigurator's tables)."""
 TILE = 128 * 64
 """Pixels × channels of the result that a block computes."""
+L2_BYTES = 32.0
+"""What an SM reads from L2 in a clock: A100's 5,120 bytes a clock are 47 for each of 108 SMs (NVIDIA's white paper), of
+which copies reach two thirds."""
 LAUNCH_US = 2.0
 """From one kernel's last block to the next one's first in a busy stream."""
 STREAMING = {kind: f"{cls.BANDWIDTH}_bandwidth" for kind, cls in OPERATORS.items() if cls.BANDWIDTH} | {
@@ -42,7 +48,8 @@ class TensorCoreLaw:
     ``transform_1x1`` are passes over input and output that NCHW adds, for filters of several taps and of one. Depthwise
     filters run on the vector units. All ``…bandwidth`` are shares of the DRAM bandwidth. ``start_us`` is what every
     dense convolution takes, however small, and ``tile_time`` the time of one tile in those of its SM's peak: sums are
-    split among SMs where tiles are few.
+    split among SMs where tiles are few. A strided filter's data gradient, which a transposed convolution runs, reaches
+    ``gathered_share`` of the others' peak: kernels multiply the zeros between the gathered pixels, too.
     """
 
     peak_share: float
@@ -61,6 +68,7 @@ class TensorCoreLaw:
     pool_bandwidth: float
     start_us: float = 0.0
     tile_time: float = 0.0
+    gathered_share: float = 1.0
 
     def convolution_us(self, z: Sized, gpu: Gpu, dtype: str) -> Number:
         """Time in µs of one convolution; numbers or arrays."""
@@ -71,9 +79,11 @@ class TensorCoreLaw:
         share = where(z.groups > 1, self.grouped_share, self.peak_share) / max(pipe, 1.0) ** WIDE_PIPE_EXPONENT
         step = CHANNEL_BYTES // DTYPES[dtype]
         wide = round_up(z.channels_out, step)
-        deep = round_up(z.channels_in, step)
+        gathers = z.is_bwd_data & (z.stride_h * z.stride_w > 1)
+        deep = round_up(z.channels_in, where(gathers, GATHERED_BYTES // DTYPES[dtype], step))
         padded = 1.0 * z.flops * wide / z.channels_out * deep / z.channels_in
         depth = 1.0 * deep * z.r * z.s
+        share = share * where(gathers, self.gathered_share, 1.0)
         share = share * wide / (wide + self.half_width) * depth / (depth + self.half_depth)
         tile_us = self.tile_time * compute_us(2.0 * TILE * depth, peak / gpu.sms)
         arithmetic_us = self._blended(compute_us(padded, peak * share), tile_us)
@@ -87,6 +97,9 @@ class TensorCoreLaw:
         vector_us = compute_us(1.0 * z.flops, peak_tflops(gpu, "fp32") * self.depthwise_share)
         bandwidth = where(z.is_nhwc, self.depthwise_nhwc_bandwidth, self.depthwise_bandwidth)
         depthwise_us = self._blended(vector_us, traffic_us / bandwidth)
+        # Its filter's gradient: a block for every tap reads its channel of both images, whoever else has read it.
+        read = where(z.is_bwd_filter, 1.0 * z.r * z.s * (z.tensor_bytes - weights), 0.0)
+        depthwise_us = self._blended(depthwise_us, read / (L2_BYTES * gpu.sms * gpu.boost_mhz))
         return where((z.groups > 1) & (z.c_per_group == 1), depthwise_us, dense_us) + LAUNCH_US
 
     def streamed_us(self, work: Operator, gpu: Gpu) -> Number | None:

@@ -2,25 +2,47 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import FOLDER, GPU, PATH, Form, choice_option, limit_options, option, output_options, show
+from surrogate.cli.options import (
+    FOLDER,
+    GPU,
+    PATH,
+    Form,
+    SettingChoice,
+    choice_option,
+    limit_options,
+    option,
+    output_options,
+    show,
+)
 from surrogate.features.errors import InputError
 from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.features.whole import MAX_INT32
 from surrogate.network.network import FRAMEWORKS
+from surrogate.network.runtime import HOSTS, RUNTIMES
+from surrogate.network.torch_gpu import AMP as AMP_TYPES
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from surrogate.network.result import NetworkTime
 
 DTYPE = "Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …"
-RUNTIME = "A kernel per operator, or chains of element-wise operators fused as torch.compile does."
+AMP = "Run module:callable's forward pass under autocast to this type, with weights in fp32."
+RUNTIME = (
+    "What launches the kernels: one per operator, fused as torch.compile does, or fused as one CUDA graph"
+    "  [default: eager for modules and .pt2; kernels alone for others]"
+)
+HOST = "How fast the host launches them  [default: usual]"
 SIZE = click.IntRange(1, MAX_INT32)
+UTILIZATION = "Share of the GPU's memory that may be taken  [default: 0.9 for language models, else 1]"
+SERVERS = 0.9
+"""vLLM's default of its ``gpu_memory_utilization``."""
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
 
@@ -61,16 +83,20 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @click.argument("source", metavar="FILE")
 @option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
 @option("--bundle", "Fitted model, a folder; else the one shipped.", PATH)
-@option("--batch", "Batch size in the place of the model's own.", SIZE)
+@option("--batch --bs", "Batch size in the place of the model's own.", SIZE)
 @option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
 @option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
 @option("--sweep-batch", "Also these batch sizes; the best one is marked.", metavar="N,N,…", callback=sizes)
 @option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
+@option("--utilization", UTILIZATION, click.FloatRange(0, 1, min_open=True), metavar="SHARE")
 @option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=gpu_names)
-@option("--dtype", DTYPE, click.Choice(list(ELEMENTS)), metavar="TYPE")
+@option("--dtype", DTYPE, SettingChoice("dtype", list(ELEMENTS)), metavar="TYPE")
 @choice_option("--math", MATHS, "Math type of convolutions  [default: by element type]")
 @choice_option("--layout", LAYOUTS, "Layout of convolutions  [default: NCHW]")
-@choice_option("--runtime", ("eager", "compiled"), RUNTIME, "eager")
+@choice_option("--amp", AMP_TYPES, AMP)
+@choice_option("--runtime", tuple(RUNTIMES), RUNTIME)
+@choice_option("--host", HOSTS, HOST)
+@option("--data-parallel", "Train on N GPUs of a machine, each with the batch.", SIZE, default=1)
 @limit_options
 @option("--prefill", "Language model: a prompt of so many tokens.", SIZE, metavar="TOKENS")
 @option("--decode", "Language model: a token behind such a context.", SIZE, metavar="CONTEXT")
@@ -85,27 +111,28 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @output_options
 def command(
     source: str, gpu: str, bundle: Path | None, batch: int | None, sweep_batch: tuple[int, ...], max_batch: bool,
-    compare_gpus: list[str], runtime: str, workspace_limit: int | None, deterministic: bool, library: str | None,
-    by_type: bool, figures: Path | None, form: Form, **reading: Any,
+    compare_gpus: list[str], workspace_limit: int | None, deterministic: bool, library: str | None,
+    by_type: bool, figures: Path | None, utilization: float | None, form: Form, **reading: Any,
 ) -> None:  # fmt: skip
     """Predict the time of every layer of a network, without running it.
 
     FILE is an .onnx or .pt2 file (weights are not needed), a network that ships, by its name, a table of problems
     (parquet, CSV, or a text file with a problem per line), a language model's config.json from Hugging Face (with
-    --prefill or --decode), or module:callable, which imports your module and runs on fake tensors what callable
-    returns: (module, inputs). Layers are summed as if they ran one after another, as single kernels without gaps (a
-    language model's with those of a CUDA graph); --runtime compiled fuses what lies between convolutions and products.
+    --prefill or --decode), or module:callable (also x.py:callable), which imports your module and runs on fake tensors
+    what callable returns: (module, inputs). Layers are summed as if they ran one after another, as single kernels
+    without gaps (a language model's with those of a CUDA graph). Where PyTorch launches them, the host's time counts,
+    too: a pass takes the longer one of its kernels and its launches, and a floor. --runtime compiled fuses what lies
+    between convolutions and products. With --data-parallel the gradients are summed beside the backward pass.
     Operators that this package does not know are named, counted and in no sum. --json and --csv also give every
     layer's interval, workspace, FLOPs, bytes and source.
 
     Examples:
       seer network resnet50 --gpu t4 --batch 8 --by-type
-      seer network my_module:my_callable --gpu v100 --training
+      seer network my_module:my_callable --gpu v100 --training --amp fp16 --data-parallel 8
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
     from surrogate.features.gpu import gpu as gpu_named
-    from surrogate.network.fusion import compiled
     from surrogate.network.network import Network
     from surrogate.network.predict import (
         Allowed,
@@ -121,8 +148,7 @@ def command(
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
     def read(size: int | None) -> Network:
-        network = read_network(source, batch=size, **reading)
-        return compiled(network) if runtime == "compiled" else network
+        return read_network(source, batch=size, **reading)
 
     for name in (gpu, *compare_gpus):  # a wrong name is told before the network is read
         gpu_named(name)
@@ -137,7 +163,8 @@ def command(
         kernels = (library or fastest_framework(network, name)) if steps else None
         if kernels:
             click.echo(f"kernels on {name}: {kernels}'s", err=True)
-        return load_predictors(name, bundle, kernels)
+        share = utilization or (SERVERS if steps else 1.0)
+        return replace(load_predictors(name, bundle, kernels), utilization=share)
 
     answered: list[tuple[Predictors, NetworkTime]] = []
     refused: dict[str, list[dict[str, Any]]] = {"batch": [], "gpu": []}
@@ -178,16 +205,18 @@ def command(
         rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
         show(rows, form, whole={**time.to_dict(), **compared, **types})
     else:
-        _print_report(time, batches, gpus, layers=not by_type and not steps)
+        _print_report(time, batches, gpus, layers=not by_type and not steps, shared_by=reading["tensor_parallel"] or 1)
     if not time.layers:
         raise click.exceptions.Exit(1)
 
 
 def _print_report(
-    time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool
+    time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool, shared_by: int
 ) -> None:
     """Layers or types, classes, savings, batches, GPUs, and what is in no sum."""
-    click.echo(wrapped(time.headline(), terminal_width()))
+    each = f"each of {shared_by} GPUs runs these layers; samples per second are of the replica, of all {shared_by}"
+    for line in filter(None, (time.headline(), time.parts(), each if shared_by > 1 else "")):
+        click.echo(wrapped(line, terminal_width()))
     if layers:
         _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in time.layers])
         sources = Counter(layer.source for layer in time.layers)
@@ -204,7 +233,8 @@ def _print_report(
         share = 100 * own["saved_us"] / own["time_us"] if own["time_us"] else 0.0
         saved = f"saved over the library's heuristic: {own['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
         click.echo(f"\n{saved} of {own['convs']} convolutions, {own['unknown']} not known")
-    _section("total", [_totals(time)])
+    _section("total per GPU", [_totals(time)])
+    _section("memory, GiB", [{name: _gib(size) for name, size in time.memory.items() if size}] if time.memory else [])
     _section("batches", [_sweep(row) for row in batches])
     _section("GPUs", [_sweep(row) for row in gpus])
     for note in time.notes:
@@ -232,10 +262,9 @@ def _type(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _totals(time: "NetworkTime") -> dict[str, Any]:
-    """Parameters, multiply-adds, and memory by what holds it beside the GPU's."""
+    """Parameters, multiply-adds, and memory beside the GPU's."""
     parameters = None if time.parameters is None else time.parameters / 1e6
     shown = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}
-    shown |= {f"{name} GiB": size / 2**30 for name, size in time.memory.items()}
     return shown | {"memory GiB": _gib(time.memory_bytes), "of GiB": _gib(time.gpu_memory_bytes), "fits": time.fits}
 
 
@@ -258,4 +287,6 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
     if "gpu" in row:
         shown["measured %"] = round(100 * row["measured_share"], 1)
     shown |= {"speedup": row["speedup"]} if "speedup" in row else {}
-    return shown | ({"": "◀ best" if row["best"] else ""} if "best" in row else {})
+    rivals = ", ".join(map(str, row.get("rivals", ())))
+    best = f"◀ best, within the interval of {rivals}" if rivals else "◀ best"
+    return shown | ({"": best if row["best"] else ""} if "best" in row else {})

@@ -58,6 +58,20 @@ COUNT = click.IntRange(min=1)
 MINUTES = click.FloatRange(min=0, min_open=True)
 
 
+class SettingChoice(click.Choice):
+    """One of a problem's setting's values, by any name that people call it, such as ``float16``, in any case."""
+
+    def __init__(self, setting: str, choices: Sequence[str]) -> None:
+        super().__init__(choices, case_sensitive=False)
+        self.setting = setting
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The value by its name here."""
+        from surrogate.features.problem import setting as setting_value
+
+        return super().convert(setting_value(self.setting, value), param, ctx)
+
+
 def option(
     names: str, text: str, kind: click.ParamType | type | None = None, **settings: Any
 ) -> Callable[[Function], Function]:
@@ -155,15 +169,16 @@ def _tree_device(context: click.Context, parameter: click.Parameter, device: str
     return device
 
 
+def size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Bytes of an option's text, as in 64MiB: its callback."""
+    from surrogate.prediction.results import parse_bytes
+
+    del context, parameter
+    return None if text is None else parse_bytes(text)
+
+
 def limit_options(function: Function) -> Function:
     """``--workspace-limit`` in bytes, ``--deterministic``: which algorithms may be picked."""
-
-    def size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-        from surrogate.prediction.results import parse_bytes
-
-        del context, parameter
-        return None if text is None else parse_bytes(text)
-
     limit = "Largest workspace of a pick, as in 64MiB, 1GB or 1048576."
     function = option("--deterministic", "Only algorithms whose two runs give the same bits.", is_flag=True)(function)
     return option("--workspace-limit", limit, metavar="SIZE", callback=size)(function)

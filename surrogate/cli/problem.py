@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import click
 
 from surrogate.cli.groups import TABLE
-from surrogate.cli.options import GPU, Function, board_notes, option
+from surrogate.cli.options import GPU, Function, SettingChoice, board_notes, option
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def problem_options(function: Function) -> Function:
     """Add PROBLEM, a tuple of words, and the options that say on what, and how, it is computed."""
     for name, choices in reversed(CHOICES.items()):
         setting = TABLE["settings"][name]
-        kind = click.Choice(choices, case_sensitive=False) if choices else str
+        kind = SettingChoice(name, choices) if choices else str
         shown = f"{setting['help'].format(choices=', '.join(choices))}  [default: {setting['default']}]"
         metavar = setting.get("metavar", f"[{'|'.join(choices)}]" if choices else None)
         function = option(f"--{name.replace('_', '-')}", shown, kind, metavar=metavar)(function)

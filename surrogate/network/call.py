@@ -36,7 +36,8 @@ class Tensor:
     """``shape`` None: unknown. ``dtype`` of whole numbers: the type of their width, ``floating`` False.
 
     ``constant``: stored in the model or computed from what is. ``trained``: a gradient flows into it. ``parameter``: a
-    weight that training changes. ``buffer`` names the memory that it lies in, a view's that of its source.
+    weight that training changes. ``channels_last``: its channels lie innermost, and not because it has one pixel or one
+    channel. ``buffer`` names the memory that it lies in, a view's that of its source.
     """
 
     shape: Shape | None = None
@@ -46,6 +47,12 @@ class Tensor:
     trained: bool = False
     parameter: bool = False
     buffer: str = ""
+    channels_last: bool = False
+
+    @property
+    def is_nchw(self) -> bool:
+        """True for images or filters whose pixels lie innermost, and which a kernel for the other order needs moved."""
+        return not self.channels_last and self.shape is not None and min(self.shape[1], prod(self.shape[2:])) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +168,6 @@ class Call:
 
 TABLE = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
 """What is known of operators; the file says what its sections are."""
-CONVOLUTIONS: dict[str, Mapping[str, str]] = TABLE["convolutions"]
-"""Number of axes → what problem a convolution over them is."""
 LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in TABLE["lookups"]}
 """Lookup in several embedding tables → the autograd node that updates them, which the profiler gives the gradient
 alone."""

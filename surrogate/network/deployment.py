@@ -1,10 +1,14 @@
-"""How a language model is spread over GPUs: tensor, data, expert and pipeline parallelism, and what is refused."""
+"""How a language model is spread over GPUs, what is refused, and the arithmetic of its products there."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from surrogate.features.errors import InputError
 from surrogate.features.families.attention import KV_DTYPES
-from surrogate.network.language import Decoder
+from surrogate.features.problem import QUANTISED
+from surrogate.network.checkpoint import Checkpoint, Names
+from surrogate.network.language import Decoder, LayerKind
 
 ROUTING = "power_law_1.01"
 """How tokens spread over experts unless a caller says otherwise: nearly even, but some experts have none. It is the
@@ -76,3 +80,43 @@ class Deployment:
         ranks = self.tensor_parallel * self.data_parallel
         beyond = f"{ranks} GPUs are more than the {self.node} that NVLink joins; sums beyond them cross a network"
         return (beyond,) if ranks > self.node else ()
+
+
+@lru_cache(maxsize=64)
+def arithmetic_of(decoder: Decoder, dtype: str | None) -> tuple[Checkpoint, tuple[LayerKind, ...]]:
+    """The arithmetic of products where ``dtype`` replaces a checkpoint's own, and the kinds of layers that it makes.
+
+    NVIDIA's nvfp4 checkpoints of mixtures of experts leave attention as it was, and so does nvfp4 in another's place.
+    """
+    plain = dtype if dtype and dtype not in QUANTISED else decoder.dtype
+    checkpoint = decoder.checkpoint.all_in(dtype, plain) if dtype else decoder.checkpoint
+    if dtype == "nvfp4" and decoder.experts:
+        checkpoint = replace(checkpoint, read=checkpoint.read._replace(kept=Names(["self_attn", "linear_attn"])))
+    first: dict[tuple[object, ...], int] = {}
+    kinds = []
+    for number, kind in enumerate(decoder.layers):
+        arithmetic = tuple(checkpoint.of(word, number) for word in _words(decoder, kind))
+        kinds.append(kind._replace(like=first.setdefault((kind, arithmetic), number)))
+    return checkpoint, tuple(kinds)
+
+
+def _words(decoder: Decoder, kind: LayerKind) -> Iterator[str]:
+    """The products of a layer that a checkpoint may quantise."""
+    if kind.recurrent:
+        yield from ("in_proj", "out_proj")
+    elif not decoder.latent:
+        yield from ("qkv_proj", "o_proj")
+    else:
+        yield from ("qkv_a_proj", "q_b_proj") if decoder.query_rank else ("q_proj", "kv_a_proj")
+        yield from ("kv_b_proj", "o_proj", *(("indexer.q_proj",) if decoder.index_topk else ()))
+    prefix = "shared." if kind.routes else ""
+    if kind.routes:
+        yield "experts"
+    if not kind.routes or decoder.shared_inter:
+        yield from (f"{prefix}gate_up_proj", f"{prefix}down_proj")
+
+
+def main_dtype(decoder: Decoder, dtype: str | None) -> str:
+    """The arithmetic of most products, those of the last layer's experts or dense part, as `arithmetic_of` has it."""
+    kind = decoder.layers[-1]
+    return arithmetic_of(decoder, dtype)[0].of("experts" if kind.routes else "gate_up_proj", len(decoder.layers) - 1)

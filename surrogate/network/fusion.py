@@ -10,11 +10,9 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
-from surrogate.features.families.operator import CAST, REDUCE, Streamed
+from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
 from surrogate.features.families.pointwise import POINTWISE_CLASSES
-from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, LayerNorm
 from surrogate.features.problem import DTYPES, ELEMENTS, HALF
 from surrogate.features.terms.tensor_core import STREAMING
 from surrogate.network.network import Layer, Network, Work
@@ -37,20 +35,24 @@ class _Kernel(NamedTuple):
 
 
 def compiled(network: Network) -> Network:
-    """The network's layers after fusion. Raises `InputError` for a training iteration, which keeps intermediates.
+    """The network's layers after fusion.
 
     A layer joins the open chain if it reads what the chain hands on. A smaller one (the cast of a weight) stands apart
-    without ending the chain; what is neither element-wise nor a reduction ends it.
+    without ending the chain; what is neither element-wise nor a reduction ends it. In training the backward pass fuses
+    alike, and computes again what a chain of the forward pass did not write, as AOTAutograd's partitioner lets it.
     """
-    if network.training:
-        raise InputError("a compiled training iteration is not modelled; drop --training or --runtime compiled")
     layers: list[Layer] = []
     chain: _Kernel | None = None
     chain_index = 0
     passes = [each for layer in network.layers for each in _passes(layer)]
     most_later = _most_later([layer.work for layer in passes])
-    for layer, later in zip(passes, most_later, strict=True):
+    forward_passes = sum(len(list(_passes(layer))) for layer in network.layers[: network.forward_layers])
+    forward_layers = 0
+    for index, (layer, later) in enumerate(zip(passes, most_later, strict=True)):
         work = layer.work
+        if index == forward_passes:  # two programs, so that no chain crosses
+            forward_layers = len(layers)
+            chain = None
         if isinstance(work, Operator) and work.kind in FUSED:
             kernel = _kernel(work)
             reduces = isinstance(work, Streamed) and work.variant == REDUCE
@@ -77,14 +79,14 @@ def compiled(network: Network) -> Network:
             moved = work.dram_bytes // work.itemsize
             layer = replace(layer, work=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window"))
         layers.append(layer)
-    return replace(network, layers=tuple(layers))
+    return replace(network, layers=tuple(layers), forward_layers=forward_layers)
 
 
 def _passes(layer: Layer) -> Iterator[Layer]:
     """The layer; a norm whose rows no block keeps on chip as a reduction, and a pass that applies what it found."""
     work = layer.work
-    if isinstance(work, BatchNorm | LayerNorm) and work.elements > ON_CHIP * work.rows:
-        sums = 2 * work.rows
+    if isinstance(work, Image) and work.APPLIED_BY and work.elements > ON_CHIP * work.extents.rows:
+        sums = 2 * int(work.extents.rows)
         yield replace(
             layer,
             name=f"{layer.name}.statistics",
@@ -93,7 +95,7 @@ def _passes(layer: Layer) -> Iterator[Layer]:
             ),
             parameters=0,
         )
-        work = BatchNormInference(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
+        work = work.of_kind(work.APPLIED_BY)
     yield replace(layer, work=work)
 
 
@@ -126,4 +128,5 @@ def _joined(first: Layer, last: Layer, work: Operator, chain: _Kernel) -> Layer:
         first.name,
         f"{first.operator}+{last.operator.rpartition('.')[2]}",
         Streamed(reads=chain.reads // size, writes=chain.writes // size, work=flops, dtype=dtype, variant="fused"),
+        parameters=first.parameters + last.parameters,
     )

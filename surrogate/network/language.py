@@ -14,6 +14,7 @@ from typing import NamedTuple
 from surrogate.features.errors import InputError, read_bounded, require_known
 from surrogate.features.families.attention import LATENT, ROPE
 from surrogate.features.whole import MAX_INT32, whole
+from surrogate.network.checkpoint import Checkpoint, read_checkpoint
 
 MAX_BYTES = 1 << 20
 MAX_LAYERS = 1000
@@ -38,8 +39,6 @@ DEFAULTS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 """What a configuration leaves out where it is the default of ``transformers``."""
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-METHODS = {"awq": "int4_wo", "gptq": "int4_wo", "mxfp4": "w4a16_mxfp4"}
-"""``quant_method`` → the arithmetic of the quantised products: ``mxfp4`` that of experts alone."""
 
 
 class LinearHeads(NamedTuple):
@@ -53,20 +52,21 @@ class LinearHeads(NamedTuple):
 
 
 class LayerKind(NamedTuple):
-    """What decides a layer's kernels: its window, whether it routes, and whether it is recurrent."""
+    """What decides a layer's kernels: its window, whether it routes, whether it is recurrent, and the first layer whose
+    products compute alike."""
 
     window: int
     routes: bool
     recurrent: bool
+    like: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
     """Sizes of a decoder. ``windows`` has each layer's attention window (0: none), ``sparse`` whether it routes.
 
-    ``products`` is the arithmetic of the matrix products inside layers, ``routed`` that of experts, ``dtype`` that of
-    everything else. Of a decoder without experts ``experts`` is 0; ``latent`` says whether attention is MLA, whose
-    queries have rank ``query_rank`` (0: full).
+    ``checkpoint`` has the arithmetic of every product, ``dtype`` is that of everything else. Of a decoder without
+    experts ``experts`` is 0; ``latent``: attention is MLA, whose queries have rank ``query_rank`` (0: full).
     """
 
     name: str
@@ -79,8 +79,7 @@ class Decoder:
     windows: tuple[int, ...]
     sparse: tuple[bool, ...]
     dtype: str
-    products: str
-    routed: str
+    checkpoint: Checkpoint
     tied: bool
     experts: int = 0
     topk: int = 0
@@ -129,9 +128,10 @@ def read_decoder(path: Path) -> Decoder:
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no JSON"
         raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json") from None
-    text = config.get("text_config") if isinstance(config, dict) else None
-    config = config | text if isinstance(text, dict) else config
-    kind = str(config.get("model_type") if isinstance(config, dict) else None).removesuffix("_text")
+    stated = config if isinstance(config, dict) else {}
+    text = stated.get("text_config")
+    config = stated | text if isinstance(text, dict) else stated
+    kind = str(config.get("model_type")).removesuffix("_text")
     require_known(f"{path}: model_type", kind, FAMILIES)
     sizes = _Sizes(path, DEFAULTS.get(kind, {}) | {name: value for name, value in config.items() if value is not None})
     hidden = sizes.of("hidden_size")
@@ -145,7 +145,6 @@ def read_decoder(path: Path) -> Decoder:
     own_inter = sizes.of("moe_intermediate_size", "intermediate_size") if experts else 0
     shared = sizes.maybe("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
     dtype = TYPES.get(str(config.get("torch_dtype", config.get("dtype"))), "bf16")
-    quantised = _quantised(config, dtype)
     linear = _linear(sizes) if kind in RECURRENT else None
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
@@ -153,7 +152,7 @@ def read_decoder(path: Path) -> Decoder:
         heads=heads, kv_heads=sizes.maybe("num_key_value_heads") or heads,
         head_dim=sizes.maybe("head_dim") or hidden // heads, windows=_windows(sizes, kind, layers),
         sparse=tuple(experts > 0 and _routes(sizes, layer) for layer in range(layers)),
-        dtype=dtype, products=dtype if quantised == METHODS["mxfp4"] else quantised, routed=quantised,
+        dtype=dtype, checkpoint=read_checkpoint(path, stated, dtype),
         tied=bool(sizes.config.get("tie_word_embeddings", False)), experts=experts,
         topk=sizes.of("num_experts_per_tok", "experts_per_token") if experts else 0,
         expert_inter=own_inter, shared_inter=own_inter if kind == "llama4" else shared,
@@ -225,14 +224,3 @@ def _recurrent(sizes: _Sizes, layers: int) -> tuple[bool, ...]:
         return tuple(kind == "linear_attention" for kind in kinds)
     interval = sizes.of("full_attention_interval")
     return tuple((layer + 1) % interval != 0 for layer in range(layers))
-
-
-def _quantised(config: Mapping[str, object], dtype: str) -> str:
-    """The arithmetic that ``quantization_config`` says; ``dtype`` where there is none."""
-    quantisation = config.get("quantization_config")
-    if not isinstance(quantisation, dict):
-        return dtype
-    method = str(quantisation.get("quant_method", ""))
-    if method == "fp8":
-        return "fp8_block" if quantisation.get("weight_block_size") else "fp8"
-    return METHODS.get(method, dtype)

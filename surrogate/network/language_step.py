@@ -22,7 +22,8 @@ from surrogate.features.families.moe import Moe
 from surrogate.features.families.rowwise import Quantise
 from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy, ReduceScatter, Transfer
 from surrogate.features.problem import ELEMENTS, QUANTISED
-from surrogate.network.deployment import Deployment
+from surrogate.network.checkpoint import Checkpoint
+from surrogate.network.deployment import Deployment, arithmetic_of
 from surrogate.network.language import Decoder, LayerKind, LinearHeads, read_decoder
 from surrogate.network.memory import chained
 from surrogate.network.network import Layer, Network, Tally
@@ -94,7 +95,7 @@ def language_network(
     tally = Tally()
     for prefix, (word, work, weights) in step.kernels():
         tally.add([Layer(f"{prefix}{word}", word, work, parameters=weights)])
-    network = chained(tally.network(decoder.name, len(requests)))
+    network = chained(step.arithmetic.with_scales(tally.network(decoder.name, len(requests))))
     stages = deployment.pipeline_parallel
     held = -(-(network.weights_bytes or 0) // stages)
     return replace(
@@ -133,22 +134,27 @@ class Step:
 
     def __post_init__(self) -> None:
         self.how.check(self.decoder)
+        self.arithmetic.of("lm_head")  # a checkpoint that cannot be timed is refused here
 
-    @cached_property
+    @property
     def dtype(self) -> str:
         """The arithmetic of what is not quantised."""
-        named = self.how.dtype
-        return named if named and named not in QUANTISED else self.decoder.dtype
+        return self.arithmetic.plain
 
     @cached_property
-    def products(self) -> str:
-        """That of the products inside layers."""
-        return self.how.dtype or self.decoder.products
+    def arithmetic(self) -> Checkpoint:
+        """That of the products."""
+        return arithmetic_of(self.decoder, self.how.dtype)[0]
 
     @cached_property
-    def attending(self) -> str:
-        """That of attention's products: NVIDIA's nvfp4 checkpoints of mixtures of experts leave these as they were."""
-        return self.dtype if self.products == "nvfp4" and self.decoder.experts else self.products
+    def layers(self) -> tuple[LayerKind, ...]:
+        """The kind of every layer, in order."""
+        return arithmetic_of(self.decoder, self.how.dtype)[1]
+
+    @property
+    def kv_dtype(self) -> str:
+        """Element type of the cache, "" for that of the rest."""
+        return self.how.kv_dtype or self.arithmetic.kv_dtype
 
     @property
     def ranks(self) -> int:
@@ -158,19 +164,19 @@ class Step:
     @cached_property
     def by_kind(self) -> dict[LayerKind, list[Kernel]]:
         """The kernels of each kind of layer."""
-        return {kind: list(self.layer(kind)) for kind in dict.fromkeys(self.decoder.layers)}
+        return {kind: list(self.layer(kind)) for kind in dict.fromkeys(self.layers)}
 
     def kernels(self) -> Iterator[tuple[str, Kernel]]:
         """The prefix of the layer's name and the kernel, for every kernel of the step in order."""
         yield from (("", kernel) for kernel in self.before())
-        for number, kind in enumerate(self.decoder.layers):
+        for number, kind in enumerate(self.layers):
             yield from ((f"layers.{number}.", kernel) for kernel in self.by_kind[kind])
         yield from (("", kernel) for kernel in self.behind())
 
     def counted(self) -> Counter[Operator]:
         """How often each distinct kernel runs."""
         counts: Counter[Operator] = Counter()
-        for kind, layers in Counter(self.decoder.layers).items():
+        for kind, layers in Counter(self.layers).items():
             for kernel in self.by_kind[kind]:
                 counts[kernel.work] += layers
         counts.update(kernel.work for kernel in chain(self.before(), self.behind()))
@@ -178,17 +184,25 @@ class Step:
 
     def weights_bytes(self) -> float:
         """Bytes of all weights that a GPU holds of the layers, over all stages of a pipeline."""
-        layers = Counter(self.decoder.layers)
-        inside = sum(count * _bytes(self.by_kind[kind]) for kind, count in layers.items())
-        return inside + _bytes(chain(self.before(), self.behind()))
+        layers = Counter(self.layers)
+        inside = sum(count * self.stored(self.by_kind[kind]) for kind, count in layers.items())
+        return inside + self.stored(chain(self.before(), self.behind()))
+
+    def stored(self, kernels: Iterable[Kernel]) -> float:
+        """Bytes of these kernels' weights, with the scales of 4-bit ones beyond those that their type has."""
+        scales = {"int4_wo": self.arithmetic.read.scale_bytes}
+        return sum(
+            kernel.weights * (ELEMENTS[kernel.work.dtype].weight_bytes + scales.get(kernel.work.dtype, 0.0))
+            for kernel in kernels
+        )
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of keys, values and states that a GPU holds once the step is done, over all stages of a pipeline; a
         window bounds a layer's."""
         d, total = self.decoder, 0.0
-        itemsize = ELEMENTS[self.how.kv_dtype or self.dtype].activation_bytes
-        for kind, layers in Counter(d.layers).items():
+        itemsize = ELEMENTS[self.kv_dtype or self.dtype].activation_bytes
+        for kind, layers in Counter(self.layers).items():
             for count, _, context in self.groups:
                 if kind.recurrent and d.linear:
                     heads = ceil_div(d.linear.value_heads, self.how.tensor_parallel)
@@ -212,7 +226,7 @@ class Step:
         batch = sum(count for count, _, _ in self.groups)
         yield self.norm()
         own_vocabulary = ceil_div(d.vocabulary, self.how.tensor_parallel)
-        yield from self.product("lm_head", d.hidden, own_vocabulary, rows=batch, dtype=self.dtype)
+        yield from self.product("lm_head", d.hidden, own_vocabulary, layer=None, rows=batch)
         yield Kernel("sampling", streamed("sampling", [(batch, d.vocabulary)], [(batch, 1)], "fp32"))
         send = AllToAll(elements=2 * self.tokens * d.hidden, ranks=2, dtype=self.dtype)  # half of it crosses the link
         yield from [Kernel("send", send)] * (self.how.pipeline_parallel - 1)
@@ -220,13 +234,13 @@ class Step:
     def layer(self, kind: LayerKind) -> Iterator[Kernel]:
         """Attention or what stands for it, then products of the token alone, with the sums over GPUs behind either."""
         d = self.decoder
-        mixing = self.recurrent(d.linear) if kind.recurrent and d.linear else self.attention(kind.window)
+        mixing = self.recurrent(d.linear, kind) if kind.recurrent and d.linear else self.attention(kind)
         post = [self.norm()] * d.post_norms
         yield from (self.norm(), *mixing, *self.summed(self.how.tensor_parallel), *post, self.norm())
         if not kind.routes:
-            yield from (*self.dense("", d.inter), *self.summed(self.how.tensor_parallel), *post)
+            yield from (*self.dense("", d.inter, kind), *self.summed(self.how.tensor_parallel), *post)
         else:
-            yield from self.routed()
+            yield from self.routed(kind)
 
     def norm(self) -> Kernel:
         """The sum with the residual, normed."""
@@ -234,11 +248,11 @@ class Step:
         return Kernel("norm", self.moved("norm", 2 * hidden, 2 * hidden), hidden)
 
     def product(
-        self, word: str, inputs: int, outputs: int, *, rows: int = 0, dtype: str = "", fused: bool = True
+        self, word: str, inputs: int, outputs: int, *, layer: int | None, rows: int = 0, fused: bool = True
     ) -> Iterator[Kernel]:
-        """rows × inputs · inputs × outputs; quantised activations cost a pass of their own unless what writes them does
-        it (``fused``)."""
-        dtype = dtype or self.products
+        """rows × inputs · inputs × outputs, of a ``layer`` (None: outside all) whose arithmetic it has; quantised
+        activations cost a pass of their own unless what writes them does it (``fused``)."""
+        dtype = self.arithmetic.of(word, layer)
         rows = rows or self.tokens
         if dtype in QUANTISED and QUANTISED[dtype].activation_bytes < 2 and not fused:
             yield Kernel(f"{word}.quantise", Quantise(n=rows, c=inputs, dtype=self.dtype))
@@ -248,16 +262,16 @@ class Step:
         """A kernel that reads and writes so many values a token."""
         return streamed(word, [(self.tokens, reads)], [(self.tokens, writes)], self.dtype)
 
-    def attention(self, window: int) -> Iterator[Kernel]:
+    def attention(self, kind: LayerKind) -> Iterator[Kernel]:
         """Projections, and attention of each group of requests."""
         if self.decoder.latent:
-            yield from self.latent()
+            yield from self.latent(kind)
             return
         d = self.decoder
         heads = d.heads // self.how.tensor_parallel
         kv_heads = ceil_div(d.kv_heads, self.how.tensor_parallel)
         queries, keys = heads * d.head_dim, kv_heads * d.head_dim
-        yield from self.product("qkv_proj", d.hidden, (1 + d.gated) * queries + 2 * keys, dtype=self.attending)
+        yield from self.product("qkv_proj", d.hidden, (1 + d.gated) * queries + 2 * keys, layer=kind.like)
         if d.query_norm:
             yield Kernel("query_norm", self.moved("query_norm", queries + keys, queries + keys))
         if d.query_norm == "layer" and self.how.tensor_parallel > 1:  # the squares' sums of queries and of keys
@@ -266,14 +280,14 @@ class Step:
         yield Kernel("rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys))
         for count, new, context in self.groups:
             work = Attention(
-                batch=count, heads=heads, kv_heads=kv_heads, head_dim=d.head_dim, window=window, query_length=new,
-                context_length=context, dtype=self.dtype, kv_dtype=self.how.kv_dtype or "",
+                batch=count, heads=heads, kv_heads=kv_heads, head_dim=d.head_dim, window=kind.window, query_length=new,
+                context_length=context, dtype=self.dtype, kv_dtype=self.kv_dtype,
             )  # fmt: skip
             yield Kernel("attention", work)
         yield from [Kernel("gate", self.moved("gate", 2 * queries, queries))] * d.gated
-        yield from self.product("o_proj", queries, d.hidden, dtype=self.attending, fused=False)
+        yield from self.product("o_proj", queries, d.hidden, layer=kind.like, fused=False)
 
-    def latent(self) -> Iterator[Kernel]:
+    def latent(self, kind: LayerKind) -> Iterator[Kernel]:
         """In decoding the key and value expansions are absorbed: products per head before and behind attention.
 
         Sparse attention reads the best ``index_topk`` positions; of a prompt all are counted.
@@ -281,7 +295,7 @@ class Step:
         d = self.decoder
         heads = d.heads // self.how.tensor_parallel
         queries = heads * (d.nope + ROPE)
-        product = partial(self.product, dtype=self.attending)
+        product = partial(self.product, layer=kind.like)
         if d.query_rank:
             yield from product("qkv_a_proj", d.hidden, d.query_rank + LATENT + ROPE)
             yield from product("q_b_proj", d.query_rank, queries)
@@ -290,7 +304,7 @@ class Step:
             yield from product("kv_a_proj", d.hidden, LATENT + ROPE)
         yield Kernel("rope", self.moved("rope", queries + LATENT + ROPE, queries + LATENT + ROPE))
         if d.index_topk:
-            yield from self.indexed()
+            yield from self.indexed(kind)
         for count, new, context in self.groups:
             if new > 1:
                 yield from product("kv_b_proj", LATENT, heads * (d.nope + d.value), rows=count * new)
@@ -300,7 +314,7 @@ class Step:
             seen = min(context, d.index_topk or context)
             work = Mla(
                 batch=count, heads=heads, query_length=new, context_length=seen, dtype=self.dtype,
-                kv_dtype=self.how.kv_dtype or "",
+                kv_dtype=self.kv_dtype,
             )  # fmt: skip
             yield Kernel("attention", work)
             yield self.per_head("absorbed_values", heads, d.value, LATENT, count)
@@ -311,7 +325,7 @@ class Step:
         d, (count, new, context) = self.decoder, group
         shared = {"batch": count, "heads": heads, "query_length": new, "context_length": context, "dtype": self.dtype}
         if (d.nope, d.value) == (NOPE, VALUE):
-            return Mla(**shared, kv_dtype=self.how.kv_dtype or "")
+            return Mla(**shared, kv_dtype=self.kv_dtype)
         return Attention(**shared, kv_heads=heads, head_dim=d.value)
 
     def per_head(self, word: str, heads: int, outputs: int, inputs: int, rows: int) -> Kernel:
@@ -319,21 +333,21 @@ class Step:
         work = Bmm(batch=heads, m=rows, n=outputs, k=inputs, dtype=self.dtype, math="default")
         return Kernel(word, work, heads * outputs * inputs if len(self.groups) == 1 else 0)
 
-    def indexed(self) -> Iterator[Kernel]:
+    def indexed(self, kind: LayerKind) -> Iterator[Kernel]:
         """The scores of all positions by a small attention with one key head, and the choice of the best.
 
         No table has them apart: scores go by what is moved, as an fp8 cache of keys.
         """
         d = self.decoder
         width = d.index_heads * d.index_dim
-        yield from self.product("indexer.q_proj", d.query_rank, width, dtype=self.attending)
-        yield from self.product("indexer.k_proj", d.hidden, d.index_dim + d.index_heads, dtype=self.dtype)
+        yield from self.product("indexer.q_proj", d.query_rank, width, layer=kind.like)
+        yield from self.product("indexer.k_proj", d.hidden, d.index_dim + d.index_heads, layer=None)
         scored = sum(count * new * context for count, new, context in self.groups)
         read = sum(count * context * d.index_dim for count, _, context in self.groups)
         yield Kernel("indexer.scores", streamed("scores", [(read // 4 + 1,)], [(scored,)], "fp32"))
         yield Kernel("indexer.best", streamed("best", [(scored,)], [(self.tokens, d.index_topk)], "fp32"))
 
-    def recurrent(self, linear: LinearHeads) -> Iterator[Kernel]:
+    def recurrent(self, linear: LinearHeads, kind: LayerKind) -> Iterator[Kernel]:
         """A gated delta net: a short convolution, then a state of a matrix per head.
 
         A decoded token reads and writes each request's state; a prompt does so once per `CHUNK` positions, beside 7
@@ -343,8 +357,8 @@ class Step:
         share = self.how.tensor_parallel
         value_heads, key_heads = linear.value_heads // share, ceil_div(linear.key_heads, share)
         keys, values = key_heads * linear.key_dim, value_heads * linear.value_dim
-        yield from self.product("in_proj", d.hidden, 2 * keys + 2 * values, dtype=self.attending)
-        yield from self.product("gates", d.hidden, 2 * value_heads, dtype=self.dtype)
+        yield from self.product("in_proj", d.hidden, 2 * keys + 2 * values, layer=kind.like)
+        yield from self.product("gates", d.hidden, 2 * value_heads, layer=None)
         mixed = 2 * keys + values
         yield Kernel("convolution", self.moved("convolution", mixed * linear.taps // 2, mixed), mixed * linear.taps)
         matrix = linear.key_dim * linear.value_dim * value_heads
@@ -353,31 +367,31 @@ class Step:
             rows = (count * new, mixed if new == 1 else 7 * values)
             yield Kernel("delta", streamed("delta", [(states,), rows], [(states,), (count * new, values)], STATE))
         yield Kernel("norm", self.moved("gated_norm", 2 * values, values))
-        yield from self.product("o_proj", values, d.hidden, dtype=self.attending)
+        yield from self.product("out_proj", values, d.hidden, layer=kind.like)
 
-    def dense(self, prefix: str, inter: int) -> Iterator[Kernel]:
+    def dense(self, prefix: str, inter: int, kind: LayerKind) -> Iterator[Kernel]:
         """Gate and up, activation, down."""
         width = ceil_div(inter, self.how.tensor_parallel)
-        yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * width)
+        yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * width, layer=kind.like)
         yield Kernel(f"{prefix}activation", self.moved("activation", 2 * width, width))
-        yield from self.product(f"{prefix}down_proj", width, self.decoder.hidden)
+        yield from self.product(f"{prefix}down_proj", width, self.decoder.hidden, layer=kind.like)
 
-    def routed(self) -> Iterator[Kernel]:
+    def routed(self, kind: LayerKind) -> Iterator[Kernel]:
         """The experts of all groups' tokens, which are gathered before and sent back behind where there are several."""
         d, how = self.decoder, self.how
-        yield from self.product("router", d.hidden, d.experts, dtype=self.dtype)
+        yield from self.product("router", d.hidden, d.experts, layer=None)
         elements = self.tokens * how.data_parallel * d.hidden
         if how.data_parallel > 1:
             yield Kernel("gather", AllGather(elements=elements, ranks=min(self.ranks, how.node), dtype=self.dtype))
         work = Moe(
             tokens=self.tokens * how.data_parallel, hidden=d.hidden, inter=d.expert_inter, topk=d.topk,
             experts=d.experts, tensor_parallel=self.ranks // how.expert_parallel, expert_parallel=how.expert_parallel,
-            dtype=how.dtype or d.routed, routing=how.routing,
+            dtype=self.arithmetic.of("experts", kind.like), routing=how.routing,
         )  # fmt: skip
         own = work.local_experts * work.matrices * d.hidden * work.width
         yield Kernel("experts", work, own)
         if d.shared_inter:
-            yield from self.dense("shared.", d.shared_inter)
+            yield from self.dense("shared.", d.shared_inter, kind)
         if how.data_parallel > 1:
             yield Kernel("scatter", ReduceScatter(elements=elements, ranks=min(self.ranks, how.node), dtype=self.dtype))
             yield from self.beyond(self.ranks, elements)
@@ -397,7 +411,3 @@ class Step:
         if nodes > 1:
             crossing = ceil_div(2 * elements * (nodes - 1), nodes * self.how.node)
             yield Kernel("network", Memcpy(elements=crossing, variant="device_to_host", dtype=self.dtype))
-
-
-def _bytes(kernels: Iterable[Kernel]) -> float:
-    return sum(kernel.weights * ELEMENTS[kernel.work.dtype].weight_bytes for kernel in kernels)

@@ -11,6 +11,7 @@ from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families import DescribedProblem, family_of
 from surrogate.features.problem import QUANTISED
 from surrogate.features.whole import MAX_INT32, whole
+from surrogate.network.data_parallel import require_data_parallel
 from surrogate.network.fusion import compiled
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work
 from surrogate.network.runtime import HOSTS, launched
@@ -25,9 +26,9 @@ MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 def read_network(
     source: str | Path, *, batch: int | None = None, training: bool = False, dims: Mapping[str, int] | None = None,
     dtype: str | None = None, amp: str | None = None, math: str | None = None, layout: str | None = None,
-    runtime: str = "eager", host: str = HOSTS[0], prefill: int | None = None, decode: int | None = None,
-    tensor_parallel: int | None = None, expert_parallel: int | None = None, pipeline_parallel: int | None = None,
-    routing: str | None = None, kv_dtype: str | None = None,
+    runtime: str | None = None, host: str | None = None, data_parallel: int = 1, prefill: int | None = None,
+    decode: int | None = None, tensor_parallel: int | None = None, expert_parallel: int | None = None,
+    pipeline_parallel: int | None = None, routing: str | None = None, kv_dtype: str | None = None,
 ) -> Network:  # fmt: skip
     """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
 
@@ -36,11 +37,12 @@ def read_network(
 
     ``batch`` and ``dims`` replace sizes, ``dtype`` the floating-point type; ``math`` and ``layout`` those of every
     convolution. ``amp`` runs a module under autocast to fp16 or bf16. ``runtime`` (`RUNTIMES`) and ``host`` (`HOSTS`)
-    say what launches the kernels of a program; of a table and a language model's step nothing is known of that. Under
-    ``training`` a whole iteration: a module's as autograd runs it, a file's derived from its forward
-    pass. Of a language model's ``config.json`` one step: each of ``batch`` requests has ``prefill`` new tokens, or one
-    behind a context of ``decode``, on one of the GPUs of a
-    `surrogate.network.language_step.Deployment`. Raises `InputError` for what cannot be read.
+    say what launches the kernels: of a module and a .pt2 file PyTorch, eager on a usual host; of an .onnx file nothing
+    is known unless one of the two is given, and of tables and language models never. Under ``training`` a whole
+    iteration: a module's as autograd runs it, a file's derived from its forward pass; on ``data_parallel`` GPUs each
+    has a batch, and the gradients are summed. Of a language model's ``config.json`` one step: each of ``batch``
+    requests has ``prefill`` new tokens, or one behind a context of ``decode``, on one of the GPUs of a
+    `surrogate.network.deployment.Deployment`. Raises `InputError` for what cannot be read.
     """
     text = str(source)
     path = Path(source)
@@ -56,12 +58,14 @@ def read_network(
     for name, size in {"batch": batch, **(dims or {}), **language}.items():
         if size is not None and not isinstance(size, str):
             whole(text, name, size, most=MAX_INT32)
+    require_data_parallel(text, data_parallel, training=training)
     if kind == ".json":
         from surrogate.network.deployment import Deployment
         from surrogate.network.language_step import read_language
 
-        if training or dims:
-            raise InputError(f"{text}: a language model's step has no {'training' if training else '--dim'}")
+        absent = {"--training": training, "--dim": dims, "--amp": amp, "--runtime": runtime, "--host": host}
+        if wrong := next((name for name, value in absent.items() if value), None):
+            raise InputError(f"{text}: a language model's step has no {wrong}; its server's CUDA graph runs it")
         given = {name: value for name, value in spread.items() if value is not None}
         return read_language(
             path, prefill=prefill, decode=decode, batch=batch, deployment=Deployment(dtype=dtype, **given)
@@ -95,17 +99,24 @@ def read_network(
         what = "a folder" if path.is_dir() else "no such file"
         raise InputError(
             f"{text}: {what}; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
-            f" module:callable, or one of {', '.join(NETWORKS)}"
+            f" module:callable or x.py:callable, or one of {', '.join(NETWORKS)}"
         )
     is_table = network.own_math
-    network = with_settings(completed(network, training), math, layout)
+    network = replace(with_settings(completed(network, training), math, layout), gpus=data_parallel)
     if is_table:
-        return network if runtime == "eager" else compiled(network)
-    return launched(network, runtime, host)
+        if host or runtime not in (None, "compiled"):
+            wrong = f"--host {host}" if host else f"--runtime {runtime}"
+            raise InputError(f"{text}: {wrong}: a table of problems has kernels alone; leave it out")
+        return compiled(network) if runtime else network
+    if kind == ".onnx" and not (runtime or host):
+        return network
+    return launched(network, runtime or "eager", host or HOSTS[0])
 
 
 def _is_module(source: str) -> bool:
-    """Whether it has the form ``module:callable``, and no file that name."""
+    """Whether it has the form ``module:callable``, and no file that name, or that of a file ``x.py``."""
+    if source.partition(":")[0].endswith(".py"):
+        return Path(source.partition(":")[0]).is_file()
     return MODULE.fullmatch(source) is not None and not Path(source).exists()
 
 

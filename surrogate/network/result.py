@@ -2,10 +2,11 @@
 side by side."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
+from surrogate.network.data_parallel import Exchange
 from surrogate.network.network import HostTime
 from surrogate.report.tables import Shown, Table
 
@@ -19,8 +20,9 @@ UNMEASURED = ("spec", "habit", "roofline")
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
 TOTALS = (
-    "network", "gpu", "batch", "training", "total_us", "lower_us", "upper_us", "kernels_us", "runtime", "host",
-    "launch_us", "floor_us", "coverage", "samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits",
+    "network", "gpu", "batch", "training", "gpus", "total_us", "lower_us", "upper_us", "kernels_us", "runtime", "host",
+    "launch_us", "floor_us", "all_reduce_us", "waits_us", "coverage", "samples_per_s", "measured_share", "parameters",
+    "multiply_adds", "memory_bytes", "fits",
 )  # fmt: skip
 """What `NetworkTime.to_dict` begins with."""
 COMPARED = (
@@ -55,6 +57,13 @@ class LayerTime:
         """Plain JSON values."""
         return {name: getattr(self, name) for name in self.__slots__}
 
+    def longer(self, factor: float, within: float) -> "LayerTime":
+        """The same with its time and both ends times ``factor``, and the interval wider by ``within`` on both sides."""
+        if factor == within == 1.0:
+            return self
+        lower_us, upper_us = factor / within * self.lower_us, factor * within * self.upper_us
+        return replace(self, time_us=factor * self.time_us, lower_us=lower_us, upper_us=upper_us)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NetworkTime(Shown):
@@ -82,6 +91,7 @@ class NetworkTime(Shown):
     gpu_memory_bytes: int = 0
     notes: tuple[str, ...] = ()
     host_time: HostTime | None = None
+    exchange: Exchange | None = None
 
     @property
     def memory_bytes(self) -> int | None:
@@ -106,7 +116,8 @@ class NetworkTime(Shown):
     @property
     def total_us(self) -> float:
         """The longer one of the kernels and their launches, and the host's floor."""
-        return self._longer(self.kernels_us, 1.0)
+        waits_us = self.exchange.waits_us if self.exchange else 0.0
+        return self._longer(self.kernels_us + waits_us, 1.0)
 
     @property
     def lower_us(self) -> float:
@@ -136,6 +147,21 @@ class NetworkTime(Shown):
         return self.host_time and self.host_time.host
 
     @property
+    def gpus(self) -> int:
+        """How many GPUs train together, each with ``batch`` samples."""
+        return self.exchange.gpus if self.exchange else 1
+
+    @property
+    def all_reduce_us(self) -> float | None:
+        """What the gradients' sum over several GPUs takes; None for one."""
+        return self.exchange and self.exchange.all_reduce_us
+
+    @property
+    def waits_us(self) -> float | None:
+        """What of it the optimizer waits for behind the backward pass."""
+        return self.exchange and self.exchange.waits_us
+
+    @property
     def launch_us(self) -> float | None:
         """What the host takes to launch all kernels."""
         return self.host_time and self.host_time.launch_us
@@ -153,17 +179,19 @@ class NetworkTime(Shown):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Throughput where the batch is known."""
-        return None if self.batch is None or not self.layers else self.batch / self.total_us * 1e6
+        """Throughput of all `gpus`, where the batch is known."""
+        return None if self.batch is None or not self.layers else self.gpus * self.batch / self.total_us * 1e6
 
     def classes(self) -> dict[str, dict[str, float]]:
-        """Share of each class, as SEER reports it, by number of convolutions and by their time."""
-        convs = [layer for layer in self.layers if layer.algorithm is not None and layer.bound]
-        total = sum(layer.time_us for layer in convs)
+        """Share of each class by number and by time: of convolutions, as SEER reports it, or of all layers that have
+        one where the network has no convolutions."""
+        known = [layer for layer in self.layers if layer.bound]
+        counted = [layer for layer in known if layer.algorithm is not None] or known
+        total = sum(layer.time_us for layer in counted)
         return {
             name: {
-                "layers": _share(sum(layer.bound == name for layer in convs), len(convs)),
-                "time": _share(sum(layer.time_us for layer in convs if layer.bound == name), total),
+                "layers": _share(sum(layer.bound == name for layer in counted), len(counted)),
+                "time": _share(sum(layer.time_us for layer in counted if layer.bound == name), total),
             }
             for name in BOUNDS
         }
@@ -198,6 +226,7 @@ class NetworkTime(Shown):
         batch = f", batch {self.batch}" if self.batch is not None else ""
         rate = f", {self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
         kind = "training iteration" if self.training else "forward"
+        kind += f" on each of {self.gpus} GPUs" if self.gpus > 1 else ""
         if not self.layers:
             return f"{self.network} on {self.gpu}{batch}, {kind}: time not known, no operator of it is; coverage 0 %"
         return (
@@ -205,12 +234,28 @@ class NetworkTime(Shown):
             f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %"
         )
 
+    def parts(self) -> str:
+        """One line: what the total is made of; "" where it is the kernels' sum."""
+        waits = ""
+        if self.exchange:
+            sums = f"{self.exchange.all_reduce_us / 1e3:.3f} ms of all-reduce"
+            waits = f", {self.exchange.waits_us / 1e3:.3f} ms of waiting for the rest of {sums}"
+        host = self.host_time
+        if host is None:
+            return f"kernels {self.kernels_us / 1e3:.3f} ms{waits}" if waits else ""
+        bound = "launches" if host.launch_us > self.kernels_us else "kernels"
+        return (
+            f"{bound} bound it: kernels {self.kernels_us / 1e3:.3f} ms{waits}; {host.runtime} on a {host.host} host"
+            f" launches them in {host.launch_us / 1e3:.3f} ms, and {host.floor_us / 1e3:.3f} ms before and behind"
+        )
+
     def table(self) -> Table:
         """What people see: the layers that take longest."""
         longest = sorted(self.layers, key=lambda layer: -layer.time_us)[:SHOWN]
         names = ("name", "operator", "problem", "algorithm", "time_us", "bound")
         left = len(self.layers) - SHOWN
-        notes = [*([f"… {left} more layers"] if left > 0 else []), *self.notes]
+        parts = self.parts()
+        notes = [*([f"… {left} more layers"] if left > 0 else []), *([parts] if parts else []), *self.notes]
         records = [{name: getattr(layer, name) for name in names} for layer in longest]
         return Table(records, title=self.headline(), notes=notes)
 
@@ -243,9 +288,12 @@ def best_batch(times: Mapping[int, NetworkTime]) -> int | None:
 
 
 def sweep_records(times: Mapping[int, NetworkTime]) -> list[dict[str, Any]]:
-    """A record per batch; ``best`` marks that of highest throughput."""
+    """A record per batch; ``best`` marks that of highest throughput, which lies inside the intervals of ``rivals``."""
     best = best_batch(times)
-    return [{"batch": batch, **_figures(time), "best": batch == best} for batch, time in times.items()]
+    rate = times[best].samples_per_s if best is not None else None
+    rivals = [size for size, time in times.items() if rate and size != best and 1e6 * size > rate * time.lower_us]
+    records = ({"batch": batch, **_figures(time), "best": batch == best} for batch, time in times.items())
+    return [record | {"rivals": rivals if record["best"] else []} for record in records]
 
 
 def gpu_records(times: Sequence[NetworkTime]) -> list[dict[str, Any]]:

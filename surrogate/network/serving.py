@@ -34,6 +34,7 @@ from surrogate.models.plain import from_plain
 from surrogate.network.deployment import Deployment
 from surrogate.network.language import Decoder
 from surrogate.network.language_step import COMMUNICATION, PARTS, PRODUCTS, Kernel, Requests, Step, part_of
+from surrogate.network.memory import context_bytes, usable_bytes
 from surrogate.network.predict import Answer, Predictors, frameworks_on
 from surrogate.network.result import UNMEASURED
 from surrogate.prediction.results import FLOOR, ROOFLINE
@@ -250,7 +251,8 @@ def _sized(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step
     moved = max(_moved(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
     held = prompt.weights_bytes() / stages + moved * min(1.0, BATCHED_TOKENS / load.input)
     request_bytes = one.kv_bytes / stages
-    places = int((UTILISATION * device.memory_bytes - held) / request_bytes)
+    usable = UTILISATION * usable_bytes(device) - context_bytes(device)
+    places = int((usable - held) / request_bytes)
     running = max(1, min(users, places))
     batch = ceil_div(running, stages)
     decode = Step(decoder, [Requests(batch, 1, context)], how, batch)

@@ -14,7 +14,7 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.features.roofline import missing_units
 from surrogate.features.whole import MAX_INT32, whole
-from surrogate.network.deployment import DOMAINS, NODE, ROUTING, Deployment
+from surrogate.network.deployment import DOMAINS, NODE, ROUTING, Deployment, main_dtype
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.predict import frameworks_on
@@ -178,7 +178,7 @@ class Choices:
     def _dtypes(self, decoder: Decoder, device: Gpu) -> Sequence[str | None]:
         if self.dtypes:
             return self.dtypes
-        if decoder.products in QUANTISED or decoder.routed in QUANTISED:
+        if main_dtype(decoder, None) in QUANTISED:
             return (None,)
         return (None, *(name for name in SHORTER if not missing_units(device, name)))
 
@@ -260,11 +260,11 @@ def _row(
     gpus = plan.replicas * how.gpus
     request_s = (first.time + (steps.load.output - 1) * further.time) / 1e3
     rate = plan.users * steps.load.output / request_s / gpus
-    dtype = how.dtype or (decoder.routed if decoder.experts else decoder.products)
     return ServerRow(
         gpu=device.name, library=library, gpus=gpus, replicas=plan.replicas, tensor_parallel=how.tensor_parallel,
         pipeline_parallel=how.pipeline_parallel, expert_parallel=how.expert_parallel,
-        attention_parallel=how.data_parallel, dtype=dtype, kv_dtype=how.kv_dtype or decoder.dtype,
+        attention_parallel=how.data_parallel, dtype=main_dtype(decoder, how.dtype),
+        kv_dtype=how.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
         concurrency=plan.users, ttft_ms=first.time, ttft_low_ms=first.low, ttft_high_ms=first.high,
         tpot_ms=further.time, tpot_low_ms=further.low, tpot_high_ms=further.high, tokens_per_s_per_gpu=rate,
         tokens_per_s_per_user=1e3 / further.time,

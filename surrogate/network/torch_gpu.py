@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from surrogate.network.call import TABLE
+from surrogate.network.torch_recurrent import overrides as recurrent_overrides
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +33,8 @@ def gpu_calls(amp: str | None = None) -> Iterator[None]:
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with _scoped_library("aten", "IMPL") as library:
-        for name, fused in (("scaled_dot_product_attention", _attention), ("dropout", _dropout)):
+        fused_kernels = {"scaled_dot_product_attention": _attention, "dropout": _dropout, **recurrent_overrides()}
+        for name, fused in fused_kernels.items():
             for key in ("CPU", "AutogradCPU"):
                 library.impl(name, fused, key)
         if amp:
@@ -66,7 +68,9 @@ def _to_fp32(op: Callable[..., object], values: "Tensor", *args: object, **kwarg
 
     aten = torch.ops.aten
     halves = values.dtype in (torch.float16, torch.bfloat16)
-    at_once = {aten.softmax.int: aten._softmax, aten.log_softmax.int: aten._log_softmax}
+    at_once: dict[object, Callable[..., object]] = {
+        aten.softmax.int: aten._softmax, aten.log_softmax.int: aten._log_softmax
+    }  # fmt: skip
     with torch.autocast("cpu", enabled=False):
         if not halves or kwargs.get("dtype") is not None:
             return op(values, *args, **kwargs)

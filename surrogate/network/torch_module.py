@@ -9,12 +9,14 @@ import copy
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
 from surrogate.features.problem import DTYPES
+from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import add_call
 from surrogate.network.memory import OPTIMIZER_STATES, tensor_bytes
@@ -43,9 +45,9 @@ def read_module(
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
     Forward only, or under ``training`` forward and backward as autograd runs them, and the optimizer's step.
-    ``dtype`` replaces the floating-point type; ``amp`` runs the forward pass under autocast to it. The module is built without memory, too; where that fails, since its
-    constructor asks for values that it computed, it is built for real. Raises `InputError` where torch is missing, or
-    the callable or the module fails.
+    ``dtype`` replaces the floating-point type; ``amp`` runs the forward pass under autocast to that type. The module is
+    built without memory, too; where that fails, since its constructor asks for values that it computed, it is built for
+    real. Raises `InputError` where torch is missing, or the callable or the module fails.
     """
     fake = _fake_mode(source)
     build = imported_callable(source, CONTRACT)
@@ -94,17 +96,18 @@ def module_network(
 
 def time_module(
     module: "Module", inputs: object, gpu: str, *, training: bool = False, dtype: str | None = None,
-    amp: str | None = None, runtime: str = "eager", host: str = HOSTS[0], bundle: str | Path | None = None, workspace_limit: int | None = None,
-    deterministic: bool = False,
+    amp: str | None = None, runtime: str = "eager", host: str = HOSTS[0], bundle: str | Path | None = None,
+    workspace_limit: int | None = None, deterministic: bool = False,
 ) -> NetworkTime:  # fmt: skip
     """The predicted time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
 
     ``inputs`` is a tensor or the tuple of the module's arguments. The module runs on a copy without memory, so that
     its weights, gradients and mode stay. ``training`` times forward, backward and the optimizer's step; ``dtype``
-    replaces the floating-point type (``fp16``), ``amp`` runs the forward pass under autocast to it; ``runtime`` is
-    ``eager``, ``compiled`` or ``graphs`` on a ``usual`` or ``fast`` host, as in `seer network`. Every convolution takes the fastest algorithm whose workspace is at most ``workspace_limit`` bytes;
-    the result's ``layers`` name it, with its workspace, time and interval in µs. Raises `InputError` where torch is
-    missing, the module fails, or the GPU is unknown.
+    replaces the floating-point type (``fp16``), ``amp`` runs the forward pass under autocast to that type; ``runtime``
+    is ``eager``, ``compiled`` or ``graphs`` on a ``usual``, ``fast`` or ``slow`` host, as in `seer network`. Every
+    convolution takes the fastest algorithm whose workspace is at most ``workspace_limit`` bytes; the result's
+    ``layers`` name it, with its workspace, time and interval in µs. Raises `InputError` where torch is missing, the
+    module fails, or the GPU is unknown.
     """
     require_known("runtime", runtime, tuple(RUNTIMES))
     require_known("host", host, HOSTS)
@@ -124,9 +127,12 @@ def _network(
     import torch
 
     module.train(training)
-    calls, activation_bytes = recorded_calls(module, inputs, training, dtype, amp)
+    forward, backward, activation_bytes, rounding_bytes = recorded_calls(module, inputs, training, dtype, amp)
     tally = Tally()
-    for call in calls:
+    for call in forward:
+        add_call(call, tally, training=training)
+    forward_layers = len(tally.layers)
+    for call in backward:
         add_call(call, tally, training=training)
     weights = [_shape_of(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
     trained = [_shape_of(weight, dtype) for weight in module.parameters() if training and weight.requires_grad]
@@ -135,11 +141,13 @@ def _network(
         raise InputError(f"{source}: the module calls no operator that costs time; give one that computes something")
     tensors: list[torch.Tensor] = [value for value in inputs if isinstance(value, torch.Tensor)]
     first = next((tensor for tensor in tensors if tensor.dim()), None)
-    return tally.network(
+    network = tally.network(
         source.rpartition(":")[2], first.shape[0] if first is not None else batch, training,
         parameters=sum(weight.numel() for weight in module.parameters()), weights_bytes=sum(map(tensor_bytes, weights)),
-        activation_bytes=activation_bytes, state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
+        activation_bytes=activation_bytes, rounding_bytes=rounding_bytes,
+        state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
     )  # fmt: skip
+    return replace(network, forward_layers=forward_layers) if training else network
 
 
 def _built(source: str, build: Callable[..., object], batch: int | None) -> "tuple[Module, tuple[object, ...]]":
@@ -154,42 +162,44 @@ def _built(source: str, build: Callable[..., object], batch: int | None) -> "tup
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if batch is not None and not takes:
         inputs = tuple(
-            value.new_empty((batch, *value.shape[1:])) if isinstance(value, torch.Tensor) and value.dim() else value
-            for value in inputs
+            _at_batch(value, batch) if isinstance(value, torch.Tensor) and value.dim() else value for value in inputs
         )
     return module, inputs
 
 
+def _at_batch(tensor: "torch.Tensor", batch: int) -> "torch.Tensor":
+    """A tensor of another batch in the same memory format."""
+    import torch
+
+    form = _memory_format(tensor) or torch.contiguous_format
+    return tensor.new_empty((batch, *tensor.shape[1:])).contiguous(memory_format=form)
+
+
 def recorded_calls(
     module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None = None, amp: str | None = None
-) -> tuple[list[Call], int]:
-    """Every ATen call of one pass that a GPU would run: a dispatch mode under autograd sees them, in the backward pass
-    with the module of the forward call. And the most bytes that their results and the inputs took at once."""
+) -> tuple[list[Call], list[Call], int, int]:
+    """Every ATen call that a GPU would run of the forward and, under ``training``, of the backward pass.
+
+    A dispatch mode under autograd sees them, in the backward pass with the module of the forward call. And the most
+    bytes that their results and the inputs took at once, and what an allocator keeps beyond them.
+    """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
     from torch.utils.module_tracker import ModuleTracker
     from torch.utils.weak import WeakIdKeyDictionary
 
-    storages = WeakIdKeyDictionary()  # storage → its bytes; those of weights are counted elsewhere
-    storages.update({weight.untyped_storage(): 0 for weight in (*module.parameters(), *module.buffers())})
-    taken = peak = 0
+    allocator = Allocator()
+    storages = WeakIdKeyDictionary()  # storage → its block
 
     def hold(tensors: object) -> None:
-        """Count the storages of tensors that are new, until they are freed."""
-        nonlocal taken, peak
+        """Take a block for every storage of tensors that is new, until it is freed."""
         for tensor in (leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)):
             storage = tensor.untyped_storage()
             if storage not in storages:
                 elements = storage.nbytes() // tensor.element_size()
-                storages[storage] = elements * DTYPES[_shape_of(tensor, dtype).dtype]
-                taken += storages[storage]
-                weakref.finalize(storage, release, storages[storage])
-        peak = max(peak, taken)
-
-    def release(size: int) -> None:
-        nonlocal taken
-        taken -= size
+                storages[storage] = allocator.take(elements * DTYPES[_shape_of(tensor, dtype).dtype])
+                weakref.finalize(storage, allocator.give, storages[storage])
 
     calls: list[Call] = []
     tracker = ModuleTracker()
@@ -209,19 +219,28 @@ def recorded_calls(
             calls.append(Call(op, arguments, outputs, f"{path}.{op}" if path else op))
             return result
 
+    hold([*module.parameters(), *module.buffers()])
+    trained = [weight for weight in module.parameters() if training and weight.requires_grad]
+    for weight in trained * OPTIMIZER_STATES:
+        allocator.take(tensor_bytes(_shape_of(weight, dtype)))
+    lasting_bytes = allocator.held
     hold(inputs)
     if not training:
         module.requires_grad_(False)  # without gradients the tracker's hooks refuse views of trained weights
     with torch.set_grad_enabled(training), tracker, Recorder():
         with gpu_calls(amp):
             result = module(*inputs)
+        forward_calls = len(calls)
         if training:
             leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]
             if not losses:
                 raise InputError("the module's result needs no gradient; --training needs trained weights")
             torch.stack(losses).sum().backward()
-    return calls, peak
+    return (
+        calls[:forward_calls], calls[forward_calls:], allocator.peak - lasting_bytes,
+        allocator.reserved - allocator.peak,
+    )  # fmt: skip
 
 
 def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
@@ -231,7 +250,17 @@ def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
     floating = tensor.dtype.is_floating_point
     kind = dtype if dtype and floating else KINDS.get(str(tensor.dtype), "fp32")
     shape = tuple(int(size) for size in tensor.shape)
-    return Tensor(shape, kind, floating, parameter=isinstance(tensor, torch.nn.Parameter))
+    parameter = isinstance(tensor, torch.nn.Parameter)
+    return Tensor(shape, kind, floating, parameter=parameter, channels_last=_memory_format(tensor) is not None)
+
+
+def _memory_format(tensor: "torch.Tensor") -> "torch.memory_format | None":
+    """The format of images or volumes whose channels lie innermost; None for any other."""
+    import torch
+
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    nhwc = form is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=form)
+    return form if nhwc else None
 
 
 def _plain(value: object, dtype: str | None) -> object:

@@ -35,7 +35,9 @@ def iteration(network: Network) -> Network:
     parameters = sum(layer.parameters for layer in forward if not layer.work.UPDATES_WEIGHTS)
     tally.add(optimizer_step(parameters))
     state = OPTIMIZER_STATES * (network.weights_bytes or 0)
-    return replace(network, layers=tuple(tally.layers), training=True, state_bytes=state)
+    return replace(
+        network, layers=tuple(tally.layers), training=True, state_bytes=state, forward_layers=len(forward)
+    )  # fmt: skip
 
 
 def optimizer_step(parameters: int) -> list[Layer]:

@@ -4,10 +4,12 @@ Where `surrogate.features.families` has a class for the kind and the shapes fit 
 only knows what is moved: every tensor read or written once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
+from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND, Operator, family, family_of
 from surrogate.features.families.gemm import Bmm, Gemm, Linear
@@ -15,8 +17,10 @@ from surrogate.features.families.operator import CAST, Streamed
 from surrogate.features.families.pointwise import POINTWISE_CLASSES, Pointwise
 from surrogate.features.families.pool import AvgPool, MaxPool
 from surrogate.features.families.rowwise import Softmax
+from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import DTYPES
+from surrogate.features.shape import output_size
 from surrogate.network.network import Work
 
 Shape = tuple[int, ...]
@@ -81,8 +85,56 @@ def elementwise(kind: str, shape: Shape, dtype: str) -> Pointwise:
     return POINTWISE_CLASSES[kind](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
+def all_reduce(elements: int, ranks: int, dtype: str) -> AllReduce:
+    """The sum of every value over the GPUs that take part."""
+    return AllReduce(elements=elements, ranks=ranks, dtype=dtype)
+
+
+class Window(NamedTuple):
+    """Images and what passes over them, each a number per axis: ``images`` of ``size``, a filter's or a window's taps,
+    padding on both sides, steps, and distances of the taps."""
+
+    images: int
+    size: Shape
+    taps: Shape
+    pad: Shape
+    stride: Shape
+    dilation: Shape
+
+    def plane(self) -> "Window":
+        """The same over two axes, which `Conv` and `MaxPool` have: results × taps as they are, images nearly as large.
+
+        A 1-D image has height 1, and so has its window. A 3-D one becomes as many images as the result is deep, their
+        window as high as all rows that one result reads, however deep they lie: the product that cuDNN's implicit
+        GEMM computes over 3-D images, too. Raises `InputError` for more axes, and for a window beyond the image.
+        """
+        if len(self.size) == 1:
+            ones = ((1, *values) for values in (self.size, self.taps, (self.pad[0],), self.stride, self.dilation))
+            size, taps, pad, stride, dilation = ones
+            return Window(self.images, size, taps, (0, pad[1]), stride, dilation)
+        if len(self.size) == 2:
+            return self
+        if len(self.size) != 3:
+            raise InputError(f"{len(self.size)}-D")
+        outputs = [output_size(*axis) for axis in list(zip(*self[1:3], *self[3:], strict=True))[:2]]
+        if min(outputs) < 1:
+            raise InputError(f"window {self.taps} over an image of {self.size}; it is larger")
+        deep, high = outputs
+        rows = self.taps[0] * self.taps[1]
+        # Rows of an image so that all images together hold as many, at the step that reads them with least padding.
+        height = max(1, round(self.size[0] * self.size[1] / deep))
+        step = max(1, height // high)
+        reach = (high - 1) * step + rows
+        pad = max(0, (reach - height) // 2)
+        height = min(max(height, reach - 2 * pad), reach - 2 * pad + step - 1)
+        return Window(
+            self.images * deep, (height, self.size[2]), (rows, self.taps[2]), (pad, self.pad[2]),
+            (step, self.stride[2]), (1, self.dilation[2]),
+        )  # fmt: skip
+
+
 def pool(kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str) -> MaxPool:
-    """Pooling (``max`` or ``average``) of an (n, c, h, w) or (n, c, w) image.
+    """Pooling (``max`` or ``average``) of an image (n, c, …) of one to three axes.
 
     Where the result is larger than the windows that fit (ceil mode), the image counts as large as they reach.
     """
@@ -90,11 +142,11 @@ def pool(kind: str, size: Shape, result: Shape | None, window: Shape, stride: Sh
     for axis, outputs in enumerate(result[2:] if result is not None else ()):
         if (extents[axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1 != outputs:
             extents[axis] = (outputs - 1) * stride[axis] + window[axis] - 2 * pad[axis]
-    if len(extents) == 1:  # a 1-D image has height 1, and so has its window
-        extents, window, stride, pad = [1, *extents], (1, *window), (1, *stride), (0, *pad)
+    at = Window(size[0], tuple(extents), window, pad, stride, (1,) * len(window)).plane()
+    (h, w), (high, wide), (step, step_w), (above, left) = at.size, at.taps, at.stride, at.pad
     return (MaxPool if kind == "max" else AvgPool)(
-        n=size[0], c=size[1], h=extents[0], w=extents[1], window=window[0], window_w=window[1],
-        stride=stride[0], stride_w=stride[1], pad=pad[0], pad_w=pad[1], dtype=dtype,
+        n=at.images, c=size[1], h=h, w=w, window=high, window_w=wide, stride=step, stride_w=step_w, pad=above,
+        pad_w=left, dtype=dtype,
     )  # fmt: skip
 
 
@@ -105,30 +157,22 @@ def softmax(shape: Shape, axis: int, dtype: str) -> Operator:
 
 
 def convolution(
-    declared: Mapping[str, str], image: Shape, filters: Shape, begin: Shape, end: Shape, stride: Shape,
-    dilation: Shape, *, groups: int, dtype: str,
-) -> Work:  # fmt: skip
-    """The problem that ``declared`` (``[convolutions]`` of `calls.toml`) makes of a forward convolution of any rank.
+    image: Shape, filters: Shape, begin: Shape, end: Shape, stride: Shape, dilation: Shape, *, groups: int, dtype: str
+) -> Conv:
+    """A forward convolution of an ``image`` (n, c, …) of one to three axes by ``filters`` (k, c / groups, …); the
+    others are a number per axis.
 
-    ``image`` is (n, c, …), ``filters`` (k, c / groups, …), the others a number per axis. Libraries pad both sides
-    alike: where ``begin`` and ``end`` differ the image counts as already padded on the longer side. Raises `InputError`
-    for sizes that no convolution has, and where one that the problem does not name is more than its default.
+    Libraries pad both sides alike: where ``begin`` and ``end`` differ the image counts as already padded on the longer
+    side. Raises `InputError` for sizes that no convolution has.
     """
     padding = tuple(map(min, begin, end))
     if min(padding) < 0:
         raise InputError(f"padding {begin} and {end}; it cannot be negative")
-    grown = (size + abs(a - b) for size, a, b in zip(image[2:], begin, end, strict=True))
-    given = {
-        "image": (*image[:2], *grown), "filter": filters, "padding": padding, "stride": stride, "dilation": dilation,
-        "groups": (groups,),
-    }  # fmt: skip
-    kind = declared["kind"]
-    sizes = dict.fromkeys(declared.get("ones", "").split(), 1)
-    for word, values in given.items():
-        if word in declared:
-            sizes |= zip(declared[word].split(), values, strict=True)
-        elif any(value != (0 if word == "padding" else 1) for value in values):
-            raise InputError(f"{word} {values} of a {kind}; it has none")
-    sizes.pop("-", None)
-    math = family(kind).default_math(dtype)
-    return family(kind).problem(sizes, {"operator": kind, "dtype": dtype, "math": math})
+    grown = tuple(size + abs(a - b) for size, a, b in zip(image[2:], begin, end, strict=True))
+    at = Window(image[0], grown, filters[2:], padding, stride, dilation).plane()
+    (h, w), (r, s), (pad_h, pad_w), (stride_h, stride_w), (dilation_h, dilation_w) = at[1:]
+    return Conv(
+        n=at.images, c=image[1], h=h, w=w, k=filters[0], r=r, s=s, pad_h=pad_h, pad_w=pad_w, stride_h=stride_h,
+        stride_w=stride_w, dilation_h=dilation_h, dilation_w=dilation_w, groups=groups, dtype=dtype,
+        math=family(Conv.kind).default_math(dtype),
+    )  # fmt: skip

@@ -6,7 +6,7 @@ measured most tells what a framework runs.
 """
 
 from collections.abc import Sequence
-from math import exp
+from math import exp, inf
 from typing import NamedTuple
 
 from surrogate.features.families import AnyProblem, Family, Operator, family_of
@@ -21,6 +21,10 @@ from surrogate.prediction.specification import specification_of
 
 WINDOW_RATE = 4.0
 """Elements of pooling windows that one SM takes in a clock cycle: 1.6 to 7 there."""
+MOST_WITHIN = 2.5
+"""How far above that most the upper end of an interval may lie: its windows' rate varies so much."""
+CACHED = 4.0
+"""How far below its traffic's time the lower end may lie, where the L2 cache holds it: its bandwidth over DRAM's."""
 ROOFLINE_UPPER = 4.3
 """Upper end of the interval around a roofline time: nine of ten of PyTorch's operators over 100 µs stay below it."""
 EARNEST_ROWS = 100
@@ -82,16 +86,21 @@ class KernelTimes:
         gpu = prepared.setting.gpu
         best = ranking.estimates[0]
         factor = exp(best.half_width)
+        outside = prepared.reason(like, best.candidate, ranking.distances)
         call_us = own_us = best.time_us
+        bounds = 0.0, inf
         if prepared.setting.family.has_call_cost and self._settings.bundle.launches:
             roofline_us = float(prepared.engine.context.formula.problem(like).roofline_us)
             streaming = prepared.setting.family.is_streaming(prepared.setting.values)
             launch = launch_of(self._settings.bundle.launches, gpu, best.candidate.library)
             own_us = launch.kernel_us(call_us, roofline_us, streaming)
-            if best.source in UNSEEN and isinstance(problem, MemoryBound) and problem.MOST_TRAFFIC:
-                own_us = min(own_us, _most_us(problem, roofline_us, prepared.engine.context.device))
-        in_domain = like.kind == problem.kind and not prepared.reason(like, best.candidate, ranking.distances)
-        ends = (own_us / factor, own_us * factor)
+            if isinstance(problem, MemoryBound) and (outside or best.source in UNSEEN):
+                device = prepared.engine.context.device
+                least_us, most_us = _possible_us(problem, device)
+                own_us = max(min(own_us, most_us), least_us)
+                bounds = min(own_us, float(problem.traffic_us(device)) / CACHED), max(own_us, MOST_WITHIN * most_us)
+        in_domain = like.kind == problem.kind and not outside
+        ends = (max(own_us / factor, bounds[0]), min(own_us * factor, bounds[1]))
         return _kernel_time(problem, gpu, own_us, ends, source=best.source, best=best, in_domain=in_domain)
 
     def _by_law(self, problem: AnyProblem, chosen: Choice | None, target: Gpu) -> KernelTime | None:
@@ -107,22 +116,25 @@ class KernelTimes:
         time_us = specification.law.streamed_us(problem, target)
         if time_us is None:
             return None
+        if isinstance(problem, MemoryBound):
+            time_us = max(time_us, problem.serial_us(target))
         factor = exp(specification.by_kind[""].half_width)
         return _kernel_time(problem, target.name, time_us, (time_us / factor, time_us * factor), source=SPEC)
 
     def _by_roofline(self, problem: AnyProblem, target: Gpu) -> KernelTime:
         """What streaming operators make of a roofline, where no model knows the problem."""
         if isinstance(problem, Operator):
-            least_us = float(problem.roofline_us(target))
+            usual_us = float(problem.roofline_us(target))
+            least_us = usual_us * problem.LEAST_SHARE
         else:
             family = family_of(problem)
             formula = family.formula(family.setting_of(problem), target)
-            least_us = float(formula.problem(problem).roofline_us)
+            usual_us = least_us = float(formula.problem(problem).roofline_us)
         launches = self._settings.bundle.launches.items()
         own_slopes = [launch.slope for key, launch in launches if key.gpu == target.name]
         slope = min(own_slopes or [launch.slope for key, launch in launches if not key.gpu], default=1.0)
-        ends = (max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * least_us + 2 * KERNEL_LEAST_US)
-        time_us = slope * least_us + KERNEL_LEAST_US
+        ends = (max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * usual_us + 2 * KERNEL_LEAST_US)
+        time_us = slope * usual_us + KERNEL_LEAST_US
         return _kernel_time(problem, target.name, time_us, ends, source=ROOFLINE)
 
     def _choice(self, problem: AnyProblem, target: Gpu) -> Choice | None:
@@ -159,11 +171,15 @@ class KernelTimes:
         return Choice(-most.nearness, self._settings.prepared(question))
 
 
-def _most_us(problem: MemoryBound, roofline_us: float, device: Gpu) -> float:
-    """The most that an operator takes which memory bounds, in µs: larger windows cost what is read in them again."""
-    extents = problem.extents
-    read = float((extents.outputs or 0) * extents.window * extents.window_w)
-    return problem.MOST_TRAFFIC * (roofline_us + KERNEL_LEAST_US) + read / (WINDOW_RATE * device.sms * device.boost_mhz)
+def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:
+    """What single blocks take at least, and memory at most, in µs: larger windows cost what is read in them again."""
+    most_us = inf
+    if problem.MOST_TRAFFIC:
+        extents = problem.extents
+        read = float((extents.outputs or 0) * extents.window * extents.window_w)
+        traffic_us = float(problem.traffic_us(device)) + KERNEL_LEAST_US
+        most_us = problem.MOST_TRAFFIC * traffic_us + read / (WINDOW_RATE * device.sms * device.boost_mhz)
+    return float(problem.serial_us(device)), most_us
 
 
 def _kernel_time(

@@ -8,6 +8,7 @@ from surrogate.bundle.bundle import Bundle
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
 from surrogate.features.gpu import Gpu
+from surrogate.features.problem import setting
 from surrogate.prediction.kernel_times import KernelTimes
 from surrogate.prediction.prepared import PreparedSetting, Ranking
 from surrogate.prediction.results import Estimate, Excluded, KernelTime, Limits, Prediction, Predictions, Selection
@@ -57,70 +58,91 @@ class Predictor:
         return self._target
 
     def read(self, problem: AnyProblem | str, **settings: str) -> AnyProblem:
-        """The problem that a text names (or that is one); math without a setting is as PyTorch runs it on the GPU."""
-        if not isinstance(problem, str):
+        """The problem that a text names, or that is one, under the ``settings``; its math, where they name none, is as
+        PyTorch runs it on the GPU. Raises `InputError` for a setting that the problem does not have."""
+        if isinstance(problem, str):
+            described = self.bundle.described
+            parsed = parse_problem(described.whole_text(problem) if described else problem, **settings)
+        elif settings:
+            if foreign := [name for name in settings if not hasattr(problem, name)]:
+                raise InputError(f"{', '.join(foreign)} is no setting of {problem.kind}; leave it out")
+            parsed = replace(problem, **{name: setting(name, value) for name, value in settings.items()})
+        else:
             return problem
-        described = self.bundle.described
-        parsed = parse_problem(described.whole_text(problem) if described else problem, **settings)
         if "math" in settings or isinstance(parsed, DescribedProblem):
             return parsed
         return replace(parsed, math=family_of(parsed).default_math(parsed.dtype, self.target))
 
     @overload
     def predict(  # pyright: ignore[reportOverlappingOverload]
-        self, problem: AnyProblem | str, algorithm: str | None = ..., *, library_version: str | None = ...
-    ) -> Prediction: ...
+        self, problem: AnyProblem | str, algorithm: str | None = ..., *, library_version: str | None = ...,
+        library: str | None = ..., **settings: str,
+    ) -> Prediction: ...  # fmt: skip
     @overload
     def predict(
-        self, problem: Problems, algorithm: str | None = ..., *, library_version: str | None = ...
-    ) -> list[Prediction]: ...
+        self, problem: Problems, algorithm: str | None = ..., *, library_version: str | None = ...,
+        library: str | None = ..., **settings: str,
+    ) -> list[Prediction]: ...  # fmt: skip
     @overload
     def predict(
-        self, problem: object, algorithm: str | None = ..., *, library_version: str | None = ...
-    ) -> Predictions: ...
+        self, problem: object, algorithm: str | None = ..., *, library_version: str | None = ...,
+        library: str | None = ..., **settings: str,
+    ) -> Predictions: ...  # fmt: skip
     def predict(
-        self, problem: object, algorithm: str | None = None, *, library_version: str | None = None
-    ) -> Prediction | list[Prediction] | Predictions:
+        self, problem: object, algorithm: str | None = None, *, library_version: str | None = None,
+        library: str | None = None, **settings: str,
+    ) -> Prediction | list[Prediction] | Predictions:  # fmt: skip
         """The time of ``algorithm``, or of the best one, on a problem; or on every row of a table.
 
         ``problem``: a `Conv` or operator, or its text → `Prediction`; a list of them → a list; a table (a DataFrame, a
         mapping of columns, a list of rows, a structured array, a `Path`) → `Predictions`, row for row (the table's own
-        ``algorithm`` column names the algorithms; without one, the best). Raises `InputError` for what cannot be read,
-        an unknown algorithm, or where nothing is feasible.
+        ``algorithm`` column names the algorithms; without one, the best). ``settings`` are those of the problem: dtype,
+        math, layout, direction, kv_dtype and so on, by any name that people call their values (``float16``); those of a
+        table are columns. Raises `InputError` for what cannot be read, an unknown algorithm, or where nothing is
+        feasible.
         """
-        if isinstance(problem, str):
-            problem = self.read(problem)
+        if isinstance(problem, str) or is_problem(problem):
+            key = (problem, algorithm, library_version, library, *settings.items())
+            if key not in self._answers:
+                asked = self.read(problem, **settings)
+                self._remember(key, self._predict_one(asked, algorithm, library_version, library))
+            return self._answers[key]
         if _is_list(problem):
-            return [self._predict_one(self.read(item), algorithm, library_version) for item in problem]
-        if is_problem(problem):
-            return self._predict_one(problem, algorithm, library_version)
+            return [
+                self.predict(item, algorithm, library_version=library_version, library=library, **settings)
+                for item in problem
+            ]
         from surrogate.prediction.table import predict_table
 
-        defaults = {"gpu": self.gpu, "library": self._library, "library_version": library_version}
+        _require_columns(settings)
+        defaults = {"gpu": self.gpu, "library": library or self._library, "library_version": library_version}
         return predict_table(self._settings, problem, defaults, algorithm)
 
     def select(
         self, problem: object, *, workspace_limit: int | str | None = None, deterministic: bool = False,
-        top: int | None = None, library_version: str | None = None, library: str | None = None,
+        top: int | None = None, library_version: str | None = None, library: str | None = None, **settings: str,
     ) -> Any:  # fmt: skip
         """The candidates of a problem in the order of their predicted times, within the limits.
 
         Of a list, a list; of a table (as `predict` takes it) a list of one selection for each distinct problem, in the
         order of the rows.
 
-        ``workspace_limit`` in bytes, or as in ``64MiB``; ``top`` keeps the first few. A version that the bundle does
-        not know is accepted, out of domain. Where nothing is feasible the selection is empty. Raises `InputError` for a
-        bad problem or limit.
+        ``settings`` as `predict` takes them. ``workspace_limit`` in bytes, or as in ``64MiB``; ``top`` keeps the first
+        few. A version that the bundle does not know is accepted, out of domain. Where nothing is feasible the selection
+        is empty. Raises `InputError` for a bad problem or limit.
         """
         if not isinstance(problem, str) and not is_problem(problem):
             limits = Limits.of(workspace_limit, deterministic, top)
             if _is_list(problem):
-                return self._select(problem, limits, library_version, library)
+                asked = [self.read(each, **settings) for each in problem]
+                return self._select(asked, limits, library_version, library)
+            _require_columns(settings)
             return self._select_table(problem, limits, library_version, library)
-        key = (problem, workspace_limit, deterministic, top, library_version, library)
+        key = (problem, workspace_limit, deterministic, top, library_version, library, *settings.items())
         if key not in self._answers:
             limits = Limits.of(workspace_limit, deterministic, top)
-            self._remember(key, self._select([problem], limits, library_version, library)[0])
+            asked = [self.read(problem, **settings)]
+            self._remember(key, self._select(asked, limits, library_version, library)[0])
         return self._answers[key]
 
     def select_many(self, problems: Iterable[AnyProblem | str], **options: Any) -> list[Selection]:
@@ -189,17 +211,20 @@ class Predictor:
         values = family.setting_of(problem)
         return Question(family, self.target.name, values, library or self._library, library_version=library_version)
 
-    def _predict_one(self, problem: AnyProblem, algorithm: str | None, library_version: str | None) -> Prediction:
-        key = (problem, algorithm, library_version)
-        if key not in self._answers:
-            question = self._question(problem, library_version, None)
-            if algorithm is None:
-                selection = self.select(problem, library_version=library_version)
-                answer = _best(self._settings.prepared(question), selection)
-            else:
-                answer = _named(self._settings.naming(question, algorithm), problem, algorithm)
-            self._remember(key, answer)
-        return self._answers[key]
+    def _predict_one(
+        self, problem: AnyProblem, algorithm: str | None, library_version: str | None, library: str | None
+    ) -> Prediction:
+        question = self._question(problem, library_version, library)
+        if algorithm is None:
+            selection = self.select(problem, library_version=library_version, library=library)
+            return _best(self._settings.prepared(question), selection)
+        return _named(self._settings.naming(question, algorithm), problem, algorithm)
+
+
+def _require_columns(settings: Mapping[str, str]) -> None:
+    """Raises `InputError` where settings come with a table, whose rows have their own."""
+    if settings:
+        raise InputError(f"{', '.join(settings)} beside a table; give it as a column, a value for each row")
 
 
 def _is_list(problems: object) -> TypeGuard[Problems]:

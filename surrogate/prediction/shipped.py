@@ -286,16 +286,12 @@ def _loaded(name: str, library: str | None, user_gpus: str) -> Predictor:
 
 
 def predict(
-    problem: object,
-    *,
-    gpu: str,
-    algorithm: str | None = None,
-    library: str | None = None,
-    library_version: str | None = None,
-) -> Prediction | list[Prediction] | Predictions:
+    problem: object, *, gpu: str, algorithm: str | None = None, library: str | None = None,
+    library_version: str | None = None, **settings: str,
+) -> Prediction | list[Prediction] | Predictions:  # fmt: skip
     """`Predictor.predict` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
     predictor = _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, ""))
-    return predictor.predict(problem, algorithm, library_version=library_version)
+    return predictor.predict(problem, algorithm, library_version=library_version, **settings)
 
 
 def select(problem: object, *, gpu: str, library: str | None = None, **limits: Any) -> Any:

@@ -1,8 +1,8 @@
 """Times from a GPU's specification: laws of kernels where neither a GPU nor its architecture was measured.
 
 The bundles saw cuDNN 7's half-precision kernels on Volta and Turing, and today's are up to twice as fast; of TF32's
-they saw none. Laws that were fitted to whole networks on newer GPUs stand in for the trees there. Matrix products of AMD's libraries were
-measured on two boards, from which trees tell little of a third: a law of output tiles stands in.
+they saw none. Laws that were fitted to whole networks on newer GPUs stand in for the trees there. Matrix products of
+AMD's libraries were measured on two boards, from which trees tell little of a third: a law of output tiles stands in.
 """
 
 import json

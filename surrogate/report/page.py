@@ -68,22 +68,30 @@ class Section:
         return re.sub(r"\W+", "-", self.title.lower())
 
 
+ZOOM = (1, 4, 16)
+"""How many times as wide as its place a chart of lanes may become; `page.html.j2` has a style for each."""
+
+
 def lanes_chart(
-    name: str, caption: str, lanes: Mapping[str, Sequence[Bar]], legend: Mapping[int, str], whole_us: float
-) -> Markup:
+    name: str, caption: str, lanes: Mapping[str, Sequence[Bar]], legend: Mapping[int, str], whole_us: float,
+    zoom: Sequence[int] = (),
+) -> Markup:  # fmt: skip
     """Bars in lanes (by label) of ``whole_us`` µs as inline SVG, as wide as its place with letters of one size.
 
-    Of the fills, 0 to 7 differ in colour and hatch, 8 is the others'; ``legend`` says what each stands for.
+    Of the fills, 0 to 7 differ in colour and hatch, 8 is the others'; ``legend`` says what each stands for. ``zoom``:
+    how many times as wide a reader may make it, of `ZOOM`; it then scrolls, by style sheet alone.
     """
-    drawn = template("lanes.html.j2").render(name=name, caption=caption, lanes=lanes, legend=legend, whole=whole_us)
-    return Markup(drawn)
+    given = {"name": name, "caption": caption, "lanes": lanes, "legend": legend, "whole": whole_us, "zoom": zoom}
+    return Markup(template("lanes.html.j2").render(**given))
 
 
 def page(title: str, sections: Sequence[Section], *, kicker: str, question: str = "", answer: str = "") -> str:
     """A whole HTML page. All texts are escaped; ``kicker`` says what kind of page it is, in a line above the title."""
     shown = [section for section in sections if section.parts or section.figures]
     answer = answer.replace(" %", "\u00a0%")
-    return template("page.html.j2").render(title=title, sections=shown, kicker=kicker, question=question, answer=answer)
+    return template("page.html.j2").render(
+        title=title, sections=shown, kicker=kicker, question=question, answer=answer, zoom=ZOOM
+    )  # fmt: skip
 
 
 @readable()

@@ -6,9 +6,11 @@ call lacks is taken from the calls around it where it follows from them; what do
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import TypeGuard, TypeVar, cast
 
 import numpy as np
@@ -232,14 +234,31 @@ def batch_size(trace: Trace) -> int | None:
     return None
 
 
-def rebatched(problem: Work, old: int, new: int) -> Work:
+def sizes_of_batch(trace: Trace, batch: int) -> tuple[frozenset[int], ...]:
+    """Sizes of problems that hold the batch: rows of tensors that begin with it and, less likely, all their elements.
+
+    Of (16, 559, 1024) these are 16 · 559 rows of a product, and 16 · 559 · 1024 elements.
+    """
+    known = np.unique(trace.ranges.shapes[trace.ranges.shapes >= 0]).tolist()
+    tensors = {shape for row in known for shape in trace.shapes[row] or () if is_shape(shape)}
+    products = [list(accumulate(shape, mul)) for shape in tensors if shape[:1] == (batch,)]
+    rows = {size for sizes in products for size in sizes[:-1]} - {batch}
+    return frozenset(rows), frozenset(sizes[-1] for sizes in products if sizes[-1] != batch)
+
+
+def rebatched(problem: Work, old: int, new: int, holding: Sequence[Collection[int]] = ()) -> Work:
     """The problem with batch ``new`` where it had ``old``; what has no such size stays.
 
-    Raises `UnsupportedError` where more than one size may be the batch, or a multiple of it.
+    Where several sizes are multiples of ``old``, the one is taken that is among ``holding`` (`sizes_of_batch`). Raises
+    `UnsupportedError` where that tells none, or several.
     """
-    if (rescaled := problem.at_batch(old, new)) is None:
-        raise UnsupportedError("batch dimension")
-    return rescaled
+    if (rescaled := problem.at_batch(old, new)) is not None:
+        return rescaled
+    for sizes in holding:
+        held = {name: size for name, size in getattr(problem, "sizes", {}).items() if size in sizes}
+        if len(held) == 1:
+            return replace(problem, **{name: size // old * new for name, size in held.items()})
+    raise UnsupportedError("batch dimension")
 
 
 def kernels_by_owner(reader: CallReader, rows: list[int]) -> dict[int, list[int]]:

@@ -10,17 +10,31 @@ import pandas as pd
 from markupsafe import Markup
 
 from surrogate.features.roofline import ridge_flops_per_byte
-from surrogate.report.page import Figure, Section, lanes_chart, page
+from surrogate.report.page import ZOOM, Figure, Section, lanes_chart, page
 from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
-from surrogate.report.tables import Facts, plain
+from surrogate.report.tables import Facts, Table, plain
 from surrogate.trace.events.iterations import iteration_at
 from surrogate.trace.events.tables import linked
+from surrogate.trace.findings import advice, told
+from surrogate.trace.graph import graph_of
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.layers import OUTSIDE
 from surrogate.trace.profiling import Profile
 from surrogate.trace.result import ResultTable, Row, short_names
 from surrogate.trace.tables import STEP_PARTS, copy_table, layer_table, step_table, summary, type_table
+from surrogate.trace.whatif import MODELS, Setting, evaluate, what_if
 
+WHAT_IFS = (
+    "amp",
+    "batch",
+    "batch-norm",
+    "cuda-graphs",
+    "faster-host",
+    "faster-kernels",
+    "faster-network",
+    "fused-adam",
+)
+"""Those that need nothing but the trace."""
 MAX_LINES = 200
 _MAX_STEPS = 12
 _OTHERS = 8
@@ -29,7 +43,10 @@ _MAX_DOTS = 30
 
 
 def trace_page(profile: Profile) -> str:
-    """What bounds the steps, layers over time and a roofline as charts, then all tables; 200 lines a table."""
+    """What bounds the steps and what to change; layers over time, what-ifs and a roofline; then all tables.
+
+    A table has 200 lines at most.
+    """
     facts, steps, kernels, layers = summary(profile), step_table(profile), kernel_table(profile), layer_table(profile)
     by_time = replace(layers, rows=tuple(sorted(layers.rows, key=lambda row: -row["total_us"])))
     roofline = roofline_svg(kernels, profile)
@@ -38,12 +55,41 @@ def trace_page(profile: Profile) -> str:
               "Copies and memsets": copy_table(profile), "Iterations": steps}  # fmt: skip
     sections = [
         Section("What bounds the step", [_step_chart(steps)] if facts["bound"] else []),
+        Section("What to change", _advice(profile) if facts["bound"] else []),
         Section("Layers over time", [_layer_chart(profile)]),
+        Section("What-ifs", _what_ifs(profile) if facts["bound"] else []),
         Section("Roofline", [], [Figure("roofline", roofline, caption)] if roofline else []),
         *(Section(title, [table.table(MAX_LINES)]) for title, table in tables.items()),
         Section("Summary", [Facts([(key, plain(value)) for key, value in facts.items()])]),
     ]
     return page(str(facts["trace"]), sections, kicker="profile of a trace", answer=_answer(facts))
+
+
+def _advice(profile: Profile) -> list[Table | str]:
+    """The findings, and what their intervals rest on."""
+    findings = advice(profile)
+    if not findings:
+        return [told(findings)]
+    bases = dict.fromkeys(f"{finding.title}: {finding.basis}" for finding in findings)
+    return [Table([finding.row() for finding in findings], title="Gains do not add up", notes=tuple(bases))]
+
+
+def _what_ifs(profile: Profile) -> list[Table]:
+    """Those of `WHAT_IFS` that apply, with the time of an iteration and what is known of the answer's error."""
+    refusals: dict[str, str] = {}
+    chosen = [what_if(name) for name in WHAT_IFS]
+    answers = evaluate(graph_of(profile.trace, profile.layers), chosen, Setting(profile), refusals=refusals)
+    rows = []
+    for answer in answers:
+        whole = answer.to_dict()
+        ends = [f"{end / 1e3:.4g}" for end in (answer.low_us, answer.high_us) if end is not None]
+        rows.append({
+            "what-if": answer.name, "before_ms": answer.baseline_us / 1e3, "after_ms": answer.predicted_us / 1e3,
+            "interval_ms": " to ".join(ends) or "–", "speedup": answer.speedup, "bound after": whole["bound_after"],
+            "help": MODELS[answer.name].help, "evidence": answer.evidence,
+        })  # fmt: skip
+    notes = [f"{name} does not apply: {reason}" for name, reason in refusals.items()]
+    return [Table(rows, title="An iteration's time", notes=tuple(notes), empty="None applies.")]
 
 
 def _answer(facts: Row) -> str:
@@ -77,7 +123,7 @@ def _step_chart(steps: ResultTable) -> Markup:
 def _layer_chart(profile: Profile) -> Markup:
     """The layers of the middle iteration over time: host threads above, streams of the device below.
 
-    Bars of a lane that begin in the same thousandth of it are drawn as one.
+    Bars of a lane that begin in the same 4,000th of it are drawn as one.
     """
     trace = profile.trace
     layers = profile.layers
@@ -111,7 +157,7 @@ def _layer_chart(profile: Profile) -> Markup:
     short = short_names(on_device["name"])
     bars["title"] = bars["layer"] + ": " + pd.Series([short.get(str(name), str(name)) for name in bars["name"]])
     bars["lane"] = pd.Categorical(bars["lane"], bars["lane"].unique())
-    bars["at"] = 1000 * bars["start"] // whole_us
+    bars["at"] = 4000 * bars["start"] // whole_us
     longest_first = bars.sort_values("time", ascending=False).groupby(["lane", "at"], observed=True)
     drawn = longest_first.agg({"start": "min", "end": "max", "fill": "first", "layer": "first", "title": "first"})
     drawn["end"] -= drawn["start"]
@@ -121,7 +167,7 @@ def _layer_chart(profile: Profile) -> Markup:
     }
     caption = f"{rounds[chosen].label}: layers by type, on the host while called, on the device while they run."
     caption += f" The host ends the iteration after {rounds[chosen].time_us / 1e3:.4g} ms; the device may run on."
-    return lanes_chart("layers-over-time", caption, by_lane, legend, whole_us)
+    return lanes_chart("layers-over-time", caption, by_lane, legend, whole_us, ZOOM)
 
 
 def roofline_svg(kernels: ResultTable, profile: Profile) -> str:

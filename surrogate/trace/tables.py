@@ -9,6 +9,7 @@ import pandas as pd
 
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events import kinds
+from surrogate.trace.events.read import names_apart
 from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
@@ -41,7 +42,7 @@ def layer_table(profile: Profile) -> ResultTable:
     were recorded. The rows' totals add up to the trace's.
     """
     types = dict(zip(profile.layers.name, profile.layers.type, strict=True))
-    shapes, sources = _shapes(profile), _sources(profile)
+    shapes, sources = _shapes(profile), sources_by_layer(profile)
     rows = [
         {
             "layer": label, "type": types.get(label, ""), "shape": shapes.get(label), **figures,
@@ -111,7 +112,7 @@ def _shapes(profile: Profile) -> dict[str, str]:
     return _first_by_layer(profile, (ranges.shapes >= 0) & (layers.phase_of_range == FORWARD), text)
 
 
-def _sources(profile: Profile) -> dict[str, str]:
+def sources_by_layer(profile: Profile) -> dict[str, str]:
     """Layer → the line of the program that called it, where call stacks were recorded: the first outside torch."""
     stack = profile.trace.ranges.stack
 
@@ -303,12 +304,13 @@ def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ())
     (XSP's optimal batch: beyond it doubling gains less than that).
     """
     rows: list[Row] = []
+    names = names_apart([profiled.trace.source for profiled in profiles])
     for i, profiled in enumerate(profiles):
         facts = summary(profiled)
         batch = batches[i] if i < len(batches) and batches[i] else facts["batch"]
         time_ms = facts["iteration_ms"]
         rate = batch / time_ms * 1e3 if batch and time_ms else None
-        rows.append({**facts, "batch": batch, "samples_per_s": rate, "best": False})
+        rows.append({**facts, "trace": names[i], "batch": batch, "samples_per_s": rate, "best": False})
     rows.sort(key=lambda row: (row["batch"] is None, row["batch"] or 0))
     rated = [row for row in rows if row["samples_per_s"]]
     highest = max((row["samples_per_s"] for row in rated), default=0.0)

@@ -1,22 +1,21 @@
 """One table from calls to problems: what traces record, what is solved from sizes, and what is refused."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from math import prod
 from operator import itemgetter
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
-from surrogate.features.families import FAMILIES, Families, Operator, OperatorFamily, operator
-from surrogate.features.families.operator_family import Declaration
-from surrogate.features.in_network import Gradients
-from surrogate.features.size import Size
-from surrogate.network.call import CONVOLUTIONS, UNKNOWN, Call, Tensor, UnsupportedError, recorded
-from surrogate.network.call_rules import solved
+from surrogate.features.families import operator
+from surrogate.features.shape import output_size
+from surrogate.network.call import UNKNOWN, Call, Tensor, UnsupportedError, recorded
+from surrogate.network.call_convolutions import solved
 from surrogate.network.calls import flops_and_bytes, has_rule, layers, problems
+from surrogate.network.work import Window
 from tests.known import known
 
 KNOWN = known(__file__)
@@ -151,87 +150,51 @@ def test_flops_and_bytes(row: dict[str, Any]) -> None:
     assert flops_and_bytes(made(row)) == expected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conv3d(Operator):
-    """A convolution over three axes without groups, invented for the test."""
-
-    kind: ClassVar[str] = "conv3d"
-    FAMILY: ClassVar[str] = "conv3d"
-
-    n: Annotated[int, Size("batch")]
-    c: Annotated[int, Size("input channels")]
-    d: Annotated[int, Size("depth")]
-    h: Annotated[int, Size("height")]
-    w: Annotated[int, Size("width")]
-    k: Annotated[int, Size("output channels")]
-    t: Annotated[int, Size("filter depth")]
-    r: Annotated[int, Size("filter height")]
-    s: Annotated[int, Size("filter width")]
-    pad_d: Annotated[int, Size("padding of the depth", least=0)] = 0
-    pad_h: Annotated[int, Size("padding of the height", least=0)] = 0
-    pad_w: Annotated[int, Size("padding of the width", least=0)] = 0
-    stride_d: Annotated[int, Size("step in depth")] = 1
-    stride_h: Annotated[int, Size("vertical step")] = 1
-    stride_w: Annotated[int, Size("horizontal step")] = 1
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.n * self.k * self.c * self.t * self.r * self.s * self.d * self.h * self.w
-
-    @property
-    def dram_bytes(self) -> int:
-        return 4 * self.n * self.c * self.d * self.h * self.w
-
-    @property
-    def blocks(self) -> int:
-        return self.n
-
-    def gradients(self, of: str) -> Gradients:
-        return ((f"grad_{of}", replace(self, c=self.k, k=self.c)),)
+def test_a_convolution_over_three_axes_keeps_its_work() -> None:
+    """Also transposed, backward, and with a stride that a trace did not record; its operator says that it is folded."""
+    arguments = {"input": Tensor((2, 3, 8, 16, 16)), "weight": Tensor((4, 3, 3, 3, 3))}
+    window = {"stride": [1, 2, 2], "padding": [1, 1, 1]}
+    flops = 2 * 2 * 4 * 8 * 8 * 8 * 3 * 27
+    elements = 2 * 3 * 8 * 256 + 4 * 3 * 27 + 2 * 4 * 8 * 64
+    (layer,) = layers(Call("convolution", arguments | window, (Tensor((2, 4, 8, 8, 8)),)))
+    assert (layer.operator, layer.work.flops) == ("convolution.3d", flops)
+    assert layer.work.dram_bytes == pytest.approx(4 * elements, rel=0.05)
+    unrecorded = Call("convolution", arguments | {"stride": UNKNOWN, "padding": [1] * 3}, (Tensor((2, 4, 8, 8, 8)),))
+    assert problems(unrecorded) == (layer.work,)
+    gradient = {"grad_output": Tensor((2, 4, 8, 8, 8)), "output_mask": [True] * 3}
+    backward = layers(Call("convolution_backward", arguments | window | gradient))
+    names = [part.operator.partition(".")[2] for part in backward]
+    assert names == ["bwd_data.3d", "bwd_filter.3d", "bias"]
+    assert backward[0].work.flops == backward[1].work.flops == flops
+    back = {"input": Tensor((2, 4, 8, 8, 8)), "transposed": True, "output_padding": [0, 1, 1]}
+    transposed = Call("convolution", arguments | window | back, (Tensor((2, 3, 8, 16, 16)),))
+    assert problems(transposed) == (backward[0].work,)
 
 
-ROW = {
-    "kind": "conv3d", "image": "n c d h w", "filter": "k - t r s", "padding": "pad_d pad_h pad_w",
-    "stride": "stride_d stride_h stride_w",
-}  # fmt: skip
+AXIS = st.tuples(st.integers(1, 20), st.integers(1, 5), st.integers(0, 2), st.integers(1, 3), st.integers(1, 2))
 
 
-@pytest.fixture
-def conv3d(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its family, and its row of `calls.toml`: all that a convolution of another rank takes."""
-    declaration = Declaration(
-        name="conv3d", columns=lambda op, m: (op.n,), column_names=("n",), dimension_names=(), batch=("n",)
-    )
-    families = Families([*FAMILIES.values(), OperatorFamily(declaration, [Conv3d])])
-    monkeypatch.setattr("surrogate.network.work.family", families.named)
-    monkeypatch.setitem(CONVOLUTIONS, "3", ROW)
+@given(st.tuples(AXIS, AXIS, AXIS), st.integers(1, 3))
+def test_what_is_folded_keeps_results_and_taps(axes: Any, images: int) -> None:
+    """Size, taps, padding, step and distance of three axes: as many results, and for each as many taps, over two."""
+    assume(all(size + 2 * pad > distance * (taps - 1) for size, taps, pad, _, distance in axes))
+    window = Window(images, *zip(*axes, strict=True))
+    plane = window.plane()
+    ends = [[output_size(*axis) for axis in zip(*each[1:], strict=True)] for each in (window, plane)]
+    assert plane.images * prod(ends[1]) == images * prod(ends[0])
+    assert prod(plane.taps) == prod(window.taps)
 
 
-def _convolved(op: str = "convolution", **arguments: object) -> Call:
-    image, filters = Tensor((2, 3, 8, 16, 16)), Tensor((4, 3, 3, 3, 3))
-    return Call(op, {"input": image, "weight": filters, "stride": [1, 2, 2], "padding": [1, 1, 1], **arguments})
+@pytest.mark.parametrize(("op", "more"), [("max_pool3d_with_indices", {}), ("avg_pool3d", {"count_include_pad": True})])
+def test_pooling_over_three_axes(op: str, more: dict[str, Any]) -> None:
+    """(32 − 3) / 2 + 1 = 15 windows of 27 elements along every axis."""
+    (work,) = problems(Call(op, {"self": Tensor((2, 4, 32, 32, 32)), "kernel_size": [3], "stride": [2], **more}))
+    assert work.flops == 2 * 4 * 15**3 * 27
+    assert work.dram_bytes == pytest.approx(4 * 2 * 4 * (32**3 + 15**3), rel=0.05)
 
 
-def test_a_convolution_of_another_rank_takes_a_family_and_a_row(conv3d: None) -> None:
-    """Its problem by names, its gradients as it declares them, its stride solved where a trace did not record it."""
-    problem = Conv3d(n=2, c=3, d=8, h=16, w=16, k=4, t=3, r=3, s=3, pad_d=1, pad_h=1, pad_w=1, stride_h=2, stride_w=2)
-    assert problems(_convolved()) == (problem,)
-    unrecorded = Call("convolution", {**_convolved().arguments, "stride": UNKNOWN}, (Tensor((2, 4, 8, 8, 8)),))
-    assert problems(unrecorded) == (problem,)
-    half = problems(_convolved(input=Tensor((2, 3, 8, 16, 16), "fp16"), weight=Tensor((4, 3, 3, 3, 3), "fp16")))
-    assert (half[0].dtype, half[0].math) == ("fp16", "tensor_op")
-    backward = layers(_convolved("convolution_backward", grad_output=Tensor((2, 4, 8, 8, 8)), output_mask=[True] * 3))
-    assert [layer.operator.rpartition(".")[2] for layer in backward] == ["grad_input", "grad_weight", "bias"]
-    assert backward[0].work == replace(problem, c=4, k=3)
-
-
-def test_what_a_convolution_of_another_rank_has_no_name_for_is_refused(conv3d: None) -> None:
-    grouped = _convolved(groups=3, weight=Tensor((6, 1, 3, 3, 3)))
-    for lacks, call in (("groups", grouped), ("dilation", _convolved(dilation=2))):
-        with pytest.raises(UnsupportedError, match=lacks):
-            problems(call)
-
-
-def test_a_rank_without_a_row_is_named() -> None:
-    with pytest.raises(UnsupportedError, match="3-D"):
-        problems(_convolved())
+def test_images_without_a_batch_and_of_four_axes() -> None:
+    (work,) = problems(Call("max_pool2d", {"self": Tensor((3, 8, 8)), "kernel_size": [2], "stride": []}))
+    assert work == operator("max_pool", n=1, c=3, h=8, w=8, window=2, stride=2)
+    with pytest.raises(UnsupportedError, match="4-D"):
+        problems(Call("convolution", {"input": Tensor((1, 2, 4, 4, 4, 4)), "weight": Tensor((2, 2, 1, 1, 1, 1))}))

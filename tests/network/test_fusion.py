@@ -46,10 +46,12 @@ def test_a_cast_within_a_chain_moves_nothing_of_its_own() -> None:
     assert moved(chain) == 2 * BYTES + BYTES  # fp32 in, fp16 out
 
 
-def test_what_a_reduction_ends_is_still_written() -> None:
+def test_what_a_reduction_ends_is_written_where_a_later_layer_reads_it() -> None:
     silu = make.elementwise("silu", SHAPE, "fp16")
     mean = make.streamed("reduce", [SHAPE], [SHAPE[:2]], "fp16", work=56 * 56)
-    (chain,) = fused(silu, mean)
+    (alone,) = fused(silu, mean)
+    assert moved(alone) == BYTES + 2 * 8 * 64
+    chain, _ = fused(silu, mean, make.streamed("mul", [SHAPE, SHAPE[:2]], [SHAPE], "fp16"))
     assert moved(chain) == 2 * BYTES + 2 * 8 * 64
 
 
@@ -60,9 +62,12 @@ def test_half_precision_convolutions_run_in_nhwc() -> None:
     assert (half.layout, plain.layout) == ("NHWC", "NCHW")
 
 
-def test_a_training_iteration_is_refused(refused) -> None:
-    with refused("training"):
-        compiled(Network("net", (Layer("conv", "conv", CONV),), training=True))
+def test_no_chain_crosses_from_the_forward_to_the_backward_pass() -> None:
+    relu = Layer("relu", "relu", make.elementwise("relu", SHAPE, "fp16"), parameters=3)
+    tanh = Layer("tanh", "tanh", make.elementwise("tanh", SHAPE, "fp16"), parameters=4)
+    for forward_layers, parameters in ((1, [3, 4]), (2, [7])):
+        network = Network("net", (relu, tanh), training=True, forward_layers=forward_layers)
+        assert [layer.parameters for layer in compiled(network).layers] == parameters
 
 
 def test_what_reads_less_than_the_chain_hands_on_is_no_part_of_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
-from surrogate.network.network import Layer, Network
+from surrogate.network.network import FOLDED_SLOWER, FOLDED_WITHIN, Layer, Network
 from surrogate.network.predict import Predictors, load_predictors, sweep_batches
 from surrogate.network.result import BOUNDS, best_batch, gpu_records, sweep_records
 from surrogate.network.work import gemm, pointwise
@@ -46,6 +46,14 @@ def test_known_sums(predictors: Callable[..., Predictors]) -> None:
         "WINOGRAD", None, "WINOGRAD", "IMPLICIT_PRECOMP_GEMM", None,
     ]  # fmt: skip
     assert (made.algorithms.asked, made.kernels.asked) == (2, 1)  # type: ignore[attr-defined]
+
+
+def test_three_axes_folded_into_two_take_longer_within_wider_ends(predictors: Callable[..., Predictors]) -> None:
+    flat, folded = predictors().time(Network("net", (Layer("a", "Conv", A), Layer("b", "Conv.3d", A)), 8)).layers
+    slower = FOLDED_SLOWER[""]
+    assert folded.time_us == pytest.approx(slower * flat.time_us)
+    assert folded.lower_us == pytest.approx(slower * flat.lower_us / FOLDED_WITHIN)
+    assert folded.upper_us == pytest.approx(slower * flat.upper_us * FOLDED_WITHIN)
 
 
 @pytest.mark.parametrize(("name", "math"), [("t4", "fma"), ("a100-sxm4-80gb", "default"), ("mi100", "fma")])
@@ -85,6 +93,10 @@ def test_types_and_classes(predictors: Callable[..., Predictors]) -> None:
     assert list(found.classes()) == list(BOUNDS)
     for measure in ("layers", "time"):
         assert sum(share[measure] for share in found.classes().values()) == pytest.approx(1)
+    plain = predictors().time(
+        replace(NETWORK, layers=tuple(each for each in NETWORK.layers if each.operator == "Relu"))
+    )
+    assert sum(share["layers"] for share in plain.classes().values()) == pytest.approx(1)
 
 
 def test_the_librarys_own_picks(predictors: Callable[..., Predictors]) -> None:
@@ -148,6 +160,13 @@ def test_sweeps(predictors: Callable[..., Predictors]) -> None:
     assert best_batch(times) == 16
     assert [row["best"] for row in sweep_records(times)] == [False, False, True]
     assert [row["batch"] for row in sweep_records(times)] == [1, 4, 16]
+    # Where the intervals of others hold the best throughput, they are its rivals.
+    for factor, rivals in ((1.0, []), (0.1, [1, 4])):
+        known = {
+            size: replace(time, layers=tuple(replace(each, lower_us=factor * each.time_us) for each in time.layers))
+            for size, time in times.items()
+        }
+        assert [row["rivals"] for row in sweep_records(known)] == [[], [], rivals]
     records = gpu_records([predictors("t4").time(NETWORK), predictors("v100").time(NETWORK)])
     assert records[0]["speedup"] == 1
     assert records[1]["speedup"] > 1  # its DRAM is faster

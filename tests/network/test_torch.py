@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.network.exported import read_exported
 from surrogate.network.read import read_network
+from surrogate.network.torch_module import module_network
 from surrogate.network.training import iteration
 
 torch = pytest.importorskip("torch")
@@ -109,6 +111,19 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_own_nets.py").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_own_nets", raising=False)
+
+
+def test_a_file_names_its_function(own: None, refused, tmp_path_factory) -> None:
+    """With the function's name, or alone where it defines one; from any folder."""
+    assert read_network("my_own_nets.py:plain").layers == read_network("my_own_nets:plain").layers
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "my_only_net.py").write_text(
+        "import torch\ndef build():\n    return torch.nn.Linear(8, 8), (torch.zeros(2, 8),)\n"
+    )
+    alone = read_network(folder / "my_only_net.py")
+    assert alone.layers and alone.layers == read_network(f"{folder}/my_only_net.py:build").layers
+    with refused("name one of its functions"):
+        read_network("my_own_nets.py")
 
 
 def test_a_users_module(own: None) -> None:
@@ -238,3 +253,54 @@ def test_a_live_module_is_timed_in_place(refused) -> None:
         time_module(module, torch.ones(2, 5, 8, 8), "t4")
     with refused("int"):
         time_module(3, inputs, "t4")
+
+
+IMAGE, VOLUME = (2, 4, 12, 12), (2, 4, 6, 6, 6)
+LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "transposed over volumes": (torch.nn.ConvTranspose3d(4, 6, 3, 2), VOLUME),
+    "pooled volumes": (torch.nn.AdaptiveMaxPool3d(3), VOLUME),
+    "pooled rows": (torch.nn.AdaptiveAvgPool1d(3), (2, 4, 12)),
+    "instance norm": (torch.nn.InstanceNorm3d(4), VOLUME),
+    "response norm": (torch.nn.LocalResponseNorm(3), IMAGE),
+    "padded": (torch.nn.ReplicationPad3d(1), VOLUME),
+    "resampled": (torch.nn.Upsample(scale_factor=2, mode="trilinear"), VOLUME),
+    "shuffled": (torch.nn.PixelUnshuffle(2), IMAGE),
+    "gated": (torch.nn.GLU(), IMAGE),
+    "sloped": (torch.nn.PReLU(), IMAGE),
+    "shrunk": (torch.nn.Softshrink(), IMAGE),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("training", [False, True])
+def test_layers_of_torch_are_wholly_supported(name: str, training: bool) -> None:
+    """Behind a convolution of one tap, so that there is a gradient; no operator of theirs is left out of the sums."""
+    layer, shape = LAYERS[name]
+    first = {3: torch.nn.Conv1d, 4: torch.nn.Conv2d, 5: torch.nn.Conv3d}[len(shape)](4, 4, 1)
+    found = module_network(torch.nn.Sequential(first, layer), torch.zeros(shape), training=training)
+    assert len(found.layers) > 2 and not found.unsupported
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bool) -> None:
+    """As on a GPU: weights stay in fp32, attention is the fused kernel, and gradients follow their forward calls."""
+    plain, mixed = (read_network(f"{MODULES}:mixed", amp=amp, training=training) for amp in (None, "fp16"))
+    types = {layer.operator: layer.work.dtype for layer in mixed.layers}
+    product = "mm" if training else "bmm"
+    assert {types["convolution"], types[product], types["_scaled_dot_product_flash_attention"]} == {"fp16"}
+    assert types["native_layer_norm"] == "fp32" and not mixed.unsupported
+    assert mixed.weights_bytes == plain.weights_bytes == 4 * (8 * 16 * 9 + 16 + 16 * 32 + 32 + 2 * 32)
+    casts = [network.layers for network in (plain, mixed)]
+    assert sum(layer.operator == "_to_copy" for layer in casts[1]) > sum(
+        layer.operator == "_to_copy" for layer in casts[0]
+    )
+    if training:
+        assert types["native_layer_norm_backward"] == types["adam"] == "fp32"
+        assert types["convolution_backward.bwd_filter"] == "fp16"
+        assert sum(layer.parameters for layer in mixed.layers[: mixed.forward_layers]) == mixed.parameters
+
+
+def test_autocast_is_for_modules_in_their_own_type(refused) -> None:
+    for source, settings in (("resnet18", {}), (f"{MODULES}:mixed", {"dtype": "bf16"})):
+        with refused("--amp"):
+            read_network(source, amp="fp16", **settings)

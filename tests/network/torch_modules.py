@@ -154,3 +154,25 @@ def __getattr__(name: str) -> Callable[..., Built]:
     if name not in ARCHITECTURES:
         raise AttributeError(f"no architecture {name!r}; known: {', '.join(ARCHITECTURES)}")
     return partial(build, name)
+
+
+class Mixed(nn.Module):
+    """Operators that autocast runs in half precision, in fp32, and as their inputs are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 16, 3)
+        self.linear = nn.Linear(16, 32)
+        self.norm = nn.LayerNorm(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Convolution, product, norm, attention over one head, softmax."""
+        x = functional.relu(self.conv(x)).flatten(2).transpose(1, 2)
+        x = functional.gelu(self.norm(self.linear(x)))
+        x = x.unsqueeze(1).half()
+        return functional.softmax(functional.scaled_dot_product_attention(x, x, x), -1)
+
+
+def mixed(batch: int = 2) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """The module and its input."""
+    return Mixed(), (torch.empty(batch, 8, 10, 10),)

@@ -131,3 +131,25 @@ def test_the_part_of_a_family_is_that_of_the_type_and_the_gpu() -> None:
 
     assert "trtllm" in libraries("bf16", "h200-sxm") and "trtllm" not in libraries("fp32", "v100-sxm2-16gb")
     assert "torch" in libraries("fp32", "v100-sxm2-16gb")
+
+
+def test_settings_are_arguments(refused):
+    """As on the command line, by the names that people type; of a text, a problem and a list."""
+    h100 = load("h100")
+    product = h100.predict("matmul:bs1m512n512k512", dtype="torch.bfloat16")
+    assert product.problem == h100.read("gemm:m512n512k512", dtype="bf16") and product.problem.dtype == "bf16"
+    assert h100.predict(h100.read("gemm:m512n512k512"), dtype="bfloat16") == product
+    assert h100.predict(["mm:m512n512k512"], dtype="bf16") == [product]
+    quantised = h100.select("gemm:m512n512k512", dtype="float8", library="vllm")
+    assert quantised.library == "vllm" and quantised.problem.dtype == "fp8"
+    assert h100.predict("gemm:m512n512k512", dtype="fp8", library="trtllm").library == "trtllm"
+    cached = {name: h100.predict("attention:bs8h32g8d128q1k2048", kv_dtype=name).time_us for name in ("fp8", "bf16")}
+    assert cached["fp8"] < cached["bf16"]
+    assert load("v100").predict("conv2d:n8c64h56k64r3", layout="channels_last", dtype="half").problem.layout == "NHWC"
+    assert predict("gemm:m512n512k512", gpu="h100", dtype="bf16") == product
+    with refused("layout is no setting of gemm"):
+        h100.predict("gemm:m512n512k512", layout="NHWC")
+    with refused("routing is no setting of gemm"):
+        h100.predict(product.problem, routing="balanced")
+    with refused("give it as a column"):
+        h100.select([{"m": 512, "n": 512, "k": 512}], dtype="bf16")

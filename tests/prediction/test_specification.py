@@ -31,6 +31,28 @@ def test_nchw_pays_for_its_transforms_and_bf16_takes_as_long_as_fp16() -> None:
     assert predictor.predict(replace(CONV, dtype="bf16")).time_us == pytest.approx(nhwc)
 
 
+def test_a_strided_gradient_of_few_channels_pays_for_its_gathering() -> None:
+    """In TF32: up to four times the arithmetic of the same filter without steps, over channels padded to 32."""
+    wide = Conv(n=64, c=256, h=56, k=256, r=3, pad_h=1, direction="bwd_data", math="default")
+    strided = replace(wide, h=112, w=112, stride_h=2, stride_w=2)  # as many products
+    predictor = load("a100-sxm4-80gb")
+    plain_us, strided_us = (predictor.predict(problem).time_us for problem in (wide, strided))
+    assert strided.flops == wide.flops and 1.5 * plain_us < strided_us < 4 * plain_us
+    few_us, many_us = (predictor.predict(replace(strided, k=k)).time_us for k in (4, 32))
+    assert few_us > 0.8 * many_us
+
+
+def test_the_gradient_of_a_depthwise_filter_reads_its_images_for_every_tap() -> None:
+    """49 taps × 2 × 154 MB from A100's L2, 108 SMs × 32 bytes × 1.41 GHz, take 3.1 ms; forward each is read once."""
+    forward = Conv(n=128, c=96, h=56, k=96, r=7, pad_h=3, groups=96, math="default")
+    predictor = load("a100-sxm4-80gb")
+    forward_us, data_us, filter_us = (
+        predictor.predict(replace(forward, direction=way)).time_us for way in ("fwd", "bwd_data", "bwd_filter")
+    )
+    assert forward_us == pytest.approx(data_us)
+    assert 3100 < filter_us < forward_us + 3100
+
+
 def test_one_by_one_and_together_alike() -> None:
     predictor = load("rtx-3090")
     problems = [replace(CONV, n=n, groups=groups) for n in range(1, 9) for groups in (1, 32, 128)]
@@ -47,6 +69,14 @@ def test_a_pass_over_memory_takes_what_its_bytes_take(dtype: str) -> None:
     answer = predictors.answers([norm], {})[norm]
     assert least_us < answer.time_us < 1.4 * least_us
     assert answer.lower_us < answer.time_us < answer.upper_us
+
+
+@pytest.mark.parametrize(("gpu", "measured_ms"), [("h100-sxm", 8.12), ("l4", 7.93), ("t4", 9.37), ("b200", 8.98)])
+def test_the_longest_rows_take_as_long_everywhere(gpu: str, measured_ms: float) -> None:
+    """KernelBench's layer norm of 16 rows of 4,194,304 values: no bandwidth of a board helps."""
+    predictors = load_predictors(gpu)
+    norm = operator("layer_norm", n=16, c=2**22)
+    assert predictors.answers([norm], {})[norm].time_us == pytest.approx(1e3 * measured_ms, rel=0.3)
 
 
 def test_a_gpu_that_was_measured_keeps_its_measurements() -> None:

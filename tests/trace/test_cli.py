@@ -69,7 +69,17 @@ def test_pages_of_real_traces(real):
         assert page.startswith("<!doctype html>") and page.count("<table>") == page.count("</table>")
         assert page.count("<svg") == page.count("</svg>") and page.count("<details>") == page.count("</details>")
         assert ("Bound by" in page) == ("What bounds the step" in page) == ("gpu_events" not in name)
-        assert 0 < page.index('id="figure-layers-over-time"') < page.index("<table>")
+        assert (
+            0
+            < page.index('id="figure-layers-over-time"')
+            < page.index('id="kernels"' if "Bound by" in page else "<table>")
+        )
+        assert (
+            'name="zoom-layers-over-time"' in page
+            and "<script" not in page
+            and "//" not in page.replace("http-equiv", "")
+        )
+        assert ("What to change" in page) == ("speedup" in page) == ("gpu_events" not in name)
 
 
 def test_the_summary_of_a_trace_without_a_device(seer, measurements):

@@ -34,7 +34,8 @@ def command(
     form: Form, part: shared.Part,
 ) -> None:  # fmt: skip
     """What bounds a step of a trace: the device, the host, communication or copies. Then iteration times, busy and
-    idle time of the device, layers, layer types and copies.
+    idle time of the device, layers, layer types and copies; and findings: what to change in the program, by the gain
+    of each in a simulation, with the evidence.
 
     Several FILES, a folder or a .tar.gz of them, that name ranks of one run: a row per rank with what its device does,
     how much communication is hidden behind compute, and the rank that the others wait for. Other FILES are one model at
@@ -72,8 +73,9 @@ def command(
 
 
 def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form: Form) -> None:
-    """What bounds a step, then figures of the whole model, its layer types and its copies."""
+    """What bounds a step, then figures of the whole model, its layer types and its copies; what to change."""
     from surrogate.trace import tables
+    from surrogate.trace.findings import advice, told
 
     facts = tables.summary(only)
     if batch:
@@ -82,7 +84,9 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
     copies = tables.copy_table(only).top(top)
     has_device = len(only.trace.activities) > 0
     pairs = Table([{"figure": k, "value": v} for k, v in facts.items() if k != "bound" and (has_device or v)])
-    whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies)}
+    findings = [] if form == "csv" else advice(only)
+    whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies),
+             "findings": [finding.to_dict() for finding in findings]}  # fmt: skip
     if (facts["bound"] or not has_device) and not form:
         first = f"Bound by {facts['bound']}" if has_device else "No device activity in this trace"
         click.echo(wrapped(f"{first}\n", terminal_width()))
@@ -92,18 +96,25 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
             click.echo()
             columns = [key for key in table.rows[0] if has_device or any(row[key] for row in table)]
             show(table.rows, table=shared.for_people(table, columns))
+    if has_device and not form:
+        click.echo(f"\n{wrapped(told(findings), terminal_width())}")
 
 
 def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:
     """A row per rank, then the collectives that the others wait in."""
+    from surrogate.trace.findings import straggler, told
     from surrogate.trace.iteration.ranks import rank_summary
 
     compared = rank_summary(traces)
+    found = straggler(compared)
     shared.echo_notes(compared.notes)
     rows = compared.ranks[:top]
     narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
     table = shared.columns_of([*rows, *compared.spread()], narrow, title=compared.title, references=2)
-    show(rows, form, whole=asdict(compared), table=table)
+    findings = [found] if found else []
+    show(rows, form, whole=asdict(compared) | {"findings": [each.to_dict() for each in findings]}, table=table)
     if compared.collectives and not form:
         click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
         show(compared.collectives)
+    if findings and not form:
+        click.echo(f"\n{wrapped(told(findings), terminal_width())}")

@@ -54,7 +54,8 @@ def command(
 
     Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start
     to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it. speedup
-    compares the samples per second of one GPU. Leave a warm-up out with --iteration.
+    compares the samples per second of one GPU. Leave a warm-up out with --iteration. A WHAT-IF that does not apply to
+    FILE is a row without figures and the reason; exit status 2 where none applies.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-adam cuda-graphs
@@ -69,20 +70,28 @@ def command(
         raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
     profiled = profile(part.load(file), own_gpu)
     setting = models.setting_of(profiled, target=gpu, network=models.Network(**network), bundle=bundle)
-    answers = models.evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting, together=together)
+    graph = graph_of(profiled.trace, profiled.layers)
+    refusals: dict[str, str] = {}
+    answers = models.evaluate(graph, chosen, setting, together=together, refusals=refusals)
+    if not answers:
+        raise InputError("; ".join(refusals.values()))
     if timeline is not None:
         models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
     if figures is not None:
         models.write_figures(answers, figures)
-    rows = [answer.to_dict() for answer in answers]
-    flat = [name for name, value in rows[0].items() if not isinstance(value, dict | list)]
+    answered = {answer.name: answer.to_dict() for answer in answers}
+    # One that does not apply is a row without figures, in its place.
+    names = dict.fromkeys([*(each.label for each in chosen), *answered])
+    empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
+    rows = [{**answered.get(name, empty), "name": name, "refused": refusals.get(name)} for name in names]
+    flat = [*(name for name, value in answers[0].to_dict().items() if not isinstance(value, dict | list)), "refused"]
     cells = [_cells(row) for row in rows]
     filled = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]
     table = replace(shared.columns_of(cells, filled), widest=shared.PIPE_WIDTH)
     show(rows if form == "json" else shared.columns_of(rows, flat).records, form, table=table)
-    for answer in answers if not form else []:
-        for note in (*answer.notes, answer.evidence):
-            click.echo(f"{answer.name}: {note}")
+    for row in rows if not form else []:
+        for note in [f"refused: {row['refused']}"] if row["refused"] else [*row["notes"], row["evidence"]]:
+            click.echo(f"{row['name']}: {note}")
 
 
 def _cells(row: Mapping[str, object]) -> dict[str, str]:

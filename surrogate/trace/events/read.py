@@ -111,10 +111,10 @@ class TraceFile:
 
 @contextmanager
 def trace_files(paths: Sequence[str | Path], max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[list[TraceFile]]:
-    """The files, and in the place of a folder or of an archive the traces in it, by name; archives are unpacked inside.
+    """The files, and in the place of a folder or of an archive the traces in it and in its folders, by name.
 
-    An archive's name ends in .tar.gz or .tgz; it may unpack to ``max_bytes``. Raises `InputError` where a folder or an
-    archive holds no trace, and for an archive that is damaged or unpacks to more.
+    An archive's name ends in .tar.gz or .tgz; it is unpacked until the end, to ``max_bytes`` at most. Raises
+    `InputError` where a folder or an archive holds no trace, and for an archive that is damaged or unpacks to more.
     """
     from surrogate.formats.foreign_file import untar
 
@@ -125,13 +125,21 @@ def trace_files(paths: Sequence[str | Path], max_bytes: int = DEFAULT_MAX_BYTES)
                 unpacked = untar(path, Path(folder), _TRACES, max_bytes=max_bytes)
                 held = [TraceFile(file, f"{path}/{name}") for name, file in unpacked]
             elif path.is_dir():
-                held = [TraceFile(file, str(file)) for file in path.iterdir() if file.name.endswith(_TRACES)]
+                held = [TraceFile(file, str(file)) for file in path.rglob("*") if file.name.endswith(_TRACES)]
             else:
                 held = [TraceFile(path, str(path))]
             if not held:
                 raise InputError(f"{path}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
             files += sorted(held, key=lambda file: file.shown)
         yield files
+
+
+def names_apart(sources: Sequence[str]) -> list[str]:
+    """The names of traces' files, with as many of their folders as tell them apart."""
+    paths = [Path(source).parts for source in sources]
+    longest = max(map(len, paths), default=1)
+    fewest = next((n for n in range(1, longest) if len({path[-n:] for path in paths}) == len(paths)), longest)
+    return ["/".join(path[-fewest:]) for path in paths]
 
 
 def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:

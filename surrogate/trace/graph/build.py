@@ -13,7 +13,8 @@ from surrogate.trace.events.tables import Ints, Trace, grouped, linked
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 from surrogate.trace.layers import OTHER, Layers, find_layers
 
-_OUTSIDE = "(outside ranges)"
+OUTSIDE_RANGES = "(outside ranges)"
+"""The name of host work that no range names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class _Assembly:
         marks, total = len(mark_ns), len(start_ns)
         host_iteration = iteration_at(layers.iterations, pieces.start_ns[host.piece])
         return Graph(
-            names=(*trace.names, _OUTSIDE, *t.MARKS), layers=layers.name,
+            names=(*trace.names, OUTSIDE_RANGES, *t.MARKS), layers=layers.name,
             resources=(*self._threads(threads), *self._streams(lanes)),
             name=np.concatenate([host_name, activities.name, mark_name]),
             kind=np.concatenate([np.where(call >= 0, t.CALL, t.WORK), self._device_kinds(), np.full(marks, t.MARK)]),

@@ -7,7 +7,6 @@ ends when the last of the ranks has reached it (Lin et al., TPDS 2024).
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from surrogate.features.families.transfer import Collective
 from surrogate.network.call import UnsupportedError
 from surrogate.trace.calls import CallReader
 from surrogate.trace.events import kinds
+from surrogate.trace.events.read import names_apart
 from surrogate.trace.events.tables import Floats, Ints, Trace, grouped, linked
 from surrogate.trace.iteration.overheads import Overheads, fit_laws, pooled, unseen_us
 from surrogate.trace.iteration.predict import IterationTimes, Walk, walk_of
@@ -88,7 +88,11 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     last = int(np.argmax(starts + [sum(iteration.predicted_us for iteration in result) for result in results]))
     ranks = [at if walk.trace.rank is None else walk.trace.rank for at, walk in enumerate(walks)]
     times = zip(ranks, results, starts.tolist(), (traced_us - shortest_us).sum(axis=1), waits.sum(axis=1), strict=True)
-    table = tuple(_rank(*rank_times) | {"slowest": rank_times[0] == ranks[last]} for rank_times in times)
+    names = names_apart([result.trace for result in results])
+    table = tuple(
+        _rank(*rank_times) | {"trace": name, "slowest": rank_times[0] == ranks[last]}
+        for name, rank_times in zip(names, times, strict=True)
+    )
     apart = tuple(
         {
             "index": at, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes),
@@ -109,7 +113,7 @@ def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, 
     after += after_us / count
     comparable = result.iterations[0].error_pct is not None
     return {
-        "rank": rank, "trace": Path(result.trace).name, "start_us": start_us, "measured_us": measured,
+        "rank": rank, "trace": result.trace, "start_us": start_us, "measured_us": measured,
         "predicted_us": predicted, "error_pct": 100 * (predicted / measured - 1) if comparable else None,
         "measured_waiting_us": float(before_us / count), "waiting_us": float(after_us / count),
         "measured_device_us": device, "device_us": after,
@@ -240,10 +244,12 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     awaited_us = apart.groupby("last")["waiting_us"].sum().reindex(list(by_rank), fill_value=0.0)
     straggler = max(by_rank, key=lambda rank: awaited_us[rank]) if awaited_us.any() else None
     waiting_us = waits_us.sum()
+    names = dict(zip(by_rank, names_apart([trace.source for trace in by_rank.values()]), strict=True))
     rows: list[Row] = [
-        {"rank": rank, **_use(trace), "waiting_us": float(waiting_us[rank]), "awaited_us": float(awaited_us[rank])}
+        {"rank": rank, "trace": names[rank], **_use(trace), "waiting_us": float(waiting_us[rank]),
+         "awaited_us": float(awaited_us[rank])}
         for rank, trace in by_rank.items()
-    ]
+    ]  # fmt: skip
     title = f"{len(rows)} ranks, {len(apart)} collectives"
     if straggler is not None:
         title += f"; the others wait longest for rank {straggler}: {awaited_us[straggler]:,.0f} µs each on average"
@@ -283,7 +289,7 @@ def _use(trace: Trace) -> Row:
     us = {name: union_us(starts[mask], ends[mask]) for name, mask in kind.items()} | {"idle": whole_us - busy_us}
     hidden_us = us["compute"] + us["communication"] - union_us(starts[~is_memory], ends[~is_memory])
     return {
-        "trace": Path(trace.source).name, "time_us": whole_us, **{f"{name}_us": time for name, time in us.items()},
+        "time_us": whole_us, **{f"{name}_us": time for name, time in us.items()},
         **{f"{name}_pct": 100 * time / whole_us if whole_us else None for name, time in us.items()},
         "non_compute_us": busy_us - us["compute"],
         "overlap_pct": 100 * hidden_us / us["communication"] if us["communication"] else None,

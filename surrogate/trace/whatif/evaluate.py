@@ -32,6 +32,8 @@ _CATEGORIES = {
     "collective": "kernel",
 }  # fmt: skip
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
+BEHIND = 0.05
+"""Share of a trace from which on it is said that the device still works when the host has ended its iterations."""
 NAME_WIDTH = 24
 """Letters of a what-if's name on one line."""
 _FILLS = (
@@ -117,45 +119,66 @@ class Answer:
         return f"{self.name}: {self.baseline_us:,.0f} → {self.predicted_us:,.0f} µs ({self.speedup:.3f}×)"
 
 
-def evaluate(graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, together: bool = False) -> list[Answer]:
-    """One answer per what-if, and with ``together`` a last one for all of them in the given order.
+def evaluate(
+    graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, together: bool = False,
+    refusals: dict[str, str] | None = None,
+) -> list[Answer]:  # fmt: skip
+    """One answer per what-if, and with ``together`` a last one for all of them that apply, in the given order.
 
-    Raises `InputError` where one does not apply to this trace.
+    One that does not apply to this trace goes, by its label, to ``refusals`` with the reason; where there are none,
+    `InputError` is raised.
     """
     baseline = simulate(graph)
-    batch = batch_size(setting.profile.trace)
-    questions = [(what_if.label, [what_if], what_if.evidence) for what_if in what_ifs]
-    if together and len(what_ifs) > 1:
-        questions.append((" + ".join(what_if.label for what_if in what_ifs), [*what_ifs], UNJUDGED))
-    answers = []
-    for label, parts, evidence in questions:
-        # Each part changes what the one before it left.
-        changes = [Change(graph)]
-        for part in parts:
-            changes.append(part(changes[-1].graph, setting))
-        last = changes[-1]
-        predicted = simulate(last.graph)
-        # The ends of the interval: where a prediction's own make it uncertain, or by a published error.
-        timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
-        ends: list[float | None] = [end.per_iteration_us for end in timelines]
-        device_ends = [device_us(end) for end in timelines]
-        text = evidence.text
-        if evidence.error is not None:
-            touched_us = _touched_us(graph, last.graph, baseline, predicted)
-            step_us = predicted.per_iteration_us
-            ends = [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
-            text += f"; the largest counts for the {touched_us / (step_us or 1):.0%} of the step that it touches"
-        low_us, high_us = ends or (None, None)
-        device_low_us, device_high_us = device_ends or (None, None)
-        answers.append(
-            Answer(
-                name=label, baseline=baseline, predicted=predicted, low_us=low_us, high_us=high_us,
-                notes=tuple(note for change in changes for note in change.notes), evidence=text, batch=batch,
-                samples=prod(change.samples for change in changes), gpus=prod(change.gpus for change in changes),
-                device_low_us=device_low_us, device_high_us=device_high_us,
-            )
-        )  # fmt: skip
+    applied: list[WhatIf] = []
+    answers: list[Answer] = []
+    for what_if in what_ifs:
+        try:
+            answers.append(_answer(graph, baseline, [what_if], setting, what_if.evidence))
+            applied.append(what_if)
+        except InputError as error:
+            if refusals is None:
+                raise
+            refusals[what_if.label] = str(error)
+    if together and len(applied) > 1:
+        answers.append(_answer(graph, baseline, applied, setting, UNJUDGED))
     return answers
+
+
+def _answer(
+    graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: Setting, evidence: Evidence
+) -> Answer:  # fmt: skip
+    """The answer to all parts at once: each changes what the one before it left."""
+    changes = [Change(graph)]
+    for part in parts:
+        changes.append(part(changes[-1].graph, setting))
+    last = changes[-1]
+    predicted = simulate(last.graph)
+    # The ends of the interval: where a prediction's own make it uncertain, or by a published error.
+    timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
+    ends: list[float | None] = [end.per_iteration_us for end in timelines]
+    device_ends = [device_us(end) for end in timelines]
+    text = evidence.text
+    if evidence.error is not None:
+        touched_us = _touched_us(graph, last.graph, baseline, predicted)
+        step_us = predicted.per_iteration_us
+        ends = [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
+        text += f"; the largest counts for the {touched_us / (step_us or 1):.0%} of the step that it touches"
+    low_us, high_us = ends or (None, None)
+    device_low_us, device_high_us = device_ends or (None, None)
+    notes = [note for change in changes for note in change.notes]
+    if bound(path_us(predicted)) == "host" != bound(path_us(baseline)):
+        notes.append("the host then bounds the step: its time is the traced one, the profiler's cost included")
+    behind_us = max(graph.coverage.get("device_behind_us", ()), default=0.0)
+    if behind_us > BEHIND * baseline.total_us and device_us(predicted) < device_us(baseline):
+        notes.append(
+            f"the device runs on for {behind_us / 1e3:.3g} ms behind the host; what it saves there is not counted"
+        )
+    return Answer(
+        name=" + ".join(part.label for part in parts), baseline=baseline, predicted=predicted, low_us=low_us,
+        high_us=high_us, notes=tuple(notes), evidence=text, batch=batch_size(setting.profile.trace),
+        samples=prod(change.samples for change in changes), gpus=prod(change.gpus for change in changes),
+        device_low_us=device_low_us, device_high_us=device_high_us,
+    )  # fmt: skip
 
 
 def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Timeline) -> float:

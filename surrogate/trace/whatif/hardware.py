@@ -1,6 +1,7 @@
 """What-ifs on one GPU: mixed precision, fewer launches, faster or other hardware, another batch, other algorithms."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -10,7 +11,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem, family_of
-from surrogate.features.kernels import identify, identify_call
+from surrogate.features.kernels import identify, identify_call, uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.call import UnsupportedError
 from surrogate.prediction.results import UNSEEN
@@ -46,9 +47,11 @@ _WISHED = Evidence("an assumption of whoever asks, so no interval")
 def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Mixed precision: kernels with sgemm or wgrad in their name ÷3, all others of fp32 ÷2 (Daydream, 5.1).
 
-    Kernels in half or double precision stay. Raises `InputError` where no kernel is known to be fp32.
+    Kernels in half or double precision stay, and those of TF32, on tensor cores already, gain no more than others.
+    Raises `InputError` where no kernel is known to be fp32.
     """
-    matrix = select(graph, kind="kernel", name="sgemm|wgrad")
+    on_tensor_cores = np.array([uses_tensor_cores(name) for name in graph.names])[graph.name]
+    matrix = select(graph, kind="kernel", name="sgemm|wgrad") & ~on_tensor_cores
     return Change(scale(graph, _fp32_kernels(graph, setting), np.where(matrix, 1 / MATRIX, 1 / OTHER)))
 
 
@@ -210,30 +213,60 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     return Change(changed, *ends, notes=(note,) if share >= 0.005 else ())
 
 
-@rule("batch", value=Value("samples a step", "twice as many as traced"), evidence=UNJUDGED,
-      known=Known(10 + 2 * (200 + 1200 + 600) + 100, value=20))  # fmt: skip
-def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """N samples a step: device tasks of both passes, and the loading of data, in proportion.
+UNTOLD = 0.1
+"""Share of the device time from which on kernels whose batch is not told make `batch` no answer."""
+_OF_BATCHES = Evidence(
+    "interval of predictions; a kind of kernels that nobody measured is taken to err by 1.5 times",
+    "of the kernels' times",
+)
 
-    The optimizer and the accumulation of gradients work on weights and stay; a kernel's time below one wave of blocks
-    does not shrink, so its blocks decide: less than a wave before and after, it stays. Raises `InputError` without a
-    batch size, in the trace's shapes or as ``value``.
+
+# A sum over rows, which memory bounds, of 10 samples and of 20; it is so long that what a kernel takes at least is
+# nothing beside it.
+@rule("batch", value=Value("samples a step", "twice as many as traced"), evidence=_OF_BATCHES, known=Known(
+    20 + 600 * 2, value=20, ops=(Op("aten::linear", shapes=[[10, 8], [8, 8]]),
+                                 Op("aten::add", "add_kernel", 600, shapes=[[10, 10**8], [1, 10**8]])),
+))  # fmt: skip
+def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """N samples a step: each operator's kernels as predictions of it change, and the loading of data in proportion.
+
+    The optimizer and the accumulation of gradients work on weights and stay. What cannot be predicted follows kernels
+    of its name. Raises `InputError` without a batch size in the trace's shapes, for one that is no whole number, and
+    where more than a tenth of the device time is of operators whose batch the trace does not tell.
     """
-    traced = batch_size(setting.profile.trace)
+    trace = setting.profile.trace
+    traced = batch_size(trace)
     if not traced:
         raise InputError("batch: no shape in this trace tells its batch size; record shapes")
-    ratio = value / traced if value else 2.0
+    new = value or 2 * traced
+    if new % 1:
+        raise InputError(f"batch: {new:g} samples are no whole number; give such as batch={round(new) or 1}")
+    predictors = setting.predictors(setting.own_gpu)
+    times = predicted_times(trace, predictors, traced, int(new), base=predictors)
+    # Work on weights stays; whatever else the new batch leaves as it is does not show the batch.
     rows = _device_tasks(graph)
-    blocks = setting.profile.trace.activities.grid[graph.row[rows]].prod(axis=1).astype(float)
-    sms = float(setting.profile.fact("sms") or 1)
-    # Rounded up to whole waves of one block per SM, the least that can be said without an occupancy.
-    waves, more_waves = (np.ceil(np.maximum(blocks * times, 1) / sms) for times in (1, ratio))
+    rows = rows[~select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")[rows]]
+    activity = graph.row[rows]
+    before = trace.activities.time_us[activity]
+    untold = np.isin(activity, [row for row, _ in times.reasons])
+    untold |= (times.time_us[activity] == before) & (new != traced)
+    lost_us = Counter[str]()
+    for row, time_us in zip(activity[untold].tolist(), before[untold].tolist(), strict=True):
+        around = int(trace.activities.range[row])
+        lost_us[trace.name_of(trace.ranges, around) if around >= 0 else "launches outside operators"] += time_us
+    share = sum(lost_us.values()) / (before.sum() or 1.0)
+    if share > UNTOLD:
+        raise InputError(
+            f"batch: {share:.0%} of the device time is of operators that do not tell how they hold the batch of"
+            f" {traced}, such as {lost_us.most_common(1)[0][0]}; trace the program at batch {new:g}"
+        )
     factor = np.ones(len(graph))
-    factor[rows] = np.where(blocks > 0, more_waves / waves, ratio)
-    weights = select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")
-    samples = select(graph, kind=("kernel", "copy", "memset")) & ~weights
+    factor[rows] = np.divide(times.time_us[activity], before, out=np.ones(len(rows)), where=before > 0)
     loading = select(graph, kind="host work", layer="DataLoader")
-    return Change(scale(graph, samples | loading, np.where(loading, ratio, factor)), samples=ratio)
+    changed = scale(graph, loading, new / traced)
+    low, middle, high = (scale(changed, factor != 1, factor * times.factor_90**side) for side in (-1, 0, 1))
+    notes = (f"{share:.1%} of the device time does not tell its batch; it follows kernels of its name",)
+    return Change(middle, low, high, notes=notes if share >= 0.005 else (), samples=new / traced)
 
 
 def _device_tasks(graph: Graph) -> Ints:

@@ -44,6 +44,19 @@ def test_whatif(seer, file):
     assert "</html>" in seer("summary", file, "--html", "-")[1]
 
 
+def test_one_that_does_not_apply_is_a_row(seer, file):
+    """Without figures and with the reason, in its place; the others are answered, together too."""
+    asked = ("faster-kernels=4", "faster-network", "faster-host")
+    rows = seer("whatif", file, *asked, "--together", "--json").succeeded().json
+    assert [row["name"] for row in rows] == [*asked, "faster-kernels=4 + faster-host"]
+    assert "no collective" in rows[1]["refused"] and rows[1]["predicted_us"] is None
+    assert all(row["refused"] is None and row["predicted_us"] for row in (rows[0], *rows[2:]))
+    code, out, _ = seer("whatif", file, *asked)
+    assert code == 0 and "faster-network: refused" in out
+    code, _, err = seer("whatif", file, "faster-network")
+    assert code == 2 and "no collective" in err
+
+
 def test_the_timeline_can_be_read_back(seer, file, tmp_path):
     made = tmp_path / "changed.json"
     code, out, _ = seer("whatif", file, "faster-kernels=4", "--timeline", made, "--json")

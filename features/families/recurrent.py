@@ -1,0 +1,105 @@
+"""The family of recurrent layers: LSTM, GRU and plain ones, as a library runs all time steps in one call."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from .. import roofline
+from ..elementwise import Number, ceil_div, log2, maximum
+from ..gpu import Gpu
+from ..in_network import INPUT, WEIGHT, Gradients
+from ..machine import Machine
+from ..size import Size
+from .gemm import Gemm
+from .operator import Operator, declared
+from .operator_family import Declaration
+
+STEP_US = 9.5
+"""Usual least time in µs of one time step: a product and a cell behind it, which the next step waits for. Source: the
+median over 12 boards of KernelBench's LSTM of 3,072 steps and its bidirectional GRU of 6,144, 5.5 to 38 µs a step."""
+
+
+@declared("recurrent:steps3batch2inputs4hidden5rows20", flops=2160, dram_bytes=1896, blocks=3)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent(Operator):
+    """One layer in one direction over ``steps``: the inputs' product for all of them at once, then step by step that of
+    the state with the weights, and the cell.
+
+    ``rows`` are those of the weights: gates × cells, 4 gates of an LSTM, 3 of a GRU, 1 of a plain one; ``hidden`` is
+    the width of the state, smaller than the cells under a projection.
+    """
+
+    kind: ClassVar[str] = "recurrent"
+    FAMILY: ClassVar[str] = "recurrent"
+    BATCH: ClassVar[str] = "batch"
+    MULTIPLIES: ClassVar[bool] = True
+    LEAST_SHARE: ClassVar[float] = 0.55
+
+    steps: Annotated[int, Size("time steps, one after another", per_doubling=1.0)]
+    batch: Annotated[int, Size("sequences")]
+    inputs: Annotated[int, Size("values of a step's input")]
+    hidden: Annotated[int, Size("values of the state")]
+    rows: Annotated[int, Size("rows of the weights: gates × cells")]
+
+    @property
+    def flops(self) -> Number:
+        """Of both products over all steps."""
+        return 2 * self.steps * self.batch * self.rows * (self.inputs + self.hidden)
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Weights and inputs read once, states written once; what the gates get of the inputs written and read."""
+        of_steps = self.steps * self.batch * (self.inputs + self.hidden + 2 * self.rows)
+        return self.itemsize * (self.weights + of_steps)
+
+    @property
+    def weights(self) -> int:
+        """Both matrices, without biases."""
+        return self.rows * (self.inputs + self.hidden)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Half of `flops`."""
+        return self.flops // 2
+
+    @property
+    def blocks(self) -> Number:
+        """One for 32 rows of a step's product, over all steps."""
+        return self.steps * ceil_div(self.rows, 32)
+
+    def roofline_us(self, gpu: Gpu) -> Number:
+        """The inputs' product, and of each step its product with weights from DRAM, no less than `STEP_US`."""
+        peak = self.peak_tflops(gpu, self.dtype, self.math)
+        of_inputs = 2 * self.steps * self.batch * self.rows * self.inputs
+        inputs_us = roofline.roofline_us(of_inputs, self.dram_bytes, peak, gpu.dram_gbs)
+        of_state = self.rows * self.hidden
+        step_us = roofline.roofline_us(2 * self.batch * of_state, self.itemsize * of_state, peak, gpu.dram_gbs)
+        return inputs_us + self.steps * maximum(step_us, STEP_US)
+
+    def gradients(self, of: str) -> Gradients:
+        """Of the input the same steps backwards; of the weights one product for each matrix, over all steps."""
+        if of == INPUT:
+            return (("backward", self),)
+        if of != WEIGHT:
+            return ()
+        rows = {"inputs": self.inputs, "state": self.hidden}
+        k = self.steps * self.batch
+        return tuple(
+            (f"grad_{name}", Gemm(m=self.rows, n=width, k=k, dtype=self.dtype, math=self.math))
+            for name, width in rows.items()
+        )
+
+
+def columns(op: Any, m: Machine) -> tuple[Number, ...]:
+    """Its sizes."""
+    return log2(op.steps), log2(op.batch), log2(op.inputs), log2(op.hidden), log2(op.rows)
+
+
+NAMES = ("log2_steps", "log2_batch", "log2_inputs", "log2_hidden", "log2_rows")
+RECURRENT = Declaration(
+    name="recurrent",
+    columns=columns,
+    column_names=NAMES,
+    dimension_names=NAMES,
+    batch=("batch",),
+    counted=("steps", "batch", "rows"),
+)

@@ -1,0 +1,97 @@
+"""Training on several GPUs of one machine, each with a batch of its own: their gradients are summed in buckets, beside
+the backward pass.
+
+Buckets fill in the order in which gradients are ready, and are sent one after the other while the pass goes on; what is
+left behind it, the optimizer waits for. Source: Li et al., "PyTorch Distributed" (VLDB 2020).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from surrogate.features.errors import InputError
+from surrogate.features.problem import DTYPES
+from surrogate.network.network import Network
+from surrogate.network.training import OPTIMIZER
+from surrogate.network.work import all_reduce
+
+if TYPE_CHECKING:
+    from surrogate.network.predict import Answer, Predictors
+
+BUCKET_BYTES = 25 * 2**20
+"""Gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
+MACHINE = 8
+"""Most GPUs that the links of one machine join."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The sum of gradients over ``gpus``: µs of all buckets, and what of it the optimizer waits for, with its ends."""
+
+    gpus: int
+    all_reduce_us: float
+    waits_us: float
+    lower_us: float
+    upper_us: float
+
+
+def require_data_parallel(source: str, gpus: int, *, training: bool) -> None:
+    """Raises `InputError` for more GPUs than a machine has, and for networks that are not trained."""
+    if gpus > MACHINE:
+        raise InputError(
+            f"{source}: --data-parallel {gpus}: up to {MACHINE} GPUs of one machine are known; for more give a trace to"
+            " `seer trace whatif FILE data-parallel`, with its --bandwidth"
+        )
+    if gpus > 1 and not training:
+        raise InputError(f"{source}: --data-parallel exchanges gradients; add --training")
+
+
+def exchange(network: Network, times_us: Sequence[float], predictors: "Predictors") -> Exchange:
+    """The exchange of a training iteration whose layers take ``times_us`` one after another, 0 where not known.
+
+    A gradient is ready when the backward pass is through its layer; the pass takes as large a share of its time for a
+    layer and those behind it as the forward pass takes for them.
+    """
+    forward_us = list(accumulate(reversed(times_us[: network.forward_layers]), initial=0.0))[::-1]
+    is_backward = [layer.operator != OPTIMIZER for layer in network.layers[network.forward_layers :]]
+    backward = zip(times_us[network.forward_layers :], is_backward, strict=True)
+    backward_us = sum(time_us for time_us, counts in backward if counts)
+    dtype = "fp32" if (network.weights_bytes or 4) >= 3 * (network.parameters or 1) else "fp16"
+    gradients = [
+        (backward_us * (behind_us / forward_us[0] if forward_us[0] else 1.0), layer.parameters)
+        for layer, behind_us in zip(network.layers[: network.forward_layers], forward_us, strict=False)
+        if layer.parameters and not layer.work.UPDATES_WEIGHTS
+    ]
+    full = list(buckets(reversed(gradients), BUCKET_BYTES // DTYPES[dtype]))
+    works = [all_reduce(elements, network.gpus, dtype) for _, elements in full]
+    answers = predictors.answers(works, {})
+    of_bucket: list[Answer] = [answers[work] for work in works]
+    ready_us = [ready for ready, _ in full]
+    expected, lower, upper = (
+        _waits_us(ready_us, [getattr(answer, end) for answer in of_bucket], backward_us)
+        for end in ("time_us", "lower_us", "upper_us")
+    )
+    return Exchange(network.gpus, sum(answer.time_us for answer in of_bucket), expected, lower, upper)
+
+
+def buckets(gradients: Iterator[tuple[float, int]], most: int) -> Iterator[tuple[float, int]]:
+    """(time at which they are ready, size) of gradients in their order → the same of the buckets that they fill."""
+    held = 0
+    ready = 0.0
+    for time, size in gradients:
+        held += size
+        ready = max(ready, time)
+        if held >= most:
+            yield ready, held
+            held = 0
+    if held:
+        yield ready, held
+
+
+def _waits_us(ready_us: Sequence[float], times_us: Sequence[float], backward_us: float) -> float:
+    """How long after the backward pass the last message ends; each begins when it is ready and the last one through."""
+    end_us = 0.0
+    for ready, time_us in zip(ready_us, times_us, strict=True):
+        end_us = max(end_us, ready) + time_us
+    return max(end_us - backward_us, 0.0)

@@ -1,0 +1,452 @@
+"""What to change in the program that was traced: findings with their evidence, their gain, and a line of code.
+
+A finding is a function in `FINDERS`: it looks for one cause in the trace and gives a `Draft`, whose what-if is then
+simulated as any other. What gains less than `LEAST_GAIN` of a step is no finding.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from surrogate.features.errors import InputError
+from surrogate.features.kernels import uses_tensor_cores
+from surrogate.features.roofline import peak_tflops, roofline_us
+from surrogate.trace.events import kinds
+from surrogate.trace.events.tables import linked
+from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
+from surrogate.trace.graph.build import OUTSIDE_RANGES
+from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, WORK, Mask
+from surrogate.trace.iteration.ranks import RanksSummary
+from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
+from surrogate.trace.profiling import Profile
+from surrogate.trace.result import Row, short_names
+from surrogate.trace.tables import sources_by_layer
+from surrogate.trace.whatif import MODELS, Setting, evaluate, remove, scale, select, what_if
+from surrogate.trace.whatif.primitives import OPTIMIZER
+
+LEAST_GAIN = 0.01
+"""Of a step's time: what a finding must gain."""
+PART = 0.5
+"""The least of a cause's time that its remedy is taken to save; nobody has published times before and after."""
+HALF_TO_ALL = "from half to all of that time saved: an assumption, for nobody has published times before and after"
+_LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
+_PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
+_HAS_FUSED = re.compile(r"Optimizer\.step#(Adam|AdamW|SGD|Adagrad)\.step")
+"""Optimizers of PyTorch that take ``fused=True``."""
+_MANY = 10
+"""Launches of an optimizer's step, from which on it is not a fused one."""
+_SMALL_US = 20.0
+"""Kernels shorter than this in the median are small: a launch in eager PyTorch takes the host 5 to 10."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A cause of lost time: ``evidence`` of it in the trace, the ``change`` to the program as a line of code.
+
+    Times in µs per step: ``gain_us`` is what a simulation without the cause saves of ``step_us``, ``low_us`` and
+    ``high_us`` are its interval, which ``basis`` explains. ``where``: lines of the program or layers, "" where unknown.
+    """
+
+    title: str
+    evidence: str
+    change: str
+    where: str
+    step_us: float
+    gain_us: float
+    low_us: float
+    high_us: float
+    basis: str
+
+    @property
+    def gain_pct(self) -> float:
+        """The gain as a share of the step."""
+        return 100 * self.gain_us / self.step_us if self.step_us else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self) | {"gain_pct": self.gain_pct}
+
+    def row(self) -> Row:
+        """What people read of it in a table."""
+        ends = " to ".join(f"{100 * time_us / (self.step_us or 1):.2g}" for time_us in (self.low_us, self.high_us))
+        return {
+            "finding": self.title, "gain_pct": self.gain_pct, "interval": f"{ends} %", "evidence": self.evidence,
+            "change": self.change, "where": self.where,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A cause, and the graph without it: ``changed``, ``least`` where the remedy saves the least; or a what-if's name
+    that has an interval of its own. ``tasks`` are those that suffer, which tell where in the program that is."""
+
+    title: str
+    evidence: str
+    change: str
+    tasks: Mask
+    changed: Graph | None = None
+    least: Graph | None = None
+    what_if: str = ""
+
+
+class Case:
+    """What finders look at: a profile, its graph and the replay of it."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.trace = profile.trace
+        self.graph = graph_of(profile.trace, profile.layers)
+        self.setting = Setting(profile)
+
+    @cached_property
+    def baseline(self) -> Timeline:
+        """The unchanged graph, simulated."""
+        return simulate(self.graph)
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """Layer → the line of the program that called it, where stacks were recorded."""
+        return sources_by_layer(self.profile)
+
+    @property
+    def steps(self) -> int:
+        """How many iterations the graph holds."""
+        return max(len(self.graph.iterations), 1)
+
+    def step_us(self, timeline: Timeline) -> float:
+        """The time of an iteration; where the host runs ahead of the device to the trace's end, the whole's share."""
+        behind_us = max(self.graph.coverage.get("device_behind_us", ()), default=0.0)
+        is_behind = behind_us > LEAST_GAIN * self.baseline.total_us
+        return timeline.total_us / self.steps if is_behind else timeline.per_iteration_us
+
+    def time_us(self, tasks: Mask) -> float:
+        """Time of the tasks in one iteration."""
+        return float(self.graph.duration_us[tasks].sum()) / self.steps
+
+    def told(self, tasks: Mask, what: str) -> str:
+        """The time and the names of the tasks that take the most: the evidence."""
+        graph = self.graph
+        named = np.bincount(graph.name[tasks], graph.duration_us[tasks], len(graph.names))
+        most = [graph.names[i] for i in named.argsort()[::-1][:3] if named[i] and graph.names[i] != OUTSIDE_RANGES]
+        count = int(tasks.sum()) / self.steps
+        short = short_names(most)
+        names = ", ".join(short[name] for name in most)
+        return f"{self.time_us(tasks) / 1e3:,.4g} ms of a step in {count:,.4g} {what}{names and ': '}{names}"
+
+    def where(self, tasks: Mask) -> str:
+        """The lines of the program that launched most of the tasks' time, or else the layers."""
+        graph = self.graph
+        inside = tasks & (graph.layer >= 0)
+        times = np.bincount(graph.layer[inside], graph.duration_us[inside], len(graph.layers))
+        most: list[str] = [graph.layers[i] for i in times.argsort()[::-1] if times[i]]
+        return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in most))[:3])
+
+    def call_kinds(self) -> np.ndarray:
+        """The kind of each task's runtime call, -1 for what is none."""
+        called = (self.graph.kind == CALL) & (self.graph.row >= 0)
+        return np.where(called, linked(self.trace.calls.kind, np.where(called, self.graph.row, -1)), -1)
+
+
+def advice(profile: Profile) -> list[Finding]:
+    """What the trace supports of `FINDERS`, the largest gain first; [] without device activity."""
+    if not len(profile.trace.activities):
+        return []
+    case = Case(profile)
+    drafts = [draft for find in FINDERS if (draft := find(case))]
+    findings = [finding for draft in drafts if (finding := _simulated(case, draft))]
+    return sorted(findings, key=lambda finding: -finding.gain_us)
+
+
+def straggler(compared: RanksSummary) -> Finding | None:
+    """The rank that the others wait for, and whether it computes longer or waits for its own host; None where the
+    others wait less than `LEAST_GAIN` of the time."""
+    rank = compared.straggler
+    rows = {row["rank"]: row for row in compared.ranks}
+    step_us = float(np.mean([row["time_us"] for row in compared.ranks]))
+    if rank is None or rows[rank]["awaited_us"] < LEAST_GAIN * step_us:
+        return None
+    own = {name: rows[rank][f"{name}_us"] for name in ("compute", "idle")}
+    others = {
+        name: float(np.median([row[f"{name}_us"] for row in rows.values() if row["rank"] != rank])) for name in own
+    }
+    later = {name: own[name] - others[name] for name in own}
+    computes = later["compute"] >= later["idle"]
+    gain_us = rows[rank]["awaited_us"]
+    computing = "{compute:,.4g} ms and idles {idle:,.4g}"
+    figures = [computing.format(**{name: us / 1e3 for name, us in each.items()}) for each in (own, others)]
+    return Finding(
+        f"The other ranks wait for rank {rank}",
+        f"{gain_us / 1e3:,.4g} ms each on average; it computes {figures[0]}, of the others the median {figures[1]}",
+        "DistributedSampler(dataset, shuffle=True, drop_last=True)  # equal work for all" if computes else
+        "DataLoader(dataset, …, num_workers=8)  # or whatever else holds up its host, as a summary of its trace says",
+        f"rank {rank}", step_us, gain_us, PART * gain_us, gain_us, HALF_TO_ALL,
+    )  # fmt: skip
+
+
+def told(findings: Sequence[Finding]) -> str:
+    """The findings as people read them, a paragraph each."""
+    if not findings:
+        return f"Findings: none that the trace supports and that gains {LEAST_GAIN:.0%} of a step"
+    lines = ["Findings, the largest gain first; gains do not add up"]
+    for number, finding in enumerate(findings, start=1):
+        row = finding.row()
+        lines += [f"{number}. {finding.title}: {finding.gain_pct:.2g} % of a step ({row['interval']})"]
+        where = f"in {finding.where}" if finding.where else ""
+        lines += [
+            f"   {text}" for text in (finding.evidence, where, f"change: {finding.change}", finding.basis) if text
+        ]
+    return "\n".join(lines)
+
+
+def _simulated(case: Case, draft: Draft) -> Finding | None:
+    """The draft with its gain; None where that is too small, or the what-if does not apply."""
+    step_us = case.step_us(case.baseline)
+    if draft.what_if:
+        try:
+            (answer,) = evaluate(case.graph, [what_if(draft.what_if)], case.setting)
+        except InputError:
+            return None
+        after_us = case.step_us(answer.predicted)
+        ends = [
+            after_us * (end or answer.predicted_us) / answer.predicted_us for end in (answer.high_us, answer.low_us)
+        ]
+        basis = f"what-if {draft.what_if}: {answer.evidence}"
+    else:
+        changed = draft.changed or case.graph
+        # Where only times change, no more is gained than they lose: most causes need no simulation.
+        saved_us = float((case.graph.duration_us - changed.duration_us).sum()) / case.steps
+        only_times = len(changed.src) == len(case.graph.src) and not changed.removed.any()
+        if only_times and saved_us < LEAST_GAIN * step_us:
+            return None
+        after_us = case.step_us(simulate(changed))
+        ends = []
+        basis = HALF_TO_ALL
+    gain_us = step_us - after_us
+    if gain_us < LEAST_GAIN * step_us:
+        return None
+    if draft.changed:
+        ends = [case.step_us(simulate(draft.least or _partly(case.graph, draft.changed)))]
+    low_us = max(min(step_us - end for end in (*ends, after_us)), 0.0)
+    high_us = max(step_us - end for end in (*ends, after_us))
+    where = case.where(draft.tasks)
+    return Finding(draft.title, draft.evidence, draft.change, where, step_us, gain_us, low_us, high_us, basis)
+
+
+def _partly(before: Graph, after: Graph) -> Graph:
+    """Only `PART` of what ``after`` saves of each task's time."""
+    return replace(before, duration_us=before.duration_us + PART * (after.duration_us - before.duration_us))
+
+
+def layout_transposes(case: Case) -> Draft | None:
+    tasks = select(case.graph, kind="kernel", name=_LAYOUT)
+    return Draft(
+        "Layouts are transposed around convolutions", case.told(tasks, "transposes"),
+        "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
+        tasks, remove(case.graph, tasks),
+    ) if tasks.any() else None  # fmt: skip
+
+
+def products_in_fp32(case: Case) -> Draft | None:
+    """Products on the plain units of a GPU with TF32, to what its roofline in TF32 makes of them."""
+    gpu, profile, graph = case.profile.gpu, case.profile, case.graph
+    if gpu is None or not gpu.tf32_tflops:
+        return None
+    plain = np.array([not uses_tensor_cores(name) and "tf32" not in name for name in graph.names])[graph.name]
+    products = select(graph, kind="kernel", name=_PRODUCT) & plain
+    fp32 = np.array([*(dtype == "fp32" for dtype in profile.dtype), False])
+    tasks = products & fp32[np.where(products, graph.row, -1)]
+    rows = graph.row[tasks]
+    if not len(rows):
+        return None
+    work = (profile.flops[rows], profile.dram_bytes[rows])
+    slow, fast = (roofline_us(*work, peak_tflops(gpu, "fp32", tensor), gpu.dram_gbs) for tensor in (False, True))
+    factor = np.ones(len(graph))
+    factor[tasks] = np.nan_to_num(np.minimum(fast / slow, 1.0), nan=1.0)
+    return Draft(
+        "Products of fp32 run without TF32", case.told(tasks, "kernels without matrix units"),
+        'torch.set_float32_matmul_precision("high")', tasks, scale(graph, tasks, factor),
+    )  # fmt: skip
+
+
+def whole_step_in_fp32(case: Case) -> Draft | None:
+    """A step most of whose known work is of fp32, on a GPU with matrix units for 16 bits."""
+    gpu, profile = case.profile.gpu, case.profile
+    time_us = profile.trace.activities.time_us
+    is_fp32, is_known = (
+        np.array([each in of for each in profile.dtype]) for of in (("fp32",), ("fp32", "fp16", "bf16"))
+    )
+    share = time_us[is_fp32].sum() / (time_us[is_known].sum() or 1.0)
+    if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or time_us[is_known].sum() < 0.5 * time_us.sum():
+        return None
+    dtype = "bfloat16" if gpu.bf16_tensor_tflops else "float16"
+    scaler = "" if gpu.bf16_tensor_tflops else ", and scale the loss by torch.amp.GradScaler()"
+    return Draft(
+        "The step computes in fp32", f"{share:.0%} of the device's time whose type is known is of fp32 data",
+        f'with torch.autocast("cuda", torch.{dtype}): loss = criterion(model(x), y){scaler}',
+        select(case.graph, kind="kernel"), what_if="amp",
+    )  # fmt: skip
+
+
+def small_kernels(case: Case) -> Draft | None:
+    """Kernels so short that the host, which launches them one by one, keeps the device waiting."""
+    graph = case.graph
+    kernels = select(graph, kind="kernel") & ~select(graph, layer=OPTIMIZER)
+    if not kernels.any() or (median := float(np.median(graph.duration_us[kernels]))) > _SMALL_US:
+        return None
+    launches = np.isin(case.call_kinds(), (kinds.LAUNCH, kinds.MEMSET_CALL))
+    if launches.sum() < _MANY * case.steps:
+        return None
+    graphed = MODELS["cuda-graphs"](graph, case.setting).graph
+    host = (graph.kind == WORK) & (graph.layer >= 0) & ~select(graph, layer=OPTIMIZER)
+    is_torch = any(name.startswith("aten::") for name in graph.names)
+    return Draft(
+        "Many small kernels, launched one by one",
+        f"{case.told(kernels, f'kernels, {median:.3g} µs in the median')}; the host's work in layers and launches takes"
+        f" {case.time_us(host | launches) / 1e3:,.4g} ms",
+        'model = torch.compile(model, mode="reduce-overhead")' if is_torch else "cudaStreamBeginCapture(…): one graph",
+        kernels, graphed,
+    )  # fmt: skip
+
+
+def unfused_optimizer(case: Case) -> Draft | None:
+    tasks = select(case.graph, layer=OPTIMIZER) & np.isin(case.graph.kind, DEVICE_KINDS)
+    names = [found[1] for name in case.graph.names if (found := _HAS_FUSED.search(name))]
+    fused = select(case.graph, name="(?i)fused")
+    if not names or tasks.sum() < _MANY * case.steps or (tasks & fused).any():
+        return None
+    return Draft(
+        "The optimizer runs as many kernels", case.told(tasks, "kernels"),
+        f"torch.optim.{names[0]}(model.parameters(), …, fused=True)", tasks, what_if="fused-adam",
+    )  # fmt: skip
+
+
+def data_loading(case: Case) -> Draft | None:
+    tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
+    return Draft(
+        "The step waits for its data", case.told(tasks, "pieces of host work"),
+        "DataLoader(dataset, …, num_workers=8, persistent_workers=True, prefetch_factor=4)",
+        tasks, scale(case.graph, tasks, 0.0),
+    ) if tasks.any() else None  # fmt: skip
+
+
+def host_outside_layers(case: Case) -> Draft | None:
+    """The program's own code between operators, as far as the device waits for it."""
+    graph = case.graph
+    tasks = select(graph, kind="host work") & (graph.layer < 0) & (graph.iteration >= 0)
+    if not tasks.any():
+        return None
+    longest = int(np.where(tasks, graph.duration_us, 0.0).argmax())
+    beside = np.flatnonzero((graph.resource == graph.resource[longest]) & (graph.layer >= 0))
+    at = int(np.searchsorted(beside, longest))
+    ends = [graph.layers[graph.layer[row]] for row in beside[max(at - 1, 0) : at + 1].tolist()]
+    longest_us = float(graph.duration_us[longest])
+    once = longest_us > PART * case.time_us(tasks)
+    return Draft(
+        "The host's code between operators keeps the device waiting",
+        f"{case.told(tasks, 'pieces of host work')}; the longest, {longest_us / 1e3:,.4g} ms, is beside"
+        f" {' and '.join(dict.fromkeys(ends)) or 'no operator'}",
+        "do that piece of work once, or in the DataLoader's workers" if once else
+        "model = torch.compile(model)  # torch.profiler.record_function(…) names what is left",
+        tasks, scale(graph, tasks, 0.0),
+    )  # fmt: skip
+
+
+def device_awaited(case: Case) -> Draft | None:
+    """Calls that wait for the device, as those that read a value of it, with work behind them in the same iteration."""
+    graph, trace = case.graph, case.trace
+    numbers = np.arange(len(graph))
+    launches = np.isin(case.call_kinds(), (kinds.LAUNCH, kinds.GRAPH_LAUNCH))
+    last = np.full(case.steps + 1, -1)
+    np.maximum.at(last, graph.iteration[launches], numbers[launches])
+    # Copies to the device from pageable memory make the host wait, too; another finding has those.
+    awaited = np.isin(numbers, graph.dst[graph.edge_kind == SYNC]) & (graph.kind == CALL) & (graph.row >= 0)
+    copying = np.isin(graph.row, trace.activities.call[trace.activities.copy_kind == kinds.TO_DEVICE])
+    tasks = awaited & ~copying & (numbers < last[graph.iteration])
+    if not tasks.any():
+        return None
+    ranges = trace.calls.range[graph.row[tasks]].tolist()
+    names = {trace.name_of(trace.ranges, row) if row >= 0 else "calls outside operators" for row in ranges}
+    return Draft(
+        "The host waits for the device in the middle of a step",
+        f"{tasks.sum() / case.steps:,.3g} times a step, in {', '.join(sorted(names)[:4])}",
+        "total += loss.detach()  # in the place of loss.item(), .cpu() or synchronize(); read it once in many steps",
+        tasks, _unawaited(graph, tasks), least=graph,
+    )  # fmt: skip
+
+
+def unpinned_copies(case: Case) -> Draft | None:
+    """Copies from pageable memory: slower than the link, and the host waits for them."""
+    graph, trace, gpu = case.graph, case.trace, case.profile.gpu
+    tasks = select(graph, kind="copy", name=r"(?i)pageable -> device")
+    if gpu is None or not gpu.pcie_gbs or not tasks.any():
+        return None
+    rows = graph.row[tasks]
+    pinned_us = np.maximum(trace.activities.bytes[rows], 0) / (gpu.pcie_gbs * 1e3)
+    factor = np.ones(len(graph))
+    factor[tasks] = np.minimum(pinned_us / np.maximum(graph.duration_us[tasks], 1e-3), 1.0)
+    calls = (graph.kind == CALL) & np.isin(graph.row, trace.activities.call[rows])
+    moved = trace.activities.bytes[rows].sum() / max(graph.duration_us[tasks].sum(), 1e-3) / 1e3
+    faster = scale(graph, tasks, factor)
+    return Draft(
+        "Copies to the device from memory that is not pinned",
+        f"{case.told(tasks, 'copies')}, at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s",
+        "DataLoader(dataset, …, pin_memory=True); x = x.to(device, non_blocking=True)",
+        tasks, _unawaited(faster, calls), least=_partly(graph, faster),
+    )  # fmt: skip
+
+
+def unaligned_rows(case: Case) -> Draft | None:
+    """Products on kernels for rows that do not begin at 16 bytes, beside measured ones of aligned rows."""
+    tasks = select(case.graph, kind="kernel", name=UNALIGNED.pattern)
+    if not tasks.any() or case.profile.gpu is None:
+        return None
+    times = predicted_times(case.trace, case.setting.predictors(case.profile.gpu))
+    rows = case.graph.row[tasks]
+    known = np.array([times.source[row] == MODEL for row in rows.tolist()])
+    factor = np.ones(len(case.graph))
+    ratio = np.minimum(times.time_us[rows] / np.maximum(case.graph.duration_us[tasks], 1e-3), 1.0)
+    factor[tasks] = np.where(known, ratio, 1.0)
+    shapes = [case.trace.shapes_of(row) for row in case.trace.activities.range[rows].tolist() if row >= 0]
+    sizes = {size for shape in shapes for each in shape or () for size in np.ravel(each).tolist() if size % 8}
+    largest = int(max(sizes, default=0))
+    return Draft(
+        "Products miss the kernels for aligned rows", case.told(tasks, "products of rows without alignment"),
+        f"torch.nn.functional.pad: {largest:,} to {-(-largest // 8) * 8:,}, a multiple of 8" if largest else
+        "pad the sizes of these products to multiples of 8", tasks, scale(case.graph, tasks, factor),
+    )  # fmt: skip
+
+
+def exposed_communication(case: Case) -> Draft | None:
+    tasks = case.graph.kind == COLLECTIVE
+    return Draft(
+        "Communication is not hidden behind compute", case.told(tasks, "collectives"),
+        "DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)  # reduces while it computes",
+        tasks, scale(case.graph, tasks, 0.0),
+    ) if tasks.any() else None  # fmt: skip
+
+
+def allocator_stalls(case: Case) -> Draft | None:
+    """Allocations and frees of the driver behind the first iteration, in which a cache still fills."""
+    tasks = (case.call_kinds() == kinds.MEMORY_CALL) & (case.graph.iteration > 0)
+    return Draft(
+        "The allocator asks the driver for memory", case.told(tasks, "calls"),
+        'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # before torch is imported',
+        tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0),
+    ) if tasks.any() else None  # fmt: skip
+
+
+FINDERS: Sequence[Callable[[Case], Draft | None]] = (
+    layout_transposes, products_in_fp32, whole_step_in_fp32, small_kernels, unfused_optimizer, data_loading,
+    host_outside_layers, device_awaited, unpinned_copies, unaligned_rows, exposed_communication, allocator_stalls,
+)  # fmt: skip
+
+
+def _unawaited(graph: Graph, calls: Mask) -> Graph:
+    """The graph where the calls wait for nothing on the device."""
+    kept = ~((graph.edge_kind == SYNC) & calls[graph.dst])
+    columns = {name: getattr(graph, name)[kept] for name in ("src", "dst", "edge_kind", "lag_us", "from_start")}
+    return replace(graph, **columns)

@@ -1,0 +1,45 @@
+"""Gradients summed over several GPUs beside the backward pass."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.network import load_predictors
+from surrogate.network.data_parallel import BUCKET_BYTES, buckets
+from surrogate.network.read import read_network
+
+TIMES = st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 10**7)), max_size=30)
+
+
+def test_a_bucket_is_ready_with_its_last_gradient() -> None:
+    gradients = [(1.0, 6), (2.0, 5), (3.0, 2), (9.0, 1)]
+    assert list(buckets(iter(gradients), 10)) == [(2.0, 11), (9.0, 3)]
+
+
+@given(TIMES, st.integers(1, 10**8))
+def test_buckets_hold_every_gradient_once(gradients: list[tuple[float, int]], most: int) -> None:
+    filled = list(buckets(iter(gradients), most))
+    assert sum(size for _, size in filled) == sum(size for _, size in gradients)
+    assert all(size >= most for _, size in filled[:-1])
+
+
+def test_an_iteration_waits_for_what_the_backward_pass_does_not_hide() -> None:
+    predictors = load_predictors("h100-sxm")
+    alone, few, many = (
+        predictors.time(read_network("vgg16", batch=batch, training=True, data_parallel=gpus))
+        for batch, gpus in ((1, 1), (1, 8), (64, 8))
+    )
+    assert alone.exchange is None and few.exchange and many.exchange
+    assert few.total_us == pytest.approx(alone.total_us + few.exchange.waits_us)
+    assert 0 < few.exchange.waits_us < few.exchange.all_reduce_us == pytest.approx(many.exchange.all_reduce_us)
+    # The last bucket is ready with the first layer's gradient, so that it always waits; a longer pass hides the others.
+    assert many.exchange.waits_us < few.exchange.waits_us
+    assert few.samples_per_s == pytest.approx(8 / few.total_us * 1e6)
+    messages = few.parameters and few.parameters * 4 / BUCKET_BYTES
+    assert messages and few.exchange.all_reduce_us / messages < 1000
+
+
+@pytest.mark.parametrize("settings", [{"data_parallel": 9, "training": True}, {"data_parallel": 2}])
+def test_what_has_no_gradients_or_too_many_gpus_is_refused(refused, settings) -> None:
+    with refused("--data-parallel"):
+        read_network("resnet18", **settings)

@@ -1,0 +1,45 @@
+"""Networks of small kernels, whose host rules."""
+
+from dataclasses import replace
+
+import pytest
+
+from surrogate.network import Network, load_predictors
+from surrogate.network.network import Layer
+from surrogate.network.runtime import HOSTS, RUNTIMES, launched, launches_of, shipped_hosts
+from surrogate.network.work import elementwise, gemm
+
+SMALL = tuple(
+    Layer(f"layer{i}", "op", work) for i, work in enumerate((gemm(8, 8, 8), elementwise("relu", (8,), "fp32")) * 9)
+)
+NETWORK = Network("small", SMALL, ignored={"view": 7, "detach": 2}, unsupported={"fft": 3})
+
+
+def test_libraries_operators_and_views_are_launched() -> None:
+    assert launches_of(NETWORK) == (9, 9 + 3, 7 + 2)
+    laws = shipped_hosts()
+    law = laws.laws["eager"]
+    host = launched(NETWORK, "eager", "slow").host
+    assert host and host.launch_us == pytest.approx(
+        laws.hosts["slow"] * (9 * law.library_us + 12 * law.operator_us + 9 * law.view_us)
+    )
+
+
+def test_a_pass_takes_the_longer_one_of_kernels_and_launches() -> None:
+    predictors = load_predictors("h100-sxm")
+    small = predictors.time(launched(NETWORK, "eager"))
+    assert small.launch_us and small.floor_us
+    assert small.total_us == pytest.approx(small.launch_us + small.floor_us) and small.kernels_us < small.launch_us
+    large = replace(NETWORK, layers=(Layer("large", "op", gemm(8192, 8192, 8192)),))
+    time = predictors.time(launched(large, "eager"))
+    assert time.floor_us is not None and time.total_us == pytest.approx(time.kernels_us + time.floor_us)
+    assert "launches bound it" in small.parts() and "kernels bound it" in time.parts()
+
+
+def test_a_faster_host_and_a_graph_take_less() -> None:
+    times = {host: launched(NETWORK, "eager", host).host for host in HOSTS}
+    assert times["fast"] and times["usual"] and times["slow"]
+    assert times["fast"].launch_us < times["usual"].launch_us < times["slow"].launch_us
+    of_runtime = [launched(NETWORK, runtime, "usual").host for runtime in RUNTIMES]
+    launches = [host.launch_us for host in of_runtime if host]
+    assert launches == sorted(launches, reverse=True)
