@@ -6,7 +6,7 @@ the families held out, by what ships. Needs torch and timm; no GPU.
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -155,9 +155,13 @@ def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Pa
     """Passes of networks, each on the GPU of its predictors."""
     others_us = np.zeros(len(networks))
     full_us = {share: np.zeros(len(networks)) for share in STREAMING.values()}
-    counts: defaultdict[tuple[Gpu, str], defaultdict[Sized, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
+    counts: defaultdict[tuple[Gpu, str], defaultdict[Sized, defaultdict[int, float]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(float))
+    )
     for row, (network, known) in enumerate(zip(networks, predictors, strict=True)):
-        works = Counter(as_run(layer.work, known.gpu) for layer in network.layers)
+        works: defaultdict[Any, float] = defaultdict(float)
+        for layer in network.layers:
+            works[as_run(layer.work, known.gpu)] += layer.times_longer
         answers = known.answers(works, known.selections(works))
         for work, answer in answers.items():
             gpu, count = known.gpu, works[work]

@@ -38,7 +38,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     named = overall.assign(name=overall["library"] + " " + overall["operator"])
     xlabel = "median error of times on unseen shapes, %"
     figure = dots(named, "name", "model", "median_error_pct", xlabel, log=True)
-    return Outcome(table, figure, answer(overall))
+    return Outcome(table, figure, answer(table))
 
 
 def held_out(
@@ -88,8 +88,9 @@ def _long(part: Predictions) -> pd.DataFrame:
     return named.assign(time_us=rows.time_us, shape=shape, **times)
 
 
-def answer(overall: pd.DataFrame) -> str:
+def answer(table: pd.DataFrame) -> str:
     """Medians over operators of each library, and where a baseline is ahead on its own rows."""
+    overall = table[table["gpu"] == "all"]
     texts = []
     for library, part in overall.groupby("library"):
         default_errors = part[part["model"] == DEFAULT_MODEL]["median_error_pct"]
@@ -101,10 +102,16 @@ def answer(overall: pd.DataFrame) -> str:
         f" against {percent(row.default_same_rows_pct)})"
         for row in ahead.itertuples()
     ]
+    products = [
+        f"{row.library} {row.operator} {percent(row.median_error_pct)}, {percent(row.p90_error_pct)} at the 90th"
+        f" percentile, against {percent(row.default_same_rows_pct)}"
+        for row in others[others["model"] == GemmInterpolation.name].itertuples()
+    ]
     return (
         f"Median error over operators, shapes never seen: {listing(texts)}; {DEFAULT_MODEL} is ahead of the baseline in"
         f" {len(others) - len(ahead)} of {len(others)} comparisons on the same rows"
         + (f"; behind {listing(worse)}." if worse else ".")
+        + (f" Lin et al.'s interpolation of products, in the median: {listing(products)}." if products else "")
     )
 
 

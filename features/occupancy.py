@@ -23,6 +23,14 @@ REGISTERS_PER_SM = 65536
 REGISTERS_PER_WARP_UNIT = 256
 NO_LIMIT = -1
 MAX_REGISTERS_PER_THREAD = 255
+CONCURRENT_KERNELS = {5.2: 32, 6.1: 32}
+"""Compute capability → grids that may be resident on the device, where they are not 128."""
+BLOCK_LIMITS: dict[str, float] = {
+    "warp_threads": WARP_THREADS, "threads_per_block": MAX_THREADS, "block_x_threads": 1024, "block_y_threads": 1024,
+    "block_z_threads": 64, "grid_x_blocks": 2**31 - 1, "grid_y_blocks": 65535, "grid_z_blocks": 65535,
+    "shared_per_block_bytes": 48 * 1024,
+}  # fmt: skip
+"""Device attribute → its value on every NVIDIA GPU since compute capability 3.0."""
 
 
 SmLimits = namedtuple("SmLimits", (
@@ -164,21 +172,24 @@ def _check(name: str, value: Number, least: int, most: int | None) -> None:
 def device_attributes(gpu: Gpu) -> dict[str, float | None]:
     """Attributes beside the specification, each name ending in its unit; None where not known.
 
-    Limits of an SM and a block follow from the compute capability (`LIMITS`). ``fp16_unpacked_tflops`` is the rate of
-    half-precision instructions on one value each, as NVIDIA's visual profiler states it: half that of pairs
-    (``fp16_tflops``).
+    Limits of an SM and a block follow from the compute capability (`LIMITS`); a block may use more shared memory than
+    ``shared_per_block_bytes``, up to ``shared_per_block_optin_bytes``, where the kernel opts in.
+    ``fp16_unpacked_tflops`` is the rate of half-precision instructions on one value each, as NVIDIA's visual profiler
+    states it: half that of pairs (``fp16_tflops``).
     """
     limits = LIMITS.get(gpu.compute_capability)
-    nvidia = gpu.vendor == "nvidia"
+    fixed = BLOCK_LIMITS if gpu.vendor == "nvidia" else dict.fromkeys(BLOCK_LIMITS)
     per_pin = gpu.dram_gbs * 8 / gpu.memory_bus_bits if gpu.memory_bus_bits else None
     return {
         "memory_clock_mhz": per_pin and per_pin * 1e3 / DOUBLE_DATA_RATE,
         "fp16_unpacked_tflops": gpu.fp16_tflops / 2,
-        "warp_threads": WARP_THREADS if nvidia else None,
-        "threads_per_block": MAX_THREADS if nvidia else None,
-        "shared_per_block_bytes": limits and limits.optin_bytes,
+        **fixed,
+        "shared_per_block_optin_bytes": limits and limits.optin_bytes,
         "warps_per_sm": limits and limits.warps,
         "threads_per_sm": limits and limits.warps * WARP_THREADS,
         "blocks_per_sm": limits and limits.blocks,
         "registers_per_sm": limits and REGISTERS_PER_SM,
+        "registers_per_block": limits and REGISTERS_PER_SM,
+        "registers_per_thread": limits and MAX_REGISTERS_PER_THREAD,
+        "concurrent_kernels": limits and CONCURRENT_KERNELS.get(gpu.compute_capability, 128),
     }

@@ -28,6 +28,9 @@ WIDE_PIPE_EXPONENT = 0.25
 and A100's peaks, 0.73 of H100's, 0.7 of B200's (aiconfigurator's tables)."""
 TILE = 128 * 64
 """Pixels × channels of the result that a block computes."""
+L2_BYTES = 32.0
+"""What an SM reads from L2 in a clock: A100's 5,120 bytes a clock are 47 for each of 108 SMs (NVIDIA's white paper), of
+which copies reach two thirds."""
 LAUNCH_US = 2.0
 """From one kernel's last block to the next one's first in a busy stream."""
 STREAMING = {kind: f"{cls.BANDWIDTH}_bandwidth" for kind, cls in OPERATORS.items() if cls.BANDWIDTH} | {
@@ -94,6 +97,9 @@ class TensorCoreLaw:
         vector_us = compute_us(1.0 * z.flops, peak_tflops(gpu, "fp32") * self.depthwise_share)
         bandwidth = where(z.is_nhwc, self.depthwise_nhwc_bandwidth, self.depthwise_bandwidth)
         depthwise_us = self._blended(vector_us, traffic_us / bandwidth)
+        # Its filter's gradient: a block for every tap reads its channel of both images, whoever else has read it.
+        read = where(z.is_bwd_filter, 1.0 * z.r * z.s * (z.tensor_bytes - weights), 0.0)
+        depthwise_us = self._blended(depthwise_us, read / (L2_BYTES * gpu.sms * gpu.boost_mhz))
         return where((z.groups > 1) & (z.c_per_group == 1), depthwise_us, dense_us) + LAUNCH_US
 
     def streamed_us(self, work: Operator, gpu: Gpu) -> Number | None:

@@ -6,13 +6,25 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from surrogate.cli.groups import TABLE
-from surrogate.cli.options import COUNT, GPU, MINUTES, Form, SettingChoice, choice_option, option, output_options, show
+from surrogate.cli.options import (
+    COUNT,
+    GPU,
+    MINUTES,
+    Form,
+    SettingChoice,
+    choice_option,
+    option,
+    output_options,
+    show,
+    size,
+)  # fmt: skip
 from surrogate.cli.problem import CHOICES
 from surrogate.features.errors import InputError
 
@@ -43,6 +55,8 @@ HELP: dict[str, str] = TABLE["collect"]
 @option("--grid", HELP["grid"], metavar="NAME")
 @option("--networks", "Distinct layers of well-known networks, batch 1 … 256.", is_flag=True)
 @option("--sample", HELP["sample"], COUNT)
+@option("--max-gflop", HELP["max_gflop"], click.FloatRange(min=0, min_open=True), metavar="G")
+@option("--max-tensor", HELP["max_tensor"], metavar="SIZE", callback=size)
 @option("--shard", "Measure the I-th of N parts.", default="1/1", metavar="I/N")
 @option("--seed", "Draws the sample and the order.", default=0)
 @option("--minutes", HELP["minutes"], MINUTES, metavar="M")
@@ -94,17 +108,21 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     began_s = time.monotonic()
     name = _device_name(options)
     require_writable(options["output"], "filled" if options["campaign"] else "")
-    caps = caps_for(name)
     if options["campaign"]:
         with closing(open_device(name)) as device:
             return _campaign(name, device, options)
+    caps = caps_for(name)
+    if options["max_gflop"] is not None:
+        caps = replace(caps, max_flops=1e9 * options["max_gflop"])
+    if options["max_tensor"] is not None:
+        caps = replace(caps, max_tensor_bytes=options["max_tensor"])
     plan = _source(options).build(caps)
     if plan.left_out:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in plan.left_out.items())
-        click.echo(f"problems left out, beyond the device's limits: {reasons}", err=True)
+        click.echo(plan.description, err=True)
     if options["heuristic_only"]:
         return _heuristic_only(plan, options)
-    with closing(open_device(name, recording=options["recording"])) as device:
+    opened = open_device(name, recording=options["recording"], max_tensor_bytes=caps.max_tensor_bytes)
+    with closing(opened) as device:
         header = header_for(plan, device)
         _doubts(name, device, options["output"])
         left = options["minutes"] and options["minutes"] - (time.monotonic() - began_s) / 60.0
@@ -168,7 +186,8 @@ def _device_name(options: dict[str, Any]) -> str:
     device = options["device"]
     ranks = options["heuristic_only"]
     campaign = options["campaign"]
-    its_own = ("file", "grid", "networks", "dtype", "math", "layout", "direction", "recording", "heuristic_only")
+    settings = ("dtype", "math", "layout", "direction")
+    its_own = ("file", "grid", "networks", "max_gflop", "max_tensor", *settings, "recording", "heuristic_only")
     given = [name for name in (*its_own, "counters") if options[name]] + ["shard"] * (options["shard"] != "1/1")
     option = (*given, "")[0].replace("_", "-").replace("file", "plan")
     timing = [name for name in ("recording", "minutes") if options[name]]

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,9 @@ RUNTIME = (
 )
 HOST = "How fast the host launches them  [default: usual]"
 SIZE = click.IntRange(1, MAX_INT32)
+UTILIZATION = "Share of the GPU's memory that may be taken  [default: 0.9 for language models, else 1]"
+SERVERS = 0.9
+"""vLLM's default of its ``gpu_memory_utilization``."""
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
 
@@ -83,6 +87,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
 @option("--sweep-batch", "Also these batch sizes; the best one is marked.", metavar="N,N,…", callback=_sizes)
 @option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
+@option("--utilization", UTILIZATION, click.FloatRange(0, 1, min_open=True), metavar="SHARE")
 @option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=_gpus)
 @option("--dtype", DTYPE, SettingChoice("dtype", list(ELEMENTS)), metavar="TYPE")
 @choice_option("--math", MATHS, "Math type of convolutions  [default: by element type]")
@@ -102,7 +107,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 def command(
     source: str, gpu: str, bundle: Path | None, batch: int | None, sweep_batch: tuple[int, ...], max_batch: bool,
     compare_gpus: list[str], workspace_limit: int | None, deterministic: bool, library: str | None,
-    by_type: bool, figures: Path | None, form: Form, **reading: Any,
+    by_type: bool, figures: Path | None, utilization: float | None, form: Form, **reading: Any,
 ) -> None:  # fmt: skip
     """Predict the time of every layer of a network, without running it.
 
@@ -153,7 +158,8 @@ def command(
         kernels = (library or fastest_framework(network, name)) if steps else None
         if kernels:
             click.echo(f"kernels on {name}: {kernels}'s", err=True)
-        return load_predictors(name, bundle, kernels)
+        share = utilization or (SERVERS if steps else 1.0)
+        return replace(load_predictors(name, bundle, kernels), utilization=share)
 
     answered: list[tuple[Predictors, NetworkTime]] = []
     refused: dict[str, list[dict[str, Any]]] = {"batch": [], "gpu": []}
@@ -223,6 +229,7 @@ def _print_report(
         saved = f"saved over the library's heuristic: {own['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
         click.echo(f"\n{saved} of {own['convs']} convolutions, {own['unknown']} not known")
     _section("total per GPU", [_totals(time)])
+    _section("memory, GiB", [{name: _gib(size) for name, size in time.memory.items() if size}] if time.memory else [])
     _section("batches", [_sweep(row) for row in batches])
     _section("GPUs", [_sweep(row) for row in gpus])
     for note in time.notes:
@@ -250,10 +257,9 @@ def _type(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _totals(time: "NetworkTime") -> dict[str, Any]:
-    """Parameters, multiply-adds, and memory by what holds it beside the GPU's."""
+    """Parameters, multiply-adds, and memory beside the GPU's."""
     parameters = None if time.parameters is None else time.parameters / 1e6
     shown = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}
-    shown |= {f"{name} GiB": size / 2**30 for name, size in time.memory.items()}
     return shown | {"memory GiB": _gib(time.memory_bytes), "of GiB": _gib(time.gpu_memory_bytes), "fits": time.fits}
 
 

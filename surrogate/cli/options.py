@@ -169,15 +169,16 @@ def _tree_device(context: click.Context, parameter: click.Parameter, device: str
     return device
 
 
+def size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Bytes of an option's text, as in 64MiB: its callback."""
+    from surrogate.prediction.results import parse_bytes
+
+    del context, parameter
+    return None if text is None else parse_bytes(text)
+
+
 def limit_options(function: Function) -> Function:
     """``--workspace-limit`` in bytes, ``--deterministic``: which algorithms may be picked."""
-
-    def size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-        from surrogate.prediction.results import parse_bytes
-
-        del context, parameter
-        return None if text is None else parse_bytes(text)
-
     limit = "Largest workspace of a pick, as in 64MiB, 1GB or 1048576."
     function = option("--deterministic", "Only algorithms whose two runs give the same bits.", is_flag=True)(function)
     return option("--workspace-limit", limit, metavar="SIZE", callback=size)(function)

@@ -227,15 +227,19 @@ def caps_for(name: str) -> Caps:
     return {"cpu": CPU_CAPS, "replay": anything}.get(ALIASES.get(name, name), GPU_CAPS)
 
 
-def open_device(name: str, *, recording: str | Path | None = None) -> Device:
+def open_device(
+    name: str, *, recording: str | Path | None = None, max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes
+) -> Device:
     """The device called ``name``; ``recording`` is the run that ``replay`` serves.
+
+    A GPU's memory is divided for three tensors of ``max_tensor_bytes``; the others take what comes.
 
     cuDNN runs in a process of its own, so that a sticky CUDA error costs one measurement. Raises `InputError` where the
     device cannot be had.
     """
     name = ALIASES.get(name, name)
     if name == "cudnn":
-        return WorkerDevice(command_for("cudnn"))
+        return WorkerDevice(command_for("cudnn", str(max(max_tensor_bytes, GPU_CAPS.max_tensor_bytes))))
     if name == "cpu":
         from surrogate.collect.cpu import CpuDevice
 
@@ -281,7 +285,7 @@ def main(device: str, *words: str) -> None:
             return Deviceless(gpu(words[0]))
         from surrogate.collect.cudnn.device import CudnnDevice
 
-        return CudnnDevice()
+        return CudnnDevice(max_tensor_bytes=int(words[0]))
 
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -27,11 +27,11 @@ class Caps:
     max_workspace_bytes: int = 16_000_000_000
 
     def reason(self, conv: Conv) -> str:
-        """Why ``conv`` is left out of a plan, by the limit's figure; empty if it stays."""
+        """Why ``conv`` is left out of a plan, by the limit's figure and option; empty if it stays."""
         if max(tensor_sizes_bytes(conv).values()) > self.max_tensor_bytes:
-            return f"with a tensor over {self.max_tensor_bytes / MIB:,.0f} MiB"
+            return f"with a tensor over {self.max_tensor_bytes / MIB:,.0f} MiB (--max-tensor)"
         if conv.flops > self.max_flops:
-            return f"over {self.max_flops:g} FLOPs"
+            return f"over {self.max_flops / 1e9:,g} GFLOP (--max-gflop)"
         return f"under {self.min_flops:g} FLOPs" if conv.flops < self.min_flops else ""
 
 
@@ -100,6 +100,7 @@ class Plan:
 
     problems: tuple[PlannedProblem, ...]
     description: str
+    """Its source; where the caps left problems out, also how many of how many stay and how many each cap took."""
     seed: int = 0
     shard: tuple[int, int] = (1, 1)
     digest: str = ""
@@ -128,19 +129,23 @@ def build(
     every shard. Raises `InputError` where the shard is out of range or nothing is left to measure.
     """
     caps = caps or Caps()
-    index, count = shard
-    if not 1 <= index <= count:
-        raise InputError(f"shard {index}/{count} is out of range; give i/n with 1 ≤ i ≤ n, as in 2/4")
+    index, shards = shard
+    if not 1 <= index <= shards:
+        raise InputError(f"shard {index}/{shards} is out of range; give i/n with 1 ≤ i ≤ n, as in 2/4")
     settings = settings or Settings()
     runnable, left_out = within(unique(under for problem in problems for under in settings.over(problem)), caps)
     if not runnable:
         reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "the sources are empty"
         raise InputError(f"the plan {description!r} holds no problem to measure ({reasons})")
+    if left_out:
+        total = len(runnable) + sum(left_out.values())
+        without = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+        description += f": {len(runnable):,} of {total:,} problems, without {without}"
     pool, _ = within(unique(under for problem in anchors or runnable for under in settings.over(problem)), caps)
-    chosen = spread(pool, min(MAX_ANCHORS, int(len(runnable) / count * ANCHOR_SHARE)))
-    shard_problems = _with_anchors(in_hash_order(runnable, seed)[index - 1 :: count], chosen)
+    chosen = spread(pool, min(MAX_ANCHORS, int(len(runnable) / shards * ANCHOR_SHARE)))
+    shard_problems = _with_anchors(in_hash_order(runnable, seed)[index - 1 :: shards], chosen)
     if not shard_problems:
-        raise InputError(f"shard {index}/{count} is empty; use at most {len(runnable)} shards")
+        raise InputError(f"shard {index}/{shards} is empty; use at most {len(runnable)} shards")
     digest = _digest(runnable, chosen, seed, caps)
     return Plan(tuple(shard_problems), description, seed, shard, digest, left_out, caps)
 

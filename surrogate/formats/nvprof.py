@@ -68,6 +68,14 @@ def read_summary(path: Path) -> list[Record]:
     return _Log(path).read(DEFAULT_MAX_BYTES, None).summary
 
 
+def own_database(path: Path) -> InputError:
+    """What to say of a file that ``nvprof -o`` wrote (SQLite)."""
+    return InputError(
+        f"{path}: nvprof's own database; `nvprof -i {path.name} --csv --log-file FILE` makes the summary of it that"
+        " `seer trace kernels` reads, with --print-gpu-trace the launches that `seer import nvprof` reads"
+    )
+
+
 GPU_ACTIVITIES = "GPU activities"
 _SUMMARY = re.compile(r"(?:([A-Z][^%]*):\s+)?([\d.]+)%\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(.+)")
 _SUMMARY_NAMES = ("Type", "Time(%)", "Time", "Calls", "Avg", "Min", "Max", "Name")
@@ -118,10 +126,7 @@ class _Log:
             text = line.strip()
             where = f"{self.path}, line {number}"
             if number == 1 and text.startswith("SQLite format 3"):
-                raise InputError(
-                    f"{self.path}: nvprof's own database; export it: nvprof -i {self.path.name} --print-gpu-trace"
-                    " --csv --log-file FILE"
-                )
+                raise own_database(self.path)
             if text.startswith("=="):
                 _check_message(text, where)
                 if text.endswith(("API calls:", "Profiling result:")):  # nvprof before CUDA 9 names a type here

@@ -11,6 +11,7 @@ Performance Model for Deep Learning Recommendation Model Training on GPUs" (HiPC
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Annotated, ClassVar, TypeAlias
 
 import numpy as np
@@ -157,12 +158,22 @@ def interpolated(level: Level, point: Sequence[float]) -> np.ndarray:
     return lower + (here - before) / (values[position] - before) * (upper - lower)
 
 
+def _rates(measured: Level, between: Level, point: Sequence[float]) -> np.ndarray:
+    """Rates (2,) at ``point``: those of ``measured`` where it holds the point, else interpolated over ``between``."""
+    level = measured
+    for value in point:
+        if not isinstance(level, dict) or value not in level:
+            return interpolated(between, point)
+        level = level[value]
+    return np.asarray(level)
+
+
 class GemmInterpolation(TimeModel):
     """Levels per GPU, library and setting over (batch, M, N, K); rates of arithmetic and of memory traffic.
 
     The method wants a grid. Where the measured sizes are scattered, brackets in one dimension leave nothing to bracket
-    in the next: measured sizes are first rounded to powers of 2. NaN for a setting that training did not hold; other
-    families raise `InputError`.
+    in the next: between them measured sizes are rounded to powers of 2. At a measured size the answer is the measured
+    one. NaN for a setting that training did not hold; other families raise `InputError`.
     """
 
     name: ClassVar[str] = "gemm-interpolation"
@@ -174,11 +185,13 @@ class GemmInterpolation(TimeModel):
         if rows.family.size_names != SIZES:
             raise InputError(f"{self.name} predicts matrix products, and these rows are {rows.family.name}")
         rates = peak_times(rows) / time_us[:, None]
-        grid = 2.0 ** np.round(np.log2(rows.sizes))
-        self.levels_ = {
-            setting: levels(grid[positions], rates[positions])
-            for setting, positions in by_setting(rows.frame, rows.family)
-        }
+        self.measured_: dict[tuple[str, ...], Level] = {}
+        self.between_: dict[tuple[str, ...], Level] = {}
+        for setting, positions in by_setting(rows.frame, rows.family):
+            points = rows.sizes[positions].astype(np.float64)
+            self.measured_[setting] = self.between_[setting] = levels(points, rates[positions])
+            if len(np.unique(points, axis=0)) < prod(len(np.unique(values)) for values in points.T):
+                self.between_[setting] = levels(2.0 ** np.round(np.log2(points)), rates[positions])
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """The longer of both: work / rate."""
@@ -186,7 +199,8 @@ class GemmInterpolation(TimeModel):
         work = peak_times(rows)
         points = rows.sizes.astype(np.float64)
         for setting, positions in by_setting(rows.frame, rows.family):
-            if setting in self.levels_:
-                rates = [interpolated(self.levels_[setting], point) for point in points[positions].tolist()]
+            if setting in self.measured_:
+                ways = self.measured_[setting], self.between_[setting]
+                rates = [_rates(*ways, point) for point in points[positions].tolist()]
                 out[positions] = (work[positions] / np.array(rates)).max(axis=1)
         return out

@@ -36,7 +36,8 @@ class Tensor:
     """``shape`` None: unknown. ``dtype`` of whole numbers: the type of their width, ``floating`` False.
 
     ``constant``: stored in the model or computed from what is. ``trained``: a gradient flows into it. ``parameter``: a
-    weight that training changes. ``buffer`` names the memory that it lies in, a view's that of its source.
+    weight that training changes. ``channels_last``: its channels lie innermost, and not because it has one pixel or one
+    channel. ``buffer`` names the memory that it lies in, a view's that of its source.
     """
 
     shape: Shape | None = None
@@ -46,6 +47,12 @@ class Tensor:
     trained: bool = False
     parameter: bool = False
     buffer: str = ""
+    channels_last: bool = False
+
+    @property
+    def is_nchw(self) -> bool:
+        """True for images or filters whose pixels lie innermost, and which a kernel for the other order needs moved."""
+        return not self.channels_last and self.shape is not None and min(self.shape[1], prod(self.shape[2:])) > 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,155 +10,21 @@ from math import prod
 
 import numpy as np
 
-from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.families.attention import Attention
 from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.pointwise import POINTWISE_CLASSES
 from surrogate.features.families.recurrent import Recurrent
-from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, BiasBackward, GroupNorm, LayerNorm
+from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, GroupNorm, LayerNorm
 from surrogate.features.families.transfer import Concat
 from surrogate.network import work as make
 from surrogate.network.call import TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
-from surrogate.network.network import FOLDED, INPUT, WEIGHT, Layer, Work
-
-Layers = Iterator[Layer]
+from surrogate.network.call_convolutions import Layers, gradient, window_of
+from surrogate.network.network import FOLDED, INPUT, WEIGHT
 
 AS_LARGE = frozenset(TABLE["as_large"]["ops"])
 """Operators that move data and whose result is as large as the largest argument."""
-
-
-def solved(
-    size: int, extent: int, output: int, *, stride: int | None = None, pad: int | None = None
-) -> tuple[int, int]:
-    """(stride, padding) of one axis of a convolution from ``size`` to ``output`` elements; None: to be found.
-
-    ``extent`` is that of the filter, dilation included; padding is below it. Raises `UnsupportedError` unless the sizes
-    leave one answer. Strides over a single output are all the same problem; the least stands for them.
-    """
-    answers: dict[int, range] = {}  # padding → strides
-    for padding in range(extent) if pad is None else (pad,):
-        span = size + 2 * padding - extent  # how far the filter moves
-        if span < 0:
-            continue
-        # Strides with ⌊span / stride⌋ + 1 = output; over a single output all that are longer than the span.
-        strides = range(span // output + 1, span // (output - 1) + 1) if output > 1 else range(span + 1, span + 2)
-        if stride is not None:
-            strides = range(stride, stride + 1) if span // stride + 1 == output else range(0)
-        if strides:
-            answers[padding] = strides
-    if len(answers) != 1 or max(map(len, answers.values())) != 1:
-        raise UnsupportedError("stride and padding of the convolution")
-    padding, strides = next(iter(answers.items()))
-    return strides[0], padding
-
-
-def _window(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> tuple[Shape, Shape, Shape, Shape]:
-    """The window of a convolution or pooling over ``size``; what is unknown is solved from ``output``.
-
-    The result is padding before and after, stride and dilation, each a number per axis. An unknown dilation counts as
-    1: two 3 × 3 filters, plain and dilated, fit the same sizes.
-    """
-    rank = len(kernel)
-    # What the call says, per axis; None for what its record does not.
-    dilation = call.numbers("dilation", rank, 1) if call.knows("dilation") else (1,) * rank
-    stride = call.numbers("stride", rank, 1) if call.knows("stride") else None
-    if min((*dilation, *(stride or (1,)))) < 1 or len(size) != rank:
-        raise UnsupportedError("attributes do not fit the filter")
-    # Elements that a filter spans with its gaps.
-    extents = [step * (width - 1) + 1 for step, width in zip(dilation, kernel, strict=True)]
-    if stride is not None and call.knows("padding"):
-        return (*_padding(call, size, extents, stride), stride, dilation)
-    if output is None or len(output) != rank or min(output) < 1:
-        raise UnsupportedError("output of the convolution")
-    padding = call.numbers("padding", rank, 0) if call.knows("padding") else (None,) * rank
-    answers = [
-        solved(*sizes, stride=step, pad=pad)
-        for *sizes, step, pad in zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
-    ]
-    pads = tuple(pad for _, pad in answers)
-    return pads, pads, tuple(step for step, _ in answers), dilation
-
-
-def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tuple[Shape, Shape]:
-    """Elements before and after each axis: a number each, both in a row (ONNX), or by name."""
-    rank = len(extents)
-    padding = call.value("padding")
-    mode = str(call.value("auto_pad", padding if isinstance(padding, str) else ""))
-    if mode.lower().startswith("same"):
-        # As many outputs as ⌈length / stride⌉: the last window may reach past the end by so much in all.
-        total = [
-            max(0, (-(-length // step) - 1) * step + extent - length)
-            for length, step, extent in zip(size, stride, extents, strict=True)
-        ]
-        small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-        return (large, small) if mode == "SAME_LOWER" else (small, large)
-    if isinstance(padding, str) or padding is None:
-        return (0,) * rank, (0,) * rank
-    both = isinstance(padding, list | tuple) and len(padding) == 2 * rank  # ONNX: all begins, then all ends
-    pads = call.numbers("padding", 2 * rank if both else rank, 0)
-    return pads[:rank], pads[-rank:]
-
-
-def _convolution(call: Call) -> Conv:
-    """The problem of a (transposed) convolution of any rank, whichever operator names it."""
-    image = call.shape("input", "self")
-    filters = call.shape("weight")
-    if len(filters) != len(image):
-        raise UnsupportedError("without batch")
-    transposed = call.arguments.get("transposed") is True or "transpose" in call.op.lower()
-    output = call.shape("grad_output") if "grad_output" in call.arguments else call.output
-    if transposed:  # the gradient of the convolution that maps its output to its input
-        image, output = call.result() if output is None else output, image
-    if len(image) != len(filters):
-        raise UnsupportedError(f"a result of {len(image)} sizes where {len(filters)} are due")
-    groups = image[1] // max(filters[1], 1)
-    if call.knows("groups"):
-        groups = call.number("groups", 1)
-    elif groups * filters[1] != image[1]:
-        raise UnsupportedError("groups of the convolution")
-    if output is not None and (output[:1], output[1:2]) != (image[:1], filters[:1]):
-        raise UnsupportedError("output does not fit the filter")
-    window = _window(call, image[2:], filters[2:], None if output is None else output[2:])
-    forward = make.convolution(image, filters, *window, groups=groups, dtype=call.dtype)
-    return replace(forward, direction="bwd_data") if transposed else forward
-
-
-def _gradient(problem: Work, of: str) -> tuple[str, Work]:
-    """The name and the problem of a gradient. Raises `UnsupportedError` where it declares none."""
-    for part, work in problem.gradients(of):
-        return part, work
-    raise UnsupportedError(f"the gradient of a {problem.kind}'s {of}")
-
-
-def conv(call: Call) -> Layers:
-    """Any forward convolution; the bias is a kernel of its own, as frameworks launch it."""
-    part = FOLDED if len(call.shape("weight")) == 5 else ""
-    yield call.layer(_convolution(call), part=part, weights=("weight",))
-    if isinstance(call.arguments.get("bias"), Tensor):
-        result = call.result()
-        work = make.pointwise("add", [result, result[1:2]], result, call.dtype)
-        yield call.layer(work, part="bias", weights=("bias",))
-
-
-def conv_backward(call: Call) -> Layers:
-    """convolution_backward: as many gradients as its mask asks for; input and filter where it is not known."""
-    problem = _convolution(call)
-    mask = call.value("output_mask", (True, True, False)) if call.knows("output_mask") else (True, True)
-    asked = tuple(mask) if isinstance(mask, list | tuple) else ()
-    for wanted, of in zip(asked, (INPUT, WEIGHT), strict=False):
-        if wanted:
-            part, work = _gradient(problem, of)
-            yield call.layer(work, part=part)
-    if len(asked) > 2 and asked[2]:
-        n, c, h, w = make.image(call.shape("grad_output"))
-        yield call.layer(BiasBackward(n=n, c=c, h=h, w=w, dtype=call.dtype), part="bias")
-
-
-def conv_half(call: Call) -> Layers:
-    """One of the two gradients that ``cudnn_convolution_backward`` asks for, from the arguments of the latter."""
-    yield call.layer(_gradient(_convolution(call), WEIGHT if call.op.endswith("weight") else INPUT)[1])
 
 
 def product(call: Call) -> Layers:
@@ -264,6 +130,9 @@ def norm(call: Call) -> Layers:
     kind = LayerNorm
     if "group" in call.op.lower() or "instance" in call.op.lower():
         kind = GroupNorm
+        if call.tensor().channels_last:  # CUDA's kernel takes and gives images whose pixels lie innermost
+            moved_first = call.layer(make.elementwise("layout_transform", size, call.dtype), part="nchw")
+            yield replace(moved_first, gradients=())
         channels = size[1] if len(size) > 1 else 1
         rows = prod(size[:1]) * call.number("group", call.number("num_groups", channels))
     elif isinstance(normalised, list | tuple):
@@ -305,11 +174,11 @@ def pool(call: Call) -> Layers:
         if not call.knows("stride", "padding"):
             raise UnsupportedError("window, stride and padding")
         pooled = call if call.value("stride") else replace(call, arguments={**call.arguments, "stride": kernel})
-        begin, end, stride, _ = _window(pooled, size[2:], kernel, None)
+        begin, end, stride, _ = window_of(pooled, size[2:], kernel, None)
         pad = tuple(map(min, begin, end))
     kind = "max" if "max" in call.op.lower() else "average"
     work = make.pool(kind, size, result, kernel, stride, pad, call.dtype)
-    yield call.layer(_gradient(work, INPUT)[1] if backward else work, part=FOLDED if rank == 3 else "")
+    yield call.layer(gradient(work, INPUT)[1] if backward else work, part=FOLDED if rank == 3 else "")
 
 
 def softmax(call: Call) -> Layers:
@@ -321,7 +190,7 @@ def softmax(call: Call) -> Layers:
     if not -len(size) <= axis < len(size):
         raise UnsupportedError(f"axis {axis}")
     work = make.softmax(size, axis, call.dtype)
-    yield call.layer(_gradient(work, INPUT)[1] if "backward" in call.op else work)
+    yield call.layer(gradient(work, INPUT)[1] if "backward" in call.op else work)
 
 
 def embedding(call: Call) -> Layers:
@@ -407,8 +276,8 @@ def recurrent(call: Call) -> Layers:
             yield replace(layer, gradients=(INPUT, WEIGHT), parameters=work.weights + 2 * rows) if trained else layer
             continue
         for of in (INPUT, WEIGHT):
-            for part, gradient in work.gradients(of):
-                yield call.layer(gradient, part=f"{index}.{part}")
+            for name, part in work.gradients(of):
+                yield call.layer(part, part=f"{index}.{name}")
 
 
 def _recurrent_weights(call: Call) -> Iterator[Shape]:
@@ -458,6 +327,15 @@ def reduction(call: Call) -> Layers:
     yield call.layer(make.streamed(REDUCE, reads, [result], call.dtype, work=work))
 
 
+def loss(call: Call) -> Layers:
+    """A loss of every element, which PyTorch writes, and a kernel that reads them again for their mean or sum."""
+    reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating]
+    size = call.shape()
+    yield call.layer(make.streamed(call.op, reads, [size], call.dtype, work=3))
+    if call.output != size:
+        yield call.layer(make.streamed(REDUCE, [size], [()], call.dtype, work=prod(size)), part="reduced")
+
+
 def scan(call: Call) -> Layers:
     """Cumulative sums, products and extremes: as many results as values."""
     size = call.shape()
@@ -485,6 +363,9 @@ def moved(call: Call) -> Layers:
     target = call.outputs[:1]
     if source and target and source[0].floating and target[0].floating and source[0].dtype != target[0].dtype:
         yield call.layer(make.cast(prod(call.result()), source[0].dtype, target[0].dtype))
+        return
+    if call.op in AS_LARGE and source and target and source[0].channels_last != target[0].channels_last:
+        yield call.layer(make.elementwise("layout_transform", call.result(), call.dtype))
         return
     if call.outputs:
         shapes = [tensor.shape for tensor in call.outputs]

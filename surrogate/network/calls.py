@@ -3,7 +3,8 @@
 `layers` says what one `Call` computes: a `Layer` per kernel that a framework launches, each with its problem of some
 family; nothing for views, sizes and allocations (`IGNORED`); and
 `UnsupportedError` with a reason for what has no rule or lacks a size. Nothing is guessed: an unrecorded stride or
-padding is solved from the sizes of image, filter and output (`call_rules.solved`), and refused where several fit.
+padding is solved from the sizes of image, filter and output (`call_convolutions.solved`), and refused where several
+fit.
 
 **How a trace uses it.** For every operator with launches, the innermost one for which `has_rule` holds::
 
@@ -30,12 +31,15 @@ from math import prod
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import DTYPES
+from surrogate.network import call_convolutions as convolutions
 from surrogate.network import call_rules as rules
 from surrogate.network.call import TABLE, Call, UnsupportedError, base_name
 from surrogate.network.network import Layer, Tally, Work
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
-    op: getattr(rules, rule) for rule, ops in TABLE["rules"].items() for op in ops
+    op: getattr(convolutions if rule.startswith("conv") else rules, rule)
+    for rule, ops in TABLE["rules"].items()
+    for op in ops
 }
 """Operator → what it computes; ATen's names without namespace, overload and the underscore of those in place."""
 ELEMENTWISE: dict[str, str] = {op: op.lower() for op in (*TABLE["elementwise"]["aten"], *TABLE["elementwise"]["onnx"])}
@@ -51,7 +55,7 @@ IGNORED = frozenset((*TABLE["ignored"]["aten"], *TABLE["ignored"]["onnx"]))
 
 def is_view(call: Call, *, training: bool) -> bool:
     """True where the result is the argument's memory, or takes none: views, and dropout that drops nothing."""
-    drops = call.arguments.get("train") is True or (training and call.arguments.get("p") != 0)
+    drops = call.arguments.get("p") != 0 and (training or call.arguments.get("train") is True)
     return call.op in IGNORED or (call.op in TABLE["ignored"]["in_inference"] and not drops)
 
 
@@ -105,7 +109,7 @@ def _of_shapes(call: Call) -> tuple[float, float] | None:
         if rule is rules.pool and call.op.endswith("backward"):
             gradient = prod(call.shape("grad_output"))
             return float(gradient), float(DTYPES[call.dtype] * (2 * gradient + prod(call.shape("self"))))
-        if rule not in (rules.conv, rules.conv_backward, rules.conv_half):
+        if rule not in (convolutions.conv, convolutions.conv_backward, convolutions.conv_half):
             return None
         image = call.shape("input", "self")
         filters = call.shape("weight")
@@ -114,7 +118,7 @@ def _of_shapes(call: Call) -> tuple[float, float] | None:
         return None
     if not 3 <= len(image) == len(filters) == len(output):
         return None
-    mask = call.arguments.get("output_mask") if rule is rules.conv_backward else [True, False]
+    mask = call.arguments.get("output_mask") if rule is convolutions.conv_backward else [True, False]
     products = sum(map(bool, mask[:2])) if isinstance(mask, list) else 2
     sizes = prod(image) + prod(filters) + prod(output)
     return 2.0 * products * prod(output) * prod(filters[1:]), float(products * DTYPES[call.dtype] * sizes)

@@ -26,10 +26,13 @@ from surrogate.network.network import Network, Tally
 MAX_JSON_BYTES = 256 * 2**20
 GRAPHS = ("models/model.json", "serialized_exported_program.json")
 """Where the graph lies: since PyTorch 2.7, and before."""
+WEIGHTS = "weights/model_weights_config.json"
 DTYPES = {int(code): dtype for code, dtype in TABLE["types"]["exported"].items()}
 """torch's ScalarType in the archive → ours; integers stand as the type of their width."""
 FLOATS = (6, 7, 8, 13)
 _PLAIN_ARGUMENTS = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
+AS_IS = ("contiguous", "to")
+"""What gives its argument back where there is nothing to do."""
 MAX_LETTERS = 2000
 _FUNCTIONS: dict[str, Callable[..., int]] = {
     "Add": lambda *values: sum(values), "Mul": lambda *values: prod(values), "Max": max, "Min": min,
@@ -51,16 +54,16 @@ def read_exported(
     symbols. Raises `InputError` in one line for a file that is damaged or too large, or whose batch is fixed.
     """
     path = Path(path)
-    program = _graph(path)
+    program, weights = _graph(path)
     try:
         graph = program["graph_module"]["graph"]
         signature = program["graph_module"]["signature"]
         inputs = _user_inputs(graph, signature)
         known, batch = _symbols(path, graph, inputs, batch, dims or {})
-        tensors = _tensors(graph, signature, known, dtype)
+        tensors = _tensors(graph, signature, _files_of(weights), known, dtype)
         stored = list(tensors.values())
         tally = Tally()
-        calls = [_call(node, tensors, training) for node in graph["nodes"]]
+        calls = [_call(node, tensors, graph["tensor_values"], training) for node in graph["nodes"]]
         memory = held_by(stored, calls, training=training)
         for call in calls:
             add_call(call, tally, training=training)
@@ -75,15 +78,18 @@ def read_exported(
     return tally.network(path.stem, batch, **memory)
 
 
-def _graph(path: Path) -> dict[str, Any]:
-    """The JSON of the archive's one graph."""
+def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON of the archive's one graph, and that of where its weights lie; the latter empty in older archives."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(GRAPHS)]
             if not names:
                 raise InputError(f"{path}: no exported program in the archive; write it with torch.export.save")
-            packed_bytes = archive.getinfo(names[0]).compress_size
-            return json.loads(unpacked(archive, names[0], Allowance(path, packed_bytes, MAX_JSON_BYTES)))
+            names = [names[0], *[name for name in archive.namelist() if name.endswith(WEIGHTS)][:1]]
+            packed_bytes = sum(archive.getinfo(name).compress_size for name in names)
+            allowance = Allowance(path, packed_bytes, MAX_JSON_BYTES)
+            graph, *weights = (json.loads(unpacked(archive, name, allowance)) for name in names)
+            return graph, weights[0] if weights else {}
     except InputError:
         raise
     except OSError as error:
@@ -138,27 +144,42 @@ def _size(size: Mapping[str, Any], known: Mapping[str, int]) -> int:
     return evaluated(size["as_expr"]["expr_str"], known)
 
 
+def _files_of(weights: Mapping[str, Any]) -> dict[str, str]:
+    """Name of a weight → the file that holds it; tied weights have one file."""
+    return {name: f"weights/{each['path_name']}" for name, each in weights.get("config", {}).items()}
+
+
 def _tensors(
-    graph: Mapping[str, Any], signature: Mapping[str, Any], known: Mapping[str, int], dtype: str | None
-) -> dict[str, Tensor]:
-    """Name → tensor, parameters marked."""
+    graph: Mapping[str, Any], signature: Mapping[str, Any], files: Mapping[str, str], known: Mapping[str, int],
+    dtype: str | None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Name → tensor, parameters marked; those that are tied lie in one buffer."""
     weights, buffers = (
         {spec[kind]["arg"]["name"] for spec in signature["input_specs"] if spec.get(kind)}
         for kind in ("parameter", "buffer")
     )
+    stored = (spec["parameter"] for spec in signature["input_specs"] if spec.get("parameter"))
+    file_of = {spec["arg"]["name"]: files.get(spec.get("parameter_name")) for spec in stored}
     tensors = {}
     for name, meta in graph["tensor_values"].items():
         shape = tuple(_size(size, known) for size in meta["sizes"])
         floating = meta["dtype"] in FLOATS
         kind = dtype if dtype and floating else DTYPES.get(meta["dtype"], "fp32")
         weight = name in weights
-        tensors[name] = Tensor(shape, kind, floating, constant=weight or name in buffers, parameter=weight, buffer=name)
+        steps = [_size(step, known) for step in meta.get("strides", ())]
+        nhwc = len(steps) in (4, 5) and steps[1] == 1 and min(shape[1], prod(shape[2:])) > 1
+        tensors[name] = Tensor(
+            shape, kind, floating, constant=weight or name in buffers, parameter=weight,
+            buffer=file_of.get(name) or name, channels_last=nhwc,
+        )  # fmt: skip
     return tensors
 
 
-def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], training: bool) -> Call:
+def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], values: Mapping[str, object], training: bool) -> Call:
     """A node with shapes in the place of names; what is trained is passed on to its results."""
     op = base_name(str(node["target"]))
+    if op in AS_IS and _alike(node, values):
+        op = "alias"
     module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))
     arguments = {item["name"]: _argument(item["arg"], tensors) for item in node["inputs"] if item["name"]}
     call = Call(op, arguments, name=f"{module}.{op}" if module else op)
@@ -173,6 +194,12 @@ def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], training: bool) -
             tensors[named["name"]] = tensor
             outputs.append(tensor)
     return replace(call, outputs=tuple(outputs))
+
+
+def _alike(node: Mapping[str, Any], values: Mapping[str, object]) -> bool:
+    """Whether a node's result has the type, sizes and strides of its first argument."""
+    source, result = node["inputs"][0]["arg"].get("as_tensor"), node["outputs"][0].get("as_tensor")
+    return bool(source and result) and values[source["name"]] == values[result["name"]]
 
 
 def _argument(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> object:

@@ -21,6 +21,7 @@ from surrogate.features.families.rowwise import Quantise
 from surrogate.features.families.transfer import AllReduce
 from surrogate.features.problem import QUANTISED
 from surrogate.features.whole import MAX_INT32, whole
+from surrogate.network.checkpoint import Checkpoint, read_checkpoint
 from surrogate.network.memory import chained
 from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.work import streamed
@@ -38,17 +39,14 @@ included. Source: decoded tokens of zksainx/pipeweave's 40 runs, median of what 
 LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": VALUE}
 """The only sizes of latent attention that were measured."""
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-METHODS = {"awq": "int4_wo", "gptq": "int4_wo", "mxfp4": "w4a16_mxfp4"}
-"""``quant_method`` → the arithmetic of the quantised products: ``mxfp4`` that of experts alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
     """Sizes of a decoder. ``windows`` has each layer's attention window (0: none), ``sparse`` whether it routes.
 
-    ``products`` is the arithmetic of the matrix products inside layers, ``routed`` that of experts, ``dtype`` that of
-    everything else. Of a decoder without experts ``experts`` is 0; ``latent`` says whether attention is MLA, whose
-    queries have rank ``query_rank`` (0: full).
+    ``checkpoint`` has the arithmetic of every product, ``dtype`` is that of everything else. Of a decoder without
+    experts ``experts`` is 0; ``latent``: attention is MLA, whose queries have rank ``query_rank`` (0: full).
     """
 
     name: str
@@ -61,8 +59,7 @@ class Decoder:
     windows: tuple[int, ...]
     sparse: tuple[bool, ...]
     dtype: str
-    products: str
-    routed: str
+    checkpoint: Checkpoint
     tied: bool
     experts: int = 0
     topk: int = 0
@@ -98,14 +95,13 @@ def read_decoder(path: Path) -> Decoder:
     own_inter = sizes.of("moe_intermediate_size", "intermediate_size") if experts else 0
     shared = sizes.maybe("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
     dtype = TYPES.get(str(config.get("torch_dtype", config.get("dtype"))), "bf16")
-    quantised = _quantised(config, dtype)
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
         hidden=hidden, vocabulary=sizes.of("vocab_size"), inter=sizes.of("intermediate_size"),
         heads=heads, kv_heads=sizes.maybe("num_key_value_heads") or heads,
         head_dim=sizes.maybe("head_dim") or hidden // heads, windows=_windows(sizes, kind, layers),
         sparse=tuple(experts > 0 and _routes(sizes, layer) for layer in range(layers)),
-        dtype=dtype, products=dtype if quantised == METHODS["mxfp4"] else quantised, routed=quantised,
+        dtype=dtype, checkpoint=read_checkpoint(path, config, dtype),
         tied=bool(config.get("tie_word_embeddings", False)), experts=experts,
         topk=sizes.of("num_experts_per_tok", "experts_per_token") if experts else 0,
         expert_inter=own_inter, shared_inter=shared,
@@ -148,17 +144,6 @@ def _routes(sizes: _Sizes, layer: int) -> bool:
     return not dense and (layer + 1) % (sizes.maybe("decoder_sparse_step") or 1) == 0
 
 
-def _quantised(config: Mapping[str, object], dtype: str) -> str:
-    """The arithmetic that ``quantization_config`` says; ``dtype`` where there is none."""
-    quantisation = config.get("quantization_config")
-    if not isinstance(quantisation, dict):
-        return dtype
-    method = str(quantisation.get("quant_method", ""))
-    if method == "fp8":
-        return "fp8_block" if quantisation.get("weight_block_size") else "fp8"
-    return METHODS.get(method, dtype)
-
-
 def language_network(
     decoder: Decoder, requests: Sequence[tuple[int, int]], *, dtype: str | None = None, tensor_parallel: int = 1
 ) -> Network:
@@ -174,12 +159,12 @@ def language_network(
             " --tensor-parallel takes a divisor of them"
         )
     plain = dtype if dtype and dtype not in QUANTISED else decoder.dtype
-    products = dtype or decoder.products, dtype or decoder.routed
-    step = _Step(decoder, requests, plain, *products, tensor_parallel)
+    checkpoint = decoder.checkpoint.all_in(dtype, plain) if dtype else decoder.checkpoint
+    step = _Step(decoder, requests, plain, checkpoint, tensor_parallel)
     tally = Tally()
     for prefix, (word, work, weights) in step.kernels():
         tally.add([Layer(f"{prefix}{word}", word, work, parameters=weights)])
-    network = chained(tally.network(decoder.name, len(requests)))
+    network = chained(checkpoint.with_scales(tally.network(decoder.name, len(requests))))
     return replace(network, gap_us=GAP_US, state_bytes=kv_cache_bytes(network))
 
 
@@ -215,9 +200,10 @@ class _Step:
     decoder: Decoder
     requests: Sequence[tuple[int, int]]
     dtype: str
-    products: str
-    routing: str
+    checkpoint: Checkpoint
     ranks: int
+    number: int | None = None
+    """Of the layer; None outside all layers."""
 
     @property
     def tokens(self) -> int:
@@ -231,20 +217,21 @@ class _Step:
         table = 0 if d.tied else own_vocabulary * d.hidden
         yield "", ("embedding", self.moved("embedding", d.hidden, d.hidden), table)
         for number, (window, routes) in enumerate(zip(d.windows, d.sparse, strict=True)):
-            mixing = self.mla() if d.latent else self.attention(window)
-            feeding = self.routed() if routes else self.dense("", d.inter)
+            layer = replace(self, number=number)
+            mixing = layer.mla() if d.latent else layer.attention(window)
+            feeding = layer.routed() if routes else layer.dense("", d.inter)
             for part in (mixing, feeding):
                 for kernel in (norm, *part, *self.reduced()):
                     yield f"layers.{number}.", kernel
         batch = len(self.requests)
-        head = self.product("lm_head", d.hidden, own_vocabulary, rows=batch, dtype=self.dtype)
+        head = self.product("lm_head", d.hidden, own_vocabulary, rows=batch)
         logits = streamed("sampling", [(batch, d.vocabulary)], [(batch, 1)], "fp32")
         for kernel in (norm, *head, ("sampling", logits, 0)):
             yield "", kernel
 
-    def product(self, word: str, inputs: int, outputs: int, *, rows: int = 0, dtype: str = "") -> Iterator[_Kernel]:
+    def product(self, word: str, inputs: int, outputs: int, *, rows: int = 0) -> Iterator[_Kernel]:
         """rows × inputs · inputs × outputs; activations that are quantised cost a pass of their own."""
-        dtype = dtype or self.products
+        dtype = self.checkpoint.of(word, self.number)
         rows = rows or self.tokens
         if dtype in QUANTISED and QUANTISED[dtype].activation_bytes < 2:
             yield f"{word}.quantise", Quantise(n=rows, c=inputs, dtype=self.dtype), 0
@@ -271,7 +258,7 @@ class _Step:
         batch, query, context = self.attended()
         work = Attention(
             batch=batch, heads=heads, kv_heads=kv_heads, head_dim=d.head_dim, window=window, query_length=query,
-            context_length=context, dtype=self.dtype,
+            context_length=context, dtype=self.dtype, kv_dtype=self.checkpoint.kv_dtype,
         )  # fmt: skip
         yield "attention", work, 0
         yield from self.product("o_proj", queries, d.hidden)
@@ -289,7 +276,10 @@ class _Step:
             yield from self.product("kv_a_proj", d.hidden, LATENT + ROPE)
         yield "rope", self.moved("rope", queries + LATENT + ROPE, queries + LATENT + ROPE), 0
         batch, query, context = self.attended()
-        work = Mla(batch=batch, heads=heads, query_length=query, context_length=context, dtype=self.dtype)
+        work = Mla(
+            batch=batch, heads=heads, query_length=query, context_length=context, dtype=self.dtype,
+            kv_dtype=self.checkpoint.kv_dtype,
+        )  # fmt: skip
         if work.phase == "generation":
             yield self.per_head("absorbed_keys", heads, LATENT, NOPE)
         else:
@@ -311,10 +301,10 @@ class _Step:
 
     def routed(self) -> Iterator[_Kernel]:
         d = self.decoder
-        yield from self.product("router", d.hidden, d.experts, dtype=self.dtype)
+        yield from self.product("router", d.hidden, d.experts)
         work = Moe(
             tokens=self.tokens, hidden=d.hidden, inter=d.expert_inter, topk=d.topk, experts=d.experts,
-            tensor_parallel=self.ranks, dtype=self.routing,
+            tensor_parallel=self.ranks, dtype=self.checkpoint.of("experts", self.number),
         )  # fmt: skip
         yield "experts", work, d.experts * work.matrices * d.hidden * work.width
         if d.shared_inter:

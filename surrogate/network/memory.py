@@ -1,26 +1,58 @@
-"""Memory that a network takes on a device: weights, what a pass holds at its peak, state, and workspace.
+"""Memory that a network takes on a device: weights, what a pass holds at its peak, state, workspace, and reserves.
 
-A buffer lives from the call that writes it to the last call that reads it. The device's own context (hundreds of MB)
-and what an allocator rounds up are not counted.
+A buffer lives from the call that writes it to the last call that reads it. Reserves are what no tensor is: the CUDA
+context, what the allocator keeps beyond tensors, workspaces of libraries, buffers of collectives, captured graphs.
 """
 
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from math import prod
 
+from surrogate.features.gpu import Gpu
+from surrogate.features.occupancy import device_attributes
 from surrogate.features.problem import DTYPES, ELEMENTS
 from surrogate.network import call_rules as rules
+from surrogate.network.allocator import LARGE, MIB, Allocator, Block, segment_bytes
 from surrogate.network.call import Call, Tensor
-from surrogate.network.calls import ELEMENTWISE, RULES
+from surrogate.network.calls import ELEMENTWISE, RULES, is_view
 from surrogate.network.network import Held, Network
 
-HOLDERS = ("weights", "activations", "state", "workspace")
+HOLDERS = (
+    "weights", "activations", "state", "workspace", "rounding", "context", "libraries", "communication", "graphs",
+)  # fmt: skip
 """What holds memory."""
+DRIVER_SHARE = 0.015
+"""Share of an NVIDIA GPU's memory that its driver keeps: PyTorch's errors and vLLM's logs name totals of 0.976 to 0.992
+of the board's on 16 boards (H100 79.2 of 80 GiB, RTX 4090 23.6 of 24, V100 15.8 of 16, RTX 5090 31.4 of 32)."""
+ECC_SHARE = 1 / 16
+"""What error correction takes of GDDR on boards for servers. Source: the same logs: T4 14.8 of 16 GiB, L40S 44.5 of
+48; NVIDIA's T4 and A10 product briefs."""
+STACK_BYTES = 1024
+"""Of a thread: CUDA's default `cudaLimitStackSize`, kept for all threads that an SM can hold."""
+MODULES_BYTES = 200 * MIB
+"""Kernels that were loaded, and the driver's own. A Titan V's bare context has 320 MB (pytorch/pytorch#28394), one of
+PyTorch about 400 MB (#109888): its stacks take 160 to 264."""
+LINKED_BYTES = {2: 544 * MIB}
+MANY_LINKED_BYTES = 688 * MIB
+"""NCCL's buffers on A100 by NVLink, of 2 GPUs and of more (NVIDIA/nccl#964)."""
+PCIE_BYTES = 256 * MIB
+"""The same over PCIe: vLLM's logs of 3090, 4090 and 5090 have 0.20 to 0.33 GiB outside torch (vllm#14447, #13061,
+#14452)."""
+GRAPH_KERNEL_BYTES = 32 * 2**10
+SERVER_GRAPHS = 51
+"""Of a kernel in a captured graph, and graphs that a server captures: vLLM captures 51 batch sizes and estimates 0.73
+GiB for them (vllm#39559), 0.36 GiB for 16 (gpustack/runner#251)."""
 OPTIMIZER_STATES = 2
 """Values that the optimizer keeps for a trained weight, in the weight's type: Adam's two moments."""
+SAMPLING = "sampling"
+"""The operator behind a language model's last product, which reads the logits."""
+SAMPLER_BYTES = 10 * 256 * 4
+"""Of a word of the vocabulary: ten fp32 copies of 256 requests' logits, which a server's sampler holds at once. vLLM's
+logs have a peak of 1.26 GiB for 128,256 words (vllm#10511), of 1.39 and 1.42 for 152,064 (#12529, #13882)."""
 _OF_RESULT = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal")
 _OF_BOTH = ("mul", "div", "maximum", "minimum", "pow")
+_OF_MASKS = ("where", "masked_fill")
 _OF_NEITHER = ("add", "sub", "neg", "cast")
 _MOVES = (rules.moved, rules.concat, rules.fill, rules.reduction, rules.gather)
 
@@ -34,26 +66,97 @@ def chained(network: Network, *, training: bool = False) -> Network:
         "parameters": sum(layer.parameters for layer in network.layers),
         "weights_bytes": sum(weights),
         "activation_bytes": sum(moved) // 2 + sum(weights) if training else max(moved, default=0),
+        "rounding_bytes": sum(segment_bytes(size) - size for size in weights if size >= LARGE),
     }
     return replace(network, **{k: value for k, value in chain.items() if getattr(network, k) is None})
 
 
-def memory(network: Network, workspace_bytes: int) -> dict[str, int]:
-    """Bytes by what holds them: weights; inputs, activations and gradients at their peak; KV cache or optimizer's
-    state; the largest workspace of a layer. Empty where the network does not say what it holds."""
+def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
+    """Bytes by what holds them (`HOLDERS`); empty where the network does not say what it holds.
+
+    These are weights; inputs, activations and gradients at their peak; KV cache or optimizer's state; the largest
+    workspace of a layer; and reserves.
+    """
     if network.weights_bytes is None or network.activation_bytes is None:
         return {}
-    held = (network.weights_bytes, network.activation_bytes, network.state_bytes, workspace_bytes)
-    return dict(zip(HOLDERS, held, strict=True))
+    activation_bytes = max(network.activation_bytes, _sampler_bytes(network))
+    held = (network.weights_bytes, activation_bytes, network.state_bytes, workspace_bytes)
+    reserves = (
+        network.rounding_bytes or 0, context_bytes(gpu), _libraries_bytes(network, gpu),
+        _communication_bytes(network, gpu), _graphs_bytes(network),
+    )  # fmt: skip
+    return dict(zip(HOLDERS, (*held, *reserves), strict=True))
+
+
+def _sampler_bytes(network: Network) -> int:
+    """What a server's sampler holds; 0 where there is none."""
+    words = (layer.work.dram_bytes / layer.work.itemsize for layer in network.layers if layer.operator == SAMPLING)
+    return round(SAMPLER_BYTES * next(words, 0) / (network.batch or 1))
+
+
+def usable_bytes(gpu: Gpu) -> int:
+    """What programs see of a GPU's memory: without the driver's share, and where it is GDDR of a server without ECC's.
+
+    Boards for servers are those that one letter names (T4, A10, L40S); all of them with a narrow interface have GDDR.
+    """
+    if gpu.vendor != "nvidia":
+        return gpu.memory_bytes
+    corrected = 0 < gpu.memory_bus_bits <= 512 and re.fullmatch(r"[a-z]\d+[a-z]?", gpu.name) is not None
+    return round(gpu.memory_bytes * (1 - DRIVER_SHARE) * (1 - ECC_SHARE * corrected))
+
+
+def context_bytes(gpu: Gpu) -> int:
+    """The context of a process: `MODULES_BYTES`, and on NVIDIA's GPUs a stack for every thread."""
+    threads = device_attributes(gpu)["threads_per_sm"] if gpu.vendor == "nvidia" else None
+    return MODULES_BYTES + int(gpu.sms * (threads or 0) * STACK_BYTES)
+
+
+def _libraries_bytes(network: Network, gpu: Gpu) -> int:
+    """The workspace of matrix products; a backward pass has a thread, and so a workspace, of its own.
+
+    Source: PyTorch, ``aten/src/ATen/cuda/CublasHandlePool.cpp``: 8 MiB + 128 KiB, from Hopper on 32 MiB; on AMD 32
+    MiB, on CDNA 3 and later 128 MiB.
+    """
+    if not any(getattr(layer.work, "MULTIPLIES", False) for layer in network.layers):
+        return 0
+    mib = 128 if gpu.architecture.startswith(("gfx94", "gfx95")) else 32
+    if gpu.vendor == "nvidia" and gpu.compute_capability < 9:
+        mib = 8.125
+    return round(mib * MIB) * (2 if network.training else 1)
+
+
+def _communication_bytes(network: Network, gpu: Gpu) -> int:
+    """Buffers of collectives; of data-parallel training also the buckets, which are a second copy of all gradients.
+
+    Source of the latter: PyTorch, ``DistributedDataParallel``, ``gradient_as_bucket_view``.
+    """
+    ranks = max((getattr(layer.work, "ranks", 1) for layer in network.layers), default=1)
+    if max(ranks, network.gpus) < 2:
+        return 0
+    buffers_bytes = LINKED_BYTES.get(max(ranks, network.gpus), MANY_LINKED_BYTES) if gpu.link_gbs else PCIE_BYTES
+    return buffers_bytes + (network.weights_bytes or 0 if network.gpus > 1 else 0)
+
+
+def _graphs_bytes(network: Network) -> int:
+    """Captured graphs: a server's, whose steps have gaps between kernels, one for each of many batch sizes."""
+    graphs = SERVER_GRAPHS if network.gap_us else int(network.host is not None and network.host.runtime == "graphs")
+    return graphs * len(network.layers) * GRAPH_KERNEL_BYTES
 
 
 def held_by(tensors: Iterable[Tensor], calls: Sequence[Call], *, training: bool) -> Held:
     """The fields of a `Network` that follow from its stored ``tensors`` and its ``calls``."""
-    stored = [tensor for tensor in tensors if tensor.constant]
+    stored = {tensor.buffer or index: tensor for index, tensor in enumerate(tensors) if tensor.constant}.values()
+    allocator = Allocator()
+    for tensor in stored:
+        for _ in range(1 + OPTIMIZER_STATES * (training and tensor.parameter)):
+            allocator.take(tensor_bytes(tensor))
+    lasting_bytes = allocator.held
+    run_through(allocator, calls, backward=training)
     return {
         "parameters": sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
         "weights_bytes": sum(map(tensor_bytes, stored)),
-        "activation_bytes": peak_bytes(calls, backward=training),
+        "activation_bytes": allocator.peak - lasting_bytes,
+        "rounding_bytes": allocator.reserved - allocator.peak,
     }
 
 
@@ -62,8 +165,8 @@ def tensor_bytes(tensor: Tensor) -> int:
     return prod(tensor.shape) * DTYPES[tensor.dtype] if tensor.shape is not None else 0
 
 
-def peak_bytes(calls: Sequence[Call], *, backward: bool = False) -> int:
-    """The most bytes that a pass over ``calls`` holds at once; stored weights are not among them, inputs are.
+def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) -> None:
+    """Take and give what a pass over ``calls`` holds; stored weights are not among it, inputs are.
 
     ``backward`` adds the pass that runs the calls' gradients in reverse order: what autograd saves lives until then, a
     tensor's gradient from its last reader's turn to its writer's, a weight's gradient from its layer's to the end.
@@ -89,27 +192,42 @@ def peak_bytes(calls: Sequence[Call], *, backward: bool = False) -> int:
         if backward:
             # What the gradient reads lives until its turn; gradients of this call's tensors live at that turn at least,
             # and by `hold` over all turns between their first and their last reader.
-            for tensor in _saved(call):
-                hold(tensor.buffer, tensor, turn, mirrored)
+            for tensor in saved(call):
+                # A batched product makes a copy of an operand that is a part of something larger.
+                part = call.op == "matmul" and len(tensor.shape or ()) > 3
+                part = part and tensor_bytes(tensor) < spans[tensor.buffer][2]
+                hold((tensor.buffer, tensor.shape, turn) if part else tensor.buffer, tensor, turn, mirrored)
             for tensor in (t for t in (*call.tensors(), *call.outputs) if t.trained):
                 hold(("gradient", tensor.buffer), tensor, mirrored, mirrored)
-    # Bytes that appear and vanish at each turn; their running sum is what is held.
-    changes = [0] * (turns + 2)
+    begins: dict[int, list[tuple[int, int]]] = {}  # turn → last turn and bytes of what appears then
     for first, last, size in spans.values():
-        changes[first] += size
-        changes[last + 1] -= size
-    return max(accumulate(changes))
+        begins.setdefault(first, []).append((last, size))
+    ends: dict[int, list[Block]] = {}
+    for turn in range(turns + 1):
+        for block in ends.pop(turn - 1, []):
+            allocator.give(block)
+        for last, size in begins.get(turn, []):
+            ends.setdefault(last, []).append(allocator.take(size))
 
 
-def _saved(call: Call) -> Iterable[Tensor]:
-    """What autograd keeps of a call for its gradient."""
+def saved(call: Call) -> Iterable[Tensor]:
+    """What autograd keeps of a call for its gradient; a mask takes a byte an element, an index eight."""
     kind = ELEMENTWISE.get(call.op, "")
     rule = RULES.get(call.op)
     inputs = [tensor for tensor in call.tensors() if not tensor.constant]
-    if rule in _MOVES or rule is None or kind in _OF_NEITHER or not any(out.trained for out in call.outputs):
+    passes = rule in _MOVES or rule is None or kind in _OF_NEITHER or is_view(call, training=True)
+    if passes or not any(out.trained for out in call.outputs):
+        return []
+    if kind == "dropout":
+        return [replace(out, dtype="int8", buffer=f"{out.buffer} mask") for out in call.outputs[:1]]
+    if kind in _OF_MASKS:
+        return [tensor for tensor in inputs if not tensor.floating]
+    if kind in ("mul", "div") and len(call.tensors()) == 1:  # by a number
         return []
     if kind in _OF_BOTH:
         return inputs if all(t.trained or t.parameter for t in call.tensors()) else []
     if kind in _OF_RESULT or rule is rules.softmax:
         return call.outputs
-    return [*inputs, *call.outputs] if rule in (rules.attention, rules.pool) else inputs
+    if rule is rules.pool and "max" in call.op.lower():
+        return [*inputs, *(replace(out, dtype="fp64", buffer=f"{out.buffer} index") for out in call.outputs[:1])]
+    return [*inputs, *call.outputs] if rule is rules.attention else inputs

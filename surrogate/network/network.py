@@ -11,12 +11,20 @@ from surrogate.features.in_network import INPUT, WEIGHT
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
-__all__ = ["FOLDED", "FRAMEWORKS", "INPUT", "WEIGHT", "Held", "HostTime", "Layer", "Network", "Tally", "Work"]
+__all__ = [
+    "FOLDED", "FOLDED_WITHIN", "FRAMEWORKS", "INPUT", "WEIGHT", "Held", "HostTime", "Layer", "Network", "Tally", "Work",
+]  # fmt: skip
 
 Work = NetworkProblem
 """What a layer computes: a problem of any family, or an operator of which only the traffic is known."""
 FOLDED = "3d"
 """The part of an operator over three axes that is timed as one over two."""
+FOLDED_SLOWER = {"": 1.4, "bwd_data": 2.0}
+"""Direction (the others "") → how many times longer their kernels take than those over two axes. Source: half of
+KernelBench's 3-D programs on eleven GPUs, in the median (`experiments/small_networks.py`)."""
+FOLDED_WITHIN = 2.0
+"""What the intervals of such times are wider by: KernelBench's 3-D convolutions alone are off by 4.2 times at most in
+nine of ten passes of the half that is fitted, where those over two axes are by 2.1."""
 FOLDED_NOTE = "3-D operators (…3d) are timed as 2-D kernels of the same work, their depth folded into batch and window"
 FRAMEWORKS = {"vllm": ("nvidia", "amd", "intel"), "sglang": ("nvidia", "amd", "intel"), "trtllm": ("nvidia",)}
 """Servers of language models, each with kernels of its own."""
@@ -37,6 +45,13 @@ class Layer:
     gradients: tuple[str, ...] = ()
     parameters: int = 0
     heuristic: str | None = None
+
+    @property
+    def times_longer(self) -> float:
+        """Than the kernel of ``work`` alone: of a convolution over three axes, which stands as one over two."""
+        if not (self.work.HAS_ALGORITHMS and self.operator.endswith(f".{FOLDED}")):
+            return 1.0
+        return FOLDED_SLOWER.get(getattr(self.work, "direction", ""), FOLDED_SLOWER[""])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +74,7 @@ class Held(TypedDict, total=False):
     parameters: int
     weights_bytes: int
     activation_bytes: int
+    rounding_bytes: int
     state_bytes: int
 
 
@@ -93,6 +109,8 @@ class Network:
     weights_bytes: int | None = None
     activation_bytes: int | None = None
     """Most bytes that inputs, activations and gradients take at once; None where the source has no tensors."""
+    rounding_bytes: int | None = None
+    """What an allocator keeps beyond tensors."""
     state_bytes: int = 0
     """KV cache, or what the optimizer keeps."""
 

@@ -14,8 +14,8 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.data_parallel import exchange
-from surrogate.network.memory import memory
-from surrogate.network.network import FRAMEWORKS, Network, Work
+from surrogate.network.memory import memory, usable_bytes
+from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.work import as_run
 from surrogate.prediction.results import ROOFLINE, UNSEEN, Estimate, KernelTime, Selection
@@ -29,6 +29,11 @@ MAX_BATCH = 2**24
 SUSTAINED = 0.94
 """Share of a tensor peak that long products reach where nothing else limits them. Source: fp8 products on H20, whose
 units are held down, in zksainx/pipeweave's table (median 0.93 of those over 4096 × 4096 × 2048, best 0.95)."""
+GEFORCE_PIPE = 520.0
+"""Most half-precision operations a clock on an SM of GeForce boards, whose units are held down, and no others'."""
+GEFORCE_SUSTAINED = 1.05
+"""The same share of theirs, which run above the specified clock. Source: timm's transformers on RTX 3090 and 4090, half
+of their families; convolutions reach 1.12 there (`surrogate.features.terms.tensor_core`)."""
 
 
 class Allowed(TypedDict, total=False):
@@ -65,6 +70,8 @@ class Predictors:
     algorithms: "Predictor | None"
     kernels: "Predictor"
     paper: "SeerPaper | None" = None
+    utilization: float = 1.0
+    """Share of the GPU's memory that a network may take."""
 
     def selections(self, problems: Iterable[Work], **allowed: Unpack[Allowed]) -> dict[Work, Selection]:
         """Problem → its algorithms, ranked and within the limits, of those problems that have several."""
@@ -102,7 +109,7 @@ class Predictors:
         distinct = dict.fromkeys(runs.values())
         selections = self.selections(distinct, **allowed)
         answers = self.answers(distinct, selections)
-        lacks = self._missing_units(network.name, answers)
+        lacks = self._missing_units(network, runs, answers)
         classes = self._classes(selections)
         # Everything about a distinct problem is worked out once; its layers differ in their names alone.
         of_problem = {
@@ -114,13 +121,18 @@ class Predictors:
         unsupported = Counter(network.unsupported)
         for layer in network.layers:
             if layer.work in of_problem:
-                times.append(replace(of_problem[layer.work], name=layer.name, operator=layer.operator))
+                within = FOLDED_WITHIN if layer.operator.endswith(f".{FOLDED}") else 1.0
+                time = of_problem[layer.work].longer(layer.times_longer, within)
+                times.append(replace(time, name=layer.name, operator=layer.operator))
             else:
                 why = lacks.get(runs[layer.work], "no algorithm within the limits")
                 unsupported[f"{layer.operator} ({why})"] += 1
         exchanged = None
         if network.gpus > 1:
-            by_layer = [of_problem[layer.work].time_us if layer.work in of_problem else 0.0 for layer in network.layers]
+            by_layer = [
+                layer.times_longer * of_problem[layer.work].time_us if layer.work in of_problem else 0.0
+                for layer in network.layers
+            ]
             exchanged = exchange(network, by_layer, self)
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.work].reason for layer in network.layers if layer.work in choices)
@@ -129,19 +141,31 @@ class Predictors:
             training=network.training, ignored=network.ignored, unsupported=dict(unsupported),
             heuristic=_heuristic(network, choices), outside=Counter(reason for reason in reasons if reason),
             parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
-            memory=memory(network, max((layer.workspace_bytes for layer in times), default=0)),
-            gpu_memory_bytes=self.gpu.memory_bytes, notes=network.notes, host_time=network.host, exchange=exchanged,
+            memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
+            gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)), notes=network.notes,
+            host_time=network.host, exchange=exchanged,
         )  # fmt: skip
 
-    def _missing_units(self, name: str, answers: Mapping[Work, Answer]) -> dict[Work, str]:
-        """Product that nobody measured → which units of its type the GPU lacks. Raises `InputError` for all of them."""
-        products = [problem for problem in answers if isinstance(problem, Operator) and problem.MULTIPLIES]
-        unknown = [problem for problem in products if answers[problem].source == ROOFLINE]
+    def _missing_units(
+        self, network: Network, runs: Mapping[Work, Work], answers: Mapping[Work, Answer]
+    ) -> dict[Work, str]:
+        """Product that nobody measured → which units of its type the GPU lacks.
+
+        Raises `InputError` where most of the network's multiply-adds are theirs.
+        """
+        sizes: Counter[Work] = Counter()
+        for layer in network.layers:
+            run = runs[layer.work]
+            if isinstance(run, Operator) and run.MULTIPLIES and run in answers:
+                sizes[run] += run.multiply_adds
+        unknown = [problem for problem in sizes if answers[problem].source == ROOFLINE]
         reasons = {problem: missing_units(self.gpu, problem.dtype, problem.math) for problem in unknown}
         lacks: dict[Work, str] = {problem: reason for problem, reason in reasons.items() if reason}
-        if lacks and len(lacks) == len(products):
+        if 2 * sum(sizes[problem] for problem in lacks) > sizes.total():
             first = next(iter(lacks))
-            raise InputError(f"{name}: {lacks[first]} for products in {first.dtype}; give another --dtype, or --gpu")
+            raise InputError(
+                f"{network.name}: {lacks[first]} for products in {first.dtype}; give another --dtype, or --gpu"
+            )
         return lacks
 
     def _layer_time(self, problem: Work, run: Work, answer: Answer, known: str | None, gap_us: float) -> LayerTime:
@@ -187,7 +211,10 @@ def _chosen(best: Estimate) -> Answer:
 def sustained_share(gpu: Gpu) -> float:
     """What long products reach of a tensor peak: no more than `SUSTAINED`, nor than the board's power allows."""
     at_peak = gpu.tensor_pj_per_flop * gpu.bf16_tensor_tflops  # watts
-    return min(SUSTAINED, gpu.board_watts / at_peak) if at_peak else SUSTAINED
+    if at_peak:
+        return min(SUSTAINED, gpu.board_watts / at_peak)
+    pipe = gpu.bf16_tensor_tflops * 1e6 / (gpu.sms * gpu.boost_mhz)
+    return GEFORCE_SUSTAINED if gpu.vendor == "nvidia" and 0 < pipe <= GEFORCE_PIPE else SUSTAINED
 
 
 def sustained_us(work: Work, gpu: Gpu) -> float:

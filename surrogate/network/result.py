@@ -2,7 +2,7 @@
 side by side."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
@@ -56,6 +56,13 @@ class LayerTime:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+    def longer(self, factor: float, within: float) -> "LayerTime":
+        """The same with its time and both ends times ``factor``, and the interval wider by ``within`` on both sides."""
+        if factor == within == 1.0:
+            return self
+        lower_us, upper_us = factor / within * self.lower_us, factor * within * self.upper_us
+        return replace(self, time_us=factor * self.time_us, lower_us=lower_us, upper_us=upper_us)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
 from surrogate.features.problem import DTYPES
+from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import add_call
 from surrogate.network.memory import OPTIMIZER_STATES, tensor_bytes
@@ -126,7 +127,7 @@ def _network(
     import torch
 
     module.train(training)
-    forward, backward, activation_bytes = recorded_calls(module, inputs, training, dtype, amp)
+    forward, backward, activation_bytes, rounding_bytes = recorded_calls(module, inputs, training, dtype, amp)
     tally = Tally()
     for call in forward:
         add_call(call, tally, training=training)
@@ -143,7 +144,8 @@ def _network(
     network = tally.network(
         source.rpartition(":")[2], first.shape[0] if first is not None else batch, training,
         parameters=sum(weight.numel() for weight in module.parameters()), weights_bytes=sum(map(tensor_bytes, weights)),
-        activation_bytes=activation_bytes, state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
+        activation_bytes=activation_bytes, rounding_bytes=rounding_bytes,
+        state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
     )  # fmt: skip
     return replace(network, forward_layers=forward_layers) if training else network
 
@@ -160,19 +162,26 @@ def _built(source: str, build: Callable[..., object], batch: int | None) -> "tup
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if batch is not None and not takes:
         inputs = tuple(
-            value.new_empty((batch, *value.shape[1:])) if isinstance(value, torch.Tensor) and value.dim() else value
-            for value in inputs
+            _at_batch(value, batch) if isinstance(value, torch.Tensor) and value.dim() else value for value in inputs
         )
     return module, inputs
 
 
+def _at_batch(tensor: "torch.Tensor", batch: int) -> "torch.Tensor":
+    """A tensor of another batch in the same memory format."""
+    import torch
+
+    form = _memory_format(tensor) or torch.contiguous_format
+    return tensor.new_empty((batch, *tensor.shape[1:])).contiguous(memory_format=form)
+
+
 def recorded_calls(
     module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None = None, amp: str | None = None
-) -> tuple[list[Call], list[Call], int]:
+) -> tuple[list[Call], list[Call], int, int]:
     """Every ATen call that a GPU would run of the forward and, under ``training``, of the backward pass.
 
     A dispatch mode under autograd sees them, in the backward pass with the module of the forward call. And the most
-    bytes that their results and the inputs took at once.
+    bytes that their results and the inputs took at once, and what an allocator keeps beyond them.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -180,25 +189,17 @@ def recorded_calls(
     from torch.utils.module_tracker import ModuleTracker
     from torch.utils.weak import WeakIdKeyDictionary
 
-    storages = WeakIdKeyDictionary()  # storage → its bytes; those of weights are counted elsewhere
-    storages.update({weight.untyped_storage(): 0 for weight in (*module.parameters(), *module.buffers())})
-    taken = peak = 0
+    allocator = Allocator()
+    storages = WeakIdKeyDictionary()  # storage → its block
 
     def hold(tensors: object) -> None:
-        """Count the storages of tensors that are new, until they are freed."""
-        nonlocal taken, peak
+        """Take a block for every storage of tensors that is new, until it is freed."""
         for tensor in (leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)):
             storage = tensor.untyped_storage()
             if storage not in storages:
                 elements = storage.nbytes() // tensor.element_size()
-                storages[storage] = elements * DTYPES[_shape_of(tensor, dtype).dtype]
-                taken += storages[storage]
-                weakref.finalize(storage, release, storages[storage])
-        peak = max(peak, taken)
-
-    def release(size: int) -> None:
-        nonlocal taken
-        taken -= size
+                storages[storage] = allocator.take(elements * DTYPES[_shape_of(tensor, dtype).dtype])
+                weakref.finalize(storage, allocator.give, storages[storage])
 
     calls: list[Call] = []
     tracker = ModuleTracker()
@@ -218,6 +219,11 @@ def recorded_calls(
             calls.append(Call(op, arguments, outputs, f"{path}.{op}" if path else op))
             return result
 
+    hold([*module.parameters(), *module.buffers()])
+    trained = [weight for weight in module.parameters() if training and weight.requires_grad]
+    for weight in trained * OPTIMIZER_STATES:
+        allocator.take(tensor_bytes(_shape_of(weight, dtype)))
+    lasting_bytes = allocator.held
     hold(inputs)
     if not training:
         module.requires_grad_(False)  # without gradients the tracker's hooks refuse views of trained weights
@@ -231,7 +237,10 @@ def recorded_calls(
             if not losses:
                 raise InputError("the module's result needs no gradient; --training needs trained weights")
             torch.stack(losses).sum().backward()
-    return calls[:forward_calls], calls[forward_calls:], peak
+    return (
+        calls[:forward_calls], calls[forward_calls:], allocator.peak - lasting_bytes,
+        allocator.reserved - allocator.peak,
+    )  # fmt: skip
 
 
 def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
@@ -241,7 +250,17 @@ def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
     floating = tensor.dtype.is_floating_point
     kind = dtype if dtype and floating else KINDS.get(str(tensor.dtype), "fp32")
     shape = tuple(int(size) for size in tensor.shape)
-    return Tensor(shape, kind, floating, parameter=isinstance(tensor, torch.nn.Parameter))
+    parameter = isinstance(tensor, torch.nn.Parameter)
+    return Tensor(shape, kind, floating, parameter=parameter, channels_last=_memory_format(tensor) is not None)
+
+
+def _memory_format(tensor: "torch.Tensor") -> "torch.memory_format | None":
+    """The format of images or volumes whose channels lie innermost; None for any other."""
+    import torch
+
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    nhwc = form is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=form)
+    return form if nhwc else None
 
 
 def _plain(value: object, dtype: str | None) -> object:

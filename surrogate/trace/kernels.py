@@ -21,7 +21,7 @@ from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.occupancy import LIMITS, WARP_THREADS, occupancy
-from surrogate.features.roofline import bound, compute_us, memory_us, peak_tflops
+from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, bound, compute_us, memory_us, peak_tflops
 from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_lines
 from surrogate.formats.nvprof import GPU_ACTIVITIES
@@ -132,13 +132,24 @@ def measured(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu: Gpu | 
     peaks = None
     if gpu is not None and len(rated):
         peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[rated["width"].astype(int)]
-    judged = {**dict.fromkeys(_JUDGED), **_judged(flops, moved, rated_us, peaks=peaks, gpu=gpu)}
+    judged = {**dict.fromkeys(_JUDGED), **_by_levels(counted), **_judged(flops, moved, rated_us, peaks=peaks, gpu=gpu)}
     return {
         "counted": int((counted["row"] >= 0).sum()), "measured_gflop": _total(counted["flops"], 1e9),
         "read_mb": _total(counted["read_bytes"], 1e6), "write_mb": _total(counted["write_bytes"], 1e6),
         "measured_occupancy_pct": float(weighted_us / busy_us) if busy_us else None,
         **{f"measured_{name}": judged[name] for name in _JUDGED},
     }  # fmt: skip
+
+
+def _by_levels(counted: pd.DataFrame) -> Row:
+    """The shares of the peaks and the bound as the units' utilisation says, the mean by time; empty where none was."""
+    rated = counted.dropna(subset=["units_pct", "dram_pct"])
+    busy_us = rated["time_us"].sum()
+    if not busy_us:
+        return {}
+    units, dram = ((rated[name] * rated["time_us"]).sum() / busy_us for name in ("units_pct", "dram_pct"))
+    limit = LATENCY_BOUND if max(units, dram) < 100 * WELL_USED else COMPUTE_BOUND if units >= dram else MEMORY_BOUND
+    return {"compute_pct": float(units), "memory_pct": float(dram), "bound": limit}
 
 
 def _total(column: pd.Series, unit: float) -> float | None:
@@ -246,6 +257,10 @@ def launch_use(
 
 
 SECTOR_BYTES = 32
+_UNITS = [
+    "fp32_utilization_pct",
+    *(f"{unit}_fu_utilization_pct" for unit in ("half_precision", "double_precision", "tensor_precision", "special")),
+]
 _SPELLINGS = {
     r"\([a-z_ ]+\)(?=-?\d)": "",
     r"\btrue\b": "1",
@@ -310,6 +325,7 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
     columns = {
         "flops": flops, "width": width, "read_bytes": _bytes(counted, "read"), "write_bytes": _bytes(counted, "write"),
         "occupancy_pct": _of(counted, "achieved_occupancy_pct"), "launches": len(counted),
+        "units_pct": counted.reindex(columns=_UNITS).max(axis=1), "dram_pct": _of(counted, "dram_utilization_pct"),
     }  # fmt: skip
     return pd.DataFrame(columns).reindex(row).reset_index(names="row")
 

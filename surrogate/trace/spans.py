@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from surrogate.trace.events.nesting import nest
 from surrogate.trace.events.tables import Ints, Trace, linked, take
 from surrogate.trace.layers import find_layers
 from surrogate.trace.result import ResultTable, short_names
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEVELS = ("model", "layer", "operator", "call", "kernel")
 """From the user's code down to the device; a span's parent lies on a level above its own."""
@@ -65,7 +69,7 @@ class Spans:
                 "id": row, "parent": int(self.parent[row]) if self.parent[row] >= 0 else None,
                 "level": LEVELS[self.level[row]], "span": "  " * depth + self.name[row],
                 "start_us": (int(self.start_ns[row]) - first) / 1e3, "time_us": float(time[row]),
-                "track": self.track[row],
+                "track": self.track[row], "tags": dict(self.tags[row]),
             }
             for row, depth in self.depth_first()
             if self.level[row] <= last
@@ -121,13 +125,17 @@ def in_time_order(
     return Spans(names, level[order], start_ns[order], end_ns[order], tracks, parents, held)
 
 
-def trace_spans(trace: Trace) -> Spans:
+_COUNTED = ["flops", "read_bytes", "write_bytes", "occupancy_pct"]
+
+
+def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     """The spans of ``trace``: iterations, layers, operators inside them, CUDA calls, device activities.
 
     A layer's parent is its iteration. Operators, calls and layers nest by time on their thread, so overlapping
     layers of several threads stay apart; an operator of the backward pass, whose layer lies on another thread,
     hangs under that layer by its autograd number. A kernel's span is its execution on the stream; its parent is
-    its launch call (joined by correlation id), whose own span is the launch. ``tags`` carry the correlation id.
+    its launch call (joined by correlation id), whose own span is the launch. ``tags`` carry the correlation id, and of
+    kernels what ``counters`` (`surrogate.trace.kernels.with_counters`) hold of them.
     """
     layers = find_layers(trace)
     ranges, calls, activities, every = trace.ranges, trace.calls, trace.activities, layers.iterations
@@ -166,6 +174,10 @@ def trace_spans(trace: Trace) -> Spans:
     starts = np.concatenate([np.array([part.start_ns for part in every]), *(table.start_ns for table in tables)])
     ends = np.concatenate([np.array([part.end_ns for part in every]), *(table.end_ns for table in tables)])
     ids = [-1] * first_call + np.concatenate([calls.correlation, activities.correlation]).tolist()
-    tags = [{"correlation": number} if number >= 0 else {} for number in ids]
+    tags: list[dict[str, object]] = [{"correlation": number} if number >= 0 else {} for number in ids]
+    if counters is not None:
+        of_activities = tags[len(tags) - len(activities) :]
+        for tag, counted in zip(of_activities, counters[_COUNTED].to_dict("records"), strict=True):
+            tag |= {str(name): value for name, value in counted.items() if value == value}  # NaN where not counted
     names = [*(part.label for part in every), *layers.name, *names]
     return in_time_order(names, np.repeat(np.arange(len(LEVELS)), counts), starts, ends, tracks, parent, tags)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,11 +23,13 @@ from surrogate.trace.result import ResultTable
 from surrogate.trace.spans import LEVELS, Spans, in_time_order, level_number, parents_by_inclusion, trace_spans
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch.nn import Module
 
 _Record = tuple[int, str, int, int, int, str, Mapping[str, object], int]
 """Level, name, start, end, thread, track, tags, number; what ran on the device has the number of the span around it."""
 _DEVICE = -1
+_CALL = LEVELS.index("call")
 _OFF = nullcontext()
 """The span of a level that is off."""
 
@@ -215,7 +217,7 @@ def operator_spans(tracer: Tracer) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class LevelRun:
-    """The runs that measured down to ``level``: time of the model span in µs per repeat, spans of the median run."""
+    """The runs that measured down to ``level``: µs of each model span (a batch), spans of the median run."""
 
     level: str
     model_us: tuple[float, ...]
@@ -252,7 +254,7 @@ class Leveled:
                 "overhead_pct": 100 * added / shallow_us if shallow_us else None, "spans": int(on_level.sum()),
                 "spans_us": float(run.spans.time_us[on_level].sum()),
             })  # fmt: skip
-        return ResultTable(f"Leveled experiment, {len(self.runs[0].model_us)} runs each", tuple(rows))
+        return ResultTable(f"Leveled experiment, {len(self.runs[0].model_us)} batches each", tuple(rows))
 
 
 def leveled(
@@ -260,8 +262,8 @@ def leveled(
 ) -> Leveled:
     """Call ``run(tracer)`` with ``levels[:1]`` on, then ``levels[:2]``, …, ``repeats`` times each.
 
-    ``run`` opens the spans; it must open one of level ``levels[0]`` around everything. Depths take turns (1, 2, …,
-    1, 2, …), so that a drift of the machine's clock hits all alike.
+    ``run`` opens the spans; it must open one of level ``levels[0]`` around everything, or around each batch. Depths
+    take turns (1, 2, …, 1, 2, …), so that a drift of the machine's clock hits all alike.
 
     Raises `InputError` for unknown or unordered levels, fewer than 1 repeat, or a run without the outermost span.
     """
@@ -272,7 +274,7 @@ def leveled(
         raise InputError(f"repeats is {repeats}; at least 1 run per level is needed")
     for _ in range(warmup):
         run(Tracer(*levels))
-    results: list[list[tuple[float, Spans]]] = [[] for _ in levels]
+    results: list[list[tuple[tuple[float, ...], Spans]]] = [[] for _ in levels]
     for _ in range(repeats):
         for depth, recorded in enumerate(results, start=1):
             tracer = Tracer(*levels[:depth])
@@ -281,23 +283,23 @@ def leveled(
             outer = spans.time_us[spans.level == numbers[0]]
             if not len(outer):
                 raise InputError(f"the run opened no span of level {levels[0]!r}; open one around everything")
-            recorded.append((float(outer.sum()), spans))
+            recorded.append((tuple(outer.tolist()), spans))
     runs = []
     for level, recorded in zip(levels, results, strict=True):
-        median = sorted(recorded, key=lambda result: result[0])[repeats // 2]
-        runs.append(LevelRun(level, tuple(time_us for time_us, _ in recorded), median[1]))
+        median = sorted(recorded, key=lambda result: sum(result[0]))[repeats // 2]
+        runs.append(LevelRun(level, tuple(chain.from_iterable(times for times, _ in recorded)), median[1]))
     return Leveled(tuple(runs))
 
 
-def leveled_traces(traces: Sequence[Trace]) -> Leveled:
+def leveled_traces(traces: Sequence[Trace], counters: "pd.DataFrame | None" = None) -> Leveled:
     """Traces of one program, each recorded with deeper levels than the one before, as a leveled experiment.
 
-    A trace's level is its deepest one, its repeats are its iterations. Raises `InputError` where a trace goes no deeper
-    than the one before it.
+    A trace's level is its deepest one, its batches are its iterations; ``counters`` are the last one's. Raises
+    `InputError` where a trace goes no deeper than the one before it.
     """
     runs: list[LevelRun] = []
     for trace in traces:
-        spans = trace_spans(trace)
+        spans = trace_spans(trace, counters if trace is traces[-1] else None)
         deepest = LEVELS[int(spans.level.max())]
         if runs and LEVELS.index(deepest) <= LEVELS.index(runs[-1].level):
             raise InputError(
@@ -315,7 +317,8 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
     name inside its parent is the n-th of that name there, iterations count by their order alone. Spans keep the time
     that their own run measured. Those inside their parent keep their order; the gaps between them, which hold the cost
     of measuring, shrink so that they fill the parent's shorter time. What runs behind its parent (kernels on a stream,
-    the backward pass) keeps its place in the iteration in proportion, one after the other on its track.
+    the backward pass) keeps its place in the iteration in proportion, one after the other on its track, but begins no
+    earlier than its parent; behind a launch no earlier after that than it did, or when the call ends.
     """
     numbers: dict[tuple[_Path, int], int] = {}
     placed: dict[int, _Placed] = {}  # by the number that counterparts share
@@ -351,7 +354,11 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
                 gaps = end[outer] - start[outer] - busy[key]
                 share = max(around.end - around.start - busy[key], 0) / gaps if gaps > 0 else 0.0
                 ended, free = last.get(key, (start[outer], around.start))
-                at = free + (at - ended) * share if inside[i] else max(around.start + (at - start[outer]) * share, free)
+                own = placed[number[p]]
+                since = max(start[i] - start[p], 0) if spans.level[p] == _CALL else 0
+                launched = own.start + min(since, own.end - own.start)
+                behind = max(around.start + (at - start[outer]) * share, free, launched)
+                at = free + (at - ended) * share if inside[i] else behind
             ends_at = at + end[i] - start[i]
             last[key] = (end[i], ends_at)
             above = placed[number[p]].row if p >= 0 else -1

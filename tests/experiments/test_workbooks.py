@@ -78,19 +78,22 @@ def titan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_sheets_of_the_workbooks_are_test_set_i(
     titan: Path, sources: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SeerPaper.__init__, "__defaults__", (1, 0, False))  # one leaf size for each tree
+    monkeypatch.setattr(SeerPaper.__init__, "__defaults__", (1, 0, False, False))  # one leaf size for each tree
     own = Sources(sources.folder, {"cudnn": titan})
     outcome = test_set_i.EXPERIMENT.run(own, Effort(quick=True, models=("roofline", "seer-paper")))
     table = outcome.table.set_index("algorithm")
     table = table[(table["population"] == test_set_i.DOMAIN) & (table["split"] == test_set_i.SEER_SPLIT)]
     known = table[table["model"] == test_set_i.KNOWN]
-    assert known.index.tolist() == ["all", "IMPLICIT_GEMM", "IMPLICIT_GEMM 128x128", "IMPLICIT_GEMM 32x32"]
-    assert known["n"].tolist()[:2] == [21, 21] and known["n"].tolist()[2:] == [10, 11]
-    assert known["rmspe_pct"].tolist() == pytest.approx([100 * (SLOWER - 1)] * 4)
+    whole = ["all", "IMPLICIT_GEMM", "IMPLICIT_GEMM 128x128", "IMPLICIT_GEMM 32x32"]
+    bound = [f"{name}, {kind}" for name in whole for kind in ("compute-bound", "under-utilised")]
+    assert known.index.tolist() == [*whole, *bound]
+    assert known["n"].tolist()[:4] == [21, 21, 10, 11]
+    assert known["n"].tolist()[4] + known["n"].tolist()[5] == 21
+    assert known["rmspe_pct"].tolist() == pytest.approx([100 * (SLOWER - 1)] * 12)
     # Without the measured launch the tile is guessed and its rule gives half the blocks.
     guessed = table.loc[table["model"] == "seer-paper", "rmspe_pct"]
     assert guessed.iloc[0] > 30
-    assert "seer-paper, known launch 25.0 %" in outcome.answer and "14.71 % (7.27 ms)" in outcome.answer
+    assert "seer-paper, known launch 25.0 %" in outcome.answer and "by its split: 14.71 % (7.27 ms)" in outcome.answer
 
 
 def test_classes_of_a_network_are_the_trees(titan: Path, tmp_path: Path) -> None:

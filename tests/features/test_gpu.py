@@ -121,6 +121,20 @@ def test_a_gtx_1080_ti_as_the_driver_and_the_profiler_describe_it() -> None:
     names = ("l2_bytes", "threads_per_sm", "warps_per_sm", "registers_per_sm", "threads_per_block", "warp_threads")
     assert [facts[name] for name in names] == [2816 * 1024, 2048, 64, 65536, 1024, 32]
     assert (facts["sms"], facts["shared_per_block_bytes"], facts["shared_per_sm_bytes"]) == (28, 48 * 1024, 96 * 1024)
+    assert [facts[f"block_{axis}_threads"] for axis in "xyz"] == [1024, 1024, 64]
+    assert [facts[f"grid_{axis}_blocks"] for axis in "xyz"] == [2147483647, 65535, 65535]
+    assert (facts["registers_per_block"], facts["registers_per_thread"], facts["concurrent_kernels"]) == (
+        65536,
+        255,
+        32,
+    )
+
+
+def test_a_block_of_a_v100_may_opt_in_to_more_shared_memory() -> None:
+    """cudaDevAttrMaxSharedMemoryPerBlock 48 KiB and …Optin 96, of an H100 227; 128 resident grids (CUDA's guide)."""
+    names = ("shared_per_block_bytes", "shared_per_block_optin_bytes", "concurrent_kernels")
+    facts = {name: [device_attributes(gpu(name))[key] for key in names] for name in ("v100-sxm2-16gb", "h100-sxm")}
+    assert facts == {"v100-sxm2-16gb": [48 << 10, 96 << 10, 128], "h100-sxm": [48 << 10, 227 << 10, 128]}
 
 
 def test_the_memory_clock_is_that_of_the_drivers() -> None:

@@ -70,6 +70,22 @@ def test_gemm_interpolation_by_hand() -> None:
     assert model_class("gemm-interpolation") is GemmInterpolation  # seer compare --models
 
 
+@pytest.mark.parametrize("scattered", [False, True])
+def test_gemm_interpolation_is_exact_at_measured_points(scattered: bool) -> None:
+    """k 96 and 100 round to one power of 2; m 64 … 192 × k 96 … 300 is a grid, unless a point of it is missing."""
+    points = [(m, k) for m in (64, 100, 192) for k in (96, 100, 300)][: 8 if scattered else 9]
+    times = [5.0 + 3.0 * (7 * i % 9) for i in range(len(points))]
+    measured = rows("bmm", times, batch=1, m=[m for m, _ in points], n=64, k=[k for _, k in points])
+    fitted = GemmInterpolation().fit(measured)
+    assert fitted.predict(measured) == pytest.approx(times, rel=1e-6)
+    if not scattered:  # m 82 lies halfway between 64 and 100
+        low, high = (np.array([64 * m * 96, 4 * (64 * m + m * 96 + 64 * 96)]) for m in (64, 100))
+        rates = (low / times[0] + high / times[3]) / 2
+        here = np.array([64 * 82 * 96, 4 * (64 * 82 + 82 * 96 + 64 * 96)])
+        between = fitted.predict(rows("bmm", [1.0], batch=1, m=[82], n=64, k=[96]))
+        assert between == pytest.approx([(here / rates).max()])
+
+
 def test_interpolation_knows_products_alone() -> None:
     relus = together(images("relu", np.ones(3), np.arange(1, 4)))
     with pytest.raises(InputError, match=relus.family.name):

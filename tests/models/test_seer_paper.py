@@ -168,6 +168,26 @@ def test_recovers_what_it_was_fitted_on(fitted: SeerPaper, rows: Rows, algorithm
     np.testing.assert_allclose(fitted.predict(mine), mine.time_us, rtol=1e-6)
 
 
+@pytest.mark.parametrize("algorithm", ["GEMM", "WINOGRAD_NONFUSED"])
+def test_with_a_known_launch_the_main_kernel_alone_is_timed(
+    fitted: SeerPaper, world: tuple[pd.DataFrame, pd.DataFrame], algorithm: str
+) -> None:
+    rows = rows_of(with_kernel_metrics(*world))
+    mine = rows.take((rows.frame["algorithm"] == algorithm).to_numpy())
+    known = SeerPaper.from_files(fitted.get_params() | {"known_launch": True}, fitted.to_files())
+    np.testing.assert_allclose(known.predict(mine), mine.frame["main_kernel_us"], rtol=1e-6)
+    assert (mine.frame["main_kernel_us"] < mine.time_us).all()
+
+
+def test_the_published_blocks_double_those_of_wide_tiles_alone(fitted: SeerPaper, rows: Rows) -> None:
+    """Twice the blocks take as many waves, and by the class's form up to twice the time."""
+    mine = rows.take((rows.frame["algorithm"] == "WINOGRAD_NONFUSED").to_numpy())
+    wide = tile_of("WINOGRAD_NONFUSED", sizes_of(mine.frame)) == "128x128"
+    published = SeerPaper.from_files(fitted.get_params() | {"published_blocks": True}, fitted.to_files())
+    ratio = published.predict(mine) / fitted.predict(mine)
+    assert wide.any() and (ratio[~wide] == 1).all() and ((ratio[wide] > 1) & (ratio[wide] <= 2)).all()
+
+
 def test_classes_come_back_and_fft_has_none(fitted: SeerPaper, rows: Rows) -> None:
     frame = rows.frame
     wide = np.where(frame["c"] >= 256, 0, np.where(frame["w"] >= 60, 1, 2))

@@ -13,7 +13,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.shape import output_size
 from surrogate.network.call import UNKNOWN, Call, Tensor, UnsupportedError, recorded
-from surrogate.network.call_rules import solved
+from surrogate.network.call_convolutions import solved
 from surrogate.network.calls import flops_and_bytes, has_rule, layers, problems
 from surrogate.network.work import Window
 from tests.known import known
@@ -163,7 +163,8 @@ def test_a_convolution_over_three_axes_keeps_its_work() -> None:
     assert problems(unrecorded) == (layer.work,)
     gradient = {"grad_output": Tensor((2, 4, 8, 8, 8)), "output_mask": [True] * 3}
     backward = layers(Call("convolution_backward", arguments | window | gradient))
-    assert [part.operator.rpartition(".")[2] for part in backward] == ["bwd_data", "bwd_filter", "bias"]
+    names = [part.operator.partition(".")[2] for part in backward]
+    assert names == ["bwd_data.3d", "bwd_filter.3d", "bias"]
     assert backward[0].work.flops == backward[1].work.flops == flops
     back = {"input": Tensor((2, 4, 8, 8, 8)), "transposed": True, "output_padding": [0, 1, 1]}
     transposed = Call("convolution", arguments | window | back, (Tensor((2, 3, 8, 16, 16)),))

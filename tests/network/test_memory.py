@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from surrogate.features.gpu import gpu
-from surrogate.network.network import Layer, Network
+from surrogate.network.call import Call, Tensor
+from surrogate.network.memory import HOLDERS, context_bytes, memory, saved, tensor_bytes, usable_bytes
+from surrogate.network.network import HostTime, Layer, Network
 from surrogate.network.predict import Predictors, largest_batch, sweep_batches
 from surrogate.network.read import read_network
 from surrogate.network.result import best_batch
@@ -23,13 +26,16 @@ def _of_batch(batch: int) -> Network:
 
 
 def test_a_batch_that_does_not_fit_is_not_best(refused, predictors: Callable[..., Predictors]) -> None:
-    """16 GiB hold 30 samples, however fast 64 would be."""
+    """14.77 of a T4's 16 GiB, without context and library, hold 27 samples, however fast 64 would be."""
     made = predictors()
-    times = sweep_batches(_of_batch, [1, 30, 31, 64], made)
+    times = sweep_batches(_of_batch, [1, 27, 28, 64], made)
     assert [time.fits for time in times.values()] == [True, True, False, False]
-    assert times[64].samples_per_s > times[30].samples_per_s  # type: ignore[operator]
-    assert best_batch(times) == largest_batch(_of_batch, made) == 30
-    assert times[30].memory_bytes == gpu("t4").memory_bytes == 16 * GIB
+    assert times[64].samples_per_s > times[27].samples_per_s  # type: ignore[operator]
+    assert best_batch(times) == largest_batch(_of_batch, made) == 27
+    context, library = 200 * 2**20 + 40 * 1024 * 1024, 2**23 + 2**17
+    assert times[27].memory_bytes == GIB * 29 // 2 + context + library
+    assert times[27].gpu_memory_bytes == pytest.approx(16 * GIB * 0.985 * 15 / 16)
+    assert largest_batch(_of_batch, replace(made, utilization=0.5)) == 12
     with refused("not even one sample"):
         largest_batch(lambda batch: replace(_of_batch(batch), state_bytes=16 * GIB), made)
 
@@ -60,60 +66,77 @@ def test_a_table_counts_as_a_chain(tmp_path: Path) -> None:
     assert (trained.activation_bytes, trained.state_bytes) == (4 * 64 * (32 + 16) + weights, 2 * weights)
 
 
-SOURCE = """
-import torch
-from tests.network import torch_modules
-
-torch.backends.mha.set_fastpath_enabled(False)  # one operator would hide what it holds
-
-def transformer(batch=1):
-    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True)
-    return torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), (torch.zeros(batch, 128, 256),)
-
-def vit(batch=1):
-    import timm
-    return timm.create_model("vit_base_patch16_224"), (torch.zeros(batch, 3, 224, 224),)
-
-resnet = torch_modules.resnet50
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("name", ["resnet", "vit", "transformer"])
-def test_torch_counts_the_same(name: str, training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's memory tracker on fake tensors, Adam fused: a module within 10 % forward, 15 % trained; an export,
-    in which no Python name holds a tensor longer than its last reader, within 20 %."""
-    torch = pytest.importorskip("torch")
-    if name == "vit":
-        pytest.importorskip("timm")
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed._tools.mem_tracker import MemTracker
+@pytest.mark.parametrize("name", ["resnet50", "vit_small_patch16_224", "gpt2", "mlp 1024"])
+def test_torch_counts_the_same(name: str) -> None:
+    """torch's memory tracker on fake tensors: a trained module exactly, what was exported of it within 10 %."""
+    for module in ("torch", "timm", "transformers"):
+        pytest.importorskip(module)
+    from experiments.memory import rows
 
-    (tmp_path / "memory_nets.py").write_text(SOURCE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    network = read_network(f"memory_nets:{name}", batch=8, training=training)
-    module, inputs = getattr(__import__("memory_nets"), name)(batch=8)
-    program = torch.export.export(module.eval(), tuple(inputs))
-    torch.export.save(program, tmp_path / "net.pt2")
-    exported = read_network(tmp_path / "net.pt2", training=training)
-    with (fake := FakeTensorMode(allow_non_fake_inputs=True)):
-        module._apply(fake.from_tensor).train(training)
-        inputs = [fake.from_tensor(given) for given in inputs]
-        optimizer = [torch.optim.Adam(module.parameters(), fused=True)] if training else []
-        tracker = MemTracker()
-        tracker.track_external(module, *optimizer, *inputs)
-        for _ in range(2 if training else 1):
-            with tracker, torch.set_grad_enabled(training):
-                result = module(*inputs)
-                if training:
-                    result.sum().backward()
-                    del result
-                    optimizer[0].step()
-                    optimizer[0].zero_grad()
-                    tracker.reset_mod_stats()
-    counted = next(iter(tracker.get_tracker_snapshot("peak").values()))["Total"]
-    for read, tolerance in ((network, 0.15 if training else 0.1), (exported, 0.2)):
-        held = (read.weights_bytes or 0) + (read.activation_bytes or 0) + read.state_bytes
-        assert held == pytest.approx(counted, rel=tolerance)
+    errors = rows((name,)).groupby("source")["error_pct"].agg(lambda values: values.abs().max())
+    assert errors["module"] < 0.1 and errors["exported"] < 10
+
+
+@pytest.mark.parametrize(
+    ("name", "seen_gib"),
+    [
+        ("h100-sxm", 79.22), ("a100-sxm4-80gb", 79.25), ("a100-sxm4-40gb", 39.39), ("v100-sxm2-16gb", 15.78),
+        ("rtx-3090", 23.69), ("rtx-4090", 23.64), ("rtx-5090", 31.37), ("rtx-a6000", 47.53), ("a30", 23.50),
+        ("t4", 14.76), ("l40s", 44.42), ("l40", 44.40), ("mi300x", 191.98),
+    ],
+)  # fmt: skip
+def test_programs_see_less_than_the_board_has(name: str, seen_gib: float) -> None:
+    """What `torch.cuda.mem_get_info` and PyTorch's errors name as the total, in published logs."""
+    assert usable_bytes(gpu(name)) / GIB == pytest.approx(seen_gib, rel=0.01)
+
+
+def test_a_context_keeps_a_stack_for_every_thread() -> None:
+    """About 320 to 360 MiB on a Titan V and 400 on an A100."""
+    assert context_bytes(gpu("titan-v")) == (200 + 160) * 2**20
+    assert context_bytes(gpu("a100-sxm4-80gb")) == (200 + 216) * 2**20
+    assert context_bytes(gpu("mi300x")) == 200 * 2**20
+
+
+def test_reserves_are_named_and_only_where_they_are() -> None:
+    alone = memory(_of_batch(1), 7, gpu("h100-sxm"))
+    assert tuple(alone) == HOLDERS
+    assert {name: alone[name] for name in ("workspace", "libraries", "communication", "graphs")} == {
+        "workspace": 7, "libraries": 32 * 2**20, "communication": 0, "graphs": 0,
+    }  # fmt: skip
+    trained = replace(_of_batch(1), training=True, gpus=2)
+    assert memory(trained, 0, gpu("t4"))["libraries"] == 2 * (2**23 + 2**17)
+    assert memory(trained, 0, gpu("h100-sxm"))["communication"] == 544 * 2**20 + GIB
+    assert memory(replace(trained, gpus=4), 0, gpu("h100-sxm"))["communication"] == 688 * 2**20 + GIB
+    assert memory(trained, 0, gpu("t4"))["communication"] == 256 * 2**20 + GIB
+    graphs = replace(_of_batch(1), host=HostTime("graphs", "usual", 1.0, 1.0, 1.5))
+    assert memory(graphs, 0, gpu("t4"))["graphs"] == 2**15
+    assert memory(replace(_of_batch(1), weights_bytes=None), 0, gpu("t4")) == {}
+
+
+def test_a_server_s_utilisation_bounds_what_fits(seer: Any) -> None:
+    """0.9 of what an L4 shows, or what the caller says."""
+    words = ("network", "llama-3.1-8b", "--gpu", "l4", "--decode", 4096, "--library", "vllm", "--json")
+    usual = seer(*words).succeeded().json
+    assert usual["fits"] and usual["memory"]["graphs"] > 0 and usual["memory"]["context"] > 0
+    assert usual["memory"]["activations"] == pytest.approx(10 * 256 * 4 * 128256, rel=1e-4)
+    assert not seer(*words, "--utilization", 0.5).succeeded().json["fits"]
+    assert seer(*words, "--utilization", 1.5).code == 2
+
+
+def test_dropout_keeps_a_mask_pooling_indices_and_a_factor_nothing() -> None:
+    """A byte an element, eight an index; a number needs no tensor for its gradient."""
+    image = Tensor((1, 4, 8, 8), trained=True, buffer="x")
+    small = Tensor((1, 4, 4, 4), trained=True, buffer="y")
+
+    def kept(op: str, output: Tensor = image, **arguments: object) -> int:
+        made = Call(op, {"self": image, **arguments}, (replace(output, buffer="y"),))
+        return sum(map(tensor_bytes, saved(made)))
+
+    assert kept("dropout", p=0.5, train=True) == 256
+    assert kept("dropout", p=0.0, train=True) == 0
+    assert kept("max_pool2d", small) == 4 * 256 + 8 * 64
+    assert kept("mul", other=2.0) == 0
+    assert kept("mul", other=Tensor((1,), trained=True, buffer="z")) == 4 * 256 + 4
+    assert kept("gelu") == kept("layer_norm") == 4 * 256
+    assert kept("where", condition=Tensor((1, 4, 8, 8), "int8", floating=False, buffer="c")) == 256

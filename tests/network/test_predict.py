@@ -9,7 +9,7 @@ import pytest
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
-from surrogate.network.network import Layer, Network
+from surrogate.network.network import FOLDED_SLOWER, FOLDED_WITHIN, Layer, Network
 from surrogate.network.predict import Predictors, load_predictors, sweep_batches
 from surrogate.network.result import BOUNDS, best_batch, gpu_records, sweep_records
 from surrogate.network.work import gemm, pointwise
@@ -46,6 +46,14 @@ def test_known_sums(predictors: Callable[..., Predictors]) -> None:
         "WINOGRAD", None, "WINOGRAD", "IMPLICIT_PRECOMP_GEMM", None,
     ]  # fmt: skip
     assert (made.algorithms.asked, made.kernels.asked) == (2, 1)  # type: ignore[attr-defined]
+
+
+def test_three_axes_folded_into_two_take_longer_within_wider_ends(predictors: Callable[..., Predictors]) -> None:
+    flat, folded = predictors().time(Network("net", (Layer("a", "Conv", A), Layer("b", "Conv.3d", A)), 8)).layers
+    slower = FOLDED_SLOWER[""]
+    assert folded.time_us == pytest.approx(slower * flat.time_us)
+    assert folded.lower_us == pytest.approx(slower * flat.lower_us / FOLDED_WITHIN)
+    assert folded.upper_us == pytest.approx(slower * flat.upper_us * FOLDED_WITHIN)
 
 
 @pytest.mark.parametrize(("name", "math"), [("t4", "fma"), ("a100-sxm4-80gb", "default"), ("mi100", "fma")])

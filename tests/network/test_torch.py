@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.network.exported import read_exported
 from surrogate.network.read import read_network
+from surrogate.network.torch_module import module_network
 from surrogate.network.training import iteration
 
 torch = pytest.importorskip("torch")
@@ -251,6 +253,32 @@ def test_a_live_module_is_timed_in_place(refused) -> None:
         time_module(module, torch.ones(2, 5, 8, 8), "t4")
     with refused("int"):
         time_module(3, inputs, "t4")
+
+
+IMAGE, VOLUME = (2, 4, 12, 12), (2, 4, 6, 6, 6)
+LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "transposed over volumes": (torch.nn.ConvTranspose3d(4, 6, 3, 2), VOLUME),
+    "pooled volumes": (torch.nn.AdaptiveMaxPool3d(3), VOLUME),
+    "pooled rows": (torch.nn.AdaptiveAvgPool1d(3), (2, 4, 12)),
+    "instance norm": (torch.nn.InstanceNorm3d(4), VOLUME),
+    "response norm": (torch.nn.LocalResponseNorm(3), IMAGE),
+    "padded": (torch.nn.ReplicationPad3d(1), VOLUME),
+    "resampled": (torch.nn.Upsample(scale_factor=2, mode="trilinear"), VOLUME),
+    "shuffled": (torch.nn.PixelUnshuffle(2), IMAGE),
+    "gated": (torch.nn.GLU(), IMAGE),
+    "sloped": (torch.nn.PReLU(), IMAGE),
+    "shrunk": (torch.nn.Softshrink(), IMAGE),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("training", [False, True])
+def test_layers_of_torch_are_wholly_supported(name: str, training: bool) -> None:
+    """Behind a convolution of one tap, so that there is a gradient; no operator of theirs is left out of the sums."""
+    layer, shape = LAYERS[name]
+    first = {3: torch.nn.Conv1d, 4: torch.nn.Conv2d, 5: torch.nn.Conv3d}[len(shape)](4, 4, 1)
+    found = module_network(torch.nn.Sequential(first, layer), torch.zeros(shape), training=training)
+    assert len(found.layers) > 2 and not found.unsupported
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -1,5 +1,6 @@
 """Counters of ncu and nvprof beside the times of a trace: known answers, spellings of names, what does not join."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from surrogate.trace.events import kinds
 from surrogate.trace.kernels import kernel_table, with_counters
 from surrogate.trace.profiling import profile
+from surrogate.trace.spans import trace_spans
 
 SAMPLES = Path(__file__).parent / "samples"
 CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
@@ -51,6 +53,20 @@ def test_xsps_row_and_its_layer(made, tmp_path):
         assert row["measured_occupancy_pct"] == pytest.approx(13.2)
     assert "joined to 2 of 10 kernels" in " ".join(kernel_table(counted).notes)
     assert "measured_gflop" not in kernel_table(made).rows[0]
+
+
+def test_counters_are_tags_of_the_spans_of_kernels(made, make_trace, seer, tmp_path):
+    counters = ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])
+    spans = trace_spans(made.trace, with_counters(made, [counters]).counters)
+    tags = [dict(tag) for name, tag in zip(spans.name, spans.tags, strict=True) if name == CONV]
+    assert [tag.pop("correlation") > 0 for tag in tags] == [True, True]
+    told = {"flops": 62e9, "read_bytes": 12.1e6, "write_bytes": 296e6, "occupancy_pct": 13.2}
+    assert tags == [pytest.approx(told)] * 2
+    trace = tmp_path / "made.json"
+    trace.write_text(json.dumps(make_trace(steps=2)))
+    printed = seer("spans", trace, "--level", "kernel", "--counters", counters, "--json").succeeded()
+    rows = [row for row in json.loads(printed.out) if row["span"].strip() == CONV]
+    assert [row["tags"]["write_bytes"] for row in rows] == pytest.approx([296e6] * 2)
 
 
 def test_launches_join_in_their_order(made, tmp_path):
@@ -126,3 +142,24 @@ def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
     assert doubles["measured_compute_pct"] == pytest.approx(100 * 280 / 354.368)
     assert doubles["measured_bound"] == "compute-bound" and plain["measured_bound"] is None
     assert seer("kernels", log, "--by", "layer").is_refusal("by name alone")
+
+
+@pytest.mark.parametrize(
+    ("single", "special", "dram", "bound"),
+    [
+        ("High (8)", "Low (1)", "Low (2)", "compute-bound"), ("Low (2)", "Mid (6)", "Low (3)", "compute-bound"),
+        ("Low (2)", "Low (1)", "Max (9)", "memory-bound"), ("Mid (5)", "Low (1)", "Mid (5)", "latency-bound"),
+    ],
+)  # fmt: skip
+def test_nvprofs_levels_give_a_verdict(seer, tmp_path, single, special, dram, bound):
+    """A level is a tenth of the peak; below six of the busiest unit and of the memory the kernel waits."""
+    metrics = tmp_path / "metrics.csv"
+    levels = {"single_precision_fu_utilization": single, "special_fu_utilization": special, "dram_utilization": dram}
+    header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
+    name = "void dgemm<double, int=4>(double*, int)"
+    lines = [f'"G (0)","{name}",2,"{metric}","","{level}","{level}","{level}"' for metric, level in levels.items()]
+    metrics.write_text("\n".join(["==9== Metric result:", header, *lines]))
+    words = ("kernels", SAMPLES / "nvprof_summary.txt", "--counters", metrics, "--json")
+    row = seer(*words).succeeded().json[1]
+    shares = [10.0 * max(int(level[-2]) for level in (single, special)), 10.0 * int(dram[-2])]
+    assert [row["measured_compute_pct"], row["measured_memory_pct"], row["measured_bound"]] == [*shares, bound]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from surrogate.formats import FORMATS
 from surrogate.trace.events import kinds
 from surrogate.trace.events.read import read_trace
 
@@ -59,6 +60,17 @@ def test_an_invented_export(tmp_path):
 def test_an_export_without_kernels(tmp_path):
     trace = read_trace(_export(tmp_path / "x.sqlite", kernels=False))
     assert len(trace.activities) == 0 and len(trace.calls) == 3
+
+
+def test_nvprofs_own_database_is_refused_with_what_makes_csv_of_it(tmp_path, refused):
+    """`nvprof -o file.prof` writes SQLite, too, with tables of these names."""
+    path = tmp_path / "file.prof"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL (_id_ INTEGER, start INTEGER)")
+        connection.execute("CREATE TABLE StringTable (_id_ INTEGER, value TEXT)")
+    for read in (read_trace, lambda file: FORMATS["nvprof"].read([file])):
+        with refused("nvprof's own database; `nvprof -i file.prof --csv --log-file FILE`"):
+            read(path)
 
 
 def test_files_that_are_no_export(refused, tmp_path):

@@ -226,6 +226,31 @@ def test_levels_of_separate_runs_make_one_timeline():
     assert lost == 1
 
 
+def test_no_kernel_of_a_merged_timeline_begins_before_its_launch():
+    """A step of 100 in the shallow run: what lies behind its launch keeps its share of the step, yet the launch call,
+    15 of it, is placed at 27 and ends at 42, and its kernel, at 10 % of the deep step, would begin at 10."""
+    calls = _spans(("step", 0, 0, 100, -1), ("op", 2, 25, 60, 0), ("launch", 3, 27, 42, 1))
+    deep = _spans(
+        ("step", 0, 0, 1000, -1), ("op", 2, 50, 80, 0), ("launch", 3, 60, 75, 1), ("k", 4, 100, 120, 2),
+        ("k", 4, 500, 510, 2),
+    )  # fmt: skip
+    found, lost = merge_levels([calls, deep])
+    assert lost == 0 and found.start_ns[found.level == 4].tolist() == [42, 62]
+
+
+def test_a_run_of_several_batches_has_a_time_for_each(monkeypatch):
+    now_ns = iter([0, 1000, 1000, 4000, 4000, 6000] * 2)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(now_ns))
+
+    def run(tracer: Tracer) -> None:
+        for number in range(3):
+            with tracer.span("model", f"batch {number}"):
+                pass
+
+    found = leveled(run, ("model",), repeats=2, warmup=0)
+    assert found.runs[0].model_us == (1.0, 3.0, 2.0) * 2 and found.rows().rows[0]["model_us"] == 2.0
+
+
 class Cupti:
     """CUPTI as far as the tracer asks it; its clock runs 7 s behind the host's.
 

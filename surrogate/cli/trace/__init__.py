@@ -51,6 +51,9 @@ file_argument = click.argument("file", type=PATH)
 files_argument = click.argument("files", nargs=-1, required=True, type=PATH)
 top_option = option("--top", "Only the first K rows.", COUNT, metavar="K")
 gpu_option = option("--gpu", "The GPU whose peaks count, where the trace names none or another.", GPU)
+counters_option = option(
+    "--counters", "Counters of the same program, by Nsight Compute or nvprof; repeatable.", PATH, multiple=True
+)
 html_option = option("--html", "Also write everything as one HTML file.", OUT)
 bundle_option = option("--bundle", "Fitted model of convolutions, a folder; else the shipped one.", PATH)
 execution_trace_option = option(

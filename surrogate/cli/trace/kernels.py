@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import PATH, Form, choice_option, option, output_options, show
+from surrogate.cli.options import Form, choice_option, output_options, show
 from surrogate.features.errors import InputError
 
 _KERNEL_COLUMNS = (  # the last ones go first where a line is too long
@@ -23,7 +23,7 @@ _COUNTER_COLUMNS = (
 @shared.part_options
 @choice_option("--by", ("name", "layer", "type", "model"),
                "One row per kernel name, layer, layer type, or for the whole model.", "name")  # fmt: skip
-@option("--counters", "Counters of the same program, by Nsight Compute or nvprof; repeatable.", PATH, multiple=True)
+@shared.counters_option
 @shared.gpu_option
 @shared.top_option
 @shared.html_option

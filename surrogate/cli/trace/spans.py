@@ -14,22 +14,26 @@ _SPAN_COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent"
 @shared.files_argument
 @shared.part_options
 @choice_option("--level", ("model", "layer", "operator", "call", "kernel"), "The deepest level to show.", "layer")
+@shared.counters_option
 @shared.top_option
 @shared.html_option
 @output_options
 def command(
-    files: tuple[Path, ...], level: str, top: int | None, html: Path | None, form: Form, part: shared.Part
-) -> None:
+    files: tuple[Path, ...], level: str, counters: tuple[Path, ...], top: int | None, html: Path | None, form: Form,
+    part: shared.Part,
+) -> None:  # fmt: skip
     """Spans of a trace from the iteration down to the kernel, each below its parent, in time order.
 
     A kernel's span is its time on the stream; its parent is the call that launched it. Several FILES are one program
     recorded ever deeper, the outermost level first: one timeline, in which each level has the time of the file that
-    goes only down to it, and what recording each level costs.
+    goes only down to it, and what recording each level costs. With --counters the tags of kernels, in --json and
+    --csv, hold what was counted.
 
     Examples:
       seer trace spans trace.json.gz --level kernel --iteration 1
       seer trace spans steps.json operators.json kernels.json --level kernel
     """
+    from surrogate.trace.kernels import with_counters
     from surrogate.trace.profiling import profile
     from surrogate.trace.spans import trace_spans
     from surrogate.trace.tracer import leveled_traces
@@ -37,11 +41,12 @@ def command(
     traces = [part.load(file) for file in files]
     if html:
         shared.write_page(profile(traces[-1]), html)
+    counted = with_counters(profile(traces[-1]), counters).counters if counters else None
     if len(traces) == 1:
-        table = trace_spans(traces[0]).rows(level).top(top)
+        table = trace_spans(traces[0], counted).rows(level).top(top)
         show(table.rows, form, table=shared.for_people(table, _SPAN_COLUMNS))
         return
-    experiment = leveled_traces(traces)
+    experiment = leveled_traces(traces, counted)
     merged, lost = experiment.merged()
     table = merged.rows(level).top(top)
     levels = experiment.rows()

@@ -17,7 +17,7 @@ from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.gpu import Gpu
 from surrogate.collect.cudnn.instruments import Stopwatch
 from surrogate.collect.device import Measurement, RepeatPolicy
-from surrogate.collect.plan import GPU_CAPS
+from surrogate.collect.plan import GPU_CAPS, tensor_sizes_bytes
 
 _SOURCE = 'extern "C" __global__ void seer_marker() {}'
 
@@ -85,13 +85,16 @@ def run_pairs(pairs: Sequence[Pair], device: CudnnDevice, stopwatch: ProfiledSto
 def main(words: Sequence[str]) -> None:
     """Run the list of pairs that ``words`` name."""
     path, seconds = words
-    gpu = Gpu(GPU_CAPS.max_tensor_bytes, GPU_CAPS.max_workspace_bytes)
+    pairs = read_pairs(Path(path))
+    tensors = (max(tensor_sizes_bytes(pair.conv).values()) for pair in pairs)
+    largest = max([GPU_CAPS.max_tensor_bytes, *tensors])
+    gpu = Gpu(largest, GPU_CAPS.max_workspace_bytes)
     # the profiler is the process's one client of CUPTI, so the device's own instrument stays off
     device = CudnnDevice(gpu=gpu, activity=(None, "a profiler is attached"))
     stopwatch = ProfiledStopwatch(gpu, CupyProfiler(gpu.queue))
     device.stopwatch = stopwatch
     try:
-        run_pairs(read_pairs(Path(path)), device, stopwatch, float(seconds))
+        run_pairs(pairs, device, stopwatch, float(seconds))
     finally:
         device.close()
 

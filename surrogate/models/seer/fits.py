@@ -91,9 +91,9 @@ class VariantFit:
             },
         )
 
-    def launched(self, sizes: Sizes) -> np.ndarray:
+    def launched(self, sizes: Sizes, published: bool = False) -> np.ndarray:
         """Blocks (rows,), by the tile's rule, else by the measured blocks per output element."""
-        blocks = launched_blocks(self.algorithm, self.tile, sizes).astype(np.float64)
+        blocks = launched_blocks(self.algorithm, self.tile, sizes, published).astype(np.float64)
         counted = np.ceil(self.blocks_per_output * sizes.batch * sizes.out_width**2 * sizes.outputs)
         return np.where(np.isnan(blocks), np.maximum(counted, 1), blocks)
 
@@ -196,17 +196,23 @@ class AlgorithmFit:
                 extras[str(key)] = FormFit.of(_extra_terms(algorithm, m.sizes.take(members)), extra_us[members])
         return cls(algorithm, chooser, variants, extras)
 
-    def predict_us(self, sizes: Sizes, tiles: np.ndarray | None = None, blocks: np.ndarray | None = None) -> np.ndarray:
-        """Times in µs, (rows,); NaN where training held no such variant.
+    def predict_us(self, sizes: Sizes, published: bool = False) -> np.ndarray:
+        """Times in µs, (rows,), of all kernels; NaN where training held no such variant.
 
-        ``tiles`` (rows,) names and ``blocks`` (rows,) where both are known, as in the paper's Test-set-I; without them
-        the variant is predicted, and its blocks follow from the sizes.
+        The variant is predicted, and its blocks follow from the sizes; ``published``: by the original's rule.
         """
         time_us = np.full(len(sizes.batch), np.nan)
-        for variant, key, members in self._parts(sizes, tiles):
+        for variant, key, members in self._parts(sizes, None):
             part = sizes.take(members)
-            launched = variant.launched(part) if blocks is None else blocks[members]
-            time_us[members] = variant.predict_us(part, launched) + self._extra_us(key, part)
+            main_us = variant.predict_us(part, variant.launched(part, published))
+            time_us[members] = main_us + self._extra_us(key, part)
+        return time_us
+
+    def main_kernel_us(self, sizes: Sizes, tiles: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        """Times in µs, (rows,), of main kernels whose ``tiles`` (names) and ``blocks`` are known, as in Test-set-I."""
+        time_us = np.full(len(sizes.batch), np.nan)
+        for variant, _, members in self._parts(sizes, tiles):
+            time_us[members] = variant.predict_us(sizes.take(members), blocks[members])
         return time_us
 
     def bound(self, sizes: Sizes) -> np.ndarray:

@@ -103,24 +103,29 @@ def winograd_nonfused_blocks(
 ) -> Number:
     """Non-fused Winograd's GEMMs: k = 3: ⌈N·⌈O/4⌉²/128⌉·⌈K/t_n⌉·36; k = 5: ⌈N·⌈O/9⌉²/128⌉·⌈K/t_n⌉·169.
 
-    The original predicts with t_n = 64 for every tile, which doubles the blocks of 128×128; this does not.
+    The original predicts with t_n = 64 for every tile, which doubles the blocks of 128×128.
     """
     side, gemms = WINOGRAD_NONFUSED_STAGE[filter_width]
     across = ceil_div(out_width, side)
     return ceil_div(batch * across * across, 128) * ceil_div(outputs, tile_n) * gemms
 
 
-def launched_blocks(algorithm: str, tile: str, s: Sizes) -> Number:
+PUBLISHED_TILE_N = 64
+"""The original's t_n of every tile of non-fused Winograd, where it predicts."""
+
+
+def launched_blocks(algorithm: str, tile: str, s: Sizes, published: bool = False) -> Number:
     """Blocks of one algorithm's main kernel by its tile's name (``128x64``, ``1x4x8``); NaN for a tile without a rule.
 
-    Non-fused Winograd's problems are all of the first one's filter width.
+    Non-fused Winograd's problems are all of the first one's filter width; ``published`` takes the original's t_n.
     """
     sizes = tile_sizes(tile)
     if algorithm == "WINOGRAD" and len(sizes) == 3:
         return winograd_blocks(s.batch, s.width, s.outputs, (sizes[0], sizes[1], sizes[2]))
     filter_width = int(np.ravel(s.filter_width)[0])
     if algorithm == "WINOGRAD_NONFUSED" and len(sizes) == 2 and filter_width in WINOGRAD_NONFUSED_STAGE:
-        return winograd_nonfused_blocks(s.batch, s.out_width, s.outputs, filter_width=filter_width, tile_n=sizes[1])
+        tile_n = PUBLISHED_TILE_N if published else sizes[1]
+        return winograd_nonfused_blocks(s.batch, s.out_width, s.outputs, filter_width=filter_width, tile_n=tile_n)
     if not algorithm.startswith("WINOGRAD") and len(sizes) == 2:
         return gemm_blocks(s.batch, s.out_width, s.outputs, tile_m=sizes[0], tile_n=sizes[1])
     return 0 * s.batch + float("nan")

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from surrogate.features.errors import InputError
+from surrogate.formats.nvprof import own_database
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import build
 from surrogate.trace.events.raw import RawTrace, Row, clean_name
@@ -60,6 +61,8 @@ class _Export:
 
     def raw_trace(self) -> RawTrace:
         raw = self.raw
+        if "StringTable" in self.tables:  # nvprof's and the visual profiler's; Nsight Systems calls it StringIds
+            raise own_database(Path(raw.source))
         if not self.tables & {*_READ, "NVTX_EVENTS", *_LIBRARIES}:
             raise InputError(
                 f"{raw.source}: an sqlite file without CUDA or NVTX events; write it with nsys export --type sqlite"

@@ -226,7 +226,7 @@ def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> Collect
     Few sizes make overhead + bytes · factor / bandwidth, by least squares of relative errors; many make the three parts
     of Lin et al. (TPDS 2024), with a curve between latency and full bandwidth.
     """
-    from scipy.optimize import curve_fit, nnls
+    from scipy.optimize import least_squares, nnls
 
     # Least squares of (overhead + moved / bandwidth) / time against 1, with neither part below 0.
     times = np.array(time_us)
@@ -247,9 +247,17 @@ def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> Collect
         return straight
     # Between both a logistic curve gives the logarithm of the rate over that of the size.
     log_rate = np.log10(rate[between])
-    first = (1.0, 1.0, float(np.median(x[between])), float(np.log10(rate.min())))
-    fit, _ = curve_fit(lambda x, l, k, x0, b: l / (1 + np.exp(-k * (x - x0))) + b, x[between], log_rate, first)  # noqa: E741
-    curve = dict(zip(("l", "k", "x0", "b"), fit.tolist(), strict=True))
+    size = x[between]
+    least, most = float(log_rate.min()), float(log_rate.max())
+
+    def errors(curve: np.ndarray) -> np.ndarray:
+        l, k, x0, b = curve  # noqa: E741
+        return l / (1 + np.exp(-k * (size - x0))) + b - log_rate
+
+    first = (most - least + 0.1, 0.5, float(np.median(size)), least - 0.05)
+    bounds = (0.0, 0.01, size.min() - 10, least - 3), (10.0, 10.0, size.max() + 10, most)
+    fit = least_squares(errors, first, bounds=bounds)
+    curve = dict(zip(("l", "k", "x0", "b"), fit.x.tolist(), strict=True))
     return replace(straight, overhead_us=float(times.min()), max_gbs=float(rate.max()), a=a, c=c, **curve)
 
 

@@ -4,6 +4,7 @@ parameter servers, priorities (P3).
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
 from surrogate.trace.whatif.primitives import LINKS, NETWORK, OPTIMIZER, NewTask, insert, schedule, select
 from surrogate.trace.whatif.setting import UNJUDGED, UNMEASURED, Change, Known, Network, Setting, Value, rule
 
+PULLS = "network back"
+"""The channel of what servers send."""
 ON_DEVICE = ""
 """In the place of a channel: the stream that computes the gradients."""
 SLICE_BYTES = 200e3
@@ -113,7 +116,7 @@ def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
     return Change(insert(graph, tasks), gpus=setting.network.workers)
 
 
-# The gradient is ready after 2,010 µs, and 4 MB go to and fro in 800 and 10: the second step's convolution waits
+# The gradient is ready after 2,010 µs, and 4 MB go to in 400 and fro in 410: the second step's convolution waits
 # 500 for them, and behind the second step, 100 after the gradient, they go on for 710.
 @rule("parameter-server", value=_SPEED, evidence=UNJUDGED, known=Known(2110 + (500 + 710) / 2, value=10))
 def parameter_server(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -121,8 +124,8 @@ def parameter_server(graph: Graph, setting: Setting, value: float | None) -> Cha
     return _served(graph, setting, value, prioritised=False)
 
 
-# 20 slices of 40 and 10 µs: 190 longer than at once.
-@rule("p3", value=_SPEED, evidence=UNJUDGED, known=Known(2110 + (690 + 900) / 2, value=10))
+# 20 slices of 20 µs each way: the last is back 20 and 10 behind the last push, 380 earlier than all at once.
+@rule("p3", value=_SPEED, evidence=UNJUDGED, known=Known(2110 + (120 + 330) / 2, value=10))
 def priority_propagation(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As parameter-server, in slices of 50,000 parameters, those that the forward pass needs first ahead (MLSys 2019).
 
@@ -132,7 +135,10 @@ def priority_propagation(graph: Graph, setting: Setting, value: float | None) ->
 
 
 def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised: bool) -> Change:
-    """Every gradient pushed and its weight pulled, first come first served or the first that is needed first."""
+    """Every gradient pushed and its weight pulled, first come first served or the first that is needed first.
+
+    A machine sends and receives at once. Slices are pulled back while others are still pushed.
+    """
     network = replace(setting.network, bandwidth_gbs=value) if value else setting.network
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
@@ -143,15 +149,18 @@ def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised:
             after, before = _links(ready, uses[number] if uses else -1)
             sizes = _slices(parameter.size_bytes) if prioritised else [parameter.size_bytes]
             for i, size in enumerate(sizes):
-                name = f"push and pull of parameter {number}" + (f" slice {i}" if prioritised else "")
-                time_us = network.transfer_us(2 * size)
-                tasks.append(
-                    NewTask(
-                        name, "collective", NETWORK, time_us, after=after, before=before, priority=-float(number),
-                        iteration=iteration,
-                    )
-                )  # fmt: skip
-    changed = schedule(insert(graph, tasks), NETWORK, "priority" if prioritised else "arrival")
+                name = f"parameter {number}" + (f" slice {i}" if prioritised else "")
+                order: dict[str, Any] = {"kind": "collective", "priority": -float(number), "iteration": iteration}
+                push_us = size / (network.bandwidth_gbs * 1e3)
+                tasks.append(NewTask(f"push of {name}", resource=NETWORK, duration_us=push_us, after=after, **order))
+                # Of slices on their way one behind the other the last alone is waited for.
+                pull_us = push_us + network.latency_us * (i + 1 == len(sizes))
+                pushed = (len(graph) + len(tasks) - 1,)
+                to_pull = {"duration_us": pull_us, "after": pushed, "before": before}
+                tasks.append(NewTask(f"pull of {name}", resource=PULLS, **to_pull, **order))
+    changed = insert(graph, tasks)
+    for channel in (NETWORK, PULLS):
+        changed = schedule(changed, channel, "priority" if prioritised else "arrival")
     alone = "the trace holds one iteration, so no forward pass waits for a weight"
     return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else ())
 

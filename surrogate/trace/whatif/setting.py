@@ -94,10 +94,6 @@ class Network:
         down, up = ([(name, *part) for part in parts] for name in ("reduce-scatter", "all-gather"))
         return [*down, *reversed(up)]
 
-    def transfer_us(self, size_bytes: float) -> float:
-        """One push or pull: size / bandwidth + latency."""
-        return size_bytes / (self.bandwidth_gbs * 1e3) + self.latency_us
-
 
 @dataclass
 class Setting:

@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from surrogate.trace.graph import graph_of, simulate
 from surrogate.trace.profiling import profile
-from surrogate.trace.whatif import Network, select, setting_of, what_if
+from surrogate.trace.whatif import Network, evaluate, select, setting_of, what_if
+from surrogate.trace.whatif.setting import Op
 from tests.trace.events import call, device, event
+from tests.trace.whatif.steps import trace_of
 
 MILLION = 1_000_000
 
@@ -75,6 +79,28 @@ def test_all_reduces_of_nccl_by_hand(refused):
     for wrong in ({"workers": 6, "gpus_per_machine": 4}, {"algorithm": "rings"}, {"link_gbs": 0.0}):
         with refused():
             Network(**wrong)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4000), st.integers(10, 900)), min_size=1, max_size=6), st.floats(0.2, 50),
+    st.floats(0, 50),
+)  # fmt: skip
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_priorities_never_slow_a_step(read, layers, bandwidth, latency):
+    """Layers of so many thousand parameters and µs forward and backward, in two steps."""
+    forward = [Op("aten::conv2d", f"forward {i}", us, i + 1, [[us]]) for i, (_, us) in enumerate(layers)]
+    backward = [
+        op
+        for i, (thousands, us) in reversed(list(enumerate(layers)))
+        for op in (
+            Op("ConvolutionBackward0", f"backward {i}", us, i + 1),
+            Op("torch::autograd::AccumulateGrad", shapes=[[thousands, 1000]]),
+        )
+    ]
+    profiled = profile(read(trace_of([*forward, *backward])))
+    graph, setting = graph_of(profiled.trace), setting_of(profiled, network=Network(8, bandwidth, latency))
+    plain, urgent = evaluate(graph, [what_if("parameter-server"), what_if("p3")], setting)
+    assert urgent.predicted_us <= plain.predicted_us * (1 + 1e-9)
 
 
 NETWORK = Network(4, 1.0, 0.0, bucket_bytes=4 * MILLION, gpus_per_machine=2, link_gbs=4.0, link_latency_us=0.0)

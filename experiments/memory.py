@@ -1,0 +1,192 @@
+"""What does a training iteration hold at its peak, beside torch's own tracker?
+
+``python -m experiments.memory`` runs small networks on fake tensors, as modules in fp32 and under autocast to bf16 and
+as exported programs, with SGD and Adam, and sets the bytes of `surrogate.network.memory` beside those that torch's
+`MemTracker` counts; and what is left for a server's KV cache beside what vLLM's logs say (15 minutes). Needs torch,
+timm and transformers; no GPU.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from experiments.experiment import HOME
+from experiments.sources import beside
+from surrogate.bundled import NETWORKS
+from surrogate.features.gpu import gpu
+from surrogate.network.exported import read_exported
+from surrogate.network.language import read_language
+from surrogate.network.memory import memory, usable_bytes
+from surrogate.network.network import Network
+from surrogate.network.torch_gpu import gpu_calls
+from surrogate.network.torch_module import module_network
+from surrogate.network.training import completed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    Built = tuple[nn.Module, tuple[Any, ...]]
+
+TABLE, SERVED_TABLE = (HOME / "tables" / f"{name}.csv" for name in ("memory", "memory_served"))
+IMAGES = {
+    "resnet50": 32, "vgg16": 16, "mobilenetv3_large_100": 32, "convnext_tiny": 16, "vit_small_patch16_224": 32,
+    "swin_tiny_patch4_window7_224": 16, "mixer_b16_224": 16,
+}  # fmt: skip
+"""timm's model → batch."""
+LANGUAGE: dict[str, tuple[str, dict[str, int]]] = {
+    "bert": ("AutoModelForMaskedLM", {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+                                      "intermediate_size": 2048}),
+    "gpt2": ("AutoModelForCausalLM", {"n_embd": 512, "n_layer": 4, "n_head": 8}),
+    "llama": ("AutoModelForCausalLM", {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+                                       "num_key_value_heads": 2, "intermediate_size": 1536, "vocab_size": 32000}),
+    "t5": ("AutoModelForSeq2SeqLM", {"d_model": 512, "num_layers": 4}),
+}  # fmt: skip
+"""transformers' ``model_type`` → its class, and the sizes of a small one."""
+TOKENS = (8, 256)
+PERCEPTRONS = {1024: 4096, 4096: 256}
+"""Width → batch."""
+RUNS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
+    ("module", None): ("sgd", "adam"), ("module", "bf16"): ("adam",), ("exported", None): ("sgd",),
+}  # fmt: skip
+"""What is read and under which autocast → optimizers."""
+
+
+def _image(name: str, batch: int) -> "Built":
+    import timm
+    import torch
+
+    return timm.create_model(name), (torch.zeros(batch, 3, 224, 224),)
+
+
+def _language(kind: str) -> "Built":
+    import torch
+    import transformers
+
+    cls, sizes = LANGUAGE[kind]
+    config = transformers.AutoConfig.for_model(kind, **sizes, use_cache=False)
+    tokens = torch.zeros(TOKENS, dtype=torch.int64)
+    return getattr(transformers, cls).from_config(config), (tokens, None, tokens) if kind == "t5" else (tokens,)
+
+
+def _perceptron(width: int, batch: int) -> "Built":
+    import torch
+    from torch import nn
+
+    layers = [each for _ in range(6) for each in (nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1))]
+    return nn.Sequential(*layers), (torch.zeros(batch, width),)
+
+
+def models() -> Iterator[tuple[str, "Callable[[], Built]"]]:
+    """Name and maker of every module."""
+    for name, batch in IMAGES.items():
+        yield name, lambda name=name, batch=batch: _image(name, batch)
+    for kind in LANGUAGE:
+        yield kind, lambda kind=kind: _language(kind)
+    for width, batch in PERCEPTRONS.items():
+        yield f"mlp {width}", lambda width=width, batch=batch: _perceptron(width, batch)
+
+
+def tracked_bytes(module: "nn.Module", inputs: tuple[Any, ...], amp: str | None, optimizer: str) -> int:
+    """What torch's tracker counts at the peak of an iteration, gradients and Adam's states (of the first) included."""
+    import copy
+
+    import torch
+    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+    from torch.utils._pytree import tree_leaves
+
+    with FakeCopyMode(fake := FakeTensorMode(allow_non_fake_inputs=True)):
+        module, inputs = copy.deepcopy((module, inputs))
+    makers = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+    with fake:
+        step = makers[optimizer](module.parameters(), lr=1e-3, fused=True)
+        tracker = MemTracker()
+        tracker.track_external(module, step, *(each for each in inputs if each is not None))
+        for _ in range(2 if optimizer == "adam" else 1):
+            with tracker:
+                with gpu_calls(amp):
+                    result = module(*inputs)
+                leaves = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor) and each.requires_grad]
+                torch.stack([each.float().sum() for each in leaves]).sum().backward()
+                del result, leaves
+                step.step()
+                step.zero_grad()
+                tracker.reset_mod_stats()
+    return next(iter(tracker.get_tracker_snapshot("peak").values()))["Total"]
+
+
+def read(module: "nn.Module", inputs: tuple[Any, ...], source: str, amp: str | None) -> "tuple[Network, nn.Module]":
+    """The network as its source is read, and the module that the source runs."""
+    import torch
+
+    if source == "module":
+        return module_network(module, inputs, training=True, amp=amp), module
+    program = torch.export.export(module, inputs)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "net.pt2"
+        torch.export.save(program, path)
+        return completed(read_exported(path, training=True), True), program.module(check_guards=False)
+
+
+def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:
+    """A row for each module, source and optimizer: ``predicted_mib tracked_mib error_pct``; all modules, or some."""
+    found = []
+    for name, build in models():
+        if names and name not in names:
+            continue
+        module, inputs = build()
+        module.train()
+        for (source, amp), optimizers in RUNS.items():
+            network, runs = read(module, inputs, source, amp)
+            for optimizer in optimizers:
+                state = network.state_bytes if optimizer == "adam" else 0
+                predicted = (network.weights_bytes or 0) + (network.activation_bytes or 0) + state
+                tracked = tracked_bytes(runs, inputs, amp, optimizer)
+                found.append({
+                    "module": name, "source": source, "arithmetic": f"amp {amp}" if amp else "fp32",
+                    "optimizer": optimizer, "predicted_mib": round(predicted / 2**20, 1),
+                    "tracked_mib": round(tracked / 2**20, 1), "error_pct": round(100 * (predicted / tracked - 1), 2),
+                })  # fmt: skip
+                print(*found[-1].values(), sep="  ", flush=True)
+    return pd.DataFrame(found)
+
+
+def served() -> pd.DataFrame:
+    """A row for each of the logs: GiB that are left for the KV cache of a GPU, ours and the log's."""
+    found = []
+    for each in beside(__file__)["served"]:
+        ranks = each.get("tensor_parallel", 1)
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "config.json"
+            path.write_text(json.dumps(each.get("config", {})), encoding="utf-8")
+            source = NETWORKS[each["network"]] if "network" in each else path
+            step = read_language(source, decode=1, dtype=each.get("dtype"), tensor_parallel=ranks)
+        held = memory(step, 0, gpu(each["gpu"]))
+        left = each["utilization"] * usable_bytes(gpu(each["gpu"])) - sum(held.values()) + step.state_bytes
+        logged = each.get("kv_gib", each.get("kv_tokens", 0) * step.state_bytes / 2**30)
+        found.append({
+            "model": each["model"], "gpu": each["gpu"], "tensor_parallel": ranks, "utilization": each["utilization"],
+            "predicted_gib": round(left / 2**30, 2), "logged_gib": round(logged, 2), "source": each["source"],
+        })  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def main() -> None:
+    """Write both tables; print the median and the largest error of peaks by source, and what is left."""
+    warnings.simplefilter("ignore")
+    left = served()
+    left.to_csv(SERVED_TABLE, index=False)
+    print(left.drop(columns="source").to_string(index=False))
+    table = rows()
+    table.to_csv(TABLE, index=False)
+    errors = table["error_pct"].abs().groupby(table["source"])
+    print(errors.agg(n="size", median="median", largest="max"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The page claims no more than its runs print: rows, and figures in prose, beside the committed tables."""
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.catalogue import BEGIN, END, NAMES, table_row
+from experiments.experiment import HOME
+
+PAGE = (HOME / "README.md").read_text(encoding="utf-8")
+ROWS = {
+    name: line
+    for line in PAGE[PAGE.index(BEGIN) : PAGE.index(END)].splitlines()
+    for name in NAMES
+    if f"(tables/{name}.csv)" in line
+}
+MORE_THAN_A_TABLE = {"tuning", "cpu_choice", "speed", "bundle_faults"}
+"""Their answers need what their tables leave out."""
+FIGURE = re.compile(r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?:(?: %|×| ms| µs| s|GB/s)(?!\w))")
+"""A number with its unit."""
+SECTIONS = ("## The five papers, table by table", "## Reproducing the paper")
+
+
+def rows_of(section: str) -> list[list[str]]:
+    """The cells of the section's tables, without their heads."""
+    text = PAGE[PAGE.index(section) + len(section) :].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+
+
+CLAIMS = {cells[0]: cells for section in SECTIONS for cells in rows_of(section)}
+every_claim = pytest.mark.parametrize("cells", CLAIMS.values(), ids=CLAIMS)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in MORE_THAN_A_TABLE])
+def test_a_row_says_what_its_committed_table_says(name: str) -> None:
+    """The answer is computed anew from the table that the run wrote."""
+    answer = import_module(f"experiments.{name}").answer(pd.read_csv(HOME / "tables" / f"{name}.csv"))
+    said = table_row(name, "", 0.0, figure=False, answer=answer).rpartition(" | ")[2]
+    assert ROWS[name].rpartition(" | ")[2] == said, f"run python -m experiments.all --only {name}, and commit its table"
+
+
+@every_claim
+def test_a_figure_beside_a_paper_s_is_one_that_its_command_prints(cells: list[str]) -> None:
+    """Of rows whose command is an experiment: each figure stands in the experiment's row, or is the paper's own."""
+    theirs, command, *rest = cells
+    names = re.findall(r"experiments\.(\w+)|`(\w+)`", command)
+    printed = theirs + "".join(ROWS.get(module or alone, "") for module, alone in names)
+    figures = [figure for text in rest for figure in FIGURE.findall(text)]
+    strange = [figure for figure in figures if not re.search(rf"(?<![\d.,]){re.escape(figure)}", printed)]
+    assert not (strange and any(module for module, _ in names)), f"{', '.join(strange)}: no run of {command} prints it"
+
+
+COMMANDS = sorted({
+    text
+    for cells in CLAIMS.values()
+    for text in re.findall(r"`(seer [^`]+)`", cells[1])
+    if not re.search(r"\b[A-Z_]{3,}\b|…", text)
+})  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_beside_a_paper_runs_in_a_clone(command: str, seer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but those that name a file of the reader's own, in capitals."""
+    monkeypatch.chdir(Path(HOME).parent)
+    assert seer(*shlex.split(command)[1:]).succeeded().out
+
+
+@pytest.mark.parametrize("section", ["## Speed", "## Today's kernels", "## Your own kernels"])
+def test_a_decimal_figure_of_a_section_stands_in_a_table_that_it_names(section: str) -> None:
+    """As it is, in thousandths (ms of µs) or in 1,024ths (GiB of MiB), rounded as it is printed."""
+    text = PAGE[PAGE.index(section) :].partition("\n## ")[0]
+    names = dict.fromkeys(re.findall(r"(?:experiments\.|tables/)(\w+)", text))
+    tables = [pd.read_csv(path) for path in (HOME / "tables" / f"{name}.csv" for name in names) if path.is_file()]
+    values = {value for table in tables for value in table.select_dtypes("number").to_numpy().ravel().tolist()}
+    known = {f"{value / unit:,.{digits}f}" for value in values for unit in (1, 1000, 1024) for digits in (1, 2, 3)}
+    figures = re.findall(r"(?<![\w.,-])\d[\d,]*\.\d+(?![\d.])", text)
+    printed = "".join(ROWS.get(name, "") for name in names)
+    strange = [figure for figure in figures if figure not in known and figure not in printed]
+    assert not strange, f"{', '.join(strange)}: no table that {section!r} names has it"

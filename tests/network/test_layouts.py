@@ -1,0 +1,82 @@
+"""Modules and inputs whose channels lie innermost (channels_last): timed as NHWC, mixed ones with their transposes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surrogate.features.conv import Conv
+from surrogate.network.exported import read_exported
+from surrogate.network.network import Network
+from surrogate.network.predict import load_predictors
+from surrogate.network.torch_module import module_network
+
+torch = pytest.importorskip("torch")
+LAST = torch.channels_last
+
+
+def read(*, module_last: bool = False, input_last: bool = False, training: bool = False) -> Network:
+    """Two convolutions with a group norm between them, each in a format."""
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(8, 16, 3, bias=False), torch.nn.GroupNorm(4, 16), torch.nn.Conv2d(16, 4, 1, bias=False)
+    )
+    values = torch.zeros(2, 8, 20, 20)
+    module = module.to(memory_format=LAST) if module_last else module
+    return module_network(module, values.to(memory_format=LAST) if input_last else values, training=training)
+
+
+def layouts(network: Network) -> list[str]:
+    return [conv.layout for conv in network.convs]
+
+
+def moved(network: Network) -> list[str]:
+    """The layers that only change the order."""
+    return [layer.operator for layer in network.layers if layer.work.kind == "layout_transform"]
+
+
+def test_one_format_throughout_moves_nothing() -> None:
+    """CUDA's group norm alone takes pixels innermost; a filter of one pixel is in either order."""
+    plain = read()
+    assert layouts(plain) == ["NCHW", "NCHW"] and not moved(plain)
+    last = read(module_last=True, input_last=True)
+    assert layouts(last) == ["NHWC", "NCHW"]
+    assert moved(last) == ["native_group_norm.nchw"]
+
+
+def test_mixed_formats_pay_for_their_transposes() -> None:
+    """The input of a module in NHWC, or the filter under an input in it."""
+    module = read(module_last=True)
+    assert (layouts(module)[0], moved(module)[0]) == ("NHWC", "convolution.input.nhwc")
+    values = read(input_last=True)
+    assert (layouts(values)[0], moved(values)[0]) == ("NHWC", "convolution.weight.nhwc")
+    (first, *_) = [layer for layer in module.layers if layer.work.kind == "layout_transform"]
+    assert first.work.dram_bytes == 2 * 4 * 2 * 8 * 20 * 20
+    trained = read(module_last=True, input_last=True, training=True)
+    assert [conv.layout for conv in trained.convs if conv.direction == "bwd_filter"] == ["NCHW", "NHWC"]
+
+
+def test_a_change_of_format_is_a_transpose_and_no_copy() -> None:
+    class Changing(torch.nn.Module):
+        def forward(self, values: Any) -> Any:
+            return values.contiguous(memory_format=LAST).clone()
+
+    found = module_network(Changing(), torch.zeros(2, 8, 20, 20))
+    assert [layer.work.kind for layer in found.layers] == ["layout_transform", "copy"]
+
+
+@pytest.mark.filterwarnings("ignore:No complete tensor:UserWarning")
+def test_a_program_keeps_its_format(tmp_path: Path) -> None:
+    module = torch.nn.Conv2d(8, 16, 3, bias=False).to(memory_format=LAST)
+    program = torch.export.export(module.eval(), (torch.zeros(2, 8, 20, 20).to(memory_format=LAST),))
+    torch.export.save(program, tmp_path / "last.pt2")
+    found = read_exported(tmp_path / "last.pt2")
+    assert found.convs == (Conv(n=2, c=8, h=20, k=16, r=3, layout="NHWC"),)
+
+
+def test_half_precision_is_faster_in_nhwc() -> None:
+    module = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).half()
+    values = torch.zeros(32, 64, 56, 56).half()
+    predictors = load_predictors("rtx-4090")
+    plain = predictors.time(module_network(module, values))
+    last = predictors.time(module_network(module.to(memory_format=LAST), values.to(memory_format=LAST)))
+    assert last.total_us < 0.9 * plain.total_us
