@@ -128,7 +128,7 @@ def command(
 
     Examples:
       seer network resnet50 --gpu t4 --batch 8 --by-type
-      seer network my_module:my_callable --gpu v100 --training --data-parallel 8
+      seer network my_net.py --gpu v100 --training --amp fp16 --data-parallel 8
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """

@@ -30,6 +30,8 @@ from surrogate.trace.whatif.primitives import OPTIMIZER
 
 LEAST_GAIN = 0.01
 """Of a step's time: what a finding must gain."""
+LEAST_OF_HOST = 0.05
+"""That of the program's own code: each eager program has some between its operators."""
 PART = 0.5
 """The least of a cause's time that its remedy is taken to save; nobody has published times before and after."""
 HALF_TO_ALL = "from half to all of that time saved: an assumption, for nobody has published times before and after"
@@ -82,7 +84,8 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A cause, and the graph without it: ``changed``, ``least`` where the remedy saves the least; or a what-if's name
-    that has an interval of its own. ``tasks`` are those that suffer, which tell where in the program that is."""
+    that has an interval of its own. ``tasks`` are those that suffer, which tell where in the program that is; less than
+    ``least_gain`` of a step is no finding."""
 
     title: str
     evidence: str
@@ -91,6 +94,7 @@ class Draft:
     changed: Graph | None = None
     least: Graph | None = None
     what_if: str = ""
+    least_gain: float = LEAST_GAIN
 
 
 class Case:
@@ -220,13 +224,13 @@ def _simulated(case: Case, draft: Draft) -> Finding | None:
         # Where only times change, no more is gained than they lose: most causes need no simulation.
         saved_us = float((case.graph.duration_us - changed.duration_us).sum()) / case.steps
         only_times = len(changed.src) == len(case.graph.src) and not changed.removed.any()
-        if only_times and saved_us < LEAST_GAIN * step_us:
+        if only_times and saved_us < draft.least_gain * step_us:
             return None
         after_us = case.step_us(simulate(changed))
         ends = []
         basis = HALF_TO_ALL
     gain_us = step_us - after_us
-    if gain_us < LEAST_GAIN * step_us:
+    if gain_us < draft.least_gain * step_us:
         return None
     if draft.changed:
         ends = [case.step_us(simulate(draft.least or _partly(case.graph, draft.changed)))]
@@ -351,7 +355,7 @@ def host_outside_layers(case: Case) -> Draft | None:
         f" {' and '.join(dict.fromkeys(ends)) or 'no operator'}",
         "do that piece of work once, or in the DataLoader's workers" if once else
         "model = torch.compile(model)  # torch.profiler.record_function(…) names what is left",
-        tasks, scale(graph, tasks, 0.0),
+        tasks, scale(graph, tasks, 0.0), least_gain=LEAST_OF_HOST,
     )  # fmt: skip
 
 
