@@ -97,7 +97,7 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
 
 
 def _is_sure(gain: np.ndarray, shape: np.ndarray) -> bool:
-    """Whether the mean of ``gain`` (rows,) is above 0 by more than chance, rows of a ``shape`` being one observation."""
+    """Whether the mean ``gain`` (rows,) is above 0 by more than chance, rows of a ``shape`` being one observation."""
     of_shape = np.bincount(np.unique(shape, return_inverse=True)[1], gain - gain.mean())
     chance = np.sqrt((of_shape**2).sum() * len(of_shape) / (len(of_shape) - 1)) / len(gain)
     return bool(gain.mean() > SURE * chance)
