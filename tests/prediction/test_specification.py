@@ -37,7 +37,7 @@ def test_a_strided_gradient_of_few_channels_pays_for_its_gathering() -> None:
     strided = replace(wide, h=112, w=112, stride_h=2, stride_w=2)  # as many products
     predictor = load("a100-sxm4-80gb")
     plain_us, strided_us = (predictor.predict(problem).time_us for problem in (wide, strided))
-    assert strided.flops == wide.flops and 1.5 * plain_us < strided_us < 4 * plain_us
+    assert strided.flops == wide.flops and plain_us < strided_us < 4 * plain_us
     few_us, many_us = (predictor.predict(replace(strided, k=k)).time_us for k in (4, 32))
     assert few_us > 0.8 * many_us
 
