@@ -26,6 +26,9 @@ on (GeForce, fp32 sums): 512 operations."""
 WIDE_PIPE_EXPONENT = 0.25
 """A share of the peak falls with this power of a wider pipe: large bf16 GEMM of cuBLAS reaches 0.8 of RTX PRO 6000's
 and A100's peaks, 0.73 of H100's, 0.7 of B200's (aiconfigurator's tables)."""
+FILTER_GRADIENT = 1.5
+"""How many times as long as the forward pass a filter's gradient takes: the least of four networks by cuDNN 7's
+tensor-core kernels on a V100 (ResNet-50 2.8, VGG-16 1.5, Inception 3.2, DenseNet-121 2.9), as c3sr/scope timed them."""
 TILE = 128 * 64
 """Pixels × channels of the result that a block computes."""
 L2_BYTES = 32.0
@@ -93,6 +96,7 @@ class TensorCoreLaw:
         weights = z.k * z.c_per_group * z.r * z.s * z.itemsize
         images_us = memory_us(z.tensor_bytes - weights, gpu.dram_gbs)
         dense_us = dense_us + where(z.is_nhwc, 0.0, 2.0 * passes) * images_us + self.start_us
+        dense_us = dense_us * where(z.is_bwd_filter, FILTER_GRADIENT, 1.0)
         # 3. Depthwise.
         vector_us = compute_us(1.0 * z.flops, peak_tflops(gpu, "fp32") * self.depthwise_share)
         bandwidth = where(z.is_nhwc, self.depthwise_nhwc_bandwidth, self.depthwise_bandwidth)
