@@ -8,7 +8,7 @@ the families held out, by what ships. Needs torch and timm; no GPU.
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, Self
 from zlib import crc32
@@ -200,8 +200,7 @@ class Search(NamedTuple):
 
     def law(self, logarithms: np.ndarray) -> TensorCoreLaw:
         """The law of these logarithms."""
-        values = [float(f"{value:.4g}") for value in np.exp(logarithms)]
-        return replace(self.start, **dict(zip(self.names, values, strict=True)))
+        return replace(self.start, **dict(zip(self.names, np.exp(logarithms).tolist(), strict=True)))
 
 
 def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: TensorCoreLaw) -> TensorCoreLaw:
@@ -214,7 +213,12 @@ def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: Ten
 
     bounds = (-np.inf, search.upper)
     solution = least_squares(residuals, search.first, bounds=bounds, loss="soft_l1", f_scale=0.15, diff_step=1e-3)
-    return search.law(solution.x)
+    return rounded(search.law(solution.x))
+
+
+def rounded(law: TensorCoreLaw) -> TensorCoreLaw:
+    """With four digits of each share, as it ships."""
+    return TensorCoreLaw(*(float(f"{value:.4g}") for value in astuple(law)))
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ publishes takes, for each predictor, the run that suits it best.
 
 Two constants of the product come from these runs: a FLOP's energy at a board's power limit, from prefills, and the gap
 between kernels, from decoded tokens (`tensor_pj_per_flop` of `surrogate.features.gpu`, `GAP_US` of
-`surrogate.network.language`). Here each GPU is predicted with those of the others,
+`surrogate.network.language_step`). Here each GPU is predicted with those of the others,
 the energy with that of others of its architecture. Nothing else was fitted on any run.
 """
 
@@ -23,7 +23,9 @@ import pandas as pd
 from experiments.sources import DEFAULT_FOLDER
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.network import Network, load_predictors
-from surrogate.network.language import language_network, read_decoder
+from surrogate.network.deployment import Deployment
+from surrogate.network.language import read_decoder
+from surrogate.network.language_step import language_network
 
 PHASES = {"prefill": "prefill_latency", "decode": "median_decode_latency"}
 """Phase → the field of a run that has its time in seconds."""
@@ -72,7 +74,7 @@ def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
         prompts, half = lengths.loc[workload, "prompt_tokens"].tolist(), runs[0]["output_len"] // 2
         for phase, field in PHASES.items():
             requests = [(n, n) if phase == "prefill" else (1, n + half) for n in prompts]
-            network = language_network(decoder, requests, tensor_parallel=int(ranks))
+            network = language_network(decoder, requests, Deployment(tensor_parallel=int(ranks)))
             row = {
                 "network": f"{model}, {workload}", "gpu": name, "tensor_parallel": int(ranks), "phase": phase,
                 "measured_ms": 1e3 * median(run[field] for run in runs),

@@ -20,7 +20,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from experiments.experiment import HOME
-from experiments.image_networks import Passes, Search, crc, network_of, stacked
+from experiments.image_networks import Passes, Search, crc, network_of, rounded, stacked
 from experiments.sources import beside
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
@@ -36,7 +36,7 @@ NAMES = beside(__file__)
 ORIGIN = "github.com/ScalingIntelligence/KernelBench, results/timing, MIT"
 LEVELS = ("level1", "level2", "level3")
 PROGRAM = ["sizes", "level", "problem"]
-START = {"start_us": 10.0, "tile_time": 0.5}
+START = {"start_us": 10.0, "tile_time": 0.5, "gathered_share": 0.25}
 """Where the fit of what large batches do not tell begins."""
 KINDS = ("fast", "usual", "slow")
 HOST_OF = {folder: kind for kind, folders in NAMES["hosts"].items() for folder in folders}
@@ -168,7 +168,7 @@ def fit(timed: Timed, taken: np.ndarray, start: TensorCoreLaw) -> Fit:
     upper = np.concatenate([search.upper, np.full(len(first) - shares, np.inf)])
 
     def unpacked(x: np.ndarray) -> Fit:
-        values = np.array([float(f"{value:.3g}") for value in np.exp(x[shares:])])
+        values = np.exp(x[shares:])
         hosts = np.array([1.0, *values[ends:]])
         return Fit(search.law(x[:shares]), values[:ends].reshape(len(RUNTIMES), -1), hosts)
 
@@ -177,7 +177,9 @@ def fit(timed: Timed, taken: np.ndarray, start: TensorCoreLaw) -> Fit:
         return np.append(errors[taken], weight * (x - first))
 
     solution = least_squares(residuals, first, bounds=(-np.inf, upper), loss="soft_l1", f_scale=0.15, diff_step=0.01)
-    return unpacked(solution.x)
+    best = unpacked(solution.x)
+    constants, hosts = (np.array([float(f"{each:.3g}") for each in part.flat]) for part in best[1:])
+    return Fit(rounded(best.law), constants.reshape(best.constants.shape), hosts)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ NETWORK = Network(workers=8, bandwidth_gbs=10.0, latency_us=10.0)
 SWEPT = ("data-parallel", "parameter-server", "p3")
 SWEEP_GBS = (0.25, 0.5, 1.25, 2.5, 5.0, 12.5)
 MACHINES = Network(workers=4, latency_us=10.0)
-"""The sweep's bandwidths (2 to 100 Gbit/s), over as many machines as P3's authors had, a GPU each."""
+"""The sweep's bandwidths (2 to 100 Gbit/s), over four machines of a GPU each."""
 FIGURES = ("baseline_us", "predicted_us", "speedup", "low_us", "high_us")
 PUBLISHED = beside(__file__)
 """What Daydream (ATC 2020) reports for the same rule, and what an optimisation's own paper does."""

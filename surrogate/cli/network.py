@@ -21,6 +21,7 @@ from surrogate.cli.options import (
     show,
 )
 from surrogate.features.errors import InputError
+from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.features.whole import MAX_INT32
 from surrogate.network.network import FRAMEWORKS
@@ -46,19 +47,19 @@ SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
 
 
-def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+def sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
     """The whole numbers of a text with commas between, as in 1,2,4; a usage error for anything else."""
     try:
-        sizes = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text is not None else ()
+        numbers = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text is not None else ()
     except ValueError:
-        sizes = (0,)
-    if sizes and (min(sizes) < 1 or max(sizes) > MAX_INT32):
-        message = f"{text!r} is no list of batch sizes; write them as in 1,2,4,8"
+        numbers = (0,)
+    if numbers and (min(numbers) < 1 or max(numbers) > MAX_INT32):
+        message = f"{text!r} is no list of whole numbers from 1; write them as in 1,2,4,8"
         raise click.BadParameter(message, context, parameter)
-    return sizes
+    return numbers
 
 
-def _gpus(context: click.Context, parameter: click.Parameter, text: str | None) -> list[str]:
+def gpu_names(context: click.Context, parameter: click.Parameter, text: str | None) -> list[str]:
     """The names in ``A,B,…``."""
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     if text and not names:
@@ -85,10 +86,10 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--batch --bs", "Batch size in the place of the model's own.", SIZE)
 @option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
 @option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
-@option("--sweep-batch", "Also these batch sizes; the best one is marked.", metavar="N,N,…", callback=_sizes)
+@option("--sweep-batch", "Also these batch sizes; the best one is marked.", metavar="N,N,…", callback=sizes)
 @option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
 @option("--utilization", UTILIZATION, click.FloatRange(0, 1, min_open=True), metavar="SHARE")
-@option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=_gpus)
+@option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=gpu_names)
 @option("--dtype", DTYPE, SettingChoice("dtype", list(ELEMENTS)), metavar="TYPE")
 @choice_option("--math", MATHS, "Math type of convolutions  [default: by element type]")
 @choice_option("--layout", LAYOUTS, "Layout of convolutions  [default: NCHW]")
@@ -100,6 +101,10 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--prefill", "Language model: a prompt of so many tokens.", SIZE, metavar="TOKENS")
 @option("--decode", "Language model: a token behind such a context.", SIZE, metavar="CONTEXT")
 @option("--tensor-parallel", "Language model: on one of N GPUs.", SIZE)
+@option("--expert-parallel", "Language model: N of them hold different experts.", SIZE)
+@option("--pipeline-parallel", "Language model: N such sets hold different layers.", SIZE)
+@option("--routing", "Language model: how tokens spread over experts.", metavar="NAME")
+@choice_option("--kv-dtype", KV_DTYPES, "Language model: element type of the cache.")
 @choice_option("--library", tuple(FRAMEWORKS), "Whose kernels  [default: the fastest's]")
 @option("--by-type", "A row per operator in the place of a row per layer.", is_flag=True)
 @option("--figures", "Folder for SVG figures.", FOLDER)

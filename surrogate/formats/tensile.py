@@ -48,7 +48,6 @@ kernels pass the MI50's peak."""
 CLOCKS_MHZ = {"navi21": 2164.45}
 """Board → the clock at which its files count percents of the peak: sizes that stand in both kinds of file tell it."""
 _OF_NAVI21 = "repeats Navi 21's figures"
-_OF_NAVI21 = "repeats Navi 21's figures"
 REFUSED = {
     ("rocblas", "navi31"): _OF_NAVI21, ("rocblas", "navi32"): _OF_NAVI21, ("gfx941",): "repeats Aldebaran's figures",
     ("gfx1200",): "repeats gfx1201's figures", ("gfx90a", "HSS"): "HSS repeats the HHS figures of MI250",
@@ -200,7 +199,7 @@ def _unpacked(path: Path, limits: Limits) -> Iterator[Table]:
     except (ValueError, msgpack.UnpackException) as error:
         raise InputError(f"{path}: no MessagePack ({error or type(error).__name__}); fetch it again") from None
     kinds = {each["index"]: _kind(each, path.name) for each in content["solutions"]}
-    for matching in _matching(content["library"]):
+    for matching, units in _matching(content["library"]):
         by_kind: dict[tuple[str, str, str], list[tuple[Any, Any, Any]]] = {}
         for row in matching["table"]:
             index = row["value"]["index"] if isinstance(row["value"], dict) else row["value"]
@@ -209,16 +208,19 @@ def _unpacked(path: Path, limits: Limits) -> Iterator[Table]:
         for (architecture, *kind), rows in by_kind.items():
             # What rocBLAS installs for RDNA 3 are the files of navi31 and navi32.
             board = {"gfx1100": "navi31", "gfx1101": "navi32"}.get(architecture, architecture)
-            yield Table(_library(path), board, architecture, *kind, names=names, rows=rows)
+            yield Table(_library(path), board, f"{architecture}{units}", *kind, names=names, rows=rows)
 
 
-def _matching(node: Any) -> Iterator[Mapping[str, Any]]:
-    """Every table of measured sizes in a nested library."""
+def _matching(node: Any, units: str = "") -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Every table of measured sizes in a nested library, with the compute units that a condition around it names."""
+    if isinstance(node, dict):
+        named = re.search(r"'CUCount', 'value': (\d+)", str(node.get("predicate")))
+        units = f"/{named[1]}" if named else units
     if isinstance(node, dict) and "table" in node and "properties" in node:
-        yield node
+        yield node, units
     elif isinstance(node, dict | list):
         for each in node.values() if isinstance(node, dict) else node:
-            yield from _matching(each)
+            yield from _matching(each, units)
 
 
 def _kind(solution: Mapping[str, Any], file: str) -> tuple[str, str, str]:

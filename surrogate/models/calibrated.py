@@ -40,6 +40,8 @@ FEW_ROWS = 50
 RIDGE = {"common": 0.3, "linear": 0.1}
 GAIN = 0.95
 """Of the mean error on shapes held out, below which what tells more is taken."""
+SURE = 1.65
+"""Standard errors by which a correction must be better than none: 19 in 20 that change nothing are then left out."""
 NOTHING = 1e-9
 NORMAL_MEDIAN = 0.6745
 """The median distance of a normal variable from its mean, in standard deviations."""
@@ -78,7 +80,8 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
             factor[outside] = part.log_factor(x[outside], rows.candidate[outside], predicted_us[outside])
         return factor
 
-    # Each process tells more than the one before it, and takes its place where that holds for shapes held out.
+    # Each process tells more than the one before it, and takes its place where that holds for shapes held out; the
+    # first must be better than none by more than chance.
     options = _ridges(inputs, target)
     if len(inputs) >= FEW_ROWS:
         few = _thinned(len(inputs), FITTED_ROWS, seed)
@@ -87,9 +90,17 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
     for scales in options:
         said = held_out(scales)
         share = min(SHARES, key=lambda share: np.abs(target - share * said).mean())
-        if np.abs(target - share * said).mean() < GAIN * np.abs(target - factor).mean():
+        error, before = np.abs(target - share * said), np.abs(target - factor)
+        if error.mean() < GAIN * before.mean() and (best_share or _is_sure(before - error, rows.shape)):
             best, best_share, factor = scales, share, share * said
     return conditioned(best, np.arange(len(rows)), best_share), factor
+
+
+def _is_sure(gain: np.ndarray, shape: np.ndarray) -> bool:
+    """Whether the mean ``gain`` (rows,) is above 0 by more than chance, rows of a ``shape`` being one observation."""
+    of_shape = np.bincount(np.unique(shape, return_inverse=True)[1], gain - gain.mean())
+    chance = np.sqrt((of_shape**2).sum() * len(of_shape) / (len(of_shape) - 1)) / len(gain)
+    return bool(gain.mean() > SURE * chance)
 
 
 def _ridges(inputs: Inputs, target: np.ndarray) -> list[dict[str, float]]:

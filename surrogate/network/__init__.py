@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from surrogate.network.predict import Predictors, load_predictors
     from surrogate.network.read import read_network
     from surrogate.network.result import LayerTime, NetworkTime
+    from surrogate.network.serving_search import Choices, Serving, serve
     from surrogate.network.torch_module import time_module
 
 _HOMES = homes_in(__name__, {
     "network": "Layer Network", "predict": "Predictors load_predictors", "read": "read_network",
-    "result": "LayerTime NetworkTime", "torch_module": "time_module",
+    "result": "LayerTime NetworkTime", "serving_search": "Choices Serving serve", "torch_module": "time_module",
 })  # fmt: skip
 
 __all__ = [
-    "Layer", "LayerTime", "Network", "NetworkTime", "Predictors", "load_predictors", "read_network", "time_module",
+    "Choices", "Layer", "LayerTime", "Network", "NetworkTime", "Predictors", "Serving", "load_predictors",
+    "read_network", "serve", "time_module",
 ]  # fmt: skip
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -120,8 +120,10 @@ class Checkpoint:
 
     def all_in(self, dtype: str, plain: str) -> "Checkpoint":
         """Every product of a layer in ``dtype``, whatever the file says of them."""
-        read = Read(((EVERY, dtype),), Names(), self.read.kv_dtype)
-        return replace(self, plain=plain, read=read, refusal="")
+        if (dtype, plain) not in self._uniform:
+            read = Read(((EVERY, dtype),), Names(), self.read.kv_dtype)
+            self._uniform[dtype, plain] = replace(self, plain=plain, read=read, refusal="")
+        return self._uniform[dtype, plain]
 
     def of(self, word: str, layer: int | None = None) -> str:
         """The arithmetic of a kernel's product by its word, within a layer or, as the head, outside.
@@ -162,6 +164,10 @@ class Checkpoint:
         if self.read.kept.has(module):
             return self.plain
         return next((dtype for names, dtype in self.read.rules if names.has(module)), "") or self.plain
+
+    @cached_property
+    def _uniform(self) -> "dict[tuple[str, str], Checkpoint]":
+        return {}
 
     @cached_property
     def _answers(self) -> dict[tuple[str, int | None], str]:

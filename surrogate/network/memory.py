@@ -178,6 +178,8 @@ def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) 
         first, last, size = spans.get(key, (start, stop, 0))
         spans[key] = min(first, start), max(last, stop), max(size, tensor_bytes(tensor))
 
+    spelled: set[str] = set()  # buffers within a GELU that a file spells out: Erf, Add, Mul
+
     for turn, call in enumerate(calls):
         mirrored = turns - 1 - turn  # the turn of this call's gradients
         for tensor in call.tensors():
@@ -192,7 +194,12 @@ def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) 
         if backward:
             # What the gradient reads lives until its turn; gradients of this call's tensors live at that turn at least,
             # and by `hold` over all turns between their first and their last reader.
-            for tensor in saved(call):
+            inside = any(tensor.buffer in spelled for tensor in call.tensors())
+            if call.op == "Erf" or (inside and call.op == "Add"):
+                spelled.update(tensor.buffer for tensor in call.outputs)
+            for tensor in saved(call) if call.op != "Erf" else ():
+                if tensor.buffer in spelled:  # a GELU keeps its input alone
+                    continue
                 # A batched product makes a copy of an operand that is a part of something larger.
                 part = call.op == "matmul" and len(tensor.shape or ()) > 3
                 part = part and tensor_bytes(tensor) < spans[tensor.buffer][2]

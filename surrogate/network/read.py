@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from surrogate.bundled import NETWORKS
 from surrogate.features.errors import InputError, require_regular
@@ -26,7 +27,8 @@ def read_network(
     source: str | Path, *, batch: int | None = None, training: bool = False, dims: Mapping[str, int] | None = None,
     dtype: str | None = None, amp: str | None = None, math: str | None = None, layout: str | None = None,
     runtime: str | None = None, host: str | None = None, data_parallel: int = 1, prefill: int | None = None,
-    decode: int | None = None, tensor_parallel: int | None = None,
+    decode: int | None = None, tensor_parallel: int | None = None, expert_parallel: int | None = None,
+    pipeline_parallel: int | None = None, routing: str | None = None, kv_dtype: str | None = None,
 ) -> Network:  # fmt: skip
     """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
 
@@ -39,8 +41,8 @@ def read_network(
     is known unless one of the two is given, and of tables and language models never. Under ``training`` a whole
     iteration: a module's as autograd runs it, a file's derived from its forward pass; on ``data_parallel`` GPUs each
     has a batch, and the gradients are summed. Of a language model's ``config.json`` one step: each of ``batch``
-    requests has ``prefill`` new tokens, or one behind a context of ``decode``, on one of ``tensor_parallel`` GPUs.
-    Raises `InputError` for what cannot be read.
+    requests has ``prefill`` new tokens, or one behind a context of ``decode``, on one of the GPUs of a
+    `surrogate.network.deployment.Deployment`. Raises `InputError` for what cannot be read.
     """
     text = str(source)
     path = Path(source)
@@ -48,18 +50,26 @@ def read_network(
         path = NETWORKS[text]
     require_regular(path)
     kind = path.suffix.lower()
-    language = {"prefill": prefill, "decode": decode, "tensor_parallel": tensor_parallel}
+    spread: dict[str, Any] = {
+        "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel, "pipeline_parallel": pipeline_parallel,
+        "routing": routing, "kv_dtype": kv_dtype,
+    }  # fmt: skip
+    language = {"prefill": prefill, "decode": decode, **spread}
     for name, size in {"batch": batch, **(dims or {}), **language}.items():
-        if size is not None:
+        if size is not None and not isinstance(size, str):
             whole(text, name, size, most=MAX_INT32)
     require_data_parallel(text, data_parallel, training=training)
     if kind == ".json":
-        from surrogate.network.language import read_language
+        from surrogate.network.deployment import Deployment
+        from surrogate.network.language_step import read_language
 
-        given = {"--training": training, "--dim": dims, "--amp": amp, "--runtime": runtime, "--host": host}
-        if wrong := next((name for name, value in given.items() if value), None):
+        absent = {"--training": training, "--dim": dims, "--amp": amp, "--runtime": runtime, "--host": host}
+        if wrong := next((name for name, value in absent.items() if value), None):
             raise InputError(f"{text}: a language model's step has no {wrong}; its server's CUDA graph runs it")
-        return read_language(path, **language, batch=batch, dtype=dtype)
+        given = {name: value for name, value in spread.items() if value is not None}
+        return read_language(
+            path, prefill=prefill, decode=decode, batch=batch, deployment=Deployment(dtype=dtype, **given)
+        )
     if amp is not None and (dtype is not None or not _is_module(text)):
         wrong = "--amp keeps weights in fp32, --dtype does not" if dtype else f"{text}: --amp runs module:callable"
         raise InputError(f"{wrong}; leave out one of them" if dtype else f"{wrong}; give --dtype")

@@ -236,7 +236,7 @@ class SettingCache:
         rules = SupportRules(setting, candidates, part.support)
         widths, unseen, dtype = part.widths, (), named.get("dtype", "")
         kinds = part.unseen_gpu.by_kind
-        fitting = {part.unseen_gpu.kind(device.vendor, dtype), *({intervals.NEVER} & {*kinds} if never else ())}
+        fitting = {part.unseen_gpu.kind(device.line, dtype), *({intervals.NEVER} & {*kinds} if never else ())}
         kind = max(sorted(fitting), key=lambda name: kinds[name].half_width)
         if not seen:
             widths = Widths({ALL: kinds[kind].half_width}, own_share=part.unseen_gpu.own_share)

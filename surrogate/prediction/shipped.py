@@ -52,7 +52,7 @@ class Shipped:
         ``dtypes`` are the element types measured there, which alone the figures are of.
         """
         known, unseen = self.held_out[family], self.unseen[family]
-        unseen = unseen.by_kind[unseen.kind(gpu(gpu_name).vendor, "")]
+        unseen = unseen.by_kind[unseen.kind(gpu(gpu_name).line, "")]
         interval = next((row for row in known["intervals"] if row["gpu"] == gpu_name), None)
         return {
             "bundle": self.path.name, "rows": interval["rows"] if interval else 0,

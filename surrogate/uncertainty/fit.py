@@ -52,6 +52,9 @@ LEAST_LIKELIHOOD = 1e-6
 """Of a problem's best candidate: one hopeless problem shall not decide."""
 LEAST_GPUS = 3
 """Fewer say nothing of how GPUs differ."""
+ONE_MORE = 0.5
+"""Over the number of GPUs left out, what is added to the greatest half width of any for a GPU more: of 63 cells (GPU
+and type) that each other GPUs' widths are held against, it leaves 11 in the place of 15 that hold less than 85 %."""
 MOST_GPUS = 6
 """GPUs that `fit_unseen_gpu` leaves out, those with most rows: each costs one fit."""
 LARGE_ROWS = 150_000
@@ -394,39 +397,49 @@ def known_settings(rows: Rows, splits: Sequence[Split]) -> np.ndarray:
 def left_out_gpus(rows: Rows, predicted: np.ndarray, known: np.ndarray) -> dict[str, LeftOut]:
     """`UnseenGpu.by_kind` of ok rows with times (rows,) by fits that did not see their GPU; ``known`` as above.
 
-    GPUs are too few for a quantile over them: that of every GPU's own errors is taken, and the greatest of these. A
-    kind that fewer than `LEAST_GPUS` GPUs were left out with has none of its own. A GPU whose line has no other tells
-    nothing of a second one: it counts among all alone.
+    Of a line of GPUs those count that had others of it in training; what they tell of a line with a single GPU, which
+    tells nothing of a second one, counts as one GPU's.
     """
     ratio = predicted / rows.time_us
     device = device_names(rows.frame).astype(str)
-    frame = pd.DataFrame(kinds_of(rows), columns=["vendor", "dtype"])
+    frame = pd.DataFrame(kinds_of(rows), columns=["line", "dtype"])
+
+    def of(positions: np.ndarray, counts: int | None = None) -> LeftOut:
+        """GPUs are too few for a quantile over them: the greatest of every GPU's own is taken, and the fewer they are,
+        the more is added for one more. A single shape tells little of a GPU."""
+        parts = [positions[device[positions] == name] for name in np.unique(device[positions])]
+        parts = [part for part in parts if len(np.unique(rows.shape[part])) > 1] or parts
+        median = np.median([np.median(np.abs(ratio[part] - 1)) for part in parts])
+        greatest = max(np.quantile(np.abs(np.log(ratio[part])), COVERAGE) for part in parts)
+        half_width = greatest * (1 + ONE_MORE / (counts or len(parts)))
+        return LeftOut(len(parts), *(float(f"{value:.4g}") for value in (median, half_width)))
+
     # 1. Of a GPU with known settings those alone count.
     has_known = np.isin(device, np.unique(device[known]))
-    kinds = {"": np.flatnonzero(known | ~has_known)}
+    left_out = {"": of(np.flatnonzero(known | ~has_known))}
     if len(never := np.flatnonzero(~known)):
-        kinds[NEVER] = never
-    # 2. By vendor and type, where others of the line were in training.
-    line = {name: rows.device(name).line for name in np.unique(device).tolist()}
-    counted = np.flatnonzero(known & [list(line.values()).count(line[name]) > 1 for name in device.tolist()])
-    for columns in (("vendor",), ("vendor", "dtype")):
-        for names, positions in groups(frame.iloc[counted], columns):
-            if len(np.unique(device[counted[positions]])) >= LEAST_GPUS and all(names):
-                kinds["|".join(names)] = counted[positions]
-    left_out = {}
-    for kind, positions in kinds.items():
-        of_gpus = [positions[device[positions] == name] for name in np.unique(device[positions])]
-        median = np.median([np.median(np.abs(ratio[part] - 1)) for part in of_gpus])
-        half_width = max(np.quantile(np.abs(np.log(ratio[part])), COVERAGE) for part in of_gpus)
-        left_out[kind] = LeftOut(len(of_gpus), *(float(f"{value:.4g}") for value in (median, half_width)))
+        left_out[NEVER] = of(never)
+    # 2. By line, and by type there: of a type on few GPUs no less than of all types.
+    gpus = frame.groupby("line")["dtype"].agg(lambda part: len(np.unique(device[part.index])))
+    counted = np.flatnonzero(known & (frame["line"].map(gpus) > 1))
+    for (line,), positions in groups(frame.iloc[counted], ("line",)):
+        if line:
+            left_out[line] = of(counted[positions])
+    for (line, dtype), positions in groups(frame.iloc[counted], ("line", "dtype")):
+        if line and dtype:
+            kind = of(counted[positions])
+            least = left_out[line].half_width if kind.gpus < LEAST_GPUS else 0.0
+            left_out[f"{line}|{dtype}"] = replace(kind, half_width=max(kind.half_width, least))
+    for line in filter(None, gpus.index[gpus == 1] if len(counted) else ()):
+        left_out[line] = of(counted, counts=1)
     return left_out
 
 
 def kinds_of(rows: Rows) -> np.ndarray:
-    """(rows, 2) the makers of the rows' GPUs, and element types."""
+    """(rows, 2) the lines of the rows' GPUs (`surrogate.features.gpu.Gpu.line`), and element types."""
     names, position = np.unique(device_names(rows.frame).astype(str), return_inverse=True)
-    vendor = np.array([rows.device(name).vendor for name in names.tolist()])[position]
-    return np.column_stack([vendor, dtypes_of(rows)])
+    line = np.array([rows.device(name).line for name in names.tolist()])[position]
+    return np.column_stack([line, dtypes_of(rows)])
 
 
 def gpu_splits(rows: Rows, seed: int) -> list[Split]:

@@ -131,7 +131,8 @@ def _width_key(text: str, libraries: Collection[str]) -> WidthKey:
 @dataclass(frozen=True)
 class LeftOut:
     """How far off times were on ``gpus`` GPUs, each left out of training: the median of |predicted / measured − 1|, and
-    the half width in log time that held nine in ten times of each; of no GPUs None and an assumption."""
+    a half width in log time that holds nine in ten times of each, and more as they are few; of no GPUs None and an
+    assumption."""
 
     gpus: int
     median_ape: float | None
@@ -147,10 +148,11 @@ UNKNOWN = LeftOut(0, None, UNSEEN_HALF_WIDTH)
 class UnseenGpu:
     """What answers on a GPU that was never measured, and how far off times are there.
 
-    ``by_kind``: GPUs left out of training of one vendor and element type ("nvidia|fp16"), of one vendor, of all (""),
-    and of settings that none of the others was measured in (`NEVER`). ``own_share`` as in `Widths`. ``chooser``: whose
-    order of the candidates was best on them, the `MODEL`'s, the `HABIT`'s or the `NEAREST` measured GPU's; ``habit``
-    setting and candidate → what the habit ranks by, the mean log slowdown on the measured GPUs.
+    ``by_kind``: GPUs left out of training of one line (`surrogate.features.gpu.Gpu.line`) and element type
+    ("nvidia|fp16"), of one line, of all (""), and of settings that none of the others was measured in (`NEVER`).
+    ``own_share`` as in `Widths`. ``chooser``: whose order of the candidates was best on them, the `MODEL`'s, the
+    `HABIT`'s or the `NEAREST` measured GPU's; ``habit`` setting and candidate → what the habit ranks by, the mean log
+    slowdown on the measured GPUs.
     """
 
     by_kind: Annotated[Mapping[str, LeftOut], OF_ALL] = field(default_factory=lambda: {"": UNKNOWN})
@@ -158,13 +160,13 @@ class UnseenGpu:
     chooser: Annotated[str, CHOOSER] = MODEL
     habit: Mapping[str, Annotated[float, between(0, 100)]] = field(default_factory=dict)
 
-    def kind(self, vendor: str, dtype: str) -> str:
-        """The key of ``by_kind``: that of the vendor's GPUs in the element type; where too few were left out, of the
-        vendor's, or of all."""
-        return next(key for key in (f"{vendor}|{dtype}", vendor, "") if key in self.by_kind)
+    def kind(self, line: str, dtype: str) -> str:
+        """The key of ``by_kind``: that of the line's GPUs in the element type; where none was left out, of the line's,
+        or of all."""
+        return next(key for key in (f"{line}|{dtype}", line, "") if key in self.by_kind)
 
     def half_widths(self, kinds: np.ndarray) -> np.ndarray:
-        """(rows,) in log time, of ``kinds`` (rows, 2), vendors and element types."""
+        """(rows,) in log time, of ``kinds`` (rows, 2), lines and element types."""
         pairs = list(map(tuple, kinds.tolist()))
         known = {pair: self.by_kind[self.kind(*pair)].half_width for pair in set(pairs)}
         return np.array([known[pair] for pair in pairs])
@@ -174,14 +176,16 @@ class UnseenGpu:
         other GPUs' measurements."""
         basis = "never measured on this GPU: other GPUs' times stand in" if described else "from specification alone"
         known = self.by_kind[kind]
-        maker, _, of_type = kind.partition("|")
+        line, _, of_type = kind.partition("|")
         if known.median_ape is None:
             return f"{basis}: how far off such times are is not known"
         what = "times in settings never measured" if kind == NEVER else f"times{' in ' * bool(of_type)}{of_type}"
-        gpus = f"{known.gpus} {'' if kind == NEVER else maker.upper()} GPUs".replace("  ", " ")
+        # What is known of a line with a single GPU comes from other lines.
+        is_own = any(key.startswith(f"{line}|") for key in self.by_kind)
+        maker = (f"{line.upper()} " if line.isalpha() else f"AMD {line} ") if is_own else ""
         return (
-            f"{basis}: on {'one GPU' if known.gpus == 1 else gpus} left out of training, {what} were off by"
-            f" {100 * known.median_ape:.0f} % in the median, nine in ten by less than a factor of"
+            f"{basis}: on {'one GPU' if known.gpus == 1 else f'{known.gpus} {maker}GPUs'} left out of training, {what}"
+            f" were off by {100 * known.median_ape:.0f} % in the median, nine in ten are expected within a factor of"
             f" {exp(known.half_width):.1f}{'; the order errs less' * described}"
         )
 

@@ -299,7 +299,11 @@ def test_few_rows_tell_an_offset_of_each_library_and_an_outlier_little() -> None
 
 
 def test_what_does_not_hold_for_other_shapes_is_left_out() -> None:
-    """Noise alone: of a correction stays what is better than none on shapes held out."""
-    noise = np.random.default_rng(0).normal(0, 0.3, 40)
-    rows, predicted_us = products(20, lambda frame: np.exp(noise[frame.index]))
-    assert np.abs(said_of(rows, predicted_us)).mean() < 0.1
+    """Noise alone, 20 times: it is hardly ever sure that a correction is better than none."""
+    random = np.random.default_rng(0)
+    said = []
+    for _ in range(20):
+        noise = random.normal(0, 0.3, 40)
+        rows, predicted_us = products(20, lambda frame, noise=noise: np.exp(noise[frame.index]))
+        said.append(np.abs(said_of(rows, predicted_us)).max())
+    assert sum(each > 0 for each in said) <= 3

@@ -1,6 +1,7 @@
 """Tensile's logic: excerpts of two untouched files (rocBLAS b520bc83f), and a compiled library made by hand."""
 
 import gzip
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -126,11 +127,22 @@ LIBRARY = {
 }  # fmt: skip
 
 
-def test_message_pack(tmp_path: Path) -> None:
-    path = tmp_path / "TensileLibrary_gfx906.dat"
-    path.write_bytes(msgpack.packb(LIBRARY))
+CU_110 = {"type": "And", "value": [{"type": "Processor", "value": "gfx90a"}, {"type": "CUCount", "value": 110}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpu"),
+    [({}, "mi60"), ({"gfx906": "gfx90a"}, "mi250"), ({"gfx906": "gfx90a", "TruePred": CU_110}, "mi250x")],
+)
+def test_message_pack(tmp_path: Path, changes: dict[str, object], gpu: str) -> None:
+    """Boards of one architecture are told apart by their compute units, where a condition names them."""
+    path = tmp_path / "TensileLibrary_Type_HH.dat"
+    text = json.dumps(LIBRARY)
+    for old, new in changes.items():
+        text = text.replace(f'"{old}"', json.dumps(new))
+    path.write_bytes(msgpack.packb(json.loads(text)))
     (row,) = FORMATS["tensile"].read([path]).rows.to_dict("records")
-    assert (row["gpu"], row["dtype"], row["variant"], row["tensile_type"]) == ("mi60", "fp16", "", "HHS")
+    assert (row["gpu"], row["dtype"], row["variant"], row["tensile_type"]) == (gpu, "fp16", "", "HHS")
     assert (row["m"], row["n"], row["batch"], row["k"]) == (512, 256, 2, 128)
     assert row["time_us"] == pytest.approx(2 * 512 * 256 * 2 * 128 / 4e6)
 

@@ -14,7 +14,9 @@ from surrogate.features.families.gemm import Gemm
 from surrogate.features.families.moe import Moe
 from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import gpu
-from surrogate.network.language import GAP_US, language_network, read_decoder, read_language
+from surrogate.network.deployment import Deployment
+from surrogate.network.language import read_decoder
+from surrogate.network.language_step import GAP_US, language_network, read_language
 from surrogate.network.network import Network
 from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors
 
@@ -51,7 +53,8 @@ def step(tmp_path: Path) -> Step:
     def read(config: dict[str, Any], **sizes: Any) -> Network:
         path = tmp_path / "config.json"
         path.write_text(json.dumps(config), encoding="utf-8")
-        return read_language(path, **sizes)
+        names = [name for name in sizes if name not in ("prefill", "decode", "batch")]
+        return read_language(path, deployment=Deployment(**{name: sizes.pop(name) for name in names}), **sizes)
 
     return read
 
@@ -116,7 +119,7 @@ def test_deepseek_attends_through_its_latent_cache(step: Step) -> None:
 def test_quantised_products_leave_attention_and_the_head_as_they_are(step: Step) -> None:
     network = step(QWEN, prefill=64, dtype="fp8")
     kinds = Counter((layer.operator, layer.work.dtype) for layer in network.layers)
-    assert kinds["down_proj", "fp8"] == kinds["down_proj.quantise", "bf16"] == 48
+    assert kinds["down_proj", "fp8"] == kinds["o_proj.quantise", "bf16"] == 48  # others are fused with what writes
     assert (kinds["attention", "bf16"], kinds["lm_head", "bf16"]) == (48, 1)
 
 

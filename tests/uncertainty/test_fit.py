@@ -240,7 +240,7 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     predicted, _ = fit.held_out(model, rows, splits)
     known = fit.known_settings(rows, splits)
     found = fit.fit_unseen_gpu(rows, predicted, known, judged)
-    wanted = LeftOut(3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0), rel=1e-3))
+    wanted = LeftOut(3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + fit.ONE_MORE / 3), rel=1e-3))
     assert found.by_kind[found.kind("nvidia", "fp32")] == wanted and 0 < found.own_share <= 2
     assert found.kind("nvidia", "fp8") == "nvidia" and found.kind("amd", "fp32") == "" and found.by_kind[""] == wanted
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
@@ -250,7 +250,8 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
 
 
 def test_what_no_other_gpu_was_measured_in_is_apart() -> None:
-    """A type of one GPU alone, off by 30, widens no other's interval; the only GPU of its line counts among all."""
+    """A type of one GPU alone, off by 30, widens no other's interval; the only GPU of its line counts among all, and a
+    second one is known by the other lines'. The fewer GPUs, the more is added for one more."""
     frame = products((*GPUS, "MI100"))
     own = (frame["gpu"] == "TITAN V") & (frame["m"] == 64)
     frame = frame.assign(dtype=np.where(own, "fp16", "fp32"))
@@ -259,8 +260,13 @@ def test_what_no_other_gpu_was_measured_in_is_apart() -> None:
     splits = fit.gpu_splits(rows, 0)
     predicted, _ = fit.held_out(model_class("roofline")(), rows, splits)
     found = fit.fit_unseen_gpu(rows, predicted, fit.known_settings(rows, splits), np.full(len(rows), False))
-    factors = {kind: float(np.exp(each.half_width)) for kind, each in found.by_kind.items()}
-    assert factors == pytest.approx({"": 5.0, NEVER: 30.0, "nvidia": 2.0, "nvidia|fp32": 2.0}, rel=1e-3)
+    half_widths = {kind: each.half_width for kind, each in found.by_kind.items()}
+    greatest = {"": (5.0, 4), NEVER: (30.0, 1), "nvidia": (2.0, 3), "nvidia|fp32": (2.0, 3), "gfx9": (2.0, 1)}
+    wanted = {kind: np.log(factor) * (1 + fit.ONE_MORE / gpus) for kind, (factor, gpus) in greatest.items()}
+    assert half_widths == pytest.approx(wanted, rel=1e-3)
+    assert "GFX9" not in found.note("gfx9", described=False) and "3 NVIDIA GPUs" in found.note(
+        "nvidia", described=False
+    )
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:

@@ -1,0 +1,67 @@
+"""What aiconfigurator says of measured servers: ``serving_queries.py QUESTIONS ANSWERS``.
+
+It imports nothing of the project, so that any interpreter that has the package can run it. ``QUESTIONS``, parquet, has
+the columns ``system backend model gemm moe`` (the last two the types of products and experts, or "") and ``tensor
+data expert batch input output``. ``ANSWERS`` has one row per question: ``ttft_ms`` and ``tpot_ms``, NaN where it
+refuses. Its steps take one prompt's tokens at a time, and what its tables lack goes by its own estimates (HYBRID).
+"""
+
+import logging
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+
+@cache
+def database(system: str, backend: str) -> Any:
+    """The newest tables of a framework on a GPU."""
+    from aiconfigurator_core.sdk import common, perf_database
+
+    version = perf_database.get_latest_database_version(system, backend)
+    tables: Any = perf_database.get_database(system, backend, str(version))
+    tables.set_default_database_mode(common.DatabaseMode["HYBRID"])
+    return tables
+
+
+@cache
+def model(path: str, backend: str, gemm: str, moe: str, ways: tuple[int, int, int]) -> Any:
+    """A model spread over GPUs; ``ways`` of tensor, data and expert parallelism."""
+    from aiconfigurator_core.sdk.config_builders import build_model_config
+    from aiconfigurator_core.sdk.models import get_model
+
+    tensor, data, expert = ways
+    width = tensor * data // expert
+    built = build_model_config(tensor, 1, data, width, expert, gemm_quant_mode=gemm or None, moe_quant_mode=moe or None)
+    return get_model(path, built, backend)
+
+
+def answer(row: Any) -> tuple[float, float]:
+    """Its times to the first token and per further one, in ms."""
+    from aiconfigurator_core.sdk.backends.factory import get_backend
+    from aiconfigurator_core.sdk.config import RuntimeConfig
+
+    load = RuntimeConfig(batch_size=row.batch, isl=row.input, osl=row.output)
+    spread = model(row.model, row.backend, row.gemm, row.moe, (row.tensor, row.data, row.expert))
+    tables = database(row.system, row.backend)
+    said = get_backend(row.backend).run_agg(spread, tables, load, ctx_tokens=row.input).get_summary_df().iloc[0]
+    return float(said["ttft"]), float(said["tpot"])
+
+
+def main(questions: str, answers: str) -> None:
+    """Answer every row."""
+    logging.disable(logging.ERROR)
+    rows = pd.read_parquet(questions)
+    said = np.full((len(rows), 2), np.nan)
+    for place, row in enumerate(rows.itertuples()):
+        try:
+            said[place] = answer(row)
+        except (Exception, SystemExit):  # a refusal has many classes
+            continue
+    pd.DataFrame(said, columns=["ttft_ms", "tpot_ms"]).to_parquet(answers)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,110 @@
+"""``seer serving``: what to buy for a language model's users, and how to run it."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from surrogate.cli.network import DTYPE, SIZE, gpu_names, sizes
+from surrogate.cli.options import GPU, OUT, PATH, Form, choice_option, option, output_options, show
+from surrogate.features.errors import InputError
+from surrogate.network.network import FRAMEWORKS
+
+POSITIVE = click.FloatRange(min=0, min_open=True)
+REFUSED = {
+    "disaggregated": "prefill and decoding on GPUs of their own",
+    "speculative": "tokens that a draft model or MTP guesses",
+}
+"""What servers can do and is not predicted, by its option."""
+
+
+def _price(context: click.Context, parameter: click.Parameter, text: str | None) -> float | dict[str, float] | None:
+    """US dollars per GPU and hour: one number, or NAME=X,NAME=X."""
+    parts = [part.partition("=") for part in (text or "").split(",") if part.strip()]
+    try:
+        prices = {name.strip(): float(usd or name) for name, _, usd in parts}
+    except ValueError:
+        prices = {"": -1.0}
+    is_one = len(parts) == 1 and not parts[0][1]
+    if text is not None and (not prices or not all(0 < usd < float("inf") for usd in prices.values())):
+        message = f"{text!r} is no price; write dollars per GPU and hour, as 2.5 or h100=2.5,h200=3.8"
+        raise click.BadParameter(message, context, parameter)
+    return next(iter(prices.values())) if is_one else prices or None
+
+
+def _names(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """The names in ``A,B,…``."""
+    return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+
+
+def ways(name: str, text: str) -> Any:
+    """An option that takes several numbers."""
+    return option(f"--{name}", text, metavar="N,N,…", callback=sizes)
+
+
+@click.command()
+@click.argument("config", type=PATH)
+@option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
+@option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=gpu_names)
+@option("--input input_tokens", "Tokens of a prompt.", SIZE, required=True, metavar="TOKENS")
+@option("--output output_tokens", "Tokens of an answer.", SIZE, required=True, metavar="TOKENS")
+@ways("concurrency", "Users at a time, on all replicas together  [default: 1 to 256 on one]")
+@option("--ttft", "Longest time to the first token, in ms.", POSITIVE, metavar="MS")
+@option("--tpot", "Longest time per further token, in ms.", POSITIVE, metavar="MS")
+@option("--gpus", "Most GPUs of all replicas.", SIZE, default=8)
+@choice_option("--library", tuple(FRAMEWORKS), "Whose server  [default: all]")
+@ways("tensor-parallel", "GPUs that share a layer  [default: 1, 2, 4, …]")
+@ways("attention-parallel", "Groups that attend to requests of their own and share experts.")
+@ways("expert-parallel", "GPUs that hold different experts  [default: 1 and all]")
+@ways("pipeline-parallel", "Stages that hold different layers  [default: 1]")
+@option("--dtype", f"{DTYPE} Several: A,B.", metavar="TYPE,…", callback=_names)
+@option("--kv-dtype", "Element types of the cache, as fp8.", metavar="TYPE,…", callback=_names)
+@option("--routing", "How tokens spread over experts: balanced, power_law_1.2 …", metavar="NAME")
+@option("--price", "US dollars per GPU and hour; by GPU: h100=2.5,h200=3.8.", metavar="USD", callback=_price)
+@option("--html", "Also write everything as one HTML file.", OUT)
+@option("--disaggregated", "Not predicted; refused.", is_flag=True)
+@option("--speculative", "Not predicted; refused.", is_flag=True)
+@output_options
+def command(
+    config: Path, gpu: str, compare_gpus: list[str], input_tokens: int, output_tokens: int, ttft: float | None,
+    tpot: float | None, library: str | None, dtype: tuple[str, ...], kv_dtype: tuple[str, ...], routing: str | None,
+    price: Any, html: Path | None, form: Form, disaggregated: bool, speculative: bool, **searched: Any,
+) -> None:  # fmt: skip
+    """Size a server for a language model: GPUs, parallelism, framework and types that keep your latency targets.
+
+    CONFIG is the model's config.json from Hugging Face, or a model that ships, by name. Every configuration is a
+    continuously batching server whose users each send a prompt, read the answer and begin again: the times are those
+    of steps of kernels, with what vLLM, SGLang or TensorRT-LLM add. Those that keep --ttft and --tpot come first,
+    each by tokens per second and GPU, or by the price of a token. The exit status is 1 where none keeps them.
+
+    Examples:
+      seer serving config.json --gpu h200 --input 1024 --output 512 --tpot 30
+      seer serving llama-3.3-70b --gpu h200 --input 512 --output 99
+    """
+    from surrogate.network.deployment import ROUTING
+    from surrogate.network.serving_search import Choices, serve
+
+    for name, is_asked in (("disaggregated", disaggregated), ("speculative", speculative)):
+        if is_asked:
+            raise InputError(f"--{name}: {REFUSED[name]} are not predicted; leave it out for an aggregated server")
+    choices = Choices(
+        libraries=(library,) if library else (),
+        dtypes=dtype,
+        kv_dtypes=kv_dtype,
+        routing=routing or ROUTING,
+        **searched,
+    )
+    serving = serve(
+        config, gpu=gpu, compare_gpus=compare_gpus, input=input_tokens, output=output_tokens, ttft_ms=ttft,
+        tpot_ms=tpot, price=price, choices=choices,
+    )  # fmt: skip
+    if html:
+        from surrogate.dataset.files import write_text
+        from surrogate.network.serving_page import serving_page
+
+        write_text(html, serving_page(serving))
+    answer = serving.to_dict()
+    show(answer["rows"], form, whole=answer, table=serving.table())
+    if not serving.best:
+        click.echo(f"no configuration keeps the targets with at most {searched['gpus']} GPUs", err=True)
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,294 @@
+"""Servers of language models: the time to a first token and between further ones at a number of users, from steps.
+
+Users send a prompt of ``input`` tokens, read ``output`` tokens and begin again, so that a server always has as many
+requests as users. It runs one step after the other (continuous batching with chunked prefill):
+
+- Between two tokens of a request lies a step that decodes one token of every running request, and the prompts that
+  arrive meanwhile: while one request reads ``output`` tokens, each other one begins once. So a further token takes
+  ``decode + (running − 1) / (output − 1) · prompt``. Nothing in it is fitted.
+- A first token takes ``start + prompt · (1 + share · (running − 1))``: users that began together wait for one another.
+  ``start`` and ``share`` are fitted for each framework (`experiments/serving.py`).
+- Running is what the cache holds; who finds no place waits for as many others to end.
+
+Kernel times are those of a framework's tables, taken in CUDA graphs. A product takes the fastest kernel of any
+framework, since servers ship and tune the same few libraries, and what a framework's own table lacks, or has only as
+the floor of a harness, goes by the others'.
+"""
+
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import exp, hypot, log1p
+from typing import NamedTuple
+
+from surrogate import bundled
+from surrogate.features.elementwise import ceil_div
+from surrogate.features.errors import InputError
+from surrogate.features.families import Operator
+from surrogate.features.families.operator import Streamed
+from surrogate.features.gpu import Gpu
+from surrogate.features.problem import ELEMENTS
+from surrogate.features.roofline import missing_units
+from surrogate.models.plain import from_plain
+from surrogate.network.deployment import Deployment
+from surrogate.network.language import Decoder
+from surrogate.network.language_step import COMMUNICATION, PARTS, PRODUCTS, Kernel, Requests, Step, part_of
+from surrogate.network.memory import context_bytes, usable_bytes
+from surrogate.network.predict import Answer, Predictors, frameworks_on
+from surrogate.network.result import UNMEASURED
+from surrogate.prediction.results import FLOOR, ROOFLINE
+
+FILE = "servers.json"
+UTILISATION = 0.9
+"""Share of a GPU's memory that a server takes: the default of vLLM."""
+BATCHED_TOKENS = 8192
+"""Tokens of a step at most, which bounds what its activations hold: vLLM's and SGLang's default on data-centre GPUs."""
+COLLECTIVES = "nccl"
+"""The library of collective operations that a framework has no kernels of its own for."""
+PROMPTS = "prompts"
+"""What a further token's time is spent on beside `surrogate.network.language_step.PARTS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLaw:
+    """Constants of a framework: ms before a prompt's first step, and the share of the other users that a prompt waits
+    for; ``ttft`` and ``tpot`` are the ends of their 90 % intervals, in log time, on models left out of the fit."""
+
+    start_ms: float
+    share: float
+    ttft: tuple[float, float]
+    tpot: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLaws:
+    """What ships: framework → its law."""
+
+    origin: str
+    laws: Mapping[str, ServerLaw]
+
+
+@cache
+def shipped_laws() -> ServerLaws:
+    """The constants that ship with the package."""
+    return from_plain(ServerLaws, json.loads((bundled.FOLDER / FILE).read_bytes()))
+
+
+class Load(NamedTuple):
+    """Tokens of a user's prompt, and of the answer."""
+
+    input: int
+    output: int
+
+
+class Setup(NamedTuple):
+    """A replica of a server, and how many users it has."""
+
+    deployment: Deployment
+    users: int
+
+
+class Interval(NamedTuple):
+    """A time with the ends of its 90 % interval."""
+
+    time: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSteps:
+    """What a replica's steps take under a load, in ms, and what it holds, in bytes on each GPU.
+
+    ``users`` and ``running`` are requests of one group of GPUs that attends to its own, ``running`` those that the
+    cache holds at once. ``parts`` has the shares in a further token's time, `PROMPTS` among them. ``half_width`` is
+    what kernels that nobody measured on the GPU add to its interval, in log time; of ``floors`` the framework's own
+    table has only the floor of its harness, so that another's stand in.
+    """
+
+    load: Load
+    users: int
+    running: int
+    stages: int
+    decode_ms: float
+    prompt_ms: float
+    memory_bytes: float
+    fits: bool
+    parts: Mapping[str, float]
+    half_width: float
+    floors: tuple[str, ...]
+
+    @property
+    def tpot_ms(self) -> float:
+        """Time per output token behind the first."""
+        return self.decode_ms + self.beside_ms
+
+    @property
+    def beside_ms(self) -> float:
+        """Of it, what others' prompts take."""
+        return (self.running - 1) / max(self.load.output - 1, 1) * self.prompt_ms / self.stages
+
+    def ttft_ms(self, start_ms: float, share: float) -> float:
+        """Time to the first token."""
+        prompt_ms = self.prompt_ms * (1 + share * (self.running - 1) / self.stages)
+        request_ms = self.prompt_ms + (self.load.output - 1) * self.tpot_ms
+        return start_ms + prompt_ms + (self.users - self.running) / self.running * request_ms
+
+    def intervals(self, law: ServerLaw) -> tuple[Interval, Interval]:
+        """Time to the first token and per further one."""
+        times = (self.ttft_ms(law.start_ms, law.share), law.ttft), (self.tpot_ms, law.tpot)
+        first, further = (
+            Interval(time, time * exp(-hypot(low, self.half_width)), time * exp(hypot(high, self.half_width)))
+            for time, (low, high) in times
+        )
+        return first, further
+
+    @property
+    def bound(self) -> str:
+        """What limits it: the cache's memory where users wait for it, else the largest part."""
+        return "memory" if self.running < self.users else max(self.parts, key=lambda part: self.parts[part])
+
+
+class ServerKernels:
+    """Kernel times on a GPU by the tables of every framework that runs there, each loaded once."""
+
+    def __init__(self, device: Gpu) -> None:
+        self.device = device
+        self._predictors: dict[str, Predictors] = {}
+
+    def answers(self, library: str, works: Sequence[Operator]) -> tuple[dict[Operator, Answer], set[Operator]]:
+        """Kernel → its time by a framework's own table, or by the others' as the module says; and the kernels of which
+        that table has only the floor of its harness."""
+        answers = self._asked(library, works)
+        floors = {work for work, answer in answers.items() if answer.source == FLOOR}
+        unknown = {work for work, answer in answers.items() if answer.source in (FLOOR, ROOFLINE)}
+        lacking = unknown - {work for work in unknown if isinstance(work, Streamed)}
+        open_works = [work for work in works if part_of(work) == PRODUCTS or work in lacking]
+        transfers = [work for work in lacking if part_of(work) == COMMUNICATION]
+        others = [name for name in frameworks_on(self.device) if name != library]
+        for name, some in (*((name, open_works) for name in others), (COLLECTIVES, transfers)):
+            for work, answer in self._asked(name, some).items() if some else ():
+                is_known = answer.source not in (FLOOR, ROOFLINE)
+                if is_known and (work in unknown or answer.time_us < answers[work].time_us):
+                    answers[work] = answer
+                    unknown.discard(work)
+        return answers, floors
+
+    def _asked(self, name: str, works: Sequence[Operator]) -> dict[Operator, Answer]:
+        from surrogate.prediction.shipped import load_operators
+
+        if name not in self._predictors:
+            self._predictors[name] = Predictors(self.device, None, load_operators(self.device.name, name))
+        answers = self._predictors[name].answers(works, {})
+        return {work: answer for work, answer in answers.items() if isinstance(work, Operator)}
+
+
+def server_steps(
+    decoder: Decoder, load: Load, kernels: ServerKernels, library: str, setups: Iterable[Setup]
+) -> dict[Setup, ServerSteps | InputError]:
+    """What the steps of each setup take, or why it is refused: all kernels are asked for together."""
+    sized: dict[Setup, _Sized | InputError] = {}
+    prompts: dict[Deployment, Step | InputError] = {}
+    for setup in dict.fromkeys(setups):
+        how = setup.deployment
+        if how not in prompts:
+            prompts[how] = _step(decoder, Requests(1, load.input, load.input), how)
+        prompt = prompts[how]
+        sized[setup] = (
+            prompt if isinstance(prompt, InputError) else _sized(decoder, load, kernels.device, setup, prompt)
+        )
+    steps = {
+        id(step): step for each in sized.values() if isinstance(each, _Sized) for step in (each.prompt, each.decode)
+    }
+    counted = {key: step.counted() for key, step in steps.items()}
+    answers, floors = kernels.answers(
+        library, list(dict.fromkeys(work for counts in counted.values() for work in counts))
+    )
+    timed = {key: _time(counts, answers, floors, kernels.device) for key, counts in counted.items()}
+    return {
+        setup: each
+        if isinstance(each, InputError)
+        else _steps(load, each, timed[id(each.prompt)], timed[id(each.decode)])
+        for setup, each in sized.items()
+    }
+
+
+class _Sized(NamedTuple):
+    """A setup's two steps and what they hold."""
+
+    prompt: Step
+    decode: Step
+    users: int
+    running: int
+    memory_bytes: float
+    fits: bool
+
+
+class _Timed(NamedTuple):
+    """A step's time in µs, its parts, the share that is not measured with its upper end, floors, and a refusal."""
+
+    time_us: float
+    parts: Mapping[str, float]
+    beyond_us: float
+    floors: tuple[str, ...]
+    refused: str
+
+
+def _step(decoder: Decoder, requests: Requests, how: Deployment) -> "Step | InputError":
+    try:
+        return Step(decoder, [requests], how, requests.size * requests.new)
+    except InputError as error:
+        return error
+
+
+def _sized(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step) -> _Sized:
+    """How many requests run at once, and the step that decodes them: half of an answer is there on average."""
+    how = setup.deployment
+    stages, users = how.pipeline_parallel, ceil_div(setup.users, how.data_parallel)
+    context = load.input + load.output // 2
+    one = Step(decoder, [Requests(1, 1, context)], how, 1)
+    moved = max(_moved(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
+    held = prompt.weights_bytes() / stages + moved * min(1.0, BATCHED_TOKENS / load.input)
+    request_bytes = one.kv_bytes / stages
+    usable = UTILISATION * usable_bytes(device) - context_bytes(device)
+    places = int((usable - held) / request_bytes)
+    running = max(1, min(users, places))
+    batch = ceil_div(running, stages)
+    decode = Step(decoder, [Requests(batch, 1, context)], how, batch)
+    return _Sized(prompt, decode, users, running, held + running * request_bytes, places >= 1)
+
+
+def _moved(kernel: Kernel) -> float:
+    """Bytes of a kernel's activations."""
+    return kernel.work.dram_bytes - kernel.weights * ELEMENTS[kernel.work.dtype].weight_bytes
+
+
+def _time(
+    kernels: Mapping[Operator, int], answers: Mapping[Operator, Answer], floors: Container[Operator], device: Gpu
+) -> _Timed:
+    parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+    beyond_us = 0.0
+    refused = ""
+    for work, count in kernels.items():
+        answer = answers[work]
+        parts[part_of(work)] += count * answer.time_us
+        if answer.source in UNMEASURED:
+            beyond_us += count * (answer.upper_us - answer.time_us)
+        if answer.source == ROOFLINE and work.MULTIPLIES:
+            refused = refused or (missing_units(device, work.dtype, work.math) or "")
+    named = dict.fromkeys(f"{work.kind} {work.dtype}" for work in kernels if work in floors)
+    return _Timed(sum(parts.values()), parts, beyond_us, tuple(named), refused)
+
+
+def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:
+    if prompt.refused or decode.refused:
+        return InputError(f"{prompt.refused or decode.refused}; give another --dtype, or --gpu")
+    steps = ServerSteps(
+        load=load, users=sized.users, running=sized.running, stages=sized.decode.how.pipeline_parallel,
+        decode_ms=decode.time_us / 1e3, prompt_ms=prompt.time_us / 1e3, memory_bytes=sized.memory_bytes,
+        fits=sized.fits, parts={}, half_width=log1p(decode.beyond_us / decode.time_us),
+        floors=tuple(dict.fromkeys((*prompt.floors, *decode.floors))),
+    )  # fmt: skip
+    parts = {name: decode.parts[name] / 1e3 / steps.tpot_ms for name in PARTS}
+    return replace(steps, parts=parts | {PROMPTS: steps.beside_ms / steps.tpot_ms})

@@ -1,0 +1,62 @@
+"""``seer serving`` as people type it: a table, JSON for scripts, a page, refusals and the exit status."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ASKED = (
+    "serving", "llama-3.1-8b", "--gpu", "h100-sxm", "--input", 256, "--output", 64, "--library", "vllm",
+    "--tensor-parallel", "1,2", "--concurrency", "8,16", "--dtype", "bf16,fp8",
+)  # fmt: skip
+CONTRACT = {
+    "gpu", "library", "gpus", "tensor_parallel", "pipeline_parallel", "expert_parallel", "dtype", "kv_dtype",
+    "concurrency", "ttft_ms", "ttft_low_ms", "ttft_high_ms", "tpot_ms", "tpot_low_ms", "tpot_high_ms",
+    "tokens_per_s_per_gpu", "memory_gib", "fits", "bound",
+}  # fmt: skip
+
+
+def test_scripts_get_every_configuration_and_people_the_best(seer: Any, tmp_path: Path) -> None:
+    page = tmp_path / "servers.html"
+    run = seer(*ASKED, "--tpot", 30, "--price", "h100-sxm=2.5", "--html", page, "--json").succeeded()
+    rows, best = run.json["rows"], run.json["best"]
+    assert all(set(row) >= CONTRACT for row in rows) and best == rows[0]
+    assert {(row["dtype"], row["tensor_parallel"], row["concurrency"]) for row in rows} >= {
+        ("fp8", 2, 16),
+        ("bf16", 1, 8),
+    }
+    assert all(row["ttft_low_ms"] < row["ttft_ms"] < row["ttft_high_ms"] for row in rows)
+    assert "<svg" in page.read_text(encoding="utf-8")
+    text = seer(*ASKED).succeeded().out
+    assert "TPOT, ms" in text and "meets the targets" in text
+
+
+def test_targets_that_nothing_keeps_are_a_negative_answer(seer: Any) -> None:
+    run = seer(*ASKED, "--tpot", 0.001, "--json")
+    assert run.code == 1 and run.json["best"] is None and run.json["rows"]
+    assert "no configuration keeps the targets" in run.err
+
+
+@pytest.mark.parametrize("option", ["--disaggregated", "--speculative"])
+def test_what_is_not_predicted_is_refused_by_name(seer: Any, option: str) -> None:
+    assert seer(*ASKED, option).is_refusal(f"{option}: ", "not predicted")
+
+
+@pytest.mark.parametrize("price", ["much", "h100-sxm=-1", ""])
+def test_a_price_that_is_none_is_refused(seer: Any, price: str) -> None:
+    run = seer(*ASKED, "--price", price)
+    assert run.code == 2 and "no price" in run.err
+
+
+def test_a_step_takes_the_deployment_of_its_options(seer: Any) -> None:
+    words = ("network", "deepseek-v3", "--gpu", "h200-sxm", "--library", "sglang", "--decode", 1024, "--batch", 32)
+    spread = seer(*words, "--tensor-parallel", 8, "--expert-parallel", 8, "--json").succeeded().json
+    experts = [layer["problem"] for layer in spread["layers"] if layer["operator"] == "experts"]
+    assert experts and all("ep8" in problem for problem in experts)
+    even = seer(*words, "--tensor-parallel", 8, "--routing", "balanced", "--json").succeeded().json
+    drawn = seer(*words, "--tensor-parallel", 8, "--json").succeeded().json
+    assert drawn["total_us"] < even["total_us"]  # 32 tokens do not reach all 256 experts
+    short = (
+        seer(*words, "--tensor-parallel", 8, "--kv-dtype", "fp8", "--pipeline-parallel", 2, "--json").succeeded().json
+    )
+    assert short["memory_bytes"] < 0.6 * even["memory_bytes"]

@@ -1,0 +1,257 @@
+"""Servers of language models: the law of their times, what they hold, and the search under targets."""
+
+import json
+from dataclasses import replace
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogate.bundled import NETWORKS
+from surrogate.features.errors import InputError
+from surrogate.features.families.attention import Attention, Mla
+from surrogate.features.families.gemm import Gemm
+from surrogate.features.families.moe import Moe
+from surrogate.features.families.rowwise import Quantise
+from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy
+from surrogate.features.gpu import gpu
+from surrogate.network import Choices, Serving, serve
+from surrogate.network.deployment import Deployment
+from surrogate.network.language import read_decoder
+from surrogate.network.language_step import Requests, Step, language_network
+from surrogate.network.serving import Load, ServerKernels, ServerLaw, ServerSteps, Setup, server_steps, shipped_laws
+from surrogate.network.serving_page import pareto, serving_page
+from surrogate.network.serving_search import SHOWN, ServerRow
+from surrogate.report.tables import to_json
+from tests.test_docs import blocks
+
+LLAMA, DEEPSEEK = NETWORKS["llama-3.3-70b"], NETWORKS["deepseek-v3"]
+PAGE = Path(__file__).resolve().parents[2] / "surrogate" / "network" / "README.md"
+STEPS = ServerSteps(
+    load=Load(1000, 101), users=11, running=11, stages=1, decode_ms=10.0, prompt_ms=40.0, memory_bytes=1.0, fits=True,
+    parts={"products": 0.7, "prompts": 0.3}, half_width=0.0, floors=(),
+)  # fmt: skip
+LAW = ServerLaw(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
+
+
+def test_a_further_token_takes_a_step_and_its_part_of_others_prompts() -> None:
+    """Ten others begin once in 100 tokens: 0.1 prompts a token. A first token waits for a tenth of their prompts."""
+    assert STEPS.tpot_ms == pytest.approx(10 + 0.1 * 40)
+    assert STEPS.ttft_ms(5.0, 0.1) == pytest.approx(5 + 40 * (1 + 0.1 * 10))
+    assert replace(STEPS, users=1, running=1).tpot_ms == 10.0
+
+
+def test_who_finds_no_place_in_the_cache_waits_for_others_to_end() -> None:
+    waiting = replace(STEPS, users=22)
+    assert waiting.tpot_ms == STEPS.tpot_ms and waiting.bound == "memory"
+    assert waiting.ttft_ms(5.0, 0.1) - STEPS.ttft_ms(5.0, 0.1) == pytest.approx(40 + 100 * 14)
+
+
+def test_intervals_are_the_law_s_and_wider_where_kernels_were_not_measured() -> None:
+    first, further = STEPS.intervals(LAW)
+    assert (first.low, first.high) == pytest.approx((first.time / 2, first.time * 4))
+    assert (further.low, further.high) == pytest.approx((14, 28))
+    wider = replace(STEPS, half_width=0.5).intervals(LAW)[1]
+    assert wider.low < 14 and wider.high > 28
+
+
+def test_a_law_ships_for_every_framework() -> None:
+    assert set(shipped_laws().laws) == {"vllm", "sglang", "trtllm"}
+    assert all(law.start_ms > 0 and 0 < law.share < 1 for law in shipped_laws().laws.values())
+
+
+@pytest.fixture(scope="module")
+def servers() -> Serving:
+    choices = Choices(libraries=("vllm",), concurrency=(16, 64), tensor_parallel=(1, 2, 4))
+    return serve(LLAMA, gpu="h100-sxm", input=1024, output=512, tpot_ms=30.0, price=2.0, choices=choices)
+
+
+def test_the_search_finds_what_keeps_the_targets_at_the_least_price(servers: Serving) -> None:
+    best = servers.best
+    assert best is not None and best.tpot_ms <= 30 and best.fits
+    meeting = [row for row in servers.rows if row.fits and row.tpot_ms <= 30]
+    assert best.usd_per_million_tokens == min(row.usd_per_million_tokens or 0 for row in meeting)
+    assert [row.meets for row in servers.rows] == sorted((row.meets for row in servers.rows), reverse=True)
+    cost = 2.0 / 3600 / best.tokens_per_s_per_gpu * 1e6
+    assert best.usd_per_million_tokens == pytest.approx(cost)
+
+
+def test_half_the_width_of_weights_fits_where_the_whole_does_not(servers: Serving) -> None:
+    rows = {(row.dtype, row.gpus): row for row in servers.rows if row.replicas == 1 and row.concurrency == 16}
+    assert not rows["bf16", 1].fits and rows["fp8", 1].fits and rows["bf16", 4].fits
+    assert rows["fp8", 1].bound == "memory" and rows["fp8", 2].bound != "memory"  # room for weights and few users
+    memory = {
+        row.dtype: row.memory_gib for row in servers.rows if (row.gpus, row.replicas, row.concurrency) == (4, 1, 16)
+    }
+    assert memory["fp8"] < 0.7 * memory["bf16"]
+
+
+def test_more_users_take_longer_and_two_replicas_less(servers: Serving) -> None:
+    times = {
+        (row.gpus, row.replicas, row.concurrency): row.tpot_ms
+        for row in servers.rows
+        if row.dtype == "fp8" and row.fits
+    }
+    assert times[2, 1, 64] > times[2, 1, 16] and times[4, 2, 64] < times[2, 1, 64]
+    assert times[4, 1, 64] < times[2, 1, 64]
+
+
+def test_a_result_shows_itself_in_every_form(servers: Serving) -> None:
+    said = json.loads(to_json(servers.to_dict()))
+    assert said["best"] == said["rows"][0] and len(servers.to_frame()) == len(said["rows"])
+    assert "meets the targets" in repr(servers) and "further configurations" in repr(servers)
+    page = serving_page(servers)
+    assert page.count("<svg") == 1 and "tokens/s and user" in page
+    assert len(servers.table(SHOWN).records) == min(SHOWN, len(servers.rows))
+
+
+def test_fp8_is_no_slower_than_bf16_where_servers_fuse_the_quantisation() -> None:
+    choices = Choices(libraries=("vllm",), concurrency=(1,), tensor_parallel=(8,), dtypes=("bf16", "fp8"))
+    rows = serve(LLAMA, gpu="h100-sxm", input=1024, output=128, choices=choices).rows
+    times = {row.dtype: row.tpot_ms for row in rows}
+    assert times["fp8"] < times["bf16"]
+
+
+def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
+    choices = Choices(libraries=("vllm",), concurrency=(16,), tensor_parallel=(4,), dtypes=("bf16",))
+    known = serve(LLAMA, gpu="h200-sxm", input=512, output=128, choices=choices).rows[0]
+    unknown = serve(LLAMA, gpu="mi300x", input=512, output=128, choices=choices)
+    row = unknown.rows[0]
+    assert row.tpot_high_ms / row.tpot_ms > known.tpot_high_ms / known.tpot_ms
+    assert any("nobody measured" in note for note in unknown.notes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"choices": Choices(libraries=("vlm",))}, "did you mean|library 'vlm' is unknown"),
+        ({"choices": Choices(dtypes=("fp9",))}, "dtype 'fp9' is unknown"),
+        ({"choices": Choices(tensor_parallel=(3,))}, "cannot be divided among 3 GPUs"),
+        ({"choices": Choices(expert_parallel=(2,), tensor_parallel=(2,))}, "has no experts"),
+        ({"choices": Choices(pipeline_parallel=(99,), gpus=200)}, "cannot be divided in 99 stages"),
+        ({"choices": Choices(kv_dtypes=("fp3",))}, "kv_dtype 'fp3' is unknown"),
+        ({"choices": Choices(tensor_parallel=(16,))}, "so few GPUs"),
+        ({"choices": Choices(libraries=("trtllm",)), "gpu": "mi300x"}, "does not run on mi300x"),
+        ({"choices": Choices(dtypes=("fp8",)), "gpu": "t4"}, "no fp8 units"),
+        ({"input": 0}, "--input"),
+        ({"price": {"h999": 1.0}}, "h999"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "input": 64, "output": 8} | changed
+    with pytest.raises(InputError, match=said) as error:
+        serve(LLAMA, **asked)
+    assert "\n" not in str(error.value)
+
+
+def test_one_refused_gpu_leaves_the_others_their_answers() -> None:
+    choices = Choices(dtypes=("fp8",), libraries=("vllm",), concurrency=(4,), tensor_parallel=(2,))
+    found = serve(LLAMA, gpu="t4", compare_gpus=("h100-sxm",), input=64, output=8, choices=choices)
+    assert {row.gpu for row in found.rows} == {"h100-sxm"}
+    assert any("t4 has no fp8 units" in note for note in found.notes)
+
+
+def _step(path: Path, *groups: tuple[int, int, int], **ways: Any) -> Step:
+    requests = [Requests(*group) for group in groups]
+    return Step(read_decoder(path), requests, Deployment(**ways), sum(size * new for size, new, _ in groups))
+
+
+def test_experts_are_divided_and_all_groups_tokens_meet_at_them() -> None:
+    alone, spread = _step(DEEPSEEK, (8, 1, 100)), _step(DEEPSEEK, (8, 1, 100), data_parallel=8, expert_parallel=8)
+    moe = next(work for work in spread.counted() if isinstance(work, Moe))
+    assert (moe.tokens, moe.expert_parallel, moe.tensor_parallel) == (64, 8, 1)
+    assert spread.weights_bytes() < 0.2 * alone.weights_bytes() and spread.kv_bytes == alone.kv_bytes
+    assert any(isinstance(work, AllGather) for work in spread.counted())
+    assert not any(type(work) is AllReduce for work in spread.counted())
+
+
+def test_prompts_and_decoded_tokens_attend_apart_and_multiply_together() -> None:
+    mixed = _step(LLAMA, (1, 512, 512), (16, 1, 1000)).counted()
+    assert {(work.phase, work.batch) for work in mixed if isinstance(work, Attention)} == {
+        ("context", 1),
+        ("generation", 16),
+    }
+    assert {work.m for work in mixed if isinstance(work, Gemm)} == {528, 17}
+    latent = _step(DEEPSEEK, (1, 512, 512), (16, 1, 1000)).counted()
+    assert {(work.phase, work.batch) for work in latent if isinstance(work, Mla)} == {
+        ("context", 1),
+        ("generation", 16),
+    }
+
+
+def test_stages_of_a_pipeline_hold_parts_and_send_between_them() -> None:
+    decoder = read_decoder(LLAMA)
+    whole, staged = (language_network(decoder, [(1, 100)], Deployment(pipeline_parallel=n)) for n in (1, 4))
+    assert (staged.weights_bytes, staged.state_bytes) == pytest.approx(
+        ((whole.weights_bytes or 0) / 4, whole.state_bytes / 4), rel=1e-6
+    )
+    assert sum(type(layer.work) is AllToAll for layer in staged.layers) == 3
+
+
+def test_a_cache_in_fp8_takes_half_and_sums_beyond_a_node_cross_a_network() -> None:
+    decoder = read_decoder(LLAMA)
+    plain, short = (language_network(decoder, [(1, 100)], Deployment(kv_dtype=name)) for name in (None, "fp8"))
+    assert short.state_bytes == plain.state_bytes / 2
+    far = language_network(decoder, [(1, 100)], Deployment(tensor_parallel=16))
+    assert any(type(layer.work) is Memcpy for layer in far.layers) and "NVLink" in far.notes[0]
+    assert not language_network(decoder, [(1, 100)], Deployment(tensor_parallel=16, node=72)).notes
+
+
+def test_only_what_nothing_before_it_writes_is_quantised_apart() -> None:
+    kinds = [kernel.word for _, kernel in _step(LLAMA, (4, 1, 100), dtype="fp8").kernels()]
+    assert kinds.count("o_proj.quantise") == 80 and "down_proj.quantise" not in kinds
+    assert any(isinstance(work, Quantise) for work in _step(LLAMA, (4, 1, 100), dtype="fp8").counted())
+
+
+def test_kernels_that_a_framework_s_table_lacks_go_by_the_others() -> None:
+    """vLLM's latent attention was never measured; small fp8 products in blocks only at its harness's floor."""
+    latent = Mla(batch=8, heads=16, query_length=1, context_length=4096)
+    product = Gemm(m=8, n=3072, k=1536, dtype="fp8_block", math="default")
+    answers, floors = ServerKernels(gpu("b200")).answers("vllm", [latent, product])
+    assert {answers[latent].source, answers[product].source} == {"model"} and floors == {product}
+    assert answers[product].time_us < 30
+
+
+def test_the_steps_of_a_setup_are_asked_for_together_and_a_refusal_is_one_answer() -> None:
+    good, bad = Setup(Deployment(tensor_parallel=2), 4), Setup(Deployment(tensor_parallel=3), 4)
+    answers = server_steps(read_decoder(LLAMA), Load(128, 64), ServerKernels(gpu("h100-sxm")), "vllm", [good, bad])
+    steps = answers[good]
+    assert isinstance(steps, ServerSteps) and isinstance(answers[bad], InputError)
+    assert sum(steps.parts.values()) == pytest.approx(1.0)
+
+
+points = st.tuples(st.floats(0.1, 1e3), st.floats(0.1, 1e5))
+
+
+@settings(max_examples=30)
+@given(st.lists(points, min_size=1, max_size=30))
+def test_no_configuration_beats_one_of_the_front_in_both(servers: Serving, rates: list[tuple[float, float]]) -> None:
+    rows = [
+        replace(servers.rows[0], tokens_per_s_per_user=user, tokens_per_s_per_gpu=each) for user, each in rates
+    ]  # fmt: skip
+
+    def beaten(row: ServerRow) -> bool:
+        return any(
+            other.tokens_per_s_per_user >= row.tokens_per_s_per_user
+            and other.tokens_per_s_per_gpu >= row.tokens_per_s_per_gpu
+            and (other.tokens_per_s_per_user, other.tokens_per_s_per_gpu)
+            != (row.tokens_per_s_per_user, row.tokens_per_s_per_gpu)
+            for other in rows
+        )
+
+    front = pareto(rows)
+    assert front and not any(map(beaten, front))
+    speeds = [row.tokens_per_s_per_user for row in front]
+    assert speeds == sorted(speeds)
+
+
+def test_the_guide_s_five_lines_size_a_server() -> None:
+    (block, *_) = blocks(PAGE, "python")
+    names: dict[str, Any] = {}
+    assert len([line for line in block.text.splitlines() if line]) == 5
+    exec(compile(block.text, str(PAGE), "exec"), names)
+    best = names["servers"].best
+    assert best.concurrency == 50 and best.tpot_ms <= 30
