@@ -36,6 +36,8 @@ UNMEASURED_FACTOR = {True: 1.5, False: 2.1}
 Source: eager PyTorch on ScalingIntelligence/KernelBench's memory-bound programs (MIT), A100 to H100 (1.2 and 1.55 on
 its first two levels) and A100 or H100 to one die of an MI250X (1.6 to 2.2). From plain units to TF32 nothing was
 measured by kernels; ResNet-50's published training on a V100 and an A100 is slower there than the prediction by 1.4."""
+SURE_FACTOR = 2.5
+"""Interval of a prediction, as a factor, up to which it tells more of an unmeasured GPU than rates do."""
 UNALIGNED = re.compile(r"tensorop.*align[12](?!\d)")
 """In the name of a product's kernel on NVIDIA's matrix units for rows that do not begin at 16 bytes. AMD's have no such
 penalty: of 99 products of rocBLAS's published times on MI60 and Navi 21 with odd rows and 0.5 GFLOP or more, each takes
@@ -169,9 +171,9 @@ def _carried(
 
     Where both GPUs were measured the time changes as predictions do. Else what kernels take at least (`SHORTEST_US`) is
     the target's, and the rest follows the rates that long kernels reach on both GPUs; where the trace's own alone was
-    measured, predictions in their place if they are sure to 1.5 times, and the geometric mean of both if to 2.1.
-    ResNet-50's published training on an A100 and a V100, 2.56 times as fast, decided for that: the rates alone
-    say 3.8. On one GPU, at another batch, what predictions miss cancels whatever they rest on.
+    measured, predictions in their place if they are sure to `SURE_FACTOR`: the rates alone make more than 4
+    times of ResNet-50's published training on an A100 and a V100, 2.56 times as fast. On one GPU, at another batch,
+    what predictions miss cancels whatever they rest on.
     """
     work = [[_as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
     by_gpu = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
@@ -196,10 +198,8 @@ def _carried(
         return PredictedWork(measured_us * predicted[1] / predicted[0], RATES, rates_half_width, kind)
     rates = [sum(_at_rates_us(problem, gpu) for problem in side) for gpu, side in zip(gpus, work, strict=True)]
     ratio = rates[1] / rates[0]
-    surely, barely = (log(factor) for factor in sorted(UNMEASURED_FACTOR.values()))
-    if own_measured and half_widths[1] <= barely:
-        by_predictions = predicted[1] / predicted[0]
-        ratio = by_predictions if half_widths[1] <= surely else sqrt(ratio * by_predictions)
+    if own_measured and half_widths[1] <= log(SURE_FACTOR):
+        ratio = predicted[1] / predicted[0]
     time_us = share * least[1] + ratio * max(measured_us - least[0], 0.0)
     return PredictedWork(time_us, RATES, rates_half_width, kind)
 
