@@ -19,8 +19,9 @@ from experiments.experiment import HOME
 from experiments.sources import beside
 from surrogate.bundled import NETWORKS
 from surrogate.features.gpu import gpu
+from surrogate.network.deployment import Deployment
 from surrogate.network.exported import read_exported
-from surrogate.network.language import read_language
+from surrogate.network.language_step import read_language
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import Network
 from surrogate.network.torch_gpu import gpu_calls
@@ -165,7 +166,8 @@ def served() -> pd.DataFrame:
             path = Path(folder) / "config.json"
             path.write_text(json.dumps(each.get("config", {})), encoding="utf-8")
             source = NETWORKS[each["network"]] if "network" in each else path
-            step = read_language(source, decode=1, dtype=each.get("dtype"), tensor_parallel=ranks)
+            spread = Deployment(dtype=each.get("dtype"), tensor_parallel=ranks)
+            step = read_language(source, decode=1, deployment=spread)
         held = memory(step, 0, gpu(each["gpu"]))
         left = each["utilization"] * usable_bytes(gpu(each["gpu"])) - sum(held.values()) + step.state_bytes
         logged = each.get("kv_gib", each.get("kv_tokens", 0) * step.state_bytes / 2**30)

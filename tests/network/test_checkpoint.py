@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from surrogate.features.errors import InputError
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.checkpoint import READERS, Checkpoint, Names, read_checkpoint
-from surrogate.network.language import read_language
+from surrogate.network.language_step import read_language
 
 Json = dict[str, Any]
 
