@@ -98,7 +98,8 @@ class Serving(Shown):
 
     def table(self, most: int = SHOWN) -> Table:
         """The best configurations for people, ``most`` of them."""
-        shown = [_shown(row) for row in self.rows[:most]]
+        some_miss = not all(row.meets for row in self.rows)
+        shown = [_shown(row, marked=some_miss and row.meets) for row in self.rows[:most]]
         more = [f"{len(self.rows) - most} further configurations: --csv or --json"] if len(self.rows) > most else []
         title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
         return Table(shown, FORMATS, title, notes=[*more, *self.notes])
@@ -290,8 +291,8 @@ def _rank(row: ServerRow) -> tuple[bool, bool, float]:
     return not row.meets, not row.fits, -row.tokens_per_s_per_gpu if cost is None else cost
 
 
-def _shown(row: ServerRow) -> dict[str, Any]:
-    """A row of the table for people."""
+def _shown(row: ServerRow, *, marked: bool) -> dict[str, Any]:
+    """A row of the table for people; ``marked``: it meets targets that others miss."""
     ways = {
         "TP": row.tensor_parallel,
         "DP": row.attention_parallel,
@@ -309,4 +310,4 @@ def _shown(row: ServerRow) -> dict[str, Any]:
     if row.usd_per_million_tokens is not None:
         shown["$ per M tokens"] = round(row.usd_per_million_tokens, 3)
     shown |= {"GiB per GPU": round(row.memory_gib, 1), "bound by": row.bound}
-    return shown | {"": "◀ meets the targets" if row.meets else "" if row.fits else "does not fit"}
+    return shown | {"": "◀ meets the targets" if marked else "" if row.fits else "does not fit"}
