@@ -27,8 +27,10 @@ def test_scripts_get_every_configuration_and_people_the_best(seer: Any, tmp_path
     }
     assert all(row["ttft_low_ms"] < row["ttft_ms"] < row["ttft_high_ms"] for row in rows)
     assert "<svg" in page.read_text(encoding="utf-8")
-    text = seer(*ASKED).succeeded().out
-    assert "TPOT, ms" in text and "meets the targets" in text
+    middle = sorted(row["tpot_ms"] for row in rows)[len(rows) // 2]
+    texts = [seer(*ASKED, *target).succeeded().out for target in ((), ("--tpot", middle))]
+    assert all("TPOT, ms" in text for text in texts)
+    assert ["meets the targets" in text for text in texts] == [False, True]
 
 
 def test_targets_that_nothing_keeps_are_a_negative_answer(seer: Any) -> None:
