@@ -33,7 +33,7 @@ GEFORCE_PIPE = 520.0
 """Most half-precision operations a clock on an SM of GeForce boards, whose units are held down, and no others'."""
 GEFORCE_SUSTAINED = 1.05
 """The same share of theirs, which run above the specified clock. Source: timm's transformers on RTX 3090 and 4090, half
-of their families; convolutions reach 1.12 there (`surrogate.features.terms.tensor_core`)."""
+of their families."""
 
 
 class Allowed(TypedDict, total=False):
