@@ -47,9 +47,10 @@ def crc(name: object) -> int:
 
 
 @cache
-def measured(training: bool) -> pd.DataFrame:
+def measured(training: bool, convolutional: bool = True) -> pd.DataFrame:
     """Passes of the networks drawn from the half of the families that are fitted, or from the other: `PASS`, `RUN`,
-    ``measured_ms``; the two newest releases, at a network's largest size."""
+    ``measured_ms``; the two newest releases, at a network's largest size. ``convolutional`` keeps those whose work is
+    mostly convolutions, else the others, transformers most of them."""
     from timm.models._registry import _model_to_module
 
     table = pd.read_parquet(HOME / "data" / "networks_timm.parquet").reset_index(drop=True)
@@ -65,7 +66,7 @@ def measured(training: bool) -> pd.DataFrame:
     table["measured_ms"] = 1e3 * table["infer_batch_size"] / table["infer_samples_per_sec"]
     table = table.astype({"infer_batch_size": int}).assign(gpu="rtx-" + table["gpu"].str.removeprefix("rtx"))
     table = table.sort_values("measured_ms").drop_duplicates([*PASS, *RUN])
-    return table[[_is_read(*row) for row in table[PASS].itertuples(index=False)]]
+    return table[[_is_read(convolutional, *row) for row in table[PASS].itertuples(index=False)]]
 
 
 @cache
@@ -95,21 +96,24 @@ def network_of(name: str, module: Any, inputs: tuple[object, ...], amp: str | No
     return tally.network(name, None)
 
 
-def _is_read(*row: Any) -> bool:
-    """False where a machine without a GPU cannot read the network, or most of its work is not convolutions."""
+def _is_read(convolutional: bool, *row: Any) -> bool:
+    """Whether a machine without a GPU can read the network, and it is of that kind."""
     try:
         network = read(*row)
     except RuntimeError:
         return False
     flops = sum(layer.work.flops for layer in network.layers)
-    return not network.unsupported and sum(conv.flops for conv in network.convs) > 0.7 * flops
+    is_convolutional = sum(conv.flops for conv in network.convs) > 0.7 * flops
+    return not network.unsupported and is_convolutional == convolutional
 
 
 def rows() -> pd.DataFrame:
-    """Passes of the families held out, as the shipped law predicts them: a row a pass, times in ms."""
-    table = measured(training=False)
+    """Passes of the families held out, as what ships predicts them: a row a pass, times in ms, a set a kind and way."""
+    kinds = {"convolutions": measured(training=False), "other image networks": measured(False, convolutional=False)}
+    table = pd.concat([part.assign(kind=kind) for kind, part in kinds.items()], ignore_index=True)
     times = [_predictors(str(row.gpu)).time(_as_run(row)) for row in table.itertuples(index=False)]
-    table = table[[*PASS, *RUN, "measured_ms"]].assign(phase="inference")
+    way = table["layout"].where(~table["compiled"], "compiled")
+    table = table[[*PASS, *RUN, "measured_ms"]].assign(phase="inference", set="timm, " + table["kind"] + ", " + way)
     for name, end in {"predicted_ms": "total_us", "lower_ms": "lower_us", "upper_ms": "upper_us"}.items():
         table[name] = [getattr(time, end) / 1e3 for time in times]
     return table
