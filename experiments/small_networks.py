@@ -123,7 +123,7 @@ def rows() -> pd.DataFrame:
     kept = [network for network, trained in zip(networks, table["training"], strict=True) if not trained]
     times = [_predictors(name).time(network) for name, network in zip(held["gpu"], kept, strict=True)]
     table = held.assign(phase="inference", set="small programs, " + held["runtime"] + ", " + held["level"])
-    table["network"] = table["problem"]
+    table = table.rename(columns={"problem": "network"}).drop(columns="training")
     for name in ("total", "lower", "upper", "kernels"):
         table[f"{'predicted' if name == 'total' else name}_ms"] = [getattr(time, f"{name}_us") / 1e3 for time in times]
     return table
