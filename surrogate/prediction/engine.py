@@ -178,6 +178,20 @@ class Tf32Engine(Engine):
 
 
 @dataclass(frozen=True, slots=True)
+class BesideEngine(Engine):
+    """``law``'s times of the ``described`` candidates (candidates,) beside another engine's of the rest."""
+
+    others: Engine
+    law: Engine
+    described: np.ndarray
+
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `Engine.many`."""
+        times_us, workspace = self.others.many(sizes, problem, index)
+        return np.where(self.described[index], self.law.many(sizes, problem, index)[0], times_us), workspace
+
+
+@dataclass(frozen=True, slots=True)
 class CorrectedEngine(Engine):
     """Another engine's times, multiplied by what a calibration found on the GPU."""
 

@@ -13,12 +13,22 @@ from surrogate.bundle.bundle import Bundle, CandidateKey, Part
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, Family
 from surrogate.features.gpu import Gpu, canonical, gpu, unlisted
+from surrogate.features.problem import HALF
 from surrogate.features.text import newest, version_number
 from surrogate.models.alike import nearest, siblings
 from surrogate.models.grid import Label
 from surrogate.models.launch import call_cost_us
 from surrogate.models.plain import joined
-from surrogate.prediction.engine import Candidate, Context, CorrectedEngine, Engine, Setting, TableEngine, Tf32Engine
+from surrogate.prediction.engine import (
+    BesideEngine,
+    Candidate,
+    Context,
+    CorrectedEngine,
+    Engine,
+    Setting,
+    TableEngine,
+    Tf32Engine,
+)
 from surrogate.prediction.habit import HabitEngine
 from surrogate.prediction.prepared import PreparedSetting, SupportRules
 from surrogate.prediction.results import HABIT, MODEL, SPEC
@@ -204,11 +214,12 @@ class SettingCache:
         trained = seen and not alike.is_calibrated
         measured = {(key.library, key.values) for key in part.domain.settings}
         never = {library for library, _ in setting.versions if (library, setting.values) not in measured}
-        # 1. The law of tensor cores stands in for the trees where the family has kernels that it describes. Those come
-        #    first, and no others can be chosen.
+        # 1. The law of tensor cores stands in for the trees where the family has kernels that it describes. In half
+        #    precision those come first, and no others can be chosen; beside TF32's stand those of multiply-adds.
         mechanism = "" if trained else setting.family.tensor_core_mechanism
         law = specification_of(device, named["dtype"], math) if mechanism else None
-        if law is not None:
+        is_beside = law is not None and named["dtype"] not in HALF
+        if law is not None and not is_beside:
             part = part if seen else law.instead_of(part)
             never = set()
             described_first = sorted(choosable, key=lambda candidate: candidate.mechanism != mechanism)
@@ -228,11 +239,16 @@ class SettingCache:
         context = Context(setting, device, candidates, formula, least_us=least_us)
         if products is not None:
             engine = ProductEngine(context, products.law(device))
+        elif law is not None and not is_beside:
+            engine = TensorCoreEngine(context, law.law)
         else:
-            engine = TensorCoreEngine(context, law.law) if law else _engine(context, part, alike.lenders)
+            engine = _engine(context, part, alike.lenders)
         lenders = engine.lenders if isinstance(engine, BoosterEngine) else ()
         if never and device.tf32_tflops and (named.get("dtype"), math) == ("fp32", "default"):
             engine = _with_tf32(engine, part, never, alike.lenders)
+        described = np.array([bool(law) and candidate.mechanism == mechanism for candidate in candidates])
+        if law is not None and is_beside:
+            engine = BesideEngine(context, engine, TensorCoreEngine(context, law.law), described=described)
         rules = SupportRules(setting, candidates, part.support)
         widths, unseen, dtype = part.widths, (), named.get("dtype", "")
         kinds = part.unseen_gpu.by_kind
@@ -242,6 +258,9 @@ class SettingCache:
             widths = Widths({ALL: kinds[kind].half_width}, own_share=part.unseen_gpu.own_share)
             unseen = (part.unseen_gpu.note(kind, described=bool(part.family.parameter_names)),)
         bases = [widths.base(setting.gpu, candidate.key, dtype) for candidate in candidates]
+        if law is not None and is_beside and not seen:
+            half_width = law.by_kind[""].half_width
+            bases = [half_width if own else base for own, base in zip(described, bases, strict=True)]
         if trained:  # of a candidate that was never measured here no more is known than on another GPU
             keys = [SettingKey(setting.gpu, each.library, setting.values, each.algorithm) for each in candidates]
             least = [0.0 if key in part.domain.settings else kinds[kind].half_width for key in keys]

@@ -167,10 +167,11 @@ def test_no_release_answers_on_a_gpu_that_it_does_not_run_on(
 def test_tf32_speeds_up_only_what_has_tensor_kernels(bundle: Bundle) -> None:
     asked = Predictor(bundle, gpu="a100-sxm4-80gb")
     plain, tf32 = (
-        {one.algorithm: one.time_us for one in asked.select(Conv(n=8, c=16, h=14, k=16, r=3, math=math)).candidates}
+        {one.algorithm: one.time_us for one in asked.select(Conv(n=64, c=256, h=28, k=256, r=3, math=math)).candidates}
         for math in ("fma", "default")
     )
-    assert tf32.keys() == {"IMPLICIT_PRECOMP_GEMM"} and tf32.keys() < plain.keys()
+    assert plain.keys() == tf32.keys() and tf32["IMPLICIT_PRECOMP_GEMM"] < plain["IMPLICIT_PRECOMP_GEMM"]
+    assert {name for name in plain if plain[name] != tf32[name]} == {"IMPLICIT_PRECOMP_GEMM"}
 
 
 def test_documented_rules_of_a_gpu_count_before_statuses_of_others(bundle: Bundle) -> None:
