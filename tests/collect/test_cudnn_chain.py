@@ -29,6 +29,7 @@ from surrogate.features.families import operator
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify_call
 from surrogate.features.text import parse
+from tests.known import cases
 
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)
 POLICY = RepeatPolicy()
@@ -159,18 +160,7 @@ def test_every_algorithm_is_timed_by_its_kernels_or_refused(opened, direction, c
     assert device.heuristic(conv)[0].time_us is None and device.conditions()["sm_clock_mhz"] == 1980
 
 
-@pytest.mark.parametrize(("order", "status", "words"), [
-    ("soft cudnnConvolutionForward 2 0", "failed", "CUDNN_STATUS_EXECUTION_FAILED_CUDART"),
-    ("memory cudnnConvolutionForward 2 0", "failed", "ALLOCATION_FAILED"),
-    ("error activity_push_external_correlation_id -1 0", "ok", "CUPTI: CUPTI_ERROR_UNKNOWN"),
-    ("error activity_pop_external_correlation_id -1 0", "ok", "CUPTI: CUPTI_ERROR_UNKNOWN"),
-    ("error activity_flush_all -1 0", "ok", "CUPTI: CUPTI_ERROR_UNKNOWN"),
-    ("drop record 10 1", "ok", "CUPTI dropped 1 records"),
-    ("drop record 10 0", "ok", "CUPTI dropped"),
-    ("late activity_flush_all -1 0", "ok", ""),
-    ("late record 2 1", "ok", "CUPTI's records lack a launch or a flush"),
-    ("soft cudaStreamSynchronize -1 2", "failed", "too many resources"),
-])  # fmt: skip
+@cases(__file__)
 def test_one_fault_costs_one_measurement(opened, chain, order, status, words):
     """Where CUPTI lost something, events time the call and the reason is kept; a forced flush gets late records."""
     device = opened()
@@ -263,21 +253,13 @@ def test_limits_of_memory_are_statuses(refused, opened):
         device.measure(wide, "GEM", POLICY)
 
 
-@pytest.mark.parametrize(("variables", "words"), [
-    ({"gpu": "none"}, "no usable GPU: cudaErrorNoDevice: no CUDA-capable device"),
-    ({"faults": "memory cudaMalloc -1 1"}, "no usable GPU: Out of memory"),
-    ({"faults": "error cudnnCreate -1 0"}, "does not start here: cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED"),
-    ({"gpu": "v100", "cudnn_version": "91900"}, "pip install 'nvidia-cudnn-cu12<9.11'"),
-])  # fmt: skip
+@cases(__file__)
 def test_what_cannot_start_is_one_line(refused, opened, variables, words):
     with refused(words):
         opened(**variables)
 
 
-@pytest.mark.parametrize(("order", "words"), [
-    ("error activity_register_callbacks -1 0", "CUPTI_ERROR_UNKNOWN (999): unknown"),
-    ("error activity_enable -1 0", "CUPTI_ERROR_UNKNOWN (999): unknown"), ("", "cupti-python is not installed"),
-])  # fmt: skip
+@cases(__file__)
 def test_cupti_that_does_not_open_leaves_the_events(opened, chain, order, words):
     if not order:
         chain.setitem(sys.modules, "cupti", None)

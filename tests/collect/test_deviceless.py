@@ -19,6 +19,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.occupancy import LIMITS
 from surrogate.features.text import parse
+from tests.known import cases
 
 CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 NOT_SUPPORTED = 3000
@@ -122,13 +123,7 @@ def test_the_operation_is_the_directions_own(cudnn, direction, descriptor, first
     assert cudnn.live == {} and cudnn.made == 6
 
 
-@pytest.mark.parametrize(
-    ("dtype", "math", "note", "allowed"),
-    [
-        ("fp32", "fma", 0, False), ("fp32", "fma", 1, False), ("fp32", "fma", 5, True), ("fp32", "default", 0, True),
-        ("fp16", "tensor_op", 0, True), ("fp16", "fma", 0, True),
-    ],
-)  # fmt: skip
+@cases(__file__)
 def test_fma_math_admits_no_tensor_cores_in_fp32(device, cudnn, dtype, math, note, allowed):
     cudnn.notes, cudnn.ranking = {1: (note,)}, [1]
     assert bool(device.heuristic(replace(CONV, dtype=dtype, math=math))) is allowed

@@ -10,9 +10,11 @@ import pytest
 from surrogate.dataset.checks import check, normalise, unit_warnings
 from surrogate.dataset.problems import families_of
 from surrogate.features.errors import InputError
+from tests.known import known
+
+KNOWN = known(__file__)
 
 Table = Callable[..., pd.DataFrame]
-SOFTMAX = {"gpu": "v100", "library": "torch", "library_version": "2.1", "status": "ok", "time_us": 10.0}
 
 
 def test_spellings_and_types(table: Table) -> None:
@@ -24,11 +26,7 @@ def test_spellings_and_types(table: Table) -> None:
 
 
 def test_families_take_their_defaults() -> None:
-    rows = [
-        {**SOFTMAX, "operator": "softmax", "n": 32, "c": 1000},
-        {**SOFTMAX, "family": "gemm", "m": 8, "n": 4, "k": 2, "algorithm": "TN"},
-        {**SOFTMAX, "family": "linear", "operator": "linear", "m": 8, "n": 4, "k": 2},
-    ]
+    rows = KNOWN["test_families_take_their_defaults"]["rows"]
     out = normalise(pd.DataFrame(rows[:1]), "test")
     assert out.loc[0, ["family", "h", "w", "dtype", "math", "variant", "algorithm"]].tolist() == [
         "rowwise", 1, 1, "fp32", "fma", "", "default",

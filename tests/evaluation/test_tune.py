@@ -38,6 +38,7 @@ from surrogate.features.families import FAMILIES
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import AlwaysBestSingle, Roofline
 from surrogate.models.linear import LinearTerms
+from tests.known import cases
 
 Table = Callable[..., pd.DataFrame]
 MODEL = "linear-terms"
@@ -327,14 +328,7 @@ def test_no_trial_begins_after_the_timeout(refused, data: Dataset, tmp_path: Pat
         tune(data, trials=5, model=MODEL, storage=storage, study="t", timeout_minutes=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"objective": "time"}, ("objective both", "time")),
-        ({"seed": 1}, ("seed 0", "1")),
-        ({"model": "linear-dims"}, ("model linear-terms", "linear-dims")),
-    ],
-)
+@cases(__file__)
 def test_a_study_made_for_something_else_is_refused(
     refused, data: Dataset, tmp_path: Path, change: dict[str, Any], words: tuple[str, str]
 ) -> None:
@@ -364,14 +358,7 @@ def test_models_without_settings_and_tables_of_one_shape_are_refused(refused, da
     assert not Path(storage).exists()
 
 
-@pytest.mark.parametrize(
-    ("where", "word"),
-    [
-        ("postgres://host/base", "did you mean postgresql"),
-        ("postgresql://nobody:secret@127.0.0.1:1/base", "goes on|psycopg"),
-        ("/no/such/folder/x.journal", "goes on"),
-    ],
-)
+@cases(__file__)
 def test_storages_that_cannot_be_used_are_one_line(data: Dataset, where: str, word: str) -> None:
     with pytest.raises(InputError, match=word) as refused:
         tune(data, trials=1, model=MODEL, storage=where)

@@ -10,6 +10,7 @@ import pytest
 from experiments.operator_tables import operator_rows, parse_args, sizes_of
 from surrogate.features.families import FAMILIES
 from surrogate.formats.imported import family_rows
+from tests.known import cases
 
 IMAGE = "input[0]=1;input[1]=2;input[2]=3;input[3]=4"
 POOL = (
@@ -128,15 +129,7 @@ def test_deepbench_precisions() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "dropped"),
-    [
-        ("dense_ops", 270_877, 6423),
-        ("cudnn_other_ops", 20_351, 2754),
-        ("cudnn_other_ops_p100_v100", 16_728, 1093),
-        ("deepbench_gemm", 2380, 39 + 160),
-    ],
-)
+@cases(__file__)
 def test_real_files(measurements: Path, name: str, rows: int, dropped: int) -> None:
     """Every row is used or counted, and every problem is one that its family takes."""
     raw = pd.read_parquet(measurements / f"{name}.parquet")

@@ -17,17 +17,7 @@ from tests.known import known
 KNOWN = known(__file__)
 
 pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
-MATMUL: dict[str, Any] = {
-    "name": "matmul",
-    "sizes": ["m", "n", "k"],
-    "settings": {"dtype": ["fp16", "fp32"]},
-    "parameters": {"block_m": [16, 64, 128], "block_n": [16, 64], "layout": ["row", "col"]},
-    "conditions": ["block_m * block_n <= 4096", "m >= block_m"],
-    "formulas": {
-        "flops": "2 * m * n * k", "bytes": "4 * (m * k + k * n + m * n)",
-        "blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "128",
-    },
-}  # fmt: skip
+MATMUL = KNOWN["matmul"]
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:

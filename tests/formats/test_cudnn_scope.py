@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import KEY_COLUMNS
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 SECOND = (
     "LAYER_CUDNN_CONV_FWD_7_FLOAT32__BatchSize_2__42<CUDNN_CONVOLUTION_FWD_ALGO_{}>/input[0]:2/input[1]:64"
@@ -38,25 +40,13 @@ def save(folder: Path, *benchmarks: dict[str, Any]) -> Path:
 def test_second_generation(tmp_path: Path) -> None:
     path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN}, {"name": SECOND.format("DIRECT"), **FAILED})
     rows = FORMATS["cudnn-scope"].read([path]).rows
-    expected = {
-        "gpu": "Tesla T4", "library": "cudnn", "library_version": "7.6.3", "direction": "fwd", "dtype": "fp32",
-        "math": "fma", "layout": "NCHW", "n": 2, "c": 64, "h": 28, "w": 30, "k": 128, "r": 3, "s": 5, "pad_h": 1,
-        "pad_w": 2, "stride_h": 2, "stride_w": 1, "groups": 4, "algorithm": "GEMM", "status": "ok", "time_us": 59.0,
-        "workspace_bytes": 4096.0, "find_time_us": 66.0, "heuristic_algorithm": "WINOGRAD", "repeats": 1,
-    }  # fmt: skip
+    expected = KNOWN["test_second_generation"]["expected"]
     assert rows.iloc[0][list(expected)].to_dict() == expected
     assert rows.iloc[1][["algorithm", "status", "gpu"]].tolist() == ["DIRECT", "not_supported", "Tesla T4"]
     assert rows["time_us"].isna().tolist() == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("layer", "algorithm", "expected"),
-    [
-        ("FORWARD_HALF_TENSOROP", "FWD_ALGO_GEMM", ("fwd", "fp16", "tensor_op", "GEMM")),
-        ("BACKWARD_DATA_DOUBLE", "BWD_DATA_ALGO_1", ("bwd_data", "fp64", "fma", "ALGO_1")),
-        ("BACKWARD_FILTER_HALF", "BWD_FILTER_ALGO_FFT", ("bwd_filter", "fp16", "fma", "FFT")),
-    ],
-)
+@cases(__file__)
 def test_first_generation(refused, tmp_path: Path, layer: str, algorithm: str, expected: tuple[str, ...]) -> None:
     plain = {key: value for key, value in RAN.items() if ":" not in key}
     path = save(tmp_path, {"name": FIRST.format(layer, algorithm), **plain})
@@ -92,16 +82,7 @@ def one(name: str, **changes: Any) -> str:
     return json.dumps({"benchmarks": [{"name": name, **RAN, **changes}]})
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("{", "JSON"),
-        (one("BM_memcpy/8"), "1 benchmark"),
-        (one(SECOND.format("GEMM"), real_time="x"), "real_time is 'x'"),
-        (one(SECOND.format("GEMM"), time_unit="h"), "time unit 'h'"),
-        (one(SECOND.format("GEMM").split("/stride")[0]), "stride_height"),
-    ],
-)
+@cases(__file__)
 def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "scope.json"
     path.write_text(text)
@@ -109,16 +90,7 @@ def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str)
         FORMATS["cudnn-scope"].read([path])
 
 
-OLD = {"gpu": "Tesla V100-PCIE-16GB", "library_version": "7.x(2018-07/08)"}
-
-
-@pytest.mark.parametrize(
-    ("sample", "origin", "options", "least", "tolerance"),
-    [
-        ("cudnn_scope_dlperf_v100_sample", "dlperf", {}, 130, 1e-5),
-        ("cudnn_scope_v100_sample", "c3sr_scope", OLD, 110, 0.05),
-    ],
-)
+@cases(__file__)
 def test_samples_agree_with_the_published_table(
     measurements: Path, sample: str, origin: str, options: dict[str, str], least: int, tolerance: float
 ) -> None:

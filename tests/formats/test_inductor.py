@@ -10,6 +10,7 @@ import pytest
 from surrogate.features.description import description_of
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
+from tests.known import cases
 
 
 def triton(time: float, block_m: int, **rest: Any) -> dict[str, Any]:
@@ -109,17 +110,7 @@ def test_attention(refused, tmp_path: Path, is_old: bool) -> None:
     assert described.sizes == tuple(SHAPE) and "BLOCK_M" in described.parameters and "B" not in described.parameters
 
 
-@pytest.mark.parametrize(
-    ("log", "named"),
-    [
-        ({}, "holds no configuration"),
-        ([], "holds no configuration"),
-        ([3], "not as expected"),
-        ([{"(1, 2, 3)": [{"type": "triton"}]}], "it lacks ('time')"),
-        ([{"(1, 2, 3)": [CUBLAS]}], "holds no configuration"),
-        ([{"(1, 2, 3)": [triton(1, 8)]}, {"(1, 2)": [triton(1, 8)]}], "differ in their number of sizes"),
-    ],
-)
+@cases(__file__)
 def test_wrong_files_are_refused(refused, tmp_path: Path, log: object, named: str) -> None:
     with refused("log.json", named):
         read(save(tmp_path, log))

@@ -11,6 +11,7 @@ from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
 from surrogate.formats.nvprof import SIZE_BYTES, TIME_US, metric, scaled
+from tests.known import cases
 
 SAMPLES = Path(__file__).parent / "samples"
 TRACE = (SAMPLES / "nvprof_trace.csv").read_text()
@@ -110,17 +111,7 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
         read(tmp_path, TRACE, problems=listed, kernel="sgemm")
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("", "--print-gpu-trace"),
-        ('"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n', "seer trace kernels"),
-        ("==1== Error: ERR_NVGPUCTRPERM - no permission\n", "not permitted"),
-        (TRACE.replace("ms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,\n", ""), "units"),
-        (TRACE.replace("4.992", "fast"), "line 8: 'fast us'"),
-        ("SQLite format 3\0", "database"),
-    ],
-)
+@cases(__file__)
 def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
     with refused("log0.csv", named):
         read(tmp_path, text)

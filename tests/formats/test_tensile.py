@@ -13,6 +13,7 @@ from surrogate.dataset.store import read_dataset
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from tests.conftest import Outcome
+from tests.known import cases
 
 NAVI21 = """\
 - {MinimumRequiredVersion: 4.26.0}
@@ -143,31 +144,7 @@ def test_without_message_pack_it_says_what_to_install(tmp_path: Path, monkeypatc
         FORMATS["tensile"].read([path])
 
 
-MI210 = {
-    "navi21": "aldebaran", "gfx1030": "{Architecture: gfx90a, CUCount: 104}",
-    "[768, 128, 1, 256]": "[512, 128, 1, 256]", "10.988": "1000", "25.817": "9999", "0.021": "0.05",
-}  # fmt: skip
-"""In GFLOP/s, no time below 30 µs."""
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"navi21": "navi31", "gfx1030": "gfx1100"}, "repeats Navi 21's figures"),
-        ({"navi21": "navi32", "gfx1030": "gfx1101"}, "repeats Navi 21's figures"),
-        ({"navi21": "aquavanjaram", "gfx1030": "gfx941"}, "repeats Aldebaran's figures"),
-        ({"navi21": "gfx1200", "gfx1030": "gfx1200"}, "repeats gfx1201's figures"),
-        ({"navi21": "aquavanjaram", "gfx1030": "gfx942"}, "HHS repeats the figures of MI250"),
-        ({"navi21": "aldebaran", "gfx1030": "gfx90a", "DestDataType: 4": "DestDataType: 0"}, "HSS repeats the HHS"),
-        (MI210, "a floor of the harness at 31 µs"),
-        ({"navi21": "mystery", "gfx1030": "gfx777"}, "its GPU is unknown, name it by --gpu"),
-        ({" DataType: 4": " DataType: 2"}, "no matrix product here has such a type"),
-        ({"TransposeA: true, ": ""}, "it lacks .*TransposeA.*give Tensile's logic"),
-        ({"- navi21": "- !!python/object/apply:os.getcwd []"}, "no YAML .*python/object"),
-        ({"[194, 0.021]": "[194"}, "no YAML"),
-        ({"[2, 3, 0, 1]": "[9, 3, 0, 1]"}, "it lacks"),
-    ],
-)
+@cases(__file__)
 def test_copies_and_faults_are_refused_in_one_line(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
     content = NAVI21
     for old, new in changes.items():

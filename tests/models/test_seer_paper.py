@@ -16,15 +16,12 @@ from surrogate.models.seer import physics as formulas
 from surrogate.models.seer.kernels import gemm_p_tile, with_kernel_metrics
 from surrogate.models.seer.paper import SeerPaper
 from surrogate.models.seer.physics import Sizes, launched_blocks, sizes_of
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 GPU = "TITAN Xp"
-TITAN_XP_B_MAX = {
-    "IMPLICIT_GEMM": {"32x32": 240, "64x128": 120, "128x128": 120},
-    "IMPLICIT_PRECOMP_GEMM": {"128x32": 150, "128x64": 120, "128x128": 60},
-    "GEMM": {"32x32": 480, "64x128": 60, "128x128": 60},
-    "WINOGRAD": {"1x4x8": 60, "2x2x8": 60, "4x1x8": 60},
-    "WINOGRAD_NONFUSED": {"128x64": 120, "128x128": 60},
-}
+TITAN_XP_B_MAX = KNOWN["titan_xp_b_max"]
 """Algorithm → tile → blocks that a Titan Xp holds at once."""
 COUNTED = tuple(TITAN_XP_B_MAX)
 SETTING_NAMES = ("gpu", "library", "library_version", "direction", "dtype", "math", "layout")
@@ -223,11 +220,7 @@ def test_outside_its_domain_it_says_nothing(fitted: SeerPaper, rows: Rows, chang
     assert np.isnan(fitted.predict(rows_of(frame.assign(**changes)))).all()
 
 
-@pytest.mark.parametrize(("algorithm", "changes"), [
-    ("WINOGRAD", {"r": 5, "s": 5}), ("WINOGRAD_NONFUSED", {"r": 7, "s": 7}),
-    ("WINOGRAD", {"stride_h": 2, "stride_w": 2}),
-    ("FFT", {"h": 300, "w": 300}), ("FFT_TILING", {"stride_h": 2, "stride_w": 2}), ("DIRECT", {}),
-])  # fmt: skip
+@cases(__file__)
 def test_infeasible_rows_get_no_time(fitted: SeerPaper, rows: Rows, algorithm: str, changes: dict[str, Any]) -> None:
     frame = rows.frame.iloc[:3].assign(algorithm=algorithm, **changes).reset_index(drop=True)
     assert np.isnan(fitted.predict(rows_of(frame))).all()

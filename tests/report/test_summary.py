@@ -16,15 +16,12 @@ from surrogate.report.summary import (
     time_tables,
 )
 from surrogate.report.tables import Cell, Table
+from tests.known import known
+
+KNOWN = known(__file__)
 
 GOLDEN = Path(__file__).with_name("summary.txt")
-ROW: dict[str, Any] = {
-    "model": "m", "split": "shape", "stratum": "ungrouped", "gpu": "all", "n": 40, "shapes": 8,
-    "slowdown_macro": 1.0125, "ci_low": 1.01, "ci_high": 1.015, "slowdown_geomean": 1.011,
-    "slowdown_p95": 1.07, "slowdown_max": 50.4, "top1": 0.75, "within_10pct": 0.964, "top2_slowdown": 1.002,
-    "infeasible_picks": 3, "paired_vs_heuristic": [-0.075, -0.04, -0.014],
-    "paired_problems": 30,
-}  # fmt: skip
+ROW = KNOWN["row"]
 
 
 def _texts(table: Table) -> list[list[str]]:

@@ -21,6 +21,7 @@ from surrogate.features.families.transfer import (
     ReduceScatter,
 )
 from surrogate.features.gpu import gpu
+from tests.known import cases
 
 V100 = gpu("v100")
 LAW = CollectiveLaw(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)
@@ -89,14 +90,7 @@ def test_collective_factors() -> None:
     assert [share(elements=8, ranks=4).flops for share in (ReduceScatter, AllGather)] == [6, 0]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "a", "b", "c"),
-    [
-        ("bf16", 2, 2, 2), ("int8", 1, 1, 1), ("fp8", 1, 1, 2), ("fp8_block", 1 + 4 / 128, 1 + 4 / 16384, 2),
-        ("nvfp4", 0.5625, 0.5625, 2), ("int8_wo", 2, 1, 2), ("int4_wo", 2, 0.515625, 2), ("int8_sq", 1, 1, 2),
-        ("w4a8_mxfp4_mxfp8", 1.03125, 0.53125, 2),
-    ],
-)  # fmt: skip
+@cases(__file__)
 def test_quantised_products_move_scales_and_write_halves(dtype: str, a: float, b: float, c: float) -> None:
     one = Gemm(m=128, n=64, k=256, dtype=dtype, math="default")
     assert one.dram_bytes == pytest.approx(a * 128 * 256 + b * 256 * 64 + c * 128 * 64)
