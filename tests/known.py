@@ -12,7 +12,16 @@ import pytest
 @cache
 def known(module: str) -> dict[str, Any]:
     """The tables beside the module whose ``__file__`` this is."""
-    return tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
+    return _with_none(tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8")))
+
+
+def _with_none(value: Any) -> Any:
+    """The value with None for each text "null": TOML has no word for it."""
+    if isinstance(value, dict):
+        return {key: _with_none(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_none(inner) for inner in value]
+    return None if value == "null" else value
 
 
 def cases(module: str) -> Callable[[Any], Any]:

@@ -85,9 +85,7 @@ def as_array(raw: np.ndarray, shape: tuple[int, ...], conv: Conv) -> np.ndarray:
 GENERAL = parse("n2c6h11w9k4r3s2p1q0u2v1l1j2g2")
 
 
-@pytest.mark.parametrize(("dtype", "layout", "tolerance"), [
-    ("fp32", "NCHW", 1e-6), ("fp64", "NCHW", 1e-14), ("fp16", "NHWC", 1e-3), ("bf16", "NHWC", 6e-3),
-])  # fmt: skip
+@cases(__file__)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_results_are_those_of_the_problem_described(opened, direction, dtype, layout, tolerance):
     """Sizes, pads, strides, dilations, groups, types, layouts and scales arrive as they are meant: the gradients are
@@ -110,9 +108,7 @@ def test_versions_are_read_in_both_numberings(chain, number, version):
     assert Library.load().version == version
 
 
-@pytest.mark.parametrize(("variables", "low", "high"), [
-    ({}, 1e-4, 1e-3), ({"gpu": "v100"}, 1e-9, 1e-6), ({"faults": "nan cudnnConvolutionForward -1 0"}, None, None),
-])  # fmt: skip
+@cases(__file__)
 def test_the_header_tells_which_arithmetic_ran(opened, variables, low, high):
     """FMA keeps every digit, TF32 ten bits; NaN leaves a header that can be written."""
     info = opened(**variables).describe()

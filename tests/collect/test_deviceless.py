@@ -100,9 +100,7 @@ def device(cudnn):
     return Deviceless(gpu("h200"), library=cudnn)
 
 
-@pytest.mark.parametrize(
-    ("direction", "descriptor", "first"), [("fwd", 10, 700), ("bwd_data", 12, 706), ("bwd_filter", 11, 712)]
-)
+@cases(__file__)
 def test_the_operation_is_the_directions_own(cudnn, direction, descriptor, first):
     conv = parse("n8c64h14w20k32r3s1p1q0u2v1l1g4")
     conv = replace(conv, direction=direction, layout="NHWC", dtype="fp16", math="tensor_op")

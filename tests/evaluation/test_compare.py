@@ -182,9 +182,7 @@ def test_terms_beat_the_constant_choice_on_a_table_that_follows_them(table: Tabl
     assert errors["median_ape"] < 0.25
 
 
-def test_only_the_newest_version_of_a_problem_is_judged_and_older_ones_train(
-    table: Table, memory: type[Memory]
-) -> None:
+def test_only_the_newest_version_of_a_problem_is_judged_and_older_ones_train(table, memory):
     frame = pd.concat([table(4, version="7.5.0", seed=1), table(4, version="7.6.0")], ignore_index=True)
     result = compare(_data(frame), folds_count=2, models=["memory"])
     assert _row(result.results["choice_rows"], model="oracle")["n"] == 4 * 2 * 2
@@ -278,9 +276,7 @@ def test_a_table_or_a_path_is_as_good_as_a_dataset(table: Table, tmp_path: Path)
     assert rows[0] == rows[1] == rows[2]
 
 
-def test_an_interrupted_comparison_goes_on_where_it_stopped(
-    table: Table, memory: type[Memory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_comparison_goes_on_where_it_stopped(table, memory, tmp_path, monkeypatch):
     data, options = _data(table(8)), {"by": "random", "folds_count": 4, "models": ["memory", "roofline"]}
     whole = compare(data, **options)
     memory.rounds.clear()

@@ -241,9 +241,7 @@ def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: 
 @pytest.mark.skipif(os.name == "nt", reason="no such signal there")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(
-    data: Dataset, file: Path, tmp_path: Path, number: int
-) -> None:
+def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(data, file, tmp_path, number):
     storage = f"sqlite:///{tmp_path}/study.db"
     tune(data, trials=1, model=MODEL, storage=storage, study="s")  # makes the tables and the study
     with _seer_tune(file, "--storage", storage, "--trials", "100000") as process:
@@ -263,9 +261,7 @@ def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(
 
 
 @pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
-def test_a_trial_whose_worker_died_is_tried_again_with_its_settings(
-    data: Dataset, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_whose_worker_died_is_tried_again_with_its_settings(data, tmp_path, form, monkeypatch):
     """It keeps its number, so that it counts once; one that was tried too often fails, and another stands in for it."""
     where: dict[str, Any] = {"model": MODEL, "storage": form.format(tmp_path), "study": "s"}
     tune(data, trials=1, **where)
@@ -309,9 +305,7 @@ def test_what_a_worker_left_of_a_line_is_cut_off(data: Dataset, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_lock_of_a_worker_that_died_is_released(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_of_a_worker_that_died_is_released(data, tmp_path, monkeypatch):
     """Also where the journal is named from another folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
@@ -329,9 +323,7 @@ def test_no_trial_begins_after_the_timeout(refused, data: Dataset, tmp_path: Pat
 
 
 @cases(__file__)
-def test_a_study_made_for_something_else_is_refused(
-    refused, data: Dataset, tmp_path: Path, change: dict[str, Any], words: tuple[str, str]
-) -> None:
+def test_a_study_made_for_something_else_is_refused(refused, data, tmp_path, change, words):
     where: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j"), "study": "s", "trials": 1}
     tune(data, **where)
     with refused("--study", *words):

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from experiments import all as everything
 from experiments import fit_bundles
 from experiments.catalogue import BEGIN, END, experiment
-from experiments.experiment import Effort, run_script
+from experiments.experiment import run_script
 from experiments.sources import Sources
 from surrogate.bundle.bundle import load
 
@@ -25,9 +25,7 @@ def test_a_script_says_that_a_file_is_missing(tmp_path: Path, capsys: pytest.Cap
     assert not any(tmp_path.iterdir())
 
 
-def test_a_script_writes_its_table_and_answers(
-    sources: Sources, home: Path, effort: Effort, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_writes_its_table_and_answers(sources, home, effort, capsys):
     with pytest.raises(SystemExit) as ended:
         run_script(experiment("versions"), ["--quick", "--data", str(sources.folder), "--out", str(home)])
     assert ended.value.code == 0
@@ -48,9 +46,7 @@ def test_all_runs_processes_and_writes_the_page(sources: Sources, home: Path) ->
     assert str(home) not in page
 
 
-def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(
-    sources: Sources, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(sources, home, monkeypatch):
     """A relative file belongs to the caller's folder; a row of other data must not pass for one of the sources'."""
     (home / "README.md").write_text(f"{BEGIN}\n{END}\n")
     seen: list[list[str]] = []
@@ -69,9 +65,7 @@ def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(
 
 
 @pytest.mark.slow
-def test_the_bundles_that_ship_are_fitted_from_their_tables(
-    sources: Sources, effort: Effort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bundles_that_ship_are_fitted_from_their_tables(sources, effort, tmp_path, monkeypatch):
     """One command; the notices are in the card, and operators make a part for each family."""
     plan = replace(fit_bundles.PLANS["operators"], sources=("dense", "other_ops"))
     monkeypatch.setitem(fit_bundles.PLANS, "operators", plan)

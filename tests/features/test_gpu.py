@@ -11,18 +11,7 @@ from surrogate.features.occupancy import device_attributes
 from surrogate.features.roofline import missing_units
 from tests.features.known_answers import KNOWN
 
-MINE = """
-[gpu.my-gpu]
-architecture = "hopper"
-aliases = ["My GPU 9000"]
-sms = 10
-boost_mhz = 1000
-fp16_tensor_tflops = 100
-dram_gbs = 500
-l2_mib = 8
-memory_gib = 16
-source = "its box"
-"""
+MINE = KNOWN["users_gpu"]
 
 
 @pytest.mark.parametrize(("alias", "name"), KNOWN["spelt_otherwise"].items())

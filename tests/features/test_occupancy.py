@@ -13,9 +13,7 @@ from tests.known import cases
 
 
 @pytest.mark.parametrize(("cc", "threads", "registers", "shared", "dynamic", "blocks", "limiting"), KNOWN["occupancy"])
-def test_hand_computed(
-    cc: float, threads: int, registers: int, shared: int, dynamic: int, blocks: int, limiting: list[str]
-) -> None:
+def test_hand_computed(cc, threads, registers, shared, dynamic, blocks, limiting):
     launch = occupancy(cc, threads, registers, shared, dynamic)
     assert launch.blocks_per_sm == blocks
     assert list(launch.limiting) == limiting

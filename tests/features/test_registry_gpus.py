@@ -99,12 +99,7 @@ def test_a_row_is_plausible(name: str) -> None:
     assert all(gpu(alias) is board for alias in board.aliases)
 
 
-EXAMPLE = """
-# Its data sheet prints 30 TFLOP/s.
-example = { architecture = "ada", sms = 60, boost_mhz = 2400, fp16_tensor_tflops = 147, dram_gbs = 600,
- memory_bus_bits = 256, l2_mib = 48, memory_gib = 16, datasheet = { fp32_tflops = 36.9 }, aliases = ["Example"],
- source = "its data sheet", checked = false }
-"""
+EXAMPLE = "\n" + KNOWN["gpu_row"]
 
 
 @pytest.mark.parametrize(("old", "new", "mend"), KNOWN["lacking_gpu_rows"])

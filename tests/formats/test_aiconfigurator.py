@@ -11,7 +11,9 @@ import pytest
 
 from surrogate.dataset.store import read_dataset
 from surrogate.formats import FORMATS
-from tests.known import cases
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 COMMON = {"framework": "SGLang", "version": "x", "device": "NVIDIA H100 80GB HBM3", "kernel_source": "k"}
 GEMM = {"gemm_dtype": "bfloat16", "n": 256, "k": 512}
@@ -42,18 +44,12 @@ def only(root: Path, family: str) -> dict[str, Any]:
 def test_a_matrix_product_in_microseconds(tmp_path: Path) -> None:
     gemm(tmp_path, "h100_sxm/gemm/sglang/0.5.14", m=[16], latency=[0.25], gemm_dtype="sq")
     row = only(tmp_path, "gemm")
-    expected = {
-        "family": "gemm", "operator": "gemm", "gpu": "h100-sxm", "library": "sglang", "library_version": "0.5.14",
-        "algorithm": "k", "dtype": "int8_sq", "math": "default", "variant": "", "batch": 1, "m": 16, "n": 256, "k": 512,
-        "time_us": 250.0, "status": "ok", "spike": False,
-    }  # fmt: skip
+    expected = KNOWN["test_a_matrix_product_in_microseconds"]["expected"]
     assert row == expected
 
 
 @cases(__file__)
-def test_each_table(
-    tmp_path: Path, place: str, name: str, columns: dict[str, Any], family: str, expected: dict[str, Any]
-) -> None:
+def test_each_table(tmp_path, place, name, columns, family, expected):
     table(tmp_path, f"{place}/sglang/0.5.14", name, latency=0.001, **columns)
     assert only(tmp_path, family).items() >= {"time_us": 1.0, **expected}.items()
 
@@ -101,12 +97,12 @@ def test_the_command_reads_a_wheel_or_a_checkout(tmp_path: Path, seer: Callable[
     with zipfile.ZipFile(wheel, "w") as file:
         for path in folder.rglob("*.parquet"):
             file.write(path, "aiconfigurator_core/systems/data" / path.relative_to(folder))
-    for source, known in ((wheel, "at 095f58a"), (tmp_path, "unknown version")):
+    for source, told in ((wheel, "at 095f58a"), (tmp_path, "unknown version")):
         done = seer("import", "aiconfigurator", source, "--family", "gemm", "--gpu", "l40s", "-o", output)
         assert done.code == 0 and "rows of l40s 2" in done.err
         data = read_dataset(output)
         assert (data.candidates, set(data.frame["gpu"])) == ("listed", {"l40s"})
-        assert known in data.metadata["licence_notices"][0]
+        assert told in data.metadata["licence_notices"][0]
 
 
 def test_mistakes_are_named(refused, tmp_path: Path) -> None:

@@ -12,23 +12,10 @@ from tests.known import cases, known
 
 KNOWN = known(__file__)
 
-SECOND = (
-    "LAYER_CUDNN_CONV_FWD_7_FLOAT32__BatchSize_2__42<CUDNN_CONVOLUTION_FWD_ALGO_{}>/input[0]:2/input[1]:64"
-    "/input[2]:28/input[3]:30/filter_count:128/filter_height:3/filter_width:5/pad_height:1/pad_width:2"
-    "/stride_height:2/stride_width:1/dilation_height:1/dilation_width:1/group:4/batch_size:2/manual_time"
-)
-FIRST = (
-    "LAYER_CUDNN_CONV_{}<CUDNN_CONVOLUTION_{}>/W:30/H:28/C:64/N:2/K:128/filter_w(s):5/filter_h(r):3"
-    "/pad_w:2/pad_h:1/wstride:1/hstride:2/manual_time"
-)
-RAN = {
-    "iterations": 100, "real_time": 59000.0, "time_unit": "ns", "workspace_bytes": 4096.0, "advised_time": 0.066,
-    "advised_convolution_algorithm": 6.0, "math_type": 0.0, "gpu_name:Tesla T4": 1e18, "cudnn_version:7.6.3": 2e18,
-}  # fmt: skip
-FAILED = {
-    "error_occurred": True, "error_message": "failed to launch kernel because of CUDNN_STATUS_NOT_SUPPORTED",
-    "real_time": 0.0, "time_unit": "ns",
-}  # fmt: skip
+SECOND = KNOWN["second"]
+FIRST = KNOWN["first"]
+RAN = KNOWN["ran"]
+FAILED = KNOWN["failed"]
 
 
 def save(folder: Path, *benchmarks: dict[str, Any]) -> Path:
@@ -77,23 +64,17 @@ def test_a_file_cut_short_gives_what_it_holds(tmp_path: Path) -> None:
     assert "cut short" in imported.notes[0]
 
 
-def one(name: str, **changes: Any) -> str:
-    """A file of one benchmark."""
-    return json.dumps({"benchmarks": [{"name": name, **RAN, **changes}]})
-
-
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
-    path = tmp_path / "scope.json"
-    path.write_text(text)
+def test_wrong_files_are_refused(refused, tmp_path: Path, old: str, new: str, named: str) -> None:
+    path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN})
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
     with refused(str(path), named):
         FORMATS["cudnn-scope"].read([path])
 
 
 @cases(__file__)
-def test_samples_agree_with_the_published_table(
-    measurements: Path, sample: str, origin: str, options: dict[str, str], least: int, tolerance: float
-) -> None:
+def test_samples_agree_with_the_published_table(measurements, sample, origin, options, least, tolerance):
     """The published table rounds to six digits, and takes the median over more files than the 2018 sample."""
     rows = FORMATS["cudnn-scope"].read([measurements / "raw" / f"{sample}.json.gz"], **options).rows
     published = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
@@ -127,10 +108,7 @@ def test_counted_benchmarks_give_their_kernels_and_no_times(measurements: Path) 
 def test_times_of_uncounted_benchmarks_stand_beside_kernels(tmp_path: Path) -> None:
     """A utilisation level counts ten per cent; the same problem timed without CUPTI keeps its time."""
     name = SECOND.format("GEMM")
-    metrics = {
-        f"kernel_metric:sgemm(a/b)/current_iter:{i}/metric:half_precision_fu_utilization": level
-        for i, level in enumerate((3.0, 4.0, 4.0))
-    }
+    metrics = KNOWN["test_times_of_uncounted_benchmarks_stand_beside_kernels"]["metrics"]
     path = save(tmp_path, {"name": name, **RAN, "real_time": 1e9, **metrics}, {"name": name, **RAN})
     read = FORMATS["cudnn-scope"].read([path])
     assert read.rows["time_us"].tolist() == [59.0] and read.kernels is not None

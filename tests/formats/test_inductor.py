@@ -1,7 +1,6 @@
 """Inductor's logs of autotuning, as torch/_inductor/select_algorithm.py writes them."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,7 @@ def triton(time: float, block_m: int, **rest: Any) -> dict[str, Any]:
 
 
 CUBLAS = {"type": "cublas", "time": 0.25}
-PRODUCTS: list[Any] = [
-    {"invoke": "(512, 64, 1024)"},
-    {
-        "(512, 64, 1024)": [
-            CUBLAS,
-            triton(0.5, 64),
-            triton(math.inf, 128),
-            triton(1.5, 64),
-            None,
-            {"type": "aten", "time": 0.125},
-        ]
-    },
-    {"(8, 64, 1024)": [triton(0.75, 64)], "kernel_type": "mm"},
-]
+PRODUCTS: list[Any] = json.loads(Path(__file__).with_name("samples").joinpath("inductor_products.json").read_text())
 SHAPE = {"B": 1, "Hq": 2, "Hkv": 2, "seq_len_q": 128, "seq_len_kv": 256, "qk_head_dim": 64, "v_head_dim": 32}
 
 

@@ -14,10 +14,7 @@ from tests.known import cases, known
 KNOWN = known(__file__)
 
 PROBLEM = ["batch_size", "in_chan", "in_wid", "out_chan", "out_wid", "ker_wid", "stride", "padding"]
-COUNTERS = [
-    "inst_fp_32", "dram_read_transactions", "dram_write_transactions", "#block-max", "#block-launch", "#iter",
-    "single_precision_fu_utilization", "dram_utilization",
-]  # fmt: skip
+COUNTERS = KNOWN["counters"]
 VARIANT = [*PROBLEM, "algo", "time", *COUNTERS]
 A = [128, 64, 56, 128, 54, 3, 1, 0]
 B = [128, 256, 14, 512, 12, 3, 1, 0]
@@ -60,10 +57,7 @@ def test_variant(tmp_path: Path) -> None:
     assert rows.iloc[0][list(expected)].to_dict() == expected
     assert rows[["time_us", "seer_part"]].to_numpy().tolist()[1] == [2250.0, "test"]
     assert set(names("kernels", required=True)) <= set(kernels)
-    columns = [
-        "tile", "waves", "b_max", "fp32_utilization_pct", "dram_utilization_pct", "fp32_instructions",
-        "dram_write_transactions",
-    ]  # fmt: skip
+    columns = KNOWN["test_variant"]["columns"]
     assert kernels[columns].to_numpy().tolist() == [
         ["32x32", 195, 240, 90, 30, 2.5e8, 3.4e5],
         ["32x32", 39, 240, 40, 100, 7.5e8, 4.4e5],
@@ -71,9 +65,7 @@ def test_variant(tmp_path: Path) -> None:
 
 
 @cases(__file__)
-def test_numberings_and_tiles(
-    tmp_path: Path, name: str, row: list[Any], numbering: str, algorithm: str, tile: str
-) -> None:
+def test_numberings_and_tiles(tmp_path, name, row, numbering, algorithm, tile):
     imported = read(variant(tmp_path, name, row), numbering=numbering)
     assert imported.kernels is not None and imported.kernels["tile"].tolist() == [tile]
     assert imported.rows[["algorithm", "time_us"]].to_numpy().tolist() == [[algorithm, 5500.0]]
@@ -123,9 +115,7 @@ OTHER = ["op_type", *PROBLEM, "run_time", *[f"optional{i}" for i in range(1, 7)]
 
 
 @cases(__file__)
-def test_other_operators_are_rows_of_their_families(
-    tmp_path: Path, name: str, row: list[Any], shared: dict[str, Any], passes: list[dict[str, Any]]
-) -> None:
+def test_other_operators_are_rows_of_their_families(tmp_path, name, row, shared, passes):
     path = save(tmp_path / f"Other-ops-{name}.xls", new=[OTHER[: len(row)], row])
     imported = read(path)
     expected = [{"gpu": "titan-xp", "dtype": "fp32", **shared, **each} for each in passes]
@@ -134,9 +124,7 @@ def test_other_operators_are_rows_of_their_families(
 
 
 @cases(__file__)
-def test_wrong_workbooks_are_refused_in_one_line(
-    refused, tmp_path: Path, name: str, sheets: dict[str, list[list[Any]]], named: str
-) -> None:
+def test_wrong_workbooks_are_refused_in_one_line(refused, tmp_path, name, sheets, named):
     path = save(tmp_path / f"{name}.xls", **sheets)
     with refused(str(path), named):
         read(path)

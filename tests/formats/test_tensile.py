@@ -1,6 +1,7 @@
 """Tensile's logic: excerpts of two untouched files (rocBLAS b520bc83f), and a compiled library made by hand."""
 
 import gzip
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,45 +14,13 @@ from surrogate.dataset.store import read_dataset
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from tests.conftest import Outcome
-from tests.known import cases
+from tests.known import cases, known
 
-NAVI21 = """\
-- {MinimumRequiredVersion: 4.26.0}
-- navi21
-- gfx1030
-- [Device 73a2]
-- {ComputeDataType: 0, DataType: 4, DestDataType: 4, HighPrecisionAccumulate: true, TransposeA: true, TransposeB: false}
-- - 1LDSBuffer: 0
-    SolutionIndex: 41
-- [2, 3, 0, 1]
-- - - [768, 128, 1, 256]
-    - [212, 10.988]
-  - - [64, 64, 1280, 64]
-    - [253, 25.817]
-  - - [1, 1, 1, 768]
-    - [194, 0.021]
-- null
-"""
-"""Of tensile_navi21_Cijk_Alik_Bljk_HHS_BH: in percent of the peak; the last row is rounding."""
-VEGA20 = """\
-- {MinimumRequiredVersion: 4.6.0}
-- vega20
-- gfx906
-- [Device 66a0, Device 66a1, Device 66a7, Device 66af, Vega 20]
-- {DataType: 0, DestDataType: 0, HighPrecisionAccumulate: false, TransposeA: true, TransposeB: true}
-- - AggressivePerfMode: 1
-- [2, 3, 0, 1]
-- - - [4288, 3584, 1, 3328]
-    - [169, 9678.34]
-  - - [64, 64, 1, 128]
-    - [116, 39.581]
-  - - [64, 64, 1, 128]
-    - [117, 20.0]
-  - - [64, 64, 1, 256]
-    - [-1, 0.0]
-- null
-"""
-"""Of tensile_vega20_Cijk_Alik_Bjlk_SB: in GFLOP/s; the third row repeats a size, as files do, the last has no speed."""
+KNOWN = known(__file__)
+
+SAMPLES = Path(__file__).parent / "samples"
+NAVI21, VEGA20 = ((SAMPLES / f"tensile_{name}.yaml").read_text(encoding="utf-8") for name in ("navi21", "vega20"))
+LIBRARY = json.loads((SAMPLES / "tensile_library.json").read_text(encoding="utf-8"))
 
 
 def save(folder: Path, content: str, name: str = "logic.yaml") -> Path:
@@ -64,10 +33,7 @@ def test_percent_of_navi21s_peak(tmp_path: Path) -> None:
     imported = FORMATS["tensile"].read([save(tmp_path, NAVI21)])
     assert imported.notes == ("1 row left out: percents below 0.05 are rounding",)
     first, second = imported.rows.to_dict("records")
-    expected = {
-        "gpu": "rx-6900-xt", "library": "rocblas", "operator": "gemm", "dtype": "fp16", "math": "fma", "variant": "TN",
-        "m": 768, "n": 128, "batch": 1, "k": 256, "tensile_type": "HHS", "status": "ok", "solution": 212,
-    }  # fmt: skip
+    expected = KNOWN["test_percent_of_navi21s_peak"]["expected"]
     assert {name: first[name] for name in expected} == expected
     # 2·768·128·256 operations at 10.988 × 443.3 GFLOP/s
     assert first["time_us"] == pytest.approx(10.333, rel=1e-3)
@@ -94,37 +60,6 @@ def test_types_are_part_of_the_key(tmp_path: Path) -> None:
     half = NAVI21.replace("ComputeDataType: 0", "ComputeDataType: 4").replace("Accumulate: true", "Accumulate: false")
     rows = FORMATS["tensile"].read([save(tmp_path, NAVI21), save(tmp_path, half, "half.yaml")]).rows
     assert sorted(rows["variant"].unique()) == ["HB TN", "TN"] and len(rows) == 4
-
-
-LIBRARY = {
-    "solutions": [
-        {
-            "index": 7,
-            "problemType": {
-                "operationIdentifier": "Contraction_l_Ailk_Bljk_Cijk_Dijk", "aType": "Half", "dType": "Half",
-                "highPrecisionAccumulate": True,
-            },
-            "hardwarePredicate": {"type": "AMDGPU", "value": {"type": "Processor", "value": "gfx906"}},
-        }
-    ],
-    "library": {
-        "type": "Hardware",
-        "rows": [
-            {
-                "predicate": {"type": "TruePred"},
-                "library": {
-                    "type": "Matching",
-                    "properties": [
-                        {"type": "FreeSizeA", "index": 0}, {"type": "FreeSizeB", "index": 0},
-                        {"type": "BatchSize", "index": 0}, {"type": "BoundSize", "index": 0},
-                    ],
-                    "table": [{"key": [512, 256, 2, 128], "value": {"type": "Single", "index": 7}, "speed": 4000.0}],
-                    "distance": "Euclidean",
-                },
-            }
-        ],
-    },
-}  # fmt: skip
 
 
 def test_message_pack(tmp_path: Path) -> None:

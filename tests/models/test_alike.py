@@ -15,9 +15,7 @@ def setting(dtype: str) -> tuple[str, ...]:
 
 
 @cases(__file__)
-def test_the_nearest_has_the_compute_capability_and_the_ratio(
-    name: str, dtype: str, wanted: list[str], lends: int
-) -> None:
+def test_the_nearest_has_the_compute_capability_and_the_ratio(name, dtype, wanted, lends):
     assert siblings(GEMM, setting(dtype), gpu(name), MEASURED) == (tuple(wanted), tuple(wanted[:lends]))
 
 

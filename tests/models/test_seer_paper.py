@@ -166,9 +166,7 @@ def test_recovers_what_it_was_fitted_on(fitted: SeerPaper, rows: Rows, algorithm
 
 
 @pytest.mark.parametrize("algorithm", ["GEMM", "WINOGRAD_NONFUSED"])
-def test_with_a_known_launch_the_main_kernel_alone_is_timed(
-    fitted: SeerPaper, world: tuple[pd.DataFrame, pd.DataFrame], algorithm: str
-) -> None:
+def test_with_a_known_launch_the_main_kernel_alone_is_timed(fitted, world, algorithm):
     rows = rows_of(with_kernel_metrics(*world))
     mine = rows.take((rows.frame["algorithm"] == algorithm).to_numpy())
     known = SeerPaper.from_files(fitted.get_params() | {"known_launch": True}, fitted.to_files())
@@ -210,10 +208,7 @@ def test_saves_and_loads(fitted: SeerPaper, rows: Rows) -> None:
     np.testing.assert_array_equal(again.predict(rows), fitted.predict(rows))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"groups": 16}, {"h": 30}, {"dilation_h": 2}, {"dtype": "fp16"}, {"layout": "NHWC"}, {"gpu": "Tesla T4"}],
-)
+@cases(__file__)
 def test_outside_its_domain_it_says_nothing(fitted: SeerPaper, rows: Rows, changes: dict[str, Any]) -> None:
     frame = rows.frame[rows.frame["algorithm"] == "GEMM"].iloc[:5].reset_index(drop=True)
     assert np.isfinite(fitted.predict(rows_of(frame))).all()

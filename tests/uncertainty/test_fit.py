@@ -70,29 +70,6 @@ def test_with_a_shape_per_row_the_rank_is_split_conformals(scores: np.ndarray) -
     assert fit.conformal_quantile(scores, np.arange(len(scores))) == np.sort(scores)[min(rank, len(scores)) - 1]
 
 
-@pytest.mark.parametrize("count", [12, 99, 250])
-def test_mapie_has_the_same_quantile(count: int) -> None:
-    """A library's split-conformal interval around a fixed predictor, one shape per row."""
-    regression = pytest.importorskip("mapie.regression")
-    from sklearn.base import BaseEstimator, RegressorMixin
-
-    class Zero(RegressorMixin, BaseEstimator):
-        def __init__(self) -> None:
-            self.coef_ = np.zeros(1)
-
-        def fit(self, x: np.ndarray, y: np.ndarray) -> "Zero":
-            return self
-
-        def predict(self, x: np.ndarray) -> np.ndarray:
-            return np.zeros(len(x))
-
-    error = np.random.default_rng(count).standard_t(3, count)
-    oracle = regression.SplitConformalRegressor(Zero(), confidence_level=0.9, prefit=True)
-    oracle.conformalize(np.zeros((count, 1)), error)
-    _, interval = oracle.predict_interval(np.zeros((1, 1)))
-    assert fit.conformal_quantile(np.abs(error), np.arange(count)) == pytest.approx(float(interval[0, 1, 0]))
-
-
 @given(SCORES, st.integers(1, 20), st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(scores: np.ndarray, shapes: int, random) -> None:
     """And fewer shapes never give a smaller quantile: their rows say less."""

@@ -34,9 +34,7 @@ def test_they_are_probabilities(candidates: list[tuple[float, float]], share: fl
 
 
 @given(CANDIDATES, st.floats(0.1, 1.5))
-def test_faster_by_far_more_than_everyones_interval_is_certain(
-    candidates: list[tuple[float, float]], share: float
-) -> None:
+def test_faster_by_far_more_than_everyones_interval_is_certain(candidates, share):
     """Tails are heavy: 1 in 5,000 errors is beyond 25 times the interval."""
     mean, width = np.array(candidates).T
     first = mean.min() - 100 * (width.max() + 0.1)
