@@ -12,7 +12,6 @@ from surrogate.collect.device import Choice, DeviceLostError
 from surrogate.collect.deviceless import KEPT, Deviceless, operation_graph, properties_json
 from surrogate.collect.doctor import driver
 from surrogate.collect.open_device import open_ranking
-from surrogate.collect.plan import PlannedProblem, build
 from surrogate.collect.run import collect_heuristic
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -178,17 +177,12 @@ def test_without_a_library_that_can_rank_the_remedy_is_one_line(refused, monkeyp
     assert cudnn.live == {}
 
 
-def plan(count=3):
-    convs = [Conv(n=1 + i, c=16, h=28, k=32, r=3, pad_h=1) for i in range(count)]
-    return build([PlannedProblem(conv, "test", ("Net",)) for conv in convs], description="test")
-
-
 def records(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_log_holds_a_ranking_per_problem(device, tmp_path):
-    path, seen, chosen = tmp_path / "run.jsonl", [], plan()
+def test_the_log_holds_a_ranking_per_problem(device, make_plan, tmp_path):
+    path, seen, chosen = tmp_path / "run.jsonl", [], make_plan(3)
     collect_heuristic(chosen, "h200", str(path), lambda *call: seen.append(call), device=device)
     header, *rest = records(path)
     assert [record["problem"] for record in rest] == [problem.key for problem in chosen.problems]
@@ -197,8 +191,8 @@ def test_the_log_holds_a_ranking_per_problem(device, tmp_path):
     assert seen[-1] == (3, 3, chosen.problems[-1].key)
 
 
-def test_an_interrupted_log_goes_on_and_another_gpus_does_not(refused, cudnn, tmp_path):
-    path, chosen = tmp_path / "run.jsonl", plan()
+def test_an_interrupted_log_goes_on_and_another_gpus_does_not(refused, cudnn, make_plan, tmp_path):
+    path, chosen = tmp_path / "run.jsonl", make_plan(3)
 
     def ranked(gpu_name, stop_after=3):
         def stop(done, *_):

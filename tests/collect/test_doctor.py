@@ -8,13 +8,11 @@ from surrogate.collect import doctor, open_device
 from surrogate.collect.counters.profilers import PERMISSION_REMEDY, Tool
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.doctor import Check, counting_denied, examine
-from tests.known import cases
+from tests.known import cases, known
 
-FACTS = {
-    "compute_capability": "9.0", "sms": 132, "timer": "cupti", "library_path": "/x/libcudnn.so.9", "ecc": True,
-    "max_sm_clock_mhz": 1980, "power_limit_w": 700.0, "default_power_limit_w": 700.0, "mig": False, "mps": False,
-    "other_processes": 0, "relative_errors": {"fma": {"GEMM": 2e-7, "WINOGRAD": 9e-5}, "default": {"GEMM": 3e-4}},
-}  # fmt: skip
+KNOWN = known(__file__)
+
+FACTS = KNOWN["facts"]
 
 
 @pytest.fixture

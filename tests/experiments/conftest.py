@@ -1,7 +1,7 @@
 """A folder of invented sources (test data, no measurement), and cheap models."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from surrogate.dataset.columns import SCHEMA_VERSION
 from surrogate.dataset.tables import write_table
 from surrogate.features.description import Description
 from surrogate.models.boosted import BoostedTerms
+from tests.tables import every
 
 AMD = {"mi210": "MI210", "mi100": "MI100", "mi300x": "MI300X", "navi21": "Navi21"}
 VERSIONS = ("7.5.0", "7.6.4")
@@ -85,11 +86,6 @@ def winners(table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
     return best.drop(columns=["library", "direction", "dtype", "math", "layout", "algorithm", "status"])
 
 
-def every(**columns: Iterable[object]) -> pd.DataFrame:
-    """A row for each combination of the columns' values."""
-    return pd.DataFrame(list(product(*columns.values())), columns=list(columns))
-
-
 def other_ops() -> pd.DataFrame:
     """ReLUs of 40 sizes on two GPUs, each time from its elements."""
     rows = every(gpu=("Tesla T4", "Tesla V100-SXM2-16GB"), n=(1, 8), c=(16, 24, 40, 72, 200), h=(9, 14, 28, 56))
@@ -129,11 +125,11 @@ def sequences(frame: pd.DataFrame) -> pd.DataFrame:
 
 def end_to_end() -> pd.DataFrame:
     """Two networks on two GPUs, one of them without cuDNN."""
-    runs = (("TITAN X", "5105", 0), ("GeForce GTX 1080", "5005", 1), ("TITAN X", "none", 2))
+    runs = (("TITAN X", "5105"), ("GeForce GTX 1080", "5005"), ("TITAN X", "none"))
     rows = every(run=runs, model=("alexnet", "resnet-18"))
-    rows[["gpu", "cudnn", "place"]] = rows.pop("run").tolist()
-    use_cudnn = (rows["cudnn"] != "none").astype(int)
-    return rows.assign(use_cudnn=use_cudnn, batch=16, fwd_ms=8.0 + rows["place"], bwd_ms=15.0 + rows["place"])
+    rows[["gpu", "cudnn"]] = rows.pop("run").tolist()
+    use_cudnn, place = (rows["cudnn"] != "none").astype(int), rows.index // 2
+    return rows.assign(use_cudnn=use_cudnn, batch=16, fwd_ms=8.0 + place, bwd_ms=15.0 + place)
 
 
 def deepbench() -> pd.DataFrame:
@@ -168,9 +164,3 @@ def effort(monkeypatch: pytest.MonkeyPatch) -> Effort:
     assert defaults and BoostedTerms().rounds == defaults[0]
     monkeypatch.setattr(BoostedTerms.__init__, "__defaults__", (20, *defaults[1:]))
     return Effort(quick=True, models=("always-best-single", "roofline", "linear-terms", "boosted-terms"))
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """An empty place for README.md, tables/ and figures/."""
-    return tmp_path

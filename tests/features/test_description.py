@@ -12,7 +12,7 @@ from surrogate.features.description import Description, description_of, read_des
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES, DescribedFamily, DescribedProblem, parse_problem
 from surrogate.features.gpu import gpu, unlisted
-from tests.known import known
+from tests.known import cases, known
 
 KNOWN = known(__file__)
 
@@ -110,9 +110,7 @@ def test_a_text_may_hold_settings(refused) -> None:
         parse_problem("matmul:m64n32k8,dtype=fp8")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [("matmul:m64", "lacks n, k"), ("matmul:m64n2q3k1", "not readable"), ("matmul:mnk", "readable")]
-)
+@cases(__file__)
 def test_a_problem_that_cannot_be_read(text: str, words: str) -> None:
     FAMILIES.describe(description_of(MATMUL, "here"))
     with pytest.raises(InputError, match=words):

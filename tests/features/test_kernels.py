@@ -14,11 +14,7 @@ from surrogate.features.occupancy import occupancy
 from tests.features.known_answers import KNOWN
 from tests.known import cases
 
-TRACES = {
-    "resnet50_b32_training_v100.json.gz": 7.0,
-    "resnet_training_2080ti_no_dims.json.gz": 7.5,
-    "vgg13_b128_training_h100.json.gz": 9.0,
-}
+TRACES = KNOWN["estimated_occupancy"]
 
 
 @pytest.mark.parametrize(("name", "algorithm", "tile_m", "tile_n", "family", "architecture"), KNOWN["kernel_names"])

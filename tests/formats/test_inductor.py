@@ -9,7 +9,10 @@ import pytest
 from surrogate.features.description import description_of
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
-from tests.known import cases
+from tests.formats.conftest import kernel
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 
 def triton(time: float, block_m: int, **rest: Any) -> dict[str, Any]:
@@ -31,28 +34,15 @@ def read(*paths: Path, **options: str) -> Imported:
     return FORMATS["inductor"].read(paths, **{"gpu": "h100", **options})
 
 
-def kernel(imported: Imported) -> Any:
-    plain: Any = imported.metadata["kernel"]
-    return plain | {key: dict(plain[key]) for key in ("settings", "parameters", "formulas") if key in plain}
-
-
 def test_matrix_products(tmp_path: Path) -> None:
     """The key is (M, K, N); cuBLAS has no parameters, and the faster of its kernels, or of two templates, counts."""
     imported = read(save(tmp_path, PRODUCTS))
     columns = ["m", "n", "k", "library", "status", "time_us"]
     rows = imported.rows
-    assert rows[columns].fillna(-1.0).to_numpy().tolist() == [
-        [512, 1024, 64, "cublas", "ok", 125.0],
-        [512, 1024, 64, "triton", "ok", 500.0],
-        [512, 1024, 64, "triton", "failed", -1.0],
-        [8, 1024, 64, "triton", "ok", 750.0],
-    ]
+    assert rows[columns].fillna(-1.0).to_numpy().tolist() == KNOWN["products"]
     assert rows["BLOCK_M"].dtype == "Int64" and rows["BLOCK_M"].isna().tolist() == [True, False, False, False]
     assert rows["algorithm"].fillna("").tolist() == ["cublas", "", "", ""]
-    assert kernel(imported) == {
-        "name": "inductor_mm", "sizes": ["m", "n", "k"],
-        "parameters": {"BLOCK_M": [64, 128], "BLOCK_K": [32], "BLOCK_N": [64], "num_stages": [3], "num_warps": [4]},
-    }  # fmt: skip
+    assert kernel(imported) == KNOWN["inductor_mm"]
     assert imported.candidates == "listed" and not imported.notes
 
 

@@ -13,6 +13,7 @@ from surrogate.features.description import description_of
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
+from tests.formats.conftest import kernel
 from tests.known import cases
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -28,11 +29,6 @@ TIMES = ["status", "time_us", "time_us_min", "time_us_max", "repeats", "reason"]
 
 def read(*paths: Path, **options: str) -> Imported:
     return FORMATS["kernel-tuner"].read(paths, **options)
-
-
-def kernel(imported: Imported) -> Any:
-    plain: Any = imported.metadata["kernel"]
-    return plain | {key: dict(plain[key]) for key in ("settings", "parameters", "formulas") if key in plain}
 
 
 def save(folder: Path, name: str = "a.json", **changes: Any) -> Path:

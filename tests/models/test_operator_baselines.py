@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 
 from experiments.other_operators import GradientRatio, SeerPolynomials, forward_times
-from surrogate.dataset.checks import normalise
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models import model_class
 from surrogate.models.baselines import GemmInterpolation, interpolated, levels
 from tests.known import cases
+from tests.tables import checked
 
 POOL = {"window": 3, "window_w": 3, "stride": 2, "stride_w": 2, "pad": 0, "pad_w": 0}
 
@@ -25,7 +25,7 @@ def together(*frames: pd.DataFrame) -> Rows:
     """The rows of one family from raw columns."""
     frame = pd.concat(frames, ignore_index=True)
     fixed = {"library_version": "1", "algorithm": "default", "status": "ok"}
-    return rows_of(normalise(frame.assign(**fixed), "test"))
+    return checked(frame.assign(**fixed))
 
 
 def products(times_us: list[float], k: list[int]) -> Rows:

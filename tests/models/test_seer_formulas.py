@@ -39,10 +39,7 @@ def test_worked_values(name: str, coefficients: list[float], unit: str, expected
     np.testing.assert_allclose(weighted_sum(coefficients, TERMS[name]) / UNITS[unit], expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "compute", "memory", "under"),
-    [(240, 0.00322384, 0.001527, 0.025474768), (1, 0.00322384, 0.0015001125, 0.025444893)],
-)
+@cases(__file__)
 def test_the_ends_of_the_last_wave(blocks: int, compute: float, memory: float, under: float) -> None:
     """A full wave and a single block; plain Python numbers."""
     w = f.waves(blocks, 240)
@@ -55,9 +52,6 @@ def test_the_ends_of_the_last_wave(blocks: int, compute: float, memory: float, u
     np.testing.assert_allclose(np.array(found) / 2, [compute, memory, under], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "b_max", "count", "share"),
-    [(1, 240, 1, 1 / 240), (240, 240, 1, 1), (241, 240, 2, 1 / 240), (480, 240, 2, 1)],
-)
+@cases(__file__)
 def test_waves(blocks: int, b_max: int, count: int, share: float) -> None:
     assert f.waves(blocks, b_max) == pytest.approx((count, share))

@@ -17,6 +17,7 @@ from surrogate.models.seer.kernels import gemm_p_tile, with_kernel_metrics
 from surrogate.models.seer.paper import SeerPaper
 from surrogate.models.seer.physics import Sizes, launched_blocks, sizes_of
 from tests.known import cases, known
+from tests.models.test_seer_metrics import SETTING
 
 KNOWN = known(__file__)
 
@@ -24,8 +25,6 @@ GPU = "TITAN Xp"
 TITAN_XP_B_MAX = KNOWN["titan_xp_b_max"]
 """Algorithm → tile → blocks that a Titan Xp holds at once."""
 COUNTED = tuple(TITAN_XP_B_MAX)
-SETTING_NAMES = ("gpu", "library", "library_version", "direction", "dtype", "math", "layout")
-SETTING = dict(zip(SETTING_NAMES, (GPU, "cudnn", "7.6.3", "fwd", "fp32", "fma", "NCHW"), strict=True))
 CLASS_PCT = {0: (90.0, 90.0), 1: (70.0, 80.0), 2: (30.0, 30.0)}
 TIME = {0: (2e-9, 3.0), 1: (4e-7, 20.0), 2: (3e-7, 5e-10, 15.0, 6e-7)}
 """Class → coefficients of its time form, in µs; multiplied by `factor` of the algorithm, tile and filter."""
@@ -47,7 +46,7 @@ def grid(algorithm: str) -> pd.DataFrame:
             (64, 128), (16, 64, 256), (14, 28, 60, 120), (32, 64, 96, 256, 320), widths, strides
         )
     ]
-    return pd.DataFrame(records).assign(**SETTING, algorithm=algorithm, status="ok")
+    return pd.DataFrame(records).assign(**SETTING | {"gpu": GPU}, algorithm=algorithm, status="ok")
 
 
 def tile_of(algorithm: str, s: Sizes) -> np.ndarray:

@@ -164,22 +164,11 @@ def test_few_pairs_of_a_power_law_gather_on_the_first_experts() -> None:
     assert [float(value[1]) for value in both.load] == list(Moe(tokens=16, **layer).load)
 
 
-@pytest.mark.parametrize(
-    ("kind", "sizes", "named"),
-    [
-        ("attention", {"heads": 6, "kv_heads": 4, "head_dim": 8, "query_length": 4}, "kv_heads"),
-        ("attention", {"heads": 6, "head_dim": 8, "query_length": 4, "context_length": 2}, "context_length"),
-        ("moe", {"tokens": 1, "hidden": 8, "inter": 8, "topk": 9, "experts": 8}, "topk"),
-        ("moe", {"tokens": 1, "hidden": 8, "inter": 8, "topk": 2, "experts": 8, "routing": "zipf"}, "zipf"),
-        ("softmax", {"n": 0, "c": 1}, "n is 0"),
-        ("softmax", {"n": 1.5, "c": 1}, "n is 1.5"),
-        ("softmax", {"n": np.array([1, 0]), "c": 1}, "n is 0 in row 1"),
-        ("softmax", {"n": 1, "q": 1}, "n, c, h, w"),
-    ],
-)  # fmt: skip
+@cases(__file__)
 def test_sizes_that_do_not_fit_one_another(refused, kind: str, sizes: dict[str, object], named: str) -> None:
+    columns = {name: np.array(size) if isinstance(size, list) else size for name, size in sizes.items()}
     with refused(kind, named):
-        operator(kind, **sizes)
+        operator(kind, **columns)
 
 
 @pytest.mark.parametrize("kind", OPERATORS)
