@@ -15,6 +15,7 @@ from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
 from surrogate.prediction.evaluate import evaluate
 from tests.prediction.problems import predicted
+from tests.tables import every
 
 Table = Callable[..., pd.DataFrame]
 
@@ -22,25 +23,15 @@ Table = Callable[..., pd.DataFrame]
 @pytest.fixture(scope="module")
 def mixed(table: Table) -> pd.DataFrame:
     """Convolutions, two libraries' matrix products, and softmax in one table."""
-    products = [
-        {
-            "gpu": gpu, "library": library, "library_version": "1", "family": "gemm", "operator": "gemm",
-            "m": m, "n": n, "k": 512, "status": "ok", "time_us": (5 + m * n * 512 * speed / 2e6) * factor,
-        }
-        for gpu, factor in (("Tesla T4", 1.0), ("TITAN Xp", 0.7), ("Tesla V100-SXM2-16GB", 0.5))
-        for library, speed in (("cublas", 1.0), ("cutlass", 1.2))
-        for m in (16, 128, 1024)
-        for n in range(256, 4096, 512)
-    ]  # fmt: skip
-    softmax = [
-        {
-            "gpu": "Tesla T4", "library": "torch", "library_version": "2", "operator": "softmax", "family": "rowwise",
-            "n": n, "c": c, "status": "ok", "time_us": 8 + n * c / 3e4,
-        }
-        for n in (32, 256, 2048)
-        for c in range(64, 4096, 256)
-    ]  # fmt: skip
-    return pd.concat([table(12, noise=0.02), pd.DataFrame(products), pd.DataFrame(softmax)], ignore_index=True)
+    factor, speed = {"Tesla T4": 1.0, "TITAN Xp": 0.7, "Tesla V100-SXM2-16GB": 0.5}, {"cublas": 1.0, "cutlass": 1.2}
+    products = every(gpu=factor, library=speed, m=(16, 128, 1024), n=range(256, 4096, 512))
+    work_us = products["m"] * products["n"] * 512 * products["library"].map(speed) / 2e6
+    products = products.assign(k=512, time_us=(5 + work_us) * products["gpu"].map(factor))
+    products = products.assign(library_version="1", family="gemm", operator="gemm", status="ok")
+    softmax = every(n=(32, 256, 2048), c=range(64, 4096, 256)).assign(family="rowwise", operator="softmax", status="ok")
+    softmax = softmax.assign(gpu="Tesla T4", library="torch", library_version="2")
+    softmax["time_us"] = 8 + softmax["n"] * softmax["c"] / 3e4
+    return pd.concat([table(12, noise=0.02), products, softmax], ignore_index=True)
 
 
 @pytest.fixture(scope="module")

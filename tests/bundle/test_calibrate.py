@@ -22,6 +22,7 @@ from surrogate.models.calibrated import PRIORS, _factor, fit_correction
 from surrogate.models.correction import Correction, Inputs, correction_columns, covariance
 from surrogate.prediction.calibrate import calibrate
 from tests.prediction.problems import predicted
+from tests.tables import checked
 
 NEW = "Tesla V100-SXM2-16GB"
 MEDIANS = {name: median for name, (median, _) in PRIORS.items()}
@@ -279,7 +280,7 @@ def products(count: int, factor: Callable[[pd.DataFrame], object]) -> tuple[Rows
         library_version="1", status="ok",
     )  # fmt: skip
     predicted_us = 10.0 + frame["m"].to_numpy() * frame["n"].to_numpy() / 100.0
-    return rows_of(normalise(frame.assign(time_us=predicted_us * factor(frame)), "test")), predicted_us
+    return checked(frame.assign(time_us=predicted_us * factor(frame))), predicted_us
 
 
 def said_of(rows: Rows, predicted_us: np.ndarray) -> np.ndarray:

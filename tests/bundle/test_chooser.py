@@ -5,15 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from surrogate.bundle.bundle import load, save
 from surrogate.bundle.chooser import best_chooser, habit_costs
-from surrogate.dataset.checks import normalise
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.rows import Rows
 from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
 from tests.prediction.conftest import bundle_of
+from tests.tables import checked, every
 
 GPUS = ("h100-sxm", "a100-sxm4-80gb", "l40s")
 Times = Callable[[str, int, str], float]
@@ -21,16 +20,10 @@ Times = Callable[[str, int, str], float]
 
 def rows(time_of: Times) -> Rows:
     """Products of four sizes by two candidates on three GPUs."""
-    frame = pd.DataFrame(
-        [
-            {"gpu": gpu, "algorithm": name, "m": m, "n": 512, "k": 512, "time_us": time_of(gpu, m, name)}
-            for gpu in GPUS
-            for m in (16, 64, 256, 1024)
-            for name in ("a", "b")
-        ]
-    )
+    frame = every(gpu=GPUS, m=(16, 64, 256, 1024), algorithm=("a", "b")).assign(n=512, k=512)
+    frame["time_us"] = [time_of(*row) for row in zip(frame["gpu"], frame["m"], frame["algorithm"], strict=True)]
     setting = {"family": "gemm", "operator": "gemm", "dtype": "bf16", "math": "default", "variant": "", "batch": 1}
-    return rows_of(normalise(frame.assign(library="vllm", library_version="1", status="ok", **setting), "test"))
+    return checked(frame.assign(library="vllm", library_version="1", status="ok", **setting))
 
 
 def chosen(table: Rows, model_us: np.ndarray) -> tuple[str, dict[str, float]]:

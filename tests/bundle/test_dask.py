@@ -17,9 +17,7 @@ pytest.importorskip("distributed", reason="dask is not installed: the extra dask
 pytestmark = pytest.mark.filterwarnings("ignore")  # of dask's own processes and sockets
 
 
-def test_a_cluster_trains_what_one_machine_trains(
-    seer: Callable, table: Callable[..., pd.DataFrame], tmp_path: Path
-) -> None:
+def test_a_cluster_trains_what_one_machine_trains(seer, table, tmp_path):
     frame = normalise(table(8), "test")
     path = tmp_path / "data.parquet"
     pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, row_group_size=40)

@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -130,9 +129,7 @@ def test_trees_that_lead_nowhere_are_refused(refused, change: Callable[[Trees], 
 
 
 @pytest.mark.parametrize("change", [lambda fit: fit["weights"].pop(), lambda fit: fit.update(intercept=None)])
-def test_coefficients_of_other_columns_are_refused(
-    refused, change: Callable[[Any], Any], table: Callable[..., pd.DataFrame], tmp_path: Path
-) -> None:
+def test_coefficients_of_other_columns_are_refused(refused, change, table, tmp_path):
     save(train(table(12, noise=0.02), model="linear-terms"), tmp_path / "b")
     file = tmp_path / "b" / "conv" / "model" / "coefficients.json"
     fits = json.loads(file.read_text())

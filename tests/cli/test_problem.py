@@ -11,6 +11,7 @@ from surrogate.cli.problem import CHOICES
 from surrogate.features.families import FAMILIES
 from surrogate.features.text import read_driver_line
 from surrogate.prediction.shipped import load
+from tests.known import cases
 
 LINE = "-n 8 -c 64 -H 28 -W 28 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -m conv -g 1 -F 1 -t 1"
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
@@ -67,15 +68,7 @@ def test_a_table_of_sizes_alone(seer, trained, tmp_path) -> None:
     assert gemm["predicted_us"][0] == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize(
-    ("change", "words", "said"),
-    [
-        ({"algorithm": "GEMM"}, ["--gpu", "t4", "--algorithm", "FFT"], "leave --algorithm out"),
-        ({}, [], "column `gpu`"),
-        ({"k": None}, ["--gpu", "t4"], "column k"),
-        ({"n": -1}, ["--gpu", "t4", "--algorithm", "GEMM"], "n is -1"),
-    ],
-)  # fmt: skip
+@cases(__file__)
 def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, said) -> None:
     frame = pd.DataFrame({"n": [8], "c": [64], "h": [28], "k": [64], "r": [3]})
     frame = frame.assign(**{k: v for k, v in change.items() if v is not None})

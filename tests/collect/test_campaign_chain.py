@@ -22,6 +22,7 @@ from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.operators import GpuOperators
 from surrogate.collect.open_device import open_device
 from surrogate.collect.plan_source import ALL, grid_problems
+from tests.known import cases
 
 
 class InProcess:
@@ -40,14 +41,7 @@ class InProcess:
         self._device = None
 
 
-@pytest.mark.parametrize(("variables", "fault"), [
-    ({}, ""),
-    ({"CUPTI": "12", "LAUNCHES": "mixed"}, ""),
-    ({"FAULTS": "soft cudnnConvolutionForward 1 0; soft cudnnSoftmaxForward -1 0"}, ""),
-    ({"FAULTS": "drop record 10 0"}, "CUPTI took 0.0%.*no kernel was seen"),
-    ({"FAULTS": "error activity_flush_all -1 4"}, r"CUPTI took .*99% are needed \(CUPTI: CUPTI_ERROR_UNKNOWN"),
-    ({"FAULTS": "memory cudnnConvolutionForward -1 0"}, "nothing was measured: .*ALLOCATION_FAILED"),
-])  # fmt: skip
+@cases(__file__)
 def test_what_is_fit_to_be_published(chain, tmp_path, variables, fault):
     """Rows timed by anything but CUPTI's kernels, or no rows, are not; single failures are."""
     chain.setattr(gpu_module, "POOL_ELEMENTS", 65_537)
@@ -128,14 +122,7 @@ def test_all_slices_measure_count_and_join(measured, tmp_path, gpu, version):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("order", "hit"), [
-    ("segfault cudnnConvolutionForward 1 3; sticky cudnnConvolutionBackwardData 1 30", [0]),
-    ("hang cudnnConvolutionForward 5 4", [0]),
-    ("sticky cudnnConvolutionBackwardFilter 1 30; segfault cudnnGetConvolutionForwardWorkspaceSize 2 40", [0]),
-    ("segfault cudnnFindConvolutionForwardAlgorithmEx -1 2; memory cudaMalloc -1 40", []),
-    ("hang cudnnFindConvolutionForwardAlgorithmEx -1 2", []),
-    ("segfault cudnnPoolingForward -1 1; error nvrtc -1 0", [6]), ("hang cudnnPoolingForward -1 1", [6]),
-])  # fmt: skip
+@cases(__file__)
 def test_a_fault_costs_one_measurement_in_bounded_time(chain, measured, tmp_path, order, hit):
     """A crash, a hang (30 s, then a restart) or a sticky error ends its measurement, not its slice or the campaign."""
     chain.setenv("PATH", "/usr/bin:/bin")  # no profiler
@@ -149,11 +136,7 @@ def test_a_fault_costs_one_measurement_in_bounded_time(chain, measured, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variables", "words"), [
-    ({"gpu": "none"}, "driver"), ({"faults": "error activity_enable -1 0"}, "cupti"),
-    ({"faults": "nan cudnnConvolutionForward -1 0"}, "arithmetic"),
-    ({"faults": "error cudnnCreate -1 0"}, "NOT_INITIALIZED"), ({"gpu": "v100", "cudnn_version": "91900"}, "9.11"),
-])  # fmt: skip
+@cases(__file__)
 def test_a_machine_that_cannot_be_trusted_measures_nothing(seer, tmp_path, variables, words):
     for result in (seer(*WORDS, **variables), seer("doctor", **variables)):
         assert result.returncode == 1 and words in result.stdout + result.stderr

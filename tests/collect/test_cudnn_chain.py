@@ -29,6 +29,7 @@ from surrogate.features.families import operator
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify_call
 from surrogate.features.text import parse
+from tests.known import cases
 
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)
 POLICY = RepeatPolicy()
@@ -84,9 +85,7 @@ def as_array(raw: np.ndarray, shape: tuple[int, ...], conv: Conv) -> np.ndarray:
 GENERAL = parse("n2c6h11w9k4r3s2p1q0u2v1l1j2g2")
 
 
-@pytest.mark.parametrize(("dtype", "layout", "tolerance"), [
-    ("fp32", "NCHW", 1e-6), ("fp64", "NCHW", 1e-14), ("fp16", "NHWC", 1e-3), ("bf16", "NHWC", 6e-3),
-])  # fmt: skip
+@cases(__file__)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_results_are_those_of_the_problem_described(opened, direction, dtype, layout, tolerance):
     """Sizes, pads, strides, dilations, groups, types, layouts and scales arrive as they are meant: the gradients are
@@ -109,9 +108,7 @@ def test_versions_are_read_in_both_numberings(chain, number, version):
     assert Library.load().version == version
 
 
-@pytest.mark.parametrize(("variables", "low", "high"), [
-    ({}, 1e-4, 1e-3), ({"gpu": "v100"}, 1e-9, 1e-6), ({"faults": "nan cudnnConvolutionForward -1 0"}, None, None),
-])  # fmt: skip
+@cases(__file__)
 def test_the_header_tells_which_arithmetic_ran(opened, variables, low, high):
     """FMA keeps every digit, TF32 ten bits; NaN leaves a header that can be written."""
     info = opened(**variables).describe()
@@ -127,9 +124,7 @@ def test_the_header_tells_which_arithmetic_ran(opened, variables, low, high):
     assert info.versions["driver"] and info.versions["cuda_runtime"]
 
 
-@pytest.mark.parametrize(
-    ("direction", "cupti"), [("fwd", "12"), ("fwd", "13"), ("bwd_data", "13"), ("bwd_filter", "13")]
-)
+@cases(__file__)
 def test_every_algorithm_is_timed_by_its_kernels_or_refused(opened, direction, cupti):
     """With cupti-python 12, which refuses RUNTIME, too."""
     device = opened(cupti=cupti)
@@ -159,18 +154,7 @@ def test_every_algorithm_is_timed_by_its_kernels_or_refused(opened, direction, c
     assert device.heuristic(conv)[0].time_us is None and device.conditions()["sm_clock_mhz"] == 1980
 
 
-@pytest.mark.parametrize(("order", "status", "words"), [
-    ("soft cudnnConvolutionForward 2 0", "failed", "CUDNN_STATUS_EXECUTION_FAILED_CUDART"),
-    ("memory cudnnConvolutionForward 2 0", "failed", "ALLOCATION_FAILED"),
-    ("error activity_push_external_correlation_id -1 0", "ok", "CUPTI: CUPTI_ERROR_UNKNOWN"),
-    ("error activity_pop_external_correlation_id -1 0", "ok", "CUPTI: CUPTI_ERROR_UNKNOWN"),
-    ("error activity_flush_all -1 0", "ok", "CUPTI: CUPTI_ERROR_UNKNOWN"),
-    ("drop record 10 1", "ok", "CUPTI dropped 1 records"),
-    ("drop record 10 0", "ok", "CUPTI dropped"),
-    ("late activity_flush_all -1 0", "ok", ""),
-    ("late record 2 1", "ok", "CUPTI's records lack a launch or a flush"),
-    ("soft cudaStreamSynchronize -1 2", "failed", "too many resources"),
-])  # fmt: skip
+@cases(__file__)
 def test_one_fault_costs_one_measurement(opened, chain, order, status, words):
     """Where CUPTI lost something, events time the call and the reason is kept; a forced flush gets late records."""
     device = opened()
@@ -263,21 +247,13 @@ def test_limits_of_memory_are_statuses(refused, opened):
         device.measure(wide, "GEM", POLICY)
 
 
-@pytest.mark.parametrize(("variables", "words"), [
-    ({"gpu": "none"}, "no usable GPU: cudaErrorNoDevice: no CUDA-capable device"),
-    ({"faults": "memory cudaMalloc -1 1"}, "no usable GPU: Out of memory"),
-    ({"faults": "error cudnnCreate -1 0"}, "does not start here: cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED"),
-    ({"gpu": "v100", "cudnn_version": "91900"}, "pip install 'nvidia-cudnn-cu12<9.11'"),
-])  # fmt: skip
+@cases(__file__)
 def test_what_cannot_start_is_one_line(refused, opened, variables, words):
     with refused(words):
         opened(**variables)
 
 
-@pytest.mark.parametrize(("order", "words"), [
-    ("error activity_register_callbacks -1 0", "CUPTI_ERROR_UNKNOWN (999): unknown"),
-    ("error activity_enable -1 0", "CUPTI_ERROR_UNKNOWN (999): unknown"), ("", "cupti-python is not installed"),
-])  # fmt: skip
+@cases(__file__)
 def test_cupti_that_does_not_open_leaves_the_events(opened, chain, order, words):
     if not order:
         chain.setitem(sys.modules, "cupti", None)
@@ -396,7 +372,7 @@ def test_a_heuristic_that_crashes_is_one_line_with_the_remedy(refused, chain, tm
     assert len(read(output).records) == 5
 
 
-def test_the_graph_heuristic_ranks_by_its_rules(refused, chain):
+def test_the_graph_heuristic_ranks_by_its_rules(chain):
     """Attributes of their types, set before descriptors are final, on descriptors that are final themselves."""
     with closing(Deviceless(gpu_named("h200"))) as device:
         for direction in DIRECTIONS:
@@ -407,6 +383,3 @@ def test_the_graph_heuristic_ranks_by_its_rules(refused, chain):
             assert [each.algorithm for each in ranking] == ["engine:1", "engine:1", "engine:0", "engine:5"]
             assert [each.status for each in ranking] == ["ok", "ok", "ok", "not_supported"]
             assert [each.workspace_bytes for each in ranking] == [1024, 1024, 0, None]
-    chain.setenv("FAKE_CUDNN_VERSION", "90100")
-    with refused("cannot rank"):
-        Deviceless(gpu_named("h200"))

@@ -12,13 +12,13 @@ from surrogate.collect.device import Choice, DeviceLostError
 from surrogate.collect.deviceless import KEPT, Deviceless, operation_graph, properties_json
 from surrogate.collect.doctor import driver
 from surrogate.collect.open_device import open_ranking
-from surrogate.collect.plan import PlannedProblem, build
 from surrogate.collect.run import collect_heuristic
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.occupancy import LIMITS
 from surrogate.features.text import parse
+from tests.known import cases
 
 CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 NOT_SUPPORTED = 3000
@@ -99,9 +99,7 @@ def device(cudnn):
     return Deviceless(gpu("h200"), library=cudnn)
 
 
-@pytest.mark.parametrize(
-    ("direction", "descriptor", "first"), [("fwd", 10, 700), ("bwd_data", 12, 706), ("bwd_filter", 11, 712)]
-)
+@cases(__file__)
 def test_the_operation_is_the_directions_own(cudnn, direction, descriptor, first):
     conv = parse("n8c64h14w20k32r3s1p1q0u2v1l1g4")
     conv = replace(conv, direction=direction, layout="NHWC", dtype="fp16", math="tensor_op")
@@ -122,13 +120,7 @@ def test_the_operation_is_the_directions_own(cudnn, direction, descriptor, first
     assert cudnn.live == {} and cudnn.made == 6
 
 
-@pytest.mark.parametrize(
-    ("dtype", "math", "note", "allowed"),
-    [
-        ("fp32", "fma", 0, False), ("fp32", "fma", 1, False), ("fp32", "fma", 5, True), ("fp32", "default", 0, True),
-        ("fp16", "tensor_op", 0, True), ("fp16", "fma", 0, True),
-    ],
-)  # fmt: skip
+@cases(__file__)
 def test_fma_math_admits_no_tensor_cores_in_fp32(device, cudnn, dtype, math, note, allowed):
     cudnn.notes, cudnn.ranking = {1: (note,)}, [1]
     assert bool(device.heuristic(replace(CONV, dtype=dtype, math=math))) is allowed
@@ -185,17 +177,12 @@ def test_without_a_library_that_can_rank_the_remedy_is_one_line(refused, monkeyp
     assert cudnn.live == {}
 
 
-def plan(count=3):
-    convs = [Conv(n=1 + i, c=16, h=28, k=32, r=3, pad_h=1) for i in range(count)]
-    return build([PlannedProblem(conv, "test", ("Net",)) for conv in convs], description="test")
-
-
 def records(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_log_holds_a_ranking_per_problem(device, tmp_path):
-    path, seen, chosen = tmp_path / "run.jsonl", [], plan()
+def test_the_log_holds_a_ranking_per_problem(device, make_plan, tmp_path):
+    path, seen, chosen = tmp_path / "run.jsonl", [], make_plan(3)
     collect_heuristic(chosen, "h200", str(path), lambda *call: seen.append(call), device=device)
     header, *rest = records(path)
     assert [record["problem"] for record in rest] == [problem.key for problem in chosen.problems]
@@ -204,8 +191,8 @@ def test_the_log_holds_a_ranking_per_problem(device, tmp_path):
     assert seen[-1] == (3, 3, chosen.problems[-1].key)
 
 
-def test_an_interrupted_log_goes_on_and_another_gpus_does_not(refused, cudnn, tmp_path):
-    path, chosen = tmp_path / "run.jsonl", plan()
+def test_an_interrupted_log_goes_on_and_another_gpus_does_not(refused, cudnn, make_plan, tmp_path):
+    path, chosen = tmp_path / "run.jsonl", make_plan(3)
 
     def ranked(gpu_name, stop_after=3):
         def stop(done, *_):

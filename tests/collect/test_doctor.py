@@ -8,12 +8,11 @@ from surrogate.collect import doctor, open_device
 from surrogate.collect.counters.profilers import PERMISSION_REMEDY, Tool
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.doctor import Check, counting_denied, examine
+from tests.known import cases, known
 
-FACTS = {
-    "compute_capability": "9.0", "sms": 132, "timer": "cupti", "library_path": "/x/libcudnn.so.9", "ecc": True,
-    "max_sm_clock_mhz": 1980, "power_limit_w": 700.0, "default_power_limit_w": 700.0, "mig": False, "mps": False,
-    "other_processes": 0, "relative_errors": {"fma": {"GEMM": 2e-7, "WINOGRAD": 9e-5}, "default": {"GEMM": 3e-4}},
-}  # fmt: skip
+KNOWN = known(__file__)
+
+FACTS = KNOWN["facts"]
 
 
 @pytest.fixture
@@ -28,7 +27,8 @@ def examined(fake_device, monkeypatch, tmp_path):
         versions = {"cuda_driver": "12.8", "cuda_runtime": "12.8", "cupy": "14.2"}
         device.info = DeviceInfo("NVIDIA H100 80GB HBM3", "cudnn", version, versions, {**FACTS, **facts})
         measure = device.measure
-        device.measure = lambda *asked: result or replace(measure(*asked), sm_clock_mhz=1755.0, throttle_reasons=0)
+        told = result and Measurement(*result)
+        device.measure = lambda *asked: told or replace(measure(*asked), sm_clock_mhz=1755.0, throttle_reasons=0)
         return {check.name: check for check in examine(device, tmp_path, quick=True)}
 
     return examined
@@ -43,32 +43,13 @@ def test_a_chain_that_works_is_all_right_but_for_the_counters(examined):
     assert {"runtime", "cudnn", "cupti", "convolution", "arithmetic", "power", "mig", "mps", "disk"} <= checks.keys()
 
 
-@pytest.mark.parametrize(
-    ("facts", "name", "status", "said"),
-    [
-        ({"cupti_missing": "CUPTI_ERROR_OLD", "timer": "events"}, "cupti", "failed", "'cupti-python>=12.8,<13'"),
-        ({"cupti_unlabelled": ["runtime"]}, "cupti", "note", "labels no launch by the runtime API"),
-        ({"compute_capability": "7.0"}, "cudnn", "failed", "nvidia-cudnn-cu12<9.11"),
-        ({"relative_errors": {"fma": {"GEMM": 3e-4, "FFT": None}}}, "arithmetic", "failed", "GEMM 0.0003, FFT None"),
-        ({"result": Measurement("failed", "no image for the device")}, "convolution", "failed", "no image"),
-        ({"result": Measurement("ok", "lost", (9.0,), (9.0,), "events")}, "kernels", "failed", "lost"),
-        ({"max_sm_clock_mhz": 4000}, "clocks", "note", "1755 of 4000 MHz"),
-        ({"power_limit_w": 350.0}, "power", "note", "nvidia-smi -pl 700"),
-        ({"mig": True}, "mig", "note", "nvidia-smi -mig 0"),
-        ({"mps": True}, "mps", "failed", "nvidia-cuda-mps-control"),
-        ({"other_processes": 2}, "processes", "failed", "2 others"),
-    ],
-)
+@cases(__file__)
 def test_a_part_that_does_not_work_is_named_with_its_remedy(examined, facts, name, status, said):
     check = examined(**facts)[name]
     assert check.status == status and check.remedy and said in f"{check.value} {check.remedy}"
 
 
-@pytest.mark.parametrize(
-    ("parameters", "rights", "denied"),
-    [("RmProfilingAdminOnly: 0", "0", False), ("RmProfilingAdminOnly: 1", "0", True),
-     ("RmProfilingAdminOnly: 1", "000001ffffffffff", False), (None, "0", False), ("", "0", False)],
-)  # fmt: skip
+@cases(__file__)
 def test_who_may_not_count_is_read_from_the_driver_and_the_process(tmp_path, parameters, rights, denied):
     """A machine that does not tell, such as a container, denies nothing."""
     driver, status = tmp_path / "params", tmp_path / "status"

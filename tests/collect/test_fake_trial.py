@@ -5,6 +5,7 @@ import pytest
 
 from tests.collect.fake import chain
 from tests.collect.fake.trial import rows, tried, wrong
+from tests.known import cases
 
 RIGHT = pd.DataFrame(
     {"status": ["ok", "ok", "not_supported"], "time_us": [10.0, 20.0, None], "kernels": [1.0, 2.0, None]},
@@ -12,14 +13,8 @@ RIGHT = pd.DataFrame(
 )
 
 
-@pytest.mark.parametrize(("row", "column", "value", "misleads"), [
-    ("a", "time_us", 10.1, False), ("a", "time_us", 7.5, True), ("b", "kernels", 1.0, True),
-    ("b", "time_us", None, False), ("a", "status", "failed", False), ("a", "status", "not_supported", True),
-    ("c", "status", "ok", True),
-])  # fmt: skip
-def test_a_row_misleads_where_it_differs_and_does_not_say_why(
-    row: str, column: str, value: object, misleads: bool
-) -> None:
+@cases(__file__)
+def test_a_row_misleads_where_it_differs_and_does_not_say_why(row, column, value, misleads):
     """The fault's own failures, and times marked as throttled or not CUPTI's (no time here), say it."""
     table = RIGHT.copy()
     table.loc[row, column] = value

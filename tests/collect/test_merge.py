@@ -219,12 +219,8 @@ def test_an_engine_has_the_place_of_its_first_plan_that_runs(tmp_path):
 
 
 def test_gpus_and_versions_stand_apart_and_a_later_ranking_counts(tmp_path):
-    logs = [
-        ranked(tmp_path / "a.jsonl", [entry("engine:1")]),
-        ranked(tmp_path / "b.jsonl", [entry("engine:2")]),
-        ranked(tmp_path / "c.jsonl", [entry("engine:3")], version="9.20.0"),
-        ranked(tmp_path / "d.jsonl", [entry("engine:4")], gpu="v100"),
-    ]
+    own = ({}, {}, {"version": "9.20.0"}, {"gpu": "v100"})
+    logs = [ranked(tmp_path / f"{at}.jsonl", [entry(f"engine:{at}")], **more) for at, more in enumerate(own, 1)]
     assert merge_runs(logs).frame["algorithm"].tolist() == ["engine:2", "engine:3", "engine:4"]
 
 

@@ -41,16 +41,11 @@ def board() -> SimpleNamespace:
         "nvmlDeviceGetTemperature": 45, "nvmlDeviceGetCurrentClocksThrottleReasons": 4, "nvmlDeviceGetMigMode": [0, 1],
         "nvmlDeviceGetComputeRunningProcesses": ["this one", "another"], "nvmlSystemGetDriverVersion": "570.86.15",
     }  # fmt: skip
-    return SimpleNamespace(
-        **{name: Mock(return_value=answer) for name, answer in answers.items()},
-        nvmlDeviceGetPowerUsage=Mock(side_effect=NVMLError),
-        nvmlDeviceGetClockInfo=lambda handle, kind: {1: 1980, 2: 3201}[kind],
-        nvmlShutdown=Mock(),
-        NVMLError=NVMLError,
-        NVML_CLOCK_SM=1,
-        NVML_CLOCK_MEM=2,
-        NVML_TEMPERATURE_GPU=0,
-    )
+    calls = {name: Mock(return_value=answer) for name, answer in answers.items()}
+    calls |= {"nvmlShutdown": Mock(), "nvmlDeviceGetPowerUsage": Mock(side_effect=NVMLError)}
+    clocks = {"nvmlDeviceGetClockInfo": lambda handle, kind: {1: 1980, 2: 3201}[kind]}
+    constants = {"NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "NVML_TEMPERATURE_GPU": 0}
+    return SimpleNamespace(**calls, **clocks, **constants, NVMLError=NVMLError)
 
 
 def test_clocks_leave_out_what_the_gpu_does_not_tell():

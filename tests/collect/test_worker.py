@@ -133,17 +133,6 @@ def test_a_hung_process_does_not_outlive_a_killed_parent():
         time.sleep(0.1)
 
 
-def test_the_cudnn_worker_tells_what_is_missing(refused, monkeypatch):
-    """Without a GPU (or without its libraries) the child says so in one line."""
-    monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
-    device = open_device("cudnn")
-    try:
-        with refused("libcudnn was not found (no-such-library"):
-            device.describe()
-    finally:
-        device.close()
-
-
 def test_devices_by_name(refused):
     with refused("--recording"):
         open_device("replay")

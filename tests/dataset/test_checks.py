@@ -10,9 +10,11 @@ import pytest
 from surrogate.dataset.checks import check, normalise, unit_warnings
 from surrogate.dataset.problems import families_of
 from surrogate.features.errors import InputError
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 Table = Callable[..., pd.DataFrame]
-SOFTMAX = {"gpu": "v100", "library": "torch", "library_version": "2.1", "status": "ok", "time_us": 10.0}
 
 
 def test_spellings_and_types(table: Table) -> None:
@@ -24,11 +26,7 @@ def test_spellings_and_types(table: Table) -> None:
 
 
 def test_families_take_their_defaults() -> None:
-    rows = [
-        {**SOFTMAX, "operator": "softmax", "n": 32, "c": 1000},
-        {**SOFTMAX, "family": "gemm", "m": 8, "n": 4, "k": 2, "algorithm": "TN"},
-        {**SOFTMAX, "family": "linear", "operator": "linear", "m": 8, "n": 4, "k": 2},
-    ]
+    rows = KNOWN["test_families_take_their_defaults"]["rows"]
     out = normalise(pd.DataFrame(rows[:1]), "test")
     assert out.loc[0, ["family", "h", "w", "dtype", "math", "variant", "algorithm"]].tolist() == [
         "rowwise", 1, 1, "fp32", "fma", "", "default",
@@ -58,16 +56,7 @@ def test_an_unknown_family_is_named(refused, table: Table) -> None:
         normalise(table(1).assign(family="gem"), "test")
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "rule"),
-    [
-        ("n", 0, "between 1"), ("pad_h", -1, "between 0"), ("k", 2**31, "between 1"), ("direction", "up", "known: fwd"),
-        ("dtype", "fp7", "known: fp64"), ("status", "fine", "known: ok"), ("gpu", "", "a name is needed"),
-        ("algorithm", None, "a name is needed"), ("groups", 7, "must divide"), ("r", 99, "exceeds the padded input"),
-        ("time_us", 0.0, "above 0"), ("time_us", np.nan, "above 0"), ("time_us_min", 1e9, "cannot exceed"),
-        ("time_us_max", 0.0, "cannot lie below"), ("workspace_bytes", -1.0, "at least 0"),
-    ],
-)  # fmt: skip
+@cases(__file__)
 def test_every_broken_rule_is_named_with_its_row(table: Table, column: str, value: Any, rule: str) -> None:
     frame = table(1)
     frame = frame.assign(time_us_min=frame["time_us"], time_us_max=frame["time_us"], workspace_bytes=0.0)

@@ -13,6 +13,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.families import CONV, FAMILIES
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
+from tests.tables import checked
 
 Table = Callable[..., pd.DataFrame]
 
@@ -51,7 +52,7 @@ def test_version_order_candidate_and_ok(table: Table) -> None:
 
 
 def test_take_keeps_everything_aligned(table: Table) -> None:
-    rows = rows_of(normalise(table(4), "test"))
+    rows = checked(table(4))
     picked, mask = np.array([9, 3, 30]), np.zeros(len(rows), dtype=bool)
     mask[[3, 9, 30]] = True
     some, masked = rows.take(picked), rows.take(mask)

@@ -45,9 +45,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize(("cpus", "affinity", "groups", "asked", "cores"), KNOWN["limits"])
-def test_the_cpus_are_the_least_of_all_limits(
-    machine: Machine, cpus: int, affinity: int, groups: Mapping[str, str], asked: str, cores: int
-) -> None:
+def test_the_cpus_are_the_least_of_all_limits(machine, cpus, affinity, groups, asked, cores):
     machine(cpus, affinity, groups, asked)
     assert usable_cores() == cores
     assert threads_for(10**9) == cores

@@ -17,19 +17,13 @@ from surrogate.evaluation.compare import compare
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.registry import DECLARED, Declaration
+from tests.known import known
+from tests.tables import every
 
 Table = Callable[..., pd.DataFrame]
 CHEAP = ("always-best-single", "roofline", "linear-dims")
 REFERENCES = {"cudnn-heuristic", "oracle"}
-TIME_KEYS = {
-    "model", "split", "stratum", "population", "gpu", "direction", "dtype", "math", "algorithm", "n", "shapes",
-    "median_ape", "mape", "p90_ape", "rmspe", "gmae", "spearman",
-}  # fmt: skip
-CHOICE_KEYS = {
-    "model", "split", "stratum", "gpu", "direction", "dtype", "math", "n", "shapes", "slowdown_macro", "ci_low",
-    "ci_high", "slowdown_geomean", "slowdown_p95", "slowdown_max", "top1", "within_10pct", "top2_slowdown",
-    "infeasible_picks", "paired_problems", "paired_vs_heuristic",
-}  # fmt: skip
+KNOWN = known(__file__)
 
 
 def _data(frame: pd.DataFrame, **options: Any) -> Dataset:
@@ -81,14 +75,9 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> type[Memory]:
 @pytest.mark.parametrize("by", SPLITS)
 def test_every_split_end_to_end(table: Table, by: str) -> None:
     steps: list[tuple[int, int]] = []
-    result = compare(
-        _data(table(12)),
-        [_data(table(4, gpus=("TITAN V",)))],
-        by=by,
-        folds_count=3,
-        models=CHEAP,
-        progress=lambda done, total, text: steps.append((done, total)),
-    )
+    options: dict[str, Any] = {"by": by, "folds_count": 3, "models": CHEAP}
+    options["progress"] = lambda done, total, text: steps.append((done, total))
+    result = compare(_data(table(12)), [_data(table(4, gpus=("TITAN V",)))], **options)
     rows = result.results["choice_rows"]
     assert {row["model"] for row in rows} == {*CHEAP, *REFERENCES}
     assert {row["split"] for row in rows} == {by}
@@ -139,9 +128,9 @@ def test_contract_of_results_json(table: Table, tmp_path: Path) -> None:
     assert read["dataset"]["name"] == "invented.parquet" and read["dataset"]["problems"] == 8 * 2 * 2
     assert read["dataset"]["shapes"] == 8 and read["dataset"]["gpus"] == ["TITAN Xp", "Tesla T4"]
     for row in read["choice_rows"]:
-        assert set(row) >= CHOICE_KEYS or (row["n"] == 0 and row["reason"])
+        assert set(row) >= set(KNOWN["choice_keys"]) or (row["n"] == 0 and row["reason"])
     for row in read["time_rows"]:
-        assert set(row) >= TIME_KEYS or (row["n"] == 0 and row["reason"])
+        assert set(row) >= set(KNOWN["time_keys"]) or (row["n"] == 0 and row["reason"])
     assert {row["population"] for row in read["time_rows"] if row["n"]} == {"all", "within-2x", "best"}
     ranked = _row(read["time_rows"], model="always-best-single")
     assert ranked["n"] == 0 and "ranks" in ranked["reason"]
@@ -182,9 +171,7 @@ def test_terms_beat_the_constant_choice_on_a_table_that_follows_them(table: Tabl
     assert errors["median_ape"] < 0.25
 
 
-def test_only_the_newest_version_of_a_problem_is_judged_and_older_ones_train(
-    table: Table, memory: type[Memory]
-) -> None:
+def test_only_the_newest_version_of_a_problem_is_judged_and_older_ones_train(table, memory):
     frame = pd.concat([table(4, version="7.5.0", seed=1), table(4, version="7.6.0")], ignore_index=True)
     result = compare(_data(frame), folds_count=2, models=["memory"])
     assert _row(result.results["choice_rows"], model="oracle")["n"] == 4 * 2 * 2
@@ -229,18 +216,12 @@ def test_tables_that_cannot_be_judged(refused, table: Table) -> None:
         compare(_data(table(1)), models=["roofline"])
 
 
-PRODUCT = {"family": "gemm", "operator": "gemm", "gpu": "Tesla T4", "library_version": "1", "batch": 1, "dtype": "fp16"}
-
-
 def _products() -> pd.DataFrame:
     """Matrix products of two libraries, of which one is always 3 % faster."""
-    return pd.DataFrame(
-        [
-            {**PRODUCT, "library": library, "m": m, "n": n, "k": 512, "algorithm": "kernel", "status": "ok",
-             "time_us": factor * m * n / 1e3}
-            for n in (64, 128, 256, 512) for m in (32, 128) for library, factor in (("vllm", 1.0), ("sglang", 1.03))
-        ]
-    )  # fmt: skip
+    rows = every(n=(64, 128, 256, 512), m=(32, 128), library=("vllm", "sglang")).assign(family="gemm", operator="gemm")
+    rows = rows.assign(gpu="Tesla T4", library_version="1", batch=1, k=512, dtype="fp16", algorithm="kernel")
+    time_us = rows["library"].map({"vllm": 1.0, "sglang": 1.03}) * rows["m"] * rows["n"] / 1e3
+    return rows.assign(time_us=time_us, status="ok")
 
 
 def test_families_are_judged_one_by_one_and_their_rows_stand_together(table: Table, tmp_path: Path) -> None:
@@ -278,9 +259,7 @@ def test_a_table_or_a_path_is_as_good_as_a_dataset(table: Table, tmp_path: Path)
     assert rows[0] == rows[1] == rows[2]
 
 
-def test_an_interrupted_comparison_goes_on_where_it_stopped(
-    table: Table, memory: type[Memory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_comparison_goes_on_where_it_stopped(table, memory, tmp_path, monkeypatch):
     data, options = _data(table(8)), {"by": "random", "folds_count": 4, "models": ["memory", "roofline"]}
     whole = compare(data, **options)
     memory.rounds.clear()

@@ -3,29 +3,23 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from surrogate.bundle.train import train
-from surrogate.dataset.checks import normalise
 from surrogate.dataset.problems import shape_names
-from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_of_names
 from surrogate.dataset.store import read_dataset
 from surrogate.evaluation.coverage import coverage_rows
 from surrogate.features.families import CONV
 from surrogate.prediction.evaluate import evaluate
-
-
-def _rows(frame: pd.DataFrame) -> Rows:
-    return rows_of(normalise(frame, "test"))
+from tests.tables import checked
 
 
 def test_coverage_is_counted_by_gpu_and_its_interval_by_shape(table) -> None:
     """T4: three of four rows inside; TITAN Xp: all. One row has no time."""
     frame = table(4, batches=(1,), algorithms=("IMPLICIT_GEMM",))
     error = np.array([0.1, -0.1, 0.5, 0.1, 0.2, 0.2, np.nan, 0.2])
-    whole, t4, xp = coverage_rows(_rows(frame), error, np.array([0.3] * 4 + [0.2] * 4))
+    whole, t4, xp = coverage_rows(checked(frame), error, np.array([0.3] * 4 + [0.2] * 4))
     assert (whole["gpu"], whole["rows"], whole["shapes"]) == ("all", 7, 4)
     assert whole["coverage"] == pytest.approx(6 / 7)
     assert (t4["gpu"], t4["coverage"], t4["half_width"]) == ("t4", 0.75, pytest.approx(0.3))

@@ -1,10 +1,8 @@
 """Studies on a real PostgreSQL server, started for these tests from the binaries of the system."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import optuna
-import pandas as pd
 import pytest
 
 from surrogate.dataset.checks import normalise
@@ -25,9 +23,7 @@ def storage() -> Iterator[str]:
         yield url
 
 
-def test_the_same_command_goes_on_with_the_study(
-    seer: Callable, table: Callable[..., pd.DataFrame], storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_command_goes_on_with_the_study(seer, table, storage, tmp_path, monkeypatch):
     """Also where a worker died; no connection is left."""
     write_dataset(normalise(table(6), "test"), tmp_path / "data.parquet")
     words = ["tune", tmp_path / "data.parquet", "--model", "linear-terms", "--storage", storage, "--json"]

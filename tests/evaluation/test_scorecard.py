@@ -7,47 +7,39 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.checks import normalise
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.rows import Rows
 from surrogate.evaluation import scorecard
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.features.text import parse
+from tests.tables import checked, every
 
 NAN = float("nan")
 HEURISTIC = "cudnn-heuristic"
 PROBLEMS = (("Tesla T4", "n1c8h9k8r3p1"), ("Tesla T4", "n4c8h9k8r3p1"), ("TITAN V", "n1c8h9k8r1g8"))
 TIMES = {"GEMM": (10.0, 10.0, 8.0), "FFT": (20.0, 5.0, NAN), "WINOGRAD": (40.0, 20.0, 4.0)}
 
-NEAR_US = [10.5, 10, 99, 12, 10, 99, 10, 11, 99]
-
 
 @pytest.fixture
 def frame() -> pd.DataFrame:
     """Two batches of a 3×3 shape on one GPU and a depthwise shape on another, three algorithms each."""
-    rows = []
-    for i, (gpu, text) in enumerate(PROBLEMS):
-        for name, times in TIMES.items():
-            rows.append(
-                {
-                    **dict(zip(SIZE_COLUMNS, parse(text).sizes, strict=True)),
-                    **{"library": "cudnn", "library_version": "7.6", "direction": "fwd"},
-                    **{"dtype": "fp32", "math": "fma", "layout": "NCHW"},
-                    "gpu": gpu,
-                    "algorithm": name,
-                    "status": "not_supported" if math.isnan(times[i]) else "ok",
-                    "time_us": times[i],
-                    "heuristic_algorithm": "GEMM",
-                }
-            )
-    return pd.DataFrame(rows)
+    gpus, texts = zip(*PROBLEMS, strict=True)
+    rows = every(place=range(3), algorithm=TIMES)
+    place = rows.pop("place").to_numpy()
+    rows[list(SIZE_COLUMNS)] = np.array([parse(text).sizes for text in texts])[place]
+    time_us = np.array(list(TIMES.values())).T.ravel()
+    rows = rows.assign(
+        gpu=np.array(gpus)[place], time_us=time_us, status=np.where(np.isnan(time_us), "not_supported", "ok")
+    )
+    setting = {"direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
+    return rows.assign(library="cudnn", library_version="7.6", heuristic_algorithm="GEMM", **setting)
 
 
 def _judged(frame: pd.DataFrame) -> scorecard.Judged:
-    return scorecard.Judged.of(rows_of(normalise(frame, "test")))
+    return scorecard.Judged.of(checked(frame))
 
 
 def _ok(frame: pd.DataFrame) -> Rows:
-    return rows_of(normalise(frame[frame["status"] == "ok"], "test"))
+    return checked(frame[frame["status"] == "ok"])
 
 
 def _row(rows: list[dict[str, Any]], **where: str) -> dict[str, Any]:
@@ -60,19 +52,14 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
     judged = _judged(frame)
     # The model picks Winograd everywhere: slowdowns 4, 4, 1; cuDNN's heuristic GEMM: 1, 2, 2.
     model = scorecard.pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))
-    picks = {
-        "model": [model],
-        HEURISTIC: [scorecard.pick_by_heuristic(judged)],
-        scorecard.ORACLE: [scorecard.pick_oracle(judged)],
-    }
+    picks = {"model": [model], HEURISTIC: [scorecard.pick_by_heuristic(judged)]}
+    picks[scorecard.ORACLE] = [scorecard.pick_oracle(judged)]
     rows = scorecard.choice_rows(judged, picks, {})
     row = _row(rows, model="model", stratum="all", gpu="all")
     assert (row["n"], row["shapes"], row["infeasible_picks"]) == (3, 2, 0)
     assert row["slowdown_macro"] == pytest.approx(2.0)  # shapes: 4 and 1, geometric mean
     assert row["slowdown_geomean"] == pytest.approx(16 ** (1 / 3))
-    assert (
-        row["slowdown_max"] == 4 and row["top1"] == pytest.approx(1 / 3) and row["within_10pct"] == pytest.approx(1 / 3)
-    )
+    assert (row["slowdown_max"], row["top1"], row["within_10pct"]) == pytest.approx((4, 1 / 3, 1 / 3))
     # Two measured: FFT beside Winograd gives 2, 1 and (it did not run) 1.
     assert row["top2_slowdown"] == pytest.approx(2 ** (1 / 3))
     assert row["ci_low"] <= row["slowdown_macro"] <= row["ci_high"]
@@ -90,15 +77,9 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
 def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
     judged = _judged(frame)
     rows = scorecard.choice_rows(judged, {HEURISTIC: [scorecard.pick_by_heuristic(judged)]}, {})
-    assert {(row["gpu"], row["stratum"]) for row in rows} == {
-        (gpu, stratum)
-        for gpu, strata_here in {
-            "all": ("all", "ungrouped", "3x3s1", "grouped"),
-            "Tesla T4": ("all", "ungrouped", "3x3s1"),
-            "TITAN V": ("all", "grouped"),
-        }.items()
-        for stratum in strata_here
-    }
+    strata = {"all": "all ungrouped 3x3s1 grouped", "Tesla T4": "all ungrouped 3x3s1", "TITAN V": "all grouped"}
+    wanted = {(gpu, stratum) for gpu, names in strata.items() for stratum in names.split()}
+    assert {(row["gpu"], row["stratum"]) for row in rows} == wanted
     assert _row(rows, gpu="all", stratum="ungrouped")["slowdown_macro"] == pytest.approx(math.sqrt(2))
     assert _row(rows, gpu="TITAN V", stratum="all")["slowdown_macro"] == pytest.approx(2)
 
@@ -107,12 +88,8 @@ def test_seeds_are_averaged_in_logs_problem_by_problem(frame: pd.DataFrame) -> N
     judged = _judged(frame)
     one = scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))  # GEMM: 1, 2, 2
     two = scorecard.pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))  # Winograd: 4, 4, 1
-    row = _row(
-        scorecard.choice_rows(judged, {"m": [one, two], HEURISTIC: [scorecard.pick_by_heuristic(judged)]}, {}),
-        model="m",
-        gpu="all",
-        stratum="all",
-    )
+    picks = {"m": [one, two], HEURISTIC: [scorecard.pick_by_heuristic(judged)]}
+    row = _row(scorecard.choice_rows(judged, picks, {}), model="m", gpu="all", stratum="all")
     assert row["slowdown_geomean"] == pytest.approx((2 * math.sqrt(8) * math.sqrt(2)) ** (1 / 3))
     assert row["n"] == 3 and row["top1"] == pytest.approx(2 / 6)
 
@@ -169,10 +146,13 @@ def test_errors_of_several_seeds_are_averaged(frame: pd.DataFrame) -> None:
     assert row["median_ape"] == pytest.approx(0.2) and row["n"] == 8
 
 
-def test_within_ten_percent_counts_picks_up_to_that_factor(frame: pd.DataFrame) -> None:
+def test_near_picks_are_within_ten_percent_and_within_the_noise_as_good_as_the_best(frame: pd.DataFrame) -> None:
     # Picks at 1.05, 1.2 and 1.0 times the best: two of three are within 10 %, one is the best.
-    judged = _judged(frame.assign(status="ok", time_us=NEAR_US))
-    gemm = scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
+    near = checked(frame.assign(status="ok", time_us=[10.5, 10, 99, 12, 10, 99, 10, 11, 99]))
+    for noise, slowdowns in ((0.06, [1.0, 1.2, 1.0]), (0.0, [1.05, 1.2, 1.0])):
+        judged = scorecard.Judged.of(near, noise)
+        gemm = scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
+        assert gemm.slowdown == pytest.approx(slowdowns)
     rows = scorecard.choice_rows(judged, {"m": [gemm], HEURISTIC: [scorecard.pick_by_heuristic(judged)]}, {})
     row = _row(rows, model="m", stratum="all", gpu="all")
     assert row["within_10pct"] == pytest.approx(2 / 3) and row["top1"] == pytest.approx(1 / 3)
@@ -200,23 +180,11 @@ def test_the_librarys_own_picker_has_its_librarys_name(frame: pd.DataFrame) -> N
     assert scorecard.pick_by_heuristic(judged).row.tolist() == [1, 4, 7]  # among solvers, the solver that it names
 
 
-def test_noise_makes_near_picks_as_good_as_the_best(frame: pd.DataFrame) -> None:
-    near = frame.assign(status="ok", time_us=NEAR_US)
-    for noise, slowdowns in ((0.0, [1.05, 1.2, 1.0]), (0.06, [1.0, 1.2, 1.0])):
-        judged = scorecard.Judged.of(rows_of(normalise(near, "test")), noise)
-        gemm = scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
-        assert gemm.slowdown == pytest.approx(slowdowns)
-
-
 def test_another_familys_rows_are_grouped_by_its_own_strata() -> None:
     """Softmax and layer normalisation, two candidates each: no convolution's stratum appears."""
-    frame = pd.DataFrame(
-        [
-            {"family": "rowwise", "operator": operator, "gpu": "Tesla T4", "library": "torch", "library_version": "2",
-             "n": n, "c": 64, "h": 1, "w": 1, "algorithm": name, "status": "ok", "time_us": time_us}
-            for operator in ("softmax", "layer_norm") for n in (1, 8) for name, time_us in (("a", 1.0), ("b", 2.0))
-        ]
-    )  # fmt: skip
+    frame = every(operator=("softmax", "layer_norm"), n=(1, 8), algorithm=("a", "b")).assign(c=64, h=1, w=1)
+    frame = frame.assign(family="rowwise", gpu="Tesla T4", library="torch", library_version="2", status="ok")
+    frame["time_us"] = frame["algorithm"].map({"a": 1.0, "b": 2.0})
     judged = _judged(frame)
     slow = scorecard.pick_by_times(judged, np.tile([2.0, 1.0], 4), np.ones(8, bool))
     rows = scorecard.choice_rows(judged, {"m": [slow], judged.heuristic: [scorecard.pick_by_heuristic(judged)]}, {})

@@ -20,28 +20,19 @@ from hypothesis import strategies as st
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset, write_dataset
+from surrogate.evaluation import tune as tuning
 from surrogate.evaluation.storage import RETRIED, RETRIES, SEEN, heartbeat, open_storage
-from surrogate.evaluation.tune import (
-    INNER_FOLDS,
-    OBJECTIVES,
-    TIME_WEIGHT,
-    TUNE_TRIALS,
-    InnerFolds,
-    fingerprint,
-    search,
-    stored_settings,
-    tune,
-    tuned,
-)
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import AlwaysBestSingle, Roofline
 from surrogate.models.linear import LinearTerms
+from tests.known import cases
+from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]
 MODEL = "linear-terms"
-STORED = stored_settings(LinearTerms)
+STORED = tuning.stored_settings(LinearTerms)
 
 
 class Fixed(TimeModel):
@@ -94,13 +85,13 @@ class Constant(Fixed):
 
 def loss(model: TimeModel, rows: Rows, objective: str = "time") -> float:
     """The loss of ``model`` over all inner folds of ``rows``."""
-    *_, last = InnerFolds.of(rows, 0).losses(model)
+    *_, last = tuning.InnerFolds.of(rows, 0).losses(model)
     return last.value(objective)
 
 
 @pytest.fixture(scope="module")
 def rows(table: Table) -> Rows:
-    return rows_of(normalise(table(12), "test"))
+    return checked(table(12))
 
 
 @pytest.fixture(scope="module")
@@ -111,26 +102,26 @@ def data(table: Table) -> Dataset:
 def test_inner_folds_never_hold_out_a_shape_that_trains(rows: Rows) -> None:
     Constant.seen.clear()
     loss(Constant(), rows)
-    assert len(Constant.seen) == INNER_FOLDS
+    assert len(Constant.seen) == tuning.INNER_FOLDS
     assert all(inside and outside and not inside & outside for inside, outside in Constant.seen)
     assert set().union(*(outside for _, outside in Constant.seen)) == set(rows.shape[rows.ok].tolist())
 
 
 def test_the_stored_settings_come_first_and_more_trials_are_no_worse(rows: Rows) -> None:
-    assert search(LinearTerms, rows, 1, 0) == STORED
-    many = search(LinearTerms, rows, 6, 0)
+    assert tuning.search(LinearTerms, rows, 1, 0) == STORED
+    many = tuning.search(LinearTerms, rows, 6, 0)
     assert loss(LinearTerms(**many), rows, "both") <= loss(LinearTerms(), rows, "both")
-    assert search(LinearTerms, rows, 6, 0) == many
+    assert tuning.search(LinearTerms, rows, 6, 0) == many
 
 
 def test_what_cannot_be_searched_keeps_the_stored_settings(rows: Rows) -> None:
     """Models without settings, no trials, and a training part of one shape: no search, no failure."""
     for cls in (Roofline, AlwaysBestSingle):
-        assert search(cls, rows, 3, 0) == {}
-        assert tuned(cls, rows, "light", 0).get_params() == cls().get_params()
-    assert TUNE_TRIALS["none"] == 0 < TUNE_TRIALS["light"] < TUNE_TRIALS["full"]
-    assert tuned(LinearTerms, rows, "none", 0).get_params() == LinearTerms().get_params()
-    assert search(LinearTerms, rows.take(rows.shape == 0), 2, 0) == STORED
+        assert tuning.search(cls, rows, 3, 0) == {}
+        assert tuning.tuned(cls, rows, "light", 0).get_params() == cls().get_params()
+    assert tuning.TUNE_TRIALS["none"] == 0 < tuning.TUNE_TRIALS["light"] < tuning.TUNE_TRIALS["full"]
+    assert tuning.tuned(LinearTerms, rows, "none", 0).get_params() == LinearTerms().get_params()
+    assert tuning.search(LinearTerms, rows.take(rows.shape == 0), 2, 0) == STORED
 
 
 def test_choice_loss_is_the_mean_over_shapes_of_log_slowdown(table: Table) -> None:
@@ -141,16 +132,16 @@ def test_choice_loss_is_the_mean_over_shapes_of_log_slowdown(table: Table) -> No
     frame["time_us"] = np.select(
         [name == "IMPLICIT_GEMM", shape == shape[0]], [10.0, np.where(n == 1, 20.0, 80.0)], default=10.0
     )
-    rows = rows_of(normalise(frame[(shape == shape[0]) | (n == 1)], "test"))
+    rows = checked(frame[(shape == shape[0]) | (n == 1)])
     assert loss(Fixed("GEMM"), rows, "choice") == pytest.approx((0.5 * (np.log(2) + np.log(8)) + 0.0) / 2)
     assert loss(Fixed("IMPLICIT_GEMM"), rows, "choice") == 0.0
 
 
 def test_both_adds_half_the_mean_absolute_error(rows: Rows) -> None:
-    choice, both = (loss(Fixed("FFT"), rows, name) for name in OBJECTIVES[1:])
+    choice, both = (loss(Fixed("FFT"), rows, name) for name in tuning.OBJECTIVES[1:])
     ok = rows.take(rows.ok)
     error = np.abs(np.log(Fixed("FFT").predict(ok) / ok.time_us)).mean()
-    assert both == pytest.approx(choice + TIME_WEIGHT * error) and min(error, choice) > 0
+    assert both == pytest.approx(choice + tuning.TIME_WEIGHT * error) and min(error, choice) > 0
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=8)
@@ -161,25 +152,20 @@ def test_a_perfect_order_costs_nothing_and_a_common_factor_is_a_time_error(rows:
 
 
 def test_where_nothing_can_be_chosen_times_alone_count(refused, table: Table) -> None:
-    one = rows_of(normalise(table(6, algorithms=("IMPLICIT_GEMM",)), "test"))
+    one = checked(table(6, algorithms=("IMPLICIT_GEMM",)))
     error = np.abs(np.log(100.0 / one.time_us[one.ok])).mean()
-    assert loss(Constant(), one, "both") == pytest.approx(TIME_WEIGHT * error)
+    assert loss(Constant(), one, "both") == pytest.approx(tuning.TIME_WEIGHT * error)
     with refused("two measured"):
-        search(LinearTerms, one, 2, 0, objective="choice")
+        tuning.search(LinearTerms, one, 2, 0, objective="choice")
     with refused("speed"):
-        search(LinearTerms, one, 2, 0, objective="speed")
+        tuning.search(LinearTerms, one, 2, 0, objective="speed")
 
 
 def test_any_family_can_be_tuned() -> None:
-    frame = pd.DataFrame(
-        [
-            {"family": "gemm", "operator": "gemm", "gpu": "Tesla T4", "library": "cublas", "library_version": "12",
-             "batch": 1, "m": m, "n": n, "k": 256, "status": "ok", "time_us": m * n / 100}
-            for m in (64, 128) for n in (64, 128, 256, 512, 1024)
-        ]
-    )  # fmt: skip
-    rows = rows_of(normalise(frame, "test"))
-    assert rows.family is FAMILIES["gemm"] and set(search(LinearTerms, rows, 4, 0)) == set(STORED)
+    frame = every(m=(64, 128), n=(64, 128, 256, 512, 1024)).assign(family="gemm", operator="gemm", gpu="Tesla T4")
+    frame = frame.assign(library="cublas", library_version="12", batch=1, k=256, status="ok")
+    rows = checked(frame.assign(time_us=frame["m"] * frame["n"] / 100))
+    assert rows.family is FAMILIES["gemm"] and set(tuning.search(LinearTerms, rows, 4, 0)) == set(STORED)
 
 
 # Studies on a storage
@@ -228,10 +214,10 @@ def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> Non
 @pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
 def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: str) -> None:
     where = {"model": MODEL, "storage": form.format(tmp_path)}
-    first = tune(data, trials=2, **where)
+    first = tuning.tune(data, trials=2, **where)
     assert first.trials == {"complete": 2, "pruned": 0, "running": 0} and first.storage == where["storage"]
-    assert tune(data, trials=2, **where) == first
-    more = tune(data, trials=4, **where)
+    assert tuning.tune(data, trials=2, **where) == first
+    more = tuning.tune(data, trials=4, **where)
     assert sum(more.trials.values()) == 4 and more.value <= first.value
     assert more.stored_value is not None and more.value <= more.stored_value
     assert more.time_loss > 0 and more.settings().params == more.params
@@ -240,11 +226,9 @@ def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: 
 @pytest.mark.skipif(os.name == "nt", reason="no such signal there")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(
-    data: Dataset, file: Path, tmp_path: Path, number: int
-) -> None:
+def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(data, file, tmp_path, number):
     storage = f"sqlite:///{tmp_path}/study.db"
-    tune(data, trials=1, model=MODEL, storage=storage, study="s")  # makes the tables and the study
+    tuning.tune(data, trials=1, model=MODEL, storage=storage, study="s")  # makes the tables and the study
     with _seer_tune(file, "--storage", storage, "--trials", "100000") as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None and len(_finished(storage)) < 4:
@@ -262,16 +246,14 @@ def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(
 
 
 @pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
-def test_a_trial_whose_worker_died_is_tried_again_with_its_settings(
-    data: Dataset, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_whose_worker_died_is_tried_again_with_its_settings(data, tmp_path, form, monkeypatch):
     """It keeps its number, so that it counts once; one that was tried too often fails, and another stands in for it."""
     where: dict[str, Any] = {"model": MODEL, "storage": form.format(tmp_path), "study": "s"}
-    tune(data, trials=1, **where)
+    tuning.tune(data, trials=1, **where)
     lost, hopeless = (lost_trial(where["storage"]) for _ in range(2))
     hopeless.set_user_attr(RETRIED, RETRIES)
     monkeypatch.setattr("surrogate.evaluation.storage.GRACE_S", 0.0)
-    assert sum(tune(data, trials=4, **where).trials.values()) == 4
+    assert sum(tuning.tune(data, trials=4, **where).trials.values()) == 4
     trials = optuna.load_study(study_name="s", storage=open_storage(where["storage"])).get_trials()
     assert len(trials) == 5
     assert trials[lost.number].state.name in ("COMPLETE", "PRUNED")
@@ -300,81 +282,63 @@ def test_a_worker_that_lives_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_worker_left_of_a_line_is_cut_off(data: Dataset, tmp_path: Path) -> None:
     where: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j")}
-    first = tune(data, trials=1, **where)
+    first = tuning.tune(data, trials=1, **where)
     with (tmp_path / "j").open("ab") as journal:
         journal.write(b'{"op_code":4,"wor')
-    assert tune(data, trials=1, **where) == first
-    assert tune(data, trials=2, **where).trials["complete"] == 2
+    assert tuning.tune(data, trials=1, **where) == first
+    assert tuning.tune(data, trials=2, **where).trials["complete"] == 2
 
 
 @pytest.mark.slow
-def test_the_lock_of_a_worker_that_died_is_released(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_of_a_worker_that_died_is_released(data, tmp_path, monkeypatch):
     """Also where the journal is named from another folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/j").touch()
     (tmp_path / "runs/j.lock").symlink_to(tmp_path / "runs/j")
-    assert tune(data, trials=1, model=MODEL, storage="runs/j").trials["complete"] == 1
+    assert tuning.tune(data, trials=1, model=MODEL, storage="runs/j").trials["complete"] == 1
 
 
 def test_no_trial_begins_after_the_timeout(refused, data: Dataset, tmp_path: Path) -> None:
     storage = str(tmp_path / "j")
-    found = tune(data, trials=10**6, model=MODEL, storage=storage, timeout_minutes=0.02)
+    found = tuning.tune(data, trials=10**6, model=MODEL, storage=storage, timeout_minutes=0.02)
     assert 0 < found.trials["complete"] < 10**6
     with refused("no finished trial"):
-        tune(data, trials=5, model=MODEL, storage=storage, study="t", timeout_minutes=1e-9)
+        tuning.tune(data, trials=5, model=MODEL, storage=storage, study="t", timeout_minutes=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"objective": "time"}, ("objective both", "time")),
-        ({"seed": 1}, ("seed 0", "1")),
-        ({"model": "linear-dims"}, ("model linear-terms", "linear-dims")),
-    ],
-)
-def test_a_study_made_for_something_else_is_refused(
-    refused, data: Dataset, tmp_path: Path, change: dict[str, Any], words: tuple[str, str]
-) -> None:
+@cases(__file__)
+def test_a_study_made_for_something_else_is_refused(refused, data, tmp_path, change, words):
     where: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j"), "study": "s", "trials": 1}
-    tune(data, **where)
+    tuning.tune(data, **where)
     with refused("--study", *words):
-        tune(data, **(where | change))
+        tuning.tune(data, **(where | change))
     with refused("for data"):
-        tune(data.with_frame(data.frame.iloc[1:]), **where)
+        tuning.tune(data.with_frame(data.frame.iloc[1:]), **where)
 
 
 def test_the_fingerprint_names_rows_not_their_order(rows: Rows) -> None:
     mixed = rows.take(np.random.default_rng(0).permutation(len(rows)))
-    assert fingerprint(rows) == fingerprint(mixed)
+    assert tuning.fingerprint(rows) == tuning.fingerprint(mixed)
     frame = rows.frame
     faster = rows_of(frame.assign(time_us=frame["time_us"].where(frame.index != 3, 1.0)))
-    assert len({fingerprint(each) for each in (rows, faster, rows.take(np.arange(1, len(rows))))}) == 3
+    assert len({tuning.fingerprint(each) for each in (rows, faster, rows.take(np.arange(1, len(rows))))}) == 3
 
 
 def test_models_without_settings_and_tables_of_one_shape_are_refused(refused, data: Dataset, tmp_path: Path) -> None:
     storage = str(tmp_path / "j")
     with refused("roofline"):
-        tune(data, trials=1, model="roofline", storage=storage)
+        tuning.tune(data, trials=1, model="roofline", storage=storage)
     one = data.with_frame(data.frame[rows_of(data.frame).shape == 0])
     with refused("two shapes"):
-        tune(one, trials=1, model=MODEL, storage=storage)
+        tuning.tune(one, trials=1, model=MODEL, storage=storage)
     assert not Path(storage).exists()
 
 
-@pytest.mark.parametrize(
-    ("where", "word"),
-    [
-        ("postgres://host/base", "did you mean postgresql"),
-        ("postgresql://nobody:secret@127.0.0.1:1/base", "goes on|psycopg"),
-        ("/no/such/folder/x.journal", "goes on"),
-    ],
-)
+@cases(__file__)
 def test_storages_that_cannot_be_used_are_one_line(data: Dataset, where: str, word: str) -> None:
     with pytest.raises(InputError, match=word) as refused:
-        tune(data, trials=1, model=MODEL, storage=where)
+        tuning.tune(data, trials=1, model=MODEL, storage=where)
     assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
 
 
@@ -382,5 +346,5 @@ def test_a_file_that_is_no_journal_is_left_as_it_is(refused, data: Dataset, tmp_
     other = tmp_path / "notes.txt"
     other.write_text("my notes\n")
     with refused("notes"):
-        tune(data, trials=1, model=MODEL, storage=str(other))
+        tuning.tune(data, trials=1, model=MODEL, storage=str(other))
     assert other.read_text() == "my notes\n"

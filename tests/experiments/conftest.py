@@ -14,6 +14,7 @@ from surrogate.dataset.columns import SCHEMA_VERSION
 from surrogate.dataset.tables import write_table
 from surrogate.features.description import Description
 from surrogate.models.boosted import BoostedTerms
+from tests.tables import every
 
 AMD = {"mi210": "MI210", "mi100": "MI100", "mi300x": "MI300X", "navi21": "Navi21"}
 VERSIONS = ("7.5.0", "7.6.4")
@@ -87,48 +88,28 @@ def winners(table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
 
 def other_ops() -> pd.DataFrame:
     """ReLUs of 40 sizes on two GPUs, each time from its elements."""
-    return pd.DataFrame(
-        [
-            {"gpu": gpu, "cudnn": "7.6.4", "op": "CUDNN_ACTIVATION_FWD", "variant": "ACTIVATION_RELU", "dtype": "fp32",
-             "args": f"input[0]={n};input[1]={c};input[2]={h};input[3]={h};batch_size={n}",
-             "time_us": 4.0 + n * c * h * h / 1e5}
-            for gpu in ("Tesla T4", "Tesla V100-SXM2-16GB")
-            for n in (1, 8)
-            for c in (16, 24, 40, 72, 200)
-            for h in (9, 14, 28, 56)
-        ]
-    )  # fmt: skip
+    rows = every(gpu=("Tesla T4", "Tesla V100-SXM2-16GB"), n=(1, 8), c=(16, 24, 40, 72, 200), h=(9, 14, 28, 56))
+    args = [f"input[0]={n};input[1]={c};input[2]={h};input[3]={h};batch_size={n}" for _, n, c, h in rows.to_numpy()]
+    rows["time_us"] = 4.0 + rows["n"] * rows["c"] * rows["h"] ** 2 / 1e5
+    fixed = {"cudnn": "7.6.4", "op": "CUDNN_ACTIVATION_FWD", "variant": "ACTIVATION_RELU", "dtype": "fp32"}
+    return rows[["gpu", "time_us"]].assign(args=args, **fixed)
 
 
 def scope_ops() -> pd.DataFrame:
     """Both passes of tanh after 1×1 convolutions of 20 sizes, on two GPUs."""
+    gpus = ("Tesla P100-SXM2-16GB", "Tesla V100-PCIE-16GB")
+    rows = every(way=("FWD", "BWD"), gpu=gpus, n=(1, 2), k=(16, 64), h=(7, 13, 28, 56, 112))
+    slope = rows["way"].map({"FWD": 1.0, "BWD": 1.5})
+    rows["time_us"] = slope * (4.0 + rows["n"] * rows["k"] * rows["h"] ** 2 / 1e5)
     fixed = {"variant": "ACTIVATION_TANH", "dtype": "fp32", "c": 3, "r": 1, "s": 1, "pad_h": 0, "pad_w": 0}
-    return pd.DataFrame(
-        [
-            {**fixed, "gpu": gpu, "op": f"CUDNN_ACTIVATION_{way}", "n": n, "k": k, "h": h, "w": h, "stride_h": 1,
-             "stride_w": 1, "time_us": slope * (4.0 + n * k * h * h / 1e5)}
-            for way, slope in (("FWD", 1.0), ("BWD", 1.5))
-            for gpu in ("Tesla P100-SXM2-16GB", "Tesla V100-PCIE-16GB")
-            for n in (1, 2)
-            for k in (16, 64)
-            for h in (7, 13, 28, 56, 112)
-        ]
-    )  # fmt: skip
+    return rows.assign(op="CUDNN_ACTIVATION_" + rows["way"], w=rows["h"], stride_h=1, stride_w=1, **fixed)
 
 
 def dense_ops() -> pd.DataFrame:
     """Products and layer norms of 36 sizes on three GPUs."""
-    return pd.DataFrame(
-        [
-            {"op": op, "gpu": gpu, "B": b, "M": float(m), "N": 64.0, "K": float(k), "H": float(m),
-             "time_us": 60.0 + b * m * k / 1e3}
-            for op in ("bmm", "ln")
-            for gpu in ("Tesla T4", "Tesla P4", "Tesla V100-PCIE-32GB")
-            for b in (1, 4, 16)
-            for m in (32, 100, 300, 1000)
-            for k in (64, 200, 600)
-        ]
-    )  # fmt: skip
+    gpus = ("Tesla T4", "Tesla P4", "Tesla V100-PCIE-32GB")
+    rows = every(op=("bmm", "ln"), gpu=gpus, B=(1, 4, 16), M=(32.0, 100.0, 300.0, 1000.0), K=(64.0, 200.0, 600.0))
+    return rows.assign(N=64.0, H=rows["M"], time_us=60.0 + rows["B"] * rows["M"] * rows["K"] / 1e3)
 
 
 def sequences(frame: pd.DataFrame) -> pd.DataFrame:
@@ -144,27 +125,18 @@ def sequences(frame: pd.DataFrame) -> pd.DataFrame:
 
 def end_to_end() -> pd.DataFrame:
     """Two networks on two GPUs, one of them without cuDNN."""
-    return pd.DataFrame(
-        [
-            {"gpu": gpu, "cudnn": cudnn, "use_cudnn": int(cudnn != "none"), "model": model, "batch": 16,
-             "fwd_ms": 8.0 + place, "bwd_ms": 15.0 + place}
-            for place, (gpu, cudnn) in enumerate(
-                (("TITAN X", "5105"), ("GeForce GTX 1080", "5005"), ("TITAN X", "none"))
-            )
-            for model in ("alexnet", "resnet-18")
-        ]
-    )  # fmt: skip
+    runs = (("TITAN X", "5105"), ("GeForce GTX 1080", "5005"), ("TITAN X", "none"))
+    rows = every(run=runs, model=("alexnet", "resnet-18"))
+    rows[["gpu", "cudnn"]] = rows.pop("run").tolist()
+    use_cudnn, place = (rows["cudnn"] != "none").astype(int), rows.index // 2
+    return rows.assign(use_cudnn=use_cudnn, batch=16, fwd_ms=8.0 + place, bwd_ms=15.0 + place)
 
 
 def deepbench() -> pd.DataFrame:
     """Square products of six sizes on a V100."""
-    return pd.DataFrame(
-        [
-            {"device": "NV_V100", "precision": "Float", "ta": "N", "tb": "N", "M": m, "N": m, "K": m,
-             "time_ms": 0.02 + m**3 / 5e9}
-            for m in (64, 128, 256, 512, 1024, 2048)
-        ]
-    )  # fmt: skip
+    rows = every(M=(64, 128, 256, 512, 1024, 2048))
+    fixed = {"device": "NV_V100", "precision": "Float", "ta": "N", "tb": "N"}
+    return rows.assign(N=rows["M"], K=rows["M"], time_ms=0.02 + rows["M"] ** 3 / 5e9, **fixed)
 
 
 def transformers(folder: Path) -> pd.DataFrame:
@@ -192,9 +164,3 @@ def effort(monkeypatch: pytest.MonkeyPatch) -> Effort:
     assert defaults and BoostedTerms().rounds == defaults[0]
     monkeypatch.setattr(BoostedTerms.__init__, "__defaults__", (20, *defaults[1:]))
     return Effort(quick=True, models=("always-best-single", "roofline", "linear-terms", "boosted-terms"))
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """An empty place for README.md, tables/ and figures/."""
-    return tmp_path

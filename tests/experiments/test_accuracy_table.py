@@ -3,7 +3,9 @@
 import pandas as pd
 
 from experiments.accuracy_table import markdown, spread
-from surrogate.features.families import CONV
+from tests.known import known
+
+KNOWN = known(__file__)
 
 
 def _choice(model: str, slowdown: float, **more: object) -> dict[str, object]:
@@ -19,23 +21,7 @@ def _time(model: str, population: str, error: float, **more: object) -> dict[str
 
 
 def test_a_table_by_hand() -> None:
-    results = {
-        "choice_rows": [
-            _choice("slow", 1.2, paired_vs_heuristic=[-0.1, 0.0953102, 0.2]),
-            _choice("quick", 1.05, paired_vs_heuristic=[-0.0512933, -0.0202027, -0.01]),
-            _choice("heuristic", 1.1, paired_vs_heuristic=[0.0, 0.0, 0.0]),
-            _choice("oracle", 1.0),
-            _choice("quick", 9.0, gpu="Tesla T4"),
-            _choice("quick", 9.0, stratum="grouped"),
-            {"model": "none", "stratum": "ungrouped", "gpu": "all", "n": 0, "reason": "no counters"},
-        ],
-        "time_rows": [
-            _time("quick", "all", 0.087),
-            _time("quick", "within-2x", 0.07),
-            _time("quick", "all", 0.5, algorithm="FFT"),
-            _time("slow", "all", 0.2),
-        ],
-    }
+    results = KNOWN["test_a_table_by_hand"]["results"]
     lines = markdown(results).split("\n")
     names = [line.split(" | ")[0].strip("| ") for line in lines]
     assert names == ["model", "---", "quick", "heuristic", "slow"]
@@ -47,13 +33,7 @@ def test_a_table_by_hand() -> None:
 
 def test_seeds_and_the_worst_shapes_by_hand() -> None:
     """Two seeds, ten shapes: one at 1.21 in seed 0 and 1.0 in seed 1, the others without loss; a grouped one aside."""
-    rows = [
-        {"model": "quick", "seed": seed, "stratum": "1x1s1", "slowdown": 1.21 if (seed, c) == (0, 3) else 1.0}
-        | dict.fromkeys(CONV.shape_names, 1)
-        | {"c": c}
-        for seed in (0, 1)
-        for c in range(10)
-    ]
+    rows = KNOWN["test_seeds_and_the_worst_shapes_by_hand"]["rows"]
     aside = [{**rows[0], "stratum": "grouped", "slowdown": 9.0}, {**rows[0], "model": "slow", "slowdown": 9.0}]
     found = spread(pd.DataFrame(rows + aside), "quick")
     assert found == ("quick: single seeds from 1.0000 to 1.0192; the 6 worst of 10 shapes carry 100% of the loss")

@@ -52,9 +52,7 @@ def test_nothing_moved(stored: Path) -> None:
 
 
 @pytest.mark.parametrize(("factor", "options", "status"), [(1.004, (), 0), (1.004, ("--exact",), 1), (1.006, (), 1)])
-def test_a_family_whose_answer_moved_is_named(
-    stored: Path, factor: float, options: tuple[str, ...], status: int
-) -> None:
+def test_a_family_whose_answer_moved_is_named(stored, factor, options, status):
     changed = pd.read_parquet(stored)
     changed.loc[changed["family"] == "gemm", "time_us"] *= factor
     changed.to_parquet(stored)

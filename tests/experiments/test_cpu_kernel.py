@@ -16,9 +16,7 @@ def require_kernel_tuner() -> None:
         pytest.importorskip(name)
 
 
-def test_configurations_are_measured_and_an_interrupted_run_goes_on(
-    refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configurations_are_measured_and_an_interrupted_run_goes_on(refused, tmp_path, monkeypatch):
     """Among them one that no compiler takes."""
     require_kernel_tuner()
     for name in ("POCL_CACHE_DIR", "POCL_MAX_PTHREAD_COUNT"):

@@ -5,24 +5,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from experiments.operator_tables import operator_rows, parse_args, sizes_of
 from surrogate.features.families import FAMILIES
 from surrogate.formats.imported import family_rows
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 IMAGE = "input[0]=1;input[1]=2;input[2]=3;input[3]=4"
-POOL = (
-    "input[0]=4;input[1]=64;input[2]=112;input[3]=96;filter_height=3;filter_width=2;pad_height=1;pad_width=0;"
-    "stride_height=2;stride_width=1;batch_size=4"
-)
-POOL_SIZES = {
-    "n": 4, "c": 64, "h": 112, "w": 96, "window": 3, "window_w": 2, "pad": 1, "pad_w": 0, "stride": 2, "stride_w": 1,
-}  # fmt: skip
-CONV = {
-    "gpu": "Tesla P100-SXM2-16GB", "dtype": "fp32", "n": 2, "c": 3, "h": 16, "w": 16, "k": 8, "r": 3, "s": 3,
-    "pad_h": 1, "pad_w": 1, "stride_h": 2, "stride_w": 2, "time_us": 7.0,
-}  # fmt: skip
+CONV = KNOWN["conv"]
 
 
 def packed(op: str, args: str, variant: str | None = None, **changes: Any) -> dict[str, Any]:
@@ -36,15 +28,7 @@ def rows_of(*rows: dict[str, Any]) -> pd.DataFrame:
     return family_rows(operator_rows(pd.DataFrame(rows), "x"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "variant", "text", "expected"),
-    [
-        ("gemm", "NT", "input[0]=16;input[1]=1000;input[2]=2048", {"batch": 1, "m": 16, "n": 1000, "k": 2048}),
-        ("gemm", "GEMV", "input[0]=8;input[1]=1024;input[2]=0", {"batch": 1, "m": 8, "n": 1, "k": 1024}),
-        ("max_pool", "", POOL, POOL_SIZES),
-        ("max_pool", "", "input[0]=4;input[1]=64", None),
-    ],
-)
+@cases(__file__)
 def test_sizes_of_packed_arguments(kind: str, variant: str, text: str, expected: dict[str, int] | None) -> None:
     args = parse_args(text)
     assert args is not None and sizes_of(kind, variant, args) == expected
@@ -128,15 +112,7 @@ def test_deepbench_precisions() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "dropped"),
-    [
-        ("dense_ops", 270_877, 6423),
-        ("cudnn_other_ops", 20_351, 2754),
-        ("cudnn_other_ops_p100_v100", 16_728, 1093),
-        ("deepbench_gemm", 2380, 39 + 160),
-    ],
-)
+@cases(__file__)
 def test_real_files(measurements: Path, name: str, rows: int, dropped: int) -> None:
     """Every row is used or counted, and every problem is one that its family takes."""
     raw = pd.read_parquet(measurements / f"{name}.parquet")

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from experiments import all as everything
 from experiments import fit_bundles
 from experiments.catalogue import BEGIN, END, experiment
-from experiments.experiment import Effort, run_script
+from experiments.experiment import run_script
 from experiments.sources import Sources
 from surrogate.bundle.bundle import load
 
@@ -25,34 +25,30 @@ def test_a_script_says_that_a_file_is_missing(tmp_path: Path, capsys: pytest.Cap
     assert not any(tmp_path.iterdir())
 
 
-def test_a_script_writes_its_table_and_answers(
-    sources: Sources, home: Path, effort: Effort, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_writes_its_table_and_answers(sources, tmp_path, effort, capsys):
     with pytest.raises(SystemExit) as ended:
-        run_script(experiment("versions"), ["--quick", "--data", str(sources.folder), "--out", str(home)])
+        run_script(experiment("versions"), ["--quick", "--data", str(sources.folder), "--out", str(tmp_path)])
     assert ended.value.code == 0
-    assert (home / "tables" / "versions.csv").is_file() and (home / "figures" / "versions.svg").is_file()
+    assert (tmp_path / "tables" / "versions.csv").is_file() and (tmp_path / "figures" / "versions.svg").is_file()
     assert capsys.readouterr().out.startswith("The largest step is 7.5.0 → 7.6.4")
 
 
 @pytest.mark.slow
-def test_all_runs_processes_and_writes_the_page(sources: Sources, home: Path) -> None:
+def test_all_runs_processes_and_writes_the_page(sources: Sources, tmp_path: Path) -> None:
     """One experiment in its own process; the command in the row is the one that was run."""
-    (home / "README.md").write_text(f"{BEGIN}\n{END}\n")
-    options = ["--quick", "--only", "versions", "--data", str(sources.folder), "--out", str(home)]
+    (tmp_path / "README.md").write_text(f"{BEGIN}\n{END}\n")
+    options = ["--quick", "--only", "versions", "--data", str(sources.folder), "--out", str(tmp_path)]
     done = CliRunner().invoke(everything.main, options)
     assert done.exit_code == 0, done.output
-    page = (home / "README.md").read_text()
+    page = (tmp_path / "README.md").read_text()
     assert "`python -m experiments.versions --quick`" in page
     assert "[versions.svg](figures/versions.svg)" in page
-    assert str(home) not in page
+    assert str(tmp_path) not in page
 
 
-def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(
-    sources: Sources, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(sources, tmp_path, monkeypatch):
     """A relative file belongs to the caller's folder; a row of other data must not pass for one of the sources'."""
-    (home / "README.md").write_text(f"{BEGIN}\n{END}\n")
+    (tmp_path / "README.md").write_text(f"{BEGIN}\n{END}\n")
     seen: list[list[str]] = []
 
     def run_one(name: str, options: list[str]) -> everything.Finished:
@@ -61,17 +57,15 @@ def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(
 
     monkeypatch.setattr(everything, "_run_one", run_one)
     monkeypatch.chdir(sources.folder)
-    words = ["--only", "versions", "--use", "cudnn=mine.parquet", "--out", str(home)]
+    words = ["--only", "versions", "--use", "cudnn=mine.parquet", "--out", str(tmp_path)]
     done = CliRunner().invoke(everything.main, words)
     assert done.exit_code == 0, done.output
     assert f"cudnn={sources.folder / 'mine.parquet'}" in seen[0]
-    assert "`python -m experiments.versions --use cudnn=mine.parquet`" in (home / "README.md").read_text()
+    assert "`python -m experiments.versions --use cudnn=mine.parquet`" in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.slow
-def test_the_bundles_that_ship_are_fitted_from_their_tables(
-    sources: Sources, effort: Effort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bundles_that_ship_are_fitted_from_their_tables(sources, effort, tmp_path, monkeypatch):
     """One command; the notices are in the card, and operators make a part for each family."""
     plan = replace(fit_bundles.PLANS["operators"], sources=("dense", "other_ops"))
     monkeypatch.setitem(fit_bundles.PLANS, "operators", plan)

@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import xlwt
 from click.testing import CliRunner
 
 from experiments import test_set_i
@@ -16,26 +15,15 @@ from experiments.other_operators import GradientRatio, SeerPolynomials
 from experiments.sources import Sources
 from surrogate.cli import seer
 from surrogate.models.seer.paper import SeerPaper
+from tests.formats.test_seer_xls import VARIANT, save
 
-HEADER = [
-    "batch_size", "in_chan", "in_wid", "out_chan", "out_wid", "ker_wid", "stride", "padding", "algo", "time",
-    "inst_fp_32", "dram_read_transactions", "dram_write_transactions", "#block-max", "#block-launch", "#iter",
-    "single_precision_fu_utilization", "dram_utilization",
-]  # fmt: skip
 B_MAX = {"32x32": 240, "128x128": 120}
 SLOWER = 1.25
 """By how much the forms overestimate the times in the sheets ``test``."""
 
 
-def write(path: Path, sheets: dict[str, list[list[float]]], header: Sequence[str] = HEADER) -> Path:
-    book = xlwt.Workbook()
-    for name, rows in sheets.items():
-        sheet = book.add_sheet(name)
-        for i, row in enumerate([header[: len(rows[0])], *rows]):
-            for j, value in enumerate(row):
-                sheet.write(i, j, value)
-    book.save(str(path))
-    return path
+def write(path: Path, sheets: dict[str, list[list[float]]], header: Sequence[str] = VARIANT) -> Path:
+    return save(path, **{name: [list(header[: len(rows[0])]), *rows] for name, rows in sheets.items()})
 
 
 def run_seer(*words: object) -> str:
@@ -75,9 +63,7 @@ def titan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_sheets_of_the_workbooks_are_test_set_i(
-    titan: Path, sources: Sources, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sheets_of_the_workbooks_are_test_set_i(titan, sources, monkeypatch):
     monkeypatch.setattr(SeerPaper.__init__, "__defaults__", (1, 0, False, False))  # one leaf size for each tree
     own = Sources(sources.folder, {"cudnn": titan})
     outcome = test_set_i.EXPERIMENT.run(own, Effort(quick=True, models=("roofline", "seer-paper")))
@@ -122,7 +108,7 @@ def test_other_operators_are_judged_by_the_papers_fits(sources: Sources, tmp_pat
             ratio = 1.5 if c < 64 else 2.0
             passes = [time_ms, ratio * time_ms, 3 * time_ms, (ratio + 3) * time_ms, ratio, 3]
             rows.append([0, n, c, w, k, out, r, 1, 0, *passes[: len(passes) if r > 1 else 1]])
-    header = ["op", *HEADER[:8], "forward", "input", "filter", "both", "input ratio", "filter ratio"]
+    header = ["op", *VARIANT[:8], "forward", "input", "filter", "both", "input ratio", "filter ratio"]
     books = {"conv_1x1": narrow, "conv_grad": gradients}
     paths = [write(tmp_path / f"Other-ops-{name}.xls", {"new": rows}, header) for name, rows in books.items()]
     table = tmp_path / "ops.parquet"

@@ -12,22 +12,12 @@ from surrogate.features.description import Description, description_of, read_des
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES, DescribedFamily, DescribedProblem, parse_problem
 from surrogate.features.gpu import gpu, unlisted
-from tests.known import known
+from tests.known import cases, known
 
 KNOWN = known(__file__)
 
 pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
-MATMUL: dict[str, Any] = {
-    "name": "matmul",
-    "sizes": ["m", "n", "k"],
-    "settings": {"dtype": ["fp16", "fp32"]},
-    "parameters": {"block_m": [16, 64, 128], "block_n": [16, 64], "layout": ["row", "col"]},
-    "conditions": ["block_m * block_n <= 4096", "m >= block_m"],
-    "formulas": {
-        "flops": "2 * m * n * k", "bytes": "4 * (m * k + k * n + m * n)",
-        "blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "128",
-    },
-}  # fmt: skip
+MATMUL = KNOWN["matmul"]
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -120,9 +110,7 @@ def test_a_text_may_hold_settings(refused) -> None:
         parse_problem("matmul:m64n32k8,dtype=fp8")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [("matmul:m64", "lacks n, k"), ("matmul:m64n2q3k1", "not readable"), ("matmul:mnk", "readable")]
-)
+@cases(__file__)
 def test_a_problem_that_cannot_be_read(text: str, words: str) -> None:
     FAMILIES.describe(description_of(MATMUL, "here"))
     with pytest.raises(InputError, match=words):

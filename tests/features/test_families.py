@@ -17,13 +17,7 @@ from tests.features.known_answers import KNOWN
 
 GPUS = [gpu(name) for name in ("TITAN Xp", "Tesla T4", "h200", "mi210")]
 SIZES: dict[str, Any] = {"n": 32, "c": 256, "h": 14, "k": 256, "r": 3, "pad_h": 1}
-PROBLEMS = (
-    "n32c256h14w14k256r3s3p1u1", "gemm:m4096n4096k4096", "bmm:batch8m64n64k32", "linear:m5n6k7",
-    "softmax:n32c1000", "relu:n100", "layer_norm:n64c768", "batch_norm:n8c64h56w56",
-    "max_pool:n8c64h56w56window3stride2pad1", "embedding_bag:batch64rows1000bag20dim64", "memcpy:elements1000",
-    "attention:b8h32g8d128q2048k4096w1024", "attention:h16d64q1k900", "mla:b2h16q300", "mla:b8h128q1k4096",
-    "moe:t256h7168i2048k8e256ep8", "quantise:n64c768", "reduce_scatter:elements4096ranks8",
-)  # fmt: skip
+PROBLEMS = KNOWN["problems"]
 
 
 def _columns(problem: Any, device: Any, mechanism: str = "") -> tuple[dict[str, Any], Any]:

@@ -12,12 +12,9 @@ from surrogate.features.gpu import gpu
 from surrogate.features.kernels import identify, identify_call, launches, resident_blocks
 from surrogate.features.occupancy import occupancy
 from tests.features.known_answers import KNOWN
+from tests.known import cases
 
-TRACES = {
-    "resnet50_b32_training_v100.json.gz": 7.0,
-    "resnet_training_2080ti_no_dims.json.gz": 7.5,
-    "vgg13_b128_training_h100.json.gz": 9.0,
-}
+TRACES = KNOWN["estimated_occupancy"]
 
 
 @pytest.mark.parametrize(("name", "algorithm", "tile_m", "tile_n", "family", "architecture"), KNOWN["kernel_names"])
@@ -29,14 +26,7 @@ def test_names(name: str, algorithm: str, tile_m: int, tile_n: int, family: str,
     assert identify(name.upper()) == found
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)",
-        "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>(int)",
-    ],
-)
+@cases(__file__)
 def test_other_kernels_are_none(name: str) -> None:
     assert identify(name) is None
 

@@ -9,12 +9,11 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.occupancy import b_max, occupancy
 from tests.features.known_answers import KNOWN
+from tests.known import cases
 
 
 @pytest.mark.parametrize(("cc", "threads", "registers", "shared", "dynamic", "blocks", "limiting"), KNOWN["occupancy"])
-def test_hand_computed(
-    cc: float, threads: int, registers: int, shared: int, dynamic: int, blocks: int, limiting: list[str]
-) -> None:
+def test_hand_computed(cc, threads, registers, shared, dynamic, blocks, limiting):
     launch = occupancy(cc, threads, registers, shared, dynamic)
     assert launch.blocks_per_sm == blocks
     assert list(launch.limiting) == limiting
@@ -28,14 +27,7 @@ def test_unknown_compute_capability(capability: float, known: str) -> None:
         occupancy(np.array([7.0, capability]), 128, 32, 0)
 
 
-@pytest.mark.parametrize(
-    ("launch", "told"),
-    [
-        ((7.0, 0, 32, 0), "threads is 0; it must be at least 1"),
-        ((7.0, 128, 256, 0), "registers_per_thread is 256; it must be between 0 and 255"),
-        ((7.0, 128, 32, 0, -1), "dynamic_shared_bytes is -1"),
-    ],
-)
+@cases(__file__)
 def test_impossible_launches_are_refused(launch: tuple[float, int, int, int], told: str) -> None:
     with pytest.raises(InputError, match=told):
         occupancy(*launch)

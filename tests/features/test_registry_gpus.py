@@ -29,9 +29,7 @@ SIZE_OF_THE_CHIP = {"fp32_tflops", "fp32_dual_tflops", "cores"}
 HBM_BITS = 2048
 """From this width of the interface on, the memory is HBM."""
 GBITS_PER_PIN = {"HBM": (0.9, 10), "GDDR": (5, 29)}
-NO_GPUS = {
-    "AMD EPYC", "IA_KNL7250", "Raspberry_Pi_3", "cpu", "iPhone_6", "iPhone_7", "pthread-Intel(R) Xeon(R) Processor",
-}  # fmt: skip
+NO_GPUS = set(KNOWN["no_gpus"])
 """Processors of other kinds in the tables of measurements."""
 
 
@@ -54,13 +52,11 @@ def remark(text: str, name: str) -> str:
 
 def faults(name: str, row: Mapping[str, object], board: Gpu, comment: str) -> list[str]:
     """What a row lacks or contradicts, each with the key to mend."""
-    needed = {
-        "aliases": "under which the driver and measured data know the board",
-        "checked": "true where a second source agrees, else false",
-        "memory_bus_bits": "from which the memory clock follows",
-        "datasheet": "a table of figures that the maker prints and that follow here from others, such as fp32_tflops",
-    }
-    missing = [f"`{key}` is missing or empty: {what}" for key, what in needed.items() if row.get(key) in (None, [], {})]
+    missing = [
+        f"`{key}` is missing or empty: {what}"
+        for key, what in KNOWN["gpu_row_needs"].items()
+        if row.get(key) in (None, [], {})
+    ]
     if board.datasheet and not SIZE_OF_THE_CHIP & set(board.datasheet):
         missing.append(f"`datasheet` needs one of {', '.join(sorted(SIZE_OF_THE_CHIP))}")
     if board.memory_bus_bits:
@@ -99,12 +95,7 @@ def test_a_row_is_plausible(name: str) -> None:
     assert all(gpu(alias) is board for alias in board.aliases)
 
 
-EXAMPLE = """
-# Its data sheet prints 30 TFLOP/s.
-example = { architecture = "ada", sms = 60, boost_mhz = 2400, fp16_tensor_tflops = 147, dram_gbs = 600,
- memory_bus_bits = 256, l2_mib = 48, memory_gib = 16, datasheet = { fp32_tflops = 36.9 }, aliases = ["Example"],
- source = "its data sheet", checked = false }
-"""
+EXAMPLE = "\n" + KNOWN["gpu_row"]
 
 
 @pytest.mark.parametrize(("old", "new", "mend"), KNOWN["lacking_gpu_rows"])

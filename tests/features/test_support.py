@@ -1,6 +1,5 @@
 """Support rules: by hand, scalar = array, and against the statuses of measured tables."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +50,7 @@ def test_reasons_name_the_rule_and_unknown_names_are_refused(refused) -> None:
 
 @settings(max_examples=50)
 @given(st.lists(CONVS, min_size=1, max_size=5))
-def test_columns_agree_with_single_problems(
-    columns_of: Callable[[Sequence[Conv]], ConvColumns], convs: list[Conv]
-) -> None:
+def test_columns_agree_with_single_problems(columns_of, convs):
     columns = columns_of(convs)
     for library, direction, name in RULES:
         for gpu_name in ("Tesla T4", "h200"):

@@ -11,15 +11,12 @@ import pytest
 
 from surrogate.dataset.store import read_dataset
 from surrogate.formats import FORMATS
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 COMMON = {"framework": "SGLang", "version": "x", "device": "NVIDIA H100 80GB HBM3", "kernel_source": "k"}
 GEMM = {"gemm_dtype": "bfloat16", "n": 256, "k": 512}
-BMM = {"bmm_dtype": "fp8", "num_heads": 16, "num_tokens": 3}
-ATTENTION = {"batch_size": 2, "isl": 64, "num_heads": 8, "num_key_value_heads": 4, "head_dim": 128, "step": 0}
-TYPES = {"attn_dtype": "bfloat16", "kv_cache_dtype": "fp8"}
-MLA = {"batch_size": 2, "num_heads": 16, "tp_size": 8, "mla_dtype": "bfloat16", "kv_cache_dtype": "fp8"}
-MOE = {"num_tokens": 4, "topk": 2, "num_experts": 8, "moe_tp_size": 1, "moe_ep_size": 2, "moe_dtype": "fp8_block"}
-MESSAGE = {"num_gpus": 8, "message_size": 1024}
 
 
 def table(root: Path, place: str, name: str, rows: int = 1, **columns: Any) -> None:
@@ -47,42 +44,12 @@ def only(root: Path, family: str) -> dict[str, Any]:
 def test_a_matrix_product_in_microseconds(tmp_path: Path) -> None:
     gemm(tmp_path, "h100_sxm/gemm/sglang/0.5.14", m=[16], latency=[0.25], gemm_dtype="sq")
     row = only(tmp_path, "gemm")
-    expected = {
-        "family": "gemm", "operator": "gemm", "gpu": "h100-sxm", "library": "sglang", "library_version": "0.5.14",
-        "algorithm": "k", "dtype": "int8_sq", "math": "default", "variant": "", "batch": 1, "m": 16, "n": 256, "k": 512,
-        "time_us": 250.0, "status": "ok", "spike": False,
-    }  # fmt: skip
+    expected = KNOWN["test_a_matrix_product_in_microseconds"]["expected"]
     assert row == expected
 
 
-@pytest.mark.parametrize(
-    ("place", "name", "columns", "family", "expected"),
-    [
-        ("a100_sxm/mla_bmm", "mla_bmm", BMM | {"op_name": "mla_gen_pre"},
-         "gemm", {"gpu": "a100-sxm4-80gb", "operator": "bmm", "batch": 16, "m": 3, "n": 512, "k": 128}),
-        ("h100_sxm/attention", "context_attention", ATTENTION | TYPES | {"window_size": 32},
-         "attention", {"phase": "context", "query_length": 64, "context_length": 64, "window": 32, "kv_dtype": "fp8"}),
-        ("h100_sxm/attention", "generation_attention", ATTENTION | TYPES | {"isl": 1, "step": 127},
-         "attention", {"phase": "generation", "query_length": 1, "context_length": 128, "kv_heads": 4, "window": 0}),
-        ("h100_sxm/encoder_attention", "encoder_attention",
-         {"batch_size": 2, "isl": 64, "num_heads": 8, "head_dim": 72, "attn_dtype": "bfloat16"},
-         "attention", {"phase": "encoder", "kv_heads": 8, "kv_dtype": "bf16", "context_length": 64, "dtype": "bf16"}),
-        ("h100_sxm/mla", "generation_mla", MLA | {"isl": 1, "step": 7},
-         "mla", {"phase": "generation", "heads": 16, "context_length": 8, "kv_dtype": "fp8"}),
-        ("h100_sxm/moe", "moe", MOE | {"hidden_size": 2688, "inter_size": 1856, "distribution": "power_law_1.2"},
-         "moe", {"variant": "nongated", "routing": "power_law_1.2", "hidden": 2688, "inter": 1856, "tokens": 4,
-                 "topk": 2, "experts": 8, "tensor_parallel": 1, "expert_parallel": 2, "dtype": "fp8_block"}),
-        ("h100_sxm/comm", "nccl", MESSAGE | {"op_name": "alltoall", "nccl_dtype": "half"},
-         "transfer", {"operator": "all_to_all", "library": "nccl", "dtype": "fp16", "elements": 1024, "ranks": 8}),
-        ("h100_sxm/comm", "custom_allreduce", MESSAGE | {"framework": "TRTLLM", "allreduce_dtype": "bfloat16"},
-         "transfer", {"operator": "all_reduce", "library": "trtllm", "dtype": "bf16"}),
-        ("h100_sxm/quantize", "scale_matrix", {"m": 5, "k": 64, "quant_dtype": "fp8"},
-         "quantise", {"operator": "quantise", "n": 5, "c": 64, "dtype": "bf16"}),
-    ],
-)  # fmt: skip
-def test_each_table(
-    tmp_path: Path, place: str, name: str, columns: dict[str, Any], family: str, expected: dict[str, Any]
-) -> None:
+@cases(__file__)
+def test_each_table(tmp_path, place, name, columns, family, expected):
     table(tmp_path, f"{place}/sglang/0.5.14", name, latency=0.001, **columns)
     assert only(tmp_path, family).items() >= {"time_us": 1.0, **expected}.items()
 
@@ -130,12 +97,12 @@ def test_the_command_reads_a_wheel_or_a_checkout(tmp_path: Path, seer: Callable[
     with zipfile.ZipFile(wheel, "w") as file:
         for path in folder.rglob("*.parquet"):
             file.write(path, "aiconfigurator_core/systems/data" / path.relative_to(folder))
-    for source, known in ((wheel, "at 095f58a"), (tmp_path, "unknown version")):
+    for source, told in ((wheel, "at 095f58a"), (tmp_path, "unknown version")):
         done = seer("import", "aiconfigurator", source, "--family", "gemm", "--gpu", "l40s", "-o", output)
         assert done.code == 0 and "rows of l40s 2" in done.err
         data = read_dataset(output)
         assert (data.candidates, set(data.frame["gpu"])) == ("listed", {"l40s"})
-        assert known in data.metadata["licence_notices"][0]
+        assert told in data.metadata["licence_notices"][0]
 
 
 def test_mistakes_are_named(refused, tmp_path: Path) -> None:

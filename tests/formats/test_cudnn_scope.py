@@ -5,28 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import KEY_COLUMNS
+from tests.known import cases, known
 
-SECOND = (
-    "LAYER_CUDNN_CONV_FWD_7_FLOAT32__BatchSize_2__42<CUDNN_CONVOLUTION_FWD_ALGO_{}>/input[0]:2/input[1]:64"
-    "/input[2]:28/input[3]:30/filter_count:128/filter_height:3/filter_width:5/pad_height:1/pad_width:2"
-    "/stride_height:2/stride_width:1/dilation_height:1/dilation_width:1/group:4/batch_size:2/manual_time"
-)
-FIRST = (
-    "LAYER_CUDNN_CONV_{}<CUDNN_CONVOLUTION_{}>/W:30/H:28/C:64/N:2/K:128/filter_w(s):5/filter_h(r):3"
-    "/pad_w:2/pad_h:1/wstride:1/hstride:2/manual_time"
-)
-RAN = {
-    "iterations": 100, "real_time": 59000.0, "time_unit": "ns", "workspace_bytes": 4096.0, "advised_time": 0.066,
-    "advised_convolution_algorithm": 6.0, "math_type": 0.0, "gpu_name:Tesla T4": 1e18, "cudnn_version:7.6.3": 2e18,
-}  # fmt: skip
-FAILED = {
-    "error_occurred": True, "error_message": "failed to launch kernel because of CUDNN_STATUS_NOT_SUPPORTED",
-    "real_time": 0.0, "time_unit": "ns",
-}  # fmt: skip
+KNOWN = known(__file__)
+
+SECOND = KNOWN["second"]
+FIRST = KNOWN["first"]
+RAN = KNOWN["ran"]
+FAILED = KNOWN["failed"]
 
 
 def save(folder: Path, *benchmarks: dict[str, Any]) -> Path:
@@ -38,25 +27,13 @@ def save(folder: Path, *benchmarks: dict[str, Any]) -> Path:
 def test_second_generation(tmp_path: Path) -> None:
     path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN}, {"name": SECOND.format("DIRECT"), **FAILED})
     rows = FORMATS["cudnn-scope"].read([path]).rows
-    expected = {
-        "gpu": "Tesla T4", "library": "cudnn", "library_version": "7.6.3", "direction": "fwd", "dtype": "fp32",
-        "math": "fma", "layout": "NCHW", "n": 2, "c": 64, "h": 28, "w": 30, "k": 128, "r": 3, "s": 5, "pad_h": 1,
-        "pad_w": 2, "stride_h": 2, "stride_w": 1, "groups": 4, "algorithm": "GEMM", "status": "ok", "time_us": 59.0,
-        "workspace_bytes": 4096.0, "find_time_us": 66.0, "heuristic_algorithm": "WINOGRAD", "repeats": 1,
-    }  # fmt: skip
+    expected = KNOWN["test_second_generation"]["expected"]
     assert rows.iloc[0][list(expected)].to_dict() == expected
     assert rows.iloc[1][["algorithm", "status", "gpu"]].tolist() == ["DIRECT", "not_supported", "Tesla T4"]
     assert rows["time_us"].isna().tolist() == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("layer", "algorithm", "expected"),
-    [
-        ("FORWARD_HALF_TENSOROP", "FWD_ALGO_GEMM", ("fwd", "fp16", "tensor_op", "GEMM")),
-        ("BACKWARD_DATA_DOUBLE", "BWD_DATA_ALGO_1", ("bwd_data", "fp64", "fma", "ALGO_1")),
-        ("BACKWARD_FILTER_HALF", "BWD_FILTER_ALGO_FFT", ("bwd_filter", "fp16", "fma", "FFT")),
-    ],
-)
+@cases(__file__)
 def test_first_generation(refused, tmp_path: Path, layer: str, algorithm: str, expected: tuple[str, ...]) -> None:
     plain = {key: value for key, value in RAN.items() if ":" not in key}
     path = save(tmp_path, {"name": FIRST.format(layer, algorithm), **plain})
@@ -87,41 +64,17 @@ def test_a_file_cut_short_gives_what_it_holds(tmp_path: Path) -> None:
     assert "cut short" in imported.notes[0]
 
 
-def one(name: str, **changes: Any) -> str:
-    """A file of one benchmark."""
-    return json.dumps({"benchmarks": [{"name": name, **RAN, **changes}]})
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("{", "JSON"),
-        (one("BM_memcpy/8"), "1 benchmark"),
-        (one(SECOND.format("GEMM"), real_time="x"), "real_time is 'x'"),
-        (one(SECOND.format("GEMM"), time_unit="h"), "time unit 'h'"),
-        (one(SECOND.format("GEMM").split("/stride")[0]), "stride_height"),
-    ],
-)
-def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
-    path = tmp_path / "scope.json"
-    path.write_text(text)
+@cases(__file__)
+def test_wrong_files_are_refused(refused, tmp_path: Path, old: str, new: str, named: str) -> None:
+    path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN})
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
     with refused(str(path), named):
         FORMATS["cudnn-scope"].read([path])
 
 
-OLD = {"gpu": "Tesla V100-PCIE-16GB", "library_version": "7.x(2018-07/08)"}
-
-
-@pytest.mark.parametrize(
-    ("sample", "origin", "options", "least", "tolerance"),
-    [
-        ("cudnn_scope_dlperf_v100_sample", "dlperf", {}, 130, 1e-5),
-        ("cudnn_scope_v100_sample", "c3sr_scope", OLD, 110, 0.05),
-    ],
-)
-def test_samples_agree_with_the_published_table(
-    measurements: Path, sample: str, origin: str, options: dict[str, str], least: int, tolerance: float
-) -> None:
+@cases(__file__)
+def test_samples_agree_with_the_published_table(measurements, sample, origin, options, least, tolerance):
     """The published table rounds to six digits, and takes the median over more files than the 2018 sample."""
     rows = FORMATS["cudnn-scope"].read([measurements / "raw" / f"{sample}.json.gz"], **options).rows
     published = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
@@ -155,10 +108,7 @@ def test_counted_benchmarks_give_their_kernels_and_no_times(measurements: Path) 
 def test_times_of_uncounted_benchmarks_stand_beside_kernels(tmp_path: Path) -> None:
     """A utilisation level counts ten per cent; the same problem timed without CUPTI keeps its time."""
     name = SECOND.format("GEMM")
-    metrics = {
-        f"kernel_metric:sgemm(a/b)/current_iter:{i}/metric:half_precision_fu_utilization": level
-        for i, level in enumerate((3.0, 4.0, 4.0))
-    }
+    metrics = KNOWN["test_times_of_uncounted_benchmarks_stand_beside_kernels"]["metrics"]
     path = save(tmp_path, {"name": name, **RAN, "real_time": 1e9, **metrics}, {"name": name, **RAN})
     read = FORMATS["cudnn-scope"].read([path])
     assert read.rows["time_us"].tolist() == [59.0] and read.kernels is not None

@@ -14,7 +14,9 @@ from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_bytes, read_lines
 from surrogate.formats.imported import family_rows
+from tests.known import known
 
+KNOWN = known(__file__)
 PACKERS = {"plain": bytes, "gz": gzip.compress, "bz2": bz2.compress}
 
 
@@ -77,18 +79,6 @@ def test_rows_of_several_families_share_a_table() -> None:
     assert rows["library_version"].tolist() == ["unknown", "unknown"] and rows["run"].tolist()[1] == "a"
 
 
-LINE = (
-    "64-56-56-3x3-32-56-56-16-1x1-1x1-1x1-0-NCHW-FP32-F="
-    "ConvA:0.5,1024,miopenConvolutionFwdAlgoImplicitGEMM;ConvB:0.25,0,miopenConvolutionFwdAlgoWinograd\n"
-)
-TRACE = """\
-"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Registers Per Thread","Static SMem",\
-"Dynamic SMem","Device","Context","Stream","Name"
-ms,us,,,,,,,,KB,B,,,,
-466.21,4.992,64,2,1,256,1,1,16,1.5,2048,"TITAN Xp (0)","1","7","sgemm [130]"
-"""
-
-
 def run(*arguments: object) -> str:
     result = CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -97,7 +87,7 @@ def run(*arguments: object) -> str:
 
 def test_miopen_becomes_a_listed_dataset(tmp_path: Path) -> None:
     source, target = tmp_path / "gfx90a68.HIP.fdb.txt", tmp_path / "mi210.parquet"
-    source.write_text(LINE)
+    source.write_text(KNOWN["line"])
     assert f"{target}: 2 rows, candidates listed" in run("miopen", source, "-o", target)
     dataset = read_dataset(target)
     assert dataset.candidates == "listed"
@@ -105,7 +95,7 @@ def test_miopen_becomes_a_listed_dataset(tmp_path: Path) -> None:
 
 
 def test_profiler_rows_come_with_their_kernels(tmp_path: Path) -> None:
-    (tmp_path / "trace.csv").write_text(TRACE)
+    (tmp_path / "trace.csv").write_text(KNOWN["trace"])
     (tmp_path / "ops.txt").write_text("1\n128 64 56 128 0 3 1 0 1\n")
     log, target, kernels = (tmp_path / name for name in ("trace.csv", "xp.parquet", "xp.kernels.parquet"))
     output = run("nvprof", log, "--problems", tmp_path / "ops.txt", "-o", target, "--quiet")

@@ -1,7 +1,6 @@
 """Inductor's logs of autotuning, as torch/_inductor/select_algorithm.py writes them."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,10 @@ import pytest
 from surrogate.features.description import description_of
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
+from tests.formats.conftest import kernel
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 
 def triton(time: float, block_m: int, **rest: Any) -> dict[str, Any]:
@@ -18,20 +21,7 @@ def triton(time: float, block_m: int, **rest: Any) -> dict[str, Any]:
 
 
 CUBLAS = {"type": "cublas", "time": 0.25}
-PRODUCTS: list[Any] = [
-    {"invoke": "(512, 64, 1024)"},
-    {
-        "(512, 64, 1024)": [
-            CUBLAS,
-            triton(0.5, 64),
-            triton(math.inf, 128),
-            triton(1.5, 64),
-            None,
-            {"type": "aten", "time": 0.125},
-        ]
-    },
-    {"(8, 64, 1024)": [triton(0.75, 64)], "kernel_type": "mm"},
-]
+PRODUCTS: list[Any] = json.loads(Path(__file__).with_name("samples").joinpath("inductor_products.json").read_text())
 SHAPE = {"B": 1, "Hq": 2, "Hkv": 2, "seq_len_q": 128, "seq_len_kv": 256, "qk_head_dim": 64, "v_head_dim": 32}
 
 
@@ -44,28 +34,15 @@ def read(*paths: Path, **options: str) -> Imported:
     return FORMATS["inductor"].read(paths, **{"gpu": "h100", **options})
 
 
-def kernel(imported: Imported) -> Any:
-    plain: Any = imported.metadata["kernel"]
-    return plain | {key: dict(plain[key]) for key in ("settings", "parameters", "formulas") if key in plain}
-
-
 def test_matrix_products(tmp_path: Path) -> None:
     """The key is (M, K, N); cuBLAS has no parameters, and the faster of its kernels, or of two templates, counts."""
     imported = read(save(tmp_path, PRODUCTS))
     columns = ["m", "n", "k", "library", "status", "time_us"]
     rows = imported.rows
-    assert rows[columns].fillna(-1.0).to_numpy().tolist() == [
-        [512, 1024, 64, "cublas", "ok", 125.0],
-        [512, 1024, 64, "triton", "ok", 500.0],
-        [512, 1024, 64, "triton", "failed", -1.0],
-        [8, 1024, 64, "triton", "ok", 750.0],
-    ]
+    assert rows[columns].fillna(-1.0).to_numpy().tolist() == KNOWN["products"]
     assert rows["BLOCK_M"].dtype == "Int64" and rows["BLOCK_M"].isna().tolist() == [True, False, False, False]
     assert rows["algorithm"].fillna("").tolist() == ["cublas", "", "", ""]
-    assert kernel(imported) == {
-        "name": "inductor_mm", "sizes": ["m", "n", "k"],
-        "parameters": {"BLOCK_M": [64, 128], "BLOCK_K": [32], "BLOCK_N": [64], "num_stages": [3], "num_warps": [4]},
-    }  # fmt: skip
+    assert kernel(imported) == KNOWN["inductor_mm"]
     assert imported.candidates == "listed" and not imported.notes
 
 
@@ -109,17 +86,7 @@ def test_attention(refused, tmp_path: Path, is_old: bool) -> None:
     assert described.sizes == tuple(SHAPE) and "BLOCK_M" in described.parameters and "B" not in described.parameters
 
 
-@pytest.mark.parametrize(
-    ("log", "named"),
-    [
-        ({}, "holds no configuration"),
-        ([], "holds no configuration"),
-        ([3], "not as expected"),
-        ([{"(1, 2, 3)": [{"type": "triton"}]}], "it lacks ('time')"),
-        ([{"(1, 2, 3)": [CUBLAS]}], "holds no configuration"),
-        ([{"(1, 2, 3)": [triton(1, 8)]}, {"(1, 2)": [triton(1, 8)]}], "differ in their number of sizes"),
-    ],
-)
+@cases(__file__)
 def test_wrong_files_are_refused(refused, tmp_path: Path, log: object, named: str) -> None:
     with refused("log.json", named):
         read(save(tmp_path, log))

@@ -13,6 +13,8 @@ from surrogate.features.description import description_of
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
+from tests.formats.conftest import kernel
+from tests.known import cases
 
 SAMPLES = Path(__file__).parent / "samples"
 CACHE, T4, T1 = (
@@ -27,11 +29,6 @@ TIMES = ["status", "time_us", "time_us_min", "time_us_max", "repeats", "reason"]
 
 def read(*paths: Path, **options: str) -> Imported:
     return FORMATS["kernel-tuner"].read(paths, **options)
-
-
-def kernel(imported: Imported) -> Any:
-    plain: Any = imported.metadata["kernel"]
-    return plain | {key: dict(plain[key]) for key in ("settings", "parameters", "formulas") if key in plain}
 
 
 def save(folder: Path, name: str = "a.json", **changes: Any) -> Path:
@@ -176,30 +173,10 @@ def test_a_cache_that_was_cut_off_gives_its_whole_entries(refused, tmp_path: Pat
         read(path)
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"device_name": None}, "names no GPU; give it with --gpu"),
-        ({"cache": None}, "it lacks ('cache'); give a cache, T4 or T1 file"),
-        ({"cache": {"1": 3}}, "not as expected"),
-        ({"cache": {"1": {"time": 2.0}}}, "it lacks ('block_size_x')"),
-        ({"cache": {}}, "no configuration"),
-        ({"problem_size": [0, 3]}, "problem_size is 0; a whole number from 1"),
-        ({"tune_params_keys": ["status"], "tune_params": {}, "cache": {"1": {"status": 1, "time": 1}}}, "another name"),
-        (
-            {"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": [1], "time": 1}}},
-            "neither a number up to 2^53",
-        ),
-        ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": "x,y", "time": 1}}}, "no comma"),
-        ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": 1}}}, "no median"),
-        ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": "\ud800", "time": 1}}}, "surrogates"),
-        ({"device_name": "\ud800"}, "surrogates"),
-        ({"tune_params_keys": ["a"], "tune_params": {}, "cache": {"1": {"a": 2**60, "time": 1}}}, "2^53"),
-    ],
-)
-def test_wrong_files_are_refused(refused, tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+@cases(__file__)
+def test_wrong_files_are_refused(refused, tmp_path: Path, changes: str, named: str) -> None:
     with refused("a.json", named):
-        read(save(tmp_path, **changes))
+        read(save(tmp_path, **json.loads(changes)))
 
 
 def test_files_that_do_not_fit_together_are_refused(refused, tmp_path: Path) -> None:

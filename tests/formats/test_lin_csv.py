@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from surrogate.formats import FORMATS
+from tests.known import cases
 
 HEADER = "kernel_name,kernel_runtime,batch_size,M,N,K"
 ROW = '"volta_sgemm_128x64_nn(float*, int)",345.5,1,1024,1024,2048'
@@ -41,17 +42,7 @@ def test_the_unit_is_checked_against_what_a_gpu_can_do(refused, tmp_path: Path) 
         read(tmp_path, HEADER, ROW, time_unit="min")
 
 
-@pytest.mark.parametrize(
-    ("lines", "named"),
-    [
-        (["kernel_name,kernel_runtim,batch_size,M,N,K", ROW], "kernel_runtim"),
-        ([HEADER], "no rows"),
-        ([HEADER, ROW, ROW + ",7"], "line 3"),
-        ([HEADER, ROW.replace("345.5", "n/a")], "line 2: kernel_runtime is 'n/a'"),
-        ([HEADER, ROW.replace("345.5", "0")], "a number above 0"),
-        ([HEADER, ROW.replace("2048", "2.5")], "K is 2.5"),
-    ],
-)
+@cases(__file__)
 def test_wrong_files_are_refused(refused, tmp_path: Path, lines: list[str], named: str) -> None:
     with refused("fully_connected_forward.csv", named):
         read(tmp_path, *lines)

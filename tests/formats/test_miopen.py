@@ -3,22 +3,17 @@
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from surrogate.dataset.checks import check
 from surrogate.features.families import CONV
 from surrogate.formats import FORMATS
 from surrogate.formats.miopen import gpu_of_file
+from tests.known import cases, known
 
-FORWARD = (
-    "64-56-28-3x5-32-27-14-16-1x2-2x2-1x1-0-NCHW-FP32-F="
-    "ConvA:0.5,1024,miopenConvolutionFwdAlgoImplicitGEMM;ConvB:0.25,0,miopenConvolutionFwdAlgoWinograd"
-)
-OLD = (
-    "8-7-9-3x3-4-14-18-32-1x1-2x2-1x1-0-NHWC-NHWC-NHWC-FP16-B_g4="
-    "miopenConvolutionBwdDataAlgoGEMM:GemmBwd,1.5,72,miopenConvolutionBwdDataAlgoGEMM,<unused>"
-)
-VOLUME = "1-1-1-1-1x4x4-512-1-4-4-128-0x0x0-1x1x1-1x1x1-0-NCDHW-FP32-B=ConvX:0.7,0,miopenConvolutionBwdDataAlgoDirect"
+KNOWN = known(__file__)
+
+FORWARD = KNOWN["forward"]
+OLD = KNOWN["old"]
 
 
 def save(folder: Path, *lines: str, name: str = "gfx90a68.HIP.fdb.txt") -> Path:
@@ -35,21 +30,13 @@ def test_forward_line(tmp_path: Path) -> None:
         ["ConvA", "ImplicitGEMM", 500.0, 1024],
         ["ConvB", "Winograd", 250.0, 0],
     ]
-    expected = {
-        "gpu": "MI210", "num_cu": 104, "library": "miopen", "library_version": "find-db v2", "direction": "fwd",
-        "dtype": "fp32", "layout": "NCHW", "n": 16, "c": 64, "h": 56, "w": 28, "k": 32, "r": 3, "s": 5, "pad_h": 1,
-        "pad_w": 2, "stride_h": 2, "stride_w": 2, "dilation_h": 1, "groups": 1, "out_h": 27, "out_w": 14,
-    }  # fmt: skip
+    expected = KNOWN["test_forward_line"]["expected"]
     assert imported.rows.iloc[0][list(expected)].to_dict() == expected
 
 
 def test_backward_line_is_named_by_its_forward_problem(tmp_path: Path) -> None:
     rows = FORMATS["miopen"].read([save(tmp_path, OLD, name="gfx1030_36.HIP.fdb.txt")]).rows
-    expected = {
-        "gpu": "Navi21", "library_version": "find-db v1", "direction": "bwd_data", "dtype": "fp16", "layout": "NHWC",
-        "n": 32, "c": 4, "h": 14, "w": 18, "k": 8, "out_h": 7, "out_w": 9, "groups": 4, "algorithm": "GEMM",
-        "solver": "GemmBwd", "time_us": 1500.0, "workspace_bytes": 72,
-    }  # fmt: skip
+    expected = KNOWN["test_backward_line_is_named_by_its_forward_problem"]["expected"]
     assert rows.iloc[0][list(expected)].to_dict() == expected
 
 
@@ -62,44 +49,13 @@ def test_repeated_candidates_count_once(tmp_path: Path) -> None:
     assert "2 left out: algorithm: the same row" in imported.notes[0] and "2 repeated" in imported.notes[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("gfx90a68.HIP.fdb.txt.bz2", ("MI210", 104)),
-        ("gfx90878.HIP.fdb.txt", ("MI100", 120)),
-        ("gfx942130.HIP.fdb.txt", ("MI300X", 304)),
-        ("gfx906_60.OpenCL.fdb.txt", ("MI50", 60)),
-        ("gfx1030_36.HIP.fdb.txt", ("Navi21", 36)),
-        ("mine.txt", ("", None)),
-    ],
-)
-def test_gpu_by_file_name(name: str, expected: tuple[str, int | None]) -> None:
-    assert gpu_of_file(name) == expected
+@cases(__file__)
+def test_gpu_by_file_name(name: str, expected: list[str | int | None]) -> None:
+    assert list(gpu_of_file(name)) == expected
 
 
-VALUES = "=ConvA:0.5,1024,miopenConvolutionFwdAlgoDirect"
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("hello", "another notation"),
-        (VOLUME, "3-D problems"),
-        # gfx906's find-db: 3-D filters under a 2-D layout, with three pads or two.
-        ("256-1-14-14-3x3x3-256-1-14-14-4-1x1x1-1x1x1-1x1x1-0-NCHW-FP32-B_g256" + VALUES, "3-D problems"),
-        (FORWARD.split("=")[0] + VALUES.replace("0.5", "fast"), "entries other than"),
-        (FORWARD.split("=")[0] + VALUES.replace("0.5", "0"), "times that are not above 0"),
-        (FORWARD.split("=")[0] + VALUES.replace("1024", "-4"), "workspaces"),
-        (FORWARD.split("=")[0] + VALUES.replace("ConvA", "INVALID_SOLVER_ID_7"), "unknown solvers"),
-        (FORWARD.split("=")[0] + VALUES.replace("AlgoDirect", "AlgoStaticCompiledGEMM"), "unknown algorithms"),
-        (FORWARD.split("=")[0] + "_ciFP8_cwFP8" + VALUES, "type conversions _ciFP8_cwFP8"),
-        (FORWARD.split("=")[0].replace("FP32", "INT8x4") + VALUES, "dtype"),
-        (FORWARD.split("=")[0] + "_g3" + VALUES, "groups"),
-    ],
-)
-def test_odd_records_are_counted_and_refused_only_where_none_is_good(
-    refused, tmp_path: Path, line: str, why: str
-) -> None:
+@cases(__file__)
+def test_odd_records_are_counted_and_refused_only_where_none_is_good(refused, tmp_path, line, why):
     imported = FORMATS["miopen"].read([save(tmp_path, line, FORWARD, line)])
     assert len(imported.rows) == 2 and check(imported.rows) == []
     (note,) = imported.notes
@@ -122,13 +78,7 @@ def test_a_name_that_tells_no_gpu(refused, tmp_path: Path) -> None:
     assert "num_cu" not in rows
 
 
-@pytest.mark.parametrize(
-    ("sample", "table"),
-    [
-        ("miopen_gfx1030_v1_sample.fdb.txt", "miopen_conv_navi21.parquet"),
-        ("miopen_gfx90a68_v2_sample.fdb.txt", "miopen_conv_mi210.parquet"),
-    ],
-)
+@cases(__file__)
 def test_samples_agree_with_the_published_tables(measurements: Path, sample: str, table: str) -> None:
     rows = FORMATS["miopen"].read([measurements / "raw" / sample]).rows
     key = [*(name for name in CONV.row_key if name != "algorithm"), "solver", "bias"]

@@ -10,6 +10,9 @@ import pytest
 
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 SAMPLES = Path(__file__).parent / "samples"
 RAW = (SAMPLES / "ncu_raw.csv").read_text()
@@ -39,23 +42,14 @@ def first(imported: Imported) -> pd.Series:
 def test_wide_format_with_scaled_units(tmp_path: Path) -> None:
     imported = read(tmp_path, RAW, gpu="v100-sxm2-16gb")
     assert imported.kernels is not None and len(imported.kernels) == 2
-    expected = {
-        "gpu": "v100-sxm2-16gb", "kernel_name": "void sgemm<float>(int, float*)", "grid_x": 1024, "grid_y": 2,
-        "block_x": 256, "time_us": 1234.5, "fp32_instructions": 1e6, "dram_read_transactions": 2048,
-        "dram_write_transactions": 32000, "dram_utilization_pct": 61.84, "fp32_utilization_pct": 90.5,
-        "achieved_occupancy_pct": 96.26, "registers_per_thread": 128, "static_shared_bytes": 4096, "blocks": 2048,
-        "b_max": 320, "waves": 7,
-    }  # fmt: skip
+    expected = KNOWN["test_wide_format_with_scaled_units"]["expected"]
     assert first(imported)[list(expected)].to_dict() == expected
     assert imported.kernels.iloc[1][["blocks", "b_max", "waves"]].tolist() == [10, 160, 1]
 
 
 def test_long_format(tmp_path: Path) -> None:
     row = first(read(tmp_path, DETAILS))
-    expected = {
-        "time_us": 1250, "dram_utilization_pct": 61.84, "registers_per_thread": 32, "dynamic_shared_bytes": 2048,
-        "achieved_occupancy_pct": 96.26, "blocks": 1024, "b_max": 160, "waves": 7,
-    }  # fmt: skip
+    expected = KNOWN["test_long_format"]["expected"]
     assert row[list(expected)].to_dict() == expected
 
 
@@ -73,12 +67,7 @@ def test_one_pass_groups_are_joined(tmp_path: Path) -> None:
 
 
 def test_problems_make_dataset_rows_with_all_counters(refused, tmp_path: Path) -> None:
-    counted = (
-        ("gpu__time_duration.sum", "ns", "5500"),
-        ("lts__t_sectors_op_read.sum", "Ksector", "1.5"),
-        ("sm__inst_executed_pipe_tensor.sum", "inst", "42"),
-        ("sm__cycles_elapsed.max", "cycle", "9,000"),
-    )
+    counted = KNOWN["test_problems_make_dataset_rows_with_all_counters"]["counted"]
     listed = tmp_path / "ops.txt"
     listed.write_text("1\n8 64 56 128 0 3 1 1 1\n")
     imported = read(tmp_path, details(*counted), problems=listed, kernel="sgemm", gpu="v100", library_version="9.1")
@@ -91,33 +80,13 @@ def test_problems_make_dataset_rows_with_all_counters(refused, tmp_path: Path) -
         read(tmp_path, RAW, problems=listed, kernel="sgemm")
 
 
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        (
-            "traces/ncu_copy_blocked.csv",
-            {
-                "time_us": 21058.944, "registers_per_thread": 32, "grid_x": 1024, "block_x": 256, "b_max": 160,
-                "waves": 7, "dram_utilization_pct": 61.84, "achieved_occupancy_pct": 96.26,
-            },
-        ),
-        ("raw/ncu_cublaslt_ncu.log", {"time_us": 406.24, "grid_y": 32, "block_x": 384, "dram_utilization_pct": 0.74}),
-    ],
-)  # fmt: skip
+@cases(__file__)
 def test_real_exports(measurements: Path, file: str, expected: dict[str, float]) -> None:
     row = first(FORMATS["ncu"].read([measurements / file], gpu="t4"))
     assert row[list(expected)].to_dict() == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("", "Kernel Name"),
-        (HEADER + "\n", "without launches"),
-        ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "line 1: ncu was not permitted"),
-        (details(("Duration", "us", "1.234,5")), "'1.234,5'"),
-    ],
-)
+@cases(__file__)
 def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
     with refused("export0.csv", named):
         read(tmp_path, text)

@@ -11,6 +11,9 @@ from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
 from surrogate.formats.nvprof import SIZE_BYTES, TIME_US, metric, scaled
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 SAMPLES = Path(__file__).parent / "samples"
 TRACE = (SAMPLES / "nvprof_trace.csv").read_text()
@@ -90,10 +93,7 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
     listed.write_text("1\n128\t64\t56\t128\t0\t3\t1\t0\t2\n")
     texts = (TRACE, "nvprof_metrics.csv", TRACE.replace("1250.5", "1350.5"))
     imported = read(tmp_path, *texts, problems=listed, kernel="sgemm", library_version="7.6")
-    expected = {
-        "gpu": "TITAN Xp", "library_version": "7.6", "algorithm": "GEMM", "status": "ok", "h": 56, "repeats": 2,
-        "time_us": 1300.5, "time_us_min": 1250.5, "time_us_max": 1350.5,
-    }  # fmt: skip
+    expected = KNOWN["test_problems_make_dataset_rows"]["expected"]
     assert imported.rows[list(expected)].to_dict("records") == [expected]
     assert imported.table == "problems" and imported.kernels is not None
     counted = ["kernel_index", "blocks", "fp32_instructions"]
@@ -110,17 +110,7 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
         read(tmp_path, TRACE, problems=listed, kernel="sgemm")
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("", "--print-gpu-trace"),
-        ('"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n', "seer trace kernels"),
-        ("==1== Error: ERR_NVGPUCTRPERM - no permission\n", "not permitted"),
-        (TRACE.replace("ms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,\n", ""), "units"),
-        (TRACE.replace("4.992", "fast"), "line 8: 'fast us'"),
-        ("SQLite format 3\0", "database"),
-    ],
-)
+@cases(__file__)
 def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
     with refused("log0.csv", named):
         read(tmp_path, text)

@@ -17,12 +17,8 @@ def _has_known_answer(path: Path) -> bool:
     """True for a module one of whose tests compares what was read with a number."""
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
     tests = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    equalities = [
-        node
-        for test in tests
-        for node in ast.walk(test)
-        if isinstance(node, ast.Compare) and any(isinstance(operator, ast.Eq) for operator in node.ops)
-    ]
+    compared = (node for test in tests for node in ast.walk(test) if isinstance(node, ast.Compare))
+    equalities = [node for node in compared if any(isinstance(operator, ast.Eq) for operator in node.ops)]
     numbers = (part for node in equalities for part in ast.walk(node) if isinstance(part, ast.Constant))
     return any(isinstance(number.value, int | float) for number in numbers)
 

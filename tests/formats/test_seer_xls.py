@@ -9,12 +9,12 @@ import xlwt
 from surrogate.dataset.columns import names
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
+from tests.known import cases, known
+
+KNOWN = known(__file__)
 
 PROBLEM = ["batch_size", "in_chan", "in_wid", "out_chan", "out_wid", "ker_wid", "stride", "padding"]
-COUNTERS = [
-    "inst_fp_32", "dram_read_transactions", "dram_write_transactions", "#block-max", "#block-launch", "#iter",
-    "single_precision_fu_utilization", "dram_utilization",
-]  # fmt: skip
+COUNTERS = KNOWN["counters"]
 VARIANT = [*PROBLEM, "algo", "time", *COUNTERS]
 A = [128, 64, 56, 128, 54, 3, 1, 0]
 B = [128, 256, 14, 512, 12, 3, 1, 0]
@@ -53,36 +53,19 @@ def test_variant(tmp_path: Path) -> None:
     )
     rows, kernels = imported.rows, imported.kernels
     assert imported.candidates == "all" and kernels is not None
-    expected = {
-        "gpu": "titan-xp", "library": "cudnn", "direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW",
-        "n": 128, "c": 64, "h": 56, "w": 56, "k": 128, "r": 3, "s": 3, "pad_h": 0, "stride_w": 1, "groups": 1,
-        "algorithm": "IMPLICIT_GEMM", "status": "ok", "time_us": 5500.0, "seer_part": "train",
-    }  # fmt: skip
+    expected = KNOWN["test_variant"]["expected"]
     assert rows.iloc[0][list(expected)].to_dict() == expected
     assert rows[["time_us", "seer_part"]].to_numpy().tolist()[1] == [2250.0, "test"]
     assert set(names("kernels", required=True)) <= set(kernels)
-    columns = [
-        "tile", "waves", "b_max", "fp32_utilization_pct", "dram_utilization_pct", "fp32_instructions",
-        "dram_write_transactions",
-    ]  # fmt: skip
+    columns = KNOWN["test_variant"]["columns"]
     assert kernels[columns].to_numpy().tolist() == [
         ["32x32", 195, 240, 90, 30, 2.5e8, 3.4e5],
         ["32x32", 39, 240, 40, 100, 7.5e8, 4.4e5],
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "numbering", "algorithm", "tile"),
-    [
-        ("algo1_128x64", [*A, 1, 5.5, *A_COUNTS], "enum", "IMPLICIT_PRECOMP_GEMM", "128x64"),
-        ("algo4_148", [*A, 4, 5.5, *A_COUNTS], "enum", "FFT", "1x4x8"),
-        ("algo4_148", [*A, 4, 5.5, *A_COUNTS], "readme", "WINOGRAD", "1x4x8"),
-        ("algo6_64", [*A[:4], 50, 7, 1, 0, 6, 5.5], "readme", "FFT", ""),
-    ],
-)
-def test_numberings_and_tiles(
-    tmp_path: Path, name: str, row: list[Any], numbering: str, algorithm: str, tile: str
-) -> None:
+@cases(__file__)
+def test_numberings_and_tiles(tmp_path, name, row, numbering, algorithm, tile):
     imported = read(variant(tmp_path, name, row), numbering=numbering)
     assert imported.kernels is not None and imported.kernels["tile"].tolist() == [tile]
     assert imported.rows[["algorithm", "time_us"]].to_numpy().tolist() == [[algorithm, 5500.0]]
@@ -129,42 +112,10 @@ def test_pick(tmp_path: Path, columns: int) -> None:
 
 
 OTHER = ["op_type", *PROBLEM, "run_time", *[f"optional{i}" for i in range(1, 7)]]
-IMAGE = {"n": 128, "c": 64, "h": 56, "w": 56}
-WINDOW = {"window": 3, "window_w": 3, "stride": 1, "stride_w": 1, "pad": 0, "pad_w": 0}
-SAME = [8, 64, 56, 64, 28, 3, 2, 1]
-"""TensorFlow's padding of 3 × 3 at stride 2: one row and column in all, which one of each side gives too."""
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "shared", "passes"),
-    [
-        (
-            "maxpool", [0, *A, 2.5, 4.0, 0, 0, 0, 0, 0], {"family": "pool", "library": "tensorflow", **IMAGE, **WINDOW},
-            [{"operator": "max_pool", "time_us": 2500.0}, {"operator": "max_pool_backward", "time_us": 4000.0}],
-        ),
-        ("avgpool", [0, *SAME, 2.5, -1], {"pad": 1, "stride": 2}, [{"operator": "avg_pool", "time_us": 2500.0}]),
-        (
-            "conv_1x1", [0, *A[:5], 1, 1, 0, 1.5],
-            {"family": "conv", "library": "cudnn", "library_version": "7.x", **IMAGE, "k": 128, "r": 1},
-            [{"direction": "fwd", "algorithm": "default", "time_us": 1500.0}],
-        ),
-        (
-            "data_layout", [128, 64, 56, 64, 56, 0, 0, 0, 0, 0.5], {"family": "pointwise", **IMAGE},
-            [{"operator": "layout_transform", "time_us": 500.0}],
-        ),
-        ("layout", [0, 128, 64, 56, 64, 56, 3, 1, 0, 0.5], IMAGE, [{"operator": "layout_transform"}]),
-        (
-            "conv_grad", [0, *A, 2.0, 3.0, 5.0, 8.0, 1.5, 2.5, 0], {"family": "conv", **IMAGE, "k": 128, "pad_h": 0},
-            [
-                {"direction": "fwd", "time_us": 2000.0}, {"direction": "bwd_data", "time_us": 3000.0},
-                {"direction": "bwd_filter", "time_us": 5000.0},
-            ],
-        ),
-    ],
-)  # fmt: skip
-def test_other_operators_are_rows_of_their_families(
-    tmp_path: Path, name: str, row: list[Any], shared: dict[str, Any], passes: list[dict[str, Any]]
-) -> None:
+@cases(__file__)
+def test_other_operators_are_rows_of_their_families(tmp_path, name, row, shared, passes):
     path = save(tmp_path / f"Other-ops-{name}.xls", new=[OTHER[: len(row)], row])
     imported = read(path)
     expected = [{"gpu": "titan-xp", "dtype": "fp32", **shared, **each} for each in passes]
@@ -172,22 +123,8 @@ def test_other_operators_are_rows_of_their_families(
     assert imported.table == "problems" and imported.candidates == "listed" and imported.kernels is None
 
 
-@pytest.mark.parametrize(
-    ("name", "sheets", "named"),
-    [
-        ("algo0_32x32", {"train": [VARIANT, [*A, 0, "fast", *A_COUNTS]]}, "row 2, column 10: 'fast'"),
-        ("algo0_32x32", {"train": [VARIANT, [*A, 9, 5.5, *A_COUNTS]]}, "algorithm is 9"),
-        ("algo0_32x32", {"train": [VARIANT, [*A[:4], 50, *A[5:], 0, 5.5, *A_COUNTS]]}, "out width 50"),
-        ("algo0_32x32", {"train": [VARIANT], "test": [VARIANT]}, "no rows"),
-        ("algo6_64", {"train": [VARIANT[:10], [*A[:4], 50, 7, 1, 0, 6, 3.5]]}, "WINOGRAD"),
-        ("Other-ops-maxpol", {"new": [OTHER, [0, *A, 2.5]]}, "maxpol"),
-        ("Other-ops-conv_1x1", {"new": [OTHER[:10], [0, *A, 0]]}, "row 2: time 0 ms"),
-        ("Other-ops-maxpool", {"new": [OTHER[:11], [0, *A[:5], 2, 1, 1, 2.5, 4]]}, "padding 1"),
-    ],
-)
-def test_wrong_workbooks_are_refused_in_one_line(
-    refused, tmp_path: Path, name: str, sheets: dict[str, list[list[Any]]], named: str
-) -> None:
+@cases(__file__)
+def test_wrong_workbooks_are_refused_in_one_line(refused, tmp_path, name, sheets, named):
     path = save(tmp_path / f"{name}.xls", **sheets)
     with refused(str(path), named):
         read(path)

@@ -14,44 +14,13 @@ from surrogate.dataset.store import read_dataset
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from tests.conftest import Outcome
+from tests.known import cases, known
 
-NAVI21 = """\
-- {MinimumRequiredVersion: 4.26.0}
-- navi21
-- gfx1030
-- [Device 73a2]
-- {ComputeDataType: 0, DataType: 4, DestDataType: 4, HighPrecisionAccumulate: true, TransposeA: true, TransposeB: false}
-- - 1LDSBuffer: 0
-    SolutionIndex: 41
-- [2, 3, 0, 1]
-- - - [768, 128, 1, 256]
-    - [212, 10.988]
-  - - [64, 64, 1280, 64]
-    - [253, 25.817]
-  - - [1, 1, 1, 768]
-    - [194, 0.021]
-- null
-"""
-"""Of tensile_navi21_Cijk_Alik_Bljk_HHS_BH: in percent of the peak; the last row is rounding."""
-VEGA20 = """\
-- {MinimumRequiredVersion: 4.6.0}
-- vega20
-- gfx906
-- [Device 66a0, Device 66a1, Device 66a7, Device 66af, Vega 20]
-- {DataType: 0, DestDataType: 0, HighPrecisionAccumulate: false, TransposeA: true, TransposeB: true}
-- - AggressivePerfMode: 1
-- [2, 3, 0, 1]
-- - - [4288, 3584, 1, 3328]
-    - [169, 9678.34]
-  - - [64, 64, 1, 128]
-    - [116, 39.581]
-  - - [64, 64, 1, 128]
-    - [117, 20.0]
-  - - [64, 64, 1, 256]
-    - [-1, 0.0]
-- null
-"""
-"""Of tensile_vega20_Cijk_Alik_Bjlk_SB: in GFLOP/s; the third row repeats a size, as files do, the last has no speed."""
+KNOWN = known(__file__)
+
+SAMPLES = Path(__file__).parent / "samples"
+NAVI21, VEGA20 = ((SAMPLES / f"tensile_{name}.yaml").read_text(encoding="utf-8") for name in ("navi21", "vega20"))
+LIBRARY = json.loads((SAMPLES / "tensile_library.json").read_text(encoding="utf-8"))
 
 
 def save(folder: Path, content: str, name: str = "logic.yaml") -> Path:
@@ -64,10 +33,7 @@ def test_percent_of_navi21s_peak(tmp_path: Path) -> None:
     imported = FORMATS["tensile"].read([save(tmp_path, NAVI21)])
     assert imported.notes == ("1 row left out: percents below 0.05 are rounding",)
     first, second = imported.rows.to_dict("records")
-    expected = {
-        "gpu": "rx-6900-xt", "library": "rocblas", "operator": "gemm", "dtype": "fp16", "math": "fma", "variant": "TN",
-        "m": 768, "n": 128, "batch": 1, "k": 256, "tensile_type": "HHS", "status": "ok", "solution": 212,
-    }  # fmt: skip
+    expected = KNOWN["test_percent_of_navi21s_peak"]["expected"]
     assert {name: first[name] for name in expected} == expected
     # 2·768·128·256 operations at 10.988 × 443.3 GFLOP/s
     assert first["time_us"] == pytest.approx(10.333, rel=1e-3)
@@ -94,37 +60,6 @@ def test_types_are_part_of_the_key(tmp_path: Path) -> None:
     half = NAVI21.replace("ComputeDataType: 0", "ComputeDataType: 4").replace("Accumulate: true", "Accumulate: false")
     rows = FORMATS["tensile"].read([save(tmp_path, NAVI21), save(tmp_path, half, "half.yaml")]).rows
     assert sorted(rows["variant"].unique()) == ["HB TN", "TN"] and len(rows) == 4
-
-
-LIBRARY = {
-    "solutions": [
-        {
-            "index": 7,
-            "problemType": {
-                "operationIdentifier": "Contraction_l_Ailk_Bljk_Cijk_Dijk", "aType": "Half", "dType": "Half",
-                "highPrecisionAccumulate": True,
-            },
-            "hardwarePredicate": {"type": "AMDGPU", "value": {"type": "Processor", "value": "gfx906"}},
-        }
-    ],
-    "library": {
-        "type": "Hardware",
-        "rows": [
-            {
-                "predicate": {"type": "TruePred"},
-                "library": {
-                    "type": "Matching",
-                    "properties": [
-                        {"type": "FreeSizeA", "index": 0}, {"type": "FreeSizeB", "index": 0},
-                        {"type": "BatchSize", "index": 0}, {"type": "BoundSize", "index": 0},
-                    ],
-                    "table": [{"key": [512, 256, 2, 128], "value": {"type": "Single", "index": 7}, "speed": 4000.0}],
-                    "distance": "Euclidean",
-                },
-            }
-        ],
-    },
-}  # fmt: skip
 
 
 CU_110 = {"type": "And", "value": [{"type": "Processor", "value": "gfx90a"}, {"type": "CUCount", "value": 110}]}
@@ -155,31 +90,7 @@ def test_without_message_pack_it_says_what_to_install(tmp_path: Path, monkeypatc
         FORMATS["tensile"].read([path])
 
 
-MI210 = {
-    "navi21": "aldebaran", "gfx1030": "{Architecture: gfx90a, CUCount: 104}",
-    "[768, 128, 1, 256]": "[512, 128, 1, 256]", "10.988": "1000", "25.817": "9999", "0.021": "0.05",
-}  # fmt: skip
-"""In GFLOP/s, no time below 30 µs."""
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"navi21": "navi31", "gfx1030": "gfx1100"}, "repeats Navi 21's figures"),
-        ({"navi21": "navi32", "gfx1030": "gfx1101"}, "repeats Navi 21's figures"),
-        ({"navi21": "aquavanjaram", "gfx1030": "gfx941"}, "repeats Aldebaran's figures"),
-        ({"navi21": "gfx1200", "gfx1030": "gfx1200"}, "repeats gfx1201's figures"),
-        ({"navi21": "aquavanjaram", "gfx1030": "gfx942"}, "HHS repeats the figures of MI250"),
-        ({"navi21": "aldebaran", "gfx1030": "gfx90a", "DestDataType: 4": "DestDataType: 0"}, "HSS repeats the HHS"),
-        (MI210, "a floor of the harness at 31 µs"),
-        ({"navi21": "mystery", "gfx1030": "gfx777"}, "its GPU is unknown, name it by --gpu"),
-        ({" DataType: 4": " DataType: 2"}, "no matrix product here has such a type"),
-        ({"TransposeA: true, ": ""}, "it lacks .*TransposeA.*give Tensile's logic"),
-        ({"- navi21": "- !!python/object/apply:os.getcwd []"}, "no YAML .*python/object"),
-        ({"[194, 0.021]": "[194"}, "no YAML"),
-        ({"[2, 3, 0, 1]": "[9, 3, 0, 1]"}, "it lacks"),
-    ],
-)
+@cases(__file__)
 def test_copies_and_faults_are_refused_in_one_line(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
     content = NAVI21
     for old, new in changes.items():

@@ -10,6 +10,7 @@ import pytest
 from surrogate.features.description import description_of
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
+from tests.formats.conftest import kernel
 from tests.known import known
 
 KNOWN = known(__file__)
@@ -39,11 +40,6 @@ def read(*paths: Path, **options: str) -> Imported:
     return FORMATS["triton"].read(paths, **{"gpu": "h100", **options})
 
 
-def kernel(imported: Imported) -> Any:
-    plain: Any = imported.metadata["kernel"]
-    return plain | {key: dict(plain[key]) for key in ("settings", "parameters", "formulas") if key in plain}
-
-
 def test_a_folder_of_keys(tmp_path: Path) -> None:
     """Newer versions write all of a key as text."""
     save(tmp_path / "deep", [512, 1024, 64, "torch.float16", "torch.float16"])
@@ -51,25 +47,13 @@ def test_a_folder_of_keys(tmp_path: Path) -> None:
     (tmp_path / "B" / "matmul_kernel.json").write_text("{}")
     imported = read(tmp_path, keys="m, n,k")
     rows = imported.rows
-    assert rows.columns.tolist() == [
-        "gpu", "m", "n", "k", "dtype_0", "dtype_1", "BLOCK_M", "EVEN", "num_warps", "num_ctas", "num_stages", "status",
-        "time_us", "time_us_min", "time_us_max", "repeats", "reason", "origin",
-    ]  # fmt: skip
+    assert rows.columns.tolist() == KNOWN["columns"]
     columns = ["n", "dtype_0", "BLOCK_M", "EVEN", "num_warps", "status", "time_us", "time_us_min", "time_us_max"]
-    assert rows[columns].fillna(-1.0).to_numpy().tolist() == [
-        [2048, "torch.bfloat16", 64, True, 4, "ok", 500.0, 250.0, 750.0],
-        [1024, "torch.float16", 64, True, 4, "ok", 500.0, 250.0, 750.0],
-        [1024, "torch.float16", 128, False, 8, "failed", -1.0, -1.0, -1.0],
-    ]
+    assert rows[columns].fillna(-1.0).to_numpy().tolist() == KNOWN["rows"]
     assert "did not compile" in rows["reason"].tolist()[2]
     assert rows["m"].dtype == "int64" and rows["EVEN"].dtype == "bool"
     assert imported.notes == ("maxnreg: None everywhere, left out", "ir_override: None everywhere, left out")
-    assert kernel(imported) == {
-        "name": "matmul_kernel", "sizes": ["m", "n", "k"],
-        "settings": {"dtype_0": ["torch.bfloat16", "torch.float16"], "dtype_1": ["torch.float16"]},
-        "parameters": {"BLOCK_M": [64, 128], "EVEN": [False, True], "num_warps": [4, 8], "num_ctas": [1],
-                       "num_stages": [3]},
-    }  # fmt: skip
+    assert kernel(imported) == KNOWN["matmul_kernel"]
     first = {str(name): value for name, value in rows.iloc[0].items()}
     assert description_of(kernel(imported), "the table").text(first).startswith("BLOCK_M=64,EVEN=True,num_warps=4")
 
@@ -79,11 +63,7 @@ def test_keys_without_names_and_values_that_are_no_sizes(refused, tmp_path: Path
     save(tmp_path, [64, "", None, "torch.float16"], entry="B")
     imported = read(tmp_path)
     assert kernel(imported)["sizes"] == ["key_0"]
-    assert kernel(imported)["settings"] == {
-        "key_1": ["none", "relu"],
-        "key_2": ["None", "True"],
-        "dtype_0": ["torch.float16"],
-    }
+    assert kernel(imported)["settings"] == KNOWN["unnamed_keys"]
     save(tmp_path, [512, "torch.float16"], entry="C")
     with refused("keys of matmul_kernel have 1 to 3 values; name them with --keys"):
         read(tmp_path)
@@ -99,11 +79,7 @@ def test_one_time_a_register_limit_and_the_same_key_again(tmp_path: Path) -> Non
     save(tmp_path, [8, "torch.float16"], [[TIMINGS[0][0], 1.5], [TIMINGS[1][0], 4]], entry="B")
     imported = read(tmp_path, keys="n")
     columns = ["num_warps", "maxnreg", "status", "time_us", "time_us_min", "time_us_max", "repeats"]
-    assert imported.rows[columns].to_numpy().tolist() == [
-        [4, 0, "ok", 1000.0, 500.0, 1500.0, 2],
-        [4, 128, "ok", 250.0, 250.0, 250.0, 1],
-        [8, 0, "ok", 4000.0, 4000.0, 4000.0, 1],
-    ]
+    assert imported.rows[columns].to_numpy().tolist() == KNOWN["repeated"]
     assert imported.notes[0] == "maxnreg: None is 0"
 
 

@@ -1,10 +1,9 @@
 """Which GPUs lend: known answers from data sheets."""
 
-import pytest
-
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu
 from surrogate.models.alike import nearest, siblings
+from tests.known import cases
 
 GEMM = FAMILIES["gemm"]
 MEASURED = {name: gpu(name) for name in ("b200", "gb200", "gb300", "h100-sxm", "h200-sxm", "l40s", "a100-sxm4-80gb")}
@@ -15,22 +14,9 @@ def setting(dtype: str) -> tuple[str, ...]:
     return tuple(named[name] for name in GEMM.setting_names)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "wanted", "lends"),
-    [
-        ("b300", "bf16", ("gb300", "b200", "gb200"), 3),  # 10.3 as GB300; 290, 312, 281 and 312 FLOPs a byte
-        ("b300", "nvfp4", ("gb300", "gb200", "b200"), 2),  # 1,806 against 1,875, 1,250 and 1,125: 1.605 times less
-        ("h100-nvl", "bf16", ("h200-sxm", "h100-sxm"), 2),  # 212 against 206 and 295
-        ("h20", "bf16", ("h200-sxm", "h100-sxm"), 0),  # 37
-        ("rtx-4090", "bf16", ("l40s",), 0),  # 164 against 419
-        ("rtx-3090", "bf16", (), 0),
-        ("mi300x", "bf16", (), 0),
-    ],
-)
-def test_the_nearest_has_the_compute_capability_and_the_ratio(
-    name: str, dtype: str, wanted: tuple[str, ...], lends: int
-) -> None:
-    assert siblings(GEMM, setting(dtype), gpu(name), MEASURED) == (wanted, wanted[:lends])
+@cases(__file__)
+def test_the_nearest_has_the_compute_capability_and_the_ratio(name, dtype, wanted, lends):
+    assert siblings(GEMM, setting(dtype), gpu(name), MEASURED) == (tuple(wanted), tuple(wanted[:lends]))
 
 
 def test_without_a_sibling_the_nearest_rates_count_within_the_vendor() -> None:

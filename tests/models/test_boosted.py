@@ -6,26 +6,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.checks import normalise
 from surrogate.dataset.problems import device_names
-from surrogate.dataset.rows import Rows, rows_of
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.launch import CallKey
 from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.trend import Trend, trend_names
+from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]
 KINDS = [BoostedDims, BoostedTerms]
 FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
 
 
-def _rows(frame: pd.DataFrame) -> Rows:
-    return rows_of(normalise(frame, "test"))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_learns_the_correction(table: Table, kind: type[BoostedDims]) -> None:
-    rows = _rows(table(16, batches=(1, 2, 4, 8, 16, 32), noise=0.0))
+    rows = checked(table(16, batches=(1, 2, 4, 8, 16, 32), noise=0.0))
     predicted = kind(**FEW, min_child_weight=0.5).fit(rows).predict(rows)
     error = np.abs(predicted / rows.time_us - 1)[rows.ok]
     assert np.median(error) < 0.1
@@ -33,26 +28,26 @@ def test_learns_the_correction(table: Table, kind: type[BoostedDims]) -> None:
 
 
 def test_another_seed_grows_other_trees(table: Table) -> None:
-    rows = _rows(table(6))
+    rows = checked(table(6))
     first, other = (BoostedTerms(**FEW, random_state=seed).fit(rows).predict(rows) for seed in (3, 4))
     assert (first != other).any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_unseen_candidates_gpus_and_libraries(table: Table, kind: type[BoostedDims]) -> None:
-    fitted = kind(**FEW).fit(_rows(table(6)))
+    fitted = kind(**FEW).fit(checked(table(6)))
     new = table(2, gpus=("TITAN V", "h200"), algorithms=("GEMM", "WINOGRAD_NONFUSED"), version="9.1")
     miopen = table(2, gpus=("mi210",), algorithms=("IMPLICIT_GEMM",)).assign(
         library="miopen", algorithm="Direct", status="ok"
     )
     for frame in (new, miopen):
-        predicted = fitted.predict(_rows(frame))
+        predicted = fitted.predict(checked(frame))
         assert np.isfinite(predicted).all() and (predicted > 0).all()
 
 
 def test_prediction_does_not_depend_on_neighbours_or_order(table: Table) -> None:
-    rows = _rows(table(6))
-    fitted = BoostedTerms(**FEW).fit(_rows(table(6, batches=(1,))))
+    rows = checked(table(6))
+    fitted = BoostedTerms(**FEW).fit(checked(table(6, batches=(1,))))
     whole = fitted.predict(rows)
     order = np.random.default_rng(0).permutation(len(rows))
     np.testing.assert_array_equal(fitted.predict(rows.take(order)), whole[order])
@@ -62,18 +57,12 @@ def test_prediction_does_not_depend_on_neighbours_or_order(table: Table) -> None
 
 def test_the_base_of_operators_holds_the_cost_of_a_call() -> None:
     """Twelve microseconds whatever the size: the base alone says so, on a GPU never seen too."""
-    sizes = (64, 128, 256, 512)
-    frame = pd.DataFrame(
-        [
-            {"gpu": gpu, "library": "cublas", "library_version": "1", "family": "gemm", "operator": "gemm",
-             "dtype": "fp32", "math": "fma", "variant": "", "batch": 1, "m": m, "n": 64, "k": 64,
-             "algorithm": "default", "status": "ok", "time_us": 12.0}
-            for gpu in ("Tesla T4", "TITAN V") for m in sizes
-        ]
-    )  # fmt: skip
-    fitted = BoostedTerms(**FEW).fit(_rows(frame))
+    frame = every(gpu=("Tesla T4", "TITAN V"), m=(64, 128, 256, 512)).assign(batch=1, n=64, k=64, time_us=12.0)
+    setting = {"family": "gemm", "operator": "gemm", "dtype": "fp32", "math": "fma", "variant": ""}
+    frame = frame.assign(library="cublas", library_version="1", algorithm="default", status="ok", **setting)
+    fitted = BoostedTerms(**FEW).fit(checked(frame))
     assert fitted.call_us_ == {CallKey(gpu, "cublas"): 12.0 for gpu in ("t4", "titan-v", "")}
-    new = _rows(frame[:4].assign(gpu="h200"))
+    new = checked(frame[:4].assign(gpu="h200"))
     np.testing.assert_allclose(fitted.base_us(new), new.roofline_us + 12.0)
 
 
@@ -81,7 +70,7 @@ def test_what_a_cluster_trains_with_is_what_fit_trains_with(table: Table) -> Non
     """`stages`, `design`, `target` and `with_booster` put together give the fitted model again."""
     import xgboost
 
-    rows = _rows(table(6))
+    rows = checked(table(6))
     rows = rows.take(rows.ok)
     fitted = BoostedTerms(**FEW, best_weight=0.0, median_rounds=5).fit(rows)
     assert not {"rounds", "random_state", "best_weight", "median_rounds"} & set(fitted.settings())
@@ -104,7 +93,7 @@ def test_what_a_cluster_trains_with_is_what_fit_trains_with(table: Table) -> Non
 
 def test_trees_of_the_absolute_error_move_to_the_median(table: Table) -> None:
     """A quarter of the times takes thrice as long: the squared error leans towards them, the absolute one does not."""
-    rows = _rows(table(12, noise=0.0))
+    rows = checked(table(12, noise=0.0))
     rows = rows.take(rows.ok)
     slow = np.random.default_rng(0).random(len(rows)) < 0.25
     stumps = {"rounds": 20, "max_leaves": 8, "best_weight": 0.0, "learning_rate": 0.2}
@@ -117,7 +106,7 @@ def test_trees_of_the_absolute_error_move_to_the_median(table: Table) -> None:
 
 def test_errors_near_the_best_time_count_more(table: Table) -> None:
     """Two candidates whose times one stump cannot tell apart: the leaf lies nearer to the weightier, the best one."""
-    rows = _rows(table(6, algorithms=("IMPLICIT_GEMM", "FFT"), noise=0.0))
+    rows = checked(table(6, algorithms=("IMPLICIT_GEMM", "FFT"), noise=0.0))
     stump = {"rounds": 1, "learning_rate": 1.0, "max_depth": 1, "max_leaves": 2, "subsample": 1.0}
     best = rows.ok & (rows.time_us == pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy())
     errors = [
@@ -131,13 +120,13 @@ def test_errors_near_the_best_time_count_more(table: Table) -> None:
 def test_beyond_the_range_a_power_law_goes_on(table: Table, power: float) -> None:
     """Times are a power of the roofline time, hundreds of times beyond the range, too, where trees stand still."""
     algorithms = ("IMPLICIT_GEMM",)
-    rows = _rows(table(24, batches=(1, 2, 4, 8, 16), algorithms=algorithms))
+    rows = checked(table(24, batches=(1, 2, 4, 8, 16), algorithms=algorithms))
     fitted = BoostedTerms(rounds=60, learning_rate=0.2).fit(rows, rows.roofline_us**power)
     trend = fitted.trend_
     assert trend is not None
     names = trend_names(rows.family)
     assert not trend.beyond(rows.columns(names), rows.candidate, device_names(rows.frame)).any()
-    small, large = (_rows(table(24, batches=(n,), algorithms=algorithms)) for n in (2048, 16384))
+    small, large = (checked(table(24, batches=(n,), algorithms=algorithms)) for n in (2048, 16384))
     beyond = small.roofline_us > rows.roofline_us.max()
     growth = fitted.predict(large) / fitted.predict(small)
     expected = (large.roofline_us / small.roofline_us) ** power

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.dataset.checks import normalise
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.rows import Rows
 from surrogate.models.grid import GridPart, Lines, Measured
 from surrogate.models.interpolated import InterpolatedTerms
+from tests.tables import checked
 
 MS, NS, KS = (16, 64, 256, 1024), (256, 512, 1024, 2048), (512, 1024, 2048, 4096)
 
@@ -22,7 +22,7 @@ def products(ms=MS, ns=NS, ks=KS, gpu: str = "h100-sxm") -> Rows:
         family="gemm", gpu=gpu, library="vllm", library_version="0.24.0", operator="gemm", dtype="bf16",
         math="default", variant="", algorithm="cutlass", status="ok",
     )  # fmt: skip
-    return rows_of(normalise(frame, "test"))
+    return checked(frame)
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +96,8 @@ def test_far_from_every_measurement_the_terms_alone_answer(fitted, rows: Rows) -
 
 def test_a_candidate_of_another_gpu_is_answered_by_the_terms() -> None:
     both = pd.concat([products().frame, products(gpu="b200").frame.assign(algorithm="cute")], ignore_index=True)
-    fitted = InterpolatedTerms(rounds=20, max_leaves=8).fit(rows_of(normalise(both, "test")))
-    elsewhere = rows_of(normalise(products().frame.assign(algorithm="cute"), "test"))
+    fitted = InterpolatedTerms(rounds=20, max_leaves=8).fit(checked(both))
+    elsewhere = checked(products().frame.assign(algorithm="cute"))
     np.testing.assert_allclose(fitted.predict(elsewhere), fitted.terms_.predict(elsewhere), rtol=1e-6)
 
 

@@ -11,7 +11,6 @@ from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -23,6 +22,7 @@ from surrogate.models import MODELS, TimeModel
 from surrogate.models.baselines import AlwaysBestSingle, LiEtAl, Roofline
 from surrogate.models.linear import LinearDims, LinearTerms
 from surrogate.models.published import Forest, Mlp
+from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]
 FAST: dict[str, dict[str, Any]] = {
@@ -49,30 +49,20 @@ def _fitted(name: str, rows: Rows) -> TimeModel:
         pytest.skip(str(error))
 
 
-def _rows(frame: pd.DataFrame) -> Rows:
-    return rows_of(normalise(frame, "test"))
-
-
 @pytest.fixture(scope="module")
 def rows(table: Table) -> Rows:
-    return _rows(table(20, batches=(1, 4, 16)))
+    return checked(table(20, batches=(1, 4, 16)))
 
 
 @pytest.fixture(scope="module")
 def products() -> Rows:
     """Two libraries' times of the same matrix products, each a power law of the sizes."""
-    sizes = [(m, n, k) for m in (16, 64, 256, 1024) for n in (64, 512, 4096) for k in (128, 1024)]
-    records = [
-        {
-            "gpu": device, "library": library, "library_version": "1", "family": "gemm", "m": m, "n": n, "k": k,
-            "dtype": "fp16", "math": "default", "status": "ok",
-            "time_us": 5 + speed * (m * n * k) ** 0.9 / 1e4 * (2 if device == "t4" else 1),
-        }
-        for device in ("t4", "v100-sxm2-16gb")
-        for library, speed in (("cublas", 1.0), ("cutlass", 1.3))
-        for m, n, k in sizes
-    ]  # fmt: skip
-    return _rows(pd.DataFrame(records))
+    gpus, speed = {"t4": 2.0, "v100-sxm2-16gb": 1.0}, {"cublas": 1.0, "cutlass": 1.3}
+    rows = every(gpu=gpus, library=speed, m=(16, 64, 256, 1024), n=(64, 512, 4096), k=(128, 1024))
+    slow = rows["library"].map(speed) * rows["gpu"].map(gpus)
+    time_us = 5 + slow * (rows["m"] * rows["n"] * rows["k"]) ** 0.9 / 1e4
+    fixed = {"library_version": "1", "family": "gemm", "dtype": "fp16", "math": "default", "status": "ok"}
+    return checked(rows.assign(time_us=time_us, **fixed))
 
 
 @pytest.mark.parametrize("name", LEARNED)
@@ -107,14 +97,14 @@ def test_seers_models_know_convolutions_alone(refused, products: Rows, name: str
 
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_that_did_not_run_are_not_learned_from(rows: Rows, name: str) -> None:
-    lies = _rows(rows.frame.assign(time_us=rows.frame["time_us"].fillna(1e9)))
+    lies = checked(rows.frame.assign(time_us=rows.frame["time_us"].fillna(1e9)))
     np.testing.assert_array_equal(_fitted(name, lies).predict(rows), _fitted(name, rows).predict(rows))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_to_learn_from(refused, rows: Rows, name: str) -> None:
     with refused("at least one row"):
-        _model(name).fit(_rows(rows.frame.assign(status="failed", time_us=np.nan)))
+        _model(name).fit(checked(rows.frame.assign(status="failed", time_us=np.nan)))
 
 
 @pytest.mark.parametrize("name", [name for name, cls in MODELS.items() if cls.storable])
@@ -126,7 +116,7 @@ def test_stored_and_loaded_it_predicts_the_same(rows: Rows, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["forest", "mlp", "li-et-al", "always-best-single", "seer-time-only"])
 def test_a_candidate_that_training_did_not_hold_has_no_time(rows: Rows, name: str) -> None:
-    other = _rows(rows.frame.assign(algorithm="GEMM").drop_duplicates([*SIZE_COLUMNS, "gpu"]))
+    other = checked(rows.frame.assign(algorithm="GEMM").drop_duplicates([*SIZE_COLUMNS, "gpu"]))
     assert np.isnan(_model(name).fit(rows).predict(other)).all()
 
 
@@ -152,13 +142,10 @@ def test_it_is_a_scikit_learn_estimator(rows: Rows, name: str) -> None:
 
 def test_the_roofline_is_that_of_the_algorithms_own_work(rows: Rows) -> None:
     frame, predicted = rows.frame, Roofline().fit(rows).predict(rows)
-    mechanisms = {
-        "IMPLICIT_GEMM": "implicit_gemm", "IMPLICIT_PRECOMP_GEMM": "precomp_gemm", "FFT": "fft",
-        "WINOGRAD": "winograd",
-    }  # fmt: skip
     for i in range(0, len(frame), 17):
         sizes: dict[str, Any] = {name: int(frame[name].iloc[i]) for name in SIZE_COLUMNS}
-        terms = MECHANISM_TERMS[mechanisms[frame["algorithm"].iloc[i]]](Conv(**sizes), (1.0, 1.0, 1.0))
+        mechanism = frame["algorithm"].iloc[i].lower().replace("implicit_precomp", "precomp")
+        terms = MECHANISM_TERMS[mechanism](Conv(**sizes), (1.0, 1.0, 1.0))
         device = gpu(frame["gpu"].iloc[i])
         own_us = roofline_us(terms.arithmetic_flops, terms.dram_bytes, device.fp32_tflops, device.dram_gbs)
         assert predicted[i] == pytest.approx(own_us, rel=1e-5)  # the ratio is stored as float32
@@ -169,7 +156,7 @@ def _ranked(table: Table, times: list[list[float]], gpu_name: str = "Tesla T4") 
     names = ("IMPLICIT_GEMM", "FFT", "WINOGRAD")
     frame = table(len(times), batches=(1,), gpus=(gpu_name,), algorithms=names)
     flat = np.array(times).ravel()
-    return _rows(frame.assign(time_us=flat, status=np.where(np.isnan(flat), "not_supported", "ok")))
+    return checked(frame.assign(time_us=flat, status=np.where(np.isnan(flat), "not_supported", "ok")))
 
 
 def test_always_best_single_by_hand(table: Table) -> None:
@@ -198,7 +185,7 @@ def power_law(table: Table) -> Rows:
     frame = table(16, batches=(1, 2, 8, 32))
     power = frame["algorithm"].map({"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "FFT": 0.5, "WINOGRAD": 0.9})
     time_us = 3.0 * frame["n"] ** power * frame["c"] ** 0.7 * np.where(frame["gpu"] == "Tesla T4", 2.0, 1.0)
-    return _rows(frame.assign(time_us=time_us.where(frame["status"] == "ok")))
+    return checked(frame.assign(time_us=time_us.where(frame["status"] == "ok")))
 
 
 @pytest.mark.parametrize("kind", [LinearDims, LinearTerms])
@@ -217,7 +204,7 @@ def test_ridge_finds_a_power_law_and_shrinks_to_the_mean(power_law: Rows, kind: 
 
 def test_li_et_als_own_law_comes_back(table: Table) -> None:
     """The invented times are launch + speed · FLOPs, each GPU and algorithm with its own speed."""
-    rows = _rows(table(24, batches=(1, 8), noise=0.0))
+    rows = checked(table(24, batches=(1, 8), noise=0.0))
     ungrouped = rows.take((rows.stratum != "grouped") & rows.ok)
     np.testing.assert_allclose(LiEtAl().fit(ungrouped).predict(ungrouped), ungrouped.time_us, rtol=1e-4)
 
@@ -225,16 +212,16 @@ def test_li_et_als_own_law_comes_back(table: Table) -> None:
 def test_li_et_al_scales_a_new_gpu_by_its_peak(table: Table) -> None:
     """Efficiencies learned on the T4 serve the V100: about its peak's ratio (14.1–15.7 over 8.1 TFLOP/s) faster."""
     big: dict[str, Any] = {"batches": (64,), "algorithms": ("IMPLICIT_GEMM",), "noise": 0.0}
-    mine = _rows(table(40, gpus=("Tesla T4",), **big))
-    other = _rows(table(40, gpus=("Tesla V100-SXM2-16GB",), **big))
+    mine = checked(table(40, gpus=("Tesla T4",), **big))
+    other = checked(table(40, gpus=("Tesla V100-SXM2-16GB",), **big))
     fitted = LiEtAl().fit(mine)
     speedup = fitted.predict(mine) / fitted.predict(other)
     assert 1.6 < speedup[np.argmax(mine.time_us)] < 2.1
 
 
 def test_a_forest_never_leaves_the_measured_times_and_an_mlp_stays_finite(rows: Rows) -> None:
-    far = _rows(rows.frame.assign(n=4096))
+    far = checked(rows.frame.assign(n=4096))
     predicted = Forest(trees=8).fit(rows).predict(far)
     assert np.nanmin(rows.time_us) <= predicted.min() and predicted.max() <= np.nanmax(rows.time_us)
-    absurd = Mlp(**FAST["mlp"]).fit(rows).predict(_rows(rows.frame.assign(n=10**6)))
+    absurd = Mlp(**FAST["mlp"]).fit(rows).predict(checked(rows.frame.assign(n=10**6)))
     assert np.isfinite(absurd).all()

@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 
 from experiments.other_operators import GradientRatio, SeerPolynomials, forward_times
-from surrogate.dataset.checks import normalise
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models import model_class
 from surrogate.models.baselines import GemmInterpolation, interpolated, levels
+from tests.known import cases
+from tests.tables import checked
 
 POOL = {"window": 3, "window_w": 3, "stride": 2, "stride_w": 2, "pad": 0, "pad_w": 0}
 
@@ -24,7 +25,7 @@ def together(*frames: pd.DataFrame) -> Rows:
     """The rows of one family from raw columns."""
     frame = pd.concat(frames, ignore_index=True)
     fixed = {"library_version": "1", "algorithm": "default", "status": "ok"}
-    return rows_of(normalise(frame.assign(**fixed), "test"))
+    return checked(frame.assign(**fixed))
 
 
 def products(times_us: list[float], k: list[int]) -> Rows:
@@ -39,18 +40,7 @@ def images(operator: str, time_us: np.ndarray, n: np.ndarray, **sizes: int) -> p
     )
 
 
-@pytest.mark.parametrize(
-    ("point", "expected"),
-    [
-        ((2, 10), 0.10),  # measured
-        ((2, 15), 0.10 + 0.25 * 0.10),  # a quarter of the way
-        ((3, 15), (0.125 + 0.375) / 2),  # halfway between 0.125 and 0.30 + 0.25 · 0.30
-        ((1, 10), 0.10 / 2),  # half of the least size: half of its rate
-        ((2, 5), 0.10 / 2),
-        ((8, 10), (0.30 + 1) / 2),  # above: half the last, half the peak
-        ((2, 99), (0.20 + 1) / 2),
-    ],
-)
+@cases(__file__)
 def test_interpolated_rates(point: tuple[float, float], expected: float) -> None:
     """Over two dimensions, 2 and 4 × 10 and 30."""
     points = np.array([[2, 10], [2, 30], [4, 10], [4, 30]], dtype=float)

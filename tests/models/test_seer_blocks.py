@@ -5,24 +5,12 @@ import pytest
 
 from surrogate.models.seer import physics
 from surrogate.models.seer.kernels import GEMM_P_TILES, gemm_p_tile, variant_name
+from tests.known import cases
 
 SIZES = physics.Sizes(batch=128, channels=64, outputs=130, width=56, out_width=54, filter_width=3, stride=1)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "tile", "blocks"),
-    [
-        ("IMPLICIT_GEMM", "32x32", 11664 * 5),
-        ("IMPLICIT_GEMM", "64x128", 5832 * 2),
-        ("IMPLICIT_PRECOMP_GEMM", "128x32", 2916 * 5),
-        ("GEMM", "128x128", 2916 * 2),
-        ("WINOGRAD", "1x4x8", 128 * 7 * 4 * 5),
-        ("WINOGRAD", "2x2x8", 64 * 14 * 4 * 5),
-        ("WINOGRAD", "4x1x8", 32 * 28 * 4 * 5),
-        ("WINOGRAD_NONFUSED", "128x64", 196 * 3 * 36),
-        ("WINOGRAD_NONFUSED", "128x128", 196 * 2 * 36),
-    ],
-)
+@cases(__file__)
 def test_launched_blocks(algorithm: str, tile: str, blocks: int) -> None:
     assert physics.launched_blocks(algorithm, tile, SIZES) == blocks
 
@@ -47,16 +35,7 @@ def test_gemm_p_tile_by_outputs() -> None:
     assert GEMM_P_TILES == ("128x32", "128x64", "128x128")
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "kernel", "tile", "expected"),
-    [
-        ("WINOGRAD", "maxwell_scudnn_winograd_128x128_ldg1_ldg4_tile148n_nt", None, "1x4x8"),
-        ("IMPLICIT_PRECOMP_GEMM", "maxwell_scudnn_128x64_relu_interior_nn", float("nan"), "128x64"),
-        ("WINOGRAD_NONFUSED", "maxwell_sgemm_128x64_nn", None, "128x64"),
-        ("GEMM", "algo2_64x128_Titan", "64x128", "64x128"),
-        ("GEMM", "mystery_kernel", None, "mystery_kernel"),
-    ],
-)
+@cases(__file__)
 def test_variant_names(algorithm: str, kernel: str, tile: object, expected: str) -> None:
     assert variant_name(algorithm, kernel, tile) == expected
 

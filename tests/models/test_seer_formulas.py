@@ -8,10 +8,10 @@ import pytest
 
 from surrogate.models.seer import physics as f
 from surrogate.models.seer.physics import gemm_blocks
+from tests.known import cases
 
 N, C, W, K, O = np.array([[128, 64, 56, 128, 54], [128, 256, 14, 512, 12], [128, 16, 112, 32, 108]]).T  # noqa: E741
 FILTER = np.array([3, 3, 5])
-TIME = np.array([5.5, 2.25, 9.75])
 B_MAX = 240
 I = np.array([18432.0, 73728, 12800])  # noqa: E741
 R, WR = np.array([1200.5, 4600.25, 800]), np.array([256.0, 128, 128])
@@ -19,40 +19,13 @@ SIZES = f.Sizes(batch=N, channels=C, outputs=K, width=W, out_width=O, filter_wid
 WAVES = f.waves(gemm_blocks(N, O, K, 32, 32), B_MAX)
 
 UNDER = (1e-8, 2e-10, 0.05, 3e-8)
-FFT = (1e-2, 2e-4, 3e-3, 0.5)
-WORKED = {
-    "compute": (
-        f.compute_terms(WAVES, B_MAX, I), (1e-9, 2e-3), TIME,
-        [0.227748654545455, 0.341375146666667, 0.101440000000000],
-    ),
-    "memory": (
-        f.memory_terms(WAVES, B_MAX, R, WR), (1.5e-8, 3e-3), TIME,
-        [0.1858758109090909, 0.2918370133333333, 0.06691810461538461],
-    ),
-    "under-utilised": (
-        f.under_utilised_terms(WAVES, B_MAX, I, R, WR), UNDER, TIME,
-        [0.2074448872727273, 0.2877187982222222, 0.07407333743589743],
-    ),
-    "fft": (
-        f.fft_terms(C, K), FFT, TIME, [0.5749818181818181, 13.69351111111111, 0.08804102564102564],
-    ),
-    "fft tiling": (
-        f.fft_tiling_terms(C, K, O, FILTER), FFT, TIME, [2.299927272727273, 13.69351111111111, 1.408656410256410],
-    ),
-    "gemm instructions": (
-        f.gemm_instruction_terms(C, FILTER), (32, 100), I, [1.005425347222222, 1.001356336805556, 1.007812500000000],
-    ),
-    "winograd instructions": (
-        f.winograd_instruction_terms(C), (32, 100), I, [0.01931423611111111, 0.01524522569444444, 0.0128125],
-    ),
-    "im2col": (
-        f.im2col_terms(SIZES), (1e-9, 2e-7, 0.05), TIME,
-        [0.05086117236363637, 0.1459541902222222, 0.06664172307692308],
-    ),
-    "transforms": (
-        f.transform_terms(SIZES), (1e-8, 1e-9, 2e-8, 0.05), TIME,
-        [0.2312460334545455, 0.2017617351111111, 0.1296466051282051],
-    ),
+UNITS = {"time": np.array([5.5, 2.25, 9.75]), "instructions": I}
+TERMS = {
+    "compute": f.compute_terms(WAVES, B_MAX, I), "memory": f.memory_terms(WAVES, B_MAX, R, WR),
+    "under-utilised": f.under_utilised_terms(WAVES, B_MAX, I, R, WR), "fft": f.fft_terms(C, K),
+    "fft tiling": f.fft_tiling_terms(C, K, O, FILTER), "gemm instructions": f.gemm_instruction_terms(C, FILTER),
+    "winograd instructions": f.winograd_instruction_terms(C), "im2col": f.im2col_terms(SIZES),
+    "transforms": f.transform_terms(SIZES),
 }  # fmt: skip
 
 
@@ -61,16 +34,12 @@ def weighted_sum(coefficients: Sequence[float], terms: f.Terms) -> Any:
     return sum(coefficient * term for coefficient, term in zip(coefficients, terms, strict=True))
 
 
-@pytest.mark.parametrize("name", WORKED)
-def test_worked_values(name: str) -> None:
-    terms, coefficients, target, expected = WORKED[name]
-    np.testing.assert_allclose(weighted_sum(coefficients, terms) / target, expected, rtol=1e-12)
+@cases(__file__)
+def test_worked_values(name: str, coefficients: list[float], unit: str, expected: list[float]) -> None:
+    np.testing.assert_allclose(weighted_sum(coefficients, TERMS[name]) / UNITS[unit], expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "compute", "memory", "under"),
-    [(240, 0.00322384, 0.001527, 0.025474768), (1, 0.00322384, 0.0015001125, 0.025444893)],
-)
+@cases(__file__)
 def test_the_ends_of_the_last_wave(blocks: int, compute: float, memory: float, under: float) -> None:
     """A full wave and a single block; plain Python numbers."""
     w = f.waves(blocks, 240)
@@ -83,9 +52,6 @@ def test_the_ends_of_the_last_wave(blocks: int, compute: float, memory: float, u
     np.testing.assert_allclose(np.array(found) / 2, [compute, memory, under], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "b_max", "count", "share"),
-    [(1, 240, 1, 1 / 240), (240, 240, 1, 1), (241, 240, 2, 1 / 240), (480, 240, 2, 1)],
-)
+@cases(__file__)
 def test_waves(blocks: int, b_max: int, count: int, share: float) -> None:
     assert f.waves(blocks, b_max) == pytest.approx((count, share))

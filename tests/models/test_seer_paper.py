@@ -16,19 +16,15 @@ from surrogate.models.seer import physics as formulas
 from surrogate.models.seer.kernels import gemm_p_tile, with_kernel_metrics
 from surrogate.models.seer.paper import SeerPaper
 from surrogate.models.seer.physics import Sizes, launched_blocks, sizes_of
+from tests.known import cases, known
+from tests.models.test_seer_metrics import SETTING
+
+KNOWN = known(__file__)
 
 GPU = "TITAN Xp"
-TITAN_XP_B_MAX = {
-    "IMPLICIT_GEMM": {"32x32": 240, "64x128": 120, "128x128": 120},
-    "IMPLICIT_PRECOMP_GEMM": {"128x32": 150, "128x64": 120, "128x128": 60},
-    "GEMM": {"32x32": 480, "64x128": 60, "128x128": 60},
-    "WINOGRAD": {"1x4x8": 60, "2x2x8": 60, "4x1x8": 60},
-    "WINOGRAD_NONFUSED": {"128x64": 120, "128x128": 60},
-}
+TITAN_XP_B_MAX = KNOWN["titan_xp_b_max"]
 """Algorithm → tile → blocks that a Titan Xp holds at once."""
 COUNTED = tuple(TITAN_XP_B_MAX)
-SETTING_NAMES = ("gpu", "library", "library_version", "direction", "dtype", "math", "layout")
-SETTING = dict(zip(SETTING_NAMES, (GPU, "cudnn", "7.6.3", "fwd", "fp32", "fma", "NCHW"), strict=True))
 CLASS_PCT = {0: (90.0, 90.0), 1: (70.0, 80.0), 2: (30.0, 30.0)}
 TIME = {0: (2e-9, 3.0), 1: (4e-7, 20.0), 2: (3e-7, 5e-10, 15.0, 6e-7)}
 """Class → coefficients of its time form, in µs; multiplied by `factor` of the algorithm, tile and filter."""
@@ -50,7 +46,7 @@ def grid(algorithm: str) -> pd.DataFrame:
             (64, 128), (16, 64, 256), (14, 28, 60, 120), (32, 64, 96, 256, 320), widths, strides
         )
     ]
-    return pd.DataFrame(records).assign(**SETTING, algorithm=algorithm, status="ok")
+    return pd.DataFrame(records).assign(**SETTING | {"gpu": GPU}, algorithm=algorithm, status="ok")
 
 
 def tile_of(algorithm: str, s: Sizes) -> np.ndarray:
@@ -169,9 +165,7 @@ def test_recovers_what_it_was_fitted_on(fitted: SeerPaper, rows: Rows, algorithm
 
 
 @pytest.mark.parametrize("algorithm", ["GEMM", "WINOGRAD_NONFUSED"])
-def test_with_a_known_launch_the_main_kernel_alone_is_timed(
-    fitted: SeerPaper, world: tuple[pd.DataFrame, pd.DataFrame], algorithm: str
-) -> None:
+def test_with_a_known_launch_the_main_kernel_alone_is_timed(fitted, world, algorithm):
     rows = rows_of(with_kernel_metrics(*world))
     mine = rows.take((rows.frame["algorithm"] == algorithm).to_numpy())
     known = SeerPaper.from_files(fitted.get_params() | {"known_launch": True}, fitted.to_files())
@@ -213,21 +207,14 @@ def test_saves_and_loads(fitted: SeerPaper, rows: Rows) -> None:
     np.testing.assert_array_equal(again.predict(rows), fitted.predict(rows))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"groups": 16}, {"h": 30}, {"dilation_h": 2}, {"dtype": "fp16"}, {"layout": "NHWC"}, {"gpu": "Tesla T4"}],
-)
+@cases(__file__)
 def test_outside_its_domain_it_says_nothing(fitted: SeerPaper, rows: Rows, changes: dict[str, Any]) -> None:
     frame = rows.frame[rows.frame["algorithm"] == "GEMM"].iloc[:5].reset_index(drop=True)
     assert np.isfinite(fitted.predict(rows_of(frame))).all()
     assert np.isnan(fitted.predict(rows_of(frame.assign(**changes)))).all()
 
 
-@pytest.mark.parametrize(("algorithm", "changes"), [
-    ("WINOGRAD", {"r": 5, "s": 5}), ("WINOGRAD_NONFUSED", {"r": 7, "s": 7}),
-    ("WINOGRAD", {"stride_h": 2, "stride_w": 2}),
-    ("FFT", {"h": 300, "w": 300}), ("FFT_TILING", {"stride_h": 2, "stride_w": 2}), ("DIRECT", {}),
-])  # fmt: skip
+@cases(__file__)
 def test_infeasible_rows_get_no_time(fitted: SeerPaper, rows: Rows, algorithm: str, changes: dict[str, Any]) -> None:
     frame = rows.frame.iloc[:3].assign(algorithm=algorithm, **changes).reset_index(drop=True)
     assert np.isnan(fitted.predict(rows_of(frame))).all()

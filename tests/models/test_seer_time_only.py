@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.checks import normalise
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_of_names
@@ -19,13 +18,10 @@ from surrogate.models.base import TimeModel
 from surrogate.models.baselines import Roofline
 from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.time_only import Analytical, SeerTimeOnly, TileFit, analytical
+from tests.tables import checked
 
 Table = Callable[..., pd.DataFrame]
 EVERY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "WINOGRAD", "WINOGRAD_NONFUSED")
-
-
-def _rows(frame: pd.DataFrame) -> Rows:
-    return rows_of(normalise(frame, "test"))
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +33,13 @@ def measured(table: Table) -> Rows:
 def _with_tiling(frame: pd.DataFrame) -> Rows:
     """FFT_TILING joins, with FFT's times."""
     tiling = frame[frame["algorithm"] == "FFT"].assign(algorithm="FFT_TILING")
-    return _rows(pd.concat([frame, tiling]))
+    return checked(pd.concat([frame, tiling]))
 
 
 def _one(table: Table, algorithm: str, mechanism: str) -> tuple[Analytical, pd.Series]:
     """Terms of the invented table's first row (1×16×7×7, 16 filters of 3×3, padded) at batch 128."""
     frame = table(1, batches=(128,), gpus=("TITAN Xp",), algorithms=(algorithm,))
-    return analytical(_rows(frame), MECHANISM_CODE[mechanism]), frame.iloc[0]
+    return analytical(checked(frame), MECHANISM_CODE[mechanism]), frame.iloc[0]
 
 
 def test_the_gemm_terms_by_hand(table: Table) -> None:
@@ -60,7 +56,7 @@ def test_the_gemm_terms_by_hand(table: Table) -> None:
 
 def test_the_fft_terms_go_with_the_batch_but_for_the_filters(table: Table) -> None:
     frame = table(1, batches=(64, 128), gpus=("TITAN Xp",), algorithms=("FFT",))
-    half, whole = analytical(_rows(frame), MECHANISM_CODE["fft"]).terms[0][0]
+    half, whole = analytical(checked(frame), MECHANISM_CODE["fft"]).terms[0][0]
     np.testing.assert_allclose(half[:4] * 2, whole[:4])
     np.testing.assert_array_equal(half[4:], whole[4:])
     assert whole[3] == 1.0 and whole[5] == 1.0
@@ -69,12 +65,12 @@ def test_the_fft_terms_go_with_the_batch_but_for_the_filters(table: Table) -> No
 def test_fft_tiling_counts_its_tiles(table: Table) -> None:
     """At 56×56 outputs and 3×3 filters ⌈56/30⌉² = 4 tiles."""
     frame = table(1, batches=(128,), algorithms=("FFT",)).assign(algorithm="FFT_TILING", h=56, w=56)
-    assert analytical(_rows(frame), MECHANISM_CODE["fft_tiling"]).terms[0][0][0, 3] == 4.0
+    assert analytical(checked(frame), MECHANISM_CODE["fft_tiling"]).terms[0][0][0, 3] == 4.0
 
 
 def test_gemm_p_follows_the_rule_of_outputs(table: Table) -> None:
     frame = table(1, algorithms=("IMPLICIT_PRECOMP_GEMM",)).iloc[[0] * 4].assign(k=[16, 64, 96, 128])
-    found = analytical(_rows(frame.assign(n=[1, 2, 3, 4])), MECHANISM_CODE["precomp_gemm"])
+    found = analytical(checked(frame.assign(n=[1, 2, 3, 4])), MECHANISM_CODE["precomp_gemm"])
     np.testing.assert_array_equal(found.tile, [0, 1, 0, 2])
 
 
@@ -105,10 +101,10 @@ def test_a_small_group_takes_the_gpus_other_versions(table: Table) -> None:
     """Four rows of version 8 do not make a fit: the prediction is that of version 7.6.3's many."""
     old = table(24, batches=(1, 8), gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM",))
     odd = old.iloc[:4].assign(library_version="8.0", time_us=1e6)
-    both = SeerTimeOnly(least_rows=8).fit(_rows(pd.concat([old, odd])))
+    both = SeerTimeOnly(least_rows=8).fit(checked(pd.concat([old, odd])))
     assert not any("|8.0|" in key for key in both.fits_)
-    own = SeerTimeOnly(least_rows=2).fit(_rows(pd.concat([old, odd])))
-    asked = _rows(odd)
+    own = SeerTimeOnly(least_rows=2).fit(checked(pd.concat([old, odd])))
+    asked = checked(odd)
     assert np.median(own.predict(asked)) > 3 * np.median(both.predict(asked))
 
 

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.dataset.checks import normalise
-from surrogate.dataset.rows import rows_of
 from surrogate.models.grid import GridPart, Lines
 from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.spikes import LEAST, without_spikes
 from tests.models.test_interpolated import KS, MS, NS, products
+from tests.tables import checked
 
 LINES = Lines.of([{"k": 1}, {"n": 1}, {"m": 1}], ["m", "n", "k"])
 SIZES = np.stack([axis.ravel() for axis in np.meshgrid(MS, NS, KS, indexing="ij")], axis=1)
@@ -83,7 +82,7 @@ def test_a_model_answers_a_spike_by_its_neighbours_and_all_else_as_measured(shar
     spike = ((law["m"] == 64) & (law["n"] == 512) & (law["k"] == 1024)).to_numpy()
     slow = law.assign(time_us=law["time_us"] * np.where(spike, 4.0, 1.0))
     both = pd.concat([slow, (slow if shared else law).assign(algorithm="cublas")], ignore_index=True)
-    rows = rows_of(normalise(both, "test"))
+    rows = checked(both)
     ratio = InterpolatedTerms(rounds=60, max_leaves=16).fit(rows).predict(rows) / rows.time_us
     here = (rows.frame["algorithm"] == "cutlass").to_numpy() & np.tile(spike, 2)
     np.testing.assert_allclose(ratio[~here], 1.0, rtol=0.003)

@@ -13,14 +13,14 @@ from surrogate.dataset.splits import folds
 from surrogate.dataset.store import read_dataset
 from surrogate.features.families import CONV
 from surrogate.models import Support
-from surrogate.models.support import Release, Signature
+from tests.tables import checked
 
 Table = Callable[..., pd.DataFrame]
 
 
 def _rows(frame: pd.DataFrame) -> Rows:
     if "status" in frame:
-        return rows_of(normalise(frame, "test"))
+        return checked(frame)
     return rows_of(normalise(frame.assign(status="ok", time_us=1.0), "test").drop(columns=["status", "time_us"]))
 
 
@@ -98,12 +98,3 @@ def test_rules_of_a_gpu_come_before_statuses_of_others(table: Table) -> None:
     gone = (asked["algorithm"] == "WINOGRAD").to_numpy()
     assert not fitted.supported(_rows(asked))[gone].any()
     np.testing.assert_array_equal(fitted.supported(_rows(asked))[~gone], (asked["status"] == "ok").to_numpy()[~gone])
-
-
-def test_statuses_are_kept_by_signature_and_release(table: Table) -> None:
-    fitted = Support.fit(_rows(table(1, gpus=("Tesla T4",), algorithms=("FFT",))))
-    ((signature, release),) = fitted.exact
-    assert signature == Signature("cudnn", ("fwd", "fp32", "fma", "NCHW"), "FFT", signature.traits)
-    assert release == Release("t4", "7.6.3") and fitted.releases == {"cudnn": {release}}
-    assert fitted.algorithms("cudnn", signature.setting) == {("t4", "FFT")}
-    assert fitted.algorithms("cudnn", ("bwd_data", *signature.setting[1:])) == set()

@@ -3,40 +3,18 @@
 import csv
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.report.page import write_report
-from surrogate.report.summary import (
-    SCHEMA,
-    best_model,
-    by_family,
-    choice_rows,
-    csv_text,
-    shown_models,
-    time_rows,
-    values,
-)
+from surrogate.report.summary import best_model, by_family, choice_rows, csv_text, shown_models, time_rows, values
+from tests.known import cases
 
 
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [
-        (None, "seer compare -o"),
-        ("{", "again"),
-        ("[]", "damaged"),
-        ({"schema": None}, "damaged"),
-        ({"schema": SCHEMA + 1}, "update"),
-        ({"choice_rows": [3]}, "damaged"),
-        ({"choice_rows": [{"model": "a", "n": 1, "slowdown_macro": "fast"}]}, "damaged"),
-    ],
-)
-def test_what_no_report_can_be_made_of_is_one_line_and_leaves_the_folder(
-    tmp_path: Path, results: dict[str, Any], content: Any, word: str
-) -> None:
+@cases(__file__)
+def test_what_no_report_can_be_made_of_is_one_line_and_leaves_the_folder(tmp_path, results, content, word):
     if isinstance(content, dict):
         content = json.dumps({**results, **content})
     if content is not None:

@@ -7,14 +7,10 @@ import re
 import shlex
 import sys
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from surrogate.features.description import read_description
-from tests.conftest import Outcome
 
 PAGE = Path(__file__).resolve().parents[2] / "surrogate" / "tuning" / "README.md"
 
@@ -85,9 +81,7 @@ def names_of(path: Path, source: str) -> dict[str, Any]:
     return vars(module)
 
 
-def test_from_a_cache_to_one_configuration(
-    seer: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_a_cache_to_one_configuration(seer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     write_cache(tmp_path / ".triton" / "cache")

@@ -5,24 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.conv import Conv
 from surrogate.features.families import CONV, FAMILIES
-from surrogate.uncertainty.domain import (
-    NEIGHBOURS,
-    Domain,
-    ReferenceKey,
-    References,
-    SettingKey,
-    distances_to,
-    farthest_points,
-    weights,
-)
+from surrogate.uncertainty import domain as domains
 from tests.known import known
+from tests.tables import checked
 
 KNOWN = known(__file__)
 
@@ -30,14 +19,14 @@ GEMM = FAMILIES["gemm"]
 
 BASE = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 NAMES = CONV.size_names
-WEIGHT = dict(zip(NAMES, weights(CONV), strict=True))
-KEY = ReferenceKey(None, "cudnn", ("fwd",))
+WEIGHT = dict(zip(NAMES, domains.weights(CONV), strict=True))
+KEY = domains.ReferenceKey(None, "cudnn", ("fwd",))
 SETTING = ("fwd", "fp32", "fma", "NCHW")
 NAME_OF = {"Tesla T4": "t4", "Tesla K80": "k80", "TITAN Xp": "titan-xp"}
 
 
-def measured(*convs: Conv) -> References:
-    return References.of(CONV, np.array([conv.sizes for conv in convs or (BASE,)]))
+def measured(*convs: Conv) -> domains.References:
+    return domains.References.of(CONV, np.array([conv.sizes for conv in convs or (BASE,)]))
 
 
 def changed(name: str, value: int) -> list[int]:
@@ -70,9 +59,9 @@ def test_the_batch_counts_beyond_what_was_measured() -> None:
 
 def test_a_product_has_two_batch_sizes() -> None:
     """Of a matrix product, batch and m: beyond both, their weights add as sides of a right angle."""
-    own = dict(zip(GEMM.size_names, weights(GEMM), strict=True))
+    own = dict(zip(GEMM.size_names, domains.weights(GEMM), strict=True))
     sizes = {"batch": 1, "m": 64, "n": 256, "k": 512}
-    known = References.of(GEMM, np.array([[sizes[name] for name in GEMM.size_names]]))
+    known = domains.References.of(GEMM, np.array([[sizes[name] for name in GEMM.size_names]]))
     beyond = [{**sizes, "batch": 2, "m": 128}[name] for name in GEMM.size_names]
     assert known.distance(beyond) == pytest.approx(np.hypot(own["batch"], own["m"]))
     wider = [{**sizes, "n": 512}[name] for name in GEMM.size_names]
@@ -81,22 +70,9 @@ def test_a_product_has_two_batch_sizes() -> None:
 
 def test_it_is_the_root_mean_square_over_the_nearest() -> None:
     """Channels 64, 128, 256, …: the nearest five lie 0 to 4 doublings away, the sixth does not count."""
-    shapes = [Conv(n=8, c=64 * 2**i, h=28, k=64, r=3, pad_h=1) for i in range(NEIGHBOURS + 1)]
-    expected = WEIGHT["c"] * np.sqrt(np.mean(np.arange(NEIGHBOURS) ** 2))
+    shapes = [Conv(n=8, c=64 * 2**i, h=28, k=64, r=3, pad_h=1) for i in range(domains.NEIGHBOURS + 1)]
+    expected = WEIGHT["c"] * np.sqrt(np.mean(np.arange(domains.NEIGHBOURS) ** 2))
     assert measured(*shapes).distance(shapes[0].sizes) == pytest.approx(expected)
-
-
-@pytest.mark.slow
-@given(st.lists(st.from_type(Conv), min_size=1, max_size=12), st.lists(st.from_type(Conv), min_size=1, max_size=12))
-def test_one_by_one_is_all_at_once(train: list[Conv], asked: list[Conv]) -> None:
-    """`distance` and `distances` agree, whatever the order and however often a row repeats; JSON keeps them."""
-    known = measured(*train)
-    sizes = np.array([conv.sizes for conv in (*asked, asked[0], asked[0])])
-    single = [known.distance(row) for row in sizes.tolist()]
-    np.testing.assert_allclose(known.distances(sizes), single, atol=1e-6)
-    again = References.from_dict(CONV, known.to_dict())
-    np.testing.assert_array_equal(again.distances(sizes), known.distances(sizes))
-    np.testing.assert_array_equal(measured(*train[::-1]).distances(sizes), known.distances(sizes))
 
 
 @pytest.mark.parametrize("kind", FAMILIES.values(), ids=lambda kind: kind.name)
@@ -108,76 +84,79 @@ def test_against_a_loop_over_all_pairs(kind) -> None:
     sizes[:, batch] = 4
     train, asked = sizes[:40], sizes[40:]
     shift = np.array([size.least == 0 for size in kind.sizes])
-    points = np.log2(sizes + shift) * weights(kind)
+    points = np.log2(sizes + shift) * domains.weights(kind)
     gaps = points[40:, None, :] - points[None, :40, :]
-    pairs = np.sort((gaps**2).sum(axis=2), axis=1)[:, :NEIGHBOURS]
-    known = References.of(kind, train)
+    pairs = np.sort((gaps**2).sum(axis=2), axis=1)[:, : domains.NEIGHBOURS]
+    known = domains.References.of(kind, train)
     np.testing.assert_allclose(known.distances(asked), np.sqrt(pairs.mean(axis=1)))
     np.testing.assert_allclose([known.distance(row) for row in asked.tolist()], known.distances(asked))
+    np.testing.assert_array_equal(domains.References.of(kind, train[::-1]).distances(asked), known.distances(asked))
     assert known.distances(np.empty((0, len(kind.sizes)), dtype=np.int64)).shape == (0,)
 
 
 def test_thinning_keeps_the_outermost() -> None:
     """On a line 0 … 100 the first three are the start, the end and the middle."""
     points = np.arange(101.0)[:, None]
-    assert farthest_points(points, 3).tolist() == [0, 50, 100]
-    assert farthest_points(points, 500).tolist() == list(range(101))
+    assert domains.farthest_points(points, 3).tolist() == [0, 50, 100]
+    assert domains.farthest_points(points, 500).tolist() == list(range(101))
     sizes = np.array([[1, c, *[3] * 12] for c in range(1, 50)])
-    assert len(References.of(CONV, sizes, count=7).shapes) == 7
+    assert len(domains.References.of(CONV, sizes, count=7).shapes) == 7
 
 
 @pytest.fixture(scope="module")
 def rows(table: Callable[..., pd.DataFrame]) -> Rows:
     """Two GPUs, two batches, twelve shapes."""
-    return rows_of(normalise(table(12), "test"))
+    return checked(table(12))
 
 
 @pytest.fixture(scope="module")
-def domain(rows: Rows) -> Domain:
+def domain(rows: Rows) -> domains.Domain:
     """Every row had been held out, at some distance up to 1 from its fold's training shapes."""
-    return Domain.of(rows, np.linspace(0, 1, len(rows)))
+    return domains.Domain.of(rows, np.linspace(0, 1, len(rows)))
 
 
-def reason(domain: Domain, row: dict, gpu: str | None = None) -> str | None:
+def reason(domain: domains.Domain, row: dict, gpu: str | None = None) -> str | None:
     """The first thing about a row that training did not span."""
     setting = tuple(row[name] for name in CONV.setting_names)
     sizes = [row[name] for name in NAMES]
-    key = SettingKey(gpu or NAME_OF[row["gpu"]], row["library"], setting, row["algorithm"])
+    key = domains.SettingKey(gpu or NAME_OF[row["gpu"]], row["library"], setting, row["algorithm"])
     outside = domain.setting_reason(key, row["library_version"])
     return outside or domain.size_reason(domain.reference_key(row["library"], setting), sizes)
 
 
-def test_training_rows_are_inside(domain: Domain, rows: Rows) -> None:
+def test_training_rows_are_inside(domain: domains.Domain, rows: Rows) -> None:
     """Also those whose neighbours are farther than the reach."""
-    assert distances_to(domain.references, rows).max() > domain.references[KEY].reach
+    assert domains.distances_to(domain.references, rows).max() > domain.references[KEY].reach
     assert reason(domain, rows.frame.iloc[0].to_dict()) is None
     assert domain.reference_key("cudnn", SETTING) == KEY and domain.gpus == ("t4", "titan-xp")
 
 
 @pytest.mark.parametrize(("changes", "words"), KNOWN["new"])
-def test_the_reason_names_what_is_new(domain: Domain, rows: Rows, changes: dict, words: tuple) -> None:
+def test_the_reason_names_what_is_new(domain: domains.Domain, rows: Rows, changes: dict, words: tuple) -> None:
     said = reason(domain, rows.frame.iloc[0].to_dict() | changes)
     assert said is not None and all(word in said for word in words), said
 
 
-def test_one_problem_is_as_far_as_its_row(domain: Domain, rows: Rows) -> None:
+def test_one_problem_is_as_far_as_its_row(domain: domains.Domain, rows: Rows) -> None:
     frame = rows.frame.assign(c=rows.frame["c"] + 1, h=2 * rows.frame["h"])
     single = [domain.distance(KEY, [row[name] for name in NAMES]) for row in frame.to_dict("records")]
-    np.testing.assert_allclose(distances_to(domain.references, rows_of(frame)), single, atol=1e-6)
+    np.testing.assert_allclose(domains.distances_to(domain.references, rows_of(frame)), single, atol=1e-6)
 
 
-def test_what_was_never_measured_is_infinitely_far(domain: Domain, rows: Rows) -> None:
-    never = ReferenceKey(None, "miopen", ("fwd",))
+def test_what_was_never_measured_is_infinitely_far(domain: domains.Domain, rows: Rows) -> None:
+    never = domains.ReferenceKey(None, "miopen", ("fwd",))
     assert domain.distance(never, BASE.sizes) == np.inf
     assert domain.size_reason(never, BASE.sizes) == "miopen fwd was never measured"
     backward = rows_of(rows.frame.head(3).assign(direction="bwd_data"))
-    assert np.isinf(distances_to(domain.references, backward)).all()
+    assert np.isinf(domains.distances_to(domain.references, backward)).all()
 
 
-def test_json_keeps_all(domain: Domain, rows: Rows) -> None:
-    again = Domain.from_json(domain.to_json(), CONV)
+def test_json_keeps_all(domain: domains.Domain, rows: Rows) -> None:
+    again = domains.Domain.from_json(domain.to_json(), CONV)
     other = rows_of(rows.frame.assign(c=rows.frame["c"] + 5, k=rows.frame["k"] + 5))
-    np.testing.assert_array_equal(distances_to(again.references, other), distances_to(domain.references, other))
+    np.testing.assert_array_equal(
+        domains.distances_to(again.references, other), domains.distances_to(domain.references, other)
+    )
     assert again.to_json() == domain.to_json()
     assert again.seen(rows).all() and not again.seen(other).any()
     assert again.seen(rows_of(rows.frame.assign(n=999))).all()  # whatever the batch

@@ -16,6 +16,7 @@ from surrogate.features.families import FAMILIES
 from surrogate.models import model_class
 from surrogate.uncertainty import fit
 from surrogate.uncertainty.intervals import NEVER, LeftOut, StepFunction, UnseenGpu, WidthKey, Widths
+from tests.tables import checked, every
 
 GEMM = FAMILIES["gemm"]
 
@@ -31,15 +32,11 @@ def held_out(shapes: int, batches: int = 6, seed: int = 0) -> tuple[Rows, np.nda
     Errors grow with distance, are partly the shape's own, and twice as large for FFT.
     """
     random = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        [
-            {"gpu": gpu, "library": "cudnn", "library_version": "7", "direction": "fwd", "dtype": "fp32", "math": "fma",
-             "layout": "NCHW", "n": n + 1, "c": c + 1, "h": 8, "w": 8, "k": 8, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1,
-             "stride_h": 1, "stride_w": 1, "dilation_h": 1, "dilation_w": 1, "groups": 1, "algorithm": algorithm}
-            for c in range(shapes) for n in range(batches)
-            for gpu in ("Tesla T4", "TITAN Xp") for algorithm in ("GEMM", "FFT")
-        ]
-    )  # fmt: skip
+    gpus, algorithms = ("Tesla T4", "TITAN Xp"), ("GEMM", "FFT")
+    frame = every(c=range(1, shapes + 1), n=range(1, batches + 1), gpu=gpus, algorithm=algorithms)
+    frame = frame.assign(library="cudnn", library_version="7", direction="fwd", dtype="fp32", math="fma", layout="NCHW")
+    frame = frame.assign(**dict.fromkeys(("pad_h", "pad_w", "stride_h", "stride_w", "groups"), 1), dilation_h=1)
+    frame = frame.assign(h=8, w=8, k=8, r=3, s=3, dilation_w=1)
     distance = random.uniform(0, 2, shapes)[frame["c"] - 1]
     common = random.normal(size=shapes)[frame["c"] - 1]
     scale = 0.1 * (1 + distance) * np.where(frame["algorithm"] == "FFT", 2.0, 1.0)
@@ -68,29 +65,6 @@ def test_with_a_shape_per_row_the_rank_is_split_conformals(scores: np.ndarray) -
     """⌈(n + 1) · 0.9⌉, the greatest where there are too few."""
     rank = -(-9 * (len(scores) + 1) // 10)
     assert fit.conformal_quantile(scores, np.arange(len(scores))) == np.sort(scores)[min(rank, len(scores)) - 1]
-
-
-@pytest.mark.parametrize("count", [12, 99, 250])
-def test_mapie_has_the_same_quantile(count: int) -> None:
-    """A library's split-conformal interval around a fixed predictor, one shape per row."""
-    regression = pytest.importorskip("mapie.regression")
-    from sklearn.base import BaseEstimator, RegressorMixin
-
-    class Zero(RegressorMixin, BaseEstimator):
-        def __init__(self) -> None:
-            self.coef_ = np.zeros(1)
-
-        def fit(self, x: np.ndarray, y: np.ndarray) -> "Zero":
-            return self
-
-        def predict(self, x: np.ndarray) -> np.ndarray:
-            return np.zeros(len(x))
-
-    error = np.random.default_rng(count).standard_t(3, count)
-    oracle = regression.SplitConformalRegressor(Zero(), confidence_level=0.9, prefit=True)
-    oracle.conformalize(np.zeros((count, 1)), error)
-    _, interval = oracle.predict_interval(np.zeros((1, 1)))
-    assert fit.conformal_quantile(np.abs(error), np.arange(count)) == pytest.approx(float(interval[0, 1, 0]))
 
 
 @given(SCORES, st.integers(1, 20), st.randoms(use_true_random=False))
@@ -224,7 +198,7 @@ def test_an_edge_belongs_to_the_step_above() -> None:
 
 def roofline_times(frame: pd.DataFrame, off: np.ndarray) -> Rows:
     """Rows whose times are ``off`` times what the roofline says, which learns nothing."""
-    rows = rows_of(normalise(frame, "test"))
+    rows = checked(frame)
     predicted = model_class("roofline")().fit(rows).predict(rows)
     return rows_of(rows.frame.assign(time_us=np.where(rows.ok, off * predicted, np.nan)))
 
@@ -271,18 +245,14 @@ def test_what_no_other_gpu_was_measured_in_is_apart() -> None:
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:
     """Matrix products of 16 shapes and two heights."""
-    return pd.DataFrame(
-        [
-            {"family": GEMM.name, "operator": "gemm", "gpu": gpu, "library": "cublas", "library_version": "12",
-             "batch": 1, "m": m, "n": n, "k": 64 * n, "algorithm": "default", "status": "ok", "time_us": 1.0 * n}
-            for gpu in gpus for n in range(16, 272, 16) for m in (64, 256)
-        ]
-    )  # fmt: skip
+    frame = every(gpu=gpus, n=range(16, 272, 16), m=(64, 256)).assign(family=GEMM.name, operator="gemm", batch=1)
+    frame = frame.assign(library="cublas", library_version="12", algorithm="default", status="ok")
+    return frame.assign(k=64 * frame["n"], time_us=1.0 * frame["n"])
 
 
 def test_held_out_predictions_never_saw_the_shape(refused, table: Table) -> None:
     """Every row gets a prediction, some distance away from what its fold trained on."""
-    rows = rows_of(normalise(table(12), "test"))
+    rows = checked(table(12))
     predicted, distance = fit.held_out(model_class("linear-terms")(), rows, fit.shape_splits(rows, 4, 0))
     assert np.isfinite(predicted[rows.ok]).all() and (distance > 0).all()
     with refused("shape"):

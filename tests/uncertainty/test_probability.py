@@ -11,6 +11,7 @@ from scipy import integrate, stats
 from surrogate.evaluation.coverage import picks, reliability
 from surrogate.uncertainty.fit import fit_own_share
 from surrogate.uncertainty.intervals import STUDENT_90, probability_best, student_cdf
+from tests.known import cases
 
 CANDIDATES = st.lists(st.tuples(st.floats(-8, 8), st.floats(0, 4)), min_size=1, max_size=10)
 
@@ -33,9 +34,7 @@ def test_they_are_probabilities(candidates: list[tuple[float, float]], share: fl
 
 
 @given(CANDIDATES, st.floats(0.1, 1.5))
-def test_faster_by_far_more_than_everyones_interval_is_certain(
-    candidates: list[tuple[float, float]], share: float
-) -> None:
+def test_faster_by_far_more_than_everyones_interval_is_certain(candidates, share):
     """Tails are heavy: 1 in 5,000 errors is beyond 25 times the interval."""
     mean, width = np.array(candidates).T
     first = mean.min() - 100 * (width.max() + 0.1)
@@ -43,15 +42,7 @@ def test_faster_by_far_more_than_everyones_interval_is_certain(
     assert found[-1] > 0.999
 
 
-@pytest.mark.parametrize(
-    ("mean", "width"),
-    [
-        ([0, 0.1, 0.2, 1], [0.2, 0.1, 0.3, 0.2]),
-        ([0, 0.001, 1], [1e-3, 1e-4, 1.0]),
-        ([0, -0.3, 0.1], [1e-2, 2.0, 2.0]),
-        ([0] * 8, [1] * 8),
-    ],
-)
+@cases(__file__)
 def test_simulation_agrees(mean: list[float], width: list[float]) -> None:
     """200,000 draws of Student's errors, scales mixed."""
     draws = np.random.default_rng(0).standard_t(2, size=(200_000, len(mean))) * np.array(width) * 0.7 / STUDENT_90

@@ -1,6 +1,7 @@
 """The campaign from end to end on a stand-in, and the command on this CPU."""
 
 import json
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -103,14 +104,7 @@ def test_a_slice_that_fails_stops_no_other(start, gpu):
 @pytest.mark.parametrize("one", list(SLICES.values())[:6], ids=lambda one: one.title)
 def test_a_plan_has_the_slices_settings(one):
     convs = [problem.conv for problem in plan_of(one, GPU_CAPS, 0, 20).problems]
-    wanted = {
-        (dtype, math, layout, direction)
-        for setting in one.settings
-        for dtype in setting.dtypes
-        for math in setting.maths
-        for layout in setting.layouts
-        for direction in setting.directions
-    }
+    wanted = {each for s in one.settings for each in product(s.dtypes, s.maths, s.layouts, s.directions)}
     assert {(conv.dtype, conv.math, conv.layout, conv.direction) for conv in convs} == wanted
     assert all(not GPU_CAPS.reason(conv) for conv in convs)
 

@@ -6,25 +6,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.collect.counters import profilers
-from surrogate.collect.counters.profilers import (
-    DRAM_SHARE,
-    KEY,
-    LAUNCH,
-    Pair,
-    Tool,
-    count,
-    find_tool,
-    measured_pairs,
-    read_pairs,
-    stratified,
-    write_pairs,
-)
 from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
 from surrogate.collect.device import RepeatPolicy
 from surrogate.collect.log import RunLog
@@ -32,6 +20,7 @@ from surrogate.collect.merge import merge_runs
 from surrogate.collect.run import header_for
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from tests.known import cases
 
 
 def program(pairs_file, seconds):
@@ -40,14 +29,14 @@ def program(pairs_file, seconds):
 
 
 def counted(tool, pairs, tmp_path, **options):
-    return count(pairs, tool, tmp_path, seconds=30.0, program=program, **options)
+    return profilers.count(pairs, tool, tmp_path, seconds=30.0, program=program, **options)
 
 
 def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
-    result = counted(Tool("ncu", profiler("ncu")), pairs, tmp_path)
+    result = counted(profilers.Tool("ncu", profiler("ncu")), pairs, tmp_path)
     assert result.permitted and result.notes == ()
     kernels = result.kernels
-    assert len(kernels) == 12 and set(KEY) <= set(kernels)
+    assert len(kernels) == 12 and set(profilers.KEY) <= set(kernels)
     assert kernels.groupby("n")["algorithm"].apply(list).iloc[0] == ["GEMM", "GEMM", "WINOGRAD", "WINOGRAD"]
     assert kernels["kernel_index"].tolist() == [0, 1] * 6
     first = kernels.iloc[0]
@@ -60,39 +49,39 @@ def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
 
 
 def test_a_pair_that_did_not_run_shifts_no_other(profiler, pairs, tmp_path):
-    result = counted(Tool("ncu", profiler("ncu", missing=[0, 3])), pairs, tmp_path)
+    result = counted(profilers.Tool("ncu", profiler("ncu", missing=[0, 3])), pairs, tmp_path)
     got = {(row.n, row.algorithm) for row in result.kernels.itertuples()}
     assert got == {(1, "WINOGRAD"), (2, "GEMM"), (3, "GEMM"), (3, "WINOGRAD")}
     assert all(row.algorithm.lower() in row.kernel_name for row in result.kernels.itertuples())
 
 
 def test_a_pass_that_ran_other_kernels_adds_nothing(profiler, pairs, tmp_path):
-    result = counted(Tool("ncu", profiler("ncu", renamed={"B": "_other"})), pairs, tmp_path)
+    result = counted(profilers.Tool("ncu", profiler("ncu", renamed={"B": "_other"})), pairs, tmp_path)
     assert result.kernels["fp32_utilization_pct"].notna().all()
     assert result.kernels["fp32_instructions"].isna().all()
     assert "pass 2 counted nothing for 12 of 12 kernels" in result.notes
 
 
 def test_a_pass_that_fails_leaves_the_others(profiler, pairs, tmp_path):
-    result = counted(Tool("ncu", profiler("ncu", failing="group-B")), pairs, tmp_path)
+    result = counted(profilers.Tool("ncu", profiler("ncu", failing="group-B")), pairs, tmp_path)
     assert len(result.kernels) == 12 and any("internal error" in note for note in result.notes)
 
 
 def test_a_stale_report_of_an_earlier_try_is_not_read(profiler, pairs, tmp_path):
-    counted(Tool("ncu", profiler("ncu")), pairs, tmp_path)
-    result = counted(Tool("ncu", profiler("ncu", failing="group-")), pairs, tmp_path)
+    counted(profilers.Tool("ncu", profiler("ncu")), pairs, tmp_path)
+    result = counted(profilers.Tool("ncu", profiler("ncu", failing="group-")), pairs, tmp_path)
     assert result.kernels.empty and any("was not written" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("name", ["ncu", "nvprof"])
 def test_without_permission_there_is_the_remedy(profiler, pairs, tmp_path, name):
-    result = counted(Tool(name, profiler(name, denied=True)), pairs, tmp_path)
+    result = counted(profilers.Tool(name, profiler(name, denied=True)), pairs, tmp_path)
     assert not result.permitted and result.kernels.empty
     assert "NVreg_RestrictProfilingToAdminUsers=0" in result.notes[0] and "CAP_SYS_ADMIN" in result.notes[0]
 
 
 def test_nvprof_joins_metrics_to_its_trace(profiler, pairs, tmp_path):
-    result = counted(Tool("nvprof", profiler("nvprof")), pairs, tmp_path)
+    result = counted(profilers.Tool("nvprof", profiler("nvprof")), pairs, tmp_path)
     assert len(result.kernels) == 12 and result.permitted
     first = result.kernels.iloc[0]
     assert (first["kernel_name"], first["time_us"]) == ("void gemm_0<float, 128>(float*, int)", 1234.5)
@@ -104,9 +93,9 @@ def test_nvprof_joins_metrics_to_its_trace(profiler, pairs, tmp_path):
 @pytest.fixture
 def ncu(profiler, monkeypatch):
     """Nsight Compute in place of the machine's own."""
-    tool = Tool("ncu", profiler("ncu"))
+    tool = profilers.Tool("ncu", profiler("ncu"))
     monkeypatch.setattr(profilers, "find_tool", lambda capability: tool)
-    monkeypatch.setattr(profilers, "count", partial(count, program=program))
+    monkeypatch.setattr(profilers, "count", partial(profilers.count, program=program))
 
 
 def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
@@ -149,26 +138,24 @@ def test_a_cpu_has_nothing_to_count(refused, make_plan, fake_device, tmp_path):
 
 @pytest.mark.parametrize("capability", [7.0, 7.5, 8.0, 8.7, 9.0, 10.0, 12.0, 12.1])
 def test_a_chip_is_asked_for_counters_that_it_has(capability):
-    commands = [profiled.command for profiled in Tool("ncu", "ncu", capability).passes((), Path())]
+    commands = [profiled.command for profiled in profilers.Tool("ncu", "ncu", capability).passes((), Path())]
     asked = [command[command.index("--metrics") + 1].split(",") for command in commands]
-    assert all(len(group) == len(set(group)) and set(LAUNCH) <= set(group) for group in asked)
+    assert all(len(group) == len(set(group)) and set(profilers.LAUNCH) <= set(group) for group in asked)
     names = [name for group in asked for name in group]
     assert not any(name.startswith("sm__throughput") for name in names)
     read = {"dram__sectors_read.sum": 7.0 <= capability < 12.0, "dram__sectors_op_read.sum": capability == 12.0}
     apart = capability in (8.7, 12.1)
     assert all((name in names) == (wanted and not apart) for name, wanted in read.items())
-    assert (DRAM_SHARE in asked[0]) == (capability >= 8.0 and not apart)  # it needs a group of its own on the older
+    assert (profilers.DRAM_SHARE in asked[0]) == (
+        capability >= 8.0 and not apart
+    )  # it needs a group of its own on the older
 
 
-@pytest.mark.parametrize(
-    ("capability", "installed", "name"),
-    [(6.1, {"nvprof"}, "nvprof"), (7.0, {"nvprof", "ncu"}, "nvprof"), (7.0, {"ncu"}, "ncu"),
-     (7.5, {"nvprof", "ncu"}, "ncu"), (9.0, {"ncu"}, "ncu")],
-)  # fmt: skip
+@cases(__file__)
 def test_the_gpus_own_profiler_is_found(capability, installed, name):
-    assert find_tool(capability, lambda tool: f"/x/{tool}" if tool in installed else None).name == name
+    assert profilers.find_tool(capability, lambda tool: f"/x/{tool}" if tool in installed else None).name == name
     with pytest.raises(InputError, match=f"{'ncu' if capability >= 7 else 'nvprof'} is not on the PATH"):
-        find_tool(capability, lambda tool: None)
+        profilers.find_tool(capability, lambda tool: None)
 
 
 def test_a_profiler_that_hangs_is_stopped_within_the_grace(pairs, tmp_path, monkeypatch):
@@ -177,28 +164,28 @@ def test_a_profiler_that_hangs_is_stopped_within_the_grace(pairs, tmp_path, monk
     path.write_text("#!/bin/sh\nsleep 60\n")
     path.chmod(0o755)
     began_s = time.monotonic()
-    result = count(pairs, Tool("ncu", str(path)), tmp_path, seconds=0.3, program=program)
+    result = profilers.count(pairs, profilers.Tool("ncu", str(path)), tmp_path, seconds=0.3, program=program)
     assert result.kernels.empty and time.monotonic() - began_s < 5.0
     assert sum("stopped after" in note for note in result.notes) == 3
 
 
-def many(count: int) -> list[Pair]:
+def many(count: int) -> list[profilers.Pair]:
     """Mostly 3×3 GEMM, a few 1×1 FFT."""
-    common = [Pair(Conv(n=1, c=8 + i, h=28, k=32, r=3), "GEMM") for i in range(count)]
-    return common + [Pair(Conv(n=1, c=8 + i, h=28, k=32, r=1), "FFT") for i in range(5)]
+    common = [profilers.Pair(Conv(n=1, c=8 + i, h=28, k=32, r=3), "GEMM") for i in range(count)]
+    return common + [profilers.Pair(Conv(n=1, c=8 + i, h=28, k=32, r=1), "FFT") for i in range(5)]
 
 
 def test_a_rare_stratum_is_counted_as_often_as_a_common_one():
-    chosen = stratified(many(400), 10)
+    chosen = profilers.stratified(many(400), 10)
     assert Counter(pair.algorithm for pair in chosen)["FFT"] >= 3  # 1 % of the pairs, 30 % of the chosen
 
 
 @given(st.integers(1, 60), st.integers(0, 3))
 def test_the_subset_is_of_the_size_asked_and_of_the_pairs_given(count, seed):
     pairs = many(40)
-    chosen = stratified(pairs, count, seed)
+    chosen = profilers.stratified(pairs, count, seed)
     assert len(chosen) == min(count, len(pairs)) == len(set(chosen)) and set(chosen) <= set(pairs)
-    assert chosen == stratified(pairs[::-1], count, seed)
+    assert chosen == profilers.stratified(pairs[::-1], count, seed)
 
 
 def test_the_pairs_of_a_run_are_those_that_ran():
@@ -209,13 +196,13 @@ def test_the_pairs_of_a_run_are_those_that_ran():
         {"kind": "measure", "problem": f"{key} #1", "algorithm": "GEMM", "result": {"status": "ok"}},
         {"kind": "measure", "problem": f"{key} #0", "algorithm": "FFT", "result": {"status": "failed"}},
     ]
-    assert measured_pairs(records) == [Pair(Conv(n=1, c=8, h=28, k=32, r=3), "GEMM")]
+    assert profilers.measured_pairs(records) == [profilers.Pair(Conv(n=1, c=8, h=28, k=32, r=3), "GEMM")]
 
 
 def test_the_list_goes_to_the_child_and_back(tmp_path):
     pairs = many(3)
-    write_pairs(pairs, tmp_path / "pairs.jsonl")
-    assert read_pairs(tmp_path / "pairs.jsonl") == pairs
+    profilers.write_pairs(pairs, tmp_path / "pairs.jsonl")
+    assert profilers.read_pairs(tmp_path / "pairs.jsonl") == pairs
 
 
 class Recorder:
@@ -245,19 +232,8 @@ def test_only_the_second_call_is_profiled():
             yield
             events.append(("stop",))
 
-    class Silent:
-        """A GPU whose events cost nothing."""
-
-        def event(self):
-            return None
-
-        def synchronize(self):
-            pass
-
-        def elapsed_us(self, start, end):
-            return 12.0
-
-    stopwatch = ProfiledStopwatch(Silent(), Marks())
+    silent = Mock(elapsed_us=lambda start, end: 12.0)  # a GPU whose events cost nothing
+    stopwatch = ProfiledStopwatch(silent, Marks())
     stopwatch.number, stopwatch.label = 4, "pair"
     result = stopwatch.time(lambda: events.append(("call",)), RepeatPolicy())
     assert events == [("call",), ("start", 4, "pair"), ("call",), ("stop",)] and result.status == "ok"

@@ -38,11 +38,8 @@ def test_every_group_is_known_and_takes_one_pass(call, chip, capability):
     for metrics in groups(capability).values():
         names = [name.encode() for name in metrics if not name.startswith(("launch__", "device__"))]
         image, name = ("image", POINTER, None), ("chip", ctypes.c_char_p, chip.encode())
-        host = (
-            "host",
-            POINTER,
-            call("Initialize", ("kind", ctypes.c_int, 0), name, image, ("host", POINTER, None)).host,
-        )
+        made = call("Initialize", ("kind", ctypes.c_int, 0), name, image, ("host", POINTER, None))
+        host = ("host", POINTER, made.host)
         array = ("names", NAMES, (ctypes.c_char_p * len(names))(*names))
         call("ConfigAddMetrics", host, array, ("count", SIZE, len(names)))
         size = call("GetConfigImageSize", host, ("bytes", SIZE, 0)).bytes

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from surrogate.collect import cpu as spec
 
 
@@ -31,12 +29,6 @@ def test_last_level_cache(tmp_path: Path) -> None:
     (tmp_path / "index9").mkdir()
     assert spec.last_level_cache_bytes(tmp_path) == 16 * 2**20
     assert spec.last_level_cache_bytes(tmp_path / "missing") == 0
-
-
-def test_rates_count_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec, "_best_seconds", lambda action, seconds: seconds)
-    assert spec.gemm_gflops(100, 0.5) == pytest.approx(2 * 100**3 / 0.5 / 1e9)
-    assert spec.copy_gbs(4000, 0.5) == pytest.approx(2 * 4000 / 0.5 / 1e9)
 
 
 def test_one_blas_thread_unless_the_environment_says_otherwise(monkeypatch):

@@ -5,36 +5,25 @@ import pytest
 from surrogate.features.families.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
 from surrogate.features.families.embedding_traffic import MemoryRates, forward_us, hit_rate, refined_forward_us, sgd_us
 from surrogate.features.gpu import gpu
+from tests.known import cases
 
 V100 = {"dram_gbs": 809.0, "l2_gbs": 2888.0, "peak_gflops": 12200.0, "sms": 80}
 SLIPPED = MemoryRates(**V100, l2_bytes=6 * 1024 * 1024 * 4)  # the notebook's L2, four times too large
 RATES = MemoryRates(**V100, l2_bytes=6 * 1024 * 1024)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "shared", "draws", "expected_us"),
-    [
-        ((4096, 500_000, 197, 32, 32, 128), True, 4096, 4340.7676440049445),
-        ((512, 1000, 8, 4, 32, 32), False, 512, 2.755023268232386),
-        ((512, 1000, 8, 4, 32, 32), False, None, 2.0811527911001235),
-    ],
-)
+@cases(__file__)
 def test_forward(sizes: tuple[int, ...], shared: bool, draws: int | None, expected_us: float) -> None:
     found = forward_us(*sizes, SLIPPED, shared_memory=shared, draws=draws)
     assert found == pytest.approx(expected_us, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "expected"), [((512, 1000, 4, 32, 32), 0.5746389268), ((2048, 20000, 8, 64, 4), 0.3173524333)]
-)
+@cases(__file__)
 def test_hit_rate(sizes: tuple[int, ...], expected: float) -> None:
     assert hit_rate(*sizes, RATES) == pytest.approx(expected, abs=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "shared", "expected_us"),
-    [((2048, 128, 128, 128), False, 86291.71294932015), ((100, 3, 10, 34), False, 2.515698393077874)],
-)
+@cases(__file__)
 def test_sgd(sizes: tuple[int, ...], shared: bool, expected_us: float) -> None:
     assert sgd_us(*sizes, RATES, shared_memory=shared) == pytest.approx(expected_us, rel=1e-9)
 

@@ -5,25 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.features.families import OPERATORS, operator
+from surrogate.features.families import OPERATORS, operator, transfer
 from surrogate.features.families.attention import Attention, Mla
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.families.moe import Moe
 from surrogate.features.families.pool import MaxPool, MaxPoolBackward
 from surrogate.features.families.rowwise import Quantise, Softmax
-from surrogate.features.families.transfer import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    CollectiveLaw,
-    Concat,
-    Memcpy,
-    ReduceScatter,
-)
 from surrogate.features.gpu import gpu
+from tests.known import cases
 
 V100 = gpu("v100")
-LAW = CollectiveLaw(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)
+LAW = transfer.CollectiveLaw(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)
 
 
 def sizes_of(kind: str, base: int) -> dict[str, int]:
@@ -65,8 +57,8 @@ def test_rows_beyond_the_cache_are_read_again() -> None:
 
 
 def test_concat_and_memcpy() -> None:
-    assert Concat(elements=1000).roofline_us(V100) == pytest.approx(2 * 4000 / (0.79 * V100.dram_gbs) / 1000)
-    assert Memcpy(elements=1000).roofline_us(V100) == pytest.approx(4000 / V100.pcie_gbs / 1000)
+    assert transfer.Concat(elements=1000).roofline_us(V100) == pytest.approx(2 * 4000 / (0.79 * V100.dram_gbs) / 1000)
+    assert transfer.Memcpy(elements=1000).roofline_us(V100) == pytest.approx(4000 / V100.pcie_gbs / 1000)
 
 
 def test_collective_law_has_three_parts(refused) -> None:
@@ -77,26 +69,21 @@ def test_collective_law_has_three_parts(refused) -> None:
     together = LAW.time_us(2.0 ** np.array([10, 17, 26]), 1.5)
     assert together == pytest.approx([LAW.time_us(2**x, 1.5) for x in (10, 17, 26)])
     with refused("a ≤ c"):
-        CollectiveLaw(overhead_us=1, max_gbs=1, a=3, c=2, l=1, k=1, x0=1, b=1)
+        transfer.CollectiveLaw(overhead_us=1, max_gbs=1, a=3, c=2, l=1, k=1, x0=1, b=1)
 
 
 def test_collective_factors() -> None:
-    assert AllReduce(elements=8, ranks=4).factor == pytest.approx(2 * 3 / 4)
-    linked, alone = (AllReduce(elements=10**9, ranks=2).roofline_us(gpu(name)) for name in ("h100-sxm", "l40s"))
+    assert transfer.AllReduce(elements=8, ranks=4).factor == pytest.approx(2 * 3 / 4)
+    linked, alone = (
+        transfer.AllReduce(elements=10**9, ranks=2).roofline_us(gpu(name)) for name in ("h100-sxm", "l40s")
+    )
     assert (linked, alone) == pytest.approx((4e6 / 450 + 4, 4e6 / 31.5 + 4))
-    for share in (AllToAll, AllGather, ReduceScatter):
+    for share in (transfer.AllToAll, transfer.AllGather, transfer.ReduceScatter):
         assert share(elements=8, ranks=4).factor == pytest.approx(3 / 4)
-    assert [share(elements=8, ranks=4).flops for share in (ReduceScatter, AllGather)] == [6, 0]
+    assert [share(elements=8, ranks=4).flops for share in (transfer.ReduceScatter, transfer.AllGather)] == [6, 0]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "a", "b", "c"),
-    [
-        ("bf16", 2, 2, 2), ("int8", 1, 1, 1), ("fp8", 1, 1, 2), ("fp8_block", 1 + 4 / 128, 1 + 4 / 16384, 2),
-        ("nvfp4", 0.5625, 0.5625, 2), ("int8_wo", 2, 1, 2), ("int4_wo", 2, 0.515625, 2), ("int8_sq", 1, 1, 2),
-        ("w4a8_mxfp4_mxfp8", 1.03125, 0.53125, 2),
-    ],
-)  # fmt: skip
+@cases(__file__)
 def test_quantised_products_move_scales_and_write_halves(dtype: str, a: float, b: float, c: float) -> None:
     one = Gemm(m=128, n=64, k=256, dtype=dtype, math="default")
     assert one.dram_bytes == pytest.approx(a * 128 * 256 + b * 256 * 64 + c * 128 * 64)
@@ -177,22 +164,11 @@ def test_few_pairs_of_a_power_law_gather_on_the_first_experts() -> None:
     assert [float(value[1]) for value in both.load] == list(Moe(tokens=16, **layer).load)
 
 
-@pytest.mark.parametrize(
-    ("kind", "sizes", "named"),
-    [
-        ("attention", {"heads": 6, "kv_heads": 4, "head_dim": 8, "query_length": 4}, "kv_heads"),
-        ("attention", {"heads": 6, "head_dim": 8, "query_length": 4, "context_length": 2}, "context_length"),
-        ("moe", {"tokens": 1, "hidden": 8, "inter": 8, "topk": 9, "experts": 8}, "topk"),
-        ("moe", {"tokens": 1, "hidden": 8, "inter": 8, "topk": 2, "experts": 8, "routing": "zipf"}, "zipf"),
-        ("softmax", {"n": 0, "c": 1}, "n is 0"),
-        ("softmax", {"n": 1.5, "c": 1}, "n is 1.5"),
-        ("softmax", {"n": np.array([1, 0]), "c": 1}, "n is 0 in row 1"),
-        ("softmax", {"n": 1, "q": 1}, "n, c, h, w"),
-    ],
-)  # fmt: skip
+@cases(__file__)
 def test_sizes_that_do_not_fit_one_another(refused, kind: str, sizes: dict[str, object], named: str) -> None:
+    columns = {name: np.array(size) if isinstance(size, list) else size for name, size in sizes.items()}
     with refused(kind, named):
-        operator(kind, **sizes)
+        operator(kind, **columns)
 
 
 @pytest.mark.parametrize("kind", OPERATORS)

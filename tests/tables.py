@@ -1,0 +1,19 @@
+"""Invented tables for tests: all combinations of some values, and the rows of a raw table."""
+
+from collections.abc import Iterable
+from itertools import product
+
+import pandas as pd
+
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import Rows, rows_of
+
+
+def every(**columns: Iterable[object]) -> pd.DataFrame:
+    """A row for each combination of the columns' values, the last changing fastest."""
+    return pd.DataFrame(list(product(*columns.values())), columns=list(columns))
+
+
+def checked(frame: pd.DataFrame) -> Rows:
+    """The rows of a raw table of one family."""
+    return rows_of(normalise(frame, "test"))
