@@ -103,13 +103,9 @@ def choose_problems(
     index = np.flatnonzero(np.isfinite(predicted_us))
     usable = rows.take(index)
     codes = {str(name): code for code, name in enumerate(np.unique(usable.candidate))}
-    inputs = inputs_of(
-        usable.columns(correction_columns(rows.family)),
-        usable.candidate,
-        predicted_us[index],
-        units=tuple(rows.family.distance_units.values()),
-        codes=codes,
-    )
+    x = usable.columns(correction_columns(rows.family))
+    units = tuple(rows.family.distance_units.values())
+    inputs = inputs_of(x, usable.candidate, predicted_us[index], units=units, codes=codes)
     return greedy(inputs, problem[index], count, progress)
 
 

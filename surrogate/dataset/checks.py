@@ -219,7 +219,6 @@ def unit_warnings(frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxy
             # The unit that fits better: seconds and nanoseconds lie beyond milliseconds.
             likely = "ns" if ratio > 1 else "s" if ratio < 1e-4 else "ms"
             side = f"exceed {ratio:,.0f} times" if ratio > 1 else f"are below {ratio:.2g} of"
-            warnings.append(
-                f"{name}: half of the times {side} launch and roofline; time_us is in µs, are these {likely}?"
-            )
+            found = f"half of the times {side} launch and roofline"
+            warnings.append(f"{name}: {found}; time_us is in µs, are these {likely}?")
     return warnings

@@ -70,9 +70,8 @@ class _Columns:
     def spelled(self, name: str) -> str:
         """A column of a CSV header as it is declared, whatever its capitals."""
         declared = (*self.family.size_names, *self.texts)
-        return (
-            name if name in declared else {known.lower(): known for known in declared}.get(name.lower(), name.lower())
-        )
+        in_small = {known.lower(): known for known in declared}
+        return name if name in declared else in_small.get(name.lower(), name.lower())
 
     def require_sizes(self, header: Iterable[object], where: str) -> None:
         """Raises `InputError` where neither sizes nor texts of problems are among the columns."""
@@ -143,9 +142,8 @@ def _listed(path: Path, asked: _Columns) -> Iterator[Listed]:
         asked.require_sizes(frame.columns, str(path))
         columns = [name for name in (*asked.family.size_names, *asked.texts) if name in frame]
         values = enumerate(frame[columns].itertuples(index=False, name=None), 1)
-        yield from _from_rows(
-            ((f"row {number}", dict(zip(columns, row, strict=True))) for number, row in values), path, asked
-        )
+        rows = ((f"row {number}", dict(zip(columns, row, strict=True))) for number, row in values)
+        yield from _from_rows(rows, path, asked)
         return
     lines = [(number, line.strip()) for number, line in enumerate(_text(path).splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]

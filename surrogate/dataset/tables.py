@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import pandas as pd
 
 from surrogate.dataset.columns import SCHEMA_VERSION
-from surrogate.dataset.files import STDOUT, atomic_path
+from surrogate.dataset.files import STDOUT, atomic_path, require_readable
 from surrogate.features.errors import InputError, require_regular
 from surrogate.features.gpu import Gpu, cpu_device
 
@@ -213,10 +213,7 @@ def _metadata(parquet: "ParquetFile", path: Path) -> dict[str, Any]:
         devices_in(metadata)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{path}: unreadable metadata; write it again with `seer data merge`") from None
-    if version > SCHEMA_VERSION:
-        raise InputError(
-            f"{path}: written with schema {version}, this release reads up to {SCHEMA_VERSION}; upgrade seer-surrogate"
-        )
+    require_readable(path, version, SCHEMA_VERSION)
     return metadata
 
 

@@ -119,9 +119,8 @@ def _assemble(content: _Content, settings: dict[str, str]) -> imported.Imported:
         notes.append(f"{repeated} left out: the first of a key counts")
     variants, pre = ({row.algorithm for row in rows} for rows in (content.variants, content.pre))
     without_pre = variants & set(_WITH_PRE) - pre
-    notes += [
-        f"{name}: no pre/post workbook given, so its times are the main kernel's alone" for name in sorted(without_pre)
-    ]
+    alone = "no pre/post workbook given, so its times are the main kernel's alone"
+    notes += [f"{name}: {alone}" for name in sorted(without_pre)]
     first = [*imported.KEY_COLUMNS, "status", "time_us"]
     return imported.Imported(distinct[[*first, *(c for c in distinct if c not in first)]], kernels, notes=tuple(notes))
 

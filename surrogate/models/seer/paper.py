@@ -60,13 +60,10 @@ class SeerPaper(TimeModel):
                 continue
             counted = part[_counted(part)]
             if len(counted):
-                self.counted_[key] = AlgorithmFit.fit(
-                    algorithm,
-                    _measured(counted),
-                    tiles=counted["variant"].to_numpy(),
-                    extra_us=counted["other_kernels_us"].fillna(0.0).to_numpy(),
-                    **settings,
-                )
+                tiles = counted["variant"].to_numpy()
+                extra_us = counted["other_kernels_us"].fillna(0.0).to_numpy()
+                measured = _measured(counted)
+                self.counted_[key] = AlgorithmFit.fit(algorithm, measured, tiles, extra_us=extra_us, **settings)
         if not self.counted_:
             raise InputError(f"{self.name}: no ok row has {', '.join(_NEEDED)} of its main kernel together; {_SOURCE}")
 
