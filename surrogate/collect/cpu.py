@@ -94,8 +94,7 @@ class CpuDevice(Device):
     def _placed(self, conv: Conv) -> tuple[Conv, np.ndarray, np.ndarray]:
         """Random normal x and w, made once for all algorithms of a problem."""
         if self._operands is None or self._operands[0] != conv:
-            shapes = tensor_shapes(conv)
-            x, w = (self._random.standard_normal(shapes[role], dtype=np.float32) for role in "xw")
+            x, w = (self._random.standard_normal(tensor_shapes(conv)[role], dtype=np.float32) for role in "xw")
             self._operands = conv, x, w
         return self._operands
 

@@ -171,8 +171,7 @@ def _measured(runs: Sequence[Log], metadata: dict[str, object]) -> Dataset:
         metadata["counted_kernels"] = sum(map(len, gathered.counters.values()))
         metadata["counted_kernels_joined"] = sum("counted_time_us" in launch for launch in launches)
     frame = _table(_rows(visits, gathered.notes), "dataset")
-    kernels = _table(pd.DataFrame(launches), "kernels")
-    return Dataset(frame, metadata=metadata, kernels=kernels)
+    return Dataset(frame, metadata=metadata, kernels=_table(pd.DataFrame(launches), "kernels"))
 
 
 def _visits(gathered: Gathered) -> pd.DataFrame:
