@@ -193,10 +193,8 @@ class Bundle:
         Raises `InputError` where the bundle has none.
         """
         if family.name not in self.parts:
-            raise InputError(
-                f"the bundle knows no {family.name}; it was fitted on {', '.join(self.parts)}: give another bundle or"
-                " another library"
-            )
+            known = f"it was fitted on {', '.join(self.parts)}"
+            raise InputError(f"the bundle knows no {family.name}; {known}: give another bundle or another library")
         return self._part_for(family.name, dict(zip(family.setting_names, values, strict=False)), gpu)
 
     def _part_for(self, name: str, named: Mapping[str, str], gpu: str) -> Part:
@@ -268,21 +266,17 @@ def save(bundle: Bundle, path: str | Path) -> None:
     parts = {}
     for name, part in bundle.parts.items():
         files |= {f"{name}/model/{file}": content for file, content in part.model.to_files().items()}
-        files[f"{name}/support.json"] = part.support.to_json()
-        files[f"{name}/widths.json"] = part.widths.to_json()
-        files[f"{name}/domain.json"] = part.domain.to_json()
+        tables = {"support": part.support, "widths": part.widths, "domain": part.domain}
+        files |= {f"{name}/{table}.json": known.to_json() for table, known in tables.items()}
+        # A calibrated model keeps the parameters of its base with its own files.
+        params = {k: v for k, v in part.model.get_params(deep=False).items() if isinstance(v, Parameter)}
         parts[name] = StoredPart(
-            model=part.model.name,
-            # A calibrated model keeps the parameters of its base with its own files.
-            params={k: v for k, v in part.model.get_params(deep=False).items() if isinstance(v, Parameter)},
-            features=part.family.version,
-            unseen_gpu=part.unseen_gpu,
+            model=part.model.name, params=params, features=part.family.version, unseen_gpu=part.unseen_gpu,
             candidates=tuple(sorted(map(joined, part.candidates))),
-            row_counts={joined(key): count for key, count in part.row_counts.items()},
-            least_us=part.least_us,
+            row_counts={joined(key): count for key, count in part.row_counts.items()}, least_us=part.least_us,
             kernel=part.family.description.to_plain() if isinstance(part.family, DescribedFamily) else None,
             floors=part.floors,
-        )
+        )  # fmt: skip
     hashes = {name: _sha256(content) for name, content in files.items()}
     devices = {name: replace(gpu, aliases=()) for name, gpu in bundle.devices.items()}
     index = Index(
@@ -373,9 +367,8 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Par
     from surrogate.models.times import ARRAYS
 
     if stored.features != family.version:
-        raise InputError(
-            f"fitted on version {stored.features} of {family.name}'s columns, not {family.version}; {REMEDY}"
-        )
+        fitted_on = f"fitted on version {stored.features} of {family.name}'s columns"
+        raise InputError(f"{fitted_on}, not {family.version}; {REMEDY}")
     folder = f"{family.name}/model/"
     model_files = {file.removeprefix(folder): content for file, content in files.items() if file.startswith(folder)}
     with reading(f"{family.name}/domain.json"):

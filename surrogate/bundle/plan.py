@@ -43,8 +43,7 @@ def plan_calibration(
         raise InputError(f"{len(pool)} problems to choose {count} from; give more, or plan fewer")
     rows, problem = candidates_of(bundle, gpu, [planned.conv for planned in pool], library)
     predicted_us = bundle.part(rows.family).model.predict(rows)
-    chosen = choose_problems(rows, problem, predicted_us, count, progress=progress)
-    return [pool[index] for index in chosen]
+    return [pool[index] for index in choose_problems(rows, problem, predicted_us, count, progress=progress)]
 
 
 def _pool(problems: Sequence[PlannedProblem] | None, count: int, seed: int) -> list[PlannedProblem]:
@@ -103,13 +102,9 @@ def choose_problems(
     index = np.flatnonzero(np.isfinite(predicted_us))
     usable = rows.take(index)
     codes = {str(name): code for code, name in enumerate(np.unique(usable.candidate))}
-    inputs = inputs_of(
-        usable.columns(correction_columns(rows.family)),
-        usable.candidate,
-        predicted_us[index],
-        units=tuple(rows.family.distance_units.values()),
-        codes=codes,
-    )
+    x = usable.columns(correction_columns(rows.family))
+    units = tuple(rows.family.distance_units.values())
+    inputs = inputs_of(x, usable.candidate, predicted_us[index], units=units, codes=codes)
     return greedy(inputs, problem[index], count, progress)
 
 

@@ -74,11 +74,8 @@ def train(
     """
     data = as_dataset(data, kernel)
     candidate = "solver" if data.described else candidate
-    tables = {
-        family: rows
-        for family, (_, rows) in rows_by_family(model_frame(data, candidate), data.devices).items()
-        if rows.ok.any()
-    }
+    known = rows_by_family(model_frame(data, candidate), data.devices)
+    tables = {family: rows for family, (_, rows) in known.items() if rows.ok.any()}
     if not tables:
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
     few = [family.name for family, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < LEAST_SHAPES]
@@ -101,14 +98,10 @@ def train(
                 steps=steps, keep=keep,
             )  # fmt: skip
     steps.say("done")
-    card = {
-        "data": data_card(data, list(trained_tables.values())),
-        "licence_notices": each(data, "licence_notices"),
-        "training": {"trials": trials, "seed": seed, "left_out": few},
-        "held_out": cards,
-    }
-    launches = fit_launches(tables.values())
-    return Bundle(parts, candidate, launches=launches, devices=data.devices, card=card)
+    training = {"trials": trials, "seed": seed, "left_out": few}
+    card = {"data": data_card(data, list(trained_tables.values())), "training": training, "held_out": cards}
+    card["licence_notices"] = each(data, "licence_notices")
+    return Bundle(parts, candidate, launches=fit_launches(tables.values()), devices=data.devices, card=card)
 
 
 def default_model(family: Family) -> str:

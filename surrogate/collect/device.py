@@ -163,9 +163,7 @@ class Measurement(Record):
         if self.status not in STATUSES:
             raise ValueError(f"status {self.status!r} is unknown; known: {', '.join(STATUSES)}")
         if (self.status == "ok") != bool(self.times_us):
-            raise ValueError(
-                f"a measurement with status {self.status!r} has {len(self.times_us)} times; only ok has any"
-            )
+            raise ValueError(f"a measurement of status {self.status!r} has {len(self.times_us)} times; only ok has any")
 
     @property
     def lost(self) -> bool:

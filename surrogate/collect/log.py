@@ -21,6 +21,7 @@ from typing import Any, Self, TypedDict
 
 from surrogate.collect.device import Choice, DeviceInfo, Record
 from surrogate.collect.plan import PlannedProblem
+from surrogate.dataset.files import require_readable
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.text import parse
@@ -86,11 +87,7 @@ class Header:
         """The inverse of `to_dict`; a foreign file or a newer schema raises `InputError`."""
         if values.get("kind") != HEADER:
             raise InputError(f"{path}: its first line is no header of a run of `seer collect`")
-        if values["schema"] > SCHEMA_VERSION:
-            raise InputError(
-                f"{path}: written with schema {values['schema']}, this release reads up to {SCHEMA_VERSION};"
-                " upgrade seer-surrogate"
-            )
+        require_readable(path, values["schema"], SCHEMA_VERSION)
         plan = values["plan"]
         first, last = plan["shard"]
         device = DeviceInfo.from_dict(values["device"])
@@ -144,9 +141,8 @@ def read(path: str | Path) -> Contents:
             record = json.loads(line)
             _check_record(record, first=number == 1)
         except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{path}:{number}: not a record of a run ({error}); only the last line of a killed run may be torn"
-            ) from None
+            wrong = f"{path}:{number}: not a record of a run ({error})"
+            raise InputError(f"{wrong}; only the last line of a killed run may be torn") from None
         records.append(record)
     if not records:
         return Contents(None, (), 0)
@@ -274,9 +270,7 @@ def _check_record(record: object, *, first: bool) -> None:
             raise ValueError(f"{record['kind']} record without {name}")
 
 
-def problem_record(
-    problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[Choice]
-) -> dict[str, object]:
+def problem_record(problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[Choice]) -> dict[str, Any]:
     """Written before a problem's first measurement."""
     source = {"kind": "problem", "problem": problem.key, "origin": problem.origin, "networks": problem.networks}
     return {**source, "candidates": candidates, "heuristic": heuristic}

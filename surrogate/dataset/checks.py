@@ -92,10 +92,8 @@ def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: st
             needed += [*family.size_names, *family.setting_names, "algorithm"]
     missing = [column for column in dict.fromkeys(needed) if column not in frame]
     if missing:
-        raise InputError(
-            f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing;"
-            f" `seer data columns --table dataset` tells what each holds{nearest(missing[0], map(str, frame.columns))}"
-        )
+        remedy = f"`seer data columns --table dataset` tells what each holds{nearest(missing[0], map(str, frame))}"
+        raise InputError(f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; {remedy}")
 
 
 def _fill_defaults(out: pd.DataFrame, family: Family) -> None:
@@ -219,7 +217,6 @@ def unit_warnings(frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxy
             # The unit that fits better: seconds and nanoseconds lie beyond milliseconds.
             likely = "ns" if ratio > 1 else "s" if ratio < 1e-4 else "ms"
             side = f"exceed {ratio:,.0f} times" if ratio > 1 else f"are below {ratio:.2g} of"
-            warnings.append(
-                f"{name}: half of the times {side} launch and roofline; time_us is in µs, are these {likely}?"
-            )
+            found = f"half of the times {side} launch and roofline"
+            warnings.append(f"{name}: {found}; time_us is in µs, are these {likely}?")
     return warnings

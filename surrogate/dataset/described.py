@@ -95,10 +95,8 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     out = frame.reset_index(drop=True).copy()
     needed = ["gpu", *description.sizes, *description.parameters, "time_us"]
     if missing := [column for column in needed if column not in out]:
-        raise InputError(
-            f"{where}: column {missing[0]} is missing; a table of {description.name} has {', '.join(needed)}"
-            f"{nearest(missing[0], map(str, out.columns))}"
-        )
+        rule = f"a table of {description.name} has {', '.join(needed)}{nearest(missing[0], map(str, out))}"
+        raise InputError(f"{where}: column {missing[0]} is missing; {rule}")
     out["family"] = description.name
     out["algorithm"] = _text(out, "algorithm", description.name)
     out["library"] = _text(out, "library", description.name)
@@ -132,9 +130,8 @@ def configuration_texts(frame: pd.DataFrame, description: Description, where: st
         texts = [_text_of(value, description.parameters[name]) for value in distinct]
         if wrong := [text for text in texts if text not in known]:
             row = int(np.flatnonzero(code == texts.index(wrong[0]))[0])
-            raise InputError(
-                f"{where}: row {row}: {name} is {wrong[0]}; the description lists {', '.join(list(known)[:20])}"
-            )
+            listed = ", ".join(list(known)[:20])
+            raise InputError(f"{where}: row {row}: {name} is {wrong[0]}; the description lists {listed}")
         columns.append(np.array([*texts, ""], dtype=object)[code])
         absent &= code < 0
     # 2. Rows without any, such as a library's own kernel, have no configuration; others must have them all.
@@ -156,10 +153,8 @@ def with_values(first: Description, second: Description) -> Description:
     named = [(each.name, each.sizes, (*each.settings,), (*each.parameters,)) for each in (first, second)]
     if named[0] != named[1]:
         raise InputError(f"the tables describe two kernels, {named[0]} and {named[1]}; train one bundle of each")
-    joined = {
-        name: tuple(dict.fromkeys((*values, *second.parameters[name]))) for name, values in first.parameters.items()
-    }
-    texts = {name: tuple(dict.fromkeys((*values, *second.settings[name]))) for name, values in first.settings.items()}
+    joined = {name: tuple(dict.fromkeys((*own, *second.parameters[name]))) for name, own in first.parameters.items()}
+    texts = {name: tuple(dict.fromkeys((*own, *second.settings[name]))) for name, own in first.settings.items()}
     return Description(
         first.name, first.sizes, joined, texts, first.conditions or second.conditions,
         {**second.formulas, **first.formulas}, first.batch,

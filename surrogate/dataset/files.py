@@ -231,6 +231,13 @@ def checked_file(folder: Path, name: str, digest: str, *, max_bytes: int, remedy
     return content
 
 
+def require_readable(path: str | Path, schema: object, last: int) -> None:
+    """Raise `InputError` for a file of a later ``schema`` than the ``last`` one that this release reads."""
+    if not isinstance(schema, int) or schema > last:
+        written = f"{path}: written with schema {schema}"
+        raise InputError(f"{written}, this release reads up to {last}; upgrade seer-surrogate")
+
+
 def unwritable(path: str | Path, error: OSError | ValueError) -> InputError:
     """The one line for a path that cannot be written."""
     reason = (isinstance(error, OSError) and error.strerror) or str(error)

@@ -70,9 +70,8 @@ class _Columns:
     def spelled(self, name: str) -> str:
         """A column of a CSV header as it is declared, whatever its capitals."""
         declared = (*self.family.size_names, *self.texts)
-        return (
-            name if name in declared else {known.lower(): known for known in declared}.get(name.lower(), name.lower())
-        )
+        in_small = {known.lower(): known for known in declared}
+        return name if name in declared else in_small.get(name.lower(), name.lower())
 
     def require_sizes(self, header: Iterable[object], where: str) -> None:
         """Raises `InputError` where neither sizes nor texts of problems are among the columns."""
@@ -80,10 +79,8 @@ class _Columns:
         missing = [name for name in self.required if name not in names]
         if missing and "problem" not in names:
             left_out = " (w, s and the last nine may be left out)" if self.family is _DEFAULT else ""
-            raise InputError(
-                f"{where}: column {', '.join(missing)} is missing; a problem has {', '.join(self.family.size_names)}"
-                f"{left_out}{nearest(missing[0], names)}"
-            )
+            rule = f"a problem has {', '.join(self.family.size_names)}{left_out}{nearest(missing[0], names)}"
+            raise InputError(f"{where}: column {', '.join(missing)} is missing; {rule}")
 
     def problem(self, row: Mapping[str, object], settings: dict[str, str], operator: str) -> AnyProblem | None:
         """The problem of a row; None for another operator than a convolution, which has no filter."""
@@ -143,9 +140,8 @@ def _listed(path: Path, asked: _Columns) -> Iterator[Listed]:
         asked.require_sizes(frame.columns, str(path))
         columns = [name for name in (*asked.family.size_names, *asked.texts) if name in frame]
         values = enumerate(frame[columns].itertuples(index=False, name=None), 1)
-        yield from _from_rows(
-            ((f"row {number}", dict(zip(columns, row, strict=True))) for number, row in values), path, asked
-        )
+        rows = ((f"row {number}", dict(zip(columns, row, strict=True))) for number, row in values)
+        yield from _from_rows(rows, path, asked)
         return
     lines = [(number, line.strip()) for number, line in enumerate(_text(path).splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
@@ -284,8 +280,6 @@ def square_conv(cells: Sequence[float], where: str) -> "Conv":
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if out_w not in (0, conv.out_w):
-        raise InputError(
-            f"{where}: out width {out_w:g}; ⌊(W + 2·pad − filter) / stride⌋ + 1 gives {conv.out_w}:"
-            f" correct the row, or write 0 to have it computed"
-        )
+        rule = f"⌊(W + 2·pad − filter) / stride⌋ + 1 gives {conv.out_w}"
+        raise InputError(f"{where}: out width {out_w:g}; {rule}: correct the row, or write 0 to have it computed")
     return conv

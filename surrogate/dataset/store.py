@@ -60,8 +60,7 @@ def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Ker
     chosen = candidates or metadata.get("candidates", data.candidates)
     require_known(f"{path}: candidates", chosen, CANDIDATES)
     beside = kernels_path(path)
-    kernels = read_table(beside)[0] if beside.is_file() else None
-    return replace(data, candidates=chosen, kernels=kernels)
+    return replace(data, candidates=chosen, kernels=read_table(beside)[0] if beside.is_file() else None)
 
 
 def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None) -> Dataset:
@@ -71,9 +70,7 @@ def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], ke
     return data
 
 
-def unchecked(
-    frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None = None
-) -> Dataset:  # fmt: skip
+def unchecked(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None = None) -> Dataset:
     """The normalised dataset of a raw table; `check` may find violations in it."""
     described = None
     if kernel is not None:
@@ -169,9 +166,8 @@ def merge(parts: list[Dataset]) -> Dataset:
     metadata: dict[str, Any] = {"parts": [{"name": part.name, **part.metadata} for part in parts]}
     if described is not None:
         metadata["kernel"] = described.to_plain()
-    return Dataset(
-        frame, parts[0].candidates, "+".join(part.name for part in parts), metadata, kernels, described=described
-    )
+    name = "+".join(part.name for part in parts)
+    return Dataset(frame, parts[0].candidates, name, metadata, kernels, described=described)
 
 
 def _one_kernel(parts: list[Dataset]) -> Description | None:
@@ -217,9 +213,7 @@ def candidate_frame(data: Dataset, candidate: str) -> pd.DataFrame:
     Raises `InputError` for another ``candidate``, and for solvers that the table does not name.
     """
     require_known("candidate", candidate, ("algorithm", "solver"))
-    if data.described is not None:  # its configurations are what can be chosen
-        return data.frame
-    if candidate == "algorithm":
+    if candidate == "algorithm" and data.described is None:  # what can be chosen of a kernel are its configurations
         return problems.fastest_solver(data.frame)
     if "solver" not in data.frame:
         raise InputError("candidate solver needs a `solver` column, which this table lacks; use algorithm")

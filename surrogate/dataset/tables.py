@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import pandas as pd
 
 from surrogate.dataset.columns import SCHEMA_VERSION
-from surrogate.dataset.files import STDOUT, atomic_path
+from surrogate.dataset.files import STDOUT, atomic_path, require_readable
 from surrogate.features.errors import InputError, require_regular
 from surrogate.features.gpu import Gpu, cpu_device
 
@@ -193,10 +193,9 @@ def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
             separator = max(",;\t", key=text.partition("\n")[0].count)
             frame = pd.read_csv(io.StringIO(text), sep=separator)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise InputError(
-            f"{path}: cannot be read as CSV or JSON ({str(error).splitlines()[0][:120]}); a table is parquet, CSV with"
-            " a header, a JSON list of objects, or an object a line; `seer import` reads other formats"
-        ) from None
+        wrong = f"{path}: cannot be read as CSV or JSON ({str(error).splitlines()[0][:120]})"
+        forms = "a table is parquet, CSV with a header, a JSON list of objects, or an object a line"
+        raise InputError(f"{wrong}; {forms}; `seer import` reads other formats") from None
     if frame.empty:
         raise InputError(f"{path}: {NO_ROWS}")
     return frame
@@ -213,10 +212,7 @@ def _metadata(parquet: "ParquetFile", path: Path) -> dict[str, Any]:
         devices_in(metadata)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{path}: unreadable metadata; write it again with `seer data merge`") from None
-    if version > SCHEMA_VERSION:
-        raise InputError(
-            f"{path}: written with schema {version}, this release reads up to {SCHEMA_VERSION}; upgrade seer-surrogate"
-        )
+    require_readable(path, version, SCHEMA_VERSION)
     return metadata
 
 

@@ -63,9 +63,7 @@ def limited(threads: int | None = None) -> Iterator[None]:
         _here.threads = before
 
 
-def in_parallel(
-    work: Callable[[Item, threading.Event], Result], items: Sequence[Item], workers: int
-) -> list[Result]:  # fmt: skip
+def in_parallel(work: Callable[[Item, threading.Event], Result], items: Sequence[Item], workers: int) -> list[Result]:
     """``work`` of every item, in order, ``workers`` of them at a time, each with its share of the CPUs.
 
     After an error or an interruption no further item begins; the event, which ``work`` gets too, is set, and what runs

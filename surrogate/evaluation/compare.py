@@ -132,12 +132,9 @@ def choice_table(judged: Judged, picks: Mapping[str, Sequence[Choice]]) -> pd.Da
     parts = []
     for model, choices in picks.items():
         for seed, choice in enumerate(choices):
-            table = problems.assign(
-                picked=pd.Series(names[choice.row], dtype=object).where(choice.row >= 0, None),
-                slowdown=choice.slowdown,
-                infeasible=choice.infeasible,
-                top2_slowdown=choice.top2_slowdown,
-            )
+            picked = pd.Series(names[choice.row], dtype=object).where(choice.row >= 0, None)
+            figures = {name: getattr(choice, name) for name in ("slowdown", "infeasible", "top2_slowdown")}
+            table = problems.assign(picked=picked, **figures)
             parts.append(_named(table[choice.chosen], model, seed))
     return pd.concat(parts, ignore_index=True)
 
@@ -231,11 +228,8 @@ def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
     """(count,) which of the first rows choices are judged by. Raises `InputError` where none can be compared."""
     judged = judged_rows(rows.frame.iloc[:count], rows.family, data.candidates)
     if not judged.any() and len(np.unique(rows.problem[:count])) < count:
-        hint = "; if it lists only some candidates, say --candidates listed"
-        raise InputError(
-            f"{data.name}: no problem has two measured candidates and none unmeasured"
-            f"{'' if data.candidates == 'listed' else hint}"
-        )
+        hint = "; if it lists only some candidates, say --candidates listed" * (data.candidates != "listed")
+        raise InputError(f"{data.name}: no problem has two measured candidates and none unmeasured{hint}")
     return judged
 
 
@@ -293,9 +287,7 @@ def _run(
         raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
 
 
-def _fitted(
-    tuned_model: Callable[[], TimeModel], train: Rows, held: Rows, file: Path | None
-) -> tuple[Settings, np.ndarray]:
+def _fitted(make: Callable[[], TimeModel], train: Rows, held: Rows, file: Path | None) -> tuple[Settings, np.ndarray]:
     """Settings of a model fitted on ``train``, and its times of ``held``; read from ``file`` where they lie there."""
     if file is not None and file.is_file():
         try:
@@ -303,7 +295,7 @@ def _fitted(
             return content["settings"], np.array(content["predicted_us"], dtype=np.float64).reshape(len(held))
         except (ValueError, KeyError, TypeError):  # damaged since: fit again
             pass
-    model = tuned_model()
+    model = make()
     settings = plain(model.get_params())
     predicted = model.fit(train).predict(held)
     if file is not None:
@@ -378,13 +370,10 @@ def _unjudged(family: Family, models: Sequence[str], reason: str) -> list[Record
 
 def _picks(judged: Judged, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[Choice]]:
     """Every model's choices, one per seed, then the library's heuristic's and the best."""
-    picks = {
-        name: [
-            scorecard.pick_by_times(judged, run[positions], feasible[positions])
-            for run, feasible in zip(runs, part.supported, strict=True)
-        ]
-        for name, runs in part.predicted.items()
-    }
+    picks = {}
+    for name, runs in part.predicted.items():
+        seeds = zip(runs, part.supported, strict=True)
+        picks[name] = [scorecard.pick_by_times(judged, run[positions], able[positions]) for run, able in seeds]
     picks[judged.heuristic] = [scorecard.pick_by_heuristic(judged)]
     picks[scorecard.ORACLE] = [scorecard.pick_oracle(judged)]
     return picks
@@ -412,14 +401,12 @@ def _common(family: Family, frame: pd.DataFrame) -> dict[str, str]:
     return common | {name: str(frame[name].iloc[0]) for name in names}
 
 
-def _describe(
-    data: Dataset, also_train: Sequence[Dataset], parts: Sequence[FamilyRuns], judged: Sequence[Judged]
-) -> Record:
+def _describe(data: Dataset, also: Sequence[Dataset], parts: Sequence[FamilyRuns], judged: Sequence[Judged]) -> Record:
     gpus = sorted({gpu for each in judged for gpu in each.rows.frame["gpu"].unique()})
     return {
         "name": data.name, "rows": len(data), "families": [part.rows.family.name for part in parts],
         "problems": sum(each.candidates.count for each in judged),
         "shapes": sum(len(np.unique(each.shape)) for each in judged), "gpus": gpus,
         "candidates": data.candidates, "noise": _noise(data), "where": data.metadata.get("where", []),
-        "also_train": [part.name for part in also_train],
+        "also_train": [part.name for part in also],
     }  # fmt: skip

@@ -5,6 +5,7 @@ Do intervals hold, and do probabilities? Coverage per GPU with its interval over
 
 from collections import Counter
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,18 +38,13 @@ def held_out_card(
     half_width = held_out_half_widths(rows, predicted_us, measured_us, distance)
     coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
     judged = judged_rows(rows.frame, rows.family, candidates)
-    stated, best = picks(
-        *(values[judged] for values in (predicted_us, measured_us, half_width, rows.problem)), own_share=own_share
-    )
+    values = (predicted_us, measured_us, half_width, rows.problem)
+    stated, best = picks(*(each[judged] for each in values), own_share=own_share)
     choices = choice_figures(rows, predicted_us, support.supported(rows), judged)
     shown = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]
-    card = {
-        "time": asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok])),
-        "choice": {grouping: choices[grouping] for grouping in shown},
-        "intervals": coverage,
-        "pick_probability": reliability(stated, best),
-    }
-    return plain(card, DIGITS)
+    time = asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok]))
+    card = {"time": time, "choice": {grouping: choices[grouping] for grouping in shown}, "intervals": coverage}
+    return plain({**card, "pick_probability": reliability(stated, best)}, DIGITS)
 
 
 def choice_figures(
@@ -80,8 +76,7 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
     ``coverage`` share of rows inside their interval, ``coverage_low`` and ``_high`` its 95 % interval by bootstrap over
     shapes; ``half_width`` the mean in log time, ``interval_factor`` the median of upper / predicted.
     """
-    known = np.isfinite(log_error) & np.isfinite(half_width)
-    of_rows = np.flatnonzero(known)
+    of_rows = np.flatnonzero(np.isfinite(log_error) & np.isfinite(half_width))
     frame = pd.DataFrame({"gpu": device_names(rows.frame), "dtype": dtypes_of(rows)}).iloc[of_rows]
     parts = {("all", "all"): of_rows} if len(of_rows) else {}
     parts |= {(gpu, "all"): of_rows[positions] for (gpu,), positions in groups(frame, ("gpu",))}
@@ -140,14 +135,10 @@ def picks(
 def reliability(stated: np.ndarray, best: np.ndarray) -> list[dict[str, Any]]:
     """Per band of the stated probability: number of picks, mean stated probability, share that was best."""
     band = np.clip(np.searchsorted(EDGES, stated, side="right") - 1, 0, len(EDGES) - 2)
-    return [
-        {
-            "from": EDGES[number],
-            "to": EDGES[number + 1],
-            "picks": int((band == number).sum()),
-            "probability": float(stated[band == number].mean()),
-            "best": float(best[band == number].mean()),
-        }
-        for number in range(len(EDGES) - 1)
-        if (band == number).any()
-    ]
+    rows = []
+    for number, (low, high) in enumerate(pairwise(EDGES)):
+        inside = band == number
+        if inside.any():
+            means = {"probability": float(stated[inside].mean()), "best": float(best[inside].mean())}
+            rows.append({"from": low, "to": high, "picks": int(inside.sum()), **means})
+    return rows

@@ -55,13 +55,9 @@ class Judged:
         """From rows of judged problems only; times that differ by less than ``noise`` (relative) count as equal."""
         first, code = np.unique(rows.problem, return_index=True, return_inverse=True)[1:]
         time_us = np.where(rows.ok, rows.time_us, np.nan)
-        return cls(
-            rows,
-            candidates=judge.Candidates(code, time_us, ok=rows.ok, order=rows.order, noise=noise),
-            heuristic=heuristic_name(rows.frame["library"]),
-            problem_row=first,
-            shape=np.unique(rows.shape[first], return_inverse=True)[1],
-        )
+        candidates = judge.Candidates(code, time_us, ok=rows.ok, order=rows.order, noise=noise)
+        shape = np.unique(rows.shape[first], return_inverse=True)[1]
+        return cls(rows, candidates, heuristic_name(rows.frame["library"]), problem_row=first, shape=shape)
 
 
 def pick_by_times(judged: Judged, score: np.ndarray, allowed: np.ndarray) -> judge.Choice:

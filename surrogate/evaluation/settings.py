@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from surrogate.dataset.files import write_text
+from surrogate.dataset.files import require_readable, write_text
 from surrogate.features.errors import InputError, nearest, read_bounded
 from surrogate.models import model_class
 
@@ -43,19 +43,13 @@ def read_settings(path: str | Path) -> Settings:
         raise InputError(f"{path}: no JSON; {remedy}") from None
     if not isinstance(content, dict) or not isinstance(content.get("params"), dict) or "model" not in content:
         raise InputError(f"{path}: a settings file needs `model` and `params`; {remedy}")
-    schema = content.get("schema", SETTINGS_SCHEMA)
-    if not isinstance(schema, int) or schema > SETTINGS_SCHEMA:
-        raise InputError(
-            f"{path}: written with settings schema {schema}, this release reads up to {SETTINGS_SCHEMA};"
-            " upgrade seer-surrogate"
-        )
+    require_readable(path, content.get("schema", SETTINGS_SCHEMA), SETTINGS_SCHEMA)
     model, params = str(content["model"]), content["params"]
     stored = model_class(model)().get_params()
     for name, value in params.items():
         if name not in stored:
-            raise InputError(
-                f"{path}: {model} has no setting {name!r}; it has {', '.join(stored) or 'none'}{nearest(name, stored)}"
-            )
+            known = f"it has {', '.join(stored) or 'none'}{nearest(name, stored)}"
+            raise InputError(f"{path}: {model} has no setting {name!r}; {known}")
         if not _alike(value, stored[name]):
             raise InputError(f"{path}: {name} is {value!r}; {model} needs a value like {stored[name]!r}")
     search = content.get("found")

@@ -106,15 +106,12 @@ def opened(where: str) -> Iterator["BaseStorage"]:
         storage = open_storage(where)
         yield storage
     except ImportError as error:
-        raise InputError(
-            f"storage {shown(where)}: its driver is not installed ({error}); pip install 'psycopg[binary]'"
-        ) from None
+        raise InputError(f"storage {shown(where)}: no driver ({error}); pip install 'psycopg[binary]'") from None
     except (StorageInternalError, SQLAlchemyError, OSError, json.JSONDecodeError) as error:
         cause = getattr(error, "orig", None) or error.__cause__ or error
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-        raise InputError(
-            f"storage {shown(where)}: cannot be used ({reason}); once it can, the same command goes on"
-        ) from None
+        remedy = "once it can, the same command goes on"
+        raise InputError(f"storage {shown(where)}: cannot be used ({reason}); {remedy}") from None
     finally:
         if isinstance(storage, RDBStorage):
             storage.remove_session()

@@ -85,9 +85,8 @@ class Format:
         given = {name: value for name, value in options.items() if value is not None}
         for name in sorted(given.keys() - self.parameters):
             known = sorted(self.parameters.keys() - {"progress"})
-            raise InputError(
-                f"{self.name} takes no {_flag(name)}; known: {', '.join(map(_flag, known))}{nearest(name, known)}"
-            )
+            flags = ", ".join(map(_flag, known))
+            raise InputError(f"{self.name} takes no {_flag(name)}; known: {flags}{nearest(name, known)}")
         for name in sorted(name for name, is_needed in self.parameters.items() if is_needed and name not in given):
             raise InputError(f"its files do not tell the {name}; give {_flag(name)}")
         if not paths and not self.finds_files:
@@ -97,9 +96,8 @@ class Format:
                 raise InputError(f"{path}: a folder; name the files in it, as in {path}/*")
             require_regular(path)
             if not Path(path).is_file():
-                raise InputError(
-                    f"{path}: cannot be read (no such file); `seer import {self.name} --how` says how to get one"
-                )
+                remedy = f"`seer import {self.name} --how` says how to get one"
+                raise InputError(f"{path}: cannot be read (no such file); {remedy}")
         return self.reader(paths, **given)
 
     def how_to_get(self) -> str:

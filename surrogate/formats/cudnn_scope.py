@@ -14,6 +14,7 @@ the launch order.
 import json
 import math
 import re
+import tomllib
 from pathlib import Path
 from statistics import median
 from typing import Unpack
@@ -26,7 +27,7 @@ from surrogate.features.errors import InputError
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Limits, Paths, read_bytes
 from surrogate.formats.imported import KEY_COLUMNS, Imported, medians, no_rows, plural
-from surrogate.formats.nvprof import metric
+from surrogate.formats.nvprof import TIME_US, metric
 
 
 def read(
@@ -43,10 +44,8 @@ def read(
         parsed = [_row(item, f"{path}, benchmark {number}") for number, item in enumerate(benchmarks, 1)]
         rows = [row for row in parsed if row]
         if not rows:
-            raise InputError(
-                f"{path}: none of its {plural(len(parsed), 'benchmark')} is a cuDNN convolution"
-                " (…CUDNN_CONV_…<…_ALGO_…>)"
-            )
+            counted = plural(len(parsed), "benchmark")
+            raise InputError(f"{path}: none of its {counted} is a cuDNN convolution (…CUDNN_CONV_…<…_ALGO_…>)")
         frame = pd.DataFrame(rows)
         frame["gpu"] = gpu or _only(path, "GPU", frame["gpu"], "--gpu")
         versions = frame["library_version"]
@@ -126,20 +125,9 @@ _NAME = re.compile(
     r"(?P<layer>[^<]*CUDNN_CONV_[^<]*)"
     r"<CUDNN_CONVOLUTION_(?P<direction>FWD|BWD_DATA|BWD_FILTER)_ALGO_(?P<algorithm>\w+)>(?P<arguments>/.*)?"
 )
-_DTYPES = {
-    "FLOAT16": "fp16", "HALF": "fp16", "FLOAT32": "fp32", "FLOAT": "fp32", "FLOAT64": "fp64",
-    "DOUBLE": "fp64", "INT8": "int8",
-}  # fmt: skip
+_CONTENT = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_DTYPES, _SIZES = _CONTENT["dtypes"], _CONTENT["sizes"]
 _DTYPE = re.compile(rf"_(?:TENSORCORE)?({'|'.join(_DTYPES)})(?=_|$)")
-_UNITS_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
-_SIZES = {
-    "n": ("input[0]", "N"), "c": ("input[1]", "C"), "h": ("input[2]", "H"), "w": ("input[3]", "W"),
-    "k": ("filter_count", "K"), "r": ("filter_height", "filter_h(r)"), "s": ("filter_width", "filter_w(s)"),
-    "pad_h": ("pad_height", "pad_h"), "pad_w": ("pad_width", "pad_w"),
-    "stride_h": ("stride_height", "hstride"), "stride_w": ("stride_width", "wstride"),
-    "dilation_h": ("dilation_height",), "dilation_w": ("dilation_width",), "groups": ("group",),
-}  # fmt: skip
-"""Size → its label in the arguments of the name, in the second generation (2019) and the first (2018)."""
 _DEFAULT_ONE = ("dilation_h", "dilation_w", "groups")
 _REFUSALS = ("NOT_SUPPORTED", "WorkspaceSize", "BAD_PARAM", "ARCH_MISMATCH")
 """What a message holds where cuDNN refuses; a lack of memory or a fault is a failure."""
@@ -161,9 +149,9 @@ def _row(benchmark: object, where: str) -> dict[str, object] | None:
     algorithm = match["algorithm"]
     is_second = "input[0]" in arguments
     unit = benchmark.get("time_unit", "ns")
-    if not isinstance(unit, str) or unit not in _UNITS_US:
-        raise InputError(f"{where}: time unit {unit!r}; known: {', '.join(_UNITS_US)}")
-    time_us = _number(benchmark, "real_time", where) * _UNITS_US[unit]
+    if not isinstance(unit, str) or unit not in TIME_US:
+        raise InputError(f"{where}: time unit {unit!r}; known: {', '.join(TIME_US)}")
+    time_us = _number(benchmark, "real_time", where) * TIME_US[unit]
     ok = not benchmark.get("error_occurred") and math.isfinite(time_us) and time_us > 0
     refused = any(word in str(benchmark.get("error_message", "")) for word in _REFUSALS)
     find_ms = _number(benchmark, "advised_time", where, math.nan)
@@ -204,9 +192,7 @@ def _conv(arguments: dict[str, str], layer: str, benchmark: dict[str, object], d
     for name, labels in _SIZES.items():
         value = next((arguments[label] for label in labels if label in arguments), None)
         if value is None and name not in _DEFAULT_ONE:
-            raise InputError(
-                f"{where}: its name has no {labels[0]} (or {labels[-1]}); a convolution names all its sizes"
-            )
+            raise InputError(f"{where}: its name has no {labels[0]} (or {labels[-1]}); convolutions name all sizes")
         sizes[name] = 1 if value is None else int(value[:12])
     dtype = _DTYPE.search(layer)
     if dtype is None:

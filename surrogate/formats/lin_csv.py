@@ -53,9 +53,8 @@ def _frame(path: Path, unit_us: float, limits: Limits) -> pd.DataFrame:
         raise InputError(f"{path}: not CSV ({error})") from None
     missing = next((name for name in _COLUMNS if name not in table), None)
     if missing:
-        raise InputError(
-            f"{path}: column {missing} is missing; {', '.join(_COLUMNS)} are needed{nearest(missing, map(str, table))}"
-        )
+        needed = f"{', '.join(_COLUMNS)} are needed{nearest(missing, map(str, table))}"
+        raise InputError(f"{path}: column {missing} is missing; {needed}")
     table = table[~(table.isna() | (table == "")).all(axis=1)]  # blank lines
     if table.empty:
         raise InputError(f"{path}: no rows; {', '.join(_COLUMNS)} and a row per kernel are needed")
@@ -64,9 +63,7 @@ def _frame(path: Path, unit_us: float, limits: Limits) -> pd.DataFrame:
         wrong = ~(np.isfinite(values) & (values > 0))
         if wrong.any():
             line = int(table.index[wrong][0])  # the header is line 1
-            raise InputError(
-                f"{path}, line {line + 2}: {column} is {table[column][line]!r}; a number above 0 is needed"
-            )
+            raise InputError(f"{path}, line {line + 2}: {column} is {table[column][line]!r}; it must be above 0")
         if column == "kernel_runtime":
             table[column] = values * unit_us
         else:

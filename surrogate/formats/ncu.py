@@ -189,10 +189,8 @@ class _Export:
                 continue
             where = f"{self.name}, line {number}"
             if "ERR_NVGPUCTRPERM" in line:
-                raise InputError(
-                    f"{where}: ncu was not permitted to count; load the driver with"
-                    " NVreg_RestrictProfilingToAdminUsers=0, or give the container CAP_SYS_ADMIN"
-                )
+                remedy = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give the container"
+                raise InputError(f"{where}: ncu was not permitted to count; {remedy} CAP_SYS_ADMIN")
             if "Profiling is not supported on device" in line:
                 raise InputError(f"{where}: {line.strip('= ')[:120]}; take another GPU, or a newer ncu")
 
@@ -259,18 +257,15 @@ def read_report(path: Path) -> list[Record]:
     try:
         import ncu_report  # type: ignore[import-not-found]  # Nsight Compute's
     except ImportError:
-        raise InputError(
-            f"{path}: reading a report needs Nsight Compute's module ncu_report (add its extras/python folder to"
-            f" PYTHONPATH); or export it: ncu --import {path.name} --csv --page raw"
-        ) from None
+        remedy = f"add its extras/python folder to PYTHONPATH, or export: ncu --import {path.name} --csv --page raw"
+        raise InputError(f"{path}: a report needs Nsight Compute's module ncu_report; {remedy}") from None
     try:
         context = ncu_report.load_report(str(path))
         ranges = [context.range_by_idx(index) for index in range(context.num_ranges())]
         records = [_record(r.action_by_idx(index)) for r in ranges for index in range(r.num_actions())]
     except Exception as error:  # the module's errors are those of its C++ binding
-        raise InputError(
-            f"{path}: not a readable report ({str(error).splitlines()[:1]}); write it again with ncu -o"
-        ) from None
+        reason = str(error).splitlines()[:1]
+        raise InputError(f"{path}: not a readable report ({reason}); write it again with ncu -o") from None
     if not records:
         raise InputError(f"{path}: holds no profiled kernel; profile again with ncu -o REPORT PROGRAM")
     return records

@@ -221,10 +221,8 @@ class _Log:
 
 def _check_message(text: str, where: str) -> None:
     if "ERR_NVGPUCTRPERM" in text or "permission to access" in text.lower():
-        raise InputError(
-            f"{where}: nvprof was not permitted to count; load the driver with"
-            f" NVreg_RestrictProfilingToAdminUsers=0, or run as root"
-        )
+        remedy = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as root"
+        raise InputError(f"{where}: nvprof was not permitted to count; {remedy}")
 
 
 def _cells(text: str) -> list[str]:
@@ -319,7 +317,6 @@ def scaled(text: str, unit: str, scales: dict[str, float], where: str) -> float:
     match = _QUANTITY.fullmatch(text)
     scale = scales.get(match[2] or unit) if match else None
     if match is None or scale is None or not math.isfinite(float(match[1]) * scale):
-        raise InputError(
-            f"{where}: {f'{text} {unit}'.strip()[:40]!r}; a number with a unit of {', '.join(scales)} is needed"
-        )
+        came = f"{text} {unit}".strip()[:40]
+        raise InputError(f"{where}: {came!r}; a number with a unit of {', '.join(scales)} is needed")
     return float(match[1]) * scale

@@ -17,6 +17,7 @@ and was tried on a small file made by hand, not on an installed one.
 """
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,48 +38,19 @@ from surrogate.formats.imported import Imported, family_rows, plural
 from surrogate.formats.tuned import readable
 
 ENDINGS = (".yaml", ".yml", ".dat", ".yaml.gz", ".dat.gz")
-BOARDS = {
-    "vega10": "mi25", "gfx900": "mi25", "vega20": "mi60", "gfx906": "mi60", "arcturus": "mi100", "gfx908": "mi100",
-    "aldebaran": "mi250", "gfx90a": "mi250", "gfx90a/110": "mi250x", "aquavanjaram": "mi300x", "gfx942": "mi300x",
-    "navi21": "rx-6900-xt", "gfx1030": "rx-6900-xt", "gfx1100": "rx-7900-xtx", "gfx1101": "rx-7800-xt",
-    "gfx1201": "rx-9070-xt",
-}  # fmt: skip
-"""Tensile's name of a board, its architecture, or that and its CUs → the registry's name. vega20 is the MI60: its fp16
-kernels pass the MI50's peak."""
+_CONTENT: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+BOARDS, LETTERS, DTYPES, _SIZES = (_CONTENT[name] for name in ("boards", "letters", "dtypes", "sizes"))
+"""Names in the files → ours, as the table beside this module explains them."""
 CLOCKS_MHZ = {"navi21": 2164.45}
 """Board → the clock at which its files count percents of the peak: sizes that stand in both kinds of file tell it."""
-_OF_NAVI21 = "repeats Navi 21's figures"
-REFUSED = {
-    ("rocblas", "navi31"): _OF_NAVI21, ("rocblas", "navi32"): _OF_NAVI21, ("gfx941",): "repeats Aldebaran's figures",
-    ("gfx1200",): "repeats gfx1201's figures", ("gfx90a", "HSS"): "HSS repeats the HHS figures of MI250",
-    ("gfx942", "HHS"): "HHS repeats the figures of MI250",
-}  # fmt: skip
-"""What a table is of, by some of its library, board, architecture and type → why its figures are no measurements."""
 FLOORED, FLOOR_US = "gfx90a", 25.0
 """Tables of MI210 have no time below 30 to 40 µs, those of MI250 with the same architecture have."""
-LETTERS = {
-    0: "S", 1: "D", 4: "H", 6: "I", 7: "B", 8: "I8",
-    "Float": "S", "Double": "D", "Half": "H", "Int32": "I", "BFloat16": "B", "Int8": "I8",
-}  # fmt: skip
-"""Number, or MessagePack's name, of a data type → its letter in a tensile type. Source: Tensile, DataType.py."""
-DTYPES = {"S": "fp32", "D": "fp64", "H": "fp16", "B": "bf16", "I": "int8"}
-"""First letter of a tensile type → element type of the inputs."""
 HALF_THROUGHOUT = "HB"
 """Its kernels run on the vector units: matrix cores sum half precision in fp32."""
 LEAST_PERCENT, MOST_PERCENT = 0.05, 100.0
 _ITEMS = (1, 2, 4, 6, 7)
 """Items of a logic file's list: board, architecture, problem type, order of the sizes, sizes with their winners. The
 solutions between them, most of the file, are skipped."""
-_SIZES = {
-    2: "m",
-    3: "n",
-    0: "batch",
-    1: "k",
-    "FreeSizeA": "m",
-    "FreeSizeB": "n",
-    "BatchSize": "batch",
-    "BoundSize": "k",
-}
 _KIND = ["gpu", "library", "tensile_type", "transposes", "m", "n", "k", "batch"]
 
 
@@ -178,13 +150,13 @@ def _logic(path: Path, limits: Limits) -> Table:
     if isinstance(architecture, dict):
         architecture = f"{architecture['Architecture']}/{architecture.get('CUCount')}"
     inputs = problem["DataType"]
-    wide = 6 if LETTERS.get(inputs) == "I8" else 0
+    wide = 6 if LETTERS.get(str(inputs)) == "I8" else 0
     sums = problem.get("ComputeDataType", wide if problem.get("HighPrecisionAccumulate") else inputs)
     return Table(
         "hipblaslt" if "UseBias" in problem else _library(path), str(board), str(architecture),
         _type(inputs, problem.get("DestDataType", inputs), sums),
         "".join("NT"[bool(problem[name])] for name in ("TransposeA", "TransposeB")),
-        names=tuple(_SIZES[each] for each in order), rows=[(sizes, *winner[:2]) for sizes, winner in rows or ()],
+        names=tuple(_SIZES[str(each)] for each in order), rows=[(sizes, *winner[:2]) for sizes, winner in rows or ()],
     )  # fmt: skip
 
 
@@ -237,17 +209,15 @@ def _kind(solution: Mapping[str, Any], file: str) -> tuple[str, str, str]:
 
 def _type(*kinds: int | str) -> str:
     """The tensile type of inputs, outputs and sums; one letter and a B (for β) where all are alike."""
-    letters = [LETTERS.get(each, "?") for each in kinds]
+    letters = [LETTERS.get(str(each), "?") for each in kinds]
     return f"{letters[0]}B" if len(set(letters)) == 1 else "".join(letters)
 
 
 def _measured(table: Table, gpu: str | None, told: Counter[str]) -> pd.DataFrame:
     """The rows with a time; ``told`` counts the others by the reason."""
     of = {*table[:4], architecture := table.architecture.partition("/")[0]}
-    reason = next((why for names, why in REFUSED.items() if of.issuperset(names)), "")
-    known = gpu or next(
-        (BOARDS[name] for name in (table.architecture, table.board, architecture) if name in BOARDS), ""
-    )
+    reason = next((table["why"] for table in _CONTENT["refused"] if of.issuperset(table["of"])), "")
+    known = gpu or next((BOARDS[n] for n in (table.architecture, table.board, architecture) if n in BOARDS), "")
     if "?" in table.tensile_type or table.transposes == "other":
         reason = "no matrix product here has such a type or operation"
     if reason or not known:
@@ -257,9 +227,7 @@ def _measured(table: Table, gpu: str | None, told: Counter[str]) -> pd.DataFrame
     board = gpu_named(known)
     # 1. Sizes and speed, as numbers: (rows,) each.
     columns = zip(*(sizes for sizes, _, _ in table.rows), strict=True)
-    sizes = {
-        size: np.array(column, dtype=np.float64) for size, column in zip(table.names, columns, strict=False) if size
-    }
+    sizes = {size: np.array(cells, dtype=np.float64) for size, cells in zip(table.names, columns, strict=False) if size}
     rows = pd.DataFrame({size: sizes.get(size, []) for size in _KIND[4:]})
     rows["solution"] = [solution for _, solution, _ in table.rows]
     speed = np.array([speed for _, _, speed in table.rows], dtype=np.float64)

@@ -22,17 +22,13 @@ def siblings(
     Of the same compute capability first, then by the ratio of peak to bandwidth. A GPU without an architecture has no
     siblings.
     """
-    alike = {
-        name: other for name, other in others.items() if gpu.architecture and other.architecture == gpu.architecture
-    }
-    if not alike:
+    alike = {name: other for name, other in others.items() if other.architecture == gpu.architecture}
+    if not alike or not gpu.architecture:
         return (), ()
     ridge = _ridge(family, values, gpu)
     apart = {name: abs(_ridge(family, values, other) - ridge) for name, other in alike.items()}
-    nearest_first = sorted(
-        apart, key=lambda name: (alike[name].compute_capability != gpu.compute_capability, apart[name])
-    )
-    return tuple(nearest_first), tuple(name for name in nearest_first if apart[name] <= log2(MOST_RATIO))
+    order = sorted(apart, key=lambda name: (alike[name].compute_capability != gpu.compute_capability, apart[name]))
+    return tuple(order), tuple(name for name in order if apart[name] <= log2(MOST_RATIO))
 
 
 def nearest(family: Family, values: tuple[str, ...], gpu: Gpu, others: Mapping[str, Gpu]) -> str | None:

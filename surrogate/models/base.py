@@ -59,6 +59,8 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     """True for a model that is compared only where it is named."""
     predicts_time: ClassVar[bool] = True
     """False for a model that only ranks: it is judged by its choices alone."""
+    fits_failures: ClassVar[bool] = False
+    """True for a model that learns from rows that failed, too: their time is inf."""
     storable: ClassVar[bool] = False
     """True where a bundle can hold the fitted model (`to_files`, `from_files`); the others are baselines."""
     told: "Told | None" = None
@@ -71,7 +73,10 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         timed = np.isfinite(time_us) & (time_us > 0) & (rows.ok if y is None else True)
         if not timed.any():
             raise InputError(f"{self.name} needs at least one row with a time to learn from")
-        self._fit(rows.take(timed), time_us[timed])
+        kept = timed
+        if self.fits_failures and "status" in rows.frame:
+            kept = timed | (rows.frame["status"] != "ok").to_numpy()
+        self._fit(rows.take(kept), np.where(timed, time_us, np.inf)[kept])
         self.is_fitted_ = True
         return self
 

@@ -133,9 +133,8 @@ class _Boosted(TimeModel):
         self.booster_: Any = None
         told = told_rounds(self.told, sum(rounds for _, rounds in self.stages()))
         for settings, rounds in self.stages():
-            self.booster_ = xgboost.train(
-                {**settings, "nthread": threads}, data, rounds, xgb_model=self.booster_, callbacks=told
-            )
+            settings["nthread"] = threads
+            self.booster_ = xgboost.train(settings, data, rounds, xgb_model=self.booster_, callbacks=told)
 
     def _predict(self, rows: Rows) -> np.ndarray:
         log_correction = self.booster_.inplace_predict(self.design(rows)).astype(np.float64)

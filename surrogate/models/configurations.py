@@ -10,21 +10,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problems import joined, rows_by_code
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, Family
 from surrogate.models.base import TimeModel
 from surrogate.models.plain import from_plain, reading
 from surrogate.models.transfer import Prior, Transfer
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 MOST_LEVELS = 1000
 """Problems that the level goes by; of more, so many are drawn."""
@@ -76,12 +73,10 @@ class Level:
         return self.mean + float(covariance[0] @ self.weights)
 
 
-def _covariance(
-    first: np.ndarray, second: np.ndarray, rates: np.ndarray, amplitudes: np.ndarray, linear: int
-) -> np.ndarray:
-    """(first, second) of problems by their columns."""
-    distance = np.abs(first[:, None] - second[None]) @ rates
-    return amplitudes[0] * np.exp(-distance) + amplitudes[1] * (first[:, :linear] @ second[:, :linear].T) / linear
+def _covariance(a: np.ndarray, b: np.ndarray, rates: np.ndarray, amplitudes: np.ndarray, linear: int) -> np.ndarray:
+    """(rows of a, rows of b) of problems by their columns."""
+    distance = np.abs(a[:, None] - b[None]) @ rates
+    return amplitudes[0] * np.exp(-distance) + amplitudes[1] * (a[:, :linear] @ b[:, :linear].T) / linear
 
 
 @dataclass(eq=False, repr=False)
@@ -92,37 +87,22 @@ class Configurations(TimeModel):
     help: ClassVar[str] = "the default of described kernels: other problems' choices and trees, and a level"
     storable: ClassVar[bool] = True
     tunable: ClassVar[bool] = False
+    fits_failures: ClassVar[bool] = True
 
     random_state: int = 0
-
-    def fit(self, X: pd.DataFrame | Rows, y: "ArrayLike | None" = None) -> Self:  # noqa: N803  scikit-learn's name
-        """As `TimeModel.fit`; rows that failed say which configurations do."""
-        rows = rows_of(X)
-        time_us = rows.time_us if y is None else np.asarray(y, dtype=np.float64)
-        ran = np.isfinite(time_us) & (time_us > 0) & (rows.ok if y is None else True)
-        failed = ~ran & (rows.frame["status"] != "ok").to_numpy() if "status" in rows.frame else ~ran & False
-        if not ran.any():
-            raise InputError(f"{self.name} needs at least one row with a time to learn from")
-        kept = np.flatnonzero(ran | failed)
-        self._fit(rows.take(kept), np.where(ran, time_us, np.inf)[kept])
-        self.is_fitted_ = True
-        return self
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """``time_us`` (rows,) is inf where the configuration failed."""
         described_family(rows.family)
         problem, first_row = _codes(rows.problem)
-        names, first_candidate, configuration = np.unique(
-            rows.candidate.astype(str), return_index=True, return_inverse=True
-        )
+        candidate = rows.candidate.astype(str)
+        names, first, configuration = np.unique(candidate, return_index=True, return_inverse=True)
         columns, parameters, terms = columns_of(rows)
         table = np.full((len(first_row), len(names)), np.nan)
         table[problem, configuration] = time_us
         term_table = np.full((*table.shape, terms.shape[1]), np.nan, dtype=np.float32)
         term_table[problem, configuration] = terms
-        self.transfer_ = Transfer.fit(
-            table, parameters[first_candidate], term_table, columns[first_row], seed=self.random_state
-        )
+        self.transfer_ = Transfer.fit(table, parameters[first], term_table, columns[first_row], seed=self.random_state)
         self.configurations_ = names.tolist()
         self.problems_ = problem_keys(rows)[first_row].tolist()
         self.times_us_ = table.astype(np.float32)
@@ -196,9 +176,7 @@ class Configurations(TimeModel):
         keys = pd.DataFrame([key.split("|") for key in self.problems_], columns=list(family.problem_key))
         keys = keys.astype(dict.fromkeys(family.size_names, np.int64))
         names = [name.rsplit("|", 2) for name in self.configurations_]
-        candidates = pd.DataFrame(
-            [{"library": library, "algorithm": algorithm} for library, algorithm, _ in names], dtype=object
-        )
+        candidates = pd.DataFrame([name[:2] for name in names], columns=["library", "algorithm"], dtype=object)
         values = [family.description.configuration(text) if text else {} for _, _, text in names]
         parameters = pd.DataFrame(values, columns=list(family.description.parameters))
         parts = [keys.iloc[problem], candidates.iloc[configuration], parameters.iloc[configuration]]

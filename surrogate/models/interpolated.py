@@ -70,9 +70,8 @@ class InterpolatedTerms(TimeModel):
             labels.append((target[members] - start)[near])
         if sum(map(len, inputs)):
             threads = threads_for(len(sample))
-            data = xgboost.QuantileDMatrix(
-                np.concatenate(inputs), label=np.concatenate(labels), max_bin=256, nthread=threads
-            )
+            label = np.concatenate(labels)
+            data = xgboost.QuantileDMatrix(np.concatenate(inputs), label=label, max_bin=256, nthread=threads)
             settings = {**self.terms_.settings(), "objective": "reg:absoluteerror", "nthread": threads}
             self.booster_ = xgboost.train(settings, data, num_boost_round=self.rounds)
             self.trees_ = Trees.from_booster(self.booster_.save_raw("json"))

@@ -39,9 +39,7 @@ class Rule(NamedTuple):
 
 def between(least: float, greatest: float) -> Rule:
     """Numbers of that range."""
-    return Rule(
-        f"from {least:g} to {greatest:g}", lambda values: not values or least <= min(values) <= max(values) <= greatest
-    )
+    return Rule(f"from {least:g} to {greatest:g}", lambda each: not each or least <= min(each) <= max(each) <= greatest)
 
 
 NOT_EMPTY = Rule("not empty", all)
@@ -111,9 +109,7 @@ def _read(kind: Any, values: list[Any], name: str) -> list[Any]:
     for value in values:
         if missing := (kind.__required_keys__ if is_dict else types.keys()) - value.keys():
             raise InputError(f"{name} lacks {', '.join(sorted(missing))}")
-    columns = [
-        _read(each, [value[key] for value in values if key in value], f"{name}.{key}") for key, each in types.items()
-    ]
+    columns = [_read(each, [row[key] for row in values if key in row], f"{name}.{key}") for key, each in types.items()]
     return values if is_dict else [kind(**dict(zip(types, row, strict=True))) for row in zip(*columns, strict=True)]
 
 

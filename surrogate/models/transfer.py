@@ -177,15 +177,11 @@ class Transfer:
         mean_log = np.where(ran > TINY, total_log / np.maximum(ran, TINY), np.nan)
         return Prior(weight @ score / divisor, weight @ failed / divisor, mean_log), coverage
 
-    def _trees(
-        self, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray, exclude: Sequence[int]
-    ) -> Prior:  # fmt: skip
+    def _trees(self, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray, exclude: Sequence[int]) -> Prior:
         """What the trees say that did not see the excluded problems."""
         folds = set(self.fold_of[list(exclude)].tolist())
         if len(folds) > 1 or (folds and len(self.relative) == 1):
-            raise InputError(
-                "no trees lack just the excluded problems; exclude some of one fold, as `fold_of` lists them"
-            )
+            raise InputError("no trees lack just the excluded problems; exclude some of one fold (see `fold_of`)")
         design = _design(parameters, self.pairs, terms, np.broadcast_to(columns, (len(parameters), len(columns))))
         relative, failing = self._ready[1 + folds.pop() if folds else 0]
         log_relative = np.maximum(relative.inplace_predict(design), 0.0)
@@ -309,16 +305,12 @@ def _design(parameters: np.ndarray, pairs: np.ndarray, terms: np.ndarray, column
     return np.where(np.isfinite(design), design, np.float32(np.nan))
 
 
-def _boosted(
-    design: np.ndarray, target: np.ndarray, weight: np.ndarray | None, rounds: int, seed: int
-) -> Trees:  # fmt: skip
+def _boosted(design: np.ndarray, target: np.ndarray, weight: np.ndarray | None, rounds: int, seed: int) -> Trees:
     """Trees of the least squared error of ``target`` (n,)."""
     import xgboost
 
     threads = threads_for(len(design))
-    data = xgboost.QuantileDMatrix(
-        design, label=target, weight=weight, max_bin=SETTINGS["max_bin"], nthread=threads
-    )  # fmt: skip
+    data = xgboost.QuantileDMatrix(design, label=target, weight=weight, max_bin=SETTINGS["max_bin"], nthread=threads)
     booster = xgboost.train({**SETTINGS, "nthread": threads, "seed": seed}, data, rounds)
     return Trees.from_booster(booster.save_raw("json"))
 

@@ -53,13 +53,10 @@ class Sampler(BaseSampler):
         if trial.number not in self._asked:
             self._asked[trial.number] = next(iter(self._tuned(study).ask()), None)
         configuration = self._asked[trial.number] or {}
-        if param_name in configuration:
+        with suppress(KeyError, ValueError, TypeError):
             value = configuration[param_name]
-            try:
-                if param_distribution._contains(param_distribution.to_internal_repr(value)):
-                    return value
-            except (ValueError, TypeError):
-                pass
+            if param_distribution._contains(param_distribution.to_internal_repr(value)):
+                return value
         _LOG.warning(f"{param_name} is drawn at random: the kernel's configurations have no such parameter or value")
         self._asked[trial.number] = None
         return self._random.sample_independent(study, trial, param_name, param_distribution)

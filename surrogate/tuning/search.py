@@ -69,15 +69,9 @@ class Search:
     """
 
     def __init__(
-        self,
-        parameters: np.ndarray,
-        prior: np.ndarray | None = None,
-        failure: np.ndarray | None = None,
-        others: np.ndarray | None = None,
-        terms: np.ndarray | None = None,
-        *,
-        seed: int = 0,
-    ) -> None:
+        self, parameters: np.ndarray, prior: np.ndarray | None = None, failure: np.ndarray | None = None,
+        others: np.ndarray | None = None, terms: np.ndarray | None = None, *, seed: int = 0,
+    ) -> None:  # fmt: skip
         count = len(parameters)
         self._random = np.random.default_rng(seed)
         self._has_prior = prior is not None

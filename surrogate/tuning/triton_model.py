@@ -69,9 +69,7 @@ class Scores:
         return dict(zip(space.texts, values.tolist(), strict=True))
 
 
-def problem_in(
-    arguments: Mapping[str, Any], sizes: tuple[str, ...], settings: Mapping[str, object]
-) -> dict[str, object]:  # fmt: skip
+def problem_in(arguments: Mapping[str, Any], sizes: tuple[str, ...], settings: Mapping[str, Any]) -> dict[str, object]:
     """Sizes and settings among a launch's arguments. Raises `InputError` for a size that is not there."""
     if missing := [name for name in sizes if name not in arguments]:
         raise InputError(f"the launch has no argument {missing[0]}; call sizes as the kernel's arguments are called")

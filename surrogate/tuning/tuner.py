@@ -120,9 +120,7 @@ class Tuner:
             raise InputError(f"the configuration lacks {missing[0]}; it has {', '.join(names)}")
         text = self._space.description.text(configuration)
         if text not in self._places:
-            raise InputError(
-                f"{text} is none of the {len(self._places)} configurations{nearest(text, self._places, 1)}"
-            )
+            raise InputError(f"{text} is none of {len(self._places)} configurations{nearest(text, self._places, 1)}")
         return self._places[text]
 
     def _resume(self, log: Path, problem: object) -> None:
@@ -153,9 +151,8 @@ def opened(source: Source) -> Bundle | Description:
         return read_description(source)
     bundle = as_bundle(source)
     if bundle.described is None:
-        raise InputError(
-            f"{bundle!r} is no bundle of a described kernel; train one with `seer train TABLE --parameters …`"
-        )
+        remedy = "train one with `seer train TABLE --parameters …`"
+        raise InputError(f"{bundle!r} is no bundle of a described kernel; {remedy}")
     return bundle
 
 
@@ -188,17 +185,16 @@ def space_of(
     parameters = family.configurations(texts)
     columns = formula.candidate(of_problem, parameters)[0][parameters.shape[1] :]
     terms = np.column_stack([np.broadcast_to(column, len(texts)) for column in columns]).astype(np.float32)
+    known_terms = terms[:, np.isfinite(terms).all(axis=0)]
     if model is None:
-        return Space(family.description, texts, parameters, terms[:, np.isfinite(terms).all(axis=0)], None, None)
+        return Space(family.description, texts, parameters, known_terms, prior=None, others=None)
     places = {name.rpartition("|")[2]: place for place, name in enumerate(model.configurations_)}
     known_places = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
     problem_columns = np.concatenate([np.array(of_problem.values), np.array(formula.constant)]).astype(np.float32)
     prior = model.transfer_.prior(problem_columns, parameters, terms, known_places)
     scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, known_places]
     measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MOST_OTHERS]
-    return Space(
-        family.description, texts, parameters, terms[:, np.isfinite(terms).all(axis=0)], prior, scores[measured]
-    )
+    return Space(family.description, texts, parameters, known_terms, prior=prior, others=scores[measured])
 
 
 def described_of(known: Bundle | Description) -> DescribedFamily:
@@ -237,9 +233,7 @@ def problem_of(family: DescribedFamily, problem: object, model: Configurations |
     return family.problem({}, {})
 
 
-def listed_texts(
-    description: Description, problem: DescribedProblem, model: Configurations | None
-) -> tuple[str, ...]:  # fmt: skip
+def listed_texts(description: Description, problem: DescribedProblem, model: Configurations | None) -> tuple[str, ...]:
     """The configurations that the conditions allow, without conditions those that were measured, else all values'."""
     if description.conditions is None and model is not None:
         return tuple(text for name in model.configurations_ if (text := name.rpartition("|")[2]))

@@ -26,8 +26,7 @@ class FormFit:
     @classmethod
     def of(cls, terms: Terms, target: np.ndarray) -> "FormFit":
         """`relative_fit` of ``target`` (rows,)."""
-        coefficients = relative_fit(term_matrix(terms), target)
-        return cls(tuple(coefficients.tolist()), float(target.min()))
+        return cls(tuple(relative_fit(term_matrix(terms), target).tolist()), float(target.min()))
 
     def predict(self, terms: Terms) -> np.ndarray:
         """The form's values (rows,), all positive."""
@@ -76,20 +75,16 @@ class VariantFit:
             return tuned_tree(x, y, classify=classify, seed=seed, evaluations=evaluations)
 
         outputs = m.sizes.batch * m.sizes.out_width**2 * m.sizes.outputs
+        times = {
+            int(bound): FormFit.of(_time_terms(m, m.bound == bound, int(bound)), m.time_us[m.bound == bound])
+            for bound in np.unique(m.bound)
+        }
         return cls(
-            algorithm,
-            tile,
-            b_max=float(np.median(m.b_max)),
-            blocks_per_output=float(np.median(m.blocks / outputs)),
+            algorithm, tile, b_max=float(np.median(m.b_max)), blocks_per_output=float(np.median(m.blocks / outputs)),
             class_tree=tree(_class_inputs(m.sizes, m.blocks, clamp), m.bound, classify=True),
             instructions=FormFit.of(_instruction_terms(algorithm, m.sizes), m.instructions),
-            read_tree=tree(dram, m.reads / _depth(algorithm, m.sizes)),
-            write_tree=tree(dram, m.writes),
-            times={
-                int(bound): FormFit.of(_time_terms(m, m.bound == bound, int(bound)), m.time_us[m.bound == bound])
-                for bound in np.unique(m.bound)
-            },
-        )
+            read_tree=tree(dram, m.reads / _depth(algorithm, m.sizes)), write_tree=tree(dram, m.writes), times=times,
+        )  # fmt: skip
 
     def launched(self, sizes: Sizes, published: bool = False) -> np.ndarray:
         """Blocks (rows,), by the tile's rule, else by the measured blocks per output element."""
@@ -186,9 +181,8 @@ class AlgorithmFit:
         for key in np.unique(keys):
             members = np.flatnonzero(keys == key)
             part = Measured(m.sizes.take(members), *(array[members] for array in m[1:]))
-            variants[str(key)] = VariantFit.fit(
-                algorithm, str(tiles[members[0]]), part, seed=seed, evaluations=evaluations
-            )
+            tile = str(tiles[members[0]])
+            variants[str(key)] = VariantFit.fit(algorithm, tile, part, seed=seed, evaluations=evaluations)
         extras = {}
         for key in ([""] if algorithm == GEMM else np.unique(keys)) if algorithm in (GEMM, NONFUSED) else []:
             members = (extra_us > 0) & ((keys == key) | (key == ""))

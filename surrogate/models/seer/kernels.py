@@ -95,14 +95,11 @@ def with_kernel_metrics(frame: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFr
     key = [*ROW_KEY, *(["solver"] if "solver" in frame and "solver" in kernels else [])]
     missing = [name for name in (*key, "kernel_index", "kernel_name") if name not in kernels]
     if missing:
-        raise InputError(
-            f"the kernel table lacks {', '.join(missing)}; it must be keyed like its dataset, as `seer import` does"
-        )
+        raise InputError(f"the kernel table lacks {', '.join(missing)}; key it like its dataset, as `seer import` does")
     absent = dict.fromkeys((name for name in _OPTIONAL if name not in kernels), np.nan)
     main = _main_kernels(kernels.assign(**absent), key)
     bare = frame.drop(columns=list(METRIC_COLUMNS), errors="ignore")
-    joined = bare.merge(main, on=key, how="left", validate="many_to_one")
-    return joined.set_index(frame.index)
+    return bare.merge(main, on=key, how="left", validate="many_to_one").set_index(frame.index)
 
 
 def _main_kernels(kernels: pd.DataFrame, key: list[str]) -> pd.DataFrame:

@@ -45,9 +45,8 @@ class SeerPaper(TimeModel):
         frame = rows.frame
         lacking = [name for name in _NEEDED if name not in frame or frame[name].isna().all()]
         if lacking:
-            raise InputError(
-                f"{self.name} needs counters of main kernels, and the table lacks {', '.join(lacking)}; {_SOURCE}"
-            )
+            names = ", ".join(lacking)
+            raise InputError(f"{self.name} needs counters of main kernels, and the table lacks {names}; {_SOURCE}")
         frame = frame.assign(time_us=time_us)
         settings = {"seed": self.random_state, "evaluations": self.evaluations}
         self.counted_: dict[str, AlgorithmFit] = {}
@@ -60,13 +59,10 @@ class SeerPaper(TimeModel):
                 continue
             counted = part[_counted(part)]
             if len(counted):
-                self.counted_[key] = AlgorithmFit.fit(
-                    algorithm,
-                    _measured(counted),
-                    tiles=counted["variant"].to_numpy(),
-                    extra_us=counted["other_kernels_us"].fillna(0.0).to_numpy(),
-                    **settings,
-                )
+                tiles = counted["variant"].to_numpy()
+                extra_us = counted["other_kernels_us"].fillna(0.0).to_numpy()
+                measured = _measured(counted)
+                self.counted_[key] = AlgorithmFit.fit(algorithm, measured, tiles, extra_us=extra_us, **settings)
         if not self.counted_:
             raise InputError(f"{self.name}: no ok row has {', '.join(_NEEDED)} of its main kernel together; {_SOURCE}")
 

@@ -32,9 +32,8 @@ class Sizes(NamedTuple):
 
 def sizes_of(frame: pd.DataFrame) -> Sizes:
     """Columns of a table of square problems, int64."""
-    n, c, k, w, s, pad, stride = (
-        frame[name].to_numpy(dtype=np.int64) for name in ("n", "c", "k", "w", "s", "pad_w", "stride_w")
-    )
+    names = ("n", "c", "k", "w", "s", "pad_w", "stride_w")
+    n, c, k, w, s, pad, stride = (frame[name].to_numpy(dtype=np.int64) for name in names)
     out_width = output_size(w, s, pad, stride, dilation=1)
     return Sizes(n, c, k, w, out_width=out_width, filter_width=s, stride=stride)
 
@@ -71,9 +70,8 @@ HIGH_PCT = 80.0
 
 def kernel_class(fp32_utilization_pct: Number, dram_utilization_pct: Number) -> Number:
     """0 compute-bound where FP32 utilisation is at least 80 %; else 1 memory-bound where DRAM's is; else 2."""
-    return where(
-        fp32_utilization_pct >= HIGH_PCT, COMPUTE, where(dram_utilization_pct >= HIGH_PCT, MEMORY, UNDER_UTILISED)
-    )
+    otherwise = where(dram_utilization_pct >= HIGH_PCT, MEMORY, UNDER_UTILISED)
+    return where(fp32_utilization_pct >= HIGH_PCT, COMPUTE, otherwise)
 
 
 def roofline_class(compute_us: np.ndarray, memory_us: np.ndarray, waves: np.ndarray) -> np.ndarray:

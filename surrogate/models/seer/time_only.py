@@ -134,9 +134,8 @@ def _fft_terms(p: Sized, mechanism: Mechanism, peak: np.ndarray, bandwidth: np.n
     c, k = p.channels_in, p.channels_out
     images = p.n / 128 * p.groups
     if mechanism == "fft_tiling":
-        down, across = (
-            ceil_div(o, np.maximum(physics.FFT_TILE + 1 - f, 1)) for o, f in ((p.result_h, p.r), (p.result_w, p.s))
-        )
+        sides = (p.result_h, p.r), (p.result_w, p.s)
+        down, across = (ceil_div(out, np.maximum(physics.FFT_TILE + 1 - taps, 1)) for out, taps in sides)
         images = images * down * across
     traffic = 1e3 * bandwidth
     filters = c * k * p.groups / traffic

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
@@ -48,13 +48,10 @@ class Tree:
         else:
             value = np.asarray(classes, dtype=np.float64)[grown.value[:, 0, :].argmax(axis=1)]
         leaf = grown.children_left == LEAF
-        return cls(
-            left=grown.children_left.astype(np.int64),
-            right=grown.children_right.astype(np.int64),
-            feature=np.where(leaf, 0, grown.feature).astype(np.int64),
-            threshold=np.where(leaf, 0.0, grown.threshold),
-            value=np.asarray(value, dtype=np.float64),
-        )
+        left, right = (children.astype(np.int64) for children in (grown.children_left, grown.children_right))
+        feature = np.where(leaf, 0, grown.feature).astype(np.int64)
+        threshold = np.where(leaf, 0.0, grown.threshold)
+        return cls(left, right, feature=feature, threshold=threshold, value=np.asarray(value, dtype=np.float64))
 
     @classmethod
     def constant(cls, value: float) -> Self:
@@ -108,10 +105,8 @@ def _grown(x: np.ndarray, y: np.ndarray, *, leaf: int, classify: bool, seed: int
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
     grow = DecisionTreeClassifier if classify else DecisionTreeRegressor
-    estimator = grow(
-        max_leaf_nodes=MAX_SPLITS + 1, min_samples_split=LEAST_PARENT, min_samples_leaf=leaf, random_state=seed
-    )
-    return estimator.fit(x, y)
+    least: dict[str, Any] = {"min_samples_split": LEAST_PARENT, "min_samples_leaf": leaf}
+    return grow(max_leaf_nodes=MAX_SPLITS + 1, random_state=seed, **least).fit(x, y)
 
 
 def _loss(x: np.ndarray, y: np.ndarray, fold: np.ndarray, grow: Callable[..., Grown], classify: bool) -> float:
