@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from surrogate.dataset.files import STDOUT, require_writable
 from surrogate.features.errors import STDIN, InputError
+from surrogate.features.whole import MAX_INT32
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
 
 if TYPE_CHECKING:
@@ -55,7 +57,9 @@ FOLDER = DataPath(None, folder="filled")
 BUNDLE = DataPath(None, folder="replaced")
 BUNDLE_OR_FILE = DataPath(STDOUT, checked=False)
 COUNT = click.IntRange(min=1)
-MINUTES = click.FloatRange(min=0, min_open=True)
+INDEX = click.IntRange(min=0)
+SIZE = click.IntRange(1, MAX_INT32)
+POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 class SettingChoice(click.Choice):
@@ -248,6 +252,34 @@ class GpuName(click.ParamType):
 
 
 GPU = GpuName()
+
+
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
+    Path(__file__).with_name("options.toml").read_text(encoding="utf-8")
+)
+"""Command, or a part of its options → parameter → what `declared` makes an option of."""
+_WORDS = {
+    "path": PATH, "out": OUT, "folder": FOLDER, "gpu": GPU, "count": COUNT, "index": INDEX, "size": SIZE,
+    "positive": POSITIVE, "float": float, "bytes": size,
+}  # fmt: skip
+_LOOKED_UP = ("kind", "callback", "choices")
+
+
+def declared(section: str, **words: Any) -> Callable[[Function], Function]:
+    """Add the options of a section of `OPTIONS`; ``words`` are its kinds, callbacks and choices that only it has."""
+    known = _WORDS | words
+
+    def add(function: Function) -> Function:
+        for name, given in reversed(OPTIONS[section].items()):
+            settings = {key: known[value] if key in _LOOKED_UP and isinstance(value, str) else value
+                        for key, value in given.items()}  # fmt: skip
+            flags = settings.pop("flags", f"--{name.replace('_', '-')}")
+            if choices := settings.pop("choices", ()):
+                settings["kind"] = click.Choice(choices)
+            function = option(f"{flags} {name}", settings.pop("help"), **settings)(function)
+        return function
+
+    return add
 
 
 def board_notes(name: str | None) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.groups import LazyGroup
-from surrogate.cli.options import COUNT, GPU, OUT, PATH, option
+from surrogate.cli.options import COUNT, GPU, OUT, PATH, declared, option
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
@@ -46,7 +46,6 @@ def command() -> None:
 
 
 PIPE_WIDTH = 160
-INDEX = click.IntRange(min=0)
 file_argument = click.argument("file", type=PATH)
 files_argument = click.argument("files", nargs=-1, required=True, type=PATH)
 top_option = option("--top", "Only the first K rows.", COUNT, metavar="K")
@@ -105,12 +104,9 @@ class Part:
 def part_options(function: Callable[..., object]) -> Callable[..., object]:
     """Adds the options that choose a part of the trace; the command gets them as ``part``."""
 
-    @option("--iteration", "Only this one; repeatable.", INDEX, multiple=True, metavar="N")
-    @option("--from from_ms", "Only what starts at this time or later.", float, metavar="MS")
-    @option("--to to_ms", "Only what starts before this time.", float, metavar="MS")
-    @option("--device", "Only this GPU's activities.", INDEX, metavar="N")
+    @declared("trace_part")
     @execution_trace_option
-    @option("--max-bytes", "Most bytes a packed trace may unpack to [2 GiB].", COUNT)
+    @declared("trace_size")
     @wraps(function)
     def with_part(**values: object) -> object:
         part: dict[str, Any] = {name: values.pop(name) for name in Part.__dataclass_fields__}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, GPU, OUT, PATH, Form, choice_option, option, output_options, show
+from surrogate.cli.options import Form, declared, output_options, show
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,14 +22,7 @@ _COLUMNS = (
 
 @click.command()
 @shared.files_argument
-@option("--gpu", "Predict for this GPU; the host stays the traced one.", GPU)
-@option("--batch", "Predict for this batch size.", COUNT, metavar="N")
-@choice_option("--times", ("measured", "surrogate"),
-               "Kernel times of the trace, or predicted [measured; surrogate for another GPU or batch].")  # fmt: skip
-@option("--overheads overheads_file", "Host overheads of another trace, as --save-overheads writes them.", PATH)
-@option("--save-overheads", "Write the host overheads, and the laws of ranks' collectives, as JSON.", OUT)
-@option("--leave-one-out", "Overheads of each iteration from the other ones.", is_flag=True)
-@option("--iteration", "Only this one.", shared.INDEX, metavar="K")
+@declared("iteration")
 @shared.bundle_option
 @shared.execution_trace_option
 @shared.top_option
