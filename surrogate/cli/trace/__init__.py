@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.groups import LazyGroup
+from surrogate.cli.groups import TABLE, LazyGroup
 from surrogate.cli.options import COUNT, GPU, OUT, PATH, declared, option
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
@@ -21,19 +21,10 @@ if TYPE_CHECKING:
     from surrogate.trace.profiling import Profile
     from surrogate.trace.result import ResultTable
 
-COMMANDS = {
-    name: (name, text)
-    for name, text in {
-        "summary": "The whole model: iterations, busy and idle time, layer types, copies; ranks; batches.",
-        "kernels": "Kernels by name, layer or type, with occupancy, roofline and bound.",
-        "diff": "Two traces of one program compared: what became slower or faster, and by how much.",
-        "spans": "The across-stack profile: model, layers, operators, calls, kernels.",
-        "simulate": "Replay the trace from its dependency graph: measured and simulated times.",
-        "whatif": "What an optimisation would gain: mixed precision, fusion, more workers, …",
-        "iteration": "Iteration times from host overheads and measured or predicted kernels; ranks together.",
-    }.items()
-}
+COMMANDS = {name: (name, text) for name, text in TABLE["trace"]["commands"].items()}
 """Command → (module, one-line help), in the order people need them."""
+COLUMNS: dict[str, list[str]] = TABLE["trace"]["columns"]
+"""Table → the columns that people see of it."""
 
 
 @click.group(cls=LazyGroup, package=__name__, lazy=COMMANDS)

@@ -14,11 +14,6 @@ from surrogate.features.errors import InputError
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
 
-_COLUMNS = (
-    "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
-    "coverage",
-)  # fmt: skip
-
 
 @click.command()
 @shared.files_argument
@@ -63,7 +58,7 @@ def command(
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]
-    table = shared.columns_of(rows, _COLUMNS, title=result.table().title)
+    table = shared.columns_of(rows, shared.COLUMNS["iteration"], title=result.table().title)
     show(rows, form, whole=result.to_dict(), table=table)
     if form:
         return
