@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from surrogate.cli.options import (
-    BUNDLE_OR_FILE,
-    COUNT,
-    GPU,
-    PATH,
-    option,
-    output_option,
-    rows_options,
-    said,
-    seed_option,
-)
+from surrogate.cli.options import BUNDLE_OR_FILE, PATH, declared, output_option, rows_options, said, seed_option
 from surrogate.dataset.files import STDOUT, require_writable
 from surrogate.features.errors import InputError
 
@@ -29,10 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("bundle")
 @click.argument("data", nargs=-1, type=PATH)
-@option("--plan count", "No DATA: choose the N problems to measure on --gpu, for `seer collect --plan`.", COUNT)
-@option("--gpu", "The GPU that --plan is for.", GPU)
-@option("--library", "The library that --plan is for.  [default: the bundle's]", metavar="NAME")
-@option("--problems", "Where --plan chooses: a table or list; by default a sample of all kinds.", PATH, metavar="FILE")
+@declared("calibrate")
 @rows_options
 @seed_option
 @output_option("The bundle, or the plan, to write.", kind=BUNDLE_OR_FILE)

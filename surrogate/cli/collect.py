@@ -12,20 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.groups import TABLE
-from surrogate.cli.options import (
-    COUNT,
-    GPU,
-    MINUTES,
-    Form,
-    SettingChoice,
-    choice_option,
-    option,
-    output_options,
-    show,
-    size,
-)  # fmt: skip
-from surrogate.cli.problem import CHOICES
+from surrogate.cli.options import Form, SettingChoice, choice_option, declared, output_options, show
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,31 +32,9 @@ CAMPAIGN_MINUTES = 55.0
 COUNTERS_SHARE = 0.45
 """Share of ``--minutes`` that ``--counters`` is given."""
 
-HELP: dict[str, str] = TABLE["collect"]
-"""Option → its help, of those that need more than a few words."""
-
 
 @click.command(name="collect")
-@choice_option("--device", ("cudnn", "cpu", "replay", "reference"), HELP["device"])
-@option("--plan file", HELP["plan"], metavar="FILE")
-@option("--grid", HELP["grid"], metavar="NAME")
-@option("--networks", "Distinct layers of well-known networks, batch 1 … 256.", is_flag=True)
-@option("--sample", HELP["sample"], COUNT)
-@option("--max-gflop", HELP["max_gflop"], click.FloatRange(min=0, min_open=True), metavar="G")
-@option("--max-tensor", HELP["max_tensor"], metavar="SIZE", callback=size)
-@option("--shard", "Measure the I-th of N parts.", default="1/1", metavar="I/N")
-@option("--seed", "Draws the sample and the order.", default=0)
-@option("--minutes", HELP["minutes"], MINUTES, metavar="M")
-@option("--campaign", HELP["campaign"], is_flag=True)
-@option("--counters", "Then count a part of what was measured, by ncu or nvprof.", is_flag=True)
-@option("--math", "Repeat for several. [fma]", click.Choice(CHOICES["math"]), multiple=True)
-@option("--dtype", "Element type; repeat for several. [fp32]", SettingChoice("dtype", DTYPES), multiple=True)
-@option("--direction", "The same. [fwd]", click.Choice(CHOICES["direction"]), multiple=True)
-@option("--layout", "The same. [NCHW]", click.Choice(CHOICES["layout"]), multiple=True)
-@option("--recording", "What --device replay serves; the plan too, if none is named.", metavar="RUN.jsonl")
-@option("--heuristic-only", "Nothing is measured: cuDNN's own ranking for any --gpu.", is_flag=True)
-@option("--gpu", "The GPU that --heuristic-only asks for.", GPU)
-@option("-o --output", HELP["output"], required=True, metavar="RUN.jsonl")
+@declared("collect", dtype=SettingChoice("dtype", DTYPES))
 def command(**options: Any) -> None:
     """Measure every algorithm of a plan of convolution problems.
 

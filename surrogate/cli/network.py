@@ -8,39 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import (
-    FOLDER,
-    GPU,
-    PATH,
-    Form,
-    SettingChoice,
-    choice_option,
-    limit_options,
-    option,
-    output_options,
-    show,
-)
+from surrogate.cli.options import GPU, Form, SettingChoice, declared, limit_options, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.features.whole import MAX_INT32
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.runtime import HOSTS, RUNTIMES
-from surrogate.network.torch_gpu import AMP as AMP_TYPES
+from surrogate.network.torch_gpu import AMP
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from surrogate.network.result import NetworkTime
 
-DTYPE = "Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …"
-AMP = "Run module:callable's forward pass under autocast to this type, with weights in fp32."
-RUNTIME = (
-    "What launches the kernels: one per operator, fused as torch.compile does, or fused as one CUDA graph"
-    "  [default: eager for modules and .pt2; kernels alone for others]"
-)
-HOST = "How fast the host launches them  [default: usual]"
-SIZE = click.IntRange(1, MAX_INT32)
-UTILIZATION = "Share of the GPU's memory that may be taken  [default: 0.9 for language models, else 1]"
 SERVERS = 0.9
 """vLLM's default of its ``gpu_memory_utilization``."""
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
@@ -81,33 +61,13 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 
 @click.command()
 @click.argument("source", metavar="FILE")
-@option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
-@option("--bundle", "Fitted model, a folder; else the one shipped.", PATH)
-@option("--batch --bs", "Batch size in the place of the model's own.", SIZE)
-@option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
-@option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
-@option("--sweep-batch", "Also these batch sizes; the best one is marked.", metavar="N,N,…", callback=sizes)
-@option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
-@option("--utilization", UTILIZATION, click.FloatRange(0, 1, min_open=True), metavar="SHARE")
-@option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=gpu_names)
-@option("--dtype", DTYPE, SettingChoice("dtype", list(ELEMENTS)), metavar="TYPE")
-@choice_option("--math", MATHS, "Math type of convolutions  [default: by element type]")
-@choice_option("--layout", LAYOUTS, "Layout of convolutions  [default: NCHW]")
-@choice_option("--amp", AMP_TYPES, AMP)
-@choice_option("--runtime", tuple(RUNTIMES), RUNTIME)
-@choice_option("--host", HOSTS, HOST)
-@option("--data-parallel", "Train on N GPUs of a machine, each with the batch.", SIZE, default=1)
+@declared(
+    "network", dims=_dims, sizes=sizes, gpu_names=gpu_names, share=click.FloatRange(0, 1, min_open=True),
+    dtype=SettingChoice("dtype", list(ELEMENTS)), maths=MATHS, layouts=LAYOUTS, amp_types=AMP, runtimes=RUNTIMES,
+    hosts=HOSTS,
+)  # fmt: skip
 @limit_options
-@option("--prefill", "Language model: a prompt of so many tokens.", SIZE, metavar="TOKENS")
-@option("--decode", "Language model: a token behind such a context.", SIZE, metavar="CONTEXT")
-@option("--tensor-parallel", "Language model: on one of N GPUs.", SIZE)
-@option("--expert-parallel", "Language model: N of them hold different experts.", SIZE)
-@option("--pipeline-parallel", "Language model: N such sets hold different layers.", SIZE)
-@option("--routing", "Language model: how tokens spread over experts.", metavar="NAME")
-@choice_option("--kv-dtype", KV_DTYPES, "Language model: element type of the cache.")
-@choice_option("--library", tuple(FRAMEWORKS), "Whose kernels  [default: the fastest's]")
-@option("--by-type", "A row per operator in the place of a row per layer.", is_flag=True)
-@option("--figures", "Folder for SVG figures.", FOLDER)
+@declared("language_model", kv_dtypes=KV_DTYPES, frameworks=FRAMEWORKS)
 @output_options
 def command(
     source: str, gpu: str, bundle: Path | None, batch: int | None, sweep_batch: tuple[int, ...], max_batch: bool,

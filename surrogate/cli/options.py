@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from surrogate.dataset.files import STDOUT, require_writable
 from surrogate.features.errors import STDIN, InputError
+from surrogate.features.whole import MAX_INT32
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
 
 if TYPE_CHECKING:
@@ -55,7 +57,9 @@ FOLDER = DataPath(None, folder="filled")
 BUNDLE = DataPath(None, folder="replaced")
 BUNDLE_OR_FILE = DataPath(STDOUT, checked=False)
 COUNT = click.IntRange(min=1)
-MINUTES = click.FloatRange(min=0, min_open=True)
+INDEX = click.IntRange(min=0)
+SIZE = click.IntRange(1, MAX_INT32)
+POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 class SettingChoice(click.Choice):
@@ -84,137 +88,6 @@ def choice_option(
 ) -> Callable[[Function], Function]:
     """An option that takes one of ``choices``."""
     return option(name, text, click.Choice(choices), default=default)
-
-
-seed_option = option("--seed", "Seed of folds, sampling and search.", default=0)
-candidates_option = choice_option(
-    "--candidates", ("all", "listed"),
-    "How the table lists candidates, where the file does not say: all were tried, or a censored list.",
-)  # fmt: skip
-
-
-def rows_options(function: Function) -> Function:
-    """Add ``--candidates`` and ``--where``: which rows of the data count, and how."""
-    text = "Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either."
-    where = option("--where", text, metavar="COLUMN=VALUE", multiple=True)
-    return candidates_option(where(function))
-
-
-def kernel_options(function: Function) -> Function:
-    """Add ``--kernel``, or ``--sizes``, ``--parameters`` and ``--settings``: a described kernel, or None."""
-
-    @wraps(function)
-    def described(*words: Any, **named: Any) -> Any:
-        columns = {name: named.pop(name) for name in ("kernel_file", "sizes", "parameters", "texts")}
-        return function(*words, kernel=_kernel(**columns), **named)
-
-    columns = "Columns of a table of your own kernel's configurations"
-    for each in (
-        option("--settings texts", f"{columns}: texts of a problem, as dtype.", metavar="A,B"),
-        option("--parameters", f"{columns}: what is tuned.", metavar="A,B"),
-        option("--sizes", f"{columns}: numbers of a problem, as m,n,k.", metavar="A,B"),
-        option("--kernel kernel_file", "A description of your own kernel, TOML (`seer data describe`).", PATH),
-    ):
-        described = each(described)
-    return cast(Function, described)
-
-
-def _kernel(
-    kernel_file: Path | None, sizes: str | None, parameters: str | None, texts: str | None
-) -> "Kernel | None":  # fmt: skip
-    """What the options say of the table's columns. Raises `InputError` where they contradict one another."""
-    path = kernel_file
-    if path is None and parameters is None:
-        if sizes or texts:
-            raise InputError("--sizes and --settings go with --parameters; name the columns of a configuration")
-        return None
-    from surrogate.dataset.described import KernelColumns, named_columns
-    from surrogate.features.description import read_description
-
-    if path is None:
-        return KernelColumns(named_columns(parameters), named_columns(sizes), named_columns(texts))
-    if sizes or parameters or texts:
-        raise InputError(f"{path} names sizes, parameters and settings; leave --sizes, --parameters, --settings out")
-    return read_description(path)
-
-
-def fit_options(function: Function) -> Function:
-    """Add ``--candidate``, ``--device``, `rows_options` and `kernel_options`: what is fitted, and where."""
-    text = "Choose among algorithms (each with its fastest solver) or among solvers."
-    candidate = choice_option("--candidate", ("algorithm", "solver"), text, "algorithm")
-    device = option(
-        "--device", "Where XGBoost grows trees.", click.Choice(("cpu", "cuda")), default="cpu", callback=_tree_device
-    )
-    return device(candidate(rows_options(kernel_options(function))))
-
-
-def training_options(function: Function) -> Function:
-    """Add DATA, `fit_options` and ``--seed``: what is searched or trained, and where."""
-    data = click.argument("data", nargs=-1, required=True, type=PATH)
-    return data(fit_options(seed_option(function)))
-
-
-def _tree_device(context: click.Context, parameter: click.Parameter, device: str) -> str:
-    """The device; a usage error where XGBoost, which would go on without a word, finds no GPU."""
-    if device == "cuda":
-        import warnings
-
-        import xgboost
-
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            xgboost.train({"device": device}, xgboost.DMatrix([[0.0]], label=[0.0]), num_boost_round=1)
-        if warned:
-            raise click.BadParameter("XGBoost finds no CUDA device; leave --device out", context, parameter)
-    return device
-
-
-def size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Bytes of an option's text, as in 64MiB: its callback."""
-    from surrogate.prediction.results import parse_bytes
-
-    del context, parameter
-    return None if text is None else parse_bytes(text)
-
-
-def limit_options(function: Function) -> Function:
-    """``--workspace-limit`` in bytes, ``--deterministic``: which algorithms may be picked."""
-    limit = "Largest workspace of a pick, as in 64MiB, 1GB or 1048576."
-    function = option("--deterministic", "Only algorithms whose two runs give the same bits.", is_flag=True)(function)
-    return option("--workspace-limit", limit, metavar="SIZE", callback=size)(function)
-
-
-def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Callable[[Function], Function]:
-    """``-o``: what a command writes, which ``text`` explains: a file, or with `FOLDER` and `BUNDLE` a folder."""
-    return option("-o --output", text, kind, required=required)
-
-
-def said(output: Path, text: str) -> None:
-    """Print a line about what was written; on standard error where standard output is what was written."""
-    click.echo(text, err=output == STDOUT)
-
-
-def output_options(function: Function) -> Function:
-    """Add ``--json`` and ``--csv``; the command gets ``form``, what its answer is printed as."""
-
-    @wraps(function)
-    def printed(*words: Any, as_json: bool, as_csv: bool, **named: Any) -> Any:
-        return function(*words, form="json" if as_json else "csv" if as_csv else "", **named)
-
-    printed = option("--csv as_csv", "Print CSV instead of a table.", is_flag=True)(printed)
-    return cast(Function, option("--json as_json", "Print JSON instead of a table.", is_flag=True)(printed))
-
-
-def show(
-    records: Sequence[Mapping[str, object]], form: Form = "", *, whole: object = None, table: Table | None = None
-) -> None:
-    """Print ``records`` as JSON (``whole`` in their place, if given), as CSV, or as ``table`` for people."""
-    if form == "json":
-        click.echo(to_json(records if whole is None else whole))
-    elif form == "csv":
-        click.echo(to_csv(records), nl=False)
-    else:
-        click.echo((table or Table(records)).text(terminal_width()))
 
 
 class GpuName(click.ParamType):
@@ -248,6 +121,141 @@ class GpuName(click.ParamType):
 
 
 GPU = GpuName()
+
+
+def size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Bytes of an option's text, as in 64MiB: its callback."""
+    from surrogate.prediction.results import parse_bytes
+
+    del context, parameter
+    return None if text is None else parse_bytes(text)
+
+
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
+    Path(__file__).with_name("options.toml").read_text(encoding="utf-8")
+)
+"""Command, or a part of its options → parameter → what `declared` makes an option of."""
+_WORDS = {
+    "path": PATH, "out": OUT, "folder": FOLDER, "gpu": GPU, "count": COUNT, "index": INDEX, "size": SIZE,
+    "positive": POSITIVE, "float": float, "bytes": size,
+}  # fmt: skip
+_LOOKED_UP = ("kind", "callback", "choices")
+
+
+def declared(section: str, **words: Any) -> Callable[[Function], Function]:
+    """Add the options of a section of `OPTIONS`; ``words`` are its kinds, callbacks and choices that only it has."""
+    known = _WORDS | words
+
+    def add(function: Function) -> Function:
+        for name, given in reversed(OPTIONS[section].items()):
+            settings = {key: known[value] if key in _LOOKED_UP and isinstance(value, str) else value
+                        for key, value in given.items()}  # fmt: skip
+            flags = settings.pop("flags", f"--{name.replace('_', '-')}")
+            if choices := settings.pop("choices", ()):
+                settings["kind"] = click.Choice(choices)
+            function = option(f"{flags} {name}", settings.pop("help"), **settings)(function)
+        return function
+
+    return add
+
+
+seed_option = declared("seed")
+candidates_option = declared("candidates")
+limit_options = declared("limits")
+"""Which algorithms may be picked."""
+
+
+def rows_options(function: Function) -> Function:
+    """Add ``--candidates`` and ``--where``: which rows of the data count, and how."""
+    return candidates_option(declared("rows")(function))
+
+
+def kernel_options(function: Function) -> Function:
+    """Add ``--kernel``, or ``--sizes``, ``--parameters`` and ``--settings``: a described kernel, or None."""
+
+    @wraps(function)
+    def described(*words: Any, **named: Any) -> Any:
+        columns = {name: named.pop(name) for name in ("kernel_file", "sizes", "parameters", "texts")}
+        return function(*words, kernel=_kernel(**columns), **named)
+
+    return cast(Function, declared("kernel")(described))
+
+
+def _kernel(
+    kernel_file: Path | None, sizes: str | None, parameters: str | None, texts: str | None
+) -> "Kernel | None":  # fmt: skip
+    """What the options say of the table's columns. Raises `InputError` where they contradict one another."""
+    path = kernel_file
+    if path is None and parameters is None:
+        if sizes or texts:
+            raise InputError("--sizes and --settings go with --parameters; name the columns of a configuration")
+        return None
+    from surrogate.dataset.described import KernelColumns, named_columns
+    from surrogate.features.description import read_description
+
+    if path is None:
+        return KernelColumns(named_columns(parameters), named_columns(sizes), named_columns(texts))
+    if sizes or parameters or texts:
+        raise InputError(f"{path} names sizes, parameters and settings; leave --sizes, --parameters, --settings out")
+    return read_description(path)
+
+
+def fit_options(function: Function) -> Function:
+    """Add ``--device``, ``--candidate``, `rows_options` and `kernel_options`: what is fitted, and where."""
+    return declared("fit", tree_device=_tree_device)(rows_options(kernel_options(function)))
+
+
+def training_options(function: Function) -> Function:
+    """Add DATA, `fit_options` and ``--seed``: what is searched or trained, and where."""
+    data = click.argument("data", nargs=-1, required=True, type=PATH)
+    return data(fit_options(seed_option(function)))
+
+
+def _tree_device(context: click.Context, parameter: click.Parameter, device: str) -> str:
+    """The device; a usage error where XGBoost, which would go on without a word, finds no GPU."""
+    if device == "cuda":
+        import warnings
+
+        import xgboost
+
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            xgboost.train({"device": device}, xgboost.DMatrix([[0.0]], label=[0.0]), num_boost_round=1)
+        if warned:
+            raise click.BadParameter("XGBoost finds no CUDA device; leave --device out", context, parameter)
+    return device
+
+
+def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Callable[[Function], Function]:
+    """``-o``: what a command writes, which ``text`` explains: a file, or with `FOLDER` and `BUNDLE` a folder."""
+    return option("-o --output", text, kind, required=required)
+
+
+def said(output: Path, text: str) -> None:
+    """Print a line about what was written; on standard error where standard output is what was written."""
+    click.echo(text, err=output == STDOUT)
+
+
+def output_options(function: Function) -> Function:
+    """Add ``--json`` and ``--csv``; the command gets ``form``, what its answer is printed as."""
+
+    @wraps(function)
+    def printed(*words: Any, as_json: bool, as_csv: bool, **named: Any) -> Any:
+        return function(*words, form="json" if as_json else "csv" if as_csv else "", **named)
+
+    return cast(Function, declared("output")(printed))
+
+
+def show(
+    records: Sequence[Mapping[str, object]], form: Form = "", *, whole: object = None, table: Table | None = None
+) -> None:
+    """Print ``records`` as JSON (``whole`` in their place, if given), as CSV, or as ``table`` for people."""
+    if form == "json":
+        click.echo(to_json(records if whole is None else whole))
+    elif form == "csv":
+        click.echo(to_csv(records), nl=False)
+    else:
+        click.echo((table or Table(records)).text(terminal_width()))
 
 
 def board_notes(name: str | None) -> list[str]:

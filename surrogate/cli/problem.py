@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import click
 
 from surrogate.cli.groups import TABLE
-from surrogate.cli.options import GPU, Function, SettingChoice, board_notes, option
+from surrogate.cli.options import Function, SettingChoice, board_notes, declared, option
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,13 +36,8 @@ def problem_options(function: Function) -> Function:
         shown = f"{setting['help'].format(choices=', '.join(choices))}  [default: {setting['default']}]"
         metavar = setting.get("metavar", f"[{'|'.join(choices)}]" if choices else None)
         function = option(f"--{name.replace('_', '-')}", shown, kind, metavar=metavar)(function)
-    version = option("--library-version", "As in 8.9.2.  [default: the newest that the bundle knows]", metavar="V")
-    library = option("--library", "Candidates of one library only, as cudnn or miopen.", metavar="NAME")
-    text = "A folder made by `seer train`.  [default: the one that ships for the GPU]"
-    bundle = option("--bundle", text, click.Path())
-    gpu = option("--gpu", "The GPU that is asked about, by any name; `seer gpus` lists them.", GPU)
-    problem = click.argument("problem", nargs=-1, type=click.UNPROCESSED)
-    return problem(gpu(bundle(library(version(function)))))
+    function = declared("problem", folder_name=click.Path())(function)
+    return click.argument("problem", nargs=-1, type=click.UNPROCESSED)(function)
 
 
 def settings_of(options: Options) -> dict[str, str]:

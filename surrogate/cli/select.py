@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from surrogate.cli.options import COUNT, GPU, PATH, limit_options, option, output_option, output_options, said, show
+from surrogate.cli.options import declared, limit_options, output_option, output_options, said, show
 from surrogate.cli.problem import FLAGS, Options, problem_options, read_problem, with_notes
 from surrogate.features.errors import InputError
 
@@ -36,11 +36,7 @@ class SelectOptions(Options):
 @click.command(context_settings=FLAGS)
 @problem_options
 @limit_options
-@option("--top", "Show the first K; with --measure, time them.", COUNT, metavar="K")
-@option("--measure", "Time the most promising on --device, and rank by that.", is_flag=True)
-@option("--device", "What --measure times on.", click.Choice(("cudnn", "cpu", "replay", "reference")))
-@option("--recording", "The run that --device replay serves.", metavar="RUN.jsonl")
-@option("--no-cache", "Neither use measurements of earlier runs nor keep new ones.", is_flag=True)
+@declared("select")
 @output_options
 def command(problem: tuple[str, ...], form: "Form", **options: Unpack[SelectOptions]) -> None:
     """Rank the algorithms of PROBLEM by their predicted times, with 90 % intervals, workspaces and what is excluded.
@@ -102,23 +98,12 @@ def _measured(
     return with_attempts(ranked, tuned.tried, replace(limits, top=None))
 
 
-PROBLEMS = "Parquet or CSV table, JSON lines, one PROBLEM a line, or SEER's Test-set-II text."
-FORM = (
-    "A lookup of the listed problems: JSON, a C99 header, MIOpen's user find-db (bundles of MIOpen solvers). A function"
-    " for any problem: python; triton, lists of triton.Config (described kernels)."
-)
 FUNCTIONS = ("python", "triton")
-FORMS = ("json", "c-header", *FUNCTIONS, "miopen-user-db")
 
 
 @click.command()
 @click.argument("bundle")
-@option("--problems", PROBLEMS, PATH, required=True, metavar="FILE")
-@option("--as form", FORM, click.Choice(FORMS), required=True)
-@option("--leaves", "Of a function: the most buckets of problems, each with its own answer (32).", COUNT, metavar="N")
-@option("--top", "Of triton: configurations of a bucket (3).", COUNT, metavar="K")
-@option("--gpu", "The GPU to pick for, where the bundle knows several.", GPU)
-@option("--library-version", "Of the library; by default the newest that the bundle knows.", metavar="V")
+@declared("export")
 @limit_options
 @output_option("The file to write.")
 def export(

@@ -5,12 +5,11 @@ from typing import Any
 
 import click
 
-from surrogate.cli.network import DTYPE, SIZE, gpu_names, sizes
-from surrogate.cli.options import GPU, OUT, PATH, Form, choice_option, option, output_options, show
+from surrogate.cli.network import gpu_names, sizes
+from surrogate.cli.options import PATH, Form, declared, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.network.network import FRAMEWORKS
 
-POSITIVE = click.FloatRange(min=0, min_open=True)
 REFUSED = {
     "disaggregated": "prefill and decoding on GPUs of their own",
     "speculative": "tokens that a draft model or MTP guesses",
@@ -37,33 +36,9 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
     return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
 
 
-def ways(name: str, text: str) -> Any:
-    """An option that takes several numbers."""
-    return option(f"--{name}", text, metavar="N,N,…", callback=sizes)
-
-
 @click.command()
 @click.argument("config", type=PATH)
-@option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
-@option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=gpu_names)
-@option("--input input_tokens", "Tokens of a prompt.", SIZE, required=True, metavar="TOKENS")
-@option("--output output_tokens", "Tokens of an answer.", SIZE, required=True, metavar="TOKENS")
-@ways("concurrency", "Users at a time, on all replicas together  [default: 1 to 256 on one]")
-@option("--ttft", "Longest time to the first token, in ms.", POSITIVE, metavar="MS")
-@option("--tpot", "Longest time per further token, in ms.", POSITIVE, metavar="MS")
-@option("--gpus", "Most GPUs of all replicas.", SIZE, default=8)
-@choice_option("--library", tuple(FRAMEWORKS), "Whose server  [default: all]")
-@ways("tensor-parallel", "GPUs that share a layer  [default: 1, 2, 4, …]")
-@ways("attention-parallel", "Groups that attend to requests of their own and share experts.")
-@ways("expert-parallel", "GPUs that hold different experts  [default: 1 and all]")
-@ways("pipeline-parallel", "Stages that hold different layers  [default: 1]")
-@option("--dtype", f"{DTYPE} Several: A,B.", metavar="TYPE,…", callback=_names)
-@option("--kv-dtype", "Element types of the cache, as fp8.", metavar="TYPE,…", callback=_names)
-@option("--routing", "How tokens spread over experts: balanced, power_law_1.2 …", metavar="NAME")
-@option("--price", "US dollars per GPU and hour; by GPU: h100=2.5,h200=3.8.", metavar="USD", callback=_price)
-@option("--html", "Also write everything as one HTML file.", OUT)
-@option("--disaggregated", "Not predicted; refused.", is_flag=True)
-@option("--speculative", "Not predicted; refused.", is_flag=True)
+@declared("serving", sizes=sizes, gpu_names=gpu_names, names=_names, price=_price, frameworks=FRAMEWORKS)
 @output_options
 def command(
     config: Path, gpu: str, compare_gpus: list[str], input_tokens: int, output_tokens: int, ttft: float | None,

@@ -75,7 +75,7 @@ def exchange(network: Network, times_us: Sequence[float], predictors: "Predictor
     return Exchange(network.gpus, sum(answer.time_us for answer in of_bucket), expected, lower, upper)
 
 
-def buckets(gradients: Iterator[tuple[float, int]], most: int) -> Iterator[tuple[float, int]]:
+def buckets(gradients: Iterator[tuple[float, int]], most: float) -> Iterator[tuple[float, int]]:
     """(time at which they are ready, size) of gradients in their order → the same of the buckets that they fill."""
     held = 0
     ready = 0.0

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from surrogate.cli import seer
-from surrogate.cli.collect import HELP
+from surrogate.cli.options import OPTIONS
 from surrogate.collect.plan_source import ALL, GRIDS
 from surrogate.features.gpu import gpu
 
@@ -81,7 +81,7 @@ def test_options_named_alike_are_alike() -> None:
 
 
 def test_the_help_of_collect_names_every_grid() -> None:
-    assert set(re.findall(r"seer[\w-]*", HELP["grid"])) == {ALL, *GRIDS}
+    assert set(re.findall(r"seer[\w-]*", OPTIONS["collect"]["grid"]["help"])) == {ALL, *GRIDS}
 
 
 def test_json_and_csv_come_together() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.groups import LazyGroup
-from surrogate.cli.options import COUNT, GPU, OUT, PATH, option
+from surrogate.cli.groups import TABLE, LazyGroup
+from surrogate.cli.options import COUNT, GPU, OUT, PATH, declared, option
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
@@ -21,19 +21,10 @@ if TYPE_CHECKING:
     from surrogate.trace.profiling import Profile
     from surrogate.trace.result import ResultTable
 
-COMMANDS = {
-    name: (name, text)
-    for name, text in {
-        "summary": "The whole model: iterations, busy and idle time, layer types, copies; ranks; batches.",
-        "kernels": "Kernels by name, layer or type, with occupancy, roofline and bound.",
-        "diff": "Two traces of one program compared: what became slower or faster, and by how much.",
-        "spans": "The across-stack profile: model, layers, operators, calls, kernels.",
-        "simulate": "Replay the trace from its dependency graph: measured and simulated times.",
-        "whatif": "What an optimisation would gain: mixed precision, fusion, more workers, …",
-        "iteration": "Iteration times from host overheads and measured or predicted kernels; ranks together.",
-    }.items()
-}
+COMMANDS = {name: (name, text) for name, text in TABLE["trace"]["commands"].items()}
 """Command → (module, one-line help), in the order people need them."""
+COLUMNS: dict[str, list[str]] = TABLE["trace"]["columns"]
+"""Table → the columns that people see of it."""
 
 
 @click.group(cls=LazyGroup, package=__name__, lazy=COMMANDS)
@@ -46,7 +37,6 @@ def command() -> None:
 
 
 PIPE_WIDTH = 160
-INDEX = click.IntRange(min=0)
 file_argument = click.argument("file", type=PATH)
 files_argument = click.argument("files", nargs=-1, required=True, type=PATH)
 top_option = option("--top", "Only the first K rows.", COUNT, metavar="K")
@@ -105,12 +95,9 @@ class Part:
 def part_options(function: Callable[..., object]) -> Callable[..., object]:
     """Adds the options that choose a part of the trace; the command gets them as ``part``."""
 
-    @option("--iteration", "Only this one; repeatable.", INDEX, multiple=True, metavar="N")
-    @option("--from from_ms", "Only what starts at this time or later.", float, metavar="MS")
-    @option("--to to_ms", "Only what starts before this time.", float, metavar="MS")
-    @option("--device", "Only this GPU's activities.", INDEX, metavar="N")
+    @declared("trace_part")
     @execution_trace_option
-    @option("--max-bytes", "Most bytes a packed trace may unpack to [2 GiB].", COUNT)
+    @declared("trace_size")
     @wraps(function)
     def with_part(**values: object) -> object:
         part: dict[str, Any] = {name: values.pop(name) for name in Part.__dataclass_fields__}

@@ -8,28 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, GPU, OUT, PATH, Form, choice_option, option, output_options, show
+from surrogate.cli.options import Form, declared, output_options, show
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
 
-_COLUMNS = (
-    "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
-    "coverage",
-)  # fmt: skip
-
 
 @click.command()
 @shared.files_argument
-@option("--gpu", "Predict for this GPU; the host stays the traced one.", GPU)
-@option("--batch", "Predict for this batch size.", COUNT, metavar="N")
-@choice_option("--times", ("measured", "surrogate"),
-               "Kernel times of the trace, or predicted [measured; surrogate for another GPU or batch].")  # fmt: skip
-@option("--overheads overheads_file", "Host overheads of another trace, as --save-overheads writes them.", PATH)
-@option("--save-overheads", "Write the host overheads, and the laws of ranks' collectives, as JSON.", OUT)
-@option("--leave-one-out", "Overheads of each iteration from the other ones.", is_flag=True)
-@option("--iteration", "Only this one.", shared.INDEX, metavar="K")
+@declared("iteration")
 @shared.bundle_option
 @shared.execution_trace_option
 @shared.top_option
@@ -70,7 +58,7 @@ def command(
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]
-    table = shared.columns_of(rows, _COLUMNS, title=result.table().title)
+    table = shared.columns_of(rows, shared.COLUMNS["iteration"], title=result.table().title)
     show(rows, form, whole=result.to_dict(), table=table)
     if form:
         return

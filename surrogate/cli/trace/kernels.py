@@ -8,15 +8,6 @@ from surrogate.cli import trace as shared
 from surrogate.cli.options import Form, choice_option, output_options, show
 from surrogate.features.errors import InputError
 
-_KERNEL_COLUMNS = (  # the last ones go first where a line is too long
-    "kernel", "time_pct", "total_us", "calls", "avg_us", "bound", "unit", "tflops", "dram_gbs", "occupancy_pct",
-    "limited_by", "min_us", "max_us",
-)  # fmt: skip
-_COUNTER_COLUMNS = (
-    "kernel", "time_pct", "total_us", "calls", "counted", "bound", "measured_bound", "occupancy_pct",
-    "measured_occupancy_pct", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb", "measured_flop_per_byte",
-)  # fmt: skip
-
 
 @click.command()
 @shared.file_argument
@@ -63,5 +54,5 @@ def command(
     profiled = with_counters(profiled, counters) if counters else profiled
     shared.write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
-    names = ("kernel" if by == "name" else by, *(_COUNTER_COLUMNS if counters else _KERNEL_COLUMNS)[1:])
+    names = ("kernel" if by == "name" else by, *shared.COLUMNS["counted" if counters else "kernels"])
     show(result.rows, form, table=shared.for_people(result, names))

@@ -7,8 +7,6 @@ import click
 from surrogate.cli import trace as shared
 from surrogate.cli.options import Form, choice_option, output_options, show
 
-_SPAN_COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
-
 
 @click.command()
 @shared.files_argument
@@ -44,14 +42,14 @@ def command(
     counted = with_counters(profile(traces[-1]), counters).counters if counters else None
     if len(traces) == 1:
         table = trace_spans(traces[0], counted).rows(level).top(top)
-        show(table.rows, form, table=shared.for_people(table, _SPAN_COLUMNS))
+        show(table.rows, form, table=shared.for_people(table, shared.COLUMNS["spans"]))
         return
     experiment = leveled_traces(traces, counted)
     merged, lost = experiment.merged()
     table = merged.rows(level).top(top)
     levels = experiment.rows()
     whole = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
-    show(table.rows, form, whole=whole, table=shared.for_people(table, _SPAN_COLUMNS))
+    show(table.rows, form, whole=whole, table=shared.for_people(table, shared.COLUMNS["spans"]))
     if not form:
         click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
         show(levels.rows)

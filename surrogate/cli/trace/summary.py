@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
     from surrogate.trace.profiling import Profile
 
-_SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
-
 
 @click.command()
 @shared.files_argument
@@ -60,7 +58,7 @@ def command(
     profiles = [profile(trace, gpu) for trace in traces]
     if len(profiles) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(top)
-        show(sweep.rows, form, table=shared.columns_of(sweep.rows, _SWEEP_COLUMNS))
+        show(sweep.rows, form, table=shared.columns_of(sweep.rows, shared.COLUMNS["sweep"]))
         return
     (only,) = profiles
     shared.write_page(only, html)

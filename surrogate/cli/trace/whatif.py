@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, FOLDER, GPU, OUT, Form, choice_option, option, output_options, show
+from surrogate.cli.options import Form, declared, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import interval_us, plain
 
@@ -29,21 +29,9 @@ class WhatIfCommand(click.Command):
 @shared.file_argument
 @click.argument("what_ifs", nargs=-1, metavar="WHAT-IF…")
 @shared.part_options
-@option("--gpu", "The GPU asked about (gpu, amp-roofline).", GPU)
-@option("--own-gpu", "The GPU of the trace, where it names none or another.", GPU)
-@option("--workers", "Of data-parallel, blueconnect, dgc: GPUs.", COUNT, default=8)
-@option("--bandwidth bandwidth_gbs", "Of a machine's network.", float, default=10.0, metavar="GB/s")
-@option("--latency latency_us", "µs per step.", float, default=10.0, metavar="US")
-@option("--gpus-per-machine", "Of the workers.", COUNT, default=1, metavar="N")
-@option("--link-bandwidth link_gbs", "Between a machine's GPUs.", float, default=150.0, metavar="GB/s")
-@choice_option("--all-reduce algorithm", ("ring", "tree", "hierarchical"),
-               "NCCL's algorithm, of data-parallel and dgc.", "ring")  # fmt: skip
+@declared("whatif")
 @shared.bundle_option
-@option("--function functions", "Your own: imported, called with the graph, returns one. Repeatable.", multiple=True,
-        metavar="MODULE:CALLABLE")  # fmt: skip
-@option("--together", "Also all of them at once, in the given order.", is_flag=True)
-@option("--timeline", "The last one's timeline, for Perfetto.", OUT)
-@option("--figures", "Folder for SVG figures.", FOLDER)
+@declared("whatif_output")
 @output_options
 def command(
     file: Path, what_ifs: tuple[str, ...], functions: tuple[str, ...], together: bool, timeline: Path | None,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError
+from surrogate.network.data_parallel import buckets
 from surrogate.trace.calls import Parameter, parameters_of
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
@@ -94,10 +95,11 @@ def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
     for iteration, parameters in _iterations(graph, setting):
         update = _first_update(graph, iteration)
         last: list[NewTask] = []
-        for number, bucket in enumerate(_buckets(parameters, setting.network.bucket_bytes)):
-            ready = _last_launched(graph, setting, bucket[-1].ready_ns)
+        gradients = ((parameter.ready_ns, int(parameter.size_bytes)) for parameter in parameters)
+        for number, (ready_ns, size) in enumerate(buckets(gradients, setting.network.bucket_bytes)):
+            ready = _last_launched(graph, setting, ready_ns)
             after, before = _links(ready, update if ready >= 0 else -1)
-            every = stages(sum(parameter.size_bytes for parameter in bucket))
+            every = stages(size)
             for left, (stage, channel, time_us) in enumerate(every, start=1 - len(every)):
                 kind = "collective"
                 resource = channel
@@ -180,23 +182,12 @@ def _iterations(graph: Graph, setting: Setting) -> Iterator[tuple[int, list[Para
     yield from ((i, parameters) for i, parameters in enumerate(every) if parameters)
 
 
-def _buckets(parameters: list[Parameter], bucket_bytes: float) -> Iterator[list[Parameter]]:
-    bucket: list[Parameter] = []
-    for parameter in parameters:
-        bucket.append(parameter)
-        if sum(held.size_bytes for held in bucket) >= bucket_bytes:
-            yield bucket
-            bucket = []
-    if bucket:
-        yield bucket
-
-
 def _slices(size_bytes: float) -> list[float]:
     whole, rest = divmod(size_bytes, SLICE_BYTES)
     return [SLICE_BYTES] * int(whole) + ([rest] if rest else [])
 
 
-def _last_launched(graph: Graph, setting: Setting, time_ns: int) -> int:
+def _last_launched(graph: Graph, setting: Setting, time_ns: float) -> int:
     """The last device task whose launch call started before that time, -1 for none."""
     trace = setting.profile.trace
     rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0))
