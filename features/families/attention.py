@@ -219,19 +219,8 @@ class Mla(Attending):
         return self.batch * self.heads * ceil_div(self.query_length, QUERY_ROWS)
 
 
-PAIR_NAMES = (
-    "log2_batch", "log2_heads", "log2_query_length", "log2_context_length", "log2_keys", "log2_pairs_per_sm",
-    "log2_kv_bytes", "log2_kv_share", "log2_kv_us", "log2_key_groups_per_sm", "kv_itemsize", "is_context",
-    "is_generation", "log2_waves", "wave_use", "log2_quantised_us", "query_tile_use",
-)  # fmt: skip
-ATTENTION_NAMES = (
-    *PAIR_NAMES, "log2_kv_heads", "log2_head_dim", "log2_window", "is_windowed", "log2_group", "head_dim_use_64",
-    "head_dim_use_128", "group_use_16",
-)  # fmt: skip
-
-
 def pair_columns(op: Attending, m: Machine) -> tuple[Number, ...]:
-    """`PAIR_NAMES` of attention on a machine: one block per SM at a time, each block as long as the average one."""
+    """The columns of the family mla on a machine: one block per SM at a time, each block as long as the average one."""
     kv_bytes = 1.0 * op.kv_bytes
     _, keys, pairs = op.seen
     blocks = op.blocks
@@ -248,7 +237,7 @@ def pair_columns(op: Attending, m: Machine) -> tuple[Number, ...]:
 
 
 def attention_columns(op: Attention, m: Machine) -> tuple[Number, ...]:
-    """`ATTENTION_NAMES` of attention on a machine."""
+    """The columns of the family attention on a machine: those of mla, and its own."""
     group = op.heads // op.kv_heads
     span = op.seen[0]
     return (
@@ -258,30 +247,5 @@ def attention_columns(op: Attention, m: Machine) -> tuple[Number, ...]:
     )  # fmt: skip
 
 
-_PHASED_NAMES = (
-    "log2_batch", "log2_heads", "log2_query_length", "log2_context_length", "kv_itemsize", "is_context",
-    "is_generation",
-)  # fmt: skip
-ATTENTION = Declaration(
-    name="attention",
-    columns=attention_columns,
-    column_names=ATTENTION_NAMES,
-    dimension_names=(*_PHASED_NAMES, "log2_kv_heads", "log2_head_dim", "log2_window"),
-    batch=("batch", "query_length", "context_length"),
-    strata=PHASES,
-    candidate_key=("phase", "variant", "algorithm"),
-    counted=("batch", "heads", "head_dim", "query_length", "context_length"),
-    lines=({"heads": 1}, {"kv_heads": 1}, {"heads": 1, "kv_heads": 1}, {"batch": 1, "heads": -1, "kv_heads": -1}),
-    ticks=("batch", "query_length", "context_length"),
-)
-MLA = Declaration(
-    name="mla",
-    columns=pair_columns,
-    column_names=PAIR_NAMES,
-    dimension_names=_PHASED_NAMES,
-    batch=("batch",),
-    strata=PHASES[:2],
-    candidate_key=("phase", "variant", "algorithm"),
-    lines=({"heads": 1}, {"batch": 1, "heads": -1}, {"context_length": 1}, {"query_length": 1, "context_length": 1}),
-    ticks=("batch", "query_length", "context_length"),
-)
+ATTENTION = Declaration.of("attention", attention_columns)
+MLA = Declaration.of("mla", pair_columns)

@@ -22,29 +22,13 @@ from ..shape import fits, is_depthwise
 from ..size import declared_sizes
 from ..terms import MECHANISM_TERMS, KernelTerms, Sized, sized
 from ..text import parse
-from .family import Candidate, Family, Formula, ProblemTerms
+from .family import DECLARED, Candidate, Family, Formula, ProblemTerms
 
-SIZE_NAMES = (
-    "log2_n", "log2_c", "log2_h", "log2_w", "log2_k", "log2_r", "log2_s", "pad_h", "pad_w", "stride_h", "stride_w",
-    "dilation_h", "dilation_w", "log2_groups",
-)  # fmt: skip
-TERM_NAMES = (
-    "log2_channels_in", "log2_channels_out", "log2_out_h", "log2_out_w", "log2_gemm_m", "log2_gemm_n", "log2_gemm_k",
-    "log2_flops", "log2_tensor_bytes", "log2_intensity", "log2_roofline_us", "is_depthwise", "log2_footprint_per_l2",
-    "log2_flops_per_sm", "gemm_n_remainder_32", "gemm_n_remainder_128", "gemm_k_remainder_8",
-)  # fmt: skip
-
-TILE_NAMES = ("small", "middle", "large")
-ALGORITHM_NAMES = (
-    "mechanism", "log2_arithmetic_ratio", "log2_dram_ratio", "log2_operand_bytes", "log2_workspace_bytes",
-    "log2_kernels", "log2_algorithm_roofline_ratio", "log2_workspace_per_l2", "log2_blocks",
-    *(f"{name}_{tile}" for tile in TILE_NAMES for name in ("log2_waves", "last_wave_share", "tile_utilisation")),
-    "best_efficiency", "log2_occupied_time_us",
-)  # fmt: skip
+_DECLARED = DECLARED["conv"]
 
 
 def dimensions(p: Problem) -> tuple[Number, ...]:
-    """`SIZE_NAMES` of a problem."""
+    """``size_names`` of a problem (all names of columns: `families.toml`)."""
     log2 = log2_for(p.n)
     return (
         log2(p.n), log2(p.c), log2(p.h), log2(p.w), log2(p.k), log2(p.r), log2(p.s),
@@ -59,7 +43,7 @@ def problem_roofline_us(p: Problem, m: Machine) -> Number:
 
 
 def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, ...]:
-    """`TERM_NAMES` of a problem on a machine; ``base_us`` is `problem_roofline_us`."""
+    """``term_names`` of a problem on a machine; ``base_us`` is `problem_roofline_us`."""
     z = sized(p)
     log2 = log2_for(base_us)
     log_work = log2(z.flops)
@@ -76,7 +60,7 @@ def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, .
 def algorithm_features(
     z: Sized, m: Machine, base_us: Number, mechanism_code: int, terms: KernelTerms
 ) -> tuple[Number, ...]:
-    """`ALGORITHM_NAMES` of one mechanism's terms."""
+    """``candidate_names`` of one mechanism's terms."""
     work, traffic, operands, workspace, kernels, (small, middle, large) = terms
     own_us = roofline_us(work, traffic, m.peak_tflops, m.dram_gbs)
     log2 = log2_for(own_us)
@@ -127,16 +111,11 @@ class ConvFamily(Family[Problem]):
     strata = ("1x1s1", "1x1s2", "3x3s1", "grouped", "other")
     primary = "ungrouped"
     candidate_key = ("direction", "algorithm")
-    problem_names = (*SIZE_NAMES, *TERM_NAMES)
-    candidate_names = ALGORITHM_NAMES
+    problem_names = (*_DECLARED["size_names"], *_DECLARED["term_names"])
+    candidate_names = (*_DECLARED["candidate_names"],)
     setting_columns = FLAGS
-    dimension_names = (*SIZE_NAMES, *FLAGS, *MACHINE_NAMES)
-    distance_units: Mapping[str, float] = {
-        "log2_flops": 4.0, "log2_intensity": 2.0, "log2_algorithm_roofline_ratio": 1.5, "log2_blocks": 4.0,
-        "log2_kernels": 1.0, "log2_r": 1.0, "log2_n": 3.0, "log2_channels_in": 3.0, "log2_channels_out": 3.0,
-        "log2_out_h": 2.0, "is_depthwise": 0.5, "stride_h": 1.0, "itemsize": 4.0, "is_bwd_data": 1.0,
-        "is_bwd_filter": 1.0, "is_nhwc": 1.0, "uses_tensor_cores": 1.0,
-    }  # fmt: skip
+    dimension_names = (*_DECLARED["size_names"], *FLAGS, *MACHINE_NAMES)
+    distance_units: Mapping[str, float] = _DECLARED["distance_units"]
     own_roofline = "log2_algorithm_roofline_ratio"
     tensor_core_mechanism = "precomp_gemm"
     has_call_cost = False

@@ -110,8 +110,4 @@ class EmbeddingBagBackwardAdagrad(EmbeddingBagBackward):
         return traffic.adagrad_us(self.batch, self.tables, self.bag, self.dim, MemoryRates.of(gpu))
 
 
-EMBEDDING = memory_family(
-    name="embedding",
-    dimension_names=("log2_elements", "log2_c", "log2_tables", "log2_bag", "log2_rows"),
-    batch=("batch",),
-)
+EMBEDDING = memory_family("embedding")

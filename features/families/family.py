@@ -4,8 +4,10 @@ A family says which sizes and settings its problems have, which columns a model 
 runs a problem, and which problems are one shape. Every formula serves one problem of numbers and a table of arrays.
 """
 
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -17,6 +19,8 @@ from ..machine import MACHINE_NAMES
 from ..problem import HALF
 from ..size import Size
 
+DECLARED = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+"""Family → what it declares beside its formulas: names of columns, batch, strata and so on."""
 DEFAULT_ALGORITHM = "default"
 """The algorithm of a kernel among which nothing can be chosen."""
 

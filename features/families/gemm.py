@@ -136,14 +136,8 @@ class Linear(Addmm):
     kind: ClassVar[str] = "linear"
 
 
-NAMES = (
-    "log2_batch", "log2_m", "log2_n", "log2_k", "m_remainder_4", "n_remainder_4", "k_remainder_4", "k_remainder_8",
-    *(f"{name}_{edge}" for edge in TILES for name in ("log2_tiles_per_sm", "log2_quantised_us", "tile_utilisation")),
-)  # fmt: skip
-
-
 def columns(op: Gemm, m: Machine) -> tuple[Number, ...]:
-    """`NAMES` of a product on a machine: sizes, alignment, and tiles at three edges."""
+    """The family's columns of a product on a machine: sizes, alignment, and tiles at three edges."""
     values = [log2(op.batch), log2(op.m), log2(op.n), log2(op.k), op.m % 4, op.n % 4, op.k % 4, op.k % 8]
     for edge in TILES:
         rows = ceil_div(op.m, edge)
@@ -157,13 +151,4 @@ def columns(op: Gemm, m: Machine) -> tuple[Number, ...]:
     return tuple(values)
 
 
-GEMM = Declaration(
-    name="gemm",
-    columns=columns,
-    column_names=NAMES,
-    dimension_names=("log2_batch", "log2_m", "log2_n", "log2_k"),
-    batch=("batch", "m"),
-    lines=({"k": 1}, {"n": 1}),
-    ticks=("m", "n", "k"),
-    tiled_kinds=("gemm",),
-)
+GEMM = Declaration.of("gemm", columns)

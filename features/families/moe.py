@@ -183,18 +183,11 @@ class Moe(Operator):
         return self.load[3] * ceil_div((self.matrices - 1) * self.width, TILE)
 
 
-MOE_NAMES = (
-    "log2_tokens", "log2_hidden", "log2_topk", "log2_local_experts", "log2_width", "log2_pairs", "log2_touched",
-    "touched_share", "log2_pairs_per_touched", "log2_largest_load", "log2_skew", "log2_weight_bytes",
-    "log2_weight_us", "log2_activation_bytes", "activation_itemsize", "exponent", "matrices", "row_use", "width_use",
-    "log2_up_waves", "up_wave_use", "log2_up_quantised_us", "log2_down_waves", "down_wave_use",
-    "log2_down_quantised_us",
-)  # fmt: skip
-"""Sizes of a whole layer are left out: trees would learn the layers by heart, where new ones are asked about."""
-
-
 def moe_columns(op: Moe, m: Machine) -> tuple[Number, ...]:
-    """`MOE_NAMES` of a mixture of experts on a machine; tiles of 128 × 128, a tile per SM at a time."""
+    """The family's columns of a mixture of experts on a machine; tiles of 128 × 128, a tile per SM at a time.
+
+    Sizes of a whole layer are left out: trees would learn the layers by heart, where new ones are asked about.
+    """
     pairs, touched, largest, tiles = op.load
     weights = 1.0 * op.weight_bytes
     columns = []
@@ -211,18 +204,4 @@ def moe_columns(op: Moe, m: Machine) -> tuple[Number, ...]:
     )  # fmt: skip
 
 
-MOE = Declaration(
-    name="moe",
-    columns=moe_columns,
-    column_names=MOE_NAMES,
-    dimension_names=(*MOE_NAMES[:5], "exponent", "activation_itemsize"),
-    batch=("tokens", "tensor_parallel", "expert_parallel"),
-    strata=(BALANCED, "power_law"),
-    candidate_key=("variant", "algorithm"),
-    counted=("tokens", "topk", "hidden", "inter"),
-    lines=(
-        {"inter": 1}, {"inter": 1, "tensor_parallel": 1}, {"hidden": 1}, {"experts": 1},
-        {"experts": 1, "expert_parallel": 1}, {"topk": 1}, {"topk": 1, "tokens": -1},
-    ),
-    ticks=("tokens",),
-)  # fmt: skip
+MOE = Declaration.of("moe", moe_columns)

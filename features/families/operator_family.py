@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..problem import ELEMENTS, QUANTISED
 from ..roofline import missing_units
 from ..size import declared_settings, shared_sizes
 from ..text import MAX_DIGITS
-from .family import Family, Formula, ProblemTerms
+from .family import DECLARED, Family, Formula, ProblemTerms
 from .operator import MemoryBound, Operator
 
 AMD_GENERATION = 8.0
@@ -51,6 +51,12 @@ class Declaration:
     lines: tuple[Mapping[str, int], ...] = ()
     ticks: tuple[str, ...] = ()
     tiled_kinds: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, columns: Callable[[Any, Machine], tuple[Number, ...]]) -> Self:
+        """What `families.toml` says of a family; without names of columns they are those of a pass over memory."""
+        row = {"column_names": DECLARED["memory_names"], **DECLARED[name]}
+        return cls(name=name, columns=columns, **{key: tuple(values) for key, values in row.items()})
 
 
 class OperatorFamily(Family[Operator]):
@@ -195,15 +201,8 @@ def _sizes_of(cls: type[Operator]) -> str:
     return ", ".join(f"{short[name]} ({name})" if name in short else name for name in cls.size_names())
 
 
-IMAGE_NAMES = ("log2_n", "log2_c", "log2_h", "log2_w")
-MEMORY_NAMES = (
-    *IMAGE_NAMES, "log2_elements", "log2_window", "log2_window_w", "log2_stride", "pad", "log2_outputs_per_input",
-    "c_remainder_4", "elements_remainder_4", "c_padding", "log2_tables", "log2_bag", "log2_rows",
-)  # fmt: skip
-
-
 def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
-    """`MEMORY_NAMES` of an operator, from its `Extents`."""
+    """``memory_names`` of `families.toml`, from an operator's `Extents`."""
     e = op.extents
     outputs = e.elements if e.outputs is None else e.outputs
     return (
@@ -215,5 +214,5 @@ def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
     )  # fmt: skip
 
 
-memory_family = partial(Declaration, columns=memory_columns, column_names=MEMORY_NAMES)
-"""The declaration of a family with these columns; it takes the other fields of `Declaration`."""
+memory_family = partial(Declaration.of, columns=memory_columns)
+"""The declaration of a family with these columns, by its name."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ..elementwise import Number, ceil_div
 from ..in_network import STREAMED
 from .operator import ELEMENTS_PER_BLOCK, Image, image_classes
-from .operator_family import IMAGE_NAMES, memory_family
+from .operator_family import memory_family
 
 CHEAP_FLOPS = 5
 """Operations per element up to which an operator is a pass over memory on every GPU."""
@@ -37,4 +37,4 @@ class Pointwise(Image):
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 POINTWISE_CLASSES: dict[str, type[Pointwise]] = image_classes(Pointwise, _TABLE)
 """Kind → class, one for every kind of the table."""
-POINTWISE = memory_family(name="pointwise", dimension_names=(*IMAGE_NAMES, "log2_elements"), batch=("n",))
+POINTWISE = memory_family("pointwise")

@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..shape import output_size
 from ..size import Size
 from .operator import Extents, MemoryBound, declared
-from .operator_family import IMAGE_NAMES, memory_family
+from .operator_family import memory_family
 
 THREADS = 256
 _PADDING = {"least": 0, "counts": False, "per_doubling": 0.25}
@@ -137,9 +137,7 @@ class AvgPoolBackward(MaxPoolBackward):
     OUTPUTS: ClassVar[int] = 1
 
 
-POOL = memory_family(
-    name="pool", dimension_names=(*IMAGE_NAMES, "log2_window", "log2_window_w", "log2_stride", "pad"), batch=("n",)
-)
+POOL = memory_family("pool")
 
 
 def _first(values: Number, wrong: np.ndarray) -> int:

@@ -94,12 +94,4 @@ def columns(op: Any, m: Machine) -> tuple[Number, ...]:
     return log2(op.steps), log2(op.batch), log2(op.inputs), log2(op.hidden), log2(op.rows)
 
 
-NAMES = ("log2_steps", "log2_batch", "log2_inputs", "log2_hidden", "log2_rows")
-RECURRENT = Declaration(
-    name="recurrent",
-    columns=columns,
-    column_names=NAMES,
-    dimension_names=NAMES,
-    batch=("batch",),
-    counted=("steps", "batch", "rows"),
-)
+RECURRENT = Declaration.of("recurrent", columns)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ..elementwise import Number, maximum, where
 from ..gpu import Gpu
 from .operator import Extents, Image, declared, image_classes
-from .operator_family import IMAGE_NAMES, memory_family
+from .operator_family import memory_family
 
 LATENCY_US = 0.6
 """From a load's request to its values, from DRAM on a busy GPU: 0.5 to 0.8 µs in microbenchmarks of Volta to Hopper."""
@@ -91,7 +91,5 @@ BatchNorm = _CHANNELS["batch_norm"]
 BatchNormInference = _CHANNELS["batch_norm_inference"]
 BiasBackward = _CHANNELS["bias_backward"]
 
-ROWWISE = memory_family(name="rowwise", dimension_names=IMAGE_NAMES, batch=("n",))
-QUANTISE = memory_family(
-    name="quantise", dimension_names=IMAGE_NAMES, batch=("n",), lines=({"n": 1}, {"c": 1}), ticks=("n", "c")
-)
+ROWWISE = memory_family("rowwise")
+QUANTISE = memory_family("quantise")

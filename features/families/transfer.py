@@ -12,7 +12,7 @@ from ..in_network import INPUT, Gradients
 from ..machine import Machine
 from ..size import Size
 from .operator import ELEMENTS_PER_BLOCK, Extents, MemoryBound, declared
-from .operator_family import MEMORY_NAMES, Declaration, memory_columns
+from .operator_family import Declaration, memory_columns
 from .pointwise import POINTWISE_CLASSES
 
 HANDSHAKE_US = 4.0
@@ -199,12 +199,4 @@ def columns(op: Transfer, m: Machine) -> tuple[Number, ...]:
     return *memory_columns(op, m), log2(maximum(op.extents.ranks, 1))
 
 
-TRANSFER = Declaration(
-    name="transfer",
-    columns=columns,
-    column_names=(*MEMORY_NAMES, "log2_ranks"),
-    dimension_names=("log2_elements", "log2_ranks"),
-    batch=(),
-    lines=({"elements": 1},),
-    ticks=("elements",),
-)
+TRANSFER = Declaration.of("transfer", columns)
