@@ -1,18 +1,44 @@
-"""The family of embedding bags: forward, and backward with SGD or row-wise Adagrad."""
+"""The family of embedding bags: forward, and backward with SGD or row-wise Adagrad.
+
+Source: Lin et al., "Building a Performance Model for Deep Learning Recommendation Model Training on GPUs" (HiPC 2022;
+TPDS 2024) and its notebook; forward is the refined model of 2022. Values are fp32, indices int32; transfers round up to
+sectors of 32 bytes.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from ..elementwise import Number, ceil_div
+from ..elementwise import Number, ceil_div, maximum, minimum, round_up, where
 from ..gpu import Gpu
 from ..size import Size
-from . import embedding_traffic as traffic
-from .embedding_traffic import MemoryRates
 from .operator import Extents, MemoryBound, declared
 from .operator_family import memory_family
 
 USUAL_ROWS_PER_BLOCK = 45
 """Samples that a block serves where it is not known. Source: Lin et al. (HiPC 2022)."""
+SECTOR_BYTES = 32
+VALUE_BYTES = 4
+USABLE_L2 = 0.9
+"""Share of L2 that holds rows."""
+SMALL_DIM_FACTORS = ((32, 1.55), (64, 1.1))
+"""Dimension up to … → the forward pass's time is multiplied by …"""
+L2_BYTES_PER_SM_CLOCK = 23.6
+"""V100: 2,888 GB/s measured (Lin et al., HiPC 2022) / 80 SMs / 1,530 MHz; stands in where L2's rate is not measured."""
+
+
+def sectors(values: Number) -> Number:
+    """Bytes of ``values`` 4-byte values, rounded up to sectors: ⌈4·values⌉₃₂."""
+    return round_up(VALUE_BYTES * values, SECTOR_BYTES)
+
+
+def dram_gbs(gpu: Gpu) -> float:
+    """The DRAM's bandwidth in GB/s: measured where the registry has it, else specified."""
+    return gpu.measured.get("dram_gbs", gpu.dram_gbs)
+
+
+def l2_gbs(gpu: Gpu) -> float:
+    """L2's bandwidth in GB/s: measured where the registry has it, else by `L2_BYTES_PER_SM_CLOCK`."""
+    return gpu.measured.get("l2_gbs", gpu.sms * gpu.boost_mhz * L2_BYTES_PER_SM_CLOCK / 1e3)
 
 
 # A row of 8 values is one sector of 32 bytes. A sample reads a sector of indices, three of offsets and writes
@@ -49,22 +75,49 @@ class EmbeddingBag(MemoryBound):
         return self.batch * self.tables * self.bag * self.dim
 
     @property
+    def unique_rows(self) -> Number:
+        """Expected distinct rows of a table that B·L uniform draws touch: E·(1 − (1 − 1/E)^(B·L))."""
+        return self.rows * (1 - (1 - 1 / self.rows) ** (self.batch * self.bag))
+
+    @property
+    def sample_bytes(self) -> Number:
+        """Indices, offsets and sums of a sample."""
+        return sectors(self.bag) + 3 * SECTOR_BYTES + sectors(self.dim)
+
+    @property
     def dram_bytes(self) -> Number:
         """Compulsory traffic: expected distinct rows once, indices, offsets and sums, in 32-byte sectors."""
-        per_sample = traffic.sectors(self.bag) + 3 * traffic.SECTOR_BYTES + traffic.sectors(self.dim)
-        unique = traffic.unique_rows(self.batch, self.rows, self.bag)
-        return self.tables * (self.batch * per_sample + unique * traffic.sectors(self.dim))
+        return self.tables * (self.batch * self.sample_bytes + self.unique_rows * sectors(self.dim))
 
     @property
     def blocks(self) -> Number:
         """⌈T·B / rows_per_block⌉."""
         return ceil_div(self.tables * self.batch, self.rows_per_block)
 
+    def hit_rate(self, gpu: Gpu) -> Number:
+        """Share of row reads that L2 serves.
+
+        Where the expected distinct rows fit, only first touches miss; else what exceeds the cached rows X misses with
+        probability (E − X)/E.
+        """
+        draws = self.batch * self.bag
+        tables_at_once = ceil_div(gpu.sms * self.rows_per_block, self.batch)
+        room = USABLE_L2 * gpu.l2_bytes / tables_at_once / VALUE_BYTES / self.dim // 1
+        cached = minimum(minimum(room, self.rows), draws)
+        unique = self.unique_rows
+        fitting = 1 - unique / draws
+        exceeding = 1 - (cached + (draws - cached) * (self.rows - cached) / self.rows) / draws
+        return where(unique <= cached, fitting, exceeding)
+
     def roofline_us(self, gpu: Gpu) -> Number:
-        """The refined traffic model on the GPU, L2 included."""
-        return traffic.refined_forward_us(
-            self.batch, self.rows, self.tables, self.bag, self.dim, self.rows_per_block, MemoryRates.of(gpu)
-        )
+        """The larger of the L2 and the DRAM time in µs; the traffic has no term for filling the cache."""
+        hit = self.hit_rate(gpu)
+        row = sectors(self.dim)
+        dram_bytes = self.tables * (self.batch * self.sample_bytes + self.batch * (1 - hit) * self.bag * row)
+        l2_bytes = self.tables * self.batch * hit * self.bag * row
+        slower = maximum(l2_bytes / l2_gbs(gpu), dram_bytes / dram_gbs(gpu)) / 1e3
+        (narrow, narrow_factor), (middle, middle_factor) = SMALL_DIM_FACTORS
+        return slower * where(self.dim <= narrow, narrow_factor, where(self.dim <= middle, middle_factor, 1.0))
 
 
 # Two sectors of offsets, one of indices, the row read and written, one of the gradient: 6 for each sample.
@@ -83,13 +136,15 @@ class EmbeddingBagBackward(EmbeddingBag):
 
     @property
     def dram_bytes(self) -> Number:
-        """Lin et al.'s traffic, indices and gradient in shared memory."""
-        return traffic.sgd_bytes(self.batch, self.tables, self.bag, self.dim, True)
+        """Every row is read and written, as often as it is named; indices and gradient lie in shared memory."""
+        row = sectors(self.dim)
+        return (2 * SECTOR_BYTES + sectors(self.bag) + 2 * self.bag * row + row) * self.batch * self.tables
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """Lin et al.'s model on the GPU, indices and gradient in shared memory."""
-        rates = MemoryRates.of(gpu)
-        return traffic.sgd_us(self.batch, self.tables, self.bag, self.dim, rates, shared_memory=True)
+        """In µs: DRAM traffic against L·4·⌊D/4⌋ multiply-adds per sample at the peak."""
+        peak_gflops = gpu.measured.get("fp32_gflops", gpu.fp32_tflops * 1e3)
+        dram_us = self.dram_bytes / dram_gbs(gpu) / 1e3
+        return maximum(dram_us, self.bag * 4 * (self.dim // 4) * self.batch * self.tables / peak_gflops / 1e3)
 
 
 # Two sectors of offsets, two of indices, 3·1 + 1 of rows, gradients and momenta: 8 for each sample.
@@ -102,12 +157,13 @@ class EmbeddingBagBackwardAdagrad(EmbeddingBagBackward):
 
     @property
     def dram_bytes(self) -> Number:
-        """Lin et al.'s traffic."""
-        return traffic.adagrad_bytes(self.batch, self.tables, self.bag, self.dim)
+        """Rows are read and written, gradients and momenta read once more: 64 + 2⌈4L⌉₃₂ + (3L + 1)·⌈4D⌉₃₂ a sample."""
+        of_sample = 2 * SECTOR_BYTES + 2 * sectors(self.bag) + (3 * self.bag + 1) * sectors(self.dim)
+        return of_sample * self.batch * self.tables
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """Lin et al.'s model on the GPU."""
-        return traffic.adagrad_us(self.batch, self.tables, self.bag, self.dim, MemoryRates.of(gpu))
+        """In µs: bound by DRAM."""
+        return self.dram_bytes / dram_gbs(gpu) / 1e3
 
 
 EMBEDDING = memory_family("embedding")

@@ -2,64 +2,43 @@
 
 import pytest
 
-from surrogate.features.families.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
-from surrogate.features.families.embedding_traffic import MemoryRates, forward_us, hit_rate, refined_forward_us, sgd_us
+from surrogate.features.families.embedding import (
+    EmbeddingBag,
+    EmbeddingBagBackward,
+    EmbeddingBagBackwardAdagrad,
+    dram_gbs,
+    l2_gbs,
+)
 from surrogate.features.gpu import gpu
 
-V100 = {"dram_gbs": 809.0, "l2_gbs": 2888.0, "peak_gflops": 12200.0, "sms": 80}
-SLIPPED = MemoryRates(**V100, l2_bytes=6 * 1024 * 1024 * 4)  # the notebook's L2, four times too large
-RATES = MemoryRates(**V100, l2_bytes=6 * 1024 * 1024)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "shared", "draws", "expected_us"),
-    [
-        ((4096, 500_000, 197, 32, 32, 128), True, 4096, 4340.7676440049445),
-        ((512, 1000, 8, 4, 32, 32), False, 512, 2.755023268232386),
-        ((512, 1000, 8, 4, 32, 32), False, None, 2.0811527911001235),
-    ],
-)
-def test_forward(sizes: tuple[int, ...], shared: bool, draws: int | None, expected_us: float) -> None:
-    found = forward_us(*sizes, SLIPPED, shared_memory=shared, draws=draws)
-    assert found == pytest.approx(expected_us, rel=1e-9)
+V100 = gpu("v100")
 
 
 @pytest.mark.parametrize(
     ("sizes", "expected"), [((512, 1000, 4, 32, 32), 0.5746389268), ((2048, 20000, 8, 64, 4), 0.3173524333)]
 )
 def test_hit_rate(sizes: tuple[int, ...], expected: float) -> None:
-    assert hit_rate(*sizes, RATES) == pytest.approx(expected, abs=1e-10)
+    names = ("batch", "rows", "bag", "dim", "rows_per_block")
+    bag = EmbeddingBag(**dict(zip(names, sizes, strict=True)))
+    assert bag.hit_rate(V100) == pytest.approx(expected, abs=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "shared", "expected_us"),
-    [((2048, 128, 128, 128), False, 86291.71294932015), ((100, 3, 10, 34), False, 2.515698393077874)],
-)
-def test_sgd(sizes: tuple[int, ...], shared: bool, expected_us: float) -> None:
-    assert sgd_us(*sizes, RATES, shared_memory=shared) == pytest.approx(expected_us, rel=1e-9)
-
-
-def test_refined_forward_by_hand() -> None:
+def test_forward_by_hand() -> None:
     """One sample, one row of 32 values: no hit, 32 + 96 + 128 + 128 bytes of DRAM, times 1.55."""
-    found = refined_forward_us(1, 10**6, 1, 1, 32, 32, RATES)
+    found = EmbeddingBag(batch=1, rows=10**6, dim=32, rows_per_block=32).roofline_us(V100)
     assert found == pytest.approx(384 / 809 / 1000 * 1.55, rel=1e-6)
 
 
 def test_measured_rates_come_first() -> None:
-    measured, specified = MemoryRates.of(gpu("v100")), MemoryRates.of(gpu("t4"))
-    assert (measured.dram_gbs, measured.l2_gbs, measured.peak_gflops) == (809.0, 2888.0, 12200.0)
-    assert specified.dram_gbs == 320
-    assert specified.l2_gbs > specified.dram_gbs
+    assert (dram_gbs(V100), l2_gbs(V100)) == (809.0, 2888.0)
+    specified = gpu("t4")
+    assert dram_gbs(specified) == 320
+    assert l2_gbs(specified) > dram_gbs(specified)
 
 
-def test_classes_use_the_models() -> None:
-    device = gpu("v100")
+def test_backward_by_the_notebook() -> None:
     sizes = {"batch": 2048, "rows": 200_000, "tables": 128, "bag": 128, "dim": 128}
-    assert EmbeddingBagBackward(**sizes).roofline_us(device) == pytest.approx(42824.414140914705, rel=1e-9)
+    assert EmbeddingBagBackward(**sizes).roofline_us(V100) == pytest.approx(42824.414140914705, rel=1e-9)
     adagrad = EmbeddingBagBackwardAdagrad(**sizes)
-    assert adagrad.roofline_us(device) == pytest.approx(64226.252103831896, rel=1e-9)
-    forward = EmbeddingBag(**sizes, rows_per_block=4)
-    assert forward.blocks == 2048 * 128 // 4
-    assert forward.roofline_us(device) == pytest.approx(
-        refined_forward_us(2048, 200_000, 128, 128, 128, 4, MemoryRates.of(device))
-    )
+    assert adagrad.roofline_us(V100) == pytest.approx(64226.252103831896, rel=1e-9)
+    assert EmbeddingBag(**sizes, rows_per_block=4).blocks == 2048 * 128 // 4
