@@ -193,10 +193,8 @@ class Bundle:
         Raises `InputError` where the bundle has none.
         """
         if family.name not in self.parts:
-            raise InputError(
-                f"the bundle knows no {family.name}; it was fitted on {', '.join(self.parts)}: give another bundle or"
-                " another library"
-            )
+            known = f"it was fitted on {', '.join(self.parts)}"
+            raise InputError(f"the bundle knows no {family.name}; {known}: give another bundle or another library")
         return self._part_for(family.name, dict(zip(family.setting_names, values, strict=False)), gpu)
 
     def _part_for(self, name: str, named: Mapping[str, str], gpu: str) -> Part:

@@ -43,8 +43,7 @@ def plan_calibration(
         raise InputError(f"{len(pool)} problems to choose {count} from; give more, or plan fewer")
     rows, problem = candidates_of(bundle, gpu, [planned.conv for planned in pool], library)
     predicted_us = bundle.part(rows.family).model.predict(rows)
-    chosen = choose_problems(rows, problem, predicted_us, count, progress=progress)
-    return [pool[index] for index in chosen]
+    return [pool[index] for index in choose_problems(rows, problem, predicted_us, count, progress=progress)]
 
 
 def _pool(problems: Sequence[PlannedProblem] | None, count: int, seed: int) -> list[PlannedProblem]:

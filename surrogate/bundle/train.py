@@ -101,8 +101,7 @@ def train(
     training = {"trials": trials, "seed": seed, "left_out": few}
     card = {"data": data_card(data, list(trained_tables.values())), "training": training, "held_out": cards}
     card["licence_notices"] = each(data, "licence_notices")
-    launches = fit_launches(tables.values())
-    return Bundle(parts, candidate, launches=launches, devices=data.devices, card=card)
+    return Bundle(parts, candidate, launches=fit_launches(tables.values()), devices=data.devices, card=card)
 
 
 def default_model(family: Family) -> str:

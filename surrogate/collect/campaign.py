@@ -295,8 +295,7 @@ def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, re
         else:
             plan = plan_of(slice_, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
             with RunLog(path, header_for(plan, device)) as log:
-                minutes = (end_s - campaign.clock()) / 60.0
-                _take(report, run(plan, device, log, minutes=minutes, **limits))
+                _take(report, run(plan, device, log, minutes=(end_s - campaign.clock()) / 60.0, **limits))
                 if slice_.counters_share:
                     device.close()
                     _count(log, seconds * slice_.counters_share, campaign.seed, report)

@@ -94,8 +94,7 @@ class CpuDevice(Device):
     def _placed(self, conv: Conv) -> tuple[Conv, np.ndarray, np.ndarray]:
         """Random normal x and w, made once for all algorithms of a problem."""
         if self._operands is None or self._operands[0] != conv:
-            shapes = tensor_shapes(conv)
-            x, w = (self._random.standard_normal(shapes[role], dtype=np.float32) for role in "xw")
+            x, w = (self._random.standard_normal(tensor_shapes(conv)[role], dtype=np.float32) for role in "xw")
             self._operands = conv, x, w
         return self._operands
 
@@ -108,13 +107,10 @@ def measure_spec() -> dict[str, object]:
     thread, 1e9 bytes per GB. ``last_level_cache_bytes``: as the system states it, else 0.
     """
     cache_bytes = last_level_cache_bytes(CACHES)
-    return {
-        "name": cpu_name(CPUINFO),
-        "threads_used": blas_threads(),
-        "gemm_gflops": gemm_gflops(GEMM_SIZE, SECONDS),
-        "copy_gbs": copy_gbs(min(max(LEAST_COPY_BYTES, 4 * cache_bytes), MOST_COPY_BYTES), SECONDS),
-        "last_level_cache_bytes": cache_bytes,
-    }
+    gflops = gemm_gflops(GEMM_SIZE, SECONDS)
+    gbs = copy_gbs(min(max(LEAST_COPY_BYTES, 4 * cache_bytes), MOST_COPY_BYTES), SECONDS)
+    speeds = {"gemm_gflops": gflops, "copy_gbs": gbs, "last_level_cache_bytes": cache_bytes}
+    return {"name": cpu_name(CPUINFO), "threads_used": blas_threads(), **speeds}
 
 
 def cpu_name(cpuinfo: Path) -> str:

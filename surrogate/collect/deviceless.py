@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from surrogate.collect.cudnn.backend import PROTOTYPES, Attribute, Descriptor, Kind, Scope
+from surrogate.collect.cudnn.backend import NUMBERS, PROTOTYPES, Attribute, Descriptor, Kind, Scope
 from surrogate.collect.cudnn.convolution import COMPUTE_DTYPES, CROSS_CORRELATION, data_type
 from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, CudnnError, Handle, Library
 from surrogate.collect.device import Choice, DeviceInfo
@@ -28,19 +28,12 @@ MODE_NUMBER = 3
 """cudnnBackendHeurMode_t."""
 KEPT = 8
 """Plans of a ranking that are kept; rankings hold up to about 40, mostly one engine with other knobs."""
-NUMERICAL_NOTES = (
-    "tensor_core", "down_convert_inputs", "reduced_precision_reduction", "fft", "nondeterministic", "winograd",
-    "winograd_tile_4x4", "winograd_tile_6x6", "winograd_tile_13x13", "strict_nan_prop",
-)  # fmt: skip
+NUMERICAL_NOTES: list[str] = NUMBERS["numerical_notes"]
 """cudnnBackendNumericalNote_t in the order of its numbers."""
 UNIQUE_IDS: Mapping[str, int] = {"w": 2, "x": 1, "y": 3}
 """Role of a tensor → its id in the graph, in the order of an operation's attributes."""
-OPERATIONS: Mapping[str, tuple[int, int]] = {
-    "fwd": (Descriptor.OPERATION_FORWARD, 700),
-    "bwd_data": (Descriptor.OPERATION_BACKWARD_DATA, 706),
-    "bwd_filter": (Descriptor.OPERATION_BACKWARD_FILTER, 712),
-}
-"""Direction → its operation, and the first of its six attributes: alpha, beta, convolution, w, x, y."""
+OPERATIONS: Mapping[str, list[int]] = NUMBERS["operations"]
+"""Direction → its operation's descriptor, and the first of its six attributes: alpha, beta, convolution, w, x, y."""
 ALIGNMENT_BYTES = 16
 """Alignment that is promised for every tensor; without it cuDNN leaves out its vector kernels."""
 BLOCK_SHARED_BYTES = 48 * 1024
@@ -183,10 +176,8 @@ def properties_json(gpu: Gpu) -> str:
     registry holds the bandwidth alone). Raises `InputError` for a GPU that is not NVIDIA's, or too old.
     """
     if gpu.vendor != "nvidia" or gpu.compute_capability not in LIMITS:
-        raise InputError(
-            f"GPU {gpu.name} cannot be described to cuDNN 9;"
-            f" NVIDIA GPUs of compute capability {', '.join(map(str, LIMITS))} can"
-        )
+        known = ", ".join(map(str, LIMITS))
+        raise InputError(f"GPU {gpu.name} cannot be described to cuDNN 9; NVIDIA's of compute capability {known} can")
     limits = LIMITS[gpu.compute_capability]
     memory_clock_khz = gpu.dram_gbs * 1e9 / (2 * 5120 / 8) / 1e3
     return json.dumps({

@@ -6,6 +6,7 @@ tried one by one in this process, so that the first that is missing is named.
 
 import ctypes
 import shutil
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,11 +37,7 @@ LOW_CLOCK = 0.6
 """A clock under load below this share of the highest is noted."""
 LEAST_DISK_BYTES = 1 << 30
 COUNT_SECONDS = 60.0
-DRIVER_REMEDY = "install NVIDIA's driver; start a container with --gpus all; under WSL install it in Windows alone"
-UNLABELLED_REMEDY = (
-    "times stay right, the cache's flushes alone tell calls apart; as a check on them, CUPTI 13 labels all launches:"
-    " a driver for CUDA 13 and pip install 'seer-surrogate[gpu-cuda13]'"
-)
+REMEDIES: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NO_GPU_ERROR = 100
 PARAMETERS, STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
 SYS_ADMIN = 1 << 21
@@ -90,9 +87,9 @@ def driver() -> Check:
             speaks = f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
             if code:
                 why = "sees no GPU" if code == NO_GPU_ERROR else f"does not start (CUDA error {code})"
-                return Check("driver", FAILED, f"{speaks}, {why}", DRIVER_REMEDY)
+                return Check("driver", FAILED, f"{speaks}, {why}", REMEDIES["driver"])
             return Check("driver", OK, speaks)
-    return Check("driver", FAILED, f"{DRIVERS[0]} is not there", DRIVER_REMEDY)
+    return Check("driver", FAILED, f"{DRIVERS[0]} is not there", REMEDIES["driver"])
 
 
 def wrong_arithmetic(errors: Mapping[str, Mapping[str, float | None]]) -> list[str]:
@@ -104,7 +101,7 @@ def wrong_arithmetic(errors: Mapping[str, Mapping[str, float | None]]) -> list[s
 def _parts() -> Iterator[Check]:
     """The packages that the device is made of, each tried by itself."""
     held = find_spec("cupy")
-    remedy = "pip install 'seer-surrogate[gpu]', or [gpu-cuda13] where the driver is for CUDA 13"
+    remedy = REMEDIES["packages"]
     yield Check.of("runtime", not held, "CuPy is installed" if held else "CuPy is not installed", remedy)
     try:
         library = Library.load()
@@ -123,8 +120,7 @@ def _board(info: DeviceInfo) -> Iterator[Check]:
     try:
         yield Check("gpu", OK, f"{value}; {gpu(info.gpu).name}")
     except InputError:
-        remedy = "measuring works; name its specification by a file in SEER_GPUS before predicting for it"
-        yield Check("gpu", NOTE, f"{value}; not among `seer gpus`", remedy)
+        yield Check("gpu", NOTE, f"{value}; not among `seer gpus`", REMEDIES["gpu"])
 
 
 def _software(info: DeviceInfo) -> Iterator[Check]:
@@ -138,7 +134,7 @@ def _software(info: DeviceInfo) -> Iterator[Check]:
     why = known.get("cupti_missing")
     if not why and (unlabelled := known.get("cupti_unlabelled")):
         value = f"opens, but labels no launch by the {' and the '.join(unlabelled)} API"
-        yield Check("cupti", NOTE, value, UNLABELLED_REMEDY)
+        yield Check("cupti", NOTE, value, REMEDIES["unlabelled"])
     else:
         yield Check.of("cupti", why, why or "opens", _cupti_remedy(speaks))
 
@@ -169,10 +165,8 @@ def _measured(device: Device, info: DeviceInfo) -> Iterator[Check]:
     yield Check.of("kernels", not names, value, "end other profilers, and see cupti above")
     if names:
         mangled = any(name.startswith("_Z") for name in names)
-        remedy = "install libstdc++.so.6, or merge the logs on a machine that has it"
-        yield Check.of("names", mangled, ", ".join(name[:60] for name in names), remedy, NOTE)
-    errors = info.properties.get("relative_errors", {})
-    wrong = wrong_arithmetic(errors)
+        yield Check.of("names", mangled, ", ".join(name[:60] for name in names), REMEDIES["names"], NOTE)
+    wrong = wrong_arithmetic(info.properties.get("relative_errors", {}))
     value = f"FMA errs more than FMA can: {', '.join(wrong)}" if wrong else "fp32 FMA is FMA"
     yield Check.of("arithmetic", wrong, value, "unset NVIDIA_TF32_OVERRIDE")
     yield _clock(result, info.properties)
@@ -185,9 +179,7 @@ def _clock(result: Measurement, known: Mapping[str, Any]) -> Check:
         return Check("clocks", NOTE, "NVML does not tell them", "pip install nvidia-ml-py")
     held = throttled(result.throttle_reasons)
     value = f"{clock:.0f} of {highest:.0f} MHz under load" + (", held down" if held else "")
-    remedy = "see nvidia-smi -q -d PERFORMANCE; cool the GPU, or lift the limit with its owner"
-    poor = held or clock < LOW_CLOCK * highest
-    return Check.of("clocks", poor, value, remedy, NOTE)
+    return Check.of("clocks", held or clock < LOW_CLOCK * highest, value, REMEDIES["clocks"], NOTE)
 
 
 def _sharing(info: DeviceInfo) -> Iterator[Check]:
@@ -197,15 +189,12 @@ def _sharing(info: DeviceInfo) -> Iterator[Check]:
     if limit and default:
         remedy = f"nvidia-smi -pl {default:.0f} as root, or say in the data that it was lowered"
         yield Check.of("power", limit < default, f"limit {limit:.0f} W, {default:.0f} W by default", remedy, NOTE)
-    part = "a part of the GPU is measured, under its own name; nvidia-smi -mig 0 gives back the whole"
-    quit_mps = "echo quit | nvidia-cuda-mps-control"
-    for name, remedy, status in (("ecc", "", OK), ("mig", part, NOTE), ("mps", quit_mps, FAILED)):
+    for name, status in (("ecc", OK), ("mig", NOTE), ("mps", FAILED)):
         if name in known:
-            yield Check.of(name, known[name], "on" if known[name] else "off", remedy, status)
+            yield Check.of(name, known[name], "on" if known[name] else "off", REMEDIES[name], status)
     if "other_processes" in known:
         others = known["other_processes"]
-        remedy = "end them (nvidia-smi names them): they change every time"
-        yield Check.of("processes", others, f"{others} others on this GPU", remedy)
+        yield Check.of("processes", others, f"{others} others on this GPU", REMEDIES["processes"])
 
 
 def _counters(device: Device, info: DeviceInfo, quick: bool) -> Check:

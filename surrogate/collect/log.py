@@ -141,9 +141,8 @@ def read(path: str | Path) -> Contents:
             record = json.loads(line)
             _check_record(record, first=number == 1)
         except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{path}:{number}: not a record of a run ({error}); only the last line of a killed run may be torn"
-            ) from None
+            wrong = f"{path}:{number}: not a record of a run ({error})"
+            raise InputError(f"{wrong}; only the last line of a killed run may be torn") from None
         records.append(record)
     if not records:
         return Contents(None, (), 0)

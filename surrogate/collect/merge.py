@@ -171,8 +171,7 @@ def _measured(runs: Sequence[Log], metadata: dict[str, object]) -> Dataset:
         metadata["counted_kernels"] = sum(map(len, gathered.counters.values()))
         metadata["counted_kernels_joined"] = sum("counted_time_us" in launch for launch in launches)
     frame = _table(_rows(visits, gathered.notes), "dataset")
-    kernels = _table(pd.DataFrame(launches), "kernels")
-    return Dataset(frame, metadata=metadata, kernels=kernels)
+    return Dataset(frame, metadata=metadata, kernels=_table(pd.DataFrame(launches), "kernels"))
 
 
 def _visits(gathered: Gathered) -> pd.DataFrame:
@@ -201,9 +200,7 @@ def _rows(visits: pd.DataFrame, notes: Mapping[tuple[str, ...], ProblemNotes]) -
     extremes = {"time_us_min": over["time_us_min"].min(), "time_us_max": over["time_us_max"].max()}
     stable = ok.dropna(subset="stable").groupby(row)["stable"].all()
     ever: Any = visits.groupby(row)
-    clocks = ever.agg(
-        sm_clock_mhz=("sm_clock_mhz", "median"), slow_clock=("slow_clock", "any"), throttled=("throttled", "any")
-    )
+    clocks = ever.agg({"sm_clock_mhz": "median", "slow_clock": "any", "throttled": "any"})
     table = first_values.join([median, clocks]).assign(**extremes, stable=stable, repeats=over["repeats"].sum())
     table["repeats"] = table["repeats"].fillna(0)
     described = []

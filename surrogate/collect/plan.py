@@ -181,15 +181,9 @@ def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
 
 def within(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[PlannedProblem], dict[str, int]]:
     """The problems that ``caps`` admit, and how many each of its limits leaves out."""
-    runnable: list[PlannedProblem] = []
-    reasons: Counter[str] = Counter()
-    for problem in problems:
-        reason = caps.reason(problem.conv)
-        if reason:
-            reasons[reason] += 1
-        else:
-            runnable.append(problem)
-    return runnable, dict(reasons)
+    judged = [(problem, caps.reason(problem.conv)) for problem in problems]
+    left_out = Counter(reason for _, reason in judged if reason)
+    return [problem for problem, reason in judged if not reason], dict(left_out)
 
 
 def _with_anchors(problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem]) -> list[PlannedProblem]:

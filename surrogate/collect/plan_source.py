@@ -15,10 +15,11 @@ problems with every version.
 import json
 import math
 import tomllib
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import count, islice, product
+from itertools import accumulate, count, islice, product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,12 +112,8 @@ def _log_uniform(low: int, high: int, u: float) -> int:
 
 
 def _pick(weights: dict[T, int], u: float) -> T:
-    target = u * sum(weights.values())
-    for value, weight in weights.items():
-        target -= weight
-        if target < 0:
-            return value
-    return next(reversed(weights))
+    edges = list(accumulate(weights.values()))
+    return list(weights)[min(bisect_right(edges, u * edges[-1]), len(edges) - 1)]
 
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

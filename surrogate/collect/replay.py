@@ -71,17 +71,13 @@ class ReplayDevice(Device):
         self._recorded(conv)
         measured = self._measured.get(problem_key(conv), {})
         if algorithm not in measured:
-            raise InputError(
-                f"{self.path}: {algorithm} was not recorded for {problem_key(conv)}; recorded: "
-                f"{', '.join(measured) or 'none'}{nearest(algorithm, measured)}"
-            )
+            known = f"{', '.join(measured) or 'none'}{nearest(algorithm, measured)}"
+            raise InputError(f"{self.path}: {algorithm} was not recorded for {problem_key(conv)}; recorded: {known}")
         return measured[algorithm]
 
     def _recorded(self, conv: Conv) -> Entry:
         key = problem_key(conv)
         if key not in self._problems:
-            raise InputError(
-                f"{self.path}: {key} was not recorded ({len(self._problems)} problems are); "
-                f"replay serves recorded problems only{nearest(key, self._problems, count=1)}"
-            )
+            rule = f"replay serves recorded problems only{nearest(key, self._problems, count=1)}"
+            raise InputError(f"{self.path}: {key} was not recorded ({len(self._problems)} problems are); {rule}")
         return self._problems[key]

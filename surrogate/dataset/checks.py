@@ -92,10 +92,8 @@ def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: st
             needed += [*family.size_names, *family.setting_names, "algorithm"]
     missing = [column for column in dict.fromkeys(needed) if column not in frame]
     if missing:
-        raise InputError(
-            f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing;"
-            f" `seer data columns --table dataset` tells what each holds{nearest(missing[0], map(str, frame.columns))}"
-        )
+        remedy = f"`seer data columns --table dataset` tells what each holds{nearest(missing[0], map(str, frame))}"
+        raise InputError(f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; {remedy}")
 
 
 def _fill_defaults(out: pd.DataFrame, family: Family) -> None:

@@ -95,10 +95,8 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     out = frame.reset_index(drop=True).copy()
     needed = ["gpu", *description.sizes, *description.parameters, "time_us"]
     if missing := [column for column in needed if column not in out]:
-        raise InputError(
-            f"{where}: column {missing[0]} is missing; a table of {description.name} has {', '.join(needed)}"
-            f"{nearest(missing[0], map(str, out.columns))}"
-        )
+        rule = f"a table of {description.name} has {', '.join(needed)}{nearest(missing[0], map(str, out))}"
+        raise InputError(f"{where}: column {missing[0]} is missing; {rule}")
     out["family"] = description.name
     out["algorithm"] = _text(out, "algorithm", description.name)
     out["library"] = _text(out, "library", description.name)

@@ -79,10 +79,8 @@ class _Columns:
         missing = [name for name in self.required if name not in names]
         if missing and "problem" not in names:
             left_out = " (w, s and the last nine may be left out)" if self.family is _DEFAULT else ""
-            raise InputError(
-                f"{where}: column {', '.join(missing)} is missing; a problem has {', '.join(self.family.size_names)}"
-                f"{left_out}{nearest(missing[0], names)}"
-            )
+            rule = f"a problem has {', '.join(self.family.size_names)}{left_out}{nearest(missing[0], names)}"
+            raise InputError(f"{where}: column {', '.join(missing)} is missing; {rule}")
 
     def problem(self, row: Mapping[str, object], settings: dict[str, str], operator: str) -> AnyProblem | None:
         """The problem of a row; None for another operator than a convolution, which has no filter."""
@@ -282,8 +280,6 @@ def square_conv(cells: Sequence[float], where: str) -> "Conv":
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if out_w not in (0, conv.out_w):
-        raise InputError(
-            f"{where}: out width {out_w:g}; ⌊(W + 2·pad − filter) / stride⌋ + 1 gives {conv.out_w}:"
-            f" correct the row, or write 0 to have it computed"
-        )
+        rule = f"⌊(W + 2·pad − filter) / stride⌋ + 1 gives {conv.out_w}"
+        raise InputError(f"{where}: out width {out_w:g}; {rule}: correct the row, or write 0 to have it computed")
     return conv

@@ -172,5 +172,4 @@ def fastest_solver(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     key = [column for column in key_columns(frame) if column != "solver"]
     order = frame.assign(_late=(frame["status"] != "ok")).sort_values(["_late", "time_us"], kind="stable")
-    fastest = order.drop_duplicates(key).drop(columns=["_late", "solver"])
-    return fastest.sort_index().reset_index(drop=True)
+    return order.drop_duplicates(key).drop(columns=["_late", "solver"]).sort_index().reset_index(drop=True)

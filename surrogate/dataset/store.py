@@ -60,8 +60,7 @@ def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Ker
     chosen = candidates or metadata.get("candidates", data.candidates)
     require_known(f"{path}: candidates", chosen, CANDIDATES)
     beside = kernels_path(path)
-    kernels = read_table(beside)[0] if beside.is_file() else None
-    return replace(data, candidates=chosen, kernels=kernels)
+    return replace(data, candidates=chosen, kernels=read_table(beside)[0] if beside.is_file() else None)
 
 
 def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None) -> Dataset:

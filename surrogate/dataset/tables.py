@@ -193,10 +193,9 @@ def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
             separator = max(",;\t", key=text.partition("\n")[0].count)
             frame = pd.read_csv(io.StringIO(text), sep=separator)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise InputError(
-            f"{path}: cannot be read as CSV or JSON ({str(error).splitlines()[0][:120]}); a table is parquet, CSV with"
-            " a header, a JSON list of objects, or an object a line; `seer import` reads other formats"
-        ) from None
+        wrong = f"{path}: cannot be read as CSV or JSON ({str(error).splitlines()[0][:120]})"
+        forms = "a table is parquet, CSV with a header, a JSON list of objects, or an object a line"
+        raise InputError(f"{wrong}; {forms}; `seer import` reads other formats") from None
     if frame.empty:
         raise InputError(f"{path}: {NO_ROWS}")
     return frame

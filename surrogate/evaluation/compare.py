@@ -228,11 +228,8 @@ def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
     """(count,) which of the first rows choices are judged by. Raises `InputError` where none can be compared."""
     judged = judged_rows(rows.frame.iloc[:count], rows.family, data.candidates)
     if not judged.any() and len(np.unique(rows.problem[:count])) < count:
-        hint = "; if it lists only some candidates, say --candidates listed"
-        raise InputError(
-            f"{data.name}: no problem has two measured candidates and none unmeasured"
-            f"{'' if data.candidates == 'listed' else hint}"
-        )
+        hint = "; if it lists only some candidates, say --candidates listed" * (data.candidates != "listed")
+        raise InputError(f"{data.name}: no problem has two measured candidates and none unmeasured{hint}")
     return judged
 
 

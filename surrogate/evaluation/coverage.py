@@ -76,8 +76,7 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
     ``coverage`` share of rows inside their interval, ``coverage_low`` and ``_high`` its 95 % interval by bootstrap over
     shapes; ``half_width`` the mean in log time, ``interval_factor`` the median of upper / predicted.
     """
-    known = np.isfinite(log_error) & np.isfinite(half_width)
-    of_rows = np.flatnonzero(known)
+    of_rows = np.flatnonzero(np.isfinite(log_error) & np.isfinite(half_width))
     frame = pd.DataFrame({"gpu": device_names(rows.frame), "dtype": dtypes_of(rows)}).iloc[of_rows]
     parts = {("all", "all"): of_rows} if len(of_rows) else {}
     parts |= {(gpu, "all"): of_rows[positions] for (gpu,), positions in groups(frame, ("gpu",))}

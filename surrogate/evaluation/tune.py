@@ -410,10 +410,9 @@ def _join(
     stored_identity = study.user_attrs[IDENTITY]
     for key, value in identity.items():
         if stored_identity.get(key) != value:
-            raise InputError(
-                f"study {name!r} in {where} is for {key} {stored_identity.get(key)}, this run has {value};"
-                " values would not compare: give another --study name"
-            )
+            differs = f"is for {key} {stored_identity.get(key)}, this run has {value}"
+            remedy = "values would not compare: give another --study name"
+            raise InputError(f"study {name!r} in {where} {differs}; {remedy}")
     usable = [t for t in study.get_trials(deepcopy=False) if t.state != optuna.trial.TrialState.FAIL]
     if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in usable]:
         study.enqueue_trial(stored)  # an interrupted trial of theirs is no trial

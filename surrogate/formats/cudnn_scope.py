@@ -44,10 +44,8 @@ def read(
         parsed = [_row(item, f"{path}, benchmark {number}") for number, item in enumerate(benchmarks, 1)]
         rows = [row for row in parsed if row]
         if not rows:
-            raise InputError(
-                f"{path}: none of its {plural(len(parsed), 'benchmark')} is a cuDNN convolution"
-                " (…CUDNN_CONV_…<…_ALGO_…>)"
-            )
+            counted = plural(len(parsed), "benchmark")
+            raise InputError(f"{path}: none of its {counted} is a cuDNN convolution (…CUDNN_CONV_…<…_ALGO_…>)")
         frame = pd.DataFrame(rows)
         frame["gpu"] = gpu or _only(path, "GPU", frame["gpu"], "--gpu")
         versions = frame["library_version"]

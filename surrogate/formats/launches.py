@@ -123,10 +123,9 @@ def attach(
     main = launches[_matches(launches["kernel_name"], kernel)]
     counts = main.groupby("run").size().reindex(sorted(launches["run"].unique()), fill_value=0)
     for run, count in counts[counts != len(keys)].items():
-        raise InputError(
-            f"{problems}: {imported.plural(len(keys), 'problem')}, but run {int(str(run)) + 1} has"
-            f" {imported.plural(int(count), 'matching launch')}; pick each problem's main kernel with --kernel PATTERN"
-        )
+        launched = f"run {int(str(run)) + 1} has {imported.plural(int(count), 'matching launch')}"
+        remedy = "pick each problem's main kernel with --kernel PATTERN"
+        raise InputError(f"{problems}: {imported.plural(len(keys), 'problem')}, but {launched}; {remedy}")
     if main["time_us"].isna().any():
         raise InputError(f"{problems}: launches with metrics, but no times; add the log of a run without metrics")
     gpu = str(main["gpu"].iloc[0])

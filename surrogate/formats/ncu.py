@@ -257,10 +257,8 @@ def read_report(path: Path) -> list[Record]:
     try:
         import ncu_report  # type: ignore[import-not-found]  # Nsight Compute's
     except ImportError:
-        raise InputError(
-            f"{path}: reading a report needs Nsight Compute's module ncu_report (add its extras/python folder to"
-            f" PYTHONPATH); or export it: ncu --import {path.name} --csv --page raw"
-        ) from None
+        remedy = f"add its extras/python folder to PYTHONPATH, or export: ncu --import {path.name} --csv --page raw"
+        raise InputError(f"{path}: a report needs Nsight Compute's module ncu_report; {remedy}") from None
     try:
         context = ncu_report.load_report(str(path))
         ranges = [context.range_by_idx(index) for index in range(context.num_ranges())]

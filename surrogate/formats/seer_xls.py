@@ -176,10 +176,8 @@ def _variant_rows(
     rows: list[_VariantRow] = []
     for sheet in sheets:
         if sheet.width not in (_TIMES, _COUNTERS, _COUNTERS + 1):
-            raise InputError(
-                f"{path}, sheet {sheet.name!r}: {sheet.width} columns; a variant has 18 (19 with a type),"
-                f" an FFT or pre/post workbook 10"
-            )
+            rule = "a variant has 18 (19 with a type), an FFT or pre/post workbook 10"
+            raise InputError(f"{path}, sheet {sheet.name!r}: {sheet.width} columns; {rule}")
         part = "train" if sheet.name.lower() == "train" else "test"
         for where, cells in sheet.numbers(min(sheet.width, _COUNTERS)):
             conv = square_conv(cells, where)
@@ -274,10 +272,9 @@ def _check_possible(conv: Conv, algorithm: str, where: str) -> None:
         algorithm == "FFT" and (conv.stride_h != 1 or conv.h + 2 * conv.pad_h > 256)
     )
     if wrong:
-        raise InputError(
-            f"{where}: a time for {algorithm}, which cannot run filter {conv.r}, stride {conv.stride_h},"
-            f" width {conv.h}, padding {conv.pad_h}; is it the other --numbering (enum, readme)?"
-        )
+        problem = f"filter {conv.r}, stride {conv.stride_h}, width {conv.h}, padding {conv.pad_h}"
+        remedy = "is it the other --numbering (enum, readme)?"
+        raise InputError(f"{where}: a time for {algorithm}, which cannot run {problem}; {remedy}")
 
 
 # The ``Other-ops-*`` workbooks: pooling, 1×1 convolution, layout transform, convolution gradients in TensorFlow.

@@ -109,8 +109,7 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, Launch]:
         values = [call_us, float(np.clip(constant, 0.0, call_us)), max(float(slope), 1.0)]
         launches[CallKey(str(gpu), str(library))] = Launch(*values)
         by_library.setdefault(CallKey("", str(library)), []).append(values)
-    medians = {key: Launch(*np.median(values, axis=0).tolist()) for key, values in by_library.items()}
-    return launches | medians
+    return launches | {key: Launch(*np.median(values, axis=0).tolist()) for key, values in by_library.items()}
 
 
 def launch_of(launches: Mapping[CallKey, Launch], gpu: str, library: str) -> Launch:

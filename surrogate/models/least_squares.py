@@ -16,11 +16,9 @@ def key_columns(rows: "Rows") -> "pd.DataFrame":
     from surrogate.dataset.problems import joined, kernel_groups
 
     frame = rows.frame.assign(candidate=rows.candidate)
-    return frame[["gpu"]].assign(
-        version=frame["library_version"],
-        candidate=joined(frame, ("candidate", *rows.family.setting_names)),
-        grouping=kernel_groups(rows.frame, rows.family),
-    )
+    candidate = joined(frame, ("candidate", *rows.family.setting_names))
+    grouping = kernel_groups(rows.frame, rows.family)
+    return frame[["gpu"]].assign(version=frame["library_version"], candidate=candidate, grouping=grouping)
 
 
 def fitted_groups(levels: "Sequence[pd.Series]", least_rows: int) -> Iterator[tuple[str, np.ndarray]]:

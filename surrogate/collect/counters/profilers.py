@@ -214,11 +214,7 @@ class Tool:
     def _ncu(self, group: str, program: Sequence[str], folder: Path) -> Pass:
         report = folder / f"group-{group}.ncu-rep"
         metrics = ",".join(dict.fromkeys((*groups(self.compute_capability)[group], *LAUNCH)))
-        options = (
-            "--target-processes", "all", "--profile-from-start", "off", "--nvtx", "--replay-mode", "kernel",
-            "--cache-control", "all", "--clock-control", "none", "--force-overwrite",
-            "--metrics", metrics, "--export", str(report),
-        )  # fmt: skip
+        options = (*_TABLE["ncu_options"], "--metrics", metrics, "--export", str(report))
         # base units would round to two decimals, so the export keeps ncu's own, which the reader scales
         page = ("--csv", "--page", "raw", "--print-kernel-base", "mangled")
         export = (self.path, "--import", str(report), *page)

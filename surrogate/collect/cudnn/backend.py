@@ -2,19 +2,19 @@
 
 import ctypes
 import tomllib
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from surrogate.collect.cudnn.library import INT, Handle, Library, prototypes
 
-_NUMBERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-Descriptor: Any = IntEnum("Descriptor", _NUMBERS["Descriptor"])
+NUMBERS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+Descriptor: Any = IntEnum("Descriptor", NUMBERS["Descriptor"])
 """cudnnBackendDescriptorType_t."""
-Kind: Any = IntEnum("Kind", _NUMBERS["Kind"])
+Kind: Any = IntEnum("Kind", NUMBERS["Kind"])
 """cudnnBackendAttributeType_t."""
-Attribute: Any = IntEnum("Attribute", _NUMBERS["Attribute"])
+Attribute: Any = IntEnum("Attribute", NUMBERS["Attribute"])
 """cudnnBackendAttributeName_t. Those of the three operations are in `surrogate.collect.deviceless`."""
 _C_TYPES: dict[int, type[ctypes.c_int64 | ctypes.c_float | ctypes.c_double | ctypes.c_void_p | ctypes.c_char]] = {
     Kind.INT64: ctypes.c_int64, Kind.FLOAT: ctypes.c_float, Kind.DOUBLE: ctypes.c_double,
@@ -24,28 +24,21 @@ _C_TYPES: dict[int, type[ctypes.c_int64 | ctypes.c_float | ctypes.c_double | cty
 PROTOTYPES = prototypes("graph")
 
 
-class Scope(AbstractContextManager["Scope"]):
-    """Descriptors that are destroyed together, the last made first, when the block ends.
+class Scope(ExitStack):
+    """Descriptors that are destroyed together, the last made first, when the block ends or at `close`.
 
     Every method may raise `CudnnError`; what cuDNN does not support is refused by `finalize`.
     """
 
     def __init__(self, library: Library) -> None:
+        super().__init__()
         self._library = library
-        self._open_descriptors = ExitStack()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Destroy everything made; for a scope that outlives a block."""
-        self._open_descriptors.close()
 
     def make(self, kind: int) -> Handle:
         """A new descriptor."""
         descriptor = Handle()
         self._library.check("cudnnBackendCreateDescriptor", int(kind), ctypes.byref(descriptor))
-        self._open_descriptors.callback(self._library.call, "cudnnBackendDestroyDescriptor", descriptor)
+        self.callback(self._library.call, "cudnnBackendDestroyDescriptor", descriptor)
         return descriptor
 
     def set(self, descriptor: Handle, attribute: int, kind: int, *values: Handle | float) -> None:

@@ -58,10 +58,9 @@ class Direction:
 
 
 CALLS: Mapping[str, Direction] = {
-    "fwd": Direction("Forward", ("x", "w", "y")),
-    "bwd_data": Direction("BackwardData", ("w", "y", "x")),
+    "fwd": Direction("Forward", ("x", "w", "y")), "bwd_data": Direction("BackwardData", ("w", "y", "x")),
     "bwd_filter": Direction("BackwardFilter", ("x", "y", "w")),
-}
+}  # fmt: skip
 ENTRIES = 16
 """Room for rankings: an algorithm may stand in them twice, with two math types."""
 
@@ -80,7 +79,7 @@ class Convolutions:
         kinds = {"x": "Tensor", "w": "Filter", "y": "Tensor", "conv": "Convolution"}
         with ExitStack() as owned:
             self.descriptors = {role: library.create(kind, owned) for role, kind in kinds.items()}
-            self._owned = owned.pop_all()
+            self.close = owned.pop_all().close
 
     def set(self, conv: Conv) -> Direction:
         """Describe ``conv``. An element type that is not collected raises `InputError`."""
@@ -128,10 +127,6 @@ class Convolutions:
         operands, result = self._placed(pointers)
         arguments = alpha, *operands, self.descriptors["conv"], algorithm, *workspace, beta, *result
         self._library.check(f"cudnnConvolution{self._direction.stem}", self._handle, *arguments)
-
-    def close(self) -> None:
-        """Destroy the descriptors."""
-        self._owned.close()
 
     def _listed(self, function: str, tensors: Sequence[Handle | int], *workspace: int) -> list[AlgoPerf]:
         """The entries that a function fills in."""

@@ -72,8 +72,7 @@ class CudnnDevice(Instruments):
         try:
             current = self._set(conv)
             self._warm_rest(current)
-            workspace = (self.gpu.workspace, self.gpu.workspace_bytes)
-            timed = self._convolutions.find(current.pointers, workspace)
+            timed = self._convolutions.find(current.pointers, (self.gpu.workspace, self.gpu.workspace_bytes))
             self.gpu.synchronize()
         except (CudnnError, MemoryError, GpuFaultError):
             settle(self.gpu)
@@ -155,8 +154,7 @@ class CudnnDevice(Instruments):
     def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> Callable[[], None]:
         """What launches the algorithm once on the current problem."""
         number = ALGORITHMS[current.conv.direction].index(algorithm)
-        workspace = (self.gpu.workspace, workspace_bytes)
-        return lambda: self._convolutions.run(number, current.pointers, workspace)
+        return lambda: self._convolutions.run(number, current.pointers, (self.gpu.workspace, workspace_bytes))
 
     def _workspace_bytes(self, current: _Current, algorithm: str) -> int:
         return self._convolutions.workspace_bytes(ALGORITHMS[current.conv.direction].index(algorithm))

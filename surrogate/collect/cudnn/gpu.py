@@ -45,9 +45,8 @@ class Gpu:
         try:
             import cupy  # pyright: ignore[reportMissingImports]
         except ImportError:
-            raise InputError(
-                "cuDNN's device needs CuPy, which is not installed; pip install 'seer-surrogate[gpu]'"
-            ) from None
+            remedy = "pip install 'seer-surrogate[gpu]'"
+            raise InputError(f"cuDNN's device needs CuPy, which is not installed; {remedy}") from None
         self._cupy: Any = cupy
         self._error: type[Exception] = cupy.cuda.runtime.CUDARuntimeError
         try:

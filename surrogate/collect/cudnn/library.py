@@ -23,15 +23,11 @@ SIZE = ctypes.c_size_t
 class AlgoPerf(ctypes.Structure):
     """cudnnConvolution{Fwd,BwdData,BwdFilter}AlgoPerf_t: three names, one layout of 48 bytes."""
 
+    # ``time`` is in milliseconds, −1 where nothing was timed; ``memory`` are the workspace's bytes.
     _fields_ = (
-        ("algo", INT),
-        ("status", INT),
-        ("time", ctypes.c_float),  # milliseconds; −1 where nothing was timed
-        ("memory", SIZE),  # workspace bytes
-        ("determinism", INT),
-        ("math_type", INT),
-        ("reserved", INT * 3),
-    )
+        ("algo", INT), ("status", INT), ("time", ctypes.c_float), ("memory", SIZE), ("determinism", INT),
+        ("math_type", INT), ("reserved", INT * 3),
+    )  # fmt: skip
 
 
 _C_TYPES: Mapping[str, type] = {
@@ -89,9 +85,7 @@ ENVIRONMENT = "SEER_CUDNN"
 """Environment variable that names the library's file."""
 SONAMES = ("libcudnn.so.9", "libcudnn.so.8", "cudnn64_9.dll", "cudnn64_8.dll")
 MESSAGE_BYTES = 2048
-HEURISTIC_REMEDY = (
-    "pip install 'seer-surrogate[heuristic]' (cuDNN 9.11 to 9.26; without a driver others abort or do not load)"
-)
+HEURISTIC_REMEDY = "pip install 'seer-surrogate[heuristic]' (cuDNN 9.11 to 9.26; without a driver others do not work)"
 """What the ranking for a GPU that is not there needs."""
 
 
@@ -130,10 +124,8 @@ class Library:
                 return library
             except (OSError, AttributeError) as error:
                 reasons.append(str(error))
-        raise InputError(
-            f"libcudnn was not found ({reasons[0]}); install the wheel nvidia-cudnn-cu12 (or -cu13),"
-            f" or name the file by {ENVIRONMENT}"
-        )
+        remedy = f"install the wheel nvidia-cudnn-cu12 (or -cu13), or name the file by {ENVIRONMENT}"
+        raise InputError(f"libcudnn was not found ({reasons[0]}); {remedy}")
 
     @property
     def version(self) -> str:

@@ -26,8 +26,7 @@ class FormFit:
     @classmethod
     def of(cls, terms: Terms, target: np.ndarray) -> "FormFit":
         """`relative_fit` of ``target`` (rows,)."""
-        coefficients = relative_fit(term_matrix(terms), target)
-        return cls(tuple(coefficients.tolist()), float(target.min()))
+        return cls(tuple(relative_fit(term_matrix(terms), target).tolist()), float(target.min()))
 
     def predict(self, terms: Terms) -> np.ndarray:
         """The form's values (rows,), all positive."""

@@ -99,8 +99,7 @@ def with_kernel_metrics(frame: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFr
     absent = dict.fromkeys((name for name in _OPTIONAL if name not in kernels), np.nan)
     main = _main_kernels(kernels.assign(**absent), key)
     bare = frame.drop(columns=list(METRIC_COLUMNS), errors="ignore")
-    joined = bare.merge(main, on=key, how="left", validate="many_to_one")
-    return joined.set_index(frame.index)
+    return bare.merge(main, on=key, how="left", validate="many_to_one").set_index(frame.index)
 
 
 def _main_kernels(kernels: pd.DataFrame, key: list[str]) -> pd.DataFrame:

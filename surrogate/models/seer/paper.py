@@ -45,9 +45,8 @@ class SeerPaper(TimeModel):
         frame = rows.frame
         lacking = [name for name in _NEEDED if name not in frame or frame[name].isna().all()]
         if lacking:
-            raise InputError(
-                f"{self.name} needs counters of main kernels, and the table lacks {', '.join(lacking)}; {_SOURCE}"
-            )
+            names = ", ".join(lacking)
+            raise InputError(f"{self.name} needs counters of main kernels, and the table lacks {names}; {_SOURCE}")
         frame = frame.assign(time_us=time_us)
         settings = {"seed": self.random_state, "evaluations": self.evaluations}
         self.counted_: dict[str, AlgorithmFit] = {}
