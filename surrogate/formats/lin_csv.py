@@ -63,7 +63,7 @@ def _frame(path: Path, unit_us: float, limits: Limits) -> pd.DataFrame:
         wrong = ~(np.isfinite(values) & (values > 0))
         if wrong.any():
             line = int(table.index[wrong][0])  # the header is line 1
-            raise InputError(f"{path}, line {line + 2}: {column} is {table[column][line]!r}; it must be above 0")
+            raise InputError(f"{path}, line {line + 2}: {column} is {table[column][line]!r}; a number above 0 is due")
         if column == "kernel_runtime":
             table[column] = values * unit_us
         else:

@@ -120,7 +120,8 @@ class Tuner:
             raise InputError(f"the configuration lacks {missing[0]}; it has {', '.join(names)}")
         text = self._space.description.text(configuration)
         if text not in self._places:
-            raise InputError(f"{text} is none of {len(self._places)} configurations{nearest(text, self._places, 1)}")
+            near = nearest(text, self._places, 1)
+            raise InputError(f"{text} is none of the {len(self._places)} configurations{near}")
         return self._places[text]
 
     def _resume(self, log: Path, problem: object) -> None:
