@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import COUNT, FOLDER, PATH, Form, choice_option, fit_options, option, output_options, show
+from surrogate.cli.options import PATH, Form, declared, fit_options, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED
 
@@ -16,20 +16,12 @@ if TYPE_CHECKING:
 FITS = ".fits"
 """Folder of finished fits inside the output, so that the same command goes on after an interruption."""
 
-MODELS = f"Models to compare, with commas or one an option; by default all of {', '.join(COMPARED)}."
-HELD_OUT = "What a fold holds out; random rows flatter, and are there to show by how much."
-
 
 @click.command()
 @click.argument("data", required=False, type=PATH)
-@option("--also-train", "More rows to train on, never judged.", PATH, multiple=True)
-@choice_option("--by", ("shape", "network", "gpu", "random"), HELD_OUT, "shape")
-@option("--folds folds_count", "Folds per seed.", click.IntRange(min=2), default=10)
-@option("--seeds", "Runs, each with its own folds.", COUNT, default=1)
-@option("--models", MODELS, metavar="A,B", multiple=True)
-@choice_option("--tune", ("none", "light", "full"), "Trials within each fold's training part: 0, 12 or 60.", "none")
+@declared("compare", compared=", ".join(COMPARED), folds=click.IntRange(min=2))
 @fit_options
-@option("-o --output", "Folder to write.", FOLDER, default="out")
+@declared("report_folder")
 @output_options
 def command(
     data: Path | None, also_train: tuple[Path, ...], models: tuple[str, ...], candidates: str | None,

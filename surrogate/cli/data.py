@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import PATH, Form, candidates_option, option, output_option, output_options, said, show
+from surrogate.cli.options import PATH, Form, candidates_option, declared, output_option, output_options, said, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import plain, to_csv, wrapped
 
@@ -130,10 +130,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
 
 @command.command()
 @click.argument("path", type=PATH)
-@option("--name", "The kernel's name.  [default: the file's]", default="")
-@option("--sizes", "Columns that are numbers of a problem.  [default: guessed]", metavar="A,B")
-@option("--parameters", "Columns that are tuned.  [default: guessed]", metavar="A,B")
-@option("--settings", "Columns that are texts of a problem, as dtype.", metavar="A,B")
+@declared("describe")
 @output_option("The description to write, TOML; without it, it is printed.", required=False)
 def describe(
     path: Path, name: str, sizes: str | None, parameters: str | None, settings: str | None, output: Path | None
@@ -168,7 +165,7 @@ def describe(
 
 
 @command.command()
-@option("--table", "One table only, as dataset or kernels.  [all]", metavar="TABLE")
+@declared("columns")
 @output_options
 def columns(table: str | None, form: Form) -> None:
     """List every column of every table that seer reads or writes, with its unit and meaning.

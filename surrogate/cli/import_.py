@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, PATH, option, output_option, said
+from surrogate.cli.options import COUNT, PATH, declared, option, output_option, said
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
@@ -26,7 +26,6 @@ Examples:
   seer import miopen gfx90a.fdb.txt.bz2 -o mi210.parquet
   seer import nvprof --how
 """
-_GPU = "The GPU they were measured on, where the files do not say it; for aiconfigurator, each GPU to import."
 _OPTIONS = {name: each for chosen in FORMATS.values() for name, each in chosen.options.items()}
 _TYPES = {"text": None, "file": PATH, "count": COUNT}
 
@@ -43,10 +42,9 @@ def _readers_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("format_name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
 @click.argument("paths", nargs=-1, type=PATH)
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.", required=False)
-@option("--how", "Say how to get files of this format, and stop.", is_flag=True)
-@option("--gpu", _GPU, metavar="G", multiple=True)
+@declared("import")
 @_readers_options
-@option("--quiet", "No progress bar and no notes on standard error.", is_flag=True)
+@declared("quiet")
 def command(
     format_name: str, paths: tuple[Path, ...], output: Path | None, how: bool, quiet: bool, gpu: tuple[str, ...],
     **options: Any,

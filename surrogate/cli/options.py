@@ -143,7 +143,8 @@ _LOOKED_UP = ("kind", "callback", "choices")
 
 
 def declared(section: str, **words: Any) -> Callable[[Function], Function]:
-    """Add the options of a section of `OPTIONS`; ``words`` are its kinds, callbacks and choices that only it has."""
+    """Add the options of a section of `OPTIONS`; ``words`` are the kinds, callbacks, choices and texts that only
+    the command has."""
     known = _WORDS | words
 
     def add(function: Function) -> Function:
@@ -153,7 +154,7 @@ def declared(section: str, **words: Any) -> Callable[[Function], Function]:
             flags = settings.pop("flags", f"--{name.replace('_', '-')}")
             if choices := settings.pop("choices", ()):
                 settings["kind"] = click.Choice(choices)
-            function = option(f"{flags} {name}", settings.pop("help"), **settings)(function)
+            function = option(f"{flags} {name}", settings.pop("help").format_map(words), **settings)(function)
         return function
 
     return add

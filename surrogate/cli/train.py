@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.info import held_out_record
-from surrogate.cli.options import BUNDLE, PATH, option, output_option, training_options
+from surrogate.cli.options import BUNDLE, declared, output_option, training_options
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED, DECLARED, DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from surrogate.dataset.described import Kernel
 
-BY_FAMILY = f"interpolated-terms where a family has lines, else {DEFAULT_MODEL}; or what --params is for"
-FITTED = f"The model to fit: {', '.join(name for name in COMPARED if DECLARED[name].storable)}."
-DASK = "For tables beyond one machine's memory: the workers of a Dask cluster at ADDRESS, or of this machine."
+STORABLE = ", ".join(name for name in COMPARED if DECLARED[name].storable)
 
 
 @click.command()
-@option("--model", f"{FITTED}  [default: {BY_FAMILY}]", metavar="NAME")
-@option("--tune trials", "Settings to search first, within the data, held out by shape.", click.IntRange(0), default=0)
-@option("--params params_file", "Settings that `seer tune -o` found.", PATH)
-@option("--dask cluster", DASK, is_flag=False, flag_value="", metavar="[ADDRESS]")
+@declared("train", storable=STORABLE, default=DEFAULT_MODEL)
 @training_options
 @output_option("The bundle, a folder.", kind=BUNDLE)
 def command(

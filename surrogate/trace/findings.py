@@ -1,13 +1,16 @@
 """What to change in the program that was traced: findings with their evidence, their gain, and a line of code.
 
 A finding is a function in `FINDERS`: it looks for one cause in the trace and gives a `Draft`, whose what-if is then
-simulated as any other. What gains less than `LEAST_GAIN` of a step is no finding.
+simulated as any other. What gains less than `LEAST_GAIN` of a step is no finding. Its title and the change to the
+program are those of its name in `findings.toml`.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +46,8 @@ _MANY = 10
 """Launches of an optimizer's step, from which on it is not a fused one."""
 _SMALL_US = 20.0
 """Kernels shorter than this in the median are small: a launch in eager PyTorch takes the host 5 to 10."""
+TEXTS = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
+"""Finder → the title of its finding, and the changes to the program by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +89,17 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A cause, and the graph without it: ``changed``, ``least`` where the remedy saves the least; or a what-if's name
-    that has an interval of its own. ``tasks`` are those that suffer, which tell where in the program that is; less than
-    ``least_gain`` of a step is no finding."""
+    that has an interval of its own. ``tasks`` are those that suffer, which tell where in the program that is; none, or
+    less than ``least_gain`` of a step, is no finding. ``change`` names the text of the change, which ``words`` fill."""
 
-    title: str
     evidence: str
-    change: str
     tasks: Mask
     changed: Graph | None = None
     least: Graph | None = None
     what_if: str = ""
     least_gain: float = LEAST_GAIN
+    change: str = "change"
+    words: Mapping[str, object] = field(default_factory=dict)
 
 
 class Case:
@@ -160,8 +165,8 @@ def advice(profile: Profile) -> list[Finding]:
     if not len(profile.trace.activities):
         return []
     case = Case(profile)
-    drafts = [draft for find in FINDERS if (draft := find(case))]
-    findings = [finding for draft in drafts if (finding := _simulated(case, draft))]
+    drafts = {find.__name__: draft for find in FINDERS if (draft := find(case)) and draft.tasks.any()}
+    findings = [finding for name, draft in drafts.items() if (finding := _simulated(case, name, draft))]
     return sorted(findings, key=lambda finding: -finding.gain_us)
 
 
@@ -182,12 +187,12 @@ def straggler(compared: RanksSummary) -> Finding | None:
     gain_us = rows[rank]["awaited_us"]
     computing = "{compute:,.4g} ms and idles {idle:,.4g}"
     figures = [computing.format(**{name: us / 1e3 for name, us in each.items()}) for each in (own, others)]
+    text = TEXTS["straggler"]
     return Finding(
-        f"The other ranks wait for rank {rank}",
+        text["title"].format(rank=rank),
         f"{gain_us / 1e3:,.4g} ms each on average; it computes {figures[0]}, of the others the median {figures[1]}",
-        "DistributedSampler(dataset, shuffle=True, drop_last=True)  # equal work for all" if computes else
-        "DataLoader(dataset, …, num_workers=8)  # or whatever else holds up its host, as a summary of its trace says",
-        f"rank {rank}", step_us, gain_us, PART * gain_us, gain_us, HALF_TO_ALL,
+        text["computing" if computes else "idling"], f"rank {rank}", step_us, gain_us, PART * gain_us, gain_us,
+        HALF_TO_ALL,
     )  # fmt: skip
 
 
@@ -206,7 +211,7 @@ def told(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _simulated(case: Case, draft: Draft) -> Finding | None:
+def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
     """The draft with its gain; None where that is too small, or the what-if does not apply."""
     step_us = case.step_us(case.baseline)
     if draft.what_if:
@@ -237,7 +242,8 @@ def _simulated(case: Case, draft: Draft) -> Finding | None:
     low_us = max(min(step_us - end for end in (*ends, after_us)), 0.0)
     high_us = max(step_us - end for end in (*ends, after_us))
     where = case.where(draft.tasks)
-    return Finding(draft.title, draft.evidence, draft.change, where, step_us, gain_us, low_us, high_us, basis)
+    title, change = TEXTS[name]["title"], TEXTS[name][draft.change].format_map(draft.words)
+    return Finding(title, draft.evidence, change, where, step_us, gain_us, low_us, high_us, basis)
 
 
 def _partly(before: Graph, after: Graph) -> Graph:
@@ -247,11 +253,7 @@ def _partly(before: Graph, after: Graph) -> Graph:
 
 def layout_transposes(case: Case) -> Draft | None:
     tasks = select(case.graph, kind="kernel", name=_LAYOUT)
-    return Draft(
-        "Layouts are transposed around convolutions", case.told(tasks, "transposes"),
-        "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
-        tasks, remove(case.graph, tasks),
-    ) if tasks.any() else None  # fmt: skip
+    return Draft(case.told(tasks, "transposes"), tasks, remove(case.graph, tasks))
 
 
 def products_in_fp32(case: Case) -> Draft | None:
@@ -264,16 +266,11 @@ def products_in_fp32(case: Case) -> Draft | None:
     fp32 = np.array([*(dtype == "fp32" for dtype in profile.dtype), False])
     tasks = products & fp32[np.where(products, graph.row, -1)]
     rows = graph.row[tasks]
-    if not len(rows):
-        return None
     work = (profile.flops[rows], profile.dram_bytes[rows])
     slow, fast = (roofline_us(*work, peak_tflops(gpu, "fp32", tensor), gpu.dram_gbs) for tensor in (False, True))
     factor = np.ones(len(graph))
     factor[tasks] = np.nan_to_num(np.minimum(fast / slow, 1.0), nan=1.0)
-    return Draft(
-        "Products of fp32 run without TF32", case.told(tasks, "kernels without matrix units"),
-        'torch.set_float32_matmul_precision("high")', tasks, scale(graph, tasks, factor),
-    )  # fmt: skip
+    return Draft(case.told(tasks, "kernels without matrix units"), tasks, scale(graph, tasks, factor))
 
 
 def whole_step_in_fp32(case: Case) -> Draft | None:
@@ -286,12 +283,9 @@ def whole_step_in_fp32(case: Case) -> Draft | None:
     share = time_us[is_fp32].sum() / (time_us[is_known].sum() or 1.0)
     if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or time_us[is_known].sum() < 0.5 * time_us.sum():
         return None
-    dtype = "bfloat16" if gpu.bf16_tensor_tflops else "float16"
-    scaler = "" if gpu.bf16_tensor_tflops else ", and scale the loss by torch.amp.GradScaler()"
     return Draft(
-        "The step computes in fp32", f"{share:.0%} of the device's time whose type is known is of fp32 data",
-        f'with torch.autocast("cuda", torch.{dtype}): loss = criterion(model(x), y){scaler}',
-        select(case.graph, kind="kernel"), what_if="amp",
+        f"{share:.0%} of the device's time whose type is known is of fp32 data", select(case.graph, kind="kernel"),
+        what_if="amp", change="bf16" if gpu.bf16_tensor_tflops else "fp16",
     )  # fmt: skip
 
 
@@ -308,11 +302,9 @@ def small_kernels(case: Case) -> Draft | None:
     host = (graph.kind == WORK) & (graph.layer >= 0) & ~select(graph, layer=OPTIMIZER)
     is_torch = any(name.startswith("aten::") for name in graph.names)
     return Draft(
-        "Many small kernels, launched one by one",
         f"{case.told(kernels, f'kernels, {median:.3g} µs in the median')}; the host's work in layers and launches takes"
         f" {case.time_us(host | launches) / 1e3:,.4g} ms",
-        'model = torch.compile(model, mode="reduce-overhead")' if is_torch else "cudaStreamBeginCapture(…): one graph",
-        kernels, graphed,
+        kernels, graphed, change="torch" if is_torch else "cuda",
     )  # fmt: skip
 
 
@@ -322,19 +314,12 @@ def unfused_optimizer(case: Case) -> Draft | None:
     fused = select(case.graph, name="(?i)fused")
     if not names or tasks.sum() < _MANY * case.steps or (tasks & fused).any():
         return None
-    return Draft(
-        "The optimizer runs as many kernels", case.told(tasks, "kernels"),
-        f"torch.optim.{names[0]}(model.parameters(), …, fused=True)", tasks, what_if="fused-adam",
-    )  # fmt: skip
+    return Draft(case.told(tasks, "kernels"), tasks, what_if="fused-adam", words={"optimizer": names[0]})
 
 
 def data_loading(case: Case) -> Draft | None:
     tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
-    return Draft(
-        "The step waits for its data", case.told(tasks, "pieces of host work"),
-        "DataLoader(dataset, …, num_workers=8, persistent_workers=True, prefetch_factor=4)",
-        tasks, scale(case.graph, tasks, 0.0),
-    ) if tasks.any() else None  # fmt: skip
+    return Draft(case.told(tasks, "pieces of host work"), tasks, scale(case.graph, tasks, 0.0))
 
 
 def host_outside_layers(case: Case) -> Draft | None:
@@ -350,12 +335,9 @@ def host_outside_layers(case: Case) -> Draft | None:
     longest_us = float(graph.duration_us[longest])
     once = longest_us > PART * case.time_us(tasks)
     return Draft(
-        "The host's code between operators keeps the device waiting",
         f"{case.told(tasks, 'pieces of host work')}; the longest, {longest_us / 1e3:,.4g} ms, is beside"
         f" {' and '.join(dict.fromkeys(ends)) or 'no operator'}",
-        "do that piece of work once, or in the DataLoader's workers" if once else
-        "model = torch.compile(model)  # torch.profiler.record_function(…) names what is left",
-        tasks, scale(graph, tasks, 0.0), least_gain=LEAST_OF_HOST,
+        tasks, scale(graph, tasks, 0.0), least_gain=LEAST_OF_HOST, change="once" if once else "often",
     )  # fmt: skip
 
 
@@ -370,16 +352,10 @@ def device_awaited(case: Case) -> Draft | None:
     awaited = np.isin(numbers, graph.dst[graph.edge_kind == SYNC]) & (graph.kind == CALL) & (graph.row >= 0)
     copying = np.isin(graph.row, trace.activities.call[trace.activities.copy_kind == kinds.TO_DEVICE])
     tasks = awaited & ~copying & (numbers < last[graph.iteration])
-    if not tasks.any():
-        return None
     ranges = trace.calls.range[graph.row[tasks]].tolist()
     names = {trace.name_of(trace.ranges, row) if row >= 0 else "calls outside operators" for row in ranges}
-    return Draft(
-        "The host waits for the device in the middle of a step",
-        f"{tasks.sum() / case.steps:,.3g} times a step, in {', '.join(sorted(names)[:4])}",
-        "total += loss.detach()  # in the place of loss.item(), .cpu() or synchronize(); read it once in many steps",
-        tasks, _unawaited(graph, tasks), least=graph,
-    )  # fmt: skip
+    evidence = f"{tasks.sum() / case.steps:,.3g} times a step, in {', '.join(sorted(names)[:4])}"
+    return Draft(evidence, tasks, _unawaited(graph, tasks), least=graph)
 
 
 def unpinned_copies(case: Case) -> Draft | None:
@@ -395,12 +371,8 @@ def unpinned_copies(case: Case) -> Draft | None:
     calls = (graph.kind == CALL) & np.isin(graph.row, trace.activities.call[rows])
     moved = trace.activities.bytes[rows].sum() / max(graph.duration_us[tasks].sum(), 1e-3) / 1e3
     faster = scale(graph, tasks, factor)
-    return Draft(
-        "Copies to the device from memory that is not pinned",
-        f"{case.told(tasks, 'copies')}, at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s",
-        "DataLoader(dataset, …, pin_memory=True); x = x.to(device, non_blocking=True)",
-        tasks, _unawaited(faster, calls), least=_partly(graph, faster),
-    )  # fmt: skip
+    evidence = f"{case.told(tasks, 'copies')}, at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s"
+    return Draft(evidence, tasks, _unawaited(faster, calls), least=_partly(graph, faster))
 
 
 def unaligned_rows(case: Case) -> Draft | None:
@@ -418,29 +390,20 @@ def unaligned_rows(case: Case) -> Draft | None:
     sizes = {size for shape in shapes for each in shape or () for size in np.ravel(each).tolist() if size % 8}
     largest = int(max(sizes, default=0))
     return Draft(
-        "Products miss the kernels for aligned rows", case.told(tasks, "products of rows without alignment"),
-        f"torch.nn.functional.pad: {largest:,} to {-(-largest // 8) * 8:,}, a multiple of 8" if largest else
-        "pad the sizes of these products to multiples of 8", tasks, scale(case.graph, tasks, factor),
+        case.told(tasks, "products of rows without alignment"), tasks, scale(case.graph, tasks, factor),
+        change="known" if largest else "unknown", words={"largest": largest, "padded": -(-largest // 8) * 8},
     )  # fmt: skip
 
 
 def exposed_communication(case: Case) -> Draft | None:
     tasks = case.graph.kind == COLLECTIVE
-    return Draft(
-        "Communication is not hidden behind compute", case.told(tasks, "collectives"),
-        "DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)  # reduces while it computes",
-        tasks, scale(case.graph, tasks, 0.0),
-    ) if tasks.any() else None  # fmt: skip
+    return Draft(case.told(tasks, "collectives"), tasks, scale(case.graph, tasks, 0.0))
 
 
 def allocator_stalls(case: Case) -> Draft | None:
     """Allocations and frees of the driver behind the first iteration, in which a cache still fills."""
     tasks = (case.call_kinds() == kinds.MEMORY_CALL) & (case.graph.iteration > 0)
-    return Draft(
-        "The allocator asks the driver for memory", case.told(tasks, "calls"),
-        'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # before torch is imported',
-        tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0),
-    ) if tasks.any() else None  # fmt: skip
+    return Draft(case.told(tasks, "calls"), tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0))
 
 
 FINDERS: Sequence[Callable[[Case], Draft | None]] = (

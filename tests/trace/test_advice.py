@@ -223,7 +223,7 @@ def test_a_planted_cause_is_found(find, read, mended):
     trace = deepcopy(mended)
     PLANTED[find](trace["traceEvents"])
     planted = profile(read(trace))
-    drafts = [draft.title for each in (find, *BRINGS.get(find, [])) if (draft := each(advice_of.Case(planted)))]
+    drafts = [advice_of.TEXTS[each.__name__]["title"] for each in (find, *BRINGS.get(find, []))]
     findings = {finding.title: finding for finding in advice(planted)}
     assert drafts[0] in findings and set(findings) <= set(drafts)
     finding = findings[drafts[0]]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.groups import TABLE, LazyGroup
-from surrogate.cli.options import COUNT, GPU, OUT, PATH, declared, option
+from surrogate.cli.options import PATH, declared
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
@@ -39,16 +39,12 @@ def command() -> None:
 PIPE_WIDTH = 160
 file_argument = click.argument("file", type=PATH)
 files_argument = click.argument("files", nargs=-1, required=True, type=PATH)
-top_option = option("--top", "Only the first K rows.", COUNT, metavar="K")
-gpu_option = option("--gpu", "The GPU whose peaks count, where the trace names none or another.", GPU)
-counters_option = option(
-    "--counters", "Counters of the same program, by Nsight Compute or nvprof; repeatable.", PATH, multiple=True
-)
-html_option = option("--html", "Also write everything as one HTML file.", OUT)
-bundle_option = option("--bundle", "Fitted model of convolutions, a folder; else the shipped one.", PATH)
-execution_trace_option = option(
-    "--execution-trace", "A PyTorch execution trace of the same program: adds shapes.", PATH
-)
+top_option = declared("top")
+gpu_option = declared("peaks")
+counters_option = declared("counters")
+html_option = declared("html")
+bundle_option = declared("convolutions")
+execution_trace_option = declared("execution_trace")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import INDEX, PATH, Form, choice_option, option, output_options, show
+from surrogate.cli.options import PATH, Form, declared, output_options, show
 from surrogate.report.tables import Table, terminal_width, wrapped
 
 _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
@@ -17,9 +17,7 @@ _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 @click.argument("a", type=PATH)
 @click.argument("b", type=PATH)
 @shared.part_options
-@option("--iteration-b", "Only this one of B, in place of --iteration; repeatable.", INDEX, multiple=True,
-        metavar="N")  # fmt: skip
-@choice_option("--by", ("layer", "type", "operator", "kernel"), "[operator, type or kernel: what matches most]")
+@declared("diff")
 @shared.top_option
 @output_options
 def command(

@@ -5,15 +5,14 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import Form, choice_option, output_options, show
+from surrogate.cli.options import Form, declared, output_options, show
 from surrogate.features.errors import InputError
 
 
 @click.command()
 @shared.file_argument
 @shared.part_options
-@choice_option("--by", ("name", "layer", "type", "model"),
-               "One row per kernel name, layer, layer type, or for the whole model.", "name")  # fmt: skip
+@declared("kernels")
 @shared.counters_option
 @shared.gpu_option
 @shared.top_option

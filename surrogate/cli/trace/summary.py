@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, Form, choice_option, option, output_options, show
+from surrogate.cli.options import Form, declared, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table, terminal_width, wrapped
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @shared.files_argument
 @shared.part_options
-@choice_option("--by", ("model", "layer", "type", "copy"),
-               "The whole model, or a table of its layers, layer types or copies.", "model")  # fmt: skip
-@option("--batch", "Batch size of each file, where no shape tells.", COUNT, multiple=True)
+@declared("summary")
 @shared.gpu_option
 @shared.top_option
 @shared.html_option
