@@ -22,7 +22,7 @@ from surrogate.prediction.engine import Candidate, Context, CorrectedEngine, Eng
 from surrogate.prediction.habit import HabitEngine
 from surrogate.prediction.prepared import PreparedSetting, SupportRules
 from surrogate.prediction.results import HABIT, MODEL, SPEC
-from surrogate.prediction.specification import ProductEngine, TensorCoreEngine, products_of, specification_of
+from surrogate.prediction.specification import LawEngine, products_of, specification_of
 from surrogate.prediction.tree_engine import BoosterEngine
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import SettingKey
@@ -227,9 +227,10 @@ class SettingCache:
         formula = setting.family.formula(setting.values, device)
         context = Context(setting, device, candidates, formula, least_us=least_us)
         if products is not None:
-            engine = ProductEngine(context, products.law(device))
+            engine = LawEngine.of_products(context, products.law(device))
         else:
-            engine = TensorCoreEngine(context, law.law) if law else _engine(context, part, alike.lenders)
+            of_law = law and LawEngine.of_convolutions(context, law.law)
+            engine = of_law or _engine(context, part, alike.lenders)
         lenders = engine.lenders if isinstance(engine, BoosterEngine) else ()
         if never and device.tf32_tflops and (named.get("dtype"), math) == ("fp32", "default"):
             engine = _with_tf32(engine, part, never, alike.lenders)
