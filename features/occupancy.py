@@ -59,13 +59,8 @@ class Occupancy:
     @property
     def limiting(self) -> tuple[str, ...]:
         """Names of the limits that bind one launch: registers, shared, warps, blocks."""
-        limits = {
-            "registers": self.limit_registers,
-            "shared": self.limit_shared,
-            "warps": self.limit_warps,
-            "blocks": self.limit_blocks,
-        }
-        return tuple(name for name, limit in limits.items() if limit == self.blocks_per_sm)
+        names = ("registers", "shared", "warps", "blocks")
+        return tuple(name for name in names if getattr(self, f"limit_{name}") == self.blocks_per_sm)
 
 
 def resident(

@@ -110,8 +110,8 @@ class Engine(ABC):
     def inputs(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray, behind: int = 0
     ) -> tuple[np.ndarray, ProblemTerms, np.ndarray]:
-        """Float32 (rows, columns): the problem's columns, the candidate's own, and ``behind`` that are not set; the terms of
-        the problems; workspaces in bytes (rows,). Other arguments as of `many`."""
+        """Float32 (rows, columns), the problem's columns, the candidate's own, and ``behind`` that are not set; the
+        problems' terms; workspaces in bytes (rows,). Other arguments as of `many`."""
         terms = self.context.formula.problem(self.context.setting.problem(sizes.T))
         shared = len(terms.values)
         # 1. The problems' columns (problems, shared), worked out once per problem and then spread over the rows.
