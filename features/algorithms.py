@@ -8,28 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypedDict, cast, get_args
+from typing import Any
 
 from .errors import InputError, nearest, require_known
 from .problem import DIRECTIONS
 
-Mechanism = Literal[
-    "direct", "implicit_gemm", "precomp_gemm", "gemm", "fft", "fft_tiling", "winograd", "winograd_nonfused"
-]
-
-
-class MechanismRow(TypedDict):
-    """The algorithm whose kernels stand for a mechanism, and its three tiles as [rows, columns] of the result."""
-
-    kernel: str
-    tiles: list[list[int]]
-
-
-MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
-MECHANISM_ROWS: dict[str, MechanismRow] = cast(
-    "dict[str, MechanismRow]", tomllib.loads(Path(__file__).with_name("mechanisms.toml").read_text(encoding="utf-8"))
+Mechanism = str
+"""A key of `mechanisms.toml`."""
+MECHANISM_ROWS: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("mechanisms.toml").read_text(encoding="utf-8")
 )
-"""Mechanism → the algorithm whose kernels stand for it, and its tiles."""
+"""Mechanism → ``kernel``, the algorithm whose kernels stand for it, and ``tiles``, its three as [rows, columns]."""
+MECHANISMS: tuple[Mechanism, ...] = tuple(MECHANISM_ROWS)
 MECHANISM_CODE: dict[str, int] = {name: code for code, name in enumerate(MECHANISMS)}
 
 

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from . import shape
-from .algorithms import Mechanism
 from .errors import InputError, require_known
 from .gpu import Gpu
 from .in_network import INPUT, Gradients, InNetwork
@@ -18,8 +17,12 @@ from .whole import MAX_INT32, whole
 
 _CHOICES = {"dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS, "direction": DIRECTIONS}
 _SAME = cast(int, None)  # "as the height's"
+_STEP: dict[str, Any] = {"unit": "pixels", "per_doubling": 1.0}
+_TAPS = "distance of the filter's taps, 1 where dense"
 _PADDING = {"least": 0, "counts": False, "per_doubling": 0.25}
 _SIZES = attrgetter(*SIZE_COLUMNS)
+LETTERS: dict[str, str] = dict(zip("nchwkrspquvljg", SIZE_COLUMNS, strict=True))
+"""Letter of the text form → field of `Conv`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +44,14 @@ class Conv(InNetwork):
     h: Annotated[int, Size("input height", "pixels")]
     w: Annotated[int, Size("input width", "pixels", follows="h")] = _SAME
     k: Annotated[int, Size("output channels")]
-    r: Annotated[int, Size("filter height", "pixels", per_doubling=1.0)]
-    s: Annotated[int, Size("filter width", "pixels", follows="r", per_doubling=1.0)] = _SAME
+    r: Annotated[int, Size("filter height", **_STEP)]
+    s: Annotated[int, Size("filter width", follows="r", **_STEP)] = _SAME
     pad_h: Annotated[int, Size("zeros above, and as many below", "pixels", **_PADDING)] = 0
     pad_w: Annotated[int, Size("zeros left, and as many right", "pixels", follows="pad_h", **_PADDING)] = _SAME
-    stride_h: Annotated[int, Size("vertical step of the filter", "pixels", per_doubling=1.0)] = 1
-    stride_w: Annotated[int, Size("horizontal step of the filter", "pixels", follows="stride_h", per_doubling=1.0)] = (
-        _SAME
-    )
-    dilation_h: Annotated[
-        int, Size("vertical distance of the filter's taps, 1 where dense", "pixels", per_doubling=1.0)
-    ] = 1
-    dilation_w: Annotated[
-        int,
-        Size(
-            "horizontal distance of the filter's taps, 1 where dense", "pixels", follows="dilation_h", per_doubling=1.0
-        ),
-    ] = _SAME
+    stride_h: Annotated[int, Size("vertical step of the filter", **_STEP)] = 1
+    stride_w: Annotated[int, Size("horizontal step of the filter", follows="stride_h", **_STEP)] = _SAME
+    dilation_h: Annotated[int, Size(f"vertical {_TAPS}", **_STEP)] = 1
+    dilation_w: Annotated[int, Size(f"horizontal {_TAPS}", follows="dilation_h", **_STEP)] = _SAME
     groups: Annotated[int, Size("groups of channels, each convolved apart", per_doubling=0.5)] = 1
     dtype: str = "fp32"
     math: str = "fma"
@@ -87,25 +81,10 @@ class Conv(InNetwork):
                     f" input's {size + 2 * pad}; enlarge the input or the padding, or shrink the filter"
                 )
 
-    @property
-    def out_h(self) -> int:
-        """Output height P, in elements."""
-        return shape.out_h(self)
-
-    @property
-    def out_w(self) -> int:
-        """Output width Q, in elements."""
-        return shape.out_w(self)
-
-    @property
-    def flops(self) -> int:
-        """Operations of the direct algorithm, 2 per multiply-add."""
-        return shape.flops(self)
-
-    @property
-    def tensor_bytes(self) -> int:
-        """Bytes of input, filter and output together."""
-        return shape.tensor_bytes(self)
+    out_h = property(shape.out_h)
+    out_w = property(shape.out_w)
+    flops = property(shape.flops)
+    tensor_bytes = property(shape.tensor_bytes)
 
     @property
     def dram_bytes(self) -> int:
@@ -179,7 +158,7 @@ class Conv(InNetwork):
 
     def seer_class(self, gpu: Gpu, mechanism: str = "direct") -> str:
         """SEER's class under an algorithm's ``mechanism``: by the waves of its middle tile, its FLOPs and its bytes."""
-        terms = MECHANISM_TERMS[mechanism](self, b_max(gpu, cast(Mechanism, mechanism)))
+        terms = MECHANISM_TERMS[mechanism](self, b_max(gpu, mechanism))
         _, middle, _ = terms.launches
         peak = peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
         return seer_class(middle.waves, terms.arithmetic_flops, terms.dram_bytes, peak, gpu.dram_gbs)
@@ -190,16 +169,10 @@ class Conv(InNetwork):
 
     def __str__(self) -> str:
         """The canonical text form, as in ``n32c256h14w14k256r3s3p1u1``: what differs from its default is left out."""
-        parts = [f"n{self.n}c{self.c}h{self.h}w{self.w}k{self.k}r{self.r}s{self.s}p{self.pad_h}"]
-        if self.pad_w != self.pad_h:
-            parts.append(f"q{self.pad_w}")
-        parts.append(f"u{self.stride_h}")
-        if self.stride_w != self.stride_h:
-            parts.append(f"v{self.stride_w}")
-        if self.dilation_h != 1 or self.dilation_w != 1:
-            parts.append(f"l{self.dilation_h}")
-        if self.dilation_w != self.dilation_h:
-            parts.append(f"j{self.dilation_w}")
-        if self.groups != 1:
-            parts.append(f"g{self.groups}")
-        return "".join(parts)
+        is_shown = {
+            "q": self.pad_w != self.pad_h, "v": self.stride_w != self.stride_h,
+            "l": self.dilation_h != 1 or self.dilation_w != 1, "j": self.dilation_w != self.dilation_h,
+            "g": self.groups != 1,
+        }  # fmt: skip
+        named = zip(LETTERS, self.sizes, strict=True)
+        return "".join(f"{letter}{size}" for letter, size in named if is_shown.get(letter, True))

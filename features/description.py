@@ -23,14 +23,8 @@ Value = bool | int | float | str
 """What a parameter may be set to."""
 Configuration = dict[str, Value]
 """Parameter → value."""
-COSTS = {
-    "flops": "floating-point operations",
-    "bytes": "bytes that DRAM moves",
-    "blocks": "thread blocks of the launch",
-    "threads_per_block": "threads of a block",
-    "shared_bytes": "shared memory of a block in bytes",
-    "registers_per_thread": "registers of a thread",
-}
+_TABLE = tomllib.loads(Path(__file__).with_name("description.toml").read_text(encoding="utf-8"))
+COSTS: Mapping[str, str] = _TABLE["costs"]
 """What a formula may give, and its meaning."""
 WITHOUT_SIZES = "size"
 """The one size of a kernel that has none: 1 for its only problem."""
@@ -39,11 +33,7 @@ MAX_CONFIGURATIONS = 2_000_000
 """Of a kernel's space: more are neither listed nor ranked."""
 MAX_COMBINATIONS = 20_000_000
 """Of values that are looked at together while conditions thin them out."""
-RESERVED = frozenset((
-    "gpu", "library", "library_version", "family", "algorithm", "solver", "status", "time_us", "time_us_min",
-    "time_us_max", "repeats", "origin", "reason", "workspace_bytes", "predicted_us", "lower_us", "upper_us",
-    "in_domain", "supported",
-))  # fmt: skip
+RESERVED: frozenset[str] = frozenset(_TABLE["reserved"])
 """Columns of tables, which no size, setting or parameter may be called."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _KEYS = ("name", "sizes", "batch", "settings", "parameters", "conditions", "formulas")

@@ -93,14 +93,10 @@ def _table() -> tuple[Any, ...]:
     return rules, content["generations"], *marks
 
 
-BUNDLED = Path(__file__).with_name("kernels.toml")
-
+_CONTENT = tomllib.loads(Path(__file__).with_name("kernels.toml").read_text(encoding="utf-8"))
 TITAN_XP_BLOCKS: dict[str, dict[tuple[int, int], float]] = {
-    "IMPLICIT_GEMM": {(32, 32): 8.0, (64, 128): 4.0, (128, 128): 4.0},
-    "IMPLICIT_PRECOMP_GEMM": {(128, 32): 5.0, (128, 64): 4.0, (128, 128): 2.0},
-    "GEMM": {(32, 32): 16.0, (64, 128): 2.0, (128, 128): 2.0},
-    "WINOGRAD": {(0, 0): 2.0},
-    "WINOGRAD_NONFUSED": {(128, 64): 4.0, (128, 128): 2.0},
+    algorithm: {(tile_m, tile_n): blocks for tile_m, tile_n, blocks in rows}
+    for algorithm, rows in _CONTENT["titan_xp_blocks"].items()
 }
 """Resident blocks per SM on a Titan Xp: SEER's B_max (PACT 2021) over its 30 SMs."""
 
@@ -134,18 +130,8 @@ class KernelLaunch:
 
     def blocks_per_sm(self, compute_capability: float) -> int:
         """Resident blocks per SM on a compute capability of `occupancy.LIMITS`."""
-        return occupancy(
-            compute_capability,
-            self.threads,
-            self.registers_per_thread,
-            self.static_shared_bytes,
-            self.dynamic_shared_bytes,
-        ).blocks_per_sm
-
-
-def launches(algorithm: str | None = None) -> tuple[KernelLaunch, ...]:
-    """The known launches, all or those of one cuDNN algorithm. The file is read once."""
-    return _launches() if algorithm is None else tuple(known for known in _launches() if known.algorithm == algorithm)
+        launch = (self.threads, self.registers_per_thread, self.static_shared_bytes, self.dynamic_shared_bytes)
+        return occupancy(compute_capability, *launch).blocks_per_sm
 
 
 def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float:
@@ -162,7 +148,7 @@ def _resident(architecture: str, compute_capability: float, algorithm: str, tile
     if compute_capability in LIMITS:
         known = [
             launch
-            for launch in _launches()
+            for launch in launches()
             if _serves(launch, algorithm, tile_m, tile_n)
             and any(_SEEN_ON[seen] <= compute_capability for seen in launch.architectures)
         ]
@@ -190,10 +176,7 @@ def _serves(launch: KernelLaunch, algorithm: str, tile_m: int, tile_n: int) -> b
 
 
 @lru_cache(maxsize=1)
-def _launches() -> tuple[KernelLaunch, ...]:
-    content = tomllib.loads(BUNDLED.read_text(encoding="utf-8"))
-    return tuple(_launch(row, content["source"]) for row in content["launch"])
-
-
-def _launch(row: dict[str, Any], sources: dict[str, str]) -> KernelLaunch:
-    return KernelLaunch(**{**row, "architectures": tuple(row["architectures"]), "source": sources[row["source"]]})
+def launches() -> tuple[KernelLaunch, ...]:
+    """The known launches."""
+    rows = ({**row, "architectures": tuple(row["architectures"])} for row in _CONTENT["launch"])
+    return tuple(KernelLaunch(**{**row, "source": _CONTENT["source"][row["source"]]}) for row in rows)

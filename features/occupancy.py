@@ -25,11 +25,8 @@ NO_LIMIT = -1
 MAX_REGISTERS_PER_THREAD = 255
 CONCURRENT_KERNELS = {5.2: 32, 6.1: 32}
 """Compute capability → grids that may be resident on the device, where they are not 128."""
-BLOCK_LIMITS: dict[str, float] = {
-    "warp_threads": WARP_THREADS, "threads_per_block": MAX_THREADS, "block_x_threads": 1024, "block_y_threads": 1024,
-    "block_z_threads": 64, "grid_x_blocks": 2**31 - 1, "grid_y_blocks": 65535, "grid_z_blocks": 65535,
-    "shared_per_block_bytes": 48 * 1024,
-}  # fmt: skip
+_TABLE = tomllib.loads(Path(__file__).with_name("occupancy.toml").read_text(encoding="utf-8"))
+BLOCK_LIMITS: dict[str, float] = _TABLE["block"]
 """Device attribute → its value on every NVIDIA GPU since compute capability 3.0."""
 
 
@@ -38,10 +35,9 @@ SmLimits = namedtuple("SmLimits", (
     "header_partitions",
 ))  # fmt: skip
 """What one SM holds: warps, blocks, shared memory and its allocation rules, register-file partitions."""
-_ROWS = tomllib.loads(Path(__file__).with_name("occupancy.toml").read_text(encoding="utf-8"))["limits"]
 LIMITS = {
     float(capability): SmLimits(warps, blocks, 1024 * kib, 1024 * optin_kib, *rest)
-    for capability, (warps, blocks, kib, optin_kib, *rest) in _ROWS.items()
+    for capability, (warps, blocks, kib, optin_kib, *rest) in _TABLE["limits"].items()
 }
 """Compute capability → limits of one SM."""
 
@@ -63,13 +59,8 @@ class Occupancy:
     @property
     def limiting(self) -> tuple[str, ...]:
         """Names of the limits that bind one launch: registers, shared, warps, blocks."""
-        limits = {
-            "registers": self.limit_registers,
-            "shared": self.limit_shared,
-            "warps": self.limit_warps,
-            "blocks": self.limit_blocks,
-        }
-        return tuple(name for name, limit in limits.items() if limit == self.blocks_per_sm)
+        names = ("registers", "shared", "warps", "blocks")
+        return tuple(name for name in names if getattr(self, f"limit_{name}") == self.blocks_per_sm)
 
 
 def resident(
@@ -143,14 +134,8 @@ def b_max(
     gpu: Gpu, threads: Number, registers_per_thread: Number, shared_bytes: Number, dynamic_shared_bytes: Number = 0
 ) -> Number:
     """Blocks that the whole GPU holds at once: resident blocks per SM x SMs (SEER's B_max)."""
-    per_sm = occupancy(
-        gpu.compute_capability,
-        threads=threads,
-        registers_per_thread=registers_per_thread,
-        shared_bytes=shared_bytes,
-        dynamic_shared_bytes=dynamic_shared_bytes,
-    )
-    return per_sm.blocks_per_sm * gpu.sms
+    launch = (threads, registers_per_thread, shared_bytes, dynamic_shared_bytes)
+    return occupancy(gpu.compute_capability, *launch).blocks_per_sm * gpu.sms
 
 
 def _unknown(compute_capability: float) -> str:

@@ -1,7 +1,9 @@
 """What a formula may ask of a convolution problem: one `Conv`, or columns of many (`ConvColumns`)."""
 
+import tomllib
 from collections import namedtuple
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,31 +35,15 @@ class Element(NamedTuple):
     unit: str = ""
 
 
-_MX = 0.5 + 1 / 32
-"""Bytes of an MXFP4 value: 4 bits, and an 8-bit exponent for 32 of them. Source: OCP Microscaling Formats 1.0."""
-_GROUP = 2 / 128
-"""Bytes of a 16-bit scale for a group of 128 weights."""
-QUANTISED: dict[str, Element] = {
-    "fp8": Element(1, 1, 2, "fp8"),
-    "fp8_block": Element(1 + 4 / 128, 1 + 4 / 128**2, 2, "fp8"),
-    "nvfp4": Element(0.5 + 1 / 16, 0.5 + 1 / 16, 2, "fp4"),
-    "int8_wo": Element(2, 1, 2, "bf16"),
-    "int4_wo": Element(2, 0.5 + _GROUP, 2, "bf16"),
-    "int8_sq": Element(1, 1, 2, "int8"),
-    "w4a16_mxfp4": Element(2, _MX, 2, "bf16"),
-    "w4a8_mxfp4_mxfp8": Element(1 + 1 / 32, _MX, 2, "fp8"),
-    "w4afp8": Element(1, 0.5 + _GROUP, 2, "fp8"),
-}
+_TABLE = tomllib.loads(Path(__file__).with_name("problem.toml").read_text(encoding="utf-8"))
+QUANTISED: dict[str, Element] = {name: Element(*row) for name, row in _TABLE["quantised"].items()}
 """Arithmetic on quantised values: E4M3 with one scale per tensor (fp8); with an fp32 scale per 128 activations and per
 128 × 128 weights (fp8_block, as DeepSeek-V3 does); 4 bits with an fp8 scale per 16 (nvfp4); weights alone quantised
 (int8_wo, int4_wo, w4a16_mxfp4: products run at bf16's peak); SmoothQuant's W8A8 (int8_sq); 4-bit weights with 8-bit
 activations, whose products run at fp8's peak. Outputs are bf16 or fp16."""
 ELEMENTS: dict[str, Element] = {**{name: Element(size, size, size) for name, size in DTYPES.items()}, **QUANTISED}
 """Every element type that an operator may name."""
-DTYPE_ALIASES = {
-    "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32", "float64": "fp64",
-    "double": "fp64", "float8": "fp8", "float8_e4m3fn": "fp8", "e4m3": "fp8", "fp4": "nvfp4",
-}  # fmt: skip
+DTYPE_ALIASES: dict[str, str] = _TABLE["dtype_aliases"]
 """What people call an element type, such as PyTorch's names of them → its name here."""
 MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 """cudnnMathType_t, by the field's short names; ``default`` may use TF32 for fp32 data on compute capability ≥ 8.0."""

@@ -11,18 +11,11 @@ from typing import Any
 
 from packaging.version import Version
 
-from .conv import Conv
+from .conv import LETTERS, Conv
 from .errors import InputError
+from .problem import SIZE_COLUMNS
 
-LETTERS = {
-    "n": "n", "c": "c", "h": "h", "w": "w", "k": "k", "r": "r", "s": "s", "p": "pad_h", "q": "pad_w",
-    "u": "stride_h", "v": "stride_w", "l": "dilation_h", "j": "dilation_w", "g": "groups",
-}  # fmt: skip
-"""Letter of the text form → field of `Conv`."""
-FLAGS = {
-    "-n": "n", "-c": "c", "-H": "h", "-W": "w", "-k": "k", "-y": "r", "-x": "s", "-p": "pad_h", "-q": "pad_w",
-    "-u": "stride_h", "-v": "stride_w", "-l": "dilation_h", "-j": "dilation_w", "-g": "groups",
-}  # fmt: skip
+FLAGS: dict[str, str] = {f"-{flag}": name for flag, name in zip("ncHWkyxpquvljg", SIZE_COLUMNS, strict=True)}
 """Flag (as MIOpenDriver names them) → field of `Conv`."""
 REQUIRED = ("n", "c", "h", "k", "r")
 MAX_DIGITS = 10

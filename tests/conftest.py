@@ -135,7 +135,7 @@ def _kernels_of_its_own() -> Iterator[None]:
     before = set(FAMILIES)
     yield
     for name in set(FAMILIES) - before:
-        del FAMILIES._families[name], FAMILIES.of_kind[name]
+        del FAMILIES[name], FAMILIES.of_kind[name]
 
 
 @pytest.fixture(scope="session")

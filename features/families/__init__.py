@@ -5,7 +5,7 @@ Every file of this folder that declares a family or an operator is found here by
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..conv import Conv
@@ -30,18 +30,18 @@ AnyProblem = NetworkProblem | DescribedProblem
 """A problem of any family, of numbers."""
 
 
-class Families(Mapping[str, Family]):
+class Families(dict[str, Family]):
     """Families by name, in the order of reports; and the kinds of problems, each of which has one family.
 
     Raises `TypeError` for two families of one name, and for a kind that two families have.
     """
 
     def __init__(self, families: list[Family]) -> None:
-        self._families = {family.name: family for family in families}
+        super().__init__((family.name, family) for family in families)
         self.of_kind = {kind: family.name for family in families for kind in family.kinds}
         """Kind of problem → name of its family."""
-        self._built_in = frozenset((*self._families, *self.of_kind))
-        if len(self._families) < len(families) or len(self.of_kind) < sum(len(family.kinds) for family in families):
+        self._built_in = frozenset((*self, *self.of_kind))
+        if len(self) < len(families) or len(self.of_kind) < sum(len(family.kinds) for family in families):
             raise TypeError("a family's name, or a kind of problem, is declared twice")
 
     def is_built_in(self, name: str) -> bool:
@@ -55,24 +55,15 @@ class Families(Mapping[str, Family]):
         """
         if self.is_built_in(description.name):
             raise InputError(f"kernel {description.name}: a family of that name is built in; give another name")
-        known = self._families.get(description.name)
+        known = self.get(description.name)
         if not (isinstance(known, DescribedFamily) and known.description == description):
-            known = self._families[description.name] = DescribedFamily(description)
+            known = self[description.name] = DescribedFamily(description)
             self.of_kind[description.name] = description.name
         return known
 
-    def __getitem__(self, name: str) -> Family:
-        return self._families[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._families)
-
-    def __len__(self) -> int:
-        return len(self._families)
-
     def named(self, name: str) -> Family:
         """The family of that name, or of that kind of problem. Raises `InputError` with the nearest names."""
-        family = self._families.get(name) or self._families.get(self.of_kind.get(name, ""))
+        family = self.get(name) or self.get(self.of_kind.get(name, ""))
         if family is None:
             hint = nearest(name, [*self, *self.of_kind])
             raise InputError(f"family {name!r} is unknown; known: {', '.join(self)}{hint}")
@@ -85,7 +76,7 @@ class Families(Mapping[str, Family]):
         kind = getattr(problem, "kind", None)
         if kind not in self.of_kind:
             raise InputError(f"a {type(problem).__name__} is no problem; give a Conv, an operator, or its text")
-        return self._families[self.of_kind[kind]]
+        return self[self.of_kind[kind]]
 
     def parse(self, text: str, **settings: str) -> AnyProblem:
         """The problem that a text names: ``n32c256h14k256r3``, flags, or ``softmax:n32c1000`` with a kind's name.
@@ -93,7 +84,7 @@ class Families(Mapping[str, Family]):
         ``settings``: dtype, math and the family's others, by any name that people call their values; those of another
         family are refused. Raises `InputError`.
         """
-        default = self._families[DEFAULT_FAMILY]
+        default = self[DEFAULT_FAMILY]
         kind, colon, body = text.strip().partition(":")
         kind = kind if kind in self.of_kind or not colon else KIND_ALIASES.get(kind, kind)
         settings = {name: setting(name, value) for name, value in settings.items()}
@@ -103,7 +94,7 @@ class Families(Mapping[str, Family]):
         if kind not in self.of_kind:
             hint = nearest(kind, self.of_kind)
             raise InputError(f"problem {text!r}: {kind!r} is unknown; known: {', '.join(self.of_kind)}{hint}")
-        family = self._families[self.of_kind[kind]]
+        family = self[self.of_kind[kind]]
         if foreign := [name for name in settings if name not in family.settings]:
             names = ", ".join(name for name in family.setting_names if name != "operator")
             raise InputError(f"{', '.join(foreign)} is no setting of {kind}; it has {names}")

@@ -67,28 +67,19 @@ def algorithm_features(
     blocks, middle_waves, middle_last, middle_useful = middle
     _, small_waves, small_last, small_useful = small
     _, large_waves, large_last, large_useful = large
-    efficiency = maximum(  # of the slots of all waves: waves / ⌈waves⌉ · utilisation
-        maximum(
-            small_waves / -(-small_waves // 1.0) * small_useful, middle_waves / -(-middle_waves // 1.0) * middle_useful
-        ),
-        large_waves / -(-large_waves // 1.0) * large_useful,
-    )
+    # Of the slots of all waves: waves / ⌈waves⌉ · utilisation.
+    small_use = small_waves / -(-small_waves // 1.0) * small_useful
+    middle_use = middle_waves / -(-middle_waves // 1.0) * middle_useful
+    large_use = large_waves / -(-large_waves // 1.0) * large_useful
+    efficiency = maximum(maximum(small_use, middle_use), large_use)
     held = workspace + 1.0
     return (
-        mechanism_code,
-        log2(work / z.flops),
-        log2(traffic / z.tensor_bytes),
-        log2(operands),
-        log2(held),
-        log2(kernels),
-        log2(own_us / base_us),
-        log2(held / m.l2_bytes),
-        log2(blocks),
+        mechanism_code, log2(work / z.flops), log2(traffic / z.tensor_bytes), log2(operands), log2(held), log2(kernels),
+        log2(own_us / base_us), log2(held / m.l2_bytes), log2(blocks),
         log2(small_waves), small_last, small_useful,
         log2(middle_waves), middle_last, middle_useful,
         log2(large_waves), large_last, large_useful,
-        efficiency,
-        log2(own_us / efficiency),
+        efficiency, log2(own_us / efficiency),
     )  # fmt: skip
 
 

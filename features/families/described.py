@@ -197,12 +197,9 @@ class DescribedFamily(Family[DescribedProblem]):
             if m is None or not formulas.keys() & {"flops", "bytes"}:
                 return flops, moved, flops / WORK_UNIT / speed
             compute_us, memory_us = flops / m.fp32_tflops / 1e6, moved / m.dram_gbs / 1e3
-            both = np.maximum(compute_us, memory_us)
-            return (
-                flops,
-                moved,
-                both if {"flops", "bytes"} <= formulas.keys() else (compute_us if "flops" in formulas else memory_us),
-            )
+            if {"flops", "bytes"} <= formulas.keys():
+                return flops, moved, np.maximum(compute_us, memory_us)
+            return flops, moved, compute_us if "flops" in formulas else memory_us
 
         def problem(asked: DescribedProblem) -> ProblemTerms:
             work = prod(1.0 * np.maximum(value, 1) for value in asked.values)

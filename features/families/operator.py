@@ -115,11 +115,8 @@ class Operator(InNetwork, ABC):
         for name, wrong, rule in self.misfits(self.sizes):
             if wrong.any() if isinstance(wrong, np.ndarray) else wrong:
                 raise InputError(f"{self.kind}: {name} does not fit the other sizes; {rule}")
-        if all(type(getattr(self, name)) is int for name in self.size_names()):
-            self._check_work()
-
-    def _check_work(self) -> None:
-        if max(self.flops, self.dram_bytes) > MAX_WORK:
+        is_one = all(type(getattr(self, name)) is int for name in self.size_names())
+        if is_one and max(self.flops, self.dram_bytes) > MAX_WORK:
             raise InputError(f"{self.kind}: over {MAX_WORK} operations or bytes; sizes that large are damage")
 
     @classmethod

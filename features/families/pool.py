@@ -1,7 +1,7 @@
 """The family of pooling: maximum and average, and their gradients."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from .operator import Extents, MemoryBound, declared
 from .operator_family import memory_family
 
 THREADS = 256
+_STEP: dict[str, Any] = {"unit": "pixels", "per_doubling": 1.0}
 _PADDING = {"least": 0, "counts": False, "per_doubling": 0.25}
 _SAME = cast(int, None)  # "as the height's"
 
@@ -38,12 +39,10 @@ class MaxPool(MemoryBound):
     c: Annotated[int, Size("channels")]
     h: Annotated[int, Size("input height", "pixels")]
     w: Annotated[int, Size("input width", "pixels")]
-    window: Annotated[int, Size("height of the window", "pixels", per_doubling=1.0)]
-    stride: Annotated[int, Size("vertical step of the window", "pixels", per_doubling=1.0)] = 1
-    window_w: Annotated[int, Size("width of the window", "pixels", follows="window", per_doubling=1.0)] = _SAME
-    stride_w: Annotated[int, Size("horizontal step of the window", "pixels", follows="stride", per_doubling=1.0)] = (
-        _SAME
-    )
+    window: Annotated[int, Size("height of the window", **_STEP)]
+    stride: Annotated[int, Size("vertical step of the window", **_STEP)] = 1
+    window_w: Annotated[int, Size("width of the window", follows="window", **_STEP)] = _SAME
+    stride_w: Annotated[int, Size("horizontal step of the window", follows="stride", **_STEP)] = _SAME
     pad: Annotated[int, Size("padding above, and as much below", "pixels", **_PADDING)] = 0
     pad_w: Annotated[int, Size("padding left, and as much right", "pixels", follows="pad", **_PADDING)] = _SAME
 

@@ -66,8 +66,8 @@ class Transfer(MemoryBound):
 
     @property
     def extents(self) -> Extents:
-        """Its elements."""
-        return Extents(self.elements)
+        """Its elements, and the ranks of a collective."""
+        return Extents(self.elements, ranks=getattr(self, "ranks", 1))
 
     @property
     def flops(self) -> Number:
@@ -135,11 +135,6 @@ class AllReduce(Memcpy):
     STEPS: ClassVar[int] = 2
 
     ranks: Annotated[int, Size("devices that take part")] = 2
-
-    @property
-    def extents(self) -> Extents:
-        """Its elements and ranks."""
-        return Extents(self.elements, ranks=self.ranks)
 
     @property
     def factor(self) -> Number:

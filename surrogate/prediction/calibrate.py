@@ -89,13 +89,10 @@ def _learned_again(
     device = device_names(rows.frame).astype(str)
     for name in sorted(set(device)):
         apart = new[device[new] == name]
-        part = rows.take(device == name)
-        records[name] = {
-            "data": data.name, "rows": len(part), "problems": len(np.unique(part.problem)),
-            "shapes": len(np.unique(part.shape)), "method": "fitted again with the new rows",
-            "rows_not_trained_on": len(apart), "median_ape_before": _median_ape(before_us[apart], rows.time_us[apart]),
-            "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
-        }  # fmt: skip
+        records[name] = _record(
+            rows.take(device == name), data=data.name, method="fitted again with the new rows",
+            measured_us=rows.time_us[apart], before_us=before_us[apart], held_us=held_us[apart],
+        )  # fmt: skip
     return replace(again, card={**again.card, "calibration": {**bundle.card.get("calibration", {}), **records}})
 
 
@@ -145,15 +142,23 @@ def _calibrate_part(
     for device in names:
         on_device = np.flatnonzero((of_device == device) & np.isfinite(held_us))
         apart = np.intersect1d(on_device, judged)
-        measured = rows.take(on_device)
-        records[device] = {
-            "data": name, "rows": len(on_device), "problems": len(np.unique(measured.problem)),
-            "shapes": len(np.unique(measured.shape)), "method": method(len(on_device)),
-            "rows_not_trained_on": len(apart),
-            "median_ape_before": _median_ape(base_us[apart], rows.time_us[apart]),
-            "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
-        }  # fmt: skip
+        records[device] = _record(
+            rows.take(on_device), data=name, method=method(len(on_device)), measured_us=rows.time_us[apart],
+            before_us=base_us[apart], held_us=held_us[apart],
+        )  # fmt: skip
     return calibrated, records
+
+
+def _record(
+    rows: Rows, *, data: str, method: str, measured_us: np.ndarray, before_us: np.ndarray, held_us: np.ndarray
+) -> dict[str, object]:
+    """What ``rows`` of a device measured, and errors before and after on those that training did not see."""
+    return {
+        "data": data, "rows": len(rows), "problems": len(np.unique(rows.problem)), "shapes": len(np.unique(rows.shape)),
+        "method": method, "rows_not_trained_on": len(measured_us),
+        "median_ape_before": _median_ape(before_us, measured_us),
+        "median_ape_held_out": _median_ape(held_us, measured_us),
+    }  # fmt: skip
 
 
 def check_libraries(part: Part, rows: Rows, name: str) -> None:

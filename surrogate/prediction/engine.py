@@ -107,6 +107,30 @@ class Engine(ABC):
             return (), 0
         return formula.candidate(terms, candidates[candidate].mechanism)
 
+    def inputs(
+        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray, behind: int = 0
+    ) -> tuple[np.ndarray, ProblemTerms, np.ndarray]:
+        """Float32 (rows, columns), the problem's columns, the candidate's own, and ``behind`` that are not set; the
+        problems' terms; workspaces in bytes (rows,). Other arguments as of `many`."""
+        terms = self.context.formula.problem(self.context.setting.problem(sizes.T))
+        shared = len(terms.values)
+        # 1. The problems' columns (problems, shared), worked out once per problem and then spread over the rows.
+        values = np.empty((len(sizes), shared), dtype=np.float32)
+        for number, column in enumerate(terms.values):
+            values[:, number] = column
+        names = self.context.setting.family.candidate_names
+        x = np.empty((len(index), shared + len(names) + behind), dtype=np.float32)
+        x[:, :shared] = values[problem]
+        # 2. The candidates' own columns, candidate by candidate.
+        workspace = np.zeros(len(index))
+        for candidate in np.unique(index).tolist() if names else ():
+            rows = np.flatnonzero(index == candidate)
+            columns, bytes_needed = self.candidate_columns(taken(terms, problem[rows]), candidate)
+            for number, column in enumerate(columns, shared):
+                x[rows, number] = column
+            workspace[rows] = bytes_needed
+        return x, terms, workspace
+
     def roofline_us(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
         """(rows,) the candidate's own roofline time, which stands in where the model says nothing."""
         family = self.context.setting.family
@@ -206,19 +230,12 @@ class CorrectedEngine(Engine):
         family = setting.family
         times_us, workspace = self.model.many(sizes, problem, index)
         # The columns (rows, inputs) that the correction sees: those of the setting, of the problems, of the candidates.
-        terms = formula.problem(setting.problem(sizes.T))
-        shared = dict(zip(family.constant_names, formula.constant, strict=True))
-        shared |= dict(zip(family.problem_names, terms.values, strict=True))
+        names = (*family.problem_names, *family.candidate_names)
+        columns = dict(zip(names, self.inputs(sizes, problem, index)[0].T, strict=True))
+        columns |= zip(family.constant_names, formula.constant, strict=True)
         wanted = correction_columns(family)
         x = np.empty((len(index), len(wanted)), dtype=np.float32)
         for place, name in enumerate(wanted):
-            if name in shared:
-                x[:, place] = np.broadcast_to(shared[name], len(sizes))[problem]
-        own = [(family.candidate_names.index(name), wanted.index(name)) for name in wanted if name not in shared]
-        for candidate in np.unique(index).tolist() if own else ():
-            rows = np.flatnonzero(index == candidate)
-            columns, _ = self.candidate_columns(taken(terms, problem[rows]), candidate)
-            for number, place in own:
-                x[rows, place] = columns[number]
+            x[:, place] = columns[name]
         keys = np.array([candidate.key for candidate in candidates], dtype=object)[index]
         return np.maximum(times_us * np.exp(self.correction.log_factor(x, keys, times_us)), least_us[index]), workspace

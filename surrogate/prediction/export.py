@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
+from pathlib import Path
 from typing import Any
 
 from surrogate.features.algorithms import algorithm
@@ -35,12 +36,7 @@ MOST_CONFIGURATIONS = 10
 """Of a described kernel's in JSON beside the pick: there may be thousands."""
 C_TYPES = {bool: "int64_t ", int: "int64_t ", float: "double ", str: "const char *"}
 """Type of a parameter's values → its type in C."""
-C_WORDS = re.compile(
-    "asm|auto|bool|break|case|catch|char|class|const|continue|default|delete|do|double|else|enum|export|extern|false|"
-    "float|for|friend|goto|if|inline|int|long|namespace|new|operator|private|protected|public|register|restrict|return|"
-    "short|signed|sizeof|static|struct|switch|template|this|throw|true|try|typedef|typeid|typename|union|unsigned|using|"
-    "virtual|void|volatile|while|and|or|not|xor|alignas|alignof|concept|decltype|mutable|noexcept|nullptr|requires"
-)
+C_WORDS = frozenset(Path(__file__).with_name("c_words.txt").read_text(encoding="ascii").split())
 """Words of C and C++, which no field may be called: a size of that name gets an underscore behind it."""
 
 
@@ -283,7 +279,7 @@ def _row(key: tuple[Any, ...], values: tuple[Any, ...], selection: Selection) ->
 
 def _field(name: str) -> str:
     """A name as C and C++ allow it."""
-    return f"{name}_" if C_WORDS.fullmatch(name) else name
+    return f"{name}_" if name in C_WORDS else name
 
 
 def _c_type(values: Sequence[Value]) -> str:

@@ -160,7 +160,8 @@ class Predictor:
             if (answer := self._answers.get((problem, *conditions))) is not None:
                 answers[problem] = answer
             else:
-                new.setdefault(self._prepared(problem, library_version, library), []).append(problem)
+                prepared = self._settings.prepared(self._question(problem, library_version, library))
+                new.setdefault(prepared, []).append(problem)
         for prepared, group in new.items():
             for problem, ranking in zip(group, prepared.rank_many(group), strict=True):
                 answers[problem] = _selection(prepared, problem, ranking, limits)
@@ -202,9 +203,6 @@ class Predictor:
         if len(self._answers) >= REMEMBERED:
             self._answers.clear()
         self._answers[key] = answer
-
-    def _prepared(self, problem: AnyProblem, library_version: str | None, library: str | None) -> PreparedSetting:
-        return self._settings.prepared(self._question(problem, library_version, library))
 
     def _question(self, problem: AnyProblem, library_version: str | None, library: str | None) -> Question:
         family = family_of(problem)

@@ -32,7 +32,7 @@ from surrogate.prediction.engine import (
 from surrogate.prediction.habit import HabitEngine
 from surrogate.prediction.prepared import PreparedSetting, SupportRules
 from surrogate.prediction.results import HABIT, MODEL, SPEC
-from surrogate.prediction.specification import ProductEngine, TensorCoreEngine, products_of, specification_of
+from surrogate.prediction.specification import LawEngine, products_of, specification_of
 from surrogate.prediction.tree_engine import BoosterEngine
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import SettingKey
@@ -238,9 +238,9 @@ class SettingCache:
         formula = setting.family.formula(setting.values, device)
         context = Context(setting, device, candidates, formula, least_us=least_us)
         if products is not None:
-            engine = ProductEngine(context, products.law(device))
+            engine = LawEngine.of_products(context, products.law(device))
         elif law is not None and not is_beside:
-            engine = TensorCoreEngine(context, law.law)
+            engine = LawEngine.of_convolutions(context, law.law)
         else:
             engine = _engine(context, part, alike.lenders)
         lenders = engine.lenders if isinstance(engine, BoosterEngine) else ()
@@ -248,7 +248,7 @@ class SettingCache:
             engine = _with_tf32(engine, part, never, alike.lenders)
         described = np.array([bool(law) and candidate.mechanism == mechanism for candidate in candidates])
         if law is not None and is_beside:
-            engine = BesideEngine(context, engine, TensorCoreEngine(context, law.law), described=described)
+            engine = BesideEngine(context, engine, LawEngine.of_convolutions(context, law.law), described=described)
         rules = SupportRules(setting, candidates, part.support)
         widths, unseen, dtype = part.widths, (), named.get("dtype", "")
         kinds = part.unseen_gpu.by_kind

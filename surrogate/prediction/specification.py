@@ -6,9 +6,10 @@ AMD's libraries were measured on two boards, from which trees tell little of a t
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from surrogate.features.problem import HALF
 from surrogate.features.terms.tensor_core import TensorCoreLaw
 from surrogate.features.terms.tiled_product import TiledProductLaw
 from surrogate.models.plain import from_plain
-from surrogate.prediction.engine import Engine, Setting
+from surrogate.prediction.engine import Context, Engine, Setting
 from surrogate.uncertainty.intervals import LeftOut, UnseenGpu
 
 FILE = "tensor_cores.json"
@@ -90,26 +91,24 @@ def products_of(setting: Setting, gpu: Gpu, measured: Collection[str]) -> Produc
 
 
 @dataclass(frozen=True, slots=True)
-class ProductEngine(Engine):
-    """Times of the law of matrix products, alike for all candidates; none needs a workspace."""
+class LawEngine(Engine):
+    """Times of a law, alike for all candidates; none needs a workspace. ``law`` gives (problems,) µs of problems."""
 
-    law: TiledProductLaw
+    law: Callable[[Any], np.ndarray]
+
+    @classmethod
+    def of_products(cls, context: Context, law: TiledProductLaw) -> Self:
+        """Of matrix products."""
+        return cls(context, lambda problems: law.product_us(problems, context.device))
+
+    @classmethod
+    def of_convolutions(cls, context: Context, law: TensorCoreLaw) -> Self:
+        """Of convolutions in the setting's element type."""
+        dtype = context.setting.named["dtype"]
+        return cls(
+            context, lambda problems: law.convolution_us(context.formula.problem(problems).sized, context.device, dtype)
+        )
 
     def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
-        time_us = self.law.product_us(self.context.setting.problem(sizes.T), self.context.device)
-        return time_us[problem], np.zeros(len(index))
-
-
-@dataclass(frozen=True, slots=True)
-class TensorCoreEngine(Engine):
-    """Times of the law, alike for all candidates; none needs a workspace."""
-
-    law: TensorCoreLaw
-
-    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As `Engine.many`."""
-        setting, device, _, formula, _ = self.context
-        sized = formula.problem(setting.problem(sizes.T)).sized
-        time_us = self.law.convolution_us(sized, device, setting.named["dtype"])
-        return time_us[problem], np.zeros(len(index))
+        return self.law(self.context.setting.problem(sizes.T))[problem], np.zeros(len(index))

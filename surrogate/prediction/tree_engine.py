@@ -18,7 +18,7 @@ from surrogate.models.launch import call_cost_us
 from surrogate.models.neighbours import log_corrections
 from surrogate.models.times import BoostedTimes
 from surrogate.models.trees import ReadyTrees
-from surrogate.prediction.engine import Context, Engine, Setting, taken
+from surrogate.prediction.engine import Context, Engine, Setting
 
 if TYPE_CHECKING:
     from surrogate.models.grid import Grid, Measured
@@ -150,24 +150,8 @@ class BoosterEngine(Engine):
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The trees' input (rows, columns), rooflines in µs and workspaces (rows,); arguments as of `Engine.many`."""
-        terms = self.context.formula.problem(self.context.setting.problem(sizes.T))
-        shared = len(terms.values)
-        # 1. The problems' columns (problems, shared), worked out once per problem and then spread over the rows.
-        values = np.empty((len(sizes), shared), dtype=np.float32)
-        for number, column in enumerate(terms.values):
-            values[:, number] = column
-        x = np.empty((len(index), self.template.shape[1]), dtype=np.float32)
-        x[:, :shared] = values[problem]
-        # 2. Version and code, then the candidates' own columns, candidate by candidate.
+        x, terms, workspace = self.inputs(sizes, problem, index, behind=2)
         x[:, -2:] = self.template[index, -2:]
-        workspace = np.zeros(len(index))
-        if self.context.setting.family.candidate_names:
-            for candidate in np.unique(index).tolist():
-                rows = np.flatnonzero(index == candidate)
-                columns, bytes_needed = self.candidate_columns(taken(terms, problem[rows]), candidate)
-                for number, column in enumerate(columns, shared):
-                    x[rows, number] = column
-                workspace[rows] = bytes_needed
         return x, terms.roofline_us[problem], workspace
 
     def _log_terms(self, x: np.ndarray, candidate: np.ndarray, problem: np.ndarray | None = None) -> np.ndarray:

@@ -19,18 +19,9 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel, Told, duplicate, fitted, times_of
+from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import distances_to, references_of
-from surrogate.uncertainty.intervals import (
-    ALL,
-    COVERAGE,
-    NEVER,
-    LeftOut,
-    StepFunction,
-    UnseenGpu,
-    WidthKey,
-    Widths,
-    probability_best,
-)
+from surrogate.uncertainty.intervals import ALL, COVERAGE, LeftOut, StepFunction, UnseenGpu, WidthKey, Widths
 
 LEAST_SHAPES = 10
 """Held-out shapes that a base needs to be narrower than its parent's."""
@@ -277,7 +268,7 @@ def fit_own_share(
     weight = 1 / np.bincount(shapes)[shapes]
 
     def loss(log_share: float) -> float:
-        likely = [probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
+        likely = [intervals.probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
         return -float(weight @ np.log(np.maximum(likely, LEAST_LIKELIHOOD)))
 
     fitted: OptimizeResult = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
@@ -418,7 +409,7 @@ def left_out_gpus(rows: Rows, predicted: np.ndarray, known: np.ndarray) -> dict[
     has_known = np.isin(device, np.unique(device[known]))
     left_out = {"": of(np.flatnonzero(known | ~has_known))}
     if len(never := np.flatnonzero(~known)):
-        left_out[NEVER] = of(never)
+        left_out[intervals.NEVER] = of(never)
     # 2. By line, and by type there: of a type on few GPUs no less than of all types.
     gpus = frame.groupby("line")["dtype"].agg(lambda part: len(np.unique(device[part.index])))
     counted = np.flatnonzero(known & (frame["line"].map(gpus) > 1))
