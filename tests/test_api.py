@@ -35,7 +35,7 @@ def test_every_name_that_a_package_lists_is_there(package: str) -> None:
 def test_the_commands() -> None:
     assert set(COMMANDS) == {
         "collect", "doctor", "import", "data", "compare", "report", "train", "tune", "evaluate", "calibrate", "predict",
-        "select", "export", "network", "info", "trace", "gpus",
+        "select", "export", "network", "serving", "info", "trace", "gpus",
     }  # fmt: skip
 
 

@@ -5,6 +5,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -36,7 +37,7 @@ MOST_CONFIGURATIONS = 10
 """Of a described kernel's in JSON beside the pick: there may be thousands."""
 C_TYPES = {bool: "int64_t ", int: "int64_t ", float: "double ", str: "const char *"}
 """Type of a parameter's values → its type in C."""
-C_WORDS = frozenset(Path(__file__).with_name("c_words.txt").read_text(encoding="ascii").split())
+C_WORDS = frozenset(tomllib.loads(Path(__file__).with_name("c_words.toml").read_text(encoding="utf-8"))["words"])
 """Words of C and C++, which no field may be called: a size of that name gets an underscore behind it."""
 
 
