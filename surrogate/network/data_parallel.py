@@ -5,20 +5,18 @@ Buckets fill in the order in which gradients are ready, and are sent one after t
 left behind it, the optimizer waits for. Source: Li et al., "PyTorch Distributed" (VLDB 2020).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import DTYPES
-from surrogate.network.network import Network
+from surrogate.network.network import Network, Work
 from surrogate.network.training import OPTIMIZER
 from surrogate.network.work import all_reduce
 
-if TYPE_CHECKING:
-    from surrogate.network.predict import Answer, Predictors
-
+Timing = Callable[[Sequence[Work]], Sequence[tuple[float, float, float]]]
+"""Problems → of each its time in µs and the ends of its interval."""
 BUCKET_BYTES = 25 * 2**20
 """Gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
 MACHINE = 8
@@ -47,8 +45,10 @@ def require_data_parallel(source: str, gpus: int, *, training: bool) -> None:
         raise InputError(f"{source}: --data-parallel exchanges gradients; add --training")
 
 
-def exchange(network: Network, times_us: Sequence[float], predictors: "Predictors") -> Exchange:
+def exchange(network: Network, times_us: Sequence[float], timed: Timing) -> Exchange:
     """The exchange of a training iteration whose layers take ``times_us`` one after another, 0 where not known.
+
+    ``timed`` gives the time of each sum over the GPUs, with its ends.
 
     A gradient is ready when the backward pass is through its layer; the pass takes as large a share of its time for a
     layer and those behind it as the forward pass takes for them.
@@ -65,14 +65,10 @@ def exchange(network: Network, times_us: Sequence[float], predictors: "Predictor
     ]
     full = list(buckets(reversed(gradients), BUCKET_BYTES // DTYPES[dtype]))
     works = [all_reduce(elements, network.gpus, dtype) for _, elements in full]
-    answers = predictors.answers(works, {})
-    of_bucket: list[Answer] = [answers[work] for work in works]
     ready_us = [ready for ready, _ in full]
-    expected, lower, upper = (
-        _waits_us(ready_us, [getattr(answer, end) for answer in of_bucket], backward_us)
-        for end in ("time_us", "lower_us", "upper_us")
-    )
-    return Exchange(network.gpus, sum(answer.time_us for answer in of_bucket), expected, lower, upper)
+    messages_us = list(zip(*timed(works), strict=True)) or [(), (), ()]  # of all buckets their times, and either end
+    expected, lower, upper = (_waits_us(ready_us, each_us, backward_us) for each_us in messages_us)
+    return Exchange(network.gpus, sum(messages_us[0]), expected, lower, upper)
 
 
 def buckets(gradients: Iterator[tuple[float, int]], most: float) -> Iterator[tuple[float, int]]:

@@ -133,7 +133,7 @@ class Predictors:
                 layer.times_longer * of_problem[layer.work].time_us if layer.work in of_problem else 0.0
                 for layer in network.layers
             ]
-            exchanged = exchange(network, by_layer, self)
+            exchanged = exchange(network, by_layer, self._messages_us)
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.work].reason for layer in network.layers if layer.work in choices)
         return NetworkTime(
@@ -145,6 +145,11 @@ class Predictors:
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)), notes=network.notes,
             host_time=network.host, exchange=exchanged,
         )  # fmt: skip
+
+    def _messages_us(self, works: Sequence[Work]) -> list[tuple[float, float, float]]:
+        """Of each problem its time and the ends of its interval, in µs."""
+        answers = self.answers(works, {})
+        return [(answers[work].time_us, answers[work].lower_us, answers[work].upper_us) for work in works]
 
     def _missing_units(
         self, network: Network, runs: Mapping[Work, Work], answers: Mapping[Work, Answer]
