@@ -98,7 +98,7 @@ class Serving(Shown):
 
     def table(self, most: int = SHOWN) -> Table:
         """The best configurations for people, ``most`` of them."""
-        some_miss = not all(row.meets for row in self.rows)
+        some_miss = any(row.fits and not row.meets for row in self.rows)
         shown = [_shown(row, marked=some_miss and row.meets) for row in self.rows[:most]]
         more = [f"{len(self.rows) - most} further configurations: --csv or --json"] if len(self.rows) > most else []
         title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
