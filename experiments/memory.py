@@ -9,6 +9,7 @@ timm and transformers; no GPU.
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -66,8 +67,8 @@ def _image(name: str, batch: int) -> "Built":
 
 def _language(kind: str) -> "Built":
     import torch
-    import transformers
 
+    transformers: Any = import_module("transformers")
     cls, sizes = LANGUAGE[kind]
     config = transformers.AutoConfig.for_model(kind, **sizes, use_cache=False)
     tokens = torch.zeros(TOKENS, dtype=torch.int64)

@@ -7,7 +7,7 @@ Source: PyTorch, `torch.amp`, "CUDA Op-Specific Behavior"; `native_functions.yam
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from surrogate.network.call import TABLE
 from surrogate.network.torch_recurrent import overrides as recurrent_overrides
@@ -55,7 +55,7 @@ def _of_fp32(op: Callable[..., object], *args: object, **kwargs: object) -> obje
     """``op`` of its arguments cast to fp32."""
     import torch
 
-    def cast(value: object) -> object:
+    def cast(value: Any) -> object:
         return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
     with torch.autocast("cpu", enabled=False):
@@ -103,12 +103,13 @@ def _attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]  # fmt: skip
     trained = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, float("-inf"))
-        attn_mask = attn_mask.to(query.dtype).expand(query.size(0), query.size(1), query.size(2), key.size(2))
+    mask: Any = attn_mask
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
+        mask = mask.to(query.dtype).expand(query.size(0), query.size(1), query.size(2), key.size(2))
     return aten._scaled_dot_product_efficient_attention(
-        query, key, value, attn_mask, trained, dropout_p, is_causal, scale=scale
+        query, key, value, mask, trained, dropout_p, is_causal, scale=scale
     )[0]
 
 
