@@ -279,9 +279,3 @@ def test_a_guide_that_is_wrong_is_told(small: Path, tmp_path: Path, old: str, ne
     with pytest.raises(AssertionError) as failure:
         follow("Thing", EXPECTED, small, tmp_path)
     assert named in str(failure.value)
-
-
-@pytest.mark.slow
-def test_a_3d_convolution_is_a_family_and_a_row_of_the_calls(tmp_path: Path) -> None:
-    """Its table is trained on and answered, a network with it is read, and no other answer moves."""
-    follow("conv3d", Expected("tests/conv3d.md", 3, lines=200), ROOT, tmp_path)

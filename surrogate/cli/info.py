@@ -46,7 +46,7 @@ def command(bundle: str, form: Form) -> None:
         return
     click.echo(Facts(facts).text(terminal_width() or 80))
     click.echo()
-    totals = [record for record in records if record["gpu"] == "all"]
+    totals = [record for record in records if record.get("gpu") == "all"]
     show(records, table=Table(totals if len(totals) > 1 else records, FORMATS))
 
 

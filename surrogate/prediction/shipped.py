@@ -56,7 +56,7 @@ class Shipped:
         # Boards like those that the law of matrix products was fitted to are answered by it.
         by_law = shipped_products() if self.gpus <= {*shipped_products().fitted_on} else None
         unseen = by_law.by_kind[""] if by_law else unseen.by_kind[unseen.kind(gpu(gpu_name).line, "")]
-        interval = next((row for row in known["intervals"] if row["gpu"] == gpu_name), None)
+        interval = next((row for row in known["intervals"] if row.get("gpu") == gpu_name), None)
         return {
             "bundle": self.path.name, "rows": interval["rows"] if interval else 0,
             "dtypes": _load(self.path).parts[family].domain.dtypes(gpu_name), "source": MODEL if interval else SPEC,
