@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments import gpu_table
 from surrogate.dataset.columns import TABLES, columns
 from surrogate.features.families import FAMILIES, OPERATORS, Family
 from surrogate.formats import FORMATS
@@ -112,7 +113,19 @@ def formats() -> str:
     return table(("format", "what its files hold"), [(f"`{each.name}`", each.summary) for each in FORMATS.values()])
 
 
+def gpus_in_short() -> str:
+    """A row for the boards of which the same is known."""
+    return table(gpu_table.HEAD, gpu_table.in_short())
+
+
+def each_gpu() -> str:
+    """A row for each board of which anything was measured or checked."""
+    return table(gpu_table.HEAD, gpu_table.in_full())
+
+
 PARTS = (
+    Part("README.md", "gpus", gpus_in_short),
+    Part("surrogate/README.md", "each GPU", each_gpu),
     Part("surrogate/models/README.md", "models", models),
     Part("surrogate/trace/whatif/README.md", "what-ifs", what_ifs),
     Part("surrogate/formats/README.md", "formats", formats),

@@ -16,8 +16,6 @@ import click
 import pytest
 
 from surrogate.cli import COMMANDS, seer
-from surrogate.features.gpu import gpus
-from surrogate.prediction.shipped import answering
 from tests.test_guides import GUIDES, guide_of
 from tests.test_structure import ORDER
 
@@ -188,28 +186,6 @@ def rows(page: Path, head: str) -> list[list[str]]:
     assert found, f"{page} has no table that begins with {head!r}"
     lines = takewhile(lambda line: line.startswith("|"), below.splitlines()[2:])
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-
-
-def board(name: str) -> str:
-    """A GPU's name as the table and the registry have it in common: ``GeForce RTX 30`` → ``rtx30``."""
-    hyphens = re.sub(r"geforce |intel arc pro ", "", name.casefold()).replace(" ", "-")
-    return re.sub(r"(?<=[a-z])-(?=[0-9])", "", hyphens)
-
-
-def test_every_gpu_belongs_to_one_row_of_the_table() -> None:
-    """A GPU is in the row with the longest beginning of its name, else among its maker's others, never measured."""
-    names = [board(name) for label, *_ in rows(README, "GPU") for name in re.split(", | and ", label)]
-    assert len(set(names)) == len(names), "README.md, table of GPUs: a name stands in two rows"
-    meant = set()
-    for gpu in gpus():
-        begun = [name for name in names if board(gpu.name).startswith(name)]
-        others = f"others-of-{gpu.vendor}"
-        meant.add(max(begun, key=len, default=others))
-        assert begun or others in names, f"README.md, table of GPUs: no row for {gpu.name}"
-        measured = [name for name, bundle in answering(gpu).items() if bundle.evidence(name, gpu.name)["rows"]]
-        assert begun or not measured, f"README.md, table of GPUs: a row for {gpu.name}, measured in {measured}"
-    unmeant = {name for name in names if name not in meant and not name.startswith("others-of-")}
-    assert not unmeant, f"README.md, table of GPUs: {unmeant} mean no GPU"
 
 
 def test_the_table_of_packages_is_the_order_of_imports() -> None:

@@ -83,3 +83,16 @@ def test_a_decimal_figure_of_a_section_stands_in_a_table_that_it_names(section: 
     printed = "".join(ROWS.get(name, "") for name in names)
     strange = [figure for figure in figures if figure not in known and figure not in printed]
     assert not strange, f"{', '.join(strange)}: no table that {section!r} names has it"
+
+
+def test_a_figure_of_readme_s_comparison_stands_among_the_experiments() -> None:
+    """Each of its rows has figures, and none that the experiments' page or the table of its picture lacks."""
+    front = (HOME.parent / "README.md").read_text(encoding="utf-8")
+    compared = front[front.index("| predicted |") :].partition("\n\n")[0].splitlines()[2:]
+    assert len(compared) > 4
+    products = pd.read_csv(HOME / "tables" / "todays_gemm.csv")
+    known = PAGE + " ".join(f"{value:.1f} %" for value in products["median_error_pct"]) + f" {products['n'].tolist()}"
+    for line in compared:
+        figures = re.findall(r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?! %)|\d+(?:\.\d+)? %", line)
+        strange = [text for text in figures if text not in known and text.replace(",", "") not in known]
+        assert figures and not strange, f"{', '.join(strange)}: {line}"
