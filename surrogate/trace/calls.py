@@ -34,6 +34,8 @@ _JOINED = {
 _WITH_BATCH = {
     *_FORWARD, "aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm",
 }  # fmt: skip
+_OF_TOKENS = re.compile(r"\b(?:vllm|sglang|sgl_kernel|sglang_profiler)::|RadixAttention|batch_prefill|paged_attention")
+"""Names in traces of servers, whose layers take the tokens of many requests as rows."""
 _LOOK_AHEAD = 12
 _LOOKUP_NAMES = {*LOOKUP_BACKWARD, *LOOKUP_BACKWARD.values()}
 _LOOKUP_KERNEL = re.compile(r"embedding\w*forward")
@@ -222,7 +224,10 @@ def is_shape(value: object) -> TypeGuard[Shape]:
 
 
 def batch_size(trace: Trace) -> int | None:
-    """The leading size of the first convolution's or linear layer's input; None where no shape tells."""
+    """The leading size of the first convolution's or linear layer's input; None where no shape tells, and where such
+    rows are tokens of a server's requests."""
+    if any(map(_OF_TOKENS.search, trace.names)):
+        return None
     ranges = trace.ranges
     layers = trace.named(ranges, _WITH_BATCH.__contains__) & (ranges.shapes >= 0)
     for row in np.flatnonzero(layers).tolist():

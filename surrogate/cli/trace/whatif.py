@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,9 +12,23 @@ from surrogate.cli.options import Form, declared, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import interval_us, plain
 
+if TYPE_CHECKING:
+    from surrogate.trace.whatif import WhatIf
+
 
 class WhatIfCommand(click.Command):
-    """A command whose help also lists the what-ifs, which are imported for it."""
+    """A command whose help also lists the what-ifs, which are imported for it, and that knows options of others."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The words that are left; a usage error says what an option of other programs is called here."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in shared.GUESSES:
+                raise
+            raise click.UsageError(
+                f"no option {error.option_name}; it is {shared.GUESSES[error.option_name]}", ctx
+            ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The what-ifs, then the options."""
@@ -47,13 +61,15 @@ def command(
 
     Examples:
       seer trace whatif trace.json.gz amp fused-adam cuda-graphs
-      seer trace whatif trace.json.gz gpu --gpu h100-sxm --timeline h100.json
+      seer trace whatif trace.json.gz gpu=h100 batch=64 --timeline h100.json
     """
     from surrogate.trace import whatif as models
     from surrogate.trace.graph import graph_of
     from surrogate.trace.profiling import profile
 
-    chosen = [*map(models.what_if, what_ifs), *map(models.user_function, functions)]
+    chosen = [*map(_named, what_ifs), *map(models.user_function, functions)]
+    if gpu and not chosen:
+        chosen = [models.what_if("gpu")]
     if not chosen:
         raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
     profiled = profile(part.load(file), own_gpu)
@@ -78,8 +94,25 @@ def command(
     table = replace(shared.columns_of(cells, filled), widest=shared.PIPE_WIDTH)
     show(rows if form == "json" else shared.columns_of(rows, flat).records, form, table=table)
     for row in rows if not form else []:
-        for note in [f"refused: {row['refused']}"] if row["refused"] else [*row["notes"], row["evidence"]]:
+        assumes = [f"assumes {row['assumes']}"] if row["assumes"] else []
+        for note in [f"refused: {row['refused']}"] if row["refused"] else [*assumes, *row["notes"], row["evidence"]]:
             click.echo(f"{row['name']}: {note}")
+
+
+def _named(text: str) -> "WhatIf":
+    """The what-if; one that is called otherwise elsewhere, or a GPU in its place, is named as it is here."""
+    from surrogate.features.gpu import gpu
+    from surrogate.trace import whatif as models
+
+    meant = shared.GUESSES.get(text.lower().replace("_", "-"))
+    if text.partition("=")[0] in models.MODELS:
+        return models.what_if(text)
+    if meant is None:
+        try:
+            meant = f"gpu={gpu(text).name}"
+        except InputError:
+            return models.what_if(text)
+    raise InputError(f"what-if {text!r} is unknown; it is {meant}")
 
 
 def _cells(row: Mapping[str, object]) -> dict[str, str]:
@@ -88,9 +121,9 @@ def _cells(row: Mapping[str, object]) -> dict[str, str]:
     def ends(low: str, high: str) -> str:
         low_us = row[low]
         high_us = row[high]
-        if isinstance(low_us, float) and isinstance(high_us, float) and low_us != high_us:
+        if isinstance(low_us, float) and isinstance(high_us, float):
             return interval_us((low_us, high_us))
-        return plain(low_us)
+        return plain(None)
 
     cells = {name: plain(row[name]) for name in ("baseline_us", "predicted_us", "speedup")}
     cells = {"name": str(row["name"]), **cells, "interval_us": ends("low_us", "high_us")}

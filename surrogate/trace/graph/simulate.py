@@ -210,6 +210,14 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     return CriticalPath(tasks, by_kind, timeline.total_us - sum(by_kind.values()))
 
 
+def longest_wait(timeline: Timeline) -> tuple[float, str]:
+    """The longest time in µs that passes on the critical path without a task, and the task that then begins."""
+    tasks = critical_path(timeline).tasks
+    waits_us = timeline.start_us[tasks[1:]] - timeline.end_us[tasks[:-1]]
+    at = int(waits_us.argmax())
+    return float(waits_us[at]), timeline.graph.name_of(int(tasks[at + 1]))
+
+
 def path_us(timeline: Timeline) -> dict[str, float]:
     """The critical path by kind of task, and what it waits, as shares of `Timeline.per_iteration_us`."""
     path = critical_path(timeline)

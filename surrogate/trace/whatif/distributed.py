@@ -32,8 +32,8 @@ Stages = Callable[[float], list[tuple[str, str, float]]]
 """Bytes of a bucket → (name, channel or `ON_DEVICE`, µs) of what runs one after the other for it."""
 
 
-_WORKERS = Value("workers", "--workers", least=1)
-_SPEED = Value("GB/s", "--bandwidth")
+_WORKERS = Value("workers", lambda setting: setting.network.workers, "--workers", least=1)
+_SPEED = Value("GB/s", lambda setting: setting.network.bandwidth_gbs, "--bandwidth")
 
 
 # A ring of 8: 2·7/8 of 4 MB at 10 GB/s, and 14 steps of 10 µs, between the backward pass and the optimizer.
@@ -115,7 +115,7 @@ def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
                 to.append(NewTask(name, kind, resource, time_us, after=after, before=ahead_of, iteration=iteration))
                 after = (len(graph) + len(tasks) - 1,)
         tasks += last
-    return Change(insert(graph, tasks), gpus=setting.network.workers)
+    return Change(insert(graph, tasks), gpus=setting.network.workers, assumes=str(setting.network))
 
 
 # The gradient is ready after 2,010 µs, and 4 MB go to in 400 and fro in 410: the second step's convolution waits
@@ -164,7 +164,8 @@ def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised:
     for channel in (NETWORK, PULLS):
         changed = schedule(changed, channel, "priority" if prioritised else "arrival")
     alone = "the trace holds one iteration, so no forward pass waits for a weight"
-    return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else ())
+    assumes = f"{network.latency_us:g} µs a message"
+    return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else (), assumes=assumes)
 
 
 def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from math import prod
 from pathlib import Path
@@ -14,11 +14,12 @@ import numpy as np
 
 from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
 from surrogate.report.style import BAND, BLUE, INK, PAPER, blank, legend, plain_tick, svg, theme
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, path_us, simulate
-from surrogate.trace.graph.tasks import MARK, STREAM
+from surrogate.trace.graph.tasks import MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.layers import OUTSIDE
 from surrogate.trace.whatif.primitives import remove
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Setting
@@ -32,6 +33,8 @@ _CATEGORIES = {
     "collective": "kernel",
 }  # fmt: skip
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
+REPLAY = 0.001
+"""The most by which the replay of a trace as it is errs, of an iteration's time: no interval is narrower."""
 BEHIND = 0.05
 """Share of a trace from which on it is said that the device still works when the host has ended its iterations."""
 NAME_WIDTH = 24
@@ -44,20 +47,22 @@ _FILLS = (
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """An optimisation by name; ``value`` is its number where one was given (``faster-kernels=4``)."""
+    """An optimisation by name; its ``value`` (``faster-kernels=4``) or ``target``, a GPU, where one was given."""
 
     name: str
     model: Model
     value: float | None = None
     evidence: Evidence = UNJUDGED
+    target: Gpu | None = None
 
     @property
     def label(self) -> str:
-        """The name and the number, as on the command line."""
-        return self.name if self.value is None else f"{self.name}={self.value:g}"
+        """The name and the number, or the GPU, as on the command line."""
+        own = self.target.name if self.target else self.value
+        return self.name if own is None else f"{self.name}={own if self.target else format(own, 'g')}"
 
     def __call__(self, graph: Graph, setting: Setting) -> Change:
-        return self.model(graph, setting, self.value)
+        return self.model(graph, replace(setting, target=self.target) if self.target else setting, self.value)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -66,7 +71,8 @@ class Answer:
 
     ``low_us`` and ``high_us`` bound the prediction where there is evidence of its error, else they are None;
     ``evidence`` says which. A published error counts for the time that the step loses without the changed tasks, at
-    most the predicted step. ``device_low_us`` and ``device_high_us`` do so for the device's time where kernels were
+    most the predicted step; the replay's, `REPLAY`, always does. ``assumes`` are the values that the answer rests on.
+    ``device_low_us`` and ``device_high_us`` do so for the device's time where kernels were
     predicted. ``samples`` and ``gpus`` are those of `Change`, ``batch`` the trace's, None where unknown.
     """
 
@@ -82,6 +88,7 @@ class Answer:
     gpus: int = 1
     device_low_us: float | None = None
     device_high_us: float | None = None
+    assumes: str = ""
 
     @property
     def baseline_us(self) -> float:
@@ -112,7 +119,7 @@ class Answer:
             "bound_before": bound(paths[0]), "bound_after": bound(paths[1]),
             "critical_path_before": paths[0], "critical_path_after": paths[1],
             "layers": layer_changes(self.baseline, self.predicted), "evidence": self.evidence,
-            "notes": list(self.notes),
+            "assumes": self.assumes, "notes": list(self.notes),
         }  # fmt: skip
 
     def __repr__(self) -> str:
@@ -152,20 +159,28 @@ def _answer(
     for part in parts:
         changes.append(part(changes[-1].graph, setting))
     last = changes[-1]
+    label = " + ".join(part.label for part in parts)
+    notes = [note for change in changes for note in change.notes]
+    if _alike(graph, last.graph):
+        raise InputError("; ".join([f"{label} does not apply: it changes nothing in this trace", *notes]))
     predicted = simulate(last.graph)
     # The ends of the interval: where a prediction's own make it uncertain, or by a published error.
     timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
-    ends: list[float | None] = [end.per_iteration_us for end in timelines]
+    ends = [end.per_iteration_us for end in timelines]
     device_ends = [device_us(end) for end in timelines]
     text = evidence.text
     if evidence.error is not None:
         touched_us = _touched_us(graph, last.graph, baseline, predicted)
         step_us = predicted.per_iteration_us
         ends = [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
-        text += f"; the largest counts for the {touched_us / (step_us or 1):.0%} of the step that it touches"
+        text += f"; the largest counts for the {touched_us / (step_us or 1):.1%} of the step that it touches"
+        if touched_us < REPLAY * step_us:
+            notes.append("the step does not wait for what changes, so that only the replay's error is in the interval")
+    if ends:
+        error_us = REPLAY * predicted.per_iteration_us
+        ends = [min(*ends, predicted.per_iteration_us - error_us), max(*ends, predicted.per_iteration_us + error_us)]
     low_us, high_us = ends or (None, None)
     device_low_us, device_high_us = device_ends or (None, None)
-    notes = [note for change in changes for note in change.notes]
     if bound(path_us(predicted)) == "host" != bound(path_us(baseline)):
         notes.append("the host then bounds the step: its time is the traced one, the profiler's cost included")
     behind_us = max(graph.coverage.get("device_behind_us", ()), default=0.0)
@@ -174,11 +189,19 @@ def _answer(
             f"the device runs on for {behind_us / 1e3:.3g} ms behind the host; what it saves there is not counted"
         )
     return Answer(
-        name=" + ".join(part.label for part in parts), baseline=baseline, predicted=predicted, low_us=low_us,
+        name=label, baseline=baseline, predicted=predicted, low_us=low_us,
         high_us=high_us, notes=tuple(notes), evidence=text, batch=batch_size(setting.profile.trace),
         samples=prod(change.samples for change in changes), gpus=prod(change.gpus for change in changes),
         device_low_us=device_low_us, device_high_us=device_high_us,
+        assumes="; ".join(change.assumes for change in changes if not label.endswith(change.assumes)),
     )  # fmt: skip
+
+
+def _alike(before: Graph, after: Graph) -> bool:
+    """Whether the tasks, their order and what they wait for are the same."""
+    columns = (*TASK_COLUMNS, "src", "dst", "edge_kind", "lag_us", "from_start")
+    same = (np.array_equal(getattr(before, name), getattr(after, name)) for name in columns)
+    return before.policies == after.policies and all(same)
 
 
 def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Timeline) -> float:
