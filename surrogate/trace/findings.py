@@ -28,7 +28,8 @@ from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
 from surrogate.trace.profiling import Profile
 from surrogate.trace.result import Row, short_names
 from surrogate.trace.tables import sources_by_layer
-from surrogate.trace.whatif import MODELS, Setting, evaluate, remove, scale, select, what_if
+from surrogate.trace.whatif import MODELS, Setting, evaluate, scale, select, what_if
+from surrogate.trace.whatif.evaluate import REPLAY
 from surrogate.trace.whatif.primitives import OPTIMIZER
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
@@ -248,8 +249,9 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
     return Finding(
         title=text["title"], evidence=case.told(draft.tasks, draft.what) + draft.more,
         evidence_us=case.time_us(draft.tasks), change=text[draft.change].format_map(draft.words),
-        where=case.where(draft.tasks), step_us=step_us, gain_us=gain_us, low_us=max(min(*saved, gain_us), 0.0),
-        high_us=max(*saved, gain_us), basis=basis,
+        where=case.where(draft.tasks), step_us=step_us, gain_us=gain_us,
+        low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0), high_us=max(*saved, gain_us + REPLAY * step_us),
+        basis=basis,
     )  # fmt: skip
 
 
@@ -260,7 +262,7 @@ def _partly(before: Graph, after: Graph) -> Graph:
 
 def layout_transposes(case: Case) -> Draft | None:
     tasks = select(case.graph, kind="kernel", name=_LAYOUT)
-    return Draft("transposes", tasks, remove(case.graph, tasks))
+    return Draft("transposes", tasks, scale(case.graph, tasks, 0.0))
 
 
 def products_in_fp32(case: Case) -> Draft | None:

@@ -252,21 +252,26 @@ def step_bound(profile: Profile) -> str | None:
     timeline = simulate(graph_of(profile.trace, profile.layers))
     path = path_us(timeline)
     longest = bound(path)
-    waited = ""
-    if longest == "waiting":
-        wait_us, name = longest_wait(timeline)
-        waited = (
-            f"; at most {wait_us / 1e3:,.4g} ms at once, ahead of {short_names([name])[name]}, for what is not in the"
-        )
-        waited += " trace: work of before it, of another process, or gaps of the device; record from earlier on"
     whole = sum(row["time_us"] for row in steps)
     if not longest or not whole:
         return None
     shares = {words: 100 * sum(row[name] for row in steps) / whole for name, words in STEP_PARTS.items()}
     largest = sorted(shares, key=lambda words: -shares[words])[:3]
     parts = ", ".join(f"{words} {shares[words]:.0f} %" for words in largest if shares[words] >= 0.5)
-    of = f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path{waited})"
-    return f"{of}. The device's time: {parts}"
+    more = ""
+    if longest == "waiting":
+        wait_us, name = longest_wait(timeline)
+        more = (
+            f". {wait_us / 1e3:,.4g} ms pass at once before {short_names([name])[name]} begins, for what the trace does"
+        )
+        more += " not hold, such as work that began ahead of it; record from earlier on"
+    elif behind_us := timeline.falls_behind_us:
+        more = (
+            f". It falls behind the host by {behind_us / 1e3:,.4g} ms an iteration, so that what-ifs and findings count"
+        )
+        more += " from one end of its work to the next"
+    of = f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path)"
+    return f"{of}. The device's time: {parts}{more}"
 
 
 def summary(profile: Profile) -> Row:
@@ -274,8 +279,9 @@ def summary(profile: Profile) -> Row:
 
     ``iteration_ms`` is the median over the iterations. ``idle_ms`` is the device's idle time in all of them together,
     each from its start to its end on the host as in `step_table`; ``busy_ms`` is the rest of that time, ``busy_pct``
-    its share. ``wait_ms`` is what the host spends in synchronising calls. ``activity_ms`` sums up all activities, overlapping ones and those behind the last end too. ``batch`` is
-    the leading size of the first convolution or linear operator.
+    its share. ``wait_ms`` is what the host spends in synchronising calls. ``activity_ms`` sums up all activities,
+    overlapping ones and those behind the last end too. ``batch`` is the leading size of the first convolution or linear
+    operator, None where such rows are a server's tokens.
     """
     trace = profile.trace
     layers = profile.layers

@@ -83,7 +83,7 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
     about = Table([{"of the trace": key, "value": known[key]} for key in known if key not in shared.FIGURES])
     figures = Table([
         {"figure": key, "value": known[key], "of": of, "is": text}
-        for key, (of, text) in shared.FIGURES.items() if key in known
+        for key, (of, text) in shared.FIGURES.items() if known.get(key) is not None
     ])  # fmt: skip
     findings = [] if form == "csv" else advice(only)
     whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies),

@@ -23,11 +23,12 @@ class WhatIfCommand(click.Command):
         """The words that are left; a usage error says what an option of other programs is called here."""
         try:
             return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if error.option_name not in shared.GUESSES:
+        except (click.NoSuchOption, click.BadParameter) as error:
+            name = error.option_name if isinstance(error, click.NoSuchOption) else getattr(error.param, "opts", [""])[0]
+            if name not in shared.GUESSES:
                 raise
             raise click.UsageError(
-                f"no option {error.option_name}; it is {shared.GUESSES[error.option_name]}", ctx
+                f"{error.format_message().rstrip('.')}; it may be {shared.GUESSES[name]}", ctx
             ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -76,11 +76,12 @@ def compressed_gradients(graph: Graph, setting: Setting, value: float | None) ->
     ratio = value or COMPRESSION
     network = setting.network
     pass_us = 1 / (setting.own_gpu.dram_gbs * 1e3)
-    return _exchanged(graph, setting, lambda size: [
+    change = _exchanged(graph, setting, lambda size: [
         ("compression", ON_DEVICE, _COMPRESS_PASSES * size * pass_us),
         ("all-reduce", NETWORK, network.all_reduce_us(size / ratio)),
         ("decompression", ON_DEVICE, _DECOMPRESS_PASSES * size * pass_us),
     ])  # fmt: skip
+    return replace(change, assumes=f"workers: {network.workers}, {change.assumes}")
 
 
 def _with_workers(setting: Setting, value: float | None) -> Setting:

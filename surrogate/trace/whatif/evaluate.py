@@ -35,8 +35,6 @@ _CATEGORIES = {
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
 REPLAY = 0.001
 """The most by which the replay of a trace as it is errs, of an iteration's time: no interval is narrower."""
-BEHIND = 0.05
-"""Share of a trace from which on it is said that the device still works when the host has ended its iterations."""
 NAME_WIDTH = 24
 """Letters of a what-if's name on one line."""
 _FILLS = (
@@ -183,11 +181,6 @@ def _answer(
     device_low_us, device_high_us = device_ends or (None, None)
     if bound(path_us(predicted)) == "host" != bound(path_us(baseline)):
         notes.append("the host then bounds the step: its time is the traced one, the profiler's cost included")
-    behind_us = max(graph.coverage.get("device_behind_us", ()), default=0.0)
-    if behind_us > BEHIND * baseline.total_us and device_us(predicted) < device_us(baseline):
-        notes.append(
-            f"the device runs on for {behind_us / 1e3:.3g} ms behind the host; what it saves there is not counted"
-        )
     return Answer(
         name=label, baseline=baseline, predicted=predicted, low_us=low_us,
         high_us=high_us, notes=tuple(notes), evidence=text, batch=batch_size(setting.profile.trace),

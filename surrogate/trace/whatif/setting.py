@@ -56,7 +56,7 @@ class Network:
     def __str__(self) -> str:
         inside = f", {self.link_gbs:g} GB/s and {self.link_latency_us:g} µs in them" * (self.gpus_per_machine > 1)
         return (
-            f"{self.workers} workers, {self.gpus_per_machine} a machine, {self.bandwidth_gbs:g} GB/s and"
+            f"GPUs a machine: {self.gpus_per_machine}, {self.bandwidth_gbs:g} GB/s and"
             f" {self.latency_us:g} µs a step between machines{inside}, {self.bucket_bytes / 1e6:g} MB a bucket,"
             f" {self.algorithm}"
         )

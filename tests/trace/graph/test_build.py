@@ -194,6 +194,25 @@ def test_time_per_iteration_charges_what_a_change_adds_to_the_tail(read):
         assert simulate(changed).per_iteration_us == pytest.approx(expected)
 
 
+def test_a_device_that_falls_behind_tells_how_long_steps_are(read):
+    """Three steps of 1,000 µs on the host and 1,400 on the device: faster kernels help until the host is the slower."""
+    events = [
+        each
+        for step in range(3)
+        for each in (
+            event("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000),
+            host("op", 1000 * step, 100), call("cudaLaunchKernel", 1000 * step + 10, 10, step + 1),
+            device("k", 20 + 1400 * step, 1400, step + 1),
+        )
+    ]  # fmt: skip
+    one = graph_of(read({"traceEvents": events}))
+    assert simulate(one).falls_behind_us == pytest.approx(400)
+    kernels = one.kind == TASK_KINDS.index("kernel")
+    for factor, expected in ((1, 1400), (0.9, 1260), (0.5, 1000)):
+        changed = replace(one, duration_us=np.where(kernels, factor * one.duration_us, one.duration_us))
+        assert simulate(changed).per_iteration_us == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("events", [[host("op", 0, 10)], [device("k", 5, 5, 1)]])
 def test_next_to_nothing(read, events):
     one = graph_of(read({"traceEvents": events}))
