@@ -19,7 +19,6 @@ from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.report.tables import interval_us
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import linked
 from surrogate.trace.graph import Graph, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, Mask
@@ -30,6 +29,7 @@ from surrogate.trace.result import Row, short_names
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import MODELS, Setting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.evaluate import REPLAY
+from surrogate.trace.whatif.hardware import call_kinds
 from surrogate.trace.whatif.primitives import OPTIMIZER
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
@@ -158,11 +158,6 @@ class Case:
         times = np.bincount(graph.layer[inside], graph.duration_us[inside], len(graph.layers))
         most: list[str] = [graph.layers[i] for i in times.argsort()[::-1] if times[i]]
         return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in most))[:3])
-
-    def call_kinds(self) -> np.ndarray:
-        """The kind of each task's runtime call, -1 for what is none."""
-        called = (self.graph.kind == CALL) & (self.graph.row >= 0)
-        return np.where(called, linked(self.trace.calls.kind, np.where(called, self.graph.row, -1)), -1)
 
 
 def advice(profile: Profile) -> list[Finding]:
@@ -304,7 +299,7 @@ def small_kernels(case: Case) -> Draft | None:
     kernels = select(graph, kind="kernel") & ~select(graph, layer=OPTIMIZER)
     if not kernels.any() or (median := float(np.median(graph.duration_us[kernels]))) > _SMALL_US:
         return None
-    launches = np.isin(case.call_kinds(), (kinds.LAUNCH, kinds.MEMSET_CALL))
+    launches = np.isin(call_kinds(case.graph, case.trace), (kinds.LAUNCH, kinds.MEMSET_CALL))
     if launches.sum() < _MANY * case.steps:
         return None
     saved = MODELS["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed
@@ -354,7 +349,7 @@ def device_awaited(case: Case) -> Draft | None:
     """Calls that wait for the device, as those that read a value of it, with work behind them in the same iteration."""
     graph, trace = case.graph, case.trace
     numbers = np.arange(len(graph))
-    launches = np.isin(case.call_kinds(), (kinds.LAUNCH, kinds.GRAPH_LAUNCH))
+    launches = np.isin(call_kinds(case.graph, case.trace), (kinds.LAUNCH, kinds.GRAPH_LAUNCH))
     last = np.full(case.steps + 1, -1)
     np.maximum.at(last, graph.iteration[launches], numbers[launches])
     # Copies to the device from pageable memory make the host wait, too; another finding has those.
@@ -410,7 +405,7 @@ def exposed_communication(case: Case) -> Draft | None:
 
 def allocator_stalls(case: Case) -> Draft | None:
     """Allocations and frees of the driver behind the first iteration, in which a cache still fills."""
-    tasks = (case.call_kinds() == kinds.MEMORY_CALL) & (case.graph.iteration > 0)
+    tasks = (call_kinds(case.graph, case.trace) == kinds.MEMORY_CALL) & (case.graph.iteration > 0)
     return Draft("calls of the driver", tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0))
 
 

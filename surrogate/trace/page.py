@@ -25,16 +25,9 @@ from surrogate.trace.tables import STEP_PARTS, copy_table, layer_table, step_tab
 from surrogate.trace.whatif import MODELS, Setting, evaluate, what_if
 
 WHAT_IFS = (
-    "amp",
-    "batch",
-    "batch-norm",
-    "cuda-graphs",
-    "faster-host",
-    "faster-kernels",
-    "faster-network",
-    "fused-adam",
+    "amp", "batch", "batch-norm", "cuda-graphs", "faster-host", "faster-kernels", "faster-network", "fused-adam",
     "fused-optimizer",
-)
+)  # fmt: skip
 """Those that need nothing but the trace."""
 MAX_LINES = 200
 _MAX_STEPS = 12
@@ -90,7 +83,7 @@ def _what_ifs(profile: Profile) -> list[Table]:
             "bound after": whole["bound_after"], "help": MODELS[answer.name].help, "assumes": answer.assumes,
             "evidence": answer.evidence,
         })  # fmt: skip
-    notes = [f"{name} does not apply: {reason}" for name, reason in refusals.items()]
+    notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
     return [Table(rows, title="An iteration's time", notes=tuple(notes), empty="None applies.")]
 
 

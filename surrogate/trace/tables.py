@@ -11,8 +11,9 @@ from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events import kinds
 from surrogate.trace.events.read import names_apart
 from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged
-from surrogate.trace.graph import bound, graph_of, longest_wait, path_us, simulate
+from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
+from surrogate.trace.graph.simulate import longest_wait
 from surrogate.trace.layers import BACKWARD, FORWARD
 from surrogate.trace.profiling import Profile
 from surrogate.trace.result import ResultTable, Row, short_names

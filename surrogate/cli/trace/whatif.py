@@ -88,7 +88,8 @@ def command(
     # One that does not apply is a row without figures, in its place.
     names = dict.fromkeys([*(each.label for each in chosen), *answered])
     empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
-    rows = [{**answered.get(name, empty), "name": name, "refused": refusals.get(name)} for name in names]
+    reasons = {name: reason.removeprefix(f"{name}: ") for name, reason in refusals.items()}
+    rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in names]
     flat = [*(name for name, value in answers[0].to_dict().items() if not isinstance(value, dict | list)), "refused"]
     cells = [_cells(row) for row in rows]
     filled = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]

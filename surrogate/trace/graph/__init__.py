@@ -7,19 +7,11 @@ says what decides the time. Changing a graph is what `surrogate.trace.whatif` is
 """
 
 from surrogate.trace.graph.build import graph_of
-from surrogate.trace.graph.simulate import (
-    Timeline,
-    bound,
-    critical_path,
-    longest_wait,
-    path_us,
-    serialised_pct,
-    simulate,
-)
+from surrogate.trace.graph.simulate import Timeline, bound, critical_path, path_us, serialised_pct, simulate
 from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Graph, Resource
 
 __all__ = [
     "EDGE_KINDS", "TASK_KINDS", "Graph", "Resource", "Timeline", "bound", "critical_path", "graph_of",
-    "longest_wait", "path_us",
+    "path_us",
     "serialised_pct", "simulate",
 ]  # fmt: skip

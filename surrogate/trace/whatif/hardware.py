@@ -17,7 +17,7 @@ from surrogate.network.call import UnsupportedError
 from surrogate.prediction.results import UNSEEN
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.events.tables import Ints, Trace, linked
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, predicted_times
 from surrogate.trace.whatif.primitives import OPTIMIZER, remove, scale, select
@@ -131,9 +131,7 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
 
     What the host does outside layers (data loading, the program's own code), copies and synchronisation stay.
     """
-    called = (graph.kind == CALL) & (graph.row >= 0)
-    call_kind = np.full(len(graph), -1)
-    call_kind[called] = setting.profile.trace.calls.kind[graph.row[called]]
+    call_kind = call_kinds(graph, setting.profile.trace)
     launch = np.isin(call_kind, (kinds.LAUNCH, kinds.MEMSET_CALL))
     if not launch.any():
         raise InputError("cuda-graphs: no launch of a kernel is in this trace, so there is nothing to capture")
@@ -144,6 +142,11 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
     for iteration in np.unique(graph.iteration[launch]).tolist():
         first[np.flatnonzero(launch & (graph.iteration == iteration))[0]] = True
     return Change(remove(graph, (launch & ~first) | (captured & ((graph.kind == WORK) | other))))
+
+
+def call_kinds(graph: Graph, trace: Trace) -> Ints:
+    """The kind of each task's runtime call, -1 for what is none."""
+    return linked(trace.calls.kind, np.where(graph.kind == CALL, graph.row, -1))
 
 
 TWICE = 2.0
