@@ -27,9 +27,7 @@ class WhatIfCommand(click.Command):
             name = error.option_name if isinstance(error, click.NoSuchOption) else getattr(error.param, "opts", [""])[0]
             if name not in shared.GUESSES:
                 raise
-            raise click.UsageError(
-                f"{error.format_message().rstrip('.')}; it may be {shared.GUESSES[name]}", ctx
-            ) from None
+            raise click.UsageError(f"{error.message.rstrip('.')}; it may be {shared.GUESSES[name]}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The what-ifs, then the options."""
@@ -56,7 +54,8 @@ def command(
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
 
     Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start
-    to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it. speedup
+    to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it; where the
+    device falls behind the host with each iteration, ends are those of its work. speedup
     compares the samples per second of one GPU. Leave a warm-up out with --iteration. A WHAT-IF that does not apply to
     FILE is a row without figures and the reason; exit status 2 where none applies.
 

@@ -175,7 +175,7 @@ class Value:
     least: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.meaning} [{self.words or self.default}]"
+        return f"{self.meaning} [{self.words or format(self.default, 'g')}]"
 
     def of(self, setting: Setting) -> float | None:
         """The number that stands in; None where the setting does not tell it."""
