@@ -178,15 +178,13 @@ def straggler(compared: RanksSummary) -> Finding | None:
     step_us = float(np.mean([row["time_us"] for row in compared.ranks]))
     if rank is None or rows[rank]["awaited_us"] < LEAST_GAIN * step_us:
         return None
-    own = {name: rows[rank][f"{name}_us"] for name in ("compute", "idle")}
-    others = {
-        name: float(np.median([row[f"{name}_us"] for row in rows.values() if row["rank"] != rank])) for name in own
-    }
-    later = {name: own[name] - others[name] for name in own}
-    computes = later["compute"] >= later["idle"]
     gain_us = rows[rank]["awaited_us"]
-    computing = "{compute:,.4g} ms and idles {idle:,.4g}"
-    figures = [computing.format(**{name: us / 1e3 for name, us in each.items()}) for each in (own, others)]
+    # Compute and idle time, ms: of the rank, and of the others in the median.
+    ms = {each: np.array([row["compute_us"], row["idle_us"]]) / 1e3 for each, row in rows.items()}
+    own = ms.pop(rank)
+    others = np.median(list(ms.values()), axis=0)
+    computes = own[0] - others[0] >= own[1] - others[1]
+    figures = ["{:,.4g} ms and idles {:,.4g}".format(*each) for each in (own, others)]
     text = TEXTS["straggler"]
     return Finding(
         title=text["title"].format(rank=rank), evidence_us=gain_us,

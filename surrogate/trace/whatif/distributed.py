@@ -175,7 +175,7 @@ def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _iterations(graph: Graph, setting: Setting) -> Iterator[tuple[int, list[Parameter]]]:
-    every = [parameters_of(setting.profile.trace, i, graph.iterations) for i in range(len(graph.iterations))]
+    every = parameters_of(setting.profile.trace, graph.iterations)
     if not any(every):
         raise InputError(
             "the trace shows no parameters (ranges of torch::autograd::AccumulateGrad with shapes);"

@@ -74,14 +74,14 @@ def _fused(graph: Graph, setting: Setting, name: str) -> Change:
     if not kernels.any():
         raise InputError("no kernel is of an Optimizer.step range, so there is none to fuse; record one")
     host = inside & np.isin(graph.kind, (CALL, WORK))
+    every = parameters_of(setting.profile.trace, graph.iterations)
     keep = np.zeros(len(graph), np.bool_)
     factor = np.ones(len(graph))
     for iteration in np.unique(graph.iteration[kernels]).tolist():
         members = np.flatnonzero(kernels & (graph.iteration == iteration))
         time_us = float(graph.duration_us[members].sum())
-        parameters = parameters_of(setting.profile.trace, iteration, graph.iterations)
-        if parameters and setting.profile.gpu is not None:
-            moved = FUSED_BYTES[name] * sum(parameter.elements for parameter in parameters)
+        if iteration >= 0 and every[iteration] and setting.profile.gpu is not None:
+            moved = FUSED_BYTES[name] * sum(parameter.elements for parameter in every[iteration])
             time_us = min(time_us, moved / (setting.own_gpu.dram_gbs * 1e3))
         # The last kernel that takes time stands for all of them, with its launch.
         lasting = members[graph.duration_us[members] > 0]
