@@ -2,13 +2,13 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from math import prod
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +23,6 @@ from surrogate.trace.graph.tasks import MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.layers import OUTSIDE
 from surrogate.trace.whatif.primitives import remove
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _CATEGORIES = {
     "host work": "cpu_op", "call": "cuda_runtime", "kernel": "kernel", "copy": "gpu_memcpy", "memset": "gpu_memset",
@@ -309,48 +305,39 @@ def write_figures(answers: Sequence[Answer], folder: str | Path) -> list[Path]:
 
 def times_svg(answers: Sequence[Answer]) -> str:
     """A bar per answer, ms per iteration, the baseline first; whiskers where there is an interval."""
-    values = [answers[0].baseline_us if answers else 0.0, *(answer.predicted_us for answer in answers)]
-    with theme():
-        figure, axis = _lines(answers)
-        axis.barh(range(len(values)), _ms(values), 0.7, color=[BAND, *[BLUE] * len(answers)])
-        for line, answer in enumerate(answers, start=1):
-            if answer.low_us is not None and answer.high_us is not None:
-                axis.plot(_ms([answer.low_us, answer.high_us]), [line, line], color=INK, linewidth=1)
-        axis.set_xlabel("predicted time of an iteration, ms")
-        return svg(figure)
+    times_us = [answers[0].baseline_us if answers else 0.0, *(answer.predicted_us for answer in answers)]
+    return _bars_svg(answers, [{"": time_us} for time_us in times_us], "predicted time of an iteration, ms")
 
 
 def critical_path_svg(answers: Sequence[Answer]) -> str:
     """Stacked bars: what the critical path consists of, before and after each what-if."""
     timelines = [*(answer.baseline for answer in answers[:1]), *(answer.predicted for answer in answers)]
-    paths = [path_us(timeline) for timeline in timelines]
-    kinds = list(dict.fromkeys(kind for path in paths for kind in path))
-    with theme():
-        figure, axis = _lines(answers, 0.16 * (len(kinds) + 1) // 2)
-        left = [0.0] * len(paths)
-        handles = []
-        for kind, (colour, hatch) in zip(kinds, cycle(_FILLS)):
-            parts = _ms(max(path.get(kind, 0.0), 0.0) for path in paths)
-            look = {"color": colour, "hatch": hatch, "edgecolor": PAPER, "linewidth": 0}
-            handles.append(axis.barh(range(len(paths)), parts, 0.7, left=left, **look))
-            left = [a + b for a, b in zip(left, parts, strict=True)]
-        axis.set_xlabel("critical path of an iteration, ms")
-        legend(figure, handles, kinds)
-        return svg(figure)
+    return _bars_svg(answers, [path_us(timeline) for timeline in timelines], "critical path of an iteration, ms")
 
 
-def _ms(times_us: Iterable[float]) -> list[float]:
-    return [time_us / 1e3 for time_us in times_us]
-
-
-def _lines(answers: Sequence[Answer], more_inches: float = 0.0) -> "tuple[Figure, Axes]":
-    """A figure with a line for the baseline and one per answer."""
+def _bars_svg(answers: Sequence[Answer], bars: Sequence[Mapping[str, float]], label: str) -> str:
+    """A line for the baseline and one per answer, each a bar of parts in µs; one of a single part has a whisker."""
     names = ["as measured", *(answer.name for answer in answers)]
     names = ["\n".join(wrap(name, NAME_WIDTH)) for name in names]
+    kinds = list(dict.fromkeys(kind for bar in bars for kind in bar))
     rows = len(names) + sum(name.count("\n") for name in names) / 2
-    figure, (axis,) = blank(0.7 + 0.28 * rows + more_inches)
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.grid(False, axis="y")
-    axis.xaxis.set_major_formatter(plain_tick)
-    return figure, axis
+    with theme():
+        figure, (axis,) = blank(0.7 + 0.28 * rows + 0.16 * (len(kinds) + 1) // 2 * (len(kinds) > 1))
+        left = np.zeros(len(bars))
+        handles = []
+        for kind, (colour, hatch) in zip(kinds, cycle(_FILLS)):
+            parts = np.array([max(bar.get(kind, 0.0), 0.0) / 1e3 for bar in bars])
+            look = {"color": colour, "hatch": hatch, "edgecolor": PAPER, "linewidth": 0}
+            handles.append(axis.barh(range(len(bars)), parts, 0.7, left=left, **look))
+            left = left + parts
+        for line, answer in enumerate(answers, start=1):
+            if len(kinds) < 2 and answer.low_us is not None and answer.high_us is not None:
+                axis.plot([answer.low_us / 1e3, answer.high_us / 1e3], [line, line], color=INK, linewidth=1)
+        axis.set_yticks(range(len(names)), names)
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.grid(False, axis="y")
+        axis.xaxis.set_major_formatter(plain_tick)
+        axis.set_xlabel(label)
+        if len(kinds) > 1:
+            legend(figure, handles, kinds)
+        return svg(figure)
