@@ -15,6 +15,7 @@ import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import cache
 from html import escape
 from itertools import repeat
@@ -67,10 +68,21 @@ def binary_size(count: float) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 / 20 else f"{count / 2**10:.1f} KiB"
 
 
-def interval_us(ends: tuple[float, float]) -> str:
-    """Both ends to three significant digits, as in ``257–402``; a dash for an interval of no width."""
+def interval_us(ends: tuple[float, float], digits: int = 3, between: str = "–") -> str:
+    """Both ends rounded outwards to ``digits`` significant ones, as in ``257–402``, so that what lies inside does so in
+    print; to one more where the interval is narrower than a unit of the last. A dash for an interval of no width."""
     lower, upper = ends
-    return UNKNOWN if lower == upper else "–".join(f"{float(f'{end:.3g}'):.12g}" for end in (lower, upper))
+    if lower == upper:
+        return UNKNOWN
+    texts = []
+    for end, rounding in ((lower, ROUND_FLOOR), (upper, ROUND_CEILING)):
+        if not math.isfinite(end) or not end:
+            texts.append(f"{end:g}")
+            continue
+        last = math.floor(math.log10(abs(end))) - digits + 1
+        unit = Decimal(1).scaleb(last - (upper - lower < 10.0**last))
+        texts.append(f"{Decimal(repr(float(end))).quantize(unit, rounding).normalize():f}")
+    return between.join(texts)
 
 
 def ratio(value: float) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from surrogate.network.call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, base_name, recorded
 from surrogate.network.calls import flops_and_bytes, has_rule, problems
 from surrogate.network.network import Work
-from surrogate.trace.events.iterations import Iteration
+from surrogate.trace.events.iterations import Iteration, iteration_at
 from surrogate.trace.events.tables import Trace, enclosing
 
 _CONV_BACKWARD = "aten::cudnn_convolution_backward"
@@ -34,6 +34,8 @@ _JOINED = {
 _WITH_BATCH = {
     *_FORWARD, "aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm",
 }  # fmt: skip
+_OF_TOKENS = re.compile(r"\b(?:vllm|sglang|sgl_kernel|sglang_profiler)::|RadixAttention|batch_prefill|paged_attention")
+"""Names in traces of servers, whose layers take the tokens of many requests as rows."""
 _LOOK_AHEAD = 12
 _LOOKUP_NAMES = {*LOOKUP_BACKWARD, *LOOKUP_BACKWARD.values()}
 _LOOKUP_KERNEL = re.compile(r"embedding\w*forward")
@@ -222,7 +224,10 @@ def is_shape(value: object) -> TypeGuard[Shape]:
 
 
 def batch_size(trace: Trace) -> int | None:
-    """The leading size of the first convolution's or linear layer's input; None where no shape tells."""
+    """The leading size of the first convolution's or linear layer's input; None where no shape tells, and where such
+    rows are tokens of a server's requests."""
+    if any(map(_OF_TOKENS.search, trace.names)):
+        return None
     ranges = trace.ranges
     layers = trace.named(ranges, _WITH_BATCH.__contains__) & (ranges.shapes >= 0)
     for row in np.flatnonzero(layers).tolist():
@@ -286,20 +291,16 @@ class Parameter:
         return 4.0 * self.elements
 
 
-def parameters_of(trace: Trace, position: int, iterations: Sequence[Iteration]) -> list[Parameter]:
-    """The parameters in the order in which one iteration's backward pass finishes them; [] without shapes.
+def parameters_of(trace: Trace, iterations: Sequence[Iteration]) -> list[list[Parameter]]:
+    """Of each iteration the parameters in the order in which its backward pass finishes them; [] without shapes.
 
     Autograd accumulates each gradient in a range of its own that carries the parameter's shape.
     """
-    if not 0 <= position < len(iterations):
-        return []
     ranges = trace.ranges
-    iteration = iterations[position]
-    inside = (ranges.start_ns >= iteration.start_ns) & (ranges.start_ns < iteration.end_ns)
-    accumulates = trace.named(ranges, "torch::autograd::AccumulateGrad".__eq__)
-    parameters = []
-    for row in np.flatnonzero(accumulates & inside).tolist():
+    parameters: list[list[Parameter]] = [[] for _ in iterations]
+    rows = np.flatnonzero(trace.named(ranges, "torch::autograd::AccumulateGrad".__eq__))
+    for row, position in zip(rows.tolist(), iteration_at(tuple(iterations), ranges.start_ns[rows]), strict=True):
         shape = next(iter(trace.shapes_of(row) or ()), ())
-        if shape and is_shape(shape) and prod(shape):
-            parameters.append(Parameter(prod(shape), int(ranges.start_ns[row])))
+        if position >= 0 and shape and is_shape(shape) and prod(shape):
+            parameters[position].append(Parameter(prod(shape), int(ranges.start_ns[row])))
     return parameters

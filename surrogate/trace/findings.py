@@ -5,7 +5,6 @@ simulated as any other. What gains less than `LEAST_GAIN` of a step is no findin
 program are those of its name in `findings.toml`.
 """
 
-import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,18 +17,21 @@ import numpy as np
 from surrogate.features.errors import InputError
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
+from surrogate.report.tables import interval_us
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import linked
-from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
+from surrogate.trace.graph import Graph, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
-from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, WORK, Mask
+from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
 from surrogate.trace.profiling import Profile
 from surrogate.trace.result import Row, short_names
 from surrogate.trace.tables import sources_by_layer
-from surrogate.trace.whatif import MODELS, Setting, evaluate, remove, scale, select, what_if
+from surrogate.trace.whatif import MODELS, Setting, evaluate, scale, select, what_if
+from surrogate.trace.whatif.evaluate import REPLAY
+from surrogate.trace.whatif.hardware import call_kinds
 from surrogate.trace.whatif.primitives import OPTIMIZER
+from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
 LEAST_GAIN = 0.01
 """Of a step's time: what a finding must gain."""
@@ -40,8 +42,6 @@ PART = 0.5
 HALF_TO_ALL = "from half to all of that time saved: an assumption, for nobody has published times before and after"
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
-_HAS_FUSED = re.compile(r"Optimizer\.step#(Adam|AdamW|SGD|Adagrad)\.step")
-"""Optimizers of PyTorch that take ``fused=True``."""
 _MANY = 10
 """Launches of an optimizer's step, from which on it is not a fused one."""
 _SMALL_US = 20.0
@@ -54,12 +54,14 @@ TEXTS = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encodi
 class Finding:
     """A cause of lost time: ``evidence`` of it in the trace, the ``change`` to the program as a line of code.
 
-    Times in µs per step: ``gain_us`` is what a simulation without the cause saves of ``step_us``, ``low_us`` and
-    ``high_us`` are its interval, which ``basis`` explains. ``where``: lines of the program or layers, "" where unknown.
+    Times in µs per step: ``evidence_us`` is what suffers, on the device and on the host; ``gain_us`` is what a
+    simulation without the cause saves of ``step_us``, as the what-if of it does; ``low_us`` and ``high_us`` are its
+    interval, which ``basis`` explains. ``where``: lines of the program or layers, "" where unknown.
     """
 
     title: str
     evidence: str
+    evidence_us: float
     change: str
     where: str
     step_us: float
@@ -79,24 +81,27 @@ class Finding:
 
     def row(self) -> Row:
         """What people read of it in a table."""
-        ends = " to ".join(f"{100 * time_us / (self.step_us or 1):.2g}" for time_us in (self.low_us, self.high_us))
+        shares = (100 * self.low_us / (self.step_us or 1), 100 * self.high_us / (self.step_us or 1))
         return {
-            "finding": self.title, "gain_pct": self.gain_pct, "interval": f"{ends} %", "evidence": self.evidence,
+            "finding": self.title, "gain_ms": self.gain_us / 1e3, "gain_pct": self.gain_pct,
+            "interval": f"{interval_us(shares, digits=2, between=' to ')} %", "evidence": self.evidence,
             "change": self.change, "where": self.where,
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A cause, and the graph without it: ``changed``, ``least`` where the remedy saves the least; or a what-if's name
-    that has an interval of its own. ``tasks`` are those that suffer, which tell where in the program that is; none, or
-    less than ``least_gain`` of a step, is no finding. ``change`` names the text of the change, which ``words`` fill."""
+    """A cause, and the graph without it: ``changed``, ``least`` where the remedy saves the least; or a what-if's name.
+    ``tasks`` are those that suffer, ``what`` in words, with ``more`` of the evidence; they tell where in the program
+    that is. None, or less than ``least_gain`` of a step, is no finding. ``change`` names the text of the change, which
+    ``words`` fill."""
 
-    evidence: str
+    what: str
     tasks: Mask
     changed: Graph | None = None
     least: Graph | None = None
     what_if: str = ""
+    more: str = ""
     least_gain: float = LEAST_GAIN
     change: str = "change"
     words: Mapping[str, object] = field(default_factory=dict)
@@ -112,9 +117,9 @@ class Case:
         self.setting = Setting(profile)
 
     @cached_property
-    def baseline(self) -> Timeline:
-        """The unchanged graph, simulated."""
-        return simulate(self.graph)
+    def step_us(self) -> float:
+        """The time of an iteration of the unchanged graph, simulated: a what-if's baseline."""
+        return simulate(self.graph).per_iteration_us
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -126,25 +131,25 @@ class Case:
         """How many iterations the graph holds."""
         return max(len(self.graph.iterations), 1)
 
-    def step_us(self, timeline: Timeline) -> float:
-        """The time of an iteration; where the host runs ahead of the device to the trace's end, the whole's share."""
-        behind_us = max(self.graph.coverage.get("device_behind_us", ()), default=0.0)
-        is_behind = behind_us > LEAST_GAIN * self.baseline.total_us
-        return timeline.total_us / self.steps if is_behind else timeline.per_iteration_us
-
     def time_us(self, tasks: Mask) -> float:
-        """Time of the tasks in one iteration."""
-        return float(self.graph.duration_us[tasks].sum()) / self.steps
+        """Time of the tasks in one iteration; of calls as measured, with what they wait."""
+        called = tasks & (self.graph.kind == CALL) & (self.graph.row >= 0)
+        calls_us = self.trace.calls.time_us[np.unique(self.graph.row[called])].sum()
+        return float(self.graph.duration_us[tasks & ~called].sum() + calls_us) / self.steps
 
     def told(self, tasks: Mask, what: str) -> str:
-        """The time and the names of the tasks that take the most: the evidence."""
+        """The evidence: the tasks' time on the device and on the host, their number, the names that take the most."""
         graph = self.graph
-        named = np.bincount(graph.name[tasks], graph.duration_us[tasks], len(graph.names))
-        most = [graph.names[i] for i in named.argsort()[::-1][:3] if named[i] and graph.names[i] != OUTSIDE_RANGES]
-        count = int(tasks.sum()) / self.steps
-        short = short_names(most)
-        names = ", ".join(short[name] for name in most)
-        return f"{self.time_us(tasks) / 1e3:,.4g} ms of a step in {count:,.4g} {what}{names and ': '}{names}"
+        on_device = np.isin(graph.kind, DEVICE_KINDS)
+        texts = []
+        for where, part in (("on the device", tasks & on_device), ("on the host", tasks & ~on_device)):
+            if part.any():
+                named = np.bincount(graph.name[part], graph.duration_us[part], len(graph.names))
+                most = [graph.names[i] for i in named.argsort()[::-1][:3] if named[i]]
+                names = ", ".join(short for name, short in short_names(most).items() if name != OUTSIDE_RANGES)
+                time = f"{self.time_us(part) / 1e3:,.4g} ms {where} (×{int(part.sum()) / self.steps:,.4g})"
+                texts.append(f"{time}{names and f': {names}'}")
+        return f"{what}, per step {'; '.join(texts)}"
 
     def where(self, tasks: Mask) -> str:
         """The lines of the program that launched most of the tasks' time, or else the layers."""
@@ -153,11 +158,6 @@ class Case:
         times = np.bincount(graph.layer[inside], graph.duration_us[inside], len(graph.layers))
         most: list[str] = [graph.layers[i] for i in times.argsort()[::-1] if times[i]]
         return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in most))[:3])
-
-    def call_kinds(self) -> np.ndarray:
-        """The kind of each task's runtime call, -1 for what is none."""
-        called = (self.graph.kind == CALL) & (self.graph.row >= 0)
-        return np.where(called, linked(self.trace.calls.kind, np.where(called, self.graph.row, -1)), -1)
 
 
 def advice(profile: Profile) -> list[Finding]:
@@ -178,21 +178,20 @@ def straggler(compared: RanksSummary) -> Finding | None:
     step_us = float(np.mean([row["time_us"] for row in compared.ranks]))
     if rank is None or rows[rank]["awaited_us"] < LEAST_GAIN * step_us:
         return None
-    own = {name: rows[rank][f"{name}_us"] for name in ("compute", "idle")}
-    others = {
-        name: float(np.median([row[f"{name}_us"] for row in rows.values() if row["rank"] != rank])) for name in own
-    }
-    later = {name: own[name] - others[name] for name in own}
-    computes = later["compute"] >= later["idle"]
     gain_us = rows[rank]["awaited_us"]
-    computing = "{compute:,.4g} ms and idles {idle:,.4g}"
-    figures = [computing.format(**{name: us / 1e3 for name, us in each.items()}) for each in (own, others)]
+    # Compute and idle time, ms: of the rank, and of the others in the median.
+    ms = {each: np.array([row["compute_us"], row["idle_us"]]) / 1e3 for each, row in rows.items()}
+    own = ms.pop(rank)
+    others = np.median(list(ms.values()), axis=0)
+    computes = own[0] - others[0] >= own[1] - others[1]
+    figures = ["{:,.4g} ms and idles {:,.4g}".format(*each) for each in (own, others)]
     text = TEXTS["straggler"]
     return Finding(
-        text["title"].format(rank=rank),
-        f"{gain_us / 1e3:,.4g} ms each on average; it computes {figures[0]}, of the others the median {figures[1]}",
-        text["computing" if computes else "idling"], f"rank {rank}", step_us, gain_us, PART * gain_us, gain_us,
-        HALF_TO_ALL,
+        title=text["title"].format(rank=rank), evidence_us=gain_us,
+        evidence=f"the others wait {gain_us / 1e3:,.4g} ms each on average; it computes {figures[0]}, of the others the"
+                 f" median {figures[1]}",
+        change=text["computing" if computes else "idling"], where=f"rank {rank}", step_us=step_us, gain_us=gain_us,
+        low_us=PART * gain_us, high_us=gain_us, basis=HALF_TO_ALL,
     )  # fmt: skip
 
 
@@ -203,7 +202,8 @@ def told(findings: Sequence[Finding]) -> str:
     lines = ["Findings, the largest gain first; gains do not add up"]
     for number, finding in enumerate(findings, start=1):
         row = finding.row()
-        lines += [f"{number}. {finding.title}: {finding.gain_pct:.2g} % of a step ({row['interval']})"]
+        gain = f"{finding.gain_us / 1e3:,.3g} of {finding.step_us / 1e3:,.4g} ms a step"
+        lines += [f"{number}. {finding.title}: {gain}, {finding.gain_pct:.2g} % ({row['interval']})"]
         where = f"in {finding.where}" if finding.where else ""
         lines += [
             f"   {text}" for text in (finding.evidence, where, f"change: {finding.change}", finding.basis) if text
@@ -213,17 +213,17 @@ def told(findings: Sequence[Finding]) -> str:
 
 def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
     """The draft with its gain; None where that is too small, or the what-if does not apply."""
-    step_us = case.step_us(case.baseline)
+    step_us = case.step_us
+    ends: list[float | None] = []
+    basis = HALF_TO_ALL
     if draft.what_if:
         try:
             (answer,) = evaluate(case.graph, [what_if(draft.what_if)], case.setting)
         except InputError:
             return None
-        after_us = case.step_us(answer.predicted)
-        ends = [
-            after_us * (end or answer.predicted_us) / answer.predicted_us for end in (answer.high_us, answer.low_us)
-        ]
-        basis = f"what-if {draft.what_if}: {answer.evidence}"
+        after_us = answer.predicted_us
+        ends = [answer.low_us, answer.high_us]
+        basis = f"what-if {draft.what_if}: {answer.evidence if answer.low_us is not None else HALF_TO_ALL}"
     else:
         changed = draft.changed or case.graph
         # Where only times change, no more is gained than they lose: most causes need no simulation.
@@ -231,19 +231,21 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
         only_times = len(changed.src) == len(case.graph.src) and not changed.removed.any()
         if only_times and saved_us < draft.least_gain * step_us:
             return None
-        after_us = case.step_us(simulate(changed))
-        ends = []
-        basis = HALF_TO_ALL
+        after_us = simulate(changed).per_iteration_us
     gain_us = step_us - after_us
     if gain_us < draft.least_gain * step_us:
         return None
     if draft.changed:
-        ends = [case.step_us(simulate(draft.least or _partly(case.graph, draft.changed)))]
-    low_us = max(min(step_us - end for end in (*ends, after_us)), 0.0)
-    high_us = max(step_us - end for end in (*ends, after_us))
-    where = case.where(draft.tasks)
-    title, change = TEXTS[name]["title"], TEXTS[name][draft.change].format_map(draft.words)
-    return Finding(title, draft.evidence, change, where, step_us, gain_us, low_us, high_us, basis)
+        ends = [simulate(draft.least or _partly(case.graph, draft.changed)).per_iteration_us]
+    saved = [step_us - end for end in ends if end is not None] or [PART * gain_us]
+    text = TEXTS[name]
+    return Finding(
+        title=text["title"], evidence=case.told(draft.tasks, draft.what) + draft.more,
+        evidence_us=case.time_us(draft.tasks), change=text[draft.change].format_map(draft.words),
+        where=case.where(draft.tasks), step_us=step_us, gain_us=gain_us,
+        low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0), high_us=max(*saved, gain_us + REPLAY * step_us),
+        basis=basis,
+    )  # fmt: skip
 
 
 def _partly(before: Graph, after: Graph) -> Graph:
@@ -253,7 +255,7 @@ def _partly(before: Graph, after: Graph) -> Graph:
 
 def layout_transposes(case: Case) -> Draft | None:
     tasks = select(case.graph, kind="kernel", name=_LAYOUT)
-    return Draft(case.told(tasks, "transposes"), tasks, remove(case.graph, tasks))
+    return Draft("transposes", tasks, scale(case.graph, tasks, 0.0))
 
 
 def products_in_fp32(case: Case) -> Draft | None:
@@ -270,7 +272,7 @@ def products_in_fp32(case: Case) -> Draft | None:
     slow, fast = (roofline_us(*work, peak_tflops(gpu, "fp32", tensor), gpu.dram_gbs) for tensor in (False, True))
     factor = np.ones(len(graph))
     factor[tasks] = np.nan_to_num(np.minimum(fast / slow, 1.0), nan=1.0)
-    return Draft(case.told(tasks, "kernels without matrix units"), tasks, scale(graph, tasks, factor))
+    return Draft("kernels without matrix units", tasks, scale(graph, tasks, factor))
 
 
 def whole_step_in_fp32(case: Case) -> Draft | None:
@@ -284,7 +286,7 @@ def whole_step_in_fp32(case: Case) -> Draft | None:
     if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or time_us[is_known].sum() < 0.5 * time_us.sum():
         return None
     return Draft(
-        f"{share:.0%} of the device's time whose type is known is of fp32 data", select(case.graph, kind="kernel"),
+        f"kernels, {share:.0%} of whose time of known type is of fp32 data", select(case.graph, kind="kernel"),
         what_if="amp", change="bf16" if gpu.bf16_tensor_tflops else "fp16",
     )  # fmt: skip
 
@@ -295,31 +297,31 @@ def small_kernels(case: Case) -> Draft | None:
     kernels = select(graph, kind="kernel") & ~select(graph, layer=OPTIMIZER)
     if not kernels.any() or (median := float(np.median(graph.duration_us[kernels]))) > _SMALL_US:
         return None
-    launches = np.isin(case.call_kinds(), (kinds.LAUNCH, kinds.MEMSET_CALL))
+    launches = np.isin(call_kinds(case.graph, case.trace), (kinds.LAUNCH, kinds.MEMSET_CALL))
     if launches.sum() < _MANY * case.steps:
         return None
-    graphed = MODELS["cuda-graphs"](graph, case.setting).graph
-    host = (graph.kind == WORK) & (graph.layer >= 0) & ~select(graph, layer=OPTIMIZER)
+    saved = MODELS["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed
     is_torch = any(name.startswith("aten::") for name in graph.names)
     return Draft(
-        f"{case.told(kernels, f'kernels, {median:.3g} µs in the median')}; the host's work in layers and launches takes"
-        f" {case.time_us(host | launches) / 1e3:,.4g} ms",
-        kernels, graphed, change="torch" if is_torch else "cuda",
+        "launches and the work around them", saved, what_if="cuda-graphs", change="torch" if is_torch else "cuda",
+        more=f"; for {kernels.sum() / case.steps:,.4g} kernels of {median:.3g} µs in the median",
     )  # fmt: skip
 
 
 def unfused_optimizer(case: Case) -> Draft | None:
-    tasks = select(case.graph, layer=OPTIMIZER) & np.isin(case.graph.kind, DEVICE_KINDS)
-    names = [found[1] for name in case.graph.names if (found := _HAS_FUSED.search(name))]
+    tasks = update_tasks(case.graph)
+    kernels = tasks & np.isin(case.graph.kind, DEVICE_KINDS)
+    name = optimizer_of(case.graph)
     fused = select(case.graph, name="(?i)fused")
-    if not names or tasks.sum() < _MANY * case.steps or (tasks & fused).any():
+    if name not in FUSED_BYTES or kernels.sum() < _MANY * case.steps or (kernels & fused).any():
         return None
-    return Draft(case.told(tasks, "kernels"), tasks, what_if="fused-adam", words={"optimizer": names[0]})
+    asked = "fused-adam" if name.startswith("Adam") else "fused-optimizer"
+    return Draft(f"the update by {name}", tasks, what_if=asked, words={"optimizer": name})
 
 
 def data_loading(case: Case) -> Draft | None:
     tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
-    return Draft(case.told(tasks, "pieces of host work"), tasks, scale(case.graph, tasks, 0.0))
+    return Draft("loading", tasks, scale(case.graph, tasks, 0.0))
 
 
 def host_outside_layers(case: Case) -> Draft | None:
@@ -334,10 +336,10 @@ def host_outside_layers(case: Case) -> Draft | None:
     ends = [graph.layers[graph.layer[row]] for row in beside[max(at - 1, 0) : at + 1].tolist()]
     longest_us = float(graph.duration_us[longest])
     once = longest_us > PART * case.time_us(tasks)
+    beside_it = " and ".join(dict.fromkeys(ends)) or "no operator"
     return Draft(
-        f"{case.told(tasks, 'pieces of host work')}; the longest, {longest_us / 1e3:,.4g} ms, is beside"
-        f" {' and '.join(dict.fromkeys(ends)) or 'no operator'}",
-        tasks, scale(graph, tasks, 0.0), least_gain=LEAST_OF_HOST, change="once" if once else "often",
+        "work outside of operators", tasks, scale(graph, tasks, 0.0), least_gain=LEAST_OF_HOST,
+        more=f"; the longest, {longest_us / 1e3:,.4g} ms, is beside {beside_it}", change="once" if once else "often",
     )  # fmt: skip
 
 
@@ -345,7 +347,7 @@ def device_awaited(case: Case) -> Draft | None:
     """Calls that wait for the device, as those that read a value of it, with work behind them in the same iteration."""
     graph, trace = case.graph, case.trace
     numbers = np.arange(len(graph))
-    launches = np.isin(case.call_kinds(), (kinds.LAUNCH, kinds.GRAPH_LAUNCH))
+    launches = np.isin(call_kinds(case.graph, case.trace), (kinds.LAUNCH, kinds.GRAPH_LAUNCH))
     last = np.full(case.steps + 1, -1)
     np.maximum.at(last, graph.iteration[launches], numbers[launches])
     # Copies to the device from pageable memory make the host wait, too; another finding has those.
@@ -354,8 +356,7 @@ def device_awaited(case: Case) -> Draft | None:
     tasks = awaited & ~copying & (numbers < last[graph.iteration])
     ranges = trace.calls.range[graph.row[tasks]].tolist()
     names = {trace.name_of(trace.ranges, row) if row >= 0 else "calls outside operators" for row in ranges}
-    evidence = f"{tasks.sum() / case.steps:,.3g} times a step, in {', '.join(sorted(names)[:4])}"
-    return Draft(evidence, tasks, _unawaited(graph, tasks), least=graph)
+    return Draft(f"calls in {', '.join(sorted(names)[:4])}", tasks, _unawaited(graph, tasks), least=graph)
 
 
 def unpinned_copies(case: Case) -> Draft | None:
@@ -371,8 +372,8 @@ def unpinned_copies(case: Case) -> Draft | None:
     calls = (graph.kind == CALL) & np.isin(graph.row, trace.activities.call[rows])
     moved = trace.activities.bytes[rows].sum() / max(graph.duration_us[tasks].sum(), 1e-3) / 1e3
     faster = scale(graph, tasks, factor)
-    evidence = f"{case.told(tasks, 'copies')}, at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s"
-    return Draft(evidence, tasks, _unawaited(faster, calls), least=_partly(graph, faster))
+    more = f"; at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s"
+    return Draft("copies", tasks | calls, _unawaited(faster, calls), least=_partly(graph, faster), more=more)
 
 
 def unaligned_rows(case: Case) -> Draft | None:
@@ -390,20 +391,20 @@ def unaligned_rows(case: Case) -> Draft | None:
     sizes = {size for shape in shapes for each in shape or () for size in np.ravel(each).tolist() if size % 8}
     largest = int(max(sizes, default=0))
     return Draft(
-        case.told(tasks, "products of rows without alignment"), tasks, scale(case.graph, tasks, factor),
+        "products of rows without alignment", tasks, scale(case.graph, tasks, factor),
         change="known" if largest else "unknown", words={"largest": largest, "padded": -(-largest // 8) * 8},
     )  # fmt: skip
 
 
 def exposed_communication(case: Case) -> Draft | None:
     tasks = case.graph.kind == COLLECTIVE
-    return Draft(case.told(tasks, "collectives"), tasks, scale(case.graph, tasks, 0.0))
+    return Draft("collectives", tasks, scale(case.graph, tasks, 0.0))
 
 
 def allocator_stalls(case: Case) -> Draft | None:
     """Allocations and frees of the driver behind the first iteration, in which a cache still fills."""
-    tasks = (case.call_kinds() == kinds.MEMORY_CALL) & (case.graph.iteration > 0)
-    return Draft(case.told(tasks, "calls"), tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0))
+    tasks = (call_kinds(case.graph, case.trace) == kinds.MEMORY_CALL) & (case.graph.iteration > 0)
+    return Draft("calls of the driver", tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0))
 
 
 FINDERS: Sequence[Callable[[Case], Draft | None]] = (

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from surrogate.features.roofline import ridge_flops_per_byte
 from surrogate.report.page import ZOOM, Figure, Section, lanes_chart, page
 from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
-from surrogate.report.tables import Facts, Table, plain
+from surrogate.report.tables import Facts, Table, interval_us, plain
 from surrogate.trace.events.iterations import iteration_at
 from surrogate.trace.events.tables import linked
 from surrogate.trace.findings import advice, told
@@ -25,15 +25,9 @@ from surrogate.trace.tables import STEP_PARTS, copy_table, layer_table, step_tab
 from surrogate.trace.whatif import MODELS, Setting, evaluate, what_if
 
 WHAT_IFS = (
-    "amp",
-    "batch",
-    "batch-norm",
-    "cuda-graphs",
-    "faster-host",
-    "faster-kernels",
-    "faster-network",
-    "fused-adam",
-)
+    "amp", "batch", "batch-norm", "cuda-graphs", "faster-host", "faster-kernels", "faster-network", "fused-adam",
+    "fused-optimizer",
+)  # fmt: skip
 """Those that need nothing but the trace."""
 MAX_LINES = 200
 _MAX_STEPS = 12
@@ -82,13 +76,14 @@ def _what_ifs(profile: Profile) -> list[Table]:
     rows = []
     for answer in answers:
         whole = answer.to_dict()
-        ends = [f"{end / 1e3:.4g}" for end in (answer.low_us, answer.high_us) if end is not None]
+        ends = [end / 1e3 for end in (answer.low_us, answer.high_us) if end is not None]
         rows.append({
             "what-if": answer.name, "before_ms": answer.baseline_us / 1e3, "after_ms": answer.predicted_us / 1e3,
-            "interval_ms": " to ".join(ends) or "–", "speedup": answer.speedup, "bound after": whole["bound_after"],
-            "help": MODELS[answer.name].help, "evidence": answer.evidence,
+            "interval_ms": interval_us((ends[0], ends[1]), between=" to ") if ends else "–", "speedup": answer.speedup,
+            "bound after": whole["bound_after"], "help": MODELS[answer.name].help, "assumes": answer.assumes,
+            "evidence": answer.evidence,
         })  # fmt: skip
-    notes = [f"{name} does not apply: {reason}" for name, reason in refusals.items()]
+    notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
     return [Table(rows, title="An iteration's time", notes=tuple(notes), empty="None applies.")]
 
 

@@ -13,9 +13,10 @@ from surrogate.trace.events.read import names_apart
 from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
+from surrogate.trace.graph.simulate import longest_wait
 from surrogate.trace.layers import BACKWARD, FORWARD
 from surrogate.trace.profiling import Profile
-from surrogate.trace.result import ResultTable, Row
+from surrogate.trace.result import ResultTable, Row, short_names
 
 _OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
 _MOVES = (kinds.COPY, kinds.MEMSET)
@@ -30,7 +31,7 @@ STEP_PARTS = {
     "idle_unknown_us": "idle, no launch recorded",
 }
 """Parts of a step → what the device does meanwhile."""
-_BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "waiting": "waits"}
+_BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "waiting": "waiting"}
 
 
 def layer_table(profile: Profile) -> ResultTable:
@@ -137,7 +138,7 @@ def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], 
 def _notes(profile: Profile) -> tuple[str, ...]:
     by = Counter(iteration.by for iteration in profile.layers.iterations if iteration.by != "whole")
     words = ", ".join(f"{count} by {how}" for how, count in by.items())
-    return (f"iterations: {words}",) if words else ()
+    return (f"iterations: {words}; sums are of the whole trace, per_iteration_us their mean",) if words else ()
 
 
 def copy_table(profile: Profile) -> ResultTable:
@@ -249,7 +250,8 @@ def step_bound(profile: Profile) -> str | None:
     They may differ: a device that computes half of the time bounds nothing where it always waits for the host.
     """
     steps = step_table(profile)
-    path = path_us(simulate(graph_of(profile.trace, profile.layers)))
+    timeline = simulate(graph_of(profile.trace, profile.layers))
+    path = path_us(timeline)
     longest = bound(path)
     whole = sum(row["time_us"] for row in steps)
     if not longest or not whole:
@@ -257,7 +259,20 @@ def step_bound(profile: Profile) -> str | None:
     shares = {words: 100 * sum(row[name] for row in steps) / whole for name, words in STEP_PARTS.items()}
     largest = sorted(shares, key=lambda words: -shares[words])[:3]
     parts = ", ".join(f"{words} {shares[words]:.0f} %" for words in largest if shares[words] >= 0.5)
-    return f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path). The device's time: {parts}"
+    more = ""
+    if longest == "waiting":
+        wait_us, name = longest_wait(timeline)
+        more = (
+            f". {wait_us / 1e3:,.4g} ms pass at once before {short_names([name])[name]} begins, for what the trace does"
+        )
+        more += " not hold, such as work that began ahead of it; record from earlier on"
+    elif behind_us := timeline.falls_behind_us:
+        more = (
+            f". It falls behind the host by {behind_us / 1e3:,.4g} ms an iteration, so that what-ifs and findings count"
+        )
+        more += " from one end of its work to the next"
+    of = f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path)"
+    return f"{of}. The device's time: {parts}{more}"
 
 
 def summary(profile: Profile) -> Row:
@@ -265,8 +280,9 @@ def summary(profile: Profile) -> Row:
 
     ``iteration_ms`` is the median over the iterations. ``idle_ms`` is the device's idle time in all of them together,
     each from its start to its end on the host as in `step_table`; ``busy_ms`` is the rest of that time, ``busy_pct``
-    its share. ``activity_ms`` sums up all activities, overlapping ones and those behind the last end too. ``batch`` is
-    the leading size of the first convolution or linear operator.
+    its share. ``wait_ms`` is what the host spends in synchronising calls. ``activity_ms`` sums up all activities,
+    overlapping ones and those behind the last end too. ``batch`` is the leading size of the first convolution or linear
+    operator, None where such rows are a server's tokens.
     """
     trace = profile.trace
     layers = profile.layers

@@ -34,31 +34,6 @@ _OFF = nullcontext()
 """The span of a level that is off."""
 
 
-@dataclass(slots=True)
-class _Open:
-    """A span that is on; ``label`` tells CUPTI, where it listens, whose the launches inside are."""
-
-    records: list[_Record]
-    level: int
-    name: str
-    tags: Mapping[str, object]
-    number: int
-    label: AbstractContextManager[None]
-    start_ns: int = 0
-
-    def __enter__(self) -> None:
-        self.label.__enter__()
-        self.start_ns = time.perf_counter_ns()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        end_ns = time.perf_counter_ns()
-        thread = threading.current_thread()
-        tags = {**self.tags, "error": kind.__name__} if kind else self.tags
-        record = (self.level, self.name, self.start_ns, end_ns, thread.ident or 0, thread.name, tags, self.number)
-        self.records.append(record)  # one append per span: safe between threads without a lock
-        self.label.__exit__(None, None, None)
-
-
 class Tracer:
     """Collects spans of the levels that are on. Safe for use from many threads.
 
@@ -72,7 +47,7 @@ class Tracer:
         self._records: list[_Record] = []
         self._numbers = count()
         self._activity: Activity | None = None
-        self._on: dict[str, int] = {}
+        self._on: frozenset[str] = frozenset()
         self.enable(*levels)
 
     @property
@@ -82,21 +57,32 @@ class Tracer:
 
     def enable(self, *levels: str) -> None:
         """Switch levels on; spans opened from now on count."""
-        self._on = {**self._on, **{level: level_number(level) for level in levels}}
+        self._on |= {LEVELS[level_number(level)] for level in levels}
 
     def disable(self, *levels: str) -> None:
         """Switch levels off, all where none is named; spans already open are still recorded."""
-        named = {LEVELS[level_number(level)] for level in levels} or set(LEVELS)
-        self._on = {level: number for level, number in self._on.items() if level not in named}
+        self._on -= {LEVELS[level_number(level)] for level in levels or LEVELS}
 
     def span(self, level: str, name: str, **tags: object) -> AbstractContextManager[None]:
         """A context manager that records its duration under ``name``, with ``tags``, if ``level`` is on."""
-        depth = self._on.get(level)
-        activity = self._activity
-        if depth is None:
-            return _OFF
+        return self._recorded(level, name, tags) if level in self._on else _OFF
+
+    @contextmanager
+    def _recorded(self, level: str, name: str, tags: dict[str, object]) -> Iterator[None]:
+        """A span that is on; CUPTI, where it listens, is told by a label whose the launches inside are."""
         number = next(self._numbers)
-        return _Open(self._records, depth, name, tags, number, activity.label(number) if activity else _OFF)
+        thread = threading.current_thread()
+        with self._activity.label(number) if self._activity else _OFF:
+            start_ns = time.perf_counter_ns()
+            try:
+                yield
+            except BaseException as error:
+                tags["error"] = type(error).__name__
+                raise
+            finally:
+                times = (start_ns, time.perf_counter_ns())
+                # One append per span: safe between threads without a lock.
+                self._records.append((level_number(level), name, *times, thread.ident or 0, thread.name, tags, number))
 
     def clear(self) -> None:
         """Forget all recorded spans."""

@@ -16,6 +16,7 @@ from surrogate.trace.profiling import profile
 from tests.trace.events import call, device, event
 
 VGG = "vgg13_b128_training_h100.json.gz"
+RESNET = "resnet50_b32_training_v100.json.gz"
 HOST = {"pid": 42741, "tid": 42741}
 MS = 1000.0
 Events = list[dict[str, Any]]
@@ -210,6 +211,15 @@ BRINGS = {advice_of.small_kernels: [advice_of.host_outside_layers]}
 """What a cause brings with it: where kernels take no time, everything else on the host shows."""
 
 
+def is_supported(finding):
+    """What suffers takes at least the gain, which lies in an interval that has a width."""
+    assert 0 <= finding.low_us <= finding.gain_us <= finding.high_us <= finding.step_us
+    assert finding.low_us < finding.high_us and finding.evidence and finding.change
+    assert 0.01 * finding.step_us <= finding.gain_us <= finding.evidence_us + 1e-6
+    parts = re.findall(r"([\d,.]+) ms on the (?:device|host)", finding.evidence)
+    assert sum(float(part.replace(",", "")) for part in parts) == pytest.approx(finding.evidence_us / 1e3, rel=1e-3)
+
+
 def test_a_trace_without_a_cause_gets_no_advice(read, mended):
     assert not advice(profile(read(mended)))
     assert "none that the trace supports" in told([])
@@ -227,20 +237,27 @@ def test_a_planted_cause_is_found(find, read, mended):
     findings = {finding.title: finding for finding in advice(planted)}
     assert drafts[0] in findings and set(findings) <= set(drafts)
     finding = findings[drafts[0]]
-    assert 0 <= finding.low_us <= finding.gain_us <= finding.high_us <= finding.step_us
-    assert finding.gain_us >= 0.01 * finding.step_us and finding.evidence and finding.change
+    is_supported(finding)
     assert all(text in told([finding]) for text in (finding.title, finding.evidence, finding.change))
 
 
-def test_advice_of_the_traces_as_they_are(real, seer):
+def test_advice_of_the_traces_as_they_are(real, seer, measurements):
     """VGG13 on an H100 waits for no host: transposes of layouts, a fifth of its time, and what fp32 costs; the gains of
     ResNet-50 on a V100, which waits for its data, are all on the host."""
     vgg = {finding.title: finding for finding in advice(profile(real(VGG)))}
     transposes = vgg["Layouts are transposed around convolutions"]
     assert transposes.gain_pct == pytest.approx(19.7, abs=0.1) and "nchwToNhwc" in transposes.evidence
-    resnet = advice(profile(real("resnet50_b32_training_v100.json.gz")))
+    resnet = advice(profile(real(RESNET)))
     assert resnet[0].title == "The step waits for its data"
     assert resnet[0].where == "resnet50_profiler_api.py(42): <module>"
+    # A step that waits for its data gains nothing by AMP, which is no finding; what is one gains what its what-if does.
+    assert not any("fp32" in finding.title for finding in resnet)
+    fused = next(finding for finding in resnet if "optimizer" in finding.title)
+    (answer,) = seer("whatif", measurements / "traces" / RESNET, "fused-optimizer", "--json").succeeded().json
+    assert fused.gain_us == pytest.approx(answer["baseline_us"] - answer["predicted_us"])
+    assert "SGD" in fused.evidence and "SGD(" in fused.change
+    for finding in (*vgg.values(), *resnet, *advice(profile(real("nsys_power_iteration.sqlite")))):
+        is_supported(finding)
     told_json = seer("summary", "vgg13_h100", "--json").succeeded().json["findings"]
     assert [each["title"] for each in told_json] == list(vgg)
     code, out, _ = seer("summary", "vgg13_h100")

@@ -9,6 +9,7 @@ import pytest
 
 from surrogate.trace import profile
 from surrogate.trace.page import trace_page
+from tests.trace.events import call, device, event
 
 
 def test_summary(seer, file):
@@ -17,7 +18,24 @@ def test_summary(seer, file):
     assert {row["type"] for row in whole["types"]} == {"conv2d", "relu", "Optimizer.step#SGD.step", "copy_"}
     assert whole["copies"][0]["direction"] == "device to host"
     code, out, _ = seer("summary", file)
-    assert code == 0 and "iteration_ms" in out and "conv2d" in out and "Copies and memsets" in out
+    assert code == 0 and "conv2d" in out and "Copies and memsets" in out
+    figures = {line.split()[0]: line for line in out.splitlines() if line}
+    assert "per iteration" in figures["iteration_ms"] and "whole trace" in figures["kernel_ms"]
+
+
+def test_what_a_servers_trace_waits_for(seer, tmp_path):
+    """Nothing that it holds, so that is said; its rows are tokens, which are no samples."""
+    dims = {"Input Dims": [[4096, 64], [64, 64]], "Input type": ["c10::BFloat16"] * 2}
+    events = [
+        event("cpu_op", "sglang::prepare", 0, 20), call("cudaLaunchKernel", 5, 5, 1), device("first", 12, 10, 1),
+        event("cpu_op", "aten::linear", 30, 20, **dims), call("cudaLaunchKernel", 35, 5, 2),
+        device("second", 90_000, 10, 2),
+    ]  # fmt: skip
+    path = tmp_path / "server.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    facts = seer("summary", path, "--json").succeeded().json["summary"]
+    assert facts["bound"].startswith("waiting") and "89.96 ms pass at once before second begins" in facts["bound"]
+    assert facts["batch"] is None and facts["samples_per_s"] is None
 
 
 def test_kernels(seer, file):
@@ -51,9 +69,9 @@ def test_what_was_left_out_is_said(seer, make_trace, tmp_path):
 
 def test_one_html_file_with_everything_escaped(seer, make_trace, tmp_path):
     trace = make_trace()
-    for event in trace["traceEvents"]:
-        if event["name"] == "volta_scudnn_128x64_relu_interior_nn_v1":
-            event["name"] = "evil<script>alert(1)</script>&\"'"
+    for each in trace["traceEvents"]:
+        if each["name"] == "volta_scudnn_128x64_relu_interior_nn_v1":
+            each["name"] = "evil<script>alert(1)</script>&\"'"
     path, page = tmp_path / "evil.json", tmp_path / "out.html"
     path.write_text(json.dumps(trace))
     assert seer("summary", path, "--html", page)[0] == 0
@@ -79,7 +97,7 @@ def test_pages_of_real_traces(real):
             and "<script" not in page
             and "//" not in page.replace("http-equiv", "")
         )
-        assert ("What to change" in page) == ("speedup" in page) == ("gpu_events" not in name)
+        assert ("What to change" in page) == ("speedup" in page) == ("assumes" in page) == ("gpu_events" not in name)
 
 
 def test_the_summary_of_a_trace_without_a_device(seer, measurements):
@@ -93,9 +111,9 @@ def test_levels_recorded_apart(seer, make_trace, tmp_path):
     for number, categories in enumerate(kept):
         trace = make_trace(steps=2, start=0)
         trace["traceEvents"] = [
-            event | {name: event[name] * (1 + number / 10) for name in ("ts", "dur") if name in event}
-            for event in trace["traceEvents"]
-            if not categories or (event.get("cat") in categories and (number or "Optimizer" not in event["name"]))
+            each | {name: each[name] * (1 + number / 10) for name in ("ts", "dur") if name in each}
+            for each in trace["traceEvents"]
+            if not categories or (each.get("cat") in categories and (number or "Optimizer" not in each["name"]))
         ]
         (tmp_path / f"{number}.json").write_text(json.dumps(trace))
     files = [tmp_path / f"{number}.json" for number in range(3)]

@@ -1,10 +1,11 @@
 """Spans of a trace, the live tracer, leveled experiments."""
 
-import ctypes
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,9 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import surrogate.trace
-from surrogate.features.errors import InputError
+from surrogate.collect.cudnn.activity import Activity, Span
+from surrogate.collect.device import Kernel
 from surrogate.trace.spans import LEVELS, Spans, in_time_order, parents_by_inclusion, trace_spans
 from surrogate.trace.tracer import Tracer, leveled, merge_levels, module_spans, operator_spans
+
+BEHIND_NS = 7_000_000_000
 
 
 def _named(spans, name):
@@ -71,7 +75,9 @@ def test_a_live_span_is_recorded_with_its_parent():
     assert spans.name == ("net", "conv") and spans.parent.tolist() == [-1, 0]
     assert spans.tags[0] == {"batch": 4} and spans.time_us[0] >= spans.time_us[1] >= 2000
     tracer.clear()
-    assert len(tracer.spans()) == 0
+    with pytest.raises(ZeroDivisionError), tracer.span("layer", "bad"):
+        _ = 1 / 0
+    assert tracer.spans().tags == ({"error": "ZeroDivisionError"},)
 
 
 def test_levels_switch_while_running(refused):
@@ -87,13 +93,6 @@ def test_levels_switch_while_running(refused):
     assert tracer.levels == ()
     with refused("did you mean layer"):
         tracer.enable("layers")
-
-
-def test_a_failing_block_is_recorded_and_raises():
-    tracer = Tracer("layer")
-    with pytest.raises(ZeroDivisionError), tracer.span("layer", "bad"):
-        _ = 1 / 0
-    assert tracer.spans().tags == ({"error": "ZeroDivisionError"},)
 
 
 def test_threads_keep_their_own_stacks():
@@ -166,15 +165,14 @@ def test_levels_are_measured_one_deeper_at_a_time():
     assert found.runs[1].spans.name[0] == "net" and "overhead_us" in repr(found)
 
 
-@pytest.mark.parametrize(("levels", "repeats"), [(("layer", "model"), 1), ((), 1), (("model",), 0), (("all",), 1)])
-def test_experiments_that_make_no_sense_are_refused(refused, levels, repeats):
-    with refused():
+@pytest.mark.parametrize(
+    ("levels", "repeats", "why"),
+    [(("layer", "model"), 1, "outside in"), ((), 1, "outside in"), (("model",), 0, "repeats is 0"),
+     (("all",), 1, "unknown"), (("model",), 1, "no span of level 'model'")],
+)  # fmt: skip
+def test_experiments_that_make_no_sense_are_refused(refused, levels, repeats, why):
+    with refused(why):
         leveled(lambda tracer: None, levels, repeats=repeats)
-
-
-def test_a_run_without_the_outer_span_is_refused(refused):
-    with refused("no span of level 'model'"):
-        leveled(lambda tracer: None, ("model",))
 
 
 def test_a_small_torch_model_level_by_level():
@@ -251,68 +249,56 @@ def test_a_run_of_several_batches_has_a_time_for_each(monkeypatch):
     assert found.runs[0].model_us == (1.0, 3.0, 2.0) * 2 and found.rows().rows[0]["model_us"] == 2.0
 
 
-class Cupti:
-    """CUPTI as far as the tracer asks it; its clock runs 7 s behind the host's.
+class Recorder:
+    """What the tracer asks of CUPTI: a kernel of 2 µs, 5 µs after its launch, on a clock 7 s behind the host's."""
 
-    Every launch is a kernel of 2 µs, 5 µs after it, whose correlation comes with an API call's record alone.
-    """
+    broken = ""
 
-    ActivityKind = SimpleNamespace(
-        MEMCPY=1, MEMSET=2, KERNEL=3, DRIVER=4, RUNTIME=5, CONCURRENT_KERNEL=10, EXTERNAL_CORRELATION=39
-    )
-    ExternalCorrelationKind = SimpleNamespace(CUSTOM0=3)
-    cuptiError = RuntimeError  # noqa: N815
+    def __init__(self, lost: int = 0) -> None:
+        self.launched: list[tuple[int, Span]] = []
+        self.labels: list[int] = []
+        self.lost = lost
 
-    def __init__(self, dropped=0):
-        self.pending, self.stack, self.enabled, self.dropped = [], [], set(), dropped
+    @contextmanager
+    def label(self, number: int) -> Iterator[None]:
+        self.labels.append(number)
+        yield
+        self.labels.pop()
 
-    def activity_register_callbacks(self, requested, completed):
-        self.completed = completed
+    def kernel(self, name: str = "_Z4reluPf") -> None:
+        start = time.perf_counter_ns() - BEHIND_NS + 5000
+        kernel = Kernel(name, 4, 1, 1, 32, 1, 1, 1, 0, 0, 2.0)
+        self.launched += [(number, Span(start, start + 2000, kernel)) for number in self.labels[-1:]]
 
-    def activity_enable(self, kind):
-        self.enabled.add(kind)
+    def under(self, numbers: Iterable[int]) -> list[list[Span]]:
+        return [[span for label, span in self.launched if label == number] for number in numbers]
 
-    def activity_disable(self, kind):
-        self.enabled.remove(kind)
+    def dropped(self) -> int:
+        return self.lost
 
-    def activity_push_external_correlation_id(self, kind, number):
-        self.stack.append(number)
-
-    def activity_pop_external_correlation_id(self, kind):
-        return self.stack.pop()
-
-    def activity_flush_all(self, flag):
-        records, self.pending = self.pending, []
-        self.completed(records)
-
-    def activity_get_num_dropped_records(self, context, stream, address):
-        ctypes.c_size_t.from_address(address).value = self.dropped
-
-    def get_timestamp(self):
-        return time.perf_counter_ns() - 7_000_000_000
-
-    def kernel(self, number, name="_Z4reluPf"):
-        if self.ActivityKind.CONCURRENT_KERNEL not in self.enabled:
-            return
-        if self.stack and self.enabled & {self.ActivityKind.RUNTIME, self.ActivityKind.DRIVER}:
-            self.pending.append(SimpleNamespace(kind=39, correlation_id=number, external_id=self.stack[-1]))
-        start = self.get_timestamp() + 5000
-        sizes = dict.fromkeys(("grid_y", "grid_z", "block_y", "block_z", "registers_per_thread"), 1)
-        sizes |= dict.fromkeys(("static_shared_memory", "dynamic_shared_memory"), 0)
-        times = {"start": start, "end": start + 2000, "correlation_id": number}
-        self.pending.append(SimpleNamespace(kind=10, name=name, grid_x=4, block_x=32, **sizes, **times))
+    def close(self) -> None:
+        assert not self.labels
+        self.launched.clear()
 
 
-def test_kernels_are_recorded_live_under_the_span_that_launches_them(monkeypatch):
-    cupti = Cupti()
-    monkeypatch.setitem(sys.modules, "cupti", SimpleNamespace(cupti=cupti))
+@pytest.fixture
+def recorder(monkeypatch) -> Recorder:
+    """CUPTI's place, and its clock."""
+    one = Recorder()
+    clock = SimpleNamespace(get_timestamp=lambda: time.perf_counter_ns() - BEHIND_NS)
+    monkeypatch.setitem(sys.modules, "cupti", SimpleNamespace(cupti=clock))
+    monkeypatch.setattr(Activity, "open", lambda number: (one, ""))
+    return one
+
+
+def test_kernels_are_recorded_live_under_the_span_that_launches_them(recorder):
     tracer = Tracer("model", "layer", "kernel")
     with tracer.kernels(), tracer.span("model", "net"):
         with tracer.span("layer", "conv"):
-            cupti.kernel(1)
+            recorder.kernel()
         with tracer.span("layer", "pool"):
-            cupti.kernel(2, "pool")
-        cupti.kernel(3, "late")
+            recorder.kernel("pool")
+        recorder.kernel("late")
     spans = tracer.spans()
     above = {spans.name[i]: spans.name[spans.parent[i]] for i in range(len(spans)) if spans.level[i] == 4}
     assert above == {"relu(float*)": "conv", "pool": "pool", "late": "net"}
@@ -320,11 +306,10 @@ def test_kernels_are_recorded_live_under_the_span_that_launches_them(monkeypatch
     assert spans.time_us[kernel] == 2 and spans.tags[kernel]["grid_x"] == 4 and spans.track[kernel] == "GPU"
     # On the host's clock: 5 µs behind a launch inside conv.
     assert 0 < spans.start_ns[kernel] - spans.start_ns[_named(spans, "conv")] < 1e9
-    assert not cupti.enabled and not cupti.stack
 
     def run(tracer: Tracer) -> None:
         with tracer.kernels(), tracer.span("model", "net"), tracer.span("layer", "conv"):
-            cupti.kernel(1)
+            recorder.kernel()
 
     experiment = leveled(run, ("model", "layer", "kernel"), repeats=3)
     assert [row["spans"] for row in experiment.rows()] == [1, 1, 1]
@@ -332,12 +317,14 @@ def test_kernels_are_recorded_live_under_the_span_that_launches_them(monkeypatch
     assert merged.name == ("net", "conv", "relu(float*)") and lost == 0
 
 
-@pytest.mark.parametrize(("missing", "words"), [(True, "cupti-python is not installed"), (False, "lost 5 records")])
-def test_kernels_that_cannot_be_recorded_are_said(monkeypatch, missing, words):
-    cupti = Cupti(dropped=5)
-    monkeypatch.setitem(sys.modules, "cupti", None if missing else SimpleNamespace(cupti=cupti))
+def test_kernels_that_cannot_be_recorded_are_said(monkeypatch, refused, recorder):
     tracer = Tracer("kernel")
-    with pytest.raises(InputError, match=words), tracer.kernels():
+    recorder.lost = 5
+    with refused("lost 5 records"), tracer.kernels():
+        pass
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "cupti", None)
+    with refused("cupti-python is not installed"), tracer.kernels():
         pass
     tracer.disable()
     with tracer.kernels():  # off: nothing is asked of CUPTI

@@ -8,6 +8,7 @@ from surrogate.trace.kernels import GROUPINGS, kernel_table, launch_use, verdict
 from surrogate.trace.layers import BACKWARD, FORWARD, OTHER, find_layers
 from surrogate.trace.profiling import idle_before_us, profile, union_us
 from surrogate.trace.tables import STEP_PARTS, batch_sweep, copy_table, layer_table, step_table, summary, type_table
+from tests.known import cases
 
 CONV_FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3
 CONV_BYTES = 4 * (8 * 3 * 32 * 32 + 16 * 3 * 3 * 3 + 8 * 16 * 30 * 30)
@@ -273,29 +274,9 @@ def test_an_unknown_gpu_has_no_bounds_but_takes_a_name(refused, make_trace, read
         profile(read(trace), gpu="imaginary")
 
 
-def test_verdicts_at_sixty_per_cent():
-    # GTX 1080 Ti's doubles: 354.368 GFLOP/s and 484 GB/s; 1 ms each.
-    full = 354.368e9 * 1e-3
-    for share, bound in ((0.61, "compute-bound"), (0.59, "below both peaks")):
-        assert verdict(share * full, 1e6, 1000.0, 0.354368, 484)["bound"] == bound
-    assert verdict(1e6, 0.9 * 484e9 * 1e-3, 1000.0, 0.354368, 484)["bound"] == "memory-bound"
-    assert verdict(1e6, 1e6, 0.0, 1, 1) == {}
-
-
-def test_why_a_launch_is_latency_bound():
-    # V100: 900 GB/s × 0.5 µs = 0.45 MB in flight, so 1.5 × 0.45 = 0.675 MB take 0.75 µs and reach 60 % at 1.25 µs.
-    def bound(flops, dram_bytes, time_us, **launch):
-        return verdict(flops, dram_bytes, time_us, 15.7, 900, **launch)["bound"]
-
-    assert bound(1e3, 0.674e6, 1.30) == bound(1e3, 0.674e6, 1.30, waves=0.1) == "latency-bound (bytes)"
-    assert bound(1e3, 0.676e6, 1.30) == "below both peaks"
-    assert bound(1e3, 0.676e6, 1.25) == "memory-bound"
-    # 10 launches of 0.5 MB, and one of 5 MB in half a wave and in ten.
-    assert bound(1e3, 5e6, 20.0, launches=10) == "latency-bound (bytes)"
-    assert bound(1e3, 5e6, 20.0, waves=0.5) == "latency-bound (blocks)"
-    assert bound(1e3, 5e6, 20.0, waves=10.0) == "below both peaks"
-    # 15.7 TFLOP/s × 0.75 µs = 11.8 MFLOP.
-    assert (bound(11e6, 1e3, 3.0), bound(12e6, 1e3, 3.0)) == ("latency-bound (FLOPs)", "below both peaks")
+@cases(__file__)
+def test_what_bounds_a_launch(flops, dram_bytes, time_us, peaks, launch, bound):
+    assert verdict(flops, dram_bytes, time_us, *peaks, **launch).get("bound") == bound
 
 
 def test_occupancy_and_its_limit():
@@ -308,22 +289,6 @@ def test_occupancy_and_its_limit():
         assert set(launch_use(*bad).values()) == {None}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["volta_fp16_s884cudnn_fp16_128x128_ldg8_relu", "cutlass_tensorop_s1688wgrad_optimized_tf32_256x64",
-     "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", "void pytorch_flash::flash_fwd_kernel<64>(Flash_fwd_params)",
-     "igemm_fwd_gtcx3_nhwc_bf16_bx0", "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x16x64_MI16x16x1_SN_LDSB1",
-     "sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x32"],
-)  # fmt: skip
-def test_tensor_cores_by_name(name):
-    assert uses_tensor_cores(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize256x64x8_ffma_aligna4",
-     "volta_scudnn_128x64_relu_interior_nn_v1", "volta_sgemm_128x64_nt", "SubTensorOpWithCastTensor1d",
-     "void vllm::reshape_and_cache_flash_kernel<float>(float*)"],
-)  # fmt: skip
-def test_other_cores_by_name(name):
-    assert not uses_tensor_cores(name)
+@cases(__file__)
+def test_tensor_cores_by_name(name, uses):
+    assert uses_tensor_cores(name) == uses

@@ -25,9 +25,29 @@ COMMANDS = {name: (name, text) for name, text in TABLE["trace"]["commands"].item
 """Command → (module, one-line help), in the order people need them."""
 COLUMNS: dict[str, list[str]] = TABLE["trace"]["columns"]
 """Table → the columns that people see of it."""
+FIGURES: dict[str, list[str]] = TABLE["trace"]["figures"]
+"""Figure of a summary → of what it is, and what it says, in the order in which they are shown."""
+GUESSES: dict[str, str] = TABLE["trace"]["guesses"]
+"""What a newcomer types → what it is called here."""
 
 
-@click.group(cls=LazyGroup, package=__name__, lazy=COMMANDS)
+class TraceGroup(LazyGroup):
+    """A group that knows what its commands are elsewhere called, and a trace in the place of a command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first word names. A usage error names the one that is meant, where it can be told."""
+        name = args[0]
+        if name not in self.list_commands(ctx) and not ctx.resilient_parsing:
+            if name.lower() in GUESSES:
+                raise click.UsageError(f"no command {name!r}; it is {GUESSES[name.lower()]}", ctx)
+            if Path(name).suffixes or Path(name).exists():
+                raise click.UsageError(f"no command {name!r}; for a trace of that name: seer trace summary {name}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=TraceGroup, package=__name__, lazy=COMMANDS)
 def command() -> None:
     """Analyse a trace: PyTorch profiler JSON (.json, .json.gz) or an Nsight Systems sqlite export.
 

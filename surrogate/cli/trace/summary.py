@@ -79,14 +79,22 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
     types = tables.type_table(only).top(top)
     copies = tables.copy_table(only).top(top)
     has_device = len(only.trace.activities) > 0
-    pairs = Table([{"figure": k, "value": v} for k, v in facts.items() if k != "bound" and (has_device or v)])
+    known = {key: value for key, value in facts.items() if key != "bound" and (has_device or value)}
+    about = Table([{"of the trace": key, "value": known[key]} for key in known if key not in shared.FIGURES])
+    figures = Table([
+        {"figure": key, "value": known[key], "of": of, "is": text}
+        for key, (of, text) in shared.FIGURES.items() if known.get(key) is not None
+    ])  # fmt: skip
     findings = [] if form == "csv" else advice(only)
     whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies),
              "findings": [finding.to_dict() for finding in findings]}  # fmt: skip
     if (facts["bound"] or not has_device) and not form:
         first = f"Bound by {facts['bound']}" if has_device else "No device activity in this trace"
         click.echo(wrapped(f"{first}\n", terminal_width()))
-    show([facts], form, whole=whole, table=pairs)
+    show([facts], form, whole=whole, table=about)
+    if not form:
+        click.echo()
+        show(figures.records, table=figures)
     for table in (types, copies) if not form else ():
         if len(table):
             click.echo()

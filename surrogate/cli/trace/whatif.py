@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,9 +12,22 @@ from surrogate.cli.options import Form, declared, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import interval_us, plain
 
+if TYPE_CHECKING:
+    from surrogate.trace.whatif import WhatIf
+
 
 class WhatIfCommand(click.Command):
-    """A command whose help also lists the what-ifs, which are imported for it."""
+    """A command whose help also lists the what-ifs, which are imported for it, and that knows options of others."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The words that are left; a usage error says what an option of other programs is called here."""
+        try:
+            return super().parse_args(ctx, args)
+        except (click.NoSuchOption, click.BadParameter) as error:
+            name = error.option_name if isinstance(error, click.NoSuchOption) else getattr(error.param, "opts", [""])[0]
+            if name not in shared.GUESSES:
+                raise
+            raise click.UsageError(f"{error.message.rstrip('.')}; it may be {shared.GUESSES[name]}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The what-ifs, then the options."""
@@ -41,19 +54,22 @@ def command(
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
 
     Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start
-    to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it. speedup
+    to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it; where the
+    device falls behind the host with each iteration, ends are those of its work. speedup
     compares the samples per second of one GPU. Leave a warm-up out with --iteration. A WHAT-IF that does not apply to
     FILE is a row without figures and the reason; exit status 2 where none applies.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-adam cuda-graphs
-      seer trace whatif trace.json.gz gpu --gpu h100-sxm --timeline h100.json
+      seer trace whatif trace.json.gz gpu=h100 batch=64 --timeline h100.json
     """
     from surrogate.trace import whatif as models
     from surrogate.trace.graph import graph_of
     from surrogate.trace.profiling import profile
 
-    chosen = [*map(models.what_if, what_ifs), *map(models.user_function, functions)]
+    chosen = [*map(_named, what_ifs), *map(models.user_function, functions)]
+    if gpu and not chosen:
+        chosen = [models.what_if("gpu")]
     if not chosen:
         raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
     profiled = profile(part.load(file), own_gpu)
@@ -71,15 +87,33 @@ def command(
     # One that does not apply is a row without figures, in its place.
     names = dict.fromkeys([*(each.label for each in chosen), *answered])
     empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
-    rows = [{**answered.get(name, empty), "name": name, "refused": refusals.get(name)} for name in names]
+    reasons = {name: reason.removeprefix(f"{name}: ") for name, reason in refusals.items()}
+    rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in names]
     flat = [*(name for name, value in answers[0].to_dict().items() if not isinstance(value, dict | list)), "refused"]
     cells = [_cells(row) for row in rows]
     filled = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]
     table = replace(shared.columns_of(cells, filled), widest=shared.PIPE_WIDTH)
     show(rows if form == "json" else shared.columns_of(rows, flat).records, form, table=table)
     for row in rows if not form else []:
-        for note in [f"refused: {row['refused']}"] if row["refused"] else [*row["notes"], row["evidence"]]:
+        assumes = [f"assumes {row['assumes']}"] if row["assumes"] else []
+        for note in [f"refused: {row['refused']}"] if row["refused"] else [*assumes, *row["notes"], row["evidence"]]:
             click.echo(f"{row['name']}: {note}")
+
+
+def _named(text: str) -> "WhatIf":
+    """The what-if; one that is called otherwise elsewhere, or a GPU in its place, is named as it is here."""
+    from surrogate.features.gpu import gpu
+    from surrogate.trace import whatif as models
+
+    meant = shared.GUESSES.get(text.lower().replace("_", "-"))
+    if text.partition("=")[0] in models.MODELS:
+        return models.what_if(text)
+    if meant is None:
+        try:
+            meant = f"gpu={gpu(text).name}"
+        except InputError:
+            return models.what_if(text)
+    raise InputError(f"what-if {text!r} is unknown; it is {meant}")
 
 
 def _cells(row: Mapping[str, object]) -> dict[str, str]:
@@ -88,9 +122,9 @@ def _cells(row: Mapping[str, object]) -> dict[str, str]:
     def ends(low: str, high: str) -> str:
         low_us = row[low]
         high_us = row[high]
-        if isinstance(low_us, float) and isinstance(high_us, float) and low_us != high_us:
+        if isinstance(low_us, float) and isinstance(high_us, float):
             return interval_us((low_us, high_us))
-        return plain(low_us)
+        return plain(None)
 
     cells = {name: plain(row[name]) for name in ("baseline_us", "predicted_us", "speedup")}
     cells = {"name": str(row["name"]), **cells, "interval_us": ends("low_us", "high_us")}

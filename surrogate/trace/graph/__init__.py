@@ -11,6 +11,7 @@ from surrogate.trace.graph.simulate import Timeline, bound, critical_path, path_
 from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Graph, Resource
 
 __all__ = [
-    "EDGE_KINDS", "TASK_KINDS", "Graph", "Resource", "Timeline", "bound", "critical_path", "graph_of", "path_us",
+    "EDGE_KINDS", "TASK_KINDS", "Graph", "Resource", "Timeline", "bound", "critical_path", "graph_of",
+    "path_us",
     "serialised_pct", "simulate",
 ]  # fmt: skip

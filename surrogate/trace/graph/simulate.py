@@ -13,7 +13,8 @@ from surrogate.trace.graph.tasks import Floats, Graph, previous_on_resource
 
 POLICIES = ("recorded", "arrival", "priority", "shortest")
 """Which ready task a resource runs next: as recorded (default), the first ready, of highest priority, the shortest."""
-
+BEHIND = 0.05
+"""Share of an iteration by which the device falls behind the host, from which on the device tells how long one is."""
 _BOUNDS = {
     "host work": "host", "call": "host", "kernel": "device", "memset": "device", "collective": "communication",
     "copy": "copy", "waiting": "waiting",
@@ -39,22 +40,34 @@ class Timeline:
         """Mean of the times between successive ends of iterations, the first one's from its own start.
 
         An iteration ends with its end mark, or later where the device (or the network) falls further behind that mark
-        than it was recorded to: work that the host does not wait for counts only as far as a change adds to it. Without
-        marks `total_us` is shared among the iterations.
+        than it was recorded to: work that the host does not wait for counts only as far as a change adds to it. Where
+        the device was recorded to fall behind the host with each iteration (`falls_behind_us`), its own ends count.
+        Without marks `total_us` is shared among the iterations.
         """
         marks = self.marks_us()
         count = max(len(self.graph.iterations), 1)
         if not len(marks):
             return self.total_us / count
         graph = self.graph
+        # How long the device's or network's last task of an iteration runs on behind its end mark.
         behind_us = np.full(count, -np.inf)
-        # How long the device's or network's last task of an iteration runs on behind its end mark, less what it did as
-        # recorded.
         is_thread = np.array([resource.kind == t.THREAD for resource in graph.resources])
         rows = np.flatnonzero(~is_thread[graph.resource] & ~graph.removed & (graph.iteration >= 0))
         np.maximum.at(behind_us, graph.iteration[rows], self.end_us[rows] - marks[graph.iteration[rows], 1])
         ends_us = marks[:, 1] + np.maximum(behind_us - graph.coverage.get("device_behind_us", 0.0), 0.0)
-        return float(ends_us.max() - marks[0, 0]) / count
+        mean_us = float(ends_us.max() - marks[0, 0]) / count
+        if not self.falls_behind_us:
+            return mean_us
+        device_us = np.append(marks[0, 0], marks[:, 1] + behind_us)[-max(count, 2) :]
+        return max(float(device_us[-1] - device_us[0]) / (len(device_us) - 1), np.diff(marks).sum() / count)
+
+    @property
+    def falls_behind_us(self) -> float:
+        """How far the device was recorded to fall behind the host in an iteration; 0 where it is not over `BEHIND`."""
+        behind_us = self.graph.coverage.get("device_behind_us", ())
+        lag_us = (behind_us[-1] - behind_us[0]) / (len(behind_us) - 1) if len(behind_us) > 1 else sum(behind_us)
+        step_us = sum(part.time_us for part in self.graph.iterations) / max(len(behind_us), 1)
+        return lag_us if lag_us > BEHIND * step_us else 0.0
 
     def marks_us(self) -> Floats:
         """Start and end of every iteration by its marks on the main thread, shape (iterations, 2); none without one."""
@@ -208,6 +221,14 @@ def critical_path(timeline: Timeline) -> CriticalPath:
         if (graph.kind[tasks] == code).any() and name != "mark"
     }
     return CriticalPath(tasks, by_kind, timeline.total_us - sum(by_kind.values()))
+
+
+def longest_wait(timeline: Timeline) -> tuple[float, str]:
+    """The longest time in µs that passes on the critical path without a task, and the task that then begins."""
+    tasks = critical_path(timeline).tasks
+    waits_us = timeline.start_us[tasks[1:]] - timeline.end_us[tasks[:-1]]
+    at = int(waits_us.argmax())
+    return float(waits_us[at]), timeline.graph.name_of(int(tasks[at + 1]))
 
 
 def path_us(timeline: Timeline) -> dict[str, float]:

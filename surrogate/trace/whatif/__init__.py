@@ -10,6 +10,7 @@ from math import inf
 from pkgutil import iter_modules
 
 from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
+from surrogate.features.gpu import gpu
 from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.whatif.evaluate import Answer, WhatIf, evaluate, write_figures, write_timeline
 from surrogate.trace.whatif.primitives import NewTask, Task, insert, remove, scale, schedule, select
@@ -34,13 +35,15 @@ MODELS = _declared()
 
 
 def what_if(text: str) -> WhatIf:
-    """``amp`` or ``faster-kernels=4``. Raises `InputError` for an unknown name or a value that is no number."""
+    """``amp``, ``faster-kernels=4`` or ``gpu=a100``. `InputError` for an unknown name or a value that is none."""
     name, equals, number = text.partition("=")
     require_known("what-if", name, MODELS)
     declared = MODELS[name]
     evidence = declared.evidence or UNJUDGED
     if not equals:
         return WhatIf(name, declared, evidence=evidence)
+    if declared.of_gpu:
+        return WhatIf(name, declared, evidence=evidence, target=gpu(number))
     if declared.value is None:
         raise InputError(f"what-if {name!r} takes no number; write it without {text[len(name) :]!r}")
     try:
@@ -56,7 +59,8 @@ def what_if(text: str) -> WhatIf:
 def described() -> dict[str, str]:
     """What help says of every what-if: its name, with N where it takes a number, and what it does."""
     return {
-        name + ("=N" if rule.value else ""): rule.help + (f" N: {rule.value}." if rule.value else "")
+        name + ("=N" if rule.value else "=GPU" if rule.of_gpu else ""): rule.help
+        + (f" N: {rule.value}." if rule.value else "")
         for name, rule in MODELS.items()
     }
 

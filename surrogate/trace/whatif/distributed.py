@@ -32,8 +32,8 @@ Stages = Callable[[float], list[tuple[str, str, float]]]
 """Bytes of a bucket → (name, channel or `ON_DEVICE`, µs) of what runs one after the other for it."""
 
 
-_WORKERS = Value("workers", "--workers", least=1)
-_SPEED = Value("GB/s", "--bandwidth")
+_WORKERS = Value("workers", lambda setting: setting.network.workers, "--workers", least=1)
+_SPEED = Value("GB/s", lambda setting: setting.network.bandwidth_gbs, "--bandwidth")
 
 
 # A ring of 8: 2·7/8 of 4 MB at 10 GB/s, and 14 steps of 10 µs, between the backward pass and the optimizer.
@@ -76,11 +76,12 @@ def compressed_gradients(graph: Graph, setting: Setting, value: float | None) ->
     ratio = value or COMPRESSION
     network = setting.network
     pass_us = 1 / (setting.own_gpu.dram_gbs * 1e3)
-    return _exchanged(graph, setting, lambda size: [
+    change = _exchanged(graph, setting, lambda size: [
         ("compression", ON_DEVICE, _COMPRESS_PASSES * size * pass_us),
         ("all-reduce", NETWORK, network.all_reduce_us(size / ratio)),
         ("decompression", ON_DEVICE, _DECOMPRESS_PASSES * size * pass_us),
     ])  # fmt: skip
+    return replace(change, assumes=f"workers: {network.workers}, {change.assumes}")
 
 
 def _with_workers(setting: Setting, value: float | None) -> Setting:
@@ -115,7 +116,7 @@ def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
                 to.append(NewTask(name, kind, resource, time_us, after=after, before=ahead_of, iteration=iteration))
                 after = (len(graph) + len(tasks) - 1,)
         tasks += last
-    return Change(insert(graph, tasks), gpus=setting.network.workers)
+    return Change(insert(graph, tasks), gpus=setting.network.workers, assumes=str(setting.network))
 
 
 # The gradient is ready after 2,010 µs, and 4 MB go to in 400 and fro in 410: the second step's convolution waits
@@ -164,7 +165,8 @@ def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised:
     for channel in (NETWORK, PULLS):
         changed = schedule(changed, channel, "priority" if prioritised else "arrival")
     alone = "the trace holds one iteration, so no forward pass waits for a weight"
-    return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else ())
+    assumes = f"{network.latency_us:g} µs a message"
+    return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else (), assumes=assumes)
 
 
 def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -173,7 +175,7 @@ def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _iterations(graph: Graph, setting: Setting) -> Iterator[tuple[int, list[Parameter]]]:
-    every = [parameters_of(setting.profile.trace, i, graph.iterations) for i in range(len(graph.iterations))]
+    every = parameters_of(setting.profile.trace, graph.iterations)
     if not any(every):
         raise InputError(
             "the trace shows no parameters (ranges of torch::autograd::AccumulateGrad with shapes);"

@@ -2,38 +2,35 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle
 from math import prod
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
 from surrogate.report.style import BAND, BLUE, INK, PAPER, blank, legend, plain_tick, svg, theme
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, path_us, simulate
-from surrogate.trace.graph.tasks import MARK, STREAM
+from surrogate.trace.graph.tasks import MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.layers import OUTSIDE
 from surrogate.trace.whatif.primitives import remove
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _CATEGORIES = {
     "host work": "cpu_op", "call": "cuda_runtime", "kernel": "kernel", "copy": "gpu_memcpy", "memset": "gpu_memset",
     "collective": "kernel",
 }  # fmt: skip
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
-BEHIND = 0.05
-"""Share of a trace from which on it is said that the device still works when the host has ended its iterations."""
+REPLAY = 0.001
+"""The most by which the replay of a trace as it is errs, of an iteration's time: no interval is narrower."""
 NAME_WIDTH = 24
 """Letters of a what-if's name on one line."""
 _FILLS = (
@@ -44,20 +41,22 @@ _FILLS = (
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """An optimisation by name; ``value`` is its number where one was given (``faster-kernels=4``)."""
+    """An optimisation by name; its ``value`` (``faster-kernels=4``) or ``target``, a GPU, where one was given."""
 
     name: str
     model: Model
     value: float | None = None
     evidence: Evidence = UNJUDGED
+    target: Gpu | None = None
 
     @property
     def label(self) -> str:
-        """The name and the number, as on the command line."""
-        return self.name if self.value is None else f"{self.name}={self.value:g}"
+        """The name and the number, or the GPU, as on the command line."""
+        own = self.target.name if self.target else self.value
+        return self.name if own is None else f"{self.name}={own if self.target else format(own, 'g')}"
 
     def __call__(self, graph: Graph, setting: Setting) -> Change:
-        return self.model(graph, setting, self.value)
+        return self.model(graph, replace(setting, target=self.target) if self.target else setting, self.value)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -66,7 +65,8 @@ class Answer:
 
     ``low_us`` and ``high_us`` bound the prediction where there is evidence of its error, else they are None;
     ``evidence`` says which. A published error counts for the time that the step loses without the changed tasks, at
-    most the predicted step. ``device_low_us`` and ``device_high_us`` do so for the device's time where kernels were
+    most the predicted step; the replay's, `REPLAY`, always does. ``assumes`` are the values that the answer rests on.
+    ``device_low_us`` and ``device_high_us`` do so for the device's time where kernels were
     predicted. ``samples`` and ``gpus`` are those of `Change`, ``batch`` the trace's, None where unknown.
     """
 
@@ -82,6 +82,7 @@ class Answer:
     gpus: int = 1
     device_low_us: float | None = None
     device_high_us: float | None = None
+    assumes: str = ""
 
     @property
     def baseline_us(self) -> float:
@@ -112,7 +113,7 @@ class Answer:
             "bound_before": bound(paths[0]), "bound_after": bound(paths[1]),
             "critical_path_before": paths[0], "critical_path_after": paths[1],
             "layers": layer_changes(self.baseline, self.predicted), "evidence": self.evidence,
-            "notes": list(self.notes),
+            "assumes": self.assumes, "notes": list(self.notes),
         }  # fmt: skip
 
     def __repr__(self) -> str:
@@ -152,33 +153,44 @@ def _answer(
     for part in parts:
         changes.append(part(changes[-1].graph, setting))
     last = changes[-1]
+    label = " + ".join(part.label for part in parts)
+    notes = [note for change in changes for note in change.notes]
+    if _alike(graph, last.graph):
+        raise InputError("; ".join([f"{label} does not apply: it changes nothing in this trace", *notes]))
     predicted = simulate(last.graph)
     # The ends of the interval: where a prediction's own make it uncertain, or by a published error.
     timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
-    ends: list[float | None] = [end.per_iteration_us for end in timelines]
+    ends = [end.per_iteration_us for end in timelines]
     device_ends = [device_us(end) for end in timelines]
     text = evidence.text
     if evidence.error is not None:
         touched_us = _touched_us(graph, last.graph, baseline, predicted)
         step_us = predicted.per_iteration_us
         ends = [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
-        text += f"; the largest counts for the {touched_us / (step_us or 1):.0%} of the step that it touches"
+        text += f"; the largest counts for the {touched_us / (step_us or 1):.1%} of the step that it touches"
+        if touched_us < REPLAY * step_us:
+            notes.append("the step does not wait for what changes, so that only the replay's error is in the interval")
+    if ends:
+        error_us = REPLAY * predicted.per_iteration_us
+        ends = [min(*ends, predicted.per_iteration_us - error_us), max(*ends, predicted.per_iteration_us + error_us)]
     low_us, high_us = ends or (None, None)
     device_low_us, device_high_us = device_ends or (None, None)
-    notes = [note for change in changes for note in change.notes]
     if bound(path_us(predicted)) == "host" != bound(path_us(baseline)):
         notes.append("the host then bounds the step: its time is the traced one, the profiler's cost included")
-    behind_us = max(graph.coverage.get("device_behind_us", ()), default=0.0)
-    if behind_us > BEHIND * baseline.total_us and device_us(predicted) < device_us(baseline):
-        notes.append(
-            f"the device runs on for {behind_us / 1e3:.3g} ms behind the host; what it saves there is not counted"
-        )
     return Answer(
-        name=" + ".join(part.label for part in parts), baseline=baseline, predicted=predicted, low_us=low_us,
+        name=label, baseline=baseline, predicted=predicted, low_us=low_us,
         high_us=high_us, notes=tuple(notes), evidence=text, batch=batch_size(setting.profile.trace),
         samples=prod(change.samples for change in changes), gpus=prod(change.gpus for change in changes),
         device_low_us=device_low_us, device_high_us=device_high_us,
+        assumes="; ".join(change.assumes for change in changes if not label.endswith(change.assumes)),
     )  # fmt: skip
+
+
+def _alike(before: Graph, after: Graph) -> bool:
+    """Whether the tasks, their order and what they wait for are the same."""
+    columns = (*TASK_COLUMNS, "src", "dst", "edge_kind", "lag_us", "from_start")
+    same = (np.array_equal(getattr(before, name), getattr(after, name)) for name in columns)
+    return before.policies == after.policies and all(same)
 
 
 def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Timeline) -> float:
@@ -293,48 +305,39 @@ def write_figures(answers: Sequence[Answer], folder: str | Path) -> list[Path]:
 
 def times_svg(answers: Sequence[Answer]) -> str:
     """A bar per answer, ms per iteration, the baseline first; whiskers where there is an interval."""
-    values = [answers[0].baseline_us if answers else 0.0, *(answer.predicted_us for answer in answers)]
-    with theme():
-        figure, axis = _lines(answers)
-        axis.barh(range(len(values)), _ms(values), 0.7, color=[BAND, *[BLUE] * len(answers)])
-        for line, answer in enumerate(answers, start=1):
-            if answer.low_us is not None and answer.high_us is not None:
-                axis.plot(_ms([answer.low_us, answer.high_us]), [line, line], color=INK, linewidth=1)
-        axis.set_xlabel("predicted time of an iteration, ms")
-        return svg(figure)
+    times_us = [answers[0].baseline_us if answers else 0.0, *(answer.predicted_us for answer in answers)]
+    return _bars_svg(answers, [{"": time_us} for time_us in times_us], "predicted time of an iteration, ms")
 
 
 def critical_path_svg(answers: Sequence[Answer]) -> str:
     """Stacked bars: what the critical path consists of, before and after each what-if."""
     timelines = [*(answer.baseline for answer in answers[:1]), *(answer.predicted for answer in answers)]
-    paths = [path_us(timeline) for timeline in timelines]
-    kinds = list(dict.fromkeys(kind for path in paths for kind in path))
-    with theme():
-        figure, axis = _lines(answers, 0.16 * (len(kinds) + 1) // 2)
-        left = [0.0] * len(paths)
-        handles = []
-        for kind, (colour, hatch) in zip(kinds, cycle(_FILLS)):
-            parts = _ms(max(path.get(kind, 0.0), 0.0) for path in paths)
-            look = {"color": colour, "hatch": hatch, "edgecolor": PAPER, "linewidth": 0}
-            handles.append(axis.barh(range(len(paths)), parts, 0.7, left=left, **look))
-            left = [a + b for a, b in zip(left, parts, strict=True)]
-        axis.set_xlabel("critical path of an iteration, ms")
-        legend(figure, handles, kinds)
-        return svg(figure)
+    return _bars_svg(answers, [path_us(timeline) for timeline in timelines], "critical path of an iteration, ms")
 
 
-def _ms(times_us: Iterable[float]) -> list[float]:
-    return [time_us / 1e3 for time_us in times_us]
-
-
-def _lines(answers: Sequence[Answer], more_inches: float = 0.0) -> "tuple[Figure, Axes]":
-    """A figure with a line for the baseline and one per answer."""
+def _bars_svg(answers: Sequence[Answer], bars: Sequence[Mapping[str, float]], label: str) -> str:
+    """A line for the baseline and one per answer, each a bar of parts in µs; one of a single part has a whisker."""
     names = ["as measured", *(answer.name for answer in answers)]
     names = ["\n".join(wrap(name, NAME_WIDTH)) for name in names]
+    kinds = list(dict.fromkeys(kind for bar in bars for kind in bar))
     rows = len(names) + sum(name.count("\n") for name in names) / 2
-    figure, (axis,) = blank(0.7 + 0.28 * rows + more_inches)
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.grid(False, axis="y")
-    axis.xaxis.set_major_formatter(plain_tick)
-    return figure, axis
+    with theme():
+        figure, (axis,) = blank(0.7 + 0.28 * rows + 0.16 * (len(kinds) + 1) // 2 * (len(kinds) > 1))
+        left = np.zeros(len(bars))
+        handles = []
+        for kind, (colour, hatch) in zip(kinds, cycle(_FILLS)):
+            parts = np.array([max(bar.get(kind, 0.0), 0.0) / 1e3 for bar in bars])
+            look = {"color": colour, "hatch": hatch, "edgecolor": PAPER, "linewidth": 0}
+            handles.append(axis.barh(range(len(bars)), parts, 0.7, left=left, **look))
+            left = left + parts
+        for line, answer in enumerate(answers, start=1):
+            if len(kinds) < 2 and answer.low_us is not None and answer.high_us is not None:
+                axis.plot([answer.low_us / 1e3, answer.high_us / 1e3], [line, line], color=INK, linewidth=1)
+        axis.set_yticks(range(len(names)), names)
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.grid(False, axis="y")
+        axis.xaxis.set_major_formatter(plain_tick)
+        axis.set_xlabel(label)
+        if len(kinds) > 1:
+            legend(figure, handles, kinds)
+        return svg(figure)

@@ -17,7 +17,7 @@ from surrogate.network.call import UnsupportedError
 from surrogate.prediction.results import UNSEEN
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.events.tables import Ints, Trace, linked
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, predicted_times
 from surrogate.trace.whatif.primitives import OPTIMIZER, remove, scale, select
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MATRIX = 3.0
 OTHER = 2.0
 """How many times as fast a kernel of a matrix product, and any other, gets in half precision (Daydream, 5.1)."""
+_FASTER = f"products {MATRIX:g} times as fast, other kernels {OTHER:g} times, no casts launched"
 _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
 _OTHER_TYPE = re.compile(r"(?i)double|half|(?:b|fp?|float)(?:16|64)|[hdcz]gemm|[hd]884|<(?:long|int|bool)>")
 _FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
@@ -52,11 +53,12 @@ def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     """
     on_tensor_cores = np.array([uses_tensor_cores(name) for name in graph.names])[graph.name]
     matrix = select(graph, kind="kernel", name="sgemm|wgrad") & ~on_tensor_cores
-    return Change(scale(graph, _fp32_kernels(graph, setting), np.where(matrix, 1 / MATRIX, 1 / OTHER)))
+    faster = scale(graph, _fp32_kernels(graph, setting), np.where(matrix, 1 / MATRIX, 1 / OTHER))
+    return Change(faster, assumes=_FASTER)
 
 
 def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
-    """Kernels of fp32 data by their operator's or their name; where there are some, also those that tell no type.
+    """Kernels of fp32 data by their operator's or their name; where they are most, also those that tell no type.
 
     Raises `InputError` where no kernel is known to be fp32.
     """
@@ -64,16 +66,19 @@ def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
     recorded = np.array([*setting.profile.dtype, ""])[np.where(kernels, graph.row, -1)]
     named = ["other" if _OTHER_TYPE.search(name) else "fp32" * bool(_FP32.search(name)) for name in graph.names]
     dtype = np.where(recorded == "", np.array([*named, ""])[graph.name], recorded)
-    if not (kernels & (dtype == "fp32")).any():
-        raise InputError(f"{setting.profile.trace.source}: no kernel is known to be fp32; trace a program in fp32")
-    return kernels & np.isin(dtype, ("fp32", ""))
+    is_fp32 = kernels & (dtype == "fp32")
+    if not is_fp32.any():
+        raise InputError("no kernel is known to be fp32 in this trace, so there is none to change")
+    told_us = graph.duration_us[kernels & (dtype != "")].sum()
+    are_most = graph.duration_us[is_fp32].sum() >= told_us / 2
+    return is_fp32 | (kernels & (dtype == "") & are_most)
 
 
 @rule("amp-tensor", evidence=UNJUDGED, known=Known(10 + 200 + 600 / 3 + (600 + 600) / 2 + 100))
 def amp_tensor(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As amp, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
     changed = _fp32_kernels(graph, setting) & ~select(graph, layer=OPTIMIZER)
-    return Change(scale(graph, changed, np.where(_matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)))
+    return Change(scale(graph, changed, np.where(_matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)), assumes=_FASTER)
 
 
 def _matrix_kernels(graph: Graph) -> Mask:
@@ -85,7 +90,7 @@ def _matrix_kernels(graph: Graph) -> Mask:
 
 # A product that computes longer than it moves bytes: the ratio is that of a V100's peaks, 5,120 cores at 1.53 GHz
 # and its tensor cores.
-@rule("amp-roofline", evidence=UNJUDGED, known=Known(10 + 600 * (2 * 5120 * 1.53e-3) / 125, ops=_PRODUCT))
+@rule("amp-roofline", of_gpu=True, evidence=UNJUDGED, known=Known(10 + 600 * (2 * 5120 * 1.53e-3) / 125, ops=_PRODUCT))
 def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Each fp32 kernel of known work by the ratio of its rooflines in fp16 (tensor cores, half the bytes) and fp32.
 
@@ -115,7 +120,7 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     factor[rows[is_rated]] = (after / before)[is_rated]
     left = int((~is_rated & ~elementwise).sum())
     notes = (f"{left:,} of {len(rows):,} kernels have unknown work and stay as they are",) if left else ()
-    return Change(scale(graph, select(graph, kind="kernel"), factor), notes=notes)
+    return Change(scale(graph, select(graph, kind="kernel"), factor), notes=notes, assumes=device.name)
 
 
 # The first launch returns after 4 µs; the others take no time, and a kernel starts 4 µs behind its launch. So does
@@ -126,12 +131,10 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
 
     What the host does outside layers (data loading, the program's own code), copies and synchronisation stay.
     """
-    called = (graph.kind == CALL) & (graph.row >= 0)
-    call_kind = np.full(len(graph), -1)
-    call_kind[called] = setting.profile.trace.calls.kind[graph.row[called]]
+    call_kind = call_kinds(graph, setting.profile.trace)
     launch = np.isin(call_kind, (kinds.LAUNCH, kinds.MEMSET_CALL))
     if not launch.any():
-        return Change(graph, notes=("no launch of a kernel in the trace: nothing to capture",))
+        raise InputError("cuda-graphs: no launch of a kernel is in this trace, so there is nothing to capture")
     # The first launch of an iteration stands for the graph's; what is captured beside launches is not issued any more.
     other = np.isin(call_kind, (kinds.OTHER_CALL, kinds.RECORD_CALL, kinds.MEMORY_CALL))
     captured = (graph.layer >= 0) & ~select(graph, layer=r"DataLoader") & ~graph.removed
@@ -139,6 +142,11 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
     for iteration in np.unique(graph.iteration[launch]).tolist():
         first[np.flatnonzero(launch & (graph.iteration == iteration))[0]] = True
     return Change(remove(graph, (launch & ~first) | (captured & ((graph.kind == WORK) | other))))
+
+
+def call_kinds(graph: Graph, trace: Trace) -> Ints:
+    """The kind of each task's runtime call, -1 for what is none."""
+    return linked(trace.calls.kind, np.where(graph.kind == CALL, graph.row, -1))
 
 
 TWICE = 2.0
@@ -182,11 +190,11 @@ _OF_BOARDS = Evidence(
 
 
 # Kernels without shapes follow the bandwidth that copies reach.
-@rule("gpu", evidence=_OF_BOARDS, known=Known(
+@rule("gpu", of_gpu=True, evidence=_OF_BOARDS, known=Known(
     10 + 900 * (0.92 * 900) / (0.9 * 1555), ops=(Op("mine", "mine", 900),), target="a100-sxm4-40gb",
 ))  # fmt: skip
 def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """The device's tasks on the GPU that --gpu names, carried over as by `seer trace iteration --gpu`; the host stays.
+    """The device's tasks on another GPU, as in gpu=a100 or by --gpu, as `seer trace iteration --gpu`; the host stays.
 
     Collectives, which wait for other workers, stay, too. Raises `InputError` without a target.
     """
@@ -194,10 +202,10 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     base = setting.own_gpu
     trace = setting.profile.trace
     if target is None:
-        raise InputError("gpu: name the GPU that is asked about with --gpu")
-    rows = _device_tasks(graph)
-    if not len(rows) or target == base:
-        return Change(graph, notes=("the trace holds no device task, or is of that GPU: nothing changes",))
+        raise InputError("gpu: name the GPU that is asked about, as in gpu=h100, or with --gpu")
+    if target == base:
+        raise InputError(f"gpu: the trace is of {base.name}, so nothing changes; name another GPU")
+    rows = _device_tasks(graph, "gpu")
     times = predicted_times(trace, setting.predictors(target), base=setting.predictors(base))
     # Every task takes its measured time as often as the trace's activity gets longer.
     before = trace.activities.time_us[graph.row[rows]]
@@ -210,7 +218,7 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
     unseen = f"kernels that nobody measured on both {base.name} and {target.name}"
     note = f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"
-    return Change(changed, *ends, notes=(note,) if share >= 0.005 else ())
+    return Change(changed, *ends, notes=(note,) if share >= 0.005 else (), assumes=target.name)
 
 
 UNTOLD = 0.1
@@ -221,9 +229,14 @@ _OF_BATCHES = Evidence(
 )
 
 
+def _twice(setting: Setting) -> float | None:
+    traced = batch_size(setting.profile.trace)
+    return traced and 2.0 * traced
+
+
 # A sum over rows, which memory bounds, of 10 samples and of 20; it is so long that what a kernel takes at least is
 # nothing beside it.
-@rule("batch", value=Value("samples a step", "twice as many as traced"), evidence=_OF_BATCHES, known=Known(
+@rule("batch", value=Value("samples a step", _twice, "twice as many as traced"), evidence=_OF_BATCHES, known=Known(
     20 + 600 * 2, value=20, ops=(Op("aten::linear", shapes=[[10, 8], [8, 8]]),
                                  Op("aten::add", "add_kernel", 600, shapes=[[10, 10**8], [1, 10**8]])),
 ))  # fmt: skip
@@ -236,15 +249,17 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     """
     trace = setting.profile.trace
     traced = batch_size(trace)
-    if not traced:
-        raise InputError("batch: no shape in this trace tells its batch size; record shapes")
-    new = value or 2 * traced
+    if not traced or not value:
+        raise InputError(
+            "batch: no shape in this trace tells its batch size (rows of a server's trace are tokens); record shapes"
+        )
+    new = value
     if new % 1:
         raise InputError(f"batch: {new:g} samples are no whole number; give such as batch={round(new) or 1}")
     predictors = setting.predictors(setting.own_gpu)
     times = predicted_times(trace, predictors, traced, int(new), base=predictors)
     # Work on weights stays; whatever else the new batch leaves as it is does not show the batch.
-    rows = _device_tasks(graph)
+    rows = _device_tasks(graph, "batch")
     rows = rows[~select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")[rows]]
     activity = graph.row[rows]
     before = trace.activities.time_us[activity]
@@ -269,9 +284,12 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     return Change(middle, low, high, notes=notes if share >= 0.005 else (), samples=new / traced)
 
 
-def _device_tasks(graph: Graph) -> Ints:
-    """Tasks that are activities of the trace, removed ones left out."""
-    return np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
+def _device_tasks(graph: Graph, what_if: str) -> Ints:
+    """Tasks that are activities of the trace, removed ones left out. Raises `InputError` where there is none."""
+    rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
+    if not len(rows):
+        raise InputError(f"{what_if}: this trace holds no work of a device; record CUDA activities, too")
+    return rows
 
 
 _NUMBERED = {"IMPLICIT_GEMM": "ALGO_0", "IMPLICIT_PRECOMP_GEMM": "ALGO_1"}

@@ -3,7 +3,7 @@ of its error (`Evidence`), and an answer that is known by hand (`Known`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +52,14 @@ class Network:
                 f"{self.workers} workers do not fill machines of {self.gpus_per_machine} GPUs; give a whole multiple"
             )
         require_known("all-reduce", self.algorithm, ALGORITHMS)
+
+    def __str__(self) -> str:
+        inside = f", {self.link_gbs:g} GB/s and {self.link_latency_us:g} µs in them" * (self.gpus_per_machine > 1)
+        return (
+            f"GPUs a machine: {self.gpus_per_machine}, {self.bandwidth_gbs:g} GB/s and"
+            f" {self.latency_us:g} µs a step between machines{inside}, {self.bucket_bytes / 1e6:g} MB a bucket,"
+            f" {self.algorithm}"
+        )
 
     def all_reduce_us(self, size_bytes: float) -> float:
         """All-reduce by ``algorithm``, µs; 0 for one worker.
@@ -137,7 +145,8 @@ def setting_of(
 class Change:
     """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside.
 
-    ``samples``: a GPU's batch over that of the trace; ``gpus``: how many work at once.
+    ``samples``: a GPU's batch over that of the trace; ``gpus``: how many work at once; ``assumes``: values beside the
+    what-if's own that the answer rests on.
     """
 
     graph: Graph
@@ -146,6 +155,7 @@ class Change:
     notes: tuple[str, ...] = ()
     samples: float = 1.0
     gpus: int = 1
+    assumes: str = ""
 
 
 Model = Callable[[Graph, Setting, float | None], Change]
@@ -154,17 +164,22 @@ Model = Callable[[Graph, Setting, float | None], Change]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a what-if's number means, and what stands in for it: a number, or in words what the rule takes then.
+    """What a what-if's number means, and what stands in for it: a number, or what the setting tells, ``words`` of it.
 
     It is above 0, and ``least`` or more.
     """
 
     meaning: str
-    default: float | str
+    default: float | Callable[[Setting], float | None]
+    words: str = ""
     least: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.meaning} [{self.default if isinstance(self.default, str) else format(self.default, 'g')}]"
+        return f"{self.meaning} [{self.words or format(self.default, 'g')}]"
+
+    def of(self, setting: Setting) -> float | None:
+        """The number that stands in; None where the setting does not tell it."""
+        return self.default(setting) if callable(self.default) else self.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +253,17 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A what-if as `rule` declares it: how it changes a graph, what its number means, what is known of its answers."""
+    """A what-if as `rule` declares it: how it changes a graph, what its number means, what is known of its answers.
+
+    ``of_gpu``: a GPU's name may stand in the place of a number.
+    """
 
     name: str
     model: Model
     value: Value | None = None
     evidence: Evidence | None = None
     known: Known | None = None
+    of_gpu: bool = False
 
     @property
     def help(self) -> str:
@@ -252,17 +271,20 @@ class Rule:
         return " ".join(cleandoc(self.model.__doc__ or "").partition("\n\n")[0].split())
 
     def __call__(self, graph: Graph, setting: Setting, value: float | None = None) -> Change:
-        """The changed graph; without a value with the default one."""
-        if value is None and self.value and not isinstance(self.value.default, str):
-            value = self.value.default
-        return self.model(graph, setting, value)
+        """The changed graph, and what it assumes; without a value the default one."""
+        if value is None and self.value:
+            value = self.value.of(setting)
+        change = self.model(graph, setting, value)
+        own = f"{self.value.meaning}: {value:g}" if self.value and value else ""
+        return replace(change, assumes=", ".join(filter(None, (own, change.assumes))))
 
 
 def rule(
-    name: str, *, value: Value | None = None, evidence: Evidence | None = None, known: Known | None = None
-) -> Callable[[Model], Rule]:
+    name: str, *, value: Value | None = None, evidence: Evidence | None = None, known: Known | None = None,
+    of_gpu: bool = False,
+) -> Callable[[Model], Rule]:  # fmt: skip
     """Declare a function of this package as the what-if ``name``; the first paragraph of its docstring is its help.
 
     That is all that it takes: the command line, README's table and the test of known answers find it.
     """
-    return lambda model: Rule(name, model, value, evidence, known)
+    return lambda model: Rule(name, model, value, evidence, known, of_gpu)

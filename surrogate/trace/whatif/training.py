@@ -12,42 +12,76 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.trace.calls import is_shape, parameters_of
-from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, LAUNCH, WORK, Graph
+from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, LAUNCH, WORK, Graph, Mask
 from surrogate.trace.layers import BACKWARD, FORWARD
 from surrogate.trace.whatif.primitives import OPTIMIZER, NewTask, insert, remove, scale, select
-from surrogate.trace.whatif.setting import UNMEASURED, Change, Known, Setting, Value, published, rule
+from surrogate.trace.whatif.setting import UNJUDGED, UNMEASURED, Change, Known, Setting, Value, published, rule
 
 TO_HOST = "copies to the host"
 FROM_HOST = "copies from the host"
 COMPRESSION = 2.0
 """Half precision in the place of single: the mildest of Gist's lossy encodings (Jain et al., ISCA 2018)."""
-_ADAM_BYTES = 28.0
-"""Moved per parameter in one pass, fp32: weight, gradient and two moments read, weight and moments written."""
+FUSED_BYTES = {"Adam": 28.0, "AdamW": 28.0, "SGD": 20.0, "Adagrad": 20.0}
+"""Optimizers that PyTorch has as one kernel → what that moves per parameter in fp32: weight, gradient and state (two
+moments of Adam, the momentum of SGD, a sum of squares) read, weight and state written."""
+_STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
 _NORM = re.compile(r"(?i)^batch_?norm")
 
 
 # 28 MB at 900 GB/s.
-@rule("fused-adam", evidence=published({"BERT-base": 1.9, "BERT-large": 12.5, "Seq2Seq": 4.5}),
-      known=Known(2110 - 100 + 28e6 / 900e3))  # fmt: skip
+_ONE_PASS = Known(2110 - 100 + 28e6 / 900e3)
+
+
+@rule("fused-adam", evidence=published({"BERT-base": 1.9, "BERT-large": 12.5, "Seq2Seq": 4.5}), known=_ONE_PASS)
 def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """The optimizer's kernels and launches become one kernel and one launch per iteration.
+    """The kernels and launches of Adam's update become one kernel and one launch per iteration.
 
     The kernel passes once over weight, gradient and both moments: 28 bytes per parameter at the GPU's bandwidth, where
-    parameters and GPU are known, and never more than the kernels it replaces. Raises `InputError` without an optimizer.
+    parameters and GPU are known, and never more than the kernels it replaces. Raises `InputError` without an optimizer,
+    and where the trace names another one.
     """
-    inside = select(graph, layer=OPTIMIZER)
+    name = optimizer_of(graph) or "Adam"
+    if "adam" not in name.lower():
+        raise InputError(f"fused-adam: the optimizer of this trace is {name}; ask for fused-optimizer")
+    return _fused(graph, setting, "Adam")
+
+
+@rule("fused-optimizer", evidence=UNJUDGED, known=_ONE_PASS)
+def fused_optimizer(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """As fused-adam, for the optimizer that the trace names: Adam, AdamW, SGD or Adagrad."""
+    name = optimizer_of(graph)
+    if name not in FUSED_BYTES:
+        raise InputError(
+            f"fused-optimizer: the trace's optimizer is {name or 'not named'}; PyTorch has one kernel for each of"
+            f" {', '.join(FUSED_BYTES)}"
+        )
+    return _fused(graph, setting, name)
+
+
+def optimizer_of(graph: Graph) -> str:
+    """The optimizer's class by its ``Optimizer.step`` range, such as SGD; "" where none names it."""
+    return next((found[1] for name in graph.names if (found := _STEP.search(name))), "")
+
+
+def update_tasks(graph: Graph) -> Mask:
+    """Tasks of the optimizer's update, on the host and the device; not those that clear gradients."""
+    return select(graph, layer=OPTIMIZER) & ~select(graph, layer="zero_grad")
+
+
+def _fused(graph: Graph, setting: Setting, name: str) -> Change:
+    inside = update_tasks(graph)
     kernels = inside & np.isin(graph.kind, DEVICE_KINDS)
     if not kernels.any():
-        raise InputError("fused-adam: no kernel is of an Optimizer.step range; record one")
+        raise InputError("no kernel is of an Optimizer.step range, so there is none to fuse; record one")
     host = inside & np.isin(graph.kind, (CALL, WORK))
+    every = parameters_of(setting.profile.trace, graph.iterations)
     keep = np.zeros(len(graph), np.bool_)
     factor = np.ones(len(graph))
     for iteration in np.unique(graph.iteration[kernels]).tolist():
         members = np.flatnonzero(kernels & (graph.iteration == iteration))
         time_us = float(graph.duration_us[members].sum())
-        parameters = parameters_of(setting.profile.trace, iteration, graph.iterations)
-        if parameters and setting.profile.gpu is not None:
-            moved = _ADAM_BYTES * sum(parameter.elements for parameter in parameters)
+        if iteration >= 0 and every[iteration] and setting.profile.gpu is not None:
+            moved = FUSED_BYTES[name] * sum(parameter.elements for parameter in every[iteration])
             time_us = min(time_us, moved / (setting.own_gpu.dram_gbs * 1e3))
         # The last kernel that takes time stands for all of them, with its launch.
         lasting = members[graph.duration_us[members] > 0]
@@ -55,7 +89,8 @@ def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
         factor[last] = time_us / graph.duration_us[last] if graph.duration_us[last] else 1.0
         keep[last] = True
         keep[graph.src[(graph.dst == last) & (graph.edge_kind == LAUNCH)]] = True
-    return Change(scale(remove(graph, (kernels | host) & ~keep), keep & kernels, factor))
+    changed = scale(remove(graph, (kernels | host) & ~keep), keep & kernels, factor)
+    return Change(changed, assumes=f"{name}, {FUSED_BYTES[name]:g} bytes a parameter")
 
 
 @rule("batch-norm", evidence=published({"DenseNet-121": 6.1}), known=Known(2110 - (200 + 200) / 2 - (100 + 100)))
@@ -152,7 +187,8 @@ def offloaded(graph: Graph, setting: Setting, value: float | None) -> Change:
         name = f"prefetch of {graph.layers[tensor.layer]}"
         tasks.append(NewTask(name, "copy", FROM_HOST, time_us, after=after, before=(tensor.back,), iteration=iteration))
     moved = sum(tensor.size_bytes for tensor in tensors) / max(len(graph.iterations), 1)
-    return Change(insert(graph, tasks), notes=(f"{moved / 1e6:,.0f} MB per iteration leave the GPU's memory",))
+    return Change(insert(graph, tasks), notes=(f"{moved / 1e6:,.0f} MB per iteration leave the GPU's memory",),
+                  assumes=f"{setting.own_gpu.pcie_gbs:g} GB/s to and from the host")  # fmt: skip
 
 
 # Each of two passes reads or writes 6 MB, and half as much encoded, at 900 GB/s: 10 µs.

@@ -14,6 +14,7 @@ from experiments.traces import DLRM, workers
 from surrogate.trace import trim
 from surrogate.trace.graph import EDGE_KINDS, TASK_KINDS, Graph, graph_of, simulate
 from surrogate.trace.graph.tasks import HANDOVER
+from tests.known import cases
 from tests.trace.events import call, device, event
 
 MAIN, OTHER = 1, 2
@@ -76,47 +77,15 @@ def test_a_kernel_follows_the_later_of_launch_and_stream(graph):
     assert sooner[b] == pytest.approx(30) and sooner[c] == pytest.approx(160)
 
 
-def test_device_synchronisation_awaits_every_stream(graph):
-    one = graph(
-        host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 1), call("cudaLaunchKernel", 5, 5, 2),
-        call("cudaDeviceSynchronize", 20, 100, 3), device("a", 10, 100, 1), device("b", 12, 50, 2, stream=8)
-    )  # fmt: skip
-    assert edges(one, "synchronisation") == {("a", "cudaDeviceSynchronize"), ("b", "cudaDeviceSynchronize")}
-    sync = of(one, "cudaDeviceSynchronize")[0]
-    assert one.duration_us[sync] == 10 and one.measured_us[sync] == 110
-    replays(one)
-
-
-def test_stream_synchronisation_awaits_its_own_stream(graph):
-    one = graph(
-        host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 2), call("cudaLaunchKernel", 5, 5, 1),
-        call("cudaStreamSynchronize", 20, 95, 3), device("a", 15, 98, 1), device("b", 12, 50, 2, stream=8)
-    )  # fmt: skip
-    assert edges(one, "synchronisation") == {("a", "cudaStreamSynchronize")}
-
-
-def test_a_blocking_copy_returns_after_its_end(graph):
-    one = graph(
-        host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 1), call("cudaMemcpyAsync", 10, 120, 2),
-        device("a", 10, 100, 1),
-        device("Memcpy DtoH (Device -> Pageable)", 112, 10, 2, category="gpu_memcpy")
-    )  # fmt: skip
-    assert ("Memcpy DtoH (Device -> Pageable)", "cudaMemcpyAsync") in edges(one, "synchronisation")
-    begin, back = of(one, "cudaMemcpyAsync")
-    assert (one.measured_us[begin], one.duration_us[begin]) == (10, 5)
-    assert (one.measured_us[back], one.duration_us[back]) == (122, 8)
-    replays(one)
-
-
-def test_streams_wait_for_events_of_others(graph):
-    one = graph(
-        host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 1), call("cudaEventRecord", 5, 2, 2),
-        call("cudaStreamWaitEvent", 8, 2, 3), call("cudaLaunchKernel", 12, 5, 4),
-        device("a", 10, 100, 1), device("ncclDevKernel_AllReduce", 111, 30, 4, stream=20)
-    )  # fmt: skip
-    assert edges(one, "event wait") == {("a", "ncclDevKernel_AllReduce")}
-    assert TASK_KINDS[one.kind[of(one, "ncclDevKernel_AllReduce")[0]]] == "collective"
-    assert one.coverage["waits"] == 1 and one.coverage["waits_without_target"] == 0
+@cases(__file__)
+def test_what_waits_for_what(graph, events, kind, waits, tasks, coverage):
+    """Calls for their stream or all of them, copies and the queue, streams for events of others, branches of a graph:
+    the edges of a kind, (start, time) of tasks in the host's time, and counts."""
+    made = {"call": call, "device": device}
+    one = graph(host("op", 0, 200), *(made[word](*given, **named) for word, *given, named in events))
+    assert edges(one, kind) == {(before, after) for before, after in waits}
+    assert {name: [[one.measured_us[i], one.duration_us[i]] for i in of(one, name)] for name in tasks} == tasks
+    assert {name: one.coverage[name] for name in coverage} == coverage
     replays(one)
 
 
@@ -145,32 +114,9 @@ def test_a_thread_on_its_own_gets_no_hand_over(graph):
     replays(one)
 
 
-def test_kernels_of_one_cuda_graph(graph):
-    """Two branches of a graph overlap on one stream; all follow one launch."""
-    node: dict[str, Any] = {"graph node id": 5}
-    one = graph(
-        host("op", 0, 100), call("cudaGraphLaunch", 10, 10, 1),
-        device("a", 30, 40, 1, **node), device("b", 40, 40, 1, **node), device("c", 85, 5, 1, **node)
-    )  # fmt: skip
-    assert one.coverage["graph_kernels"] == 3 and edges(one, "launch") == {("cudaGraphLaunch", x) for x in "abc"}
-    assert len([r for r in one.resources if r.kind == "stream"]) == 2
-    assert ("b", "c") in edges(one, "stream branch")
-    replays(one)
-
-
 def test_what_cannot_be_attached_is_counted_and_keeps_its_time(graph):
     one = graph(host("op", 0, 50), device("orphan", 100, 10, 99), device("next", 150, 10, 98))
     assert one.coverage["activities_without_call"] == 2 and one.coverage["attached_pct"] == 0
-    replays(one)
-
-
-def test_a_launch_that_waits_for_room_in_the_queue(graph):
-    calls = [call("cudaLaunchKernel", 10 * i, 5, i + 1) for i in range(4)]
-    one = graph(
-        host("op", 0, 500), *calls, call("cudaLaunchKernel", 50, 160, 9),
-        *(device(f"k{i}", 10 + 100 * i, 100, i + 1) for i in range(4)), device("last", 410, 5, 9)
-    )  # fmt: skip
-    assert ("k1", "cudaLaunchKernel") in edges(one, "synchronisation")
     replays(one)
 
 
@@ -190,6 +136,25 @@ def test_time_per_iteration_charges_what_a_change_adds_to_the_tail(read):
     kernels = one.kind == TASK_KINDS.index("kernel")
     assert one.coverage["device_behind_us"] == [300, 300]
     for factor, expected in ((1, 1000), (0.5, 1000), (2, 1200)):
+        changed = replace(one, duration_us=np.where(kernels, factor * one.duration_us, one.duration_us))
+        assert simulate(changed).per_iteration_us == pytest.approx(expected)
+
+
+def test_a_device_that_falls_behind_tells_how_long_steps_are(read):
+    """Three steps of 1,000 µs on the host and 1,400 on the device: faster kernels help until the host is the slower."""
+    events = [
+        each
+        for step in range(3)
+        for each in (
+            event("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000),
+            host("op", 1000 * step, 100), call("cudaLaunchKernel", 1000 * step + 10, 10, step + 1),
+            device("k", 20 + 1400 * step, 1400, step + 1),
+        )
+    ]  # fmt: skip
+    one = graph_of(read({"traceEvents": events}))
+    assert simulate(one).falls_behind_us == pytest.approx(400)
+    kernels = one.kind == TASK_KINDS.index("kernel")
+    for factor, expected in ((1, 1400), (0.9, 1260), (0.5, 1000)):
         changed = replace(one, duration_us=np.where(kernels, factor * one.duration_us, one.duration_us))
         assert simulate(changed).per_iteration_us == pytest.approx(expected)
 

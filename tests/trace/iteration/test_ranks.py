@@ -15,6 +15,7 @@ from surrogate.trace.events.read import read_trace, trace_files
 from surrogate.trace.iteration.overheads import fit_law, fit_laws, load_overheads, unseen_us
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.ranks import rank_summary, rank_times
+from tests.known import known
 from tests.trace.events import device, event
 
 
@@ -281,31 +282,16 @@ def test_eight_ranks_together(dlrm):
     assert [row["last"] for row in found.collectives][:5] == [7] * 5
 
 
-HTA = {
-    0: (6419, 1034, 5556, 13009, 4.50), 1: (6428, 1246, 11075, 18749, 2.47), 2: (7046, 1068, 3236, 11350, 7.88),
-    3: (8145, 1240, 9468, 18853, 3.31), 4: (8887, 1126, 6576, 16589, 0.56), 5: (9121, 1041, 6230, 16392, 0.64),
-    6: (7051, 1051, 3308, 11410, 7.56), 7: (8308, 1059, 1600, 10967, 9.51),
-}  # fmt: skip
-"""Rank → idle, compute, non-compute and kernel time in µs and the overlap in %, printed by HolisticTraceAnalysis 0.5.0:
-`get_temporal_breakdown` and `get_comm_comp_overlap`, with the definitions of its repository's commit 0c2146a."""
-HTA_STREAMS = {
-    (0, 7): (11448, 123), (0, 22): (145, 0), (0, 24): (5906, 18), (0, 84): (4740, 3), (7, 7): (9405, 98),
-    (7, 22): (141, 0), (7, 24): (3936, 12), (7, 84): (6658, 0), (1, 24): (11382, 12), (3, 24): (10146, 5),
-}  # fmt: skip
-"""(Rank, stream) → host wait and kernel wait in µs by `get_idle_time_breakdown`; other wait is 0."""
-
-
 def test_ranks_as_hta_has_them(dlrm):
     found = rank_summary([read_trace(path) for path in dlrm])
+    hta = known(__file__)
     names = ("idle_us", "compute_us", "non_compute_us", "time_us")
-    assert {row["rank"]: tuple(row[name] for name in names) for row in found.ranks} == {
-        rank: figures[:4] for rank, figures in HTA.items()
-    }
+    assert [[row[name] for name in names] for row in found.ranks] == [figures[:4] for figures in hta["ranks"]]
     for row in found.ranks:
-        assert row["overlap_pct"] == pytest.approx(HTA[row["rank"]][4], abs=0.005)
+        assert row["overlap_pct"] == pytest.approx(hta["ranks"][row["rank"]][4], abs=0.005)
         assert row["host_wait_us"] + row["kernel_wait_us"] + row["other_wait_us"] == row["idle_us"]
     streams = {(row["rank"], row["stream"]): (row["host_wait_us"], row["kernel_wait_us"]) for row in found.streams}
-    assert {key: streams[key] for key in HTA_STREAMS} == HTA_STREAMS
+    assert all(streams[rank, stream] == (host, kernel) for rank, stream, host, kernel in hta["streams"])
     # 64 kernels of rank 1 were launched before its trace begins. HTA joins them to the first event of the file, which
     # moves 93 µs to the host; the sum is the same.
     assert streams[1, 7] == (17449 - 93, 115 + 93)

@@ -125,9 +125,3 @@ def test_vdnn_by_hand(step):
         "prefetch of conv2d.1": 2516, "kernel b1": 3016, "prefetch of conv2d.0": 3016, "kernel a1": 4516,
         "kernel 2": 5516,
     })  # fmt: skip
-
-
-@pytest.mark.parametrize("text", ["gist=0.5", "dgc=0", "gist=nan", "blueconnect=2.5"])
-def test_numbers_that_make_no_sense(refused, step, text):
-    with refused():
-        starts(step, text)

@@ -38,6 +38,9 @@ def test_amp_leaves_other_types_alone(refused, made, setting, rule):
     (first,) = np.flatnonzero(select(made, kind="kernel", name="wgrad", iteration=0))
     dtypes[made.row[first]] = "fp32"
     assert changed() == [first]
+    # What tells no type follows the most that do.
+    dtypes[made.row[np.flatnonzero(select(made, name="add_kernel", iteration=0))[0]]] = ""
+    assert changed() == [first]
 
 
 def test_amp_by_rooflines_stays_within_the_peaks(refused, resnet_graph, resnet_setting):
@@ -50,12 +53,15 @@ def test_amp_by_rooflines_stays_within_the_peaks(refused, resnet_graph, resnet_s
         what_if("amp-roofline")(resnet_graph, setting_of(resnet_setting.profile, target="p100-sxm2-16gb"))
 
 
-def test_fused_adam_leaves_one_kernel_and_one_launch(resnet_graph, resnet_setting):
-    graph = what_if("fused-adam")(resnet_graph, resnet_setting).graph
+def test_a_fused_optimizer_leaves_one_kernel_and_one_launch(refused, resnet_graph, resnet_setting):
+    """The trace's optimizer is SGD: what Adam's would gain is not asked."""
+    with refused("is SGD; ask for fused-optimizer"):
+        what_if("fused-adam")(resnet_graph, resnet_setting)
+    graph = what_if("fused-optimizer")(resnet_graph, resnet_setting).graph
     kernels = select(graph, kind="kernel", layer="^Optimizer.step", iteration=2)
     assert 0 < (graph.duration_us[kernels] > 0).sum() <= 2
-    # 25.56 million parameters, 28 bytes each, at the V100's 900 GB/s.
-    assert graph.duration_us[kernels].max() == pytest.approx(25.56e6 * 28 / 900e3, rel=0.05)
+    # 25.56 million parameters, 20 bytes each, at the V100's 900 GB/s.
+    assert graph.duration_us[kernels].max() == pytest.approx(25.56e6 * 20 / 900e3, rel=0.05)
     assert select(graph, kind="call", layer="^Optimizer.step", iteration=2).sum() == 1
 
 
@@ -175,8 +181,9 @@ def test_amp_beside_published_training(resnet_graph, resnet_setting):
     answer = evaluate(resnet_graph, [what_if("amp")], resnet_setting)[0].to_dict()
     gain = answer["device_us_before"] / answer["device_us_after"]
     assert gain == pytest.approx(342.37 / 152.20, rel=0.05)
-    # This step waits for the host, with slower and with faster kernels.
-    assert (answer["low_us"], answer["high_us"]) == pytest.approx([answer["predicted_us"]] * 2, rel=0.01)
+    # This step waits for the host, with slower and with faster kernels: the replay's error is left.
+    width = [answer[end] / answer["predicted_us"] - 1 for end in ("low_us", "high_us")]
+    assert width == pytest.approx([-0.001, 0.001]) and "replay's error" in answer["notes"][-1]
     assert "15.3" in answer["evidence"]
 
 
@@ -275,7 +282,7 @@ def test_best_convolution(refused, made, made_profile):
     answer = evaluate(made, [what_if("best-convolution")], setting)[0]
     assert times(answer.predicted.graph, name="scudnn", iteration=0) == pytest.approx([50])
     assert answer.low_us is not None and answer.high_us is not None
-    assert answer.low_us <= answer.predicted_us <= answer.high_us <= answer.baseline_us
+    assert answer.low_us <= answer.predicted_us <= answer.high_us <= 1.002 * answer.baseline_us
     assert "3 of 6" in answer.notes[0] and "3 stay" in answer.notes[1]
     Surrogate.put_into(setting, "spec")  # nobody measured the GPU: no promise
     with refused("--bundle"):
@@ -305,26 +312,33 @@ def test_every_model_answers_or_says_why(made, setting, name):
 
 def test_names_and_numbers():
     assert what_if("faster-kernels=4").value == 4 and what_if("faster-kernels=4").label == "faster-kernels=4"
-    wrong = {"ampp": "did you mean amp", "amp=2": "takes no number", "batch=x": "is no number"}
-    for text, message in wrong.items():
-        with pytest.raises(InputError, match=message):
-            what_if(text)
+    assert what_if("gpu=a100").label == "gpu=a100-sxm4-80gb"
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
-def test_factors_are_checked(refused, made, setting, value):
-    with refused("number above 0"):
-        what_if(f"faster-kernels={value}")(made, setting)
-
-
-def test_another_gpu_for_a_trace_without_device_tasks(make_trace, read):
-    """Nothing to make faster, and no mean of nothing."""
+def test_what_a_trace_without_device_tasks_or_without_change_answers(refused, make_trace, read, made, setting):
+    """Nothing to make faster, no mean of nothing, and no answer where nothing changes."""
     trace = make_trace()
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") not in ("kernel", "gpu_memcpy")]
     profiled = profile(read(trace))
     graph = graph_of(profiled.trace, profiled.layers)
-    answer = evaluate(graph, [what_if("gpu")], setting_of(profiled, target="t4"))[0]
-    assert answer.speedup == 1 and any("no device task" in note for note in answer.notes)
+    with refused("no work of a device"):
+        evaluate(graph, [what_if("gpu=t4")], setting_of(profiled))
+    for same, why in (("gpu=v100-sxm2-16gb", "nothing changes"), ("faster-kernels=1", "changes nothing")):
+        with refused(why):
+            evaluate(made, [what_if(same)], setting)
+
+
+def test_what_answers_assume(resnet_graph, resnet_setting):
+    """Numbers that nobody gave, the network's, and a GPU in the name of a what-if."""
+    names = ("faster-host", "batch", "data-parallel", "parameter-server", "gpu=a100", "gpu", "fused-optimizer")
+    answers = evaluate(resnet_graph, list(map(what_if, names)), resnet_setting)
+    network = "GPUs a machine: 1, 10 GB/s and 10 µs a step between machines, 25 MB a bucket, ring"
+    assert {answer.name: answer.assumes for answer in answers} == {
+        "faster-host": "how many times as fast: 2", "batch": "samples a step: 64",
+        "data-parallel": f"workers: 8, {network}", "parameter-server": "GB/s: 10, 10 µs a message",
+        "gpu=a100-sxm4-80gb": "", "gpu": "h100-sxm", "fused-optimizer": "SGD, 20 bytes a parameter",
+    }  # fmt: skip
+    assert answers[1].samples == 2 and answers[1].to_dict()["assumes"] == answers[1].assumes
 
 
 def test_a_function_of_the_users(refused, made, setting, tmp_path, monkeypatch):
