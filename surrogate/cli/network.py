@@ -103,7 +103,7 @@ def command(
         sweep_batches,
     )
     from surrogate.network.read import read_network
-    from surrogate.network.result import gpu_records, sweep_records
+    from surrogate.network.result import compared_records
 
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
@@ -157,13 +157,14 @@ def command(
 
         for path in write_figures(figures, time, sweep):
             click.echo(f"written: {path}", err=True)
-    batches = [*sweep_records(sweep), *refused["batch"]]
-    gpus = [*gpu_records([each for _, each in answered] if compare_gpus else []), *refused["gpu"]]
+    batches = [*compared_records("batch", sweep), *refused["batch"]]
+    compared = {each.gpu: each for _, each in answered} if compare_gpus else {}
+    gpus = [*compared_records("gpu", compared), *refused["gpu"]]
     if form:
-        compared = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
+        beside = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
         types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
         rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
-        show(rows, form, whole={**time.to_dict(), **compared, **types})
+        show(rows, form, whole={**time.to_dict(), **beside, **types})
     else:
         _print_report(time, batches, gpus, layers=not by_type and not steps, shared_by=reading["tensor_parallel"] or 1)
     if not time.layers:
@@ -193,10 +194,14 @@ def _print_report(
         share = 100 * own["saved_us"] / own["time_us"] if own["time_us"] else 0.0
         saved = f"saved over the library's heuristic: {own['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
         click.echo(f"\n{saved} of {own['convs']} convolutions, {own['unknown']} not known")
-    _section("total per GPU", [_totals(time)])
-    _section("memory, GiB", [{name: _gib(size) for name, size in time.memory.items() if size}] if time.memory else [])
-    _section("batches", [_sweep(row) for row in batches])
-    _section("GPUs", [_sweep(row) for row in gpus])
+    _section("per GPU", [_totals(time)])
+    _section(
+        "memory per GPU, GiB", [{name: _gib(size) for name, size in time.memory.items() if size}] if time.memory else []
+    )
+    each = " per GPU" if time.gpus > 1 else ""
+    together = f"; samples/s of all {time.gpus} GPUs" if time.gpus > 1 else ""
+    _section(f"batches{each}{together}", [_sweep(row) for row in batches])
+    _section(f"GPUs{together}", [_sweep(row) for row in gpus])
     for note in time.notes:
         click.echo(wrapped(note, terminal_width()))
     counted = {
@@ -239,9 +244,9 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {name: row[name] for name in ("batch", "gpu", "total_us") if name in row}
     shown |= {
         "90 %, µs": (row["lower_us"], row["upper_us"]),
-        "samples_per_s": row["samples_per_s"],
+        "samples/s": row["samples_per_s"],
         "coverage %": round(100 * row["coverage"], 1),
-        "GiB": _gib(row["memory_bytes"]),
+        "GiB per GPU": _gib(row["memory_bytes"]),
         "fits": row["fits"],
     }
     if "gpu" in row:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surrogate.dataset.files import write_text
-from surrogate.network.result import BOUNDS, NetworkTime, best_batch
+from surrogate.network.result import BOUNDS, NetworkTime, best_of
 from surrogate.report.style import PAPER, blank, legend, looks, plain_tick, svg, theme
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def batches_figure(times: Mapping[int, NetworkTime]) -> str | None:
     """Throughput over batch; the best batch is marked."""
     batches = sorted(times)
     rates = [times[batch].samples_per_s or 0.0 for batch in batches]
-    best = best_batch(times)
+    best = best_of(times)
     if best is None:
         return None
     (name, style) = next(iter(looks(["throughput"]).items()))

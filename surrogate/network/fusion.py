@@ -22,6 +22,11 @@ FUSED = set(STREAMING) - WINDOWS - {"layout_transform", "concat"}
 ON_CHIP = 32_768
 """Elements of a row that a block keeps on chip while it reduces and normalises them: 128 KiB in fp32."""
 
+LAYOUT_NOTE = (
+    "torch.compile lays half-precision convolutions out NHWC; that part of its gain eager code has, too, where"
+    " model and inputs are .to(memory_format=torch.channels_last)"
+)
+
 
 class _Kernel(NamedTuple):
     """An element-wise kernel: elements of the tensor that a chain may hand on to it and its bytes ``main``, bytes of
@@ -41,6 +46,7 @@ def compiled(network: Network) -> Network:
     without ending the chain; what is neither element-wise nor a reduction ends it. In training the backward pass fuses
     alike, and computes again what a chain of the forward pass did not write, as AOTAutograd's partitioner lets it.
     """
+    given = {layer.work for layer in network.layers}
     layers: list[Layer] = []
     chain: _Kernel | None = None
     chain_index = 0
@@ -79,7 +85,9 @@ def compiled(network: Network) -> Network:
             moved = work.dram_bytes // work.itemsize
             layer = replace(layer, work=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window"))
         layers.append(layer)
-    return replace(network, layers=tuple(layers), forward_layers=forward_layers)
+    relaid = any(layer.work.HAS_ALGORITHMS and layer.work not in given for layer in layers)
+    notes = (*network.notes, *((LAYOUT_NOTE,) if relaid else ()))
+    return replace(network, layers=tuple(layers), forward_layers=forward_layers, notes=notes)
 
 
 def _passes(layer: Layer) -> Iterator[Layer]:

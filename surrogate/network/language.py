@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from surrogate.bundled import NETWORKS
 from surrogate.features.errors import InputError, read_bounded, require_known
 from surrogate.features.families.attention import LATENT, ROPE
 from surrogate.features.whole import MAX_INT32, whole
@@ -112,10 +113,13 @@ class Decoder:
         recurrent = self.recurrent or (False,) * len(self.windows)
         return tuple(map(LayerKind, self.windows, self.sparse, recurrent))
 
-    def beyond(self, tokens: int) -> tuple[str, ...]:
-        """What is said of a step that takes more tokens than the model was made for."""
-        said = f"{tokens} tokens are beyond the {self.positions} positions that {self.name} was made for"
-        return (said,) if 0 < self.positions < tokens else ()
+    def require_context(self, tokens: int) -> None:
+        """Raise `InputError` for more tokens of a request than the model was made for, as servers do."""
+        if 0 < self.positions < tokens:
+            raise InputError(
+                f"{self.name}: {tokens} tokens are beyond the {self.positions} positions that it was made for"
+                " (max_position_embeddings), and servers refuse them; give fewer, or a config.json that extends them"
+            )
 
 
 def read_decoder(path: Path) -> Decoder:
@@ -127,7 +131,8 @@ def read_decoder(path: Path) -> Decoder:
         config = json.loads(read_bounded(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no JSON"
-        raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json") from None
+        names = ", ".join(name for name, shipped in NETWORKS.items() if shipped.suffix == ".json")
+        raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json, or {names}") from None
     stated = config if isinstance(config, dict) else {}
     text = stated.get("text_config")
     config = stated | text if isinstance(text, dict) else stated
@@ -163,7 +168,7 @@ def read_decoder(path: Path) -> Decoder:
         index_topk=sizes.of("index_topk") if kind in SPARSE else 0,
         gated=kind in RECURRENT, query_norm=QUERY_NORMS.get(kind, ""), post_norms=kind == "gemma3", linear=linear,
         recurrent=_recurrent(sizes, layers) if linear else (),
-        positions=sizes.maybe("max_position_embeddings"),
+        positions=_positions(sizes),
     )  # fmt: skip
 
 
@@ -180,6 +185,18 @@ class _Sizes:
     def maybe(self, name: str) -> int:
         """The same; 0 where the field is missing, null or 0."""
         return self.of(name) if self.config.get(name) else 0
+
+
+def _positions(sizes: _Sizes) -> int:
+    """Tokens of a request at most: vLLM's rule, by which YaRN's factor counts from the original positions."""
+    scaling = sizes.config.get("rope_scaling") or sizes.config.get("rope_parameters")
+    stated = sizes.maybe("max_position_embeddings")
+    if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type")) != "yarn":
+        return stated
+    rope = _Sizes(sizes.path, scaling)
+    factor = scaling.get("factor")
+    longer = rope.maybe("original_max_position_embeddings") * (factor if isinstance(factor, int | float) else 1)
+    return max(stated, int(longer))
 
 
 def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:

@@ -117,10 +117,10 @@ def read_language(
     if (batch or 1) > MAX_REQUESTS:
         raise InputError(f"{path}: a batch of {batch}; steps of up to {MAX_REQUESTS} requests are known")
     request = (prefill, prefill) if prefill else (1, decode or 1)
+    decoder.require_context(request[1])
     network = language_network(decoder, [request] * (batch or 1), deployment)
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
-    notes = (*network.notes, *decoder.beyond(prefill or decode or 0))
-    return replace(network, name=f"{decoder.name}, {step}", notes=notes)
+    return replace(network, name=f"{decoder.name}, {step}")
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class Formula:
 
     asked: int = 0
     least_workspace: int = 0
+    bundle = SimpleNamespace(parts={})
 
     def select_many(
         self, problems: Sequence[Conv], *, workspace_limit: int | None = None, deterministic: bool = False

@@ -159,18 +159,31 @@ def test_the_command_reads_a_configuration(seer: Any, tmp_path: Path) -> None:
 def test_a_gpu_that_cannot_is_one_refused_row(seer: Any, tmp_path: Path) -> None:
     """The others are answered, whichever comes first; where none can, the reason is all."""
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA | {"max_position_embeddings": 1024}), encoding="utf-8")
+    path.write_text(json.dumps(LLAMA), encoding="utf-8")
     words = ("network", path, "--decode", 2048, "--dtype", "fp8", "--json")
     run = seer(*words, "--gpu", "t4", "--compare-gpus", "h100-sxm").succeeded()
     answered, refused = run.json["gpus"]
     assert run.json["gpu"] == answered["gpu"] == "h100-sxm" and answered["total_us"] == run.json["total_us"]
     assert refused["gpu"] == "t4" and "no fp8 units" in refused["refused"]
-    (note,) = run.json["notes"]
-    assert "2048 tokens" in note and "1024 positions" in note
     alone = seer(*words, "--gpu", "t4")
     assert alone.code == 2 and "no fp8 units" in alone.err
     framework = seer(*words, "--gpu", "mi300x", "--library", "trtllm")
     assert framework.code == 2 and "trtllm does not run on mi300x" in framework.err
+
+
+@pytest.mark.parametrize(
+    ("scaling", "positions"),
+    [
+        ({}, 1024),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}}, 2048),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}}, 1024),
+    ],
+)
+def test_no_request_is_longer_than_the_model_was_made_for(refused, step: Step, scaling: Any, positions: int) -> None:
+    config = LLAMA | {"max_position_embeddings": 1024} | scaling
+    assert step(config, decode=positions).layers
+    with refused(f"{positions + 1} tokens are beyond the {positions} positions"):
+        step(config, prefill=positions + 1)
 
 
 @pytest.mark.parametrize("name", ["h20", "rtx-6000-ada"])
