@@ -65,7 +65,7 @@ class Whole(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number; a usage error says how it is written."""
-        if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value) is None:
+        if re.fullmatch(r"\s*[+-]?\d+\s*", str(value)) is None:
             self.fail(f"{value!r} is no whole number; write its digits, as in 1024", param, ctx)
         return super().convert(value, param, ctx)
 

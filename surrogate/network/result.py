@@ -22,9 +22,8 @@ UNMEASURED = ("spec", "habit", "roofline")
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
 TOTALS = (
-    "network", "gpu", "batch", "training", "gpus", "total_us", "lower_us", "upper_us", "kernels_us", "runtime", "host",
-    "launch_us", "floor_us", "all_reduce_us", "waits_us", "coverage", "samples_per_s", "measured_share", "parameters",
-    "multiply_adds", "memory_bytes", "fits",
+    "network", "gpu", "batch", "training", "gpus", "total_us", "lower_us", "upper_us", "kernels_us", "coverage",
+    "samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits",
 )  # fmt: skip
 """What `NetworkTime.to_dict` begins with."""
 COMPARED = (
@@ -118,61 +117,28 @@ class NetworkTime(Shown):
     @property
     def total_us(self) -> float:
         """The longer one of the kernels and their launches, and the host's floor."""
-        return self._longer(self.kernels_us, self.exchange and self.exchange.waits_us, 1.0)
+        return self._sum("time_us", 1.0)
 
     @property
     def lower_us(self) -> float:
         """The same of the lower ends, as if all errors had the same sign."""
-        within = self.host_time.within if self.host_time else 1.0
-        kernels_us = sum(layer.lower_us for layer in self.layers)
-        return self._longer(kernels_us, self.exchange and self.exchange.lower_us, 1 / within)
+        return self._sum("lower_us", 1 / self.host_time.within if self.host_time else 1.0)
 
     @property
     def upper_us(self) -> float:
         """The same of the upper ends."""
-        within = self.host_time.within if self.host_time else 1.0
-        kernels_us = sum(layer.upper_us for layer in self.layers)
-        return self._longer(kernels_us, self.exchange and self.exchange.upper_us, within)
+        return self._sum("upper_us", self.host_time.within if self.host_time else 1.0)
 
-    def _longer(self, kernels_us: float, waits_us: float | None, factor: float) -> float:
-        """``factor``: how many times longer the host takes than expected."""
-        host, device_us = self.host_time, kernels_us + (waits_us or 0.0)
+    def _sum(self, end: str, factor: float) -> float:
+        """Of an expected time or an end; ``factor``: how many times longer the host takes than expected."""
+        device_us = sum(getattr(part, end) for part in (*self.layers, self.exchange) if part)
+        host = self.host_time
         return device_us if host is None else max(device_us, factor * host.launch_us) + factor * host.floor_us
-
-    @property
-    def runtime(self) -> str | None:
-        """What launches the kernels; None where that is not known, and in no sum."""
-        return self.host_time and self.host_time.runtime
-
-    @property
-    def host(self) -> str | None:
-        """The kind of host that it runs on."""
-        return self.host_time and self.host_time.host
 
     @property
     def gpus(self) -> int:
         """How many GPUs train together, each with ``batch`` samples."""
         return self.exchange.gpus if self.exchange else 1
-
-    @property
-    def all_reduce_us(self) -> float | None:
-        """What the gradients' sum over several GPUs takes; None for one."""
-        return self.exchange and self.exchange.all_reduce_us
-
-    @property
-    def waits_us(self) -> float | None:
-        """What of it the optimizer waits for behind the backward pass."""
-        return self.exchange and self.exchange.waits_us
-
-    @property
-    def launch_us(self) -> float | None:
-        """What the host takes to launch all kernels."""
-        return self.host_time and self.host_time.launch_us
-
-    @property
-    def floor_us(self) -> float | None:
-        """What stands before the first kernel and behind the last one."""
-        return self.host_time and self.host_time.floor_us
 
     @property
     def coverage(self) -> float:
@@ -211,6 +177,9 @@ class NetworkTime(Shown):
         """``total_us, coverage, layers, ignored, unsupported``, and what follows from them."""
         return {
             **{name: getattr(self, name) for name in TOTALS},
+            **{name: getattr(self.host_time, name, None) for name in ("runtime", "host", "launch_us", "floor_us")},
+            "all_reduce_us": getattr(self.exchange, "all_reduce_us", None),
+            "waits_us": getattr(self.exchange, "time_us", None),
             "memory": dict(self.memory), "flops": sum(layer.flops for layer in self.layers),
             "bytes": sum(layer.bytes for layer in self.layers), "classes": self.classes(),
             "heuristic": dict(self.heuristic), "layers": [layer.to_dict() for layer in self.layers],
@@ -244,7 +213,7 @@ class NetworkTime(Shown):
         waits = ""
         if self.exchange:
             sums = f"gradients' all-reduce {self.exchange.all_reduce_us / 1e3:.3f} ms"
-            waits = f", {sums}, of which {self.exchange.waits_us / 1e3:.3f} ms come after the backward pass"
+            waits = f", {sums}, of which {self.exchange.time_us / 1e3:.3f} ms come after the backward pass"
         host = self.host_time
         if host is None:
             return f"kernels {self.kernels_us / 1e3:.3f} ms{waits}" if waits else ""
