@@ -19,6 +19,8 @@ from surrogate.network.torch_gpu import AMP
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
+    from surrogate.network.network import Network
+    from surrogate.network.predict import Allowed, Predictors
     from surrogate.network.result import NetworkTime
 
 SERVERS = 0.9
@@ -93,21 +95,13 @@ def command(
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
     from surrogate.features.gpu import gpu as gpu_named
-    from surrogate.network.network import Network
-    from surrogate.network.predict import (
-        Allowed,
-        Predictors,
-        fastest_framework,
-        largest_batch,
-        load_predictors,
-        sweep_batches,
-    )
+    from surrogate.network.predict import fastest_framework, largest_batch, load_predictors, sweep_batches
     from surrogate.network.read import read_network
     from surrogate.network.result import compared_records
 
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
-    def read(size: int | None) -> Network:
+    def read(size: int | None) -> "Network":
         return read_network(source, batch=size, **reading)
 
     for name in (gpu, *compare_gpus):  # a wrong name is told before the network is read
@@ -119,7 +113,7 @@ def command(
     if max_batch and batch is not None:
         raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
 
-    def on(name: str) -> Predictors:
+    def on(name: str) -> "Predictors":
         kernels = (library or fastest_framework(network, name)) if steps else None
         if kernels:
             click.echo(f"kernels on {name}: {kernels}'s", err=True)

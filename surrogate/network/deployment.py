@@ -47,16 +47,13 @@ class Deployment:
     def check(self, decoder: Decoder) -> None:
         """Raise `InputError` for what cannot be divided so."""
         ranks = self.tensor_parallel * self.data_parallel
-        if decoder.heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel:
-            raise InputError(
-                f"{decoder.name}: {decoder.heads} heads cannot be divided among {self.tensor_parallel} GPUs;"
-                " --tensor-parallel takes a divisor of them"
-            )
-        if decoder.linear and decoder.linear.value_heads % self.tensor_parallel:
-            raise InputError(
-                f"{decoder.name}: {decoder.linear.value_heads} heads of linear attention cannot be divided among"
-                f" {self.tensor_parallel} GPUs; --tensor-parallel takes a divisor of them"
-            )
+        of_linear = decoder.linear.value_heads if decoder.linear else 0
+        for heads, kind in ((decoder.heads, "heads"), (of_linear, "heads of linear attention")):
+            if heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel:
+                raise InputError(
+                    f"{decoder.name}: {heads} {kind} cannot be divided among {self.tensor_parallel} GPUs;"
+                    " --tensor-parallel takes a divisor of them"
+                )
         if not decoder.experts and (self.expert_parallel > 1 or self.data_parallel > 1):
             raise InputError(
                 f"{decoder.name} has no experts; leave out --expert-parallel and --attention-parallel (a further"

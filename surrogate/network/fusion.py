@@ -95,14 +95,9 @@ def _passes(layer: Layer) -> Iterator[Layer]:
     work = layer.work
     if isinstance(work, Image) and work.APPLIED_BY and work.elements > ON_CHIP * work.extents.rows:
         sums = 2 * int(work.extents.rows)
-        yield replace(
-            layer,
-            name=f"{layer.name}.statistics",
-            work=Streamed(
-                reads=work.elements, writes=sums, work=4 * work.elements // sums, dtype=work.dtype, variant=REDUCE
-            ),
-            parameters=0,
-        )
+        flops = 4 * work.elements // sums
+        statistics = Streamed(reads=work.elements, writes=sums, work=flops, dtype=work.dtype, variant=REDUCE)
+        yield replace(layer, name=f"{layer.name}.statistics", work=statistics, parameters=0)
         work = work.of_kind(work.APPLIED_BY)
     yield replace(layer, work=work)
 
@@ -132,9 +127,6 @@ def _joined(first: Layer, last: Layer, work: Operator, chain: _Kernel) -> Layer:
     dtype = min(first.work.dtype, work.dtype, key=DTYPES.__getitem__)
     size = DTYPES[dtype]
     flops = (first.work.flops + work.flops) * size // chain.writes
-    return Layer(
-        first.name,
-        f"{first.operator}+{last.operator.rpartition('.')[2]}",
-        Streamed(reads=chain.reads // size, writes=chain.writes // size, work=flops, dtype=dtype, variant="fused"),
-        parameters=first.parameters + last.parameters,
-    )
+    both = Streamed(reads=chain.reads // size, writes=chain.writes // size, work=flops, dtype=dtype, variant="fused")
+    operator = f"{first.operator}+{last.operator.rpartition('.')[2]}"
+    return Layer(first.name, operator, both, parameters=first.parameters + last.parameters)

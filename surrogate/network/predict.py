@@ -289,14 +289,10 @@ def fastest_framework(network: Network, gpu: str) -> str:
 
 
 def sweep_batches(
-    read: Callable[[int], Network],
-    batches: Sequence[int],
-    predictors: Predictors,
-    *,
-    progress: Progress | None = None,
-    refused: Callable[[int, InputError], None] | None = None,
+    read: Callable[[int], Network], batches: Sequence[int], predictors: Predictors, *,
+    progress: Progress | None = None, refused: Callable[[int, InputError], None] | None = None,
     **allowed: Unpack[Allowed],
-) -> dict[int, NetworkTime]:
+) -> dict[int, NetworkTime]:  # fmt: skip
     """Batch → the network's time there; ``read`` gives the network at a batch, ``allowed`` is `Predictors.time`'s.
 
     ``refused`` is told the batches that the network cannot have, and why (None: the first of them raises).
