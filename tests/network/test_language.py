@@ -19,32 +19,9 @@ from surrogate.network.language import read_decoder
 from surrogate.network.language_step import GAP_US, language_network, read_language
 from surrogate.network.network import Network
 from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors
+from tests.known import known
 
-QWEN: dict[str, Any] = {
-    "model_type": "qwen2", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
-    "num_key_value_heads": 8, "intermediate_size": 13824, "vocab_size": 152064, "torch_dtype": "bfloat16",
-    "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 48,
-}  # fmt: skip
-LLAMA: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
-    "tie_word_embeddings": True,
-}  # fmt: skip
-GPT_OSS: dict[str, Any] = {
-    "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64,
-    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "vocab_size": 201088,
-    "num_local_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128,
-    "layer_types": ["sliding_attention", "full_attention"] * 18, "quantization_config": {"quant_method": "mxfp4"},
-}  # fmt: skip
-DEEPSEEK: dict[str, Any] = {
-    "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
-    "intermediate_size": 18432, "moe_intermediate_size": 2048, "vocab_size": 129280, "n_routed_experts": 256,
-    "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 3, "moe_layer_freq": 1,
-    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-}  # fmt: skip
-
-
+QWEN, LLAMA, GPT_OSS, DEEPSEEK = known(__file__).values()
 Step = Callable[..., Network]
 
 

@@ -24,7 +24,7 @@ from surrogate.network.language import read_decoder
 from surrogate.network.language_step import Requests, Step, language_network
 from surrogate.network.serving import Load, ServerKernels, ServerLaw, ServerSteps, Setup, server_steps, shipped_laws
 from surrogate.network.serving_page import pareto, serving_page
-from surrogate.network.serving_search import SHOWN, ServerRow
+from surrogate.network.serving_search import SHOWN
 from surrogate.report.tables import to_json
 from tests.test_docs import blocks
 
@@ -260,23 +260,13 @@ points = st.tuples(st.floats(0.1, 1e3), st.floats(0.1, 1e5))
 @settings(max_examples=30)
 @given(st.lists(points, min_size=1, max_size=30))
 def test_no_configuration_beats_one_of_the_front_in_both(servers: Serving, rates: list[tuple[float, float]]) -> None:
-    rows = [
-        replace(servers.rows[0], tokens_per_s_per_user=user, tokens_per_s_per_gpu=each) for user, each in rates
-    ]  # fmt: skip
+    row = servers.rows[0]
+    rows = [replace(row, tokens_per_s_per_user=user, tokens_per_s_per_gpu=each) for user, each in rates]
 
-    def beaten(row: ServerRow) -> bool:
-        return any(
-            other.tokens_per_s_per_user >= row.tokens_per_s_per_user
-            and other.tokens_per_s_per_gpu >= row.tokens_per_s_per_gpu
-            and (other.tokens_per_s_per_user, other.tokens_per_s_per_gpu)
-            != (row.tokens_per_s_per_user, row.tokens_per_s_per_gpu)
-            for other in rows
-        )
-
-    front = pareto(rows)
-    assert front and not any(map(beaten, front))
-    speeds = [row.tokens_per_s_per_user for row in front]
-    assert speeds == sorted(speeds)
+    front = [(row.tokens_per_s_per_user, row.tokens_per_s_per_gpu) for row in pareto(rows)]
+    assert front == sorted(front)
+    for user, each in front:
+        assert not any(u >= user and e >= each for u, e in rates if (u, e) != (user, each))
 
 
 def test_the_guide_s_five_lines_size_a_server() -> None:
