@@ -10,8 +10,8 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,6 +113,7 @@ class Checkpoint:
     model_type: str = ""
     read: Read = PLAIN
     refusal: str = ""
+    _answers: dict[tuple[str, int | None], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def kv_dtype(self) -> str:
@@ -120,10 +121,8 @@ class Checkpoint:
 
     def all_in(self, dtype: str, plain: str) -> "Checkpoint":
         """Every product of a layer in ``dtype``, whatever the file says of them."""
-        if (dtype, plain) not in self._uniform:
-            read = Read(((EVERY, dtype),), Names(), self.read.kv_dtype)
-            self._uniform[dtype, plain] = replace(self, plain=plain, read=read, refusal="")
-        return self._uniform[dtype, plain]
+        read = Read(((EVERY, dtype),), Names(), self.read.kv_dtype)
+        return Checkpoint(plain, self.model_type, read)
 
     def of(self, word: str, layer: int | None = None) -> str:
         """The arithmetic of a kernel's product by its word, within a layer or, as the head, outside.
@@ -164,14 +163,6 @@ class Checkpoint:
         if self.read.kept.has(module):
             return self.plain
         return next((dtype for names, dtype in self.read.rules if names.has(module)), "") or self.plain
-
-    @cached_property
-    def _uniform(self) -> "dict[tuple[str, str], Checkpoint]":
-        return {}
-
-    @cached_property
-    def _answers(self) -> dict[tuple[str, int | None], str]:
-        return {}
 
 
 def _renamed(module: str, model_type: str) -> str:

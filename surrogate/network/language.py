@@ -6,8 +6,9 @@ several media the decoder of text counts. Source: the configurations' fields as 
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,27 +20,30 @@ from surrogate.network.checkpoint import Checkpoint, read_checkpoint
 
 MAX_BYTES = 1 << 20
 MAX_LAYERS = 1000
-RECURRENT = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
-DENSE = ("llama", "mistral", "qwen2", "qwen3", "qwen3_vl", "gemma3", "qwen3_5")
-SPARSE = ("deepseek_v32", "glm_moe_dsa")
-LATENT_EXPERTS = ("deepseek_v2", "deepseek_v3", "kimi_k2", *SPARSE)
-EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "gpt_oss", "minimax_m2", "llama4", *RECURRENT[::2])
-QUERY_NORMS = dict.fromkeys(
-    ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", *RECURRENT, "gemma3"), "head"
-) | {"minimax_m2": "layer"}  # fmt: skip
-FAMILIES = (*dict.fromkeys((*DENSE, *EXPERTS, *LATENT_EXPERTS)),)
-"""The ``model_type`` of every decoder that is read."""
 LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
 """The only sizes of a latent cache that were measured."""
-DEFAULTS: dict[str, dict[str, object]] = {
-    "gemma3": {
-        "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208,
-        "sliding_window": 4096, "sliding_window_pattern": 6, "tie_word_embeddings": True,
-    },
-    "qwen3_next": {"full_attention_interval": 4},
-}  # fmt: skip
-"""What a configuration leaves out where it is the default of ``transformers``."""
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderFamily:
+    """What a ``model_type`` says that its configuration does not; `language.toml` says what the fields are."""
+
+    experts: bool = False
+    latent: bool = False
+    sparse: bool = False
+    recurrent: bool = False
+    local: bool = False
+    query_norm: str = ""
+    post_norms: bool = False
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+
+FAMILIES: Mapping[str, DecoderFamily] = {
+    name: DecoderFamily(**row)
+    for name, row in tomllib.loads(Path(__file__).with_name("language.toml").read_text(encoding="utf-8")).items()
+}
+"""The family of every decoder that is read, by its ``model_type``."""
 
 
 class LinearHeads(NamedTuple):
@@ -138,19 +142,20 @@ def read_decoder(path: Path) -> Decoder:
     config = stated | text if isinstance(text, dict) else stated
     kind = str(config.get("model_type")).removesuffix("_text")
     require_known(f"{path}: model_type", kind, FAMILIES)
-    sizes = _Sizes(path, DEFAULTS.get(kind, {}) | {name: value for name, value in config.items() if value is not None})
+    family = FAMILIES[kind]
+    sizes = _Sizes(path, {**family.defaults, **{name: value for name, value in config.items() if value is not None}})
     hidden = sizes.of("hidden_size")
     heads = sizes.of("num_attention_heads")
     layers = sizes.of("num_hidden_layers", most=MAX_LAYERS)
-    latent = kind in LATENT_EXPERTS
+    latent = family.latent
     for name, size in LATENT_SIZES.items() if latent else ():
         if sizes.of(name) != size:
             raise InputError(f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone")
-    experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if kind not in DENSE else 0
+    experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if family.experts else 0
     own_inter = sizes.of("moe_intermediate_size", "intermediate_size") if experts else 0
     shared = sizes.maybe("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
     dtype = TYPES.get(str(config.get("torch_dtype", config.get("dtype"))), "bf16")
-    linear = _linear(sizes) if kind in RECURRENT else None
+    linear = _linear(sizes) if family.recurrent else None
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
         hidden=hidden, vocabulary=sizes.of("vocab_size"), inter=_dense_inter(sizes, own_inter),
@@ -163,10 +168,10 @@ def read_decoder(path: Path) -> Decoder:
         expert_inter=own_inter, shared_inter=own_inter if kind == "llama4" else shared,
         latent=latent, query_rank=sizes.maybe("q_lora_rank") if latent else 0,
         nope=sizes.of("qk_nope_head_dim") if latent else 0, value=sizes.of("v_head_dim") if latent else 0,
-        index_heads=sizes.of("index_n_heads") if kind in SPARSE else 0,
-        index_dim=sizes.of("index_head_dim") if kind in SPARSE else 0,
-        index_topk=sizes.of("index_topk") if kind in SPARSE else 0,
-        gated=kind in RECURRENT, query_norm=QUERY_NORMS.get(kind, ""), post_norms=kind == "gemma3", linear=linear,
+        index_heads=sizes.of("index_n_heads") if family.sparse else 0,
+        index_dim=sizes.of("index_head_dim") if family.sparse else 0,
+        index_topk=sizes.of("index_topk") if family.sparse else 0,
+        gated=family.recurrent, query_norm=family.query_norm, post_norms=family.post_norms, linear=linear,
         recurrent=_recurrent(sizes, layers) if linear else (),
         positions=_positions(sizes),
     )  # fmt: skip
@@ -206,7 +211,7 @@ def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and len(kinds) == layers:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    if kind in ("gemma3", "llama4"):  # every sixth, or fourth, layer sees all; Llama's others see a chunk
+    if FAMILIES[kind].local:  # every sixth, or fourth, layer sees all; Llama's others see a chunk
         window = window or sizes.maybe("attention_chunk_size")
         interval = sizes.maybe("sliding_window_pattern") or 4
         return tuple(0 if (layer + 1) % interval == 0 else window for layer in range(layers))
