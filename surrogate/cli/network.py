@@ -237,12 +237,9 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
         return row
     shown: dict[str, Any] = {name: row[name] for name in ("batch", "gpu", "total_us") if name in row}
     shown |= {
-        "90 %, µs": (row["lower_us"], row["upper_us"]),
-        "samples/s": row["samples_per_s"],
-        "coverage %": round(100 * row["coverage"], 1),
-        "GiB per GPU": _gib(row["memory_bytes"]),
-        "fits": row["fits"],
-    }
+        "90 %, µs": (row["lower_us"], row["upper_us"]), "samples/s": row["samples_per_s"],
+        "coverage %": round(100 * row["coverage"], 1), "GiB per GPU": _gib(row["memory_bytes"]), "fits": row["fits"],
+    }  # fmt: skip
     if "gpu" in row:
         shown["measured %"] = round(100 * row["measured_share"], 1)
     shown |= {"speedup": row["speedup"]} if "speedup" in row else {}

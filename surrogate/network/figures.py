@@ -41,22 +41,26 @@ def layers_figure(time: NetworkTime) -> str | None:
 
 
 def batches_figure(times: Mapping[int, NetworkTime]) -> str | None:
-    """Throughput over batch; the best batch is marked."""
-    batches = sorted(times)
-    rates = [times[batch].samples_per_s or 0.0 for batch in batches]
+    """Throughput over batch with its 90 % interval; the best batch is marked."""
+    known = [(batch, times[batch]) for batch in sorted(times) if times[batch].layers]
+    batches = [batch for batch, _ in known]
+    rates = [time.samples_per_s or 0.0 for _, time in known]
     best = best_of(times)
     if best is None:
         return None
     (name, style) = next(iter(looks(["throughput"]).items()))
     with theme():
         figure, (axis,) = blank(2.4)
+        lower = [1e6 * time.gpus * batch / time.upper_us for batch, time in known]
+        upper = [1e6 * time.gpus * batch / time.lower_us for batch, time in known]
+        axis.fill_between(batches, lower, upper, color=style.colour, alpha=0.15, linewidth=0)
         axis.plot(batches, rates, style.marker + "-", color=style.colour, fillstyle="none", label=name)
         axis.plot([best], [times[best].samples_per_s or 0.0], "o", color=style.colour, markersize=7)
         axis.set_xscale("log", base=2)
         axis.set_xticks(batches, [str(batch) for batch in batches])
         axis.set_ylim(bottom=0)
         axis.yaxis.set_major_formatter(plain_tick)
-        axis.set(xlabel="batch, log scale", ylabel="samples per second")
+        axis.set(xlabel="batch, log scale", ylabel="samples per second, 90 % interval")
         return svg(figure)
 
 

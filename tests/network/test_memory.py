@@ -46,12 +46,9 @@ def test_buffers_live_until_their_last_reader(onnx_file) -> None:
     onnx = pytest.importorskip("onnx")
     node = onnx.helper.make_node
     nodes = [
-        node("Sigmoid", ["x"], ["a"]),
-        node("Relu", ["a"], ["b"]),
-        node("Flatten", ["b"], ["c"]),
-        node("Relu", ["c"], ["d"]),
-        node("Add", ["d", "a"], ["y"]),
-    ]
+        node("Sigmoid", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Flatten", ["b"], ["c"]),
+        node("Relu", ["c"], ["d"]), node("Add", ["d", "a"], ["y"]),
+    ]  # fmt: skip
     read = read_network(onnx_file(nodes, {"x": ["n", 256]}), batch=4)
     assert (read.parameters, read.weights_bytes) == (0, 0)
     assert read.activation_bytes == 4 * (4 * 256 * 4)
