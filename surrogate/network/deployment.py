@@ -101,7 +101,7 @@ def _words(decoder: Decoder, kind: LayerKind) -> Iterator[str]:
     """The products of a layer that a checkpoint may quantise."""
     if kind.recurrent:
         yield from ("in_proj", "out_proj")
-    elif not decoder.latent:
+    elif not decoder.family.latent:
         yield from ("qkv_proj", "o_proj")
     else:
         yield from ("qkv_a_proj", "q_b_proj") if decoder.query_rank else ("q_proj", "kv_a_proj")

@@ -22,6 +22,9 @@ MAX_BYTES = 1 << 20
 MAX_LAYERS = 1000
 LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
 """The only sizes of a latent cache that were measured."""
+OF_LATENT = {"nope": "qk_nope_head_dim", "value": "v_head_dim"}
+OF_SPARSE = {"index_heads": "index_n_heads", "index_dim": "index_head_dim", "index_topk": "index_topk"}
+"""Field of a `Decoder` → what the configuration calls it."""
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -36,7 +39,7 @@ class DecoderFamily:
     local: bool = False
     query_norm: str = ""
     post_norms: bool = False
-    defaults: Mapping[str, object] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
 FAMILIES: Mapping[str, DecoderFamily] = {
@@ -44,6 +47,7 @@ FAMILIES: Mapping[str, DecoderFamily] = {
     for name, row in tomllib.loads(Path(__file__).with_name("language.toml").read_text(encoding="utf-8")).items()
 }
 """The family of every decoder that is read, by its ``model_type``."""
+PLAIN = DecoderFamily()
 
 
 class LinearHeads(NamedTuple):
@@ -71,7 +75,7 @@ class Decoder:
     """Sizes of a decoder. ``windows`` has each layer's attention window (0: none), ``sparse`` whether it routes.
 
     ``checkpoint`` has the arithmetic of every product, ``dtype`` is that of everything else. Of a decoder without
-    experts ``experts`` is 0; ``latent``: attention is MLA, whose queries have rank ``query_rank`` (0: full).
+    experts ``experts`` is 0; where the ``family``'s attention is latent, queries have rank ``query_rank`` (0: full).
     """
 
     name: str
@@ -90,7 +94,7 @@ class Decoder:
     topk: int = 0
     expert_inter: int = 0
     shared_inter: int = 0
-    latent: bool = False
+    family: DecoderFamily = PLAIN
     nope: int = 0
     value: int = 0
     """A head's key part without positions, and its value, where attention is latent."""
@@ -99,12 +103,6 @@ class Decoder:
     index_topk: int = 0
     """Of sparse attention: what scores all positions, and of how many the best are attended to."""
     query_rank: int = 0
-    gated: bool = False
-    """Whether queries bring a gate of the output along."""
-    query_norm: str = ""
-    """Whether queries and keys are normed: each ``head``, or the whole ``layer``, which GPUs then do together."""
-    post_norms: bool = False
-    """Whether the results of attention and of the dense layer are normed, too."""
     linear: LinearHeads | None = None
     recurrent: tuple[bool, ...] = ()
     """Which layers are gated delta nets with ``linear`` heads, in the place of attention."""
@@ -147,8 +145,7 @@ def read_decoder(path: Path) -> Decoder:
     hidden = sizes.of("hidden_size")
     heads = sizes.of("num_attention_heads")
     layers = sizes.of("num_hidden_layers", most=MAX_LAYERS)
-    latent = family.latent
-    for name, size in LATENT_SIZES.items() if latent else ():
+    for name, size in LATENT_SIZES.items() if family.latent else ():
         if sizes.of(name) != size:
             raise InputError(f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone")
     experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if family.experts else 0
@@ -166,13 +163,10 @@ def read_decoder(path: Path) -> Decoder:
         tied=bool(sizes.config.get("tie_word_embeddings", False)), experts=experts,
         topk=sizes.of("num_experts_per_tok", "experts_per_token") if experts else 0,
         expert_inter=own_inter, shared_inter=own_inter if kind == "llama4" else shared,
-        latent=latent, query_rank=sizes.maybe("q_lora_rank") if latent else 0,
-        nope=sizes.of("qk_nope_head_dim") if latent else 0, value=sizes.of("v_head_dim") if latent else 0,
-        index_heads=sizes.of("index_n_heads") if family.sparse else 0,
-        index_dim=sizes.of("index_head_dim") if family.sparse else 0,
-        index_topk=sizes.of("index_topk") if family.sparse else 0,
-        gated=family.recurrent, query_norm=family.query_norm, post_norms=family.post_norms, linear=linear,
+        family=family, query_rank=sizes.maybe("q_lora_rank") if family.latent else 0, linear=linear,
         recurrent=_recurrent(sizes, layers) if linear else (),
+        **{field: sizes.of(name) for field, name in OF_LATENT.items() if family.latent},
+        **{field: sizes.of(name) for field, name in OF_SPARSE.items() if family.sparse},
         positions=_positions(sizes),
     )  # fmt: skip
 

@@ -208,7 +208,7 @@ class Choices:
         """Ways of tensor parallelism and of attention over requests of one's own, which pays for a latent cache."""
         asked, attention = self.several("tensor_parallel"), self.several("attention_parallel")
         tensor = asked or [way for way in powers if decoder.heads % way == 0]
-        if attention or asked or not (decoder.latent and decoder.experts):
+        if attention or asked or not (decoder.family.latent and decoder.experts):
             return list(product(tensor, attention or (1,)))
         return [*((way, 1) for way in tensor), *((1, way) for way in powers[1:])]
 
