@@ -169,7 +169,7 @@ def _print_report(
     time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool, shared_by: int
 ) -> None:
     """Layers or types, classes, savings, batches, GPUs, and what is in no sum."""
-    each = f"each of {shared_by} GPUs runs these layers; samples per second are of the replica, of all {shared_by}"
+    each = f"each of {shared_by} GPUs runs these layers; samples/s are of the whole replica of {shared_by} GPUs"
     for line in filter(None, (time.headline(), time.parts(), each if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
     if layers:

@@ -22,6 +22,9 @@ MAX_BYTES = 1 << 20
 MAX_LAYERS = 1000
 LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
 """The only sizes of a latent cache that were measured."""
+STATED = ("su", "longrope", "llama3")
+"""Ways to scale positions that a configuration's number of them includes."""
+MAX_FACTOR = 1e6
 OF_LATENT = {"nope": "qk_nope_head_dim", "value": "v_head_dim"}
 OF_SPARSE = {"index_heads": "index_n_heads", "index_dim": "index_head_dim", "index_topk": "index_topk"}
 """Field of a `Decoder` → what the configuration calls it."""
@@ -167,7 +170,7 @@ def read_decoder(path: Path) -> Decoder:
         recurrent=_recurrent(sizes, layers) if linear else (),
         **{field: sizes.of(name) for field, name in OF_LATENT.items() if family.latent},
         **{field: sizes.of(name) for field, name in OF_SPARSE.items() if family.sparse},
-        positions=_positions(sizes),
+        positions=_positions(sizes, kind),
     )  # fmt: skip
 
 
@@ -186,16 +189,18 @@ class _Sizes:
         return self.of(name) if self.config.get(name) else 0
 
 
-def _positions(sizes: _Sizes) -> int:
-    """Tokens of a request at most: vLLM's rule, by which YaRN's factor counts from the original positions."""
+def _positions(sizes: _Sizes, kind: str) -> int:
+    """Tokens of a request at most. Source: vLLM's rule, by which a scaled position counts with its factor, YaRN's from
+    the original positions, and the stated number holds for those that were trained at it."""
     scaling = sizes.config.get("rope_scaling") or sizes.config.get("rope_parameters")
+    rope = _Sizes(sizes.path, scaling if isinstance(scaling, dict) else {})
     stated = sizes.maybe("max_position_embeddings")
-    if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type")) != "yarn":
+    word = rope.config.get("rope_type", rope.config.get("type"))
+    factor = rope.config.get("factor")
+    if kind == "gemma3" or word in STATED or not (isinstance(factor, int | float) and 1 <= factor < MAX_FACTOR):
         return stated
-    rope = _Sizes(sizes.path, scaling)
-    factor = scaling.get("factor")
-    longer = rope.maybe("original_max_position_embeddings") * (factor if isinstance(factor, int | float) else 1)
-    return max(stated, int(longer))
+    original = rope.maybe("original_max_position_embeddings") if word == "yarn" else stated
+    return max(stated, int(original * factor))
 
 
 def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:

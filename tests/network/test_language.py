@@ -152,6 +152,8 @@ def test_a_gpu_that_cannot_is_one_refused_row(seer: Any, tmp_path: Path) -> None
     ("scaling", "positions"),
     [
         ({}, 1024),
+        ({"rope_scaling": {"type": "linear", "factor": 8}}, 8192),
+        ({"rope_scaling": {"type": "dynamic", "factor": float("inf")}}, 1024),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}}, 2048),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}}, 1024),
     ],
