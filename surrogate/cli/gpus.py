@@ -1,17 +1,23 @@
 """``seer gpus``: what the registry knows, what was measured on each GPU, and how far off predictions are expected."""
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from surrogate.cli.options import GPU, Form, output_options, show
-from surrogate.report.tables import Table
+from surrogate.report.tables import Table, percent
 
 if TYPE_CHECKING:
     from surrogate.features.gpu import Gpu
 
 NOTE = "nine in ten times are off by less than ×, rows measured behind; ~ never measured there: see the last rows"
+ERRORS = (
+    "errors are those of held-out shapes where rows were measured here (model), and of GPUs left out of training where"
+    " none were (spec: from the specification)"
+)
 NEVER_MEASURED = "~"
 
 
@@ -36,7 +42,10 @@ def command(name: str | None, form: Form) -> None:
         facts = gpu(name).to_dict() | device_attributes(gpu(name))
         answers = _answers(gpu(name))
         records = [{"field": key, "value": value} for key, value in _flat(facts, answers).items()]
-        show(records, form, whole=facts | {"answers": answers})
+        if form:
+            show(records, form, whole=facts | {"answers": answers})
+        else:
+            _print_facts(facts, answers)
         return
     boards = [(board, _answers(board)) for board in gpus()]
     # A maker's boards that were never measured all get the same answer, so it stands once, in a last row per maker.
@@ -50,6 +59,23 @@ def command(name: str | None, form: Form) -> None:
     records = [_flat(board.to_dict(), answers) for board, answers in boards]
     whole = [board.to_dict() | {"answers": answers} for board, answers in boards]
     show(records, form, whole=whole, table=table)
+
+
+def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object]]) -> None:
+    """Every figure with its unit and meaning, and for each family of kernels what its times go by."""
+    figures = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))["figures"]
+    values = {key: value if isinstance(value, bool) else value or None for key, value in facts.items()}
+    shown = [{"field": key, "unit and meaning": text, "value": values[key]} for key, text in figures.items()]
+    families = [
+        {
+            "kernels": family, "bundle": row["bundle"], "rows measured here": row["rows"], "in": row["dtypes"],
+            "times from": row["source"], "median error %": row["median_ape"], "90 % within ×": row["factor_90"],
+        }
+        for family, row in answers.items()
+    ]  # fmt: skip
+    show([], table=Table(shown, notes=["– not known, or no such unit"]))
+    click.echo("")
+    show([], table=Table(families, {"median error %": percent}, "times of kernels on it", notes=[ERRORS]))
 
 
 def _answers(board: "Gpu") -> dict[str, dict[str, object]]:

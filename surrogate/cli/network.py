@@ -19,6 +19,8 @@ from surrogate.network.torch_gpu import AMP
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
+    from surrogate.network.network import Network
+    from surrogate.network.predict import Allowed, Predictors
     from surrogate.network.result import NetworkTime
 
 SERVERS = 0.9
@@ -93,21 +95,13 @@ def command(
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
     from surrogate.features.gpu import gpu as gpu_named
-    from surrogate.network.network import Network
-    from surrogate.network.predict import (
-        Allowed,
-        Predictors,
-        fastest_framework,
-        largest_batch,
-        load_predictors,
-        sweep_batches,
-    )
+    from surrogate.network.predict import fastest_framework, largest_batch, load_predictors, sweep_batches
     from surrogate.network.read import read_network
-    from surrogate.network.result import gpu_records, sweep_records
+    from surrogate.network.result import compared_records
 
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
-    def read(size: int | None) -> Network:
+    def read(size: int | None) -> "Network":
         return read_network(source, batch=size, **reading)
 
     for name in (gpu, *compare_gpus):  # a wrong name is told before the network is read
@@ -119,7 +113,7 @@ def command(
     if max_batch and batch is not None:
         raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
 
-    def on(name: str) -> Predictors:
+    def on(name: str) -> "Predictors":
         kernels = (library or fastest_framework(network, name)) if steps else None
         if kernels:
             click.echo(f"kernels on {name}: {kernels}'s", err=True)
@@ -157,13 +151,14 @@ def command(
 
         for path in write_figures(figures, time, sweep):
             click.echo(f"written: {path}", err=True)
-    batches = [*sweep_records(sweep), *refused["batch"]]
-    gpus = [*gpu_records([each for _, each in answered] if compare_gpus else []), *refused["gpu"]]
+    batches = [*compared_records("batch", sweep), *refused["batch"]]
+    compared = {each.gpu: each for _, each in answered} if compare_gpus else {}
+    gpus = [*compared_records("gpu", compared), *refused["gpu"]]
     if form:
-        compared = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
+        beside = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
         types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
         rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
-        show(rows, form, whole={**time.to_dict(), **compared, **types})
+        show(rows, form, whole={**time.to_dict(), **beside, **types})
     else:
         _print_report(time, batches, gpus, layers=not by_type and not steps, shared_by=reading["tensor_parallel"] or 1)
     if not time.layers:
@@ -174,7 +169,7 @@ def _print_report(
     time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool, shared_by: int
 ) -> None:
     """Layers or types, classes, savings, batches, GPUs, and what is in no sum."""
-    each = f"each of {shared_by} GPUs runs these layers; samples per second are of the replica, of all {shared_by}"
+    each = f"each of {shared_by} GPUs runs these layers; samples/s are of the whole replica of {shared_by} GPUs"
     for line in filter(None, (time.headline(), time.parts(), each if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
     if layers:
@@ -193,10 +188,14 @@ def _print_report(
         share = 100 * own["saved_us"] / own["time_us"] if own["time_us"] else 0.0
         saved = f"saved over the library's heuristic: {own['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
         click.echo(f"\n{saved} of {own['convs']} convolutions, {own['unknown']} not known")
-    _section("total per GPU", [_totals(time)])
-    _section("memory, GiB", [{name: _gib(size) for name, size in time.memory.items() if size}] if time.memory else [])
-    _section("batches", [_sweep(row) for row in batches])
-    _section("GPUs", [_sweep(row) for row in gpus])
+    _section("per GPU", [_totals(time)])
+    _section(
+        "memory per GPU, GiB", [{name: _gib(size) for name, size in time.memory.items() if size}] if time.memory else []
+    )
+    each = " per GPU" if time.gpus > 1 else ""
+    together = f"; samples/s of all {time.gpus} GPUs" if time.gpus > 1 else ""
+    _section(f"batches{each}{together}", [_sweep(row) for row in batches])
+    _section(f"GPUs{together}", [_sweep(row) for row in gpus])
     for note in time.notes:
         click.echo(wrapped(note, terminal_width()))
     counted = {
@@ -238,12 +237,9 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
         return row
     shown: dict[str, Any] = {name: row[name] for name in ("batch", "gpu", "total_us") if name in row}
     shown |= {
-        "90 %, µs": (row["lower_us"], row["upper_us"]),
-        "samples_per_s": row["samples_per_s"],
-        "coverage %": round(100 * row["coverage"], 1),
-        "GiB": _gib(row["memory_bytes"]),
-        "fits": row["fits"],
-    }
+        "90 %, µs": (row["lower_us"], row["upper_us"]), "samples/s": row["samples_per_s"],
+        "coverage %": round(100 * row["coverage"], 1), "GiB per GPU": _gib(row["memory_bytes"]), "fits": row["fits"],
+    }  # fmt: skip
     if "gpu" in row:
         shown["measured %"] = round(100 * row["measured_share"], 1)
     shown |= {"speedup": row["speedup"]} if "speedup" in row else {}

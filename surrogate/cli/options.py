@@ -1,10 +1,12 @@
 """Options that several commands share, and what --json and --csv print; nothing heavy is imported for their help."""
 
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -56,10 +58,37 @@ OUT = DataPath(STDOUT)
 FOLDER = DataPath(None, folder="filled")
 BUNDLE = DataPath(None, folder="replaced")
 BUNDLE_OR_FILE = DataPath(STDOUT, checked=False)
-COUNT = click.IntRange(min=1)
-INDEX = click.IntRange(min=0)
-SIZE = click.IntRange(1, MAX_INT32)
-POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+class Whole(click.IntRange):
+    """A whole number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; a usage error says how it is written."""
+        if re.fullmatch(r"\s*[+-]?\d+\s*", str(value)) is None:
+            self.fail(f"{value!r} is no whole number; write its digits, as in 1024", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Positive(click.FloatRange):
+    """A number above 0, in the unit that the option's help names."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; a usage error says how it is written."""
+        try:
+            is_number = isfinite(float(value))
+        except ValueError:
+            is_number = False
+        if not is_number:
+            unit = f" of {param.metavar.lower()}" if isinstance(param, click.Option) and param.metavar else ""
+            self.fail(f"{value!r} is no number{unit}; write it without a unit, as in 30", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+COUNT = Whole(min=1)
+INDEX = Whole(min=0)
+SIZE = Whole(1, MAX_INT32)
+POSITIVE = Positive(min=0, min_open=True)
 
 
 class SettingChoice(click.Choice):

@@ -63,12 +63,9 @@ def command(
         if is_asked:
             raise InputError(f"--{name}: {REFUSED[name]} are not predicted; leave it out for an aggregated server")
     choices = Choices(
-        libraries=(library,) if library else (),
-        dtypes=dtype,
-        kv_dtypes=kv_dtype,
-        routing=routing or ROUTING,
+        libraries=(library,) if library else (), dtypes=dtype, kv_dtypes=kv_dtype, routing=routing or ROUTING,
         **searched,
-    )
+    )  # fmt: skip
     serving = serve(
         config, gpu=gpu, compare_gpus=compare_gpus, input=input_tokens, output=output_tokens, ttft_ms=ttft,
         tpot_ms=tpot, price=price, choices=choices,

@@ -16,7 +16,7 @@ from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, Embeddin
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.pointwise import POINTWISE_CLASSES
 from surrogate.features.families.recurrent import Recurrent
-from surrogate.features.families.rowwise import BatchNorm, BatchNormInference, GroupNorm, LayerNorm
+from surrogate.features.families.rowwise import GroupNorm, LayerNorm
 from surrogate.features.families.transfer import Concat
 from surrogate.network import work as make
 from surrogate.network.call import TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
@@ -58,16 +58,25 @@ def attention(call: Call) -> Layers:
     if not any(tensor.trained for tensor in call.tensors()) and (fused := _fused_attention(call)):
         yield call.layer(fused)
         return
-    query, key, value = (call.shape(name) for name in ("query", "key", "value"))
-    batch, rows, columns = prod(query[:-2]), query[-2], key[-2]
-    for part, work in (
-        ("scores", make.gemm(rows, columns, query[-1], batch=batch, dtype=call.dtype)),
-        ("softmax", make.softmax((batch, rows, columns), -1, call.dtype)),
-        ("values", make.gemm(rows, value[-1], columns, batch=batch, dtype=call.dtype)),
-    ):
+    batch, sizes = _unfused_attention(call)
+    for part in ("scores", "softmax", "values"):
+        work = make.softmax((batch, *sizes["scores"][:2]), -1, call.dtype)
+        if part != "softmax":
+            work = make.gemm(*sizes[part], batch=batch, dtype=call.dtype)
         layer = call.layer(work, part=part, data="query")
         both = layer.gradients and part != "softmax"
         yield replace(layer, gradients=(INPUT, WEIGHT)) if both else layer
+
+
+def _unfused_attention(call: Call) -> tuple[int, dict[str, tuple[int, int, int]]]:
+    """The batch of attention's products, forward and backward, and the sizes m, n and k of each."""
+    query, key, value = (call.shape(name) for name in ("query", "key", "value"))
+    (*batches, rows, depth), columns, width = query, key[-2], value[-1]
+    return prod(batches), {
+        "scores": (rows, columns, depth), "values": (rows, width, columns), "grad_value": (columns, width, rows),
+        "grad_weights": (rows, columns, width), "grad_query": (rows, depth, columns),
+        "grad_key": (columns, depth, rows),
+    }  # fmt: skip
 
 
 def _fused_attention(call: Call) -> Attention | None:
@@ -84,37 +93,26 @@ def _fused_attention(call: Call) -> Attention | None:
 def attention_backward(call: Call) -> Layers:
     """Its gradient: of the fused kernel three times the forward pass, else the scores again, four products and a
     softmax gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate."""
-    query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     if fused := _fused_attention(call):
         for part in ("grad_query", "grad_key", "grad_value"):
             yield call.layer(fused, part=part)
         return
-    batch, rows, columns = prod(query[:-2]), query[-2], key[-2]
-    depth, width = query[-1], value[-1]
-    sizes = {
-        "scores": (rows, columns, depth),
-        "grad_value": (columns, width, rows),
-        "grad_weights": (rows, columns, width),
-        "grad_query": (rows, depth, columns),
-        "grad_key": (columns, depth, rows),
-    }
-    for part, (m, n, k) in sizes.items():
-        yield call.layer(make.gemm(m, n, k, batch=batch, dtype=call.dtype), part=part)
+    batch, sizes = _unfused_attention(call)
+    rows, columns, _ = sizes["scores"]
+    for part in ("scores", "grad_value", "grad_weights", "grad_query", "grad_key"):
+        yield call.layer(make.gemm(*sizes[part], batch=batch, dtype=call.dtype), part=part)
     yield call.layer(operator("softmax_backward", n=batch * rows, c=columns, dtype=call.dtype), part="softmax")
 
 
 def batch_norm(call: Call) -> Layers:
-    """Batch norm by stored statistics, or by the batch's own, which an unrecorded flag counts as."""
+    """Batch norm by stored statistics, or by the batch's own, which an unrecorded flag counts as; and its gradient."""
     training = call.op == "_batch_norm_with_update" or bool(call.arguments.get("training"))
+    kind = "batch_norm" if training else "batch_norm_inference"
     n, c, h, w = make.image(call.shape())
-    work = (BatchNorm if training else BatchNormInference)(n=n, c=c, h=h, w=w, dtype=call.dtype)
-    yield call.layer(work, weights=("weight", "bias"))
-
-
-def batch_norm_backward(call: Call) -> Layers:
-    """native_batch_norm_backward and its like."""
-    n, c, h, w = make.image(call.shape())
-    yield call.layer(operator("batch_norm_backward", n=n, c=c, h=h, w=w, dtype=call.dtype))
+    if backward := call.op.endswith("backward"):
+        kind = "batch_norm_backward"
+    work = operator(kind, n=n, c=c, h=h, w=w, dtype=call.dtype)
+    yield call.layer(work, weights=() if backward else ("weight", "bias"))
 
 
 def norm(call: Call) -> Layers:
@@ -337,15 +335,11 @@ def loss(call: Call) -> Layers:
 
 
 def scan(call: Call) -> Layers:
-    """Cumulative sums, products and extremes: as many results as values."""
+    """As many results as values: cumulative sums, products and extremes, and local response normalisation across
+    ``size`` channels (a square, a sum over them, a power, a product)."""
     size = call.shape()
-    yield call.layer(make.streamed(call.op, [size], [size], call.dtype))
-
-
-def lrn(call: Call) -> Layers:
-    """Local response normalisation across ``size`` channels: a square, a sum over them, a power, a product."""
-    work = call.number("size", 5) + 12
-    yield call.layer(make.streamed("lrn", [call.shape()], [call.result()], call.dtype, work=work))
+    work = call.number("size", 5) + 12 if call.op == "LRN" else 1
+    yield call.layer(make.streamed(call.op.lower(), [size], [size], call.dtype, work=work))
 
 
 def concat(call: Call) -> Layers:

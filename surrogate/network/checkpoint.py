@@ -10,8 +10,8 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,6 +113,7 @@ class Checkpoint:
     model_type: str = ""
     read: Read = PLAIN
     refusal: str = ""
+    _answers: dict[tuple[str, int | None], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def kv_dtype(self) -> str:
@@ -120,10 +121,8 @@ class Checkpoint:
 
     def all_in(self, dtype: str, plain: str) -> "Checkpoint":
         """Every product of a layer in ``dtype``, whatever the file says of them."""
-        if (dtype, plain) not in self._uniform:
-            read = Read(((EVERY, dtype),), Names(), self.read.kv_dtype)
-            self._uniform[dtype, plain] = replace(self, plain=plain, read=read, refusal="")
-        return self._uniform[dtype, plain]
+        read = Read(((EVERY, dtype),), Names(), self.read.kv_dtype)
+        return Checkpoint(plain, self.model_type, read)
 
     def of(self, word: str, layer: int | None = None) -> str:
         """The arithmetic of a kernel's product by its word, within a layer or, as the head, outside.
@@ -165,14 +164,6 @@ class Checkpoint:
             return self.plain
         return next((dtype for names, dtype in self.read.rules if names.has(module)), "") or self.plain
 
-    @cached_property
-    def _uniform(self) -> "dict[tuple[str, str], Checkpoint]":
-        return {}
-
-    @cached_property
-    def _answers(self) -> dict[tuple[str, int | None], str]:
-        return {}
-
 
 def _renamed(module: str, model_type: str) -> str:
     for ours, theirs in TABLE["renamed"].get(model_type, {}).items():
@@ -194,8 +185,8 @@ def read_checkpoint(path: Path, config: Json, plain: str) -> Checkpoint:
         return Checkpoint(plain, model_type)
     method = _method(said)
     try:
-        if method is None or method not in READERS:
-            raise _UnreadError(f"quant_method {method!r} is none of {', '.join(sorted({*READERS} - {''}))}")
+        if method not in READERS:
+            raise _UnreadError(f"quant_method {method!r} is none of {', '.join(sorted(filter(None, READERS)))}")
         return Checkpoint(plain, model_type, READERS[method](_object(said)))
     except _UnreadError as reason:
         return Checkpoint(
@@ -363,13 +354,6 @@ def _bits_and_bytes(said: Json) -> Read:
     raise _UnreadError(f"bitsandbytes in {4 if said.get('load_in_4bit') else 8} bits has no measured kernels")
 
 
-def _mxfp4(said: Json) -> Read:
-    """Experts alone, as gpt-oss has them."""
-    if said.get("dequantize") is True:
-        return PLAIN
-    return Read(((Names(["experts"]), "w4a16_mxfp4"),), _skipped(said))
-
-
 def _torchao(said: Json) -> Read:
     kind = said.get("quant_type")
     form = _object(_object(kind).get("default"))
@@ -407,20 +391,17 @@ def _quark_scheme(said: Json) -> str:
     return _arithmetic(values(said.get("weight")), values(said.get("input_tensors")))
 
 
-def _same(weights: str, activations: str) -> Callable[[Json], Read]:
-    return lambda said: Read(((EVERY, _arithmetic(weights, activations)),), _skipped(said))
+def _fixed(rules: Mapping[str, str], said: Json) -> Read:
+    """What the method's name says alone, by the table."""
+    if said.get("dequantize") is True:
+        return PLAIN
+    return Read(tuple((Names([name]), dtype) for name, dtype in rules.items()), _skipped(said))
 
 
-def _w4afp8(said: Json) -> Read:
-    """SGLang's: experts in 4 bits, everything else in blocks of fp8."""
-    return Read(((Names(["experts"]), "w4afp8"), (EVERY, "fp8_block")), _skipped(said))
-
-
-READERS: Mapping[str, Callable[[Json], Read]] = {
+READERS: Mapping[str | None, Callable[[Json], Read]] = {
     "compressed-tensors": _compressed_tensors, "modelopt": _model_optimizer, "modelopt-fp4": _model_optimizer,
-    "fp8": _fp8, "fbgemm-fp8": _same("float8", "float8"), "w8a8-fp8": _same("float8", "float8"),
-    "w8a8-int8": _same("int8", "int8"), "awq": _integers, "gptq": _integers, "auto-round": _integers,
-    "intel/auto-round": _integers, "auto-awq": _integers, "bitsandbytes": _bits_and_bytes, "mxfp4": _mxfp4,
-    "torchao": _torchao, "quark": _quark, "w4afp8": _w4afp8,
+    "fp8": _fp8, "awq": _integers, "gptq": _integers, "auto-round": _integers, "intel/auto-round": _integers,
+    "auto-awq": _integers, "bitsandbytes": _bits_and_bytes, "torchao": _torchao, "quark": _quark,
+    **{method: partial(_fixed, rules) for method, rules in TABLE["fixed"].items()},
 }  # fmt: skip
 """``quant_method``, or the form's own marks → its reader."""

@@ -25,11 +25,12 @@ MACHINE = 8
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """The sum of gradients over ``gpus``: µs of all buckets, and what of it the optimizer waits for, with its ends."""
+    """The sum of gradients over ``gpus``: µs of all buckets, and ``time_us`` of it, with its ends, that come after the
+    backward pass, and which the optimizer waits for."""
 
     gpus: int
     all_reduce_us: float
-    waits_us: float
+    time_us: float
     lower_us: float
     upper_us: float
 

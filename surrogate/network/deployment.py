@@ -47,16 +47,13 @@ class Deployment:
     def check(self, decoder: Decoder) -> None:
         """Raise `InputError` for what cannot be divided so."""
         ranks = self.tensor_parallel * self.data_parallel
-        if decoder.heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel:
-            raise InputError(
-                f"{decoder.name}: {decoder.heads} heads cannot be divided among {self.tensor_parallel} GPUs;"
-                " --tensor-parallel takes a divisor of them"
-            )
-        if decoder.linear and decoder.linear.value_heads % self.tensor_parallel:
-            raise InputError(
-                f"{decoder.name}: {decoder.linear.value_heads} heads of linear attention cannot be divided among"
-                f" {self.tensor_parallel} GPUs; --tensor-parallel takes a divisor of them"
-            )
+        of_linear = decoder.linear.value_heads if decoder.linear else 0
+        for heads, kind in ((decoder.heads, "heads"), (of_linear, "heads of linear attention")):
+            if heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel:
+                raise InputError(
+                    f"{decoder.name}: {heads} {kind} cannot be divided among {self.tensor_parallel} GPUs;"
+                    " --tensor-parallel takes a divisor of them"
+                )
         if not decoder.experts and (self.expert_parallel > 1 or self.data_parallel > 1):
             raise InputError(
                 f"{decoder.name} has no experts; leave out --expert-parallel and --attention-parallel (a further"
@@ -104,7 +101,7 @@ def _words(decoder: Decoder, kind: LayerKind) -> Iterator[str]:
     """The products of a layer that a checkpoint may quantise."""
     if kind.recurrent:
         yield from ("in_proj", "out_proj")
-    elif not decoder.latent:
+    elif not decoder.family.latent:
         yield from ("qkv_proj", "o_proj")
     else:
         yield from ("qkv_a_proj", "q_b_proj") if decoder.query_rank else ("q_proj", "kv_a_proj")

@@ -41,13 +41,9 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 
 
 def read_exported(
-    path: str | Path,
-    *,
-    batch: int | None = None,
-    dims: Mapping[str, int] | None = None,
-    dtype: str | None = None,
+    path: str | Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None, dtype: str | None = None,
     training: bool = False,
-) -> Network:
+) -> Network:  # fmt: skip
     """The network in an exported program.
 
     ``batch`` replaces the first size of the inputs where the program was exported with a dynamic one, ``dims`` other
@@ -155,22 +151,19 @@ def _tensors(
 ) -> dict[str, Tensor]:  # fmt: skip
     """Name → tensor, parameters marked; those that are tied lie in one buffer."""
     weights, buffers = (
-        {spec[kind]["arg"]["name"] for spec in signature["input_specs"] if spec.get(kind)}
+        {spec[kind]["arg"]["name"]: spec[kind] for spec in signature["input_specs"] if spec.get(kind)}
         for kind in ("parameter", "buffer")
     )
-    stored = (spec["parameter"] for spec in signature["input_specs"] if spec.get("parameter"))
-    file_of = {spec["arg"]["name"]: files.get(spec.get("parameter_name")) for spec in stored}
     tensors = {}
     for name, meta in graph["tensor_values"].items():
         shape = tuple(_size(size, known) for size in meta["sizes"])
         floating = meta["dtype"] in FLOATS
         kind = dtype if dtype and floating else DTYPES.get(meta["dtype"], "fp32")
-        weight = name in weights
         steps = [_size(step, known) for step in meta.get("strides", ())]
         nhwc = len(steps) in (4, 5) and steps[1] == 1 and min(shape[1], prod(shape[2:])) > 1
         tensors[name] = Tensor(
-            shape, kind, floating, constant=weight or name in buffers, parameter=weight,
-            buffer=file_of.get(name) or name, channels_last=nhwc,
+            shape, kind, floating, constant=name in weights or name in buffers, parameter=name in weights,
+            buffer=files.get(weights.get(name, {}).get("parameter_name"), name), channels_last=nhwc,
         )  # fmt: skip
     return tensors
 

@@ -22,6 +22,11 @@ FUSED = set(STREAMING) - WINDOWS - {"layout_transform", "concat"}
 ON_CHIP = 32_768
 """Elements of a row that a block keeps on chip while it reduces and normalises them: 128 KiB in fp32."""
 
+LAYOUT_NOTE = (
+    "torch.compile lays half-precision convolutions out NHWC; that part of its gain eager code has, too, where"
+    " model and inputs are .to(memory_format=torch.channels_last)"
+)
+
 
 class _Kernel(NamedTuple):
     """An element-wise kernel: elements of the tensor that a chain may hand on to it and its bytes ``main``, bytes of
@@ -41,6 +46,7 @@ def compiled(network: Network) -> Network:
     without ending the chain; what is neither element-wise nor a reduction ends it. In training the backward pass fuses
     alike, and computes again what a chain of the forward pass did not write, as AOTAutograd's partitioner lets it.
     """
+    given = {layer.work for layer in network.layers}
     layers: list[Layer] = []
     chain: _Kernel | None = None
     chain_index = 0
@@ -79,7 +85,9 @@ def compiled(network: Network) -> Network:
             moved = work.dram_bytes // work.itemsize
             layer = replace(layer, work=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window"))
         layers.append(layer)
-    return replace(network, layers=tuple(layers), forward_layers=forward_layers)
+    relaid = any(layer.work.HAS_ALGORITHMS and layer.work not in given for layer in layers)
+    notes = (*network.notes, *((LAYOUT_NOTE,) if relaid else ()))
+    return replace(network, layers=tuple(layers), forward_layers=forward_layers, notes=notes)
 
 
 def _passes(layer: Layer) -> Iterator[Layer]:
@@ -87,14 +95,9 @@ def _passes(layer: Layer) -> Iterator[Layer]:
     work = layer.work
     if isinstance(work, Image) and work.APPLIED_BY and work.elements > ON_CHIP * work.extents.rows:
         sums = 2 * int(work.extents.rows)
-        yield replace(
-            layer,
-            name=f"{layer.name}.statistics",
-            work=Streamed(
-                reads=work.elements, writes=sums, work=4 * work.elements // sums, dtype=work.dtype, variant=REDUCE
-            ),
-            parameters=0,
-        )
+        flops = 4 * work.elements // sums
+        statistics = Streamed(reads=work.elements, writes=sums, work=flops, dtype=work.dtype, variant=REDUCE)
+        yield replace(layer, name=f"{layer.name}.statistics", work=statistics, parameters=0)
         work = work.of_kind(work.APPLIED_BY)
     yield replace(layer, work=work)
 
@@ -124,9 +127,6 @@ def _joined(first: Layer, last: Layer, work: Operator, chain: _Kernel) -> Layer:
     dtype = min(first.work.dtype, work.dtype, key=DTYPES.__getitem__)
     size = DTYPES[dtype]
     flops = (first.work.flops + work.flops) * size // chain.writes
-    return Layer(
-        first.name,
-        f"{first.operator}+{last.operator.rpartition('.')[2]}",
-        Streamed(reads=chain.reads // size, writes=chain.writes // size, work=flops, dtype=dtype, variant="fused"),
-        parameters=first.parameters + last.parameters,
-    )
+    both = Streamed(reads=chain.reads // size, writes=chain.writes // size, work=flops, dtype=dtype, variant="fused")
+    operator = f"{first.operator}+{last.operator.rpartition('.')[2]}"
+    return Layer(first.name, operator, both, parameters=first.parameters + last.parameters)

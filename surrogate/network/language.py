@@ -6,11 +6,13 @@ several media the decoder of text counts. Source: the configurations' fields as 
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from surrogate.bundled import NETWORKS
 from surrogate.features.errors import InputError, read_bounded, require_known
 from surrogate.features.families.attention import LATENT, ROPE
 from surrogate.features.whole import MAX_INT32, whole
@@ -18,27 +20,37 @@ from surrogate.network.checkpoint import Checkpoint, read_checkpoint
 
 MAX_BYTES = 1 << 20
 MAX_LAYERS = 1000
-RECURRENT = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
-DENSE = ("llama", "mistral", "qwen2", "qwen3", "qwen3_vl", "gemma3", "qwen3_5")
-SPARSE = ("deepseek_v32", "glm_moe_dsa")
-LATENT_EXPERTS = ("deepseek_v2", "deepseek_v3", "kimi_k2", *SPARSE)
-EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "gpt_oss", "minimax_m2", "llama4", *RECURRENT[::2])
-QUERY_NORMS = dict.fromkeys(
-    ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", *RECURRENT, "gemma3"), "head"
-) | {"minimax_m2": "layer"}  # fmt: skip
-FAMILIES = (*dict.fromkeys((*DENSE, *EXPERTS, *LATENT_EXPERTS)),)
-"""The ``model_type`` of every decoder that is read."""
 LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
 """The only sizes of a latent cache that were measured."""
-DEFAULTS: dict[str, dict[str, object]] = {
-    "gemma3": {
-        "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208,
-        "sliding_window": 4096, "sliding_window_pattern": 6, "tie_word_embeddings": True,
-    },
-    "qwen3_next": {"full_attention_interval": 4},
-}  # fmt: skip
-"""What a configuration leaves out where it is the default of ``transformers``."""
+STATED = ("su", "longrope", "llama3")
+"""Ways to scale positions that a configuration's number of them includes."""
+MAX_FACTOR = 1e6
+OF_LATENT = {"nope": "qk_nope_head_dim", "value": "v_head_dim"}
+OF_SPARSE = {"index_heads": "index_n_heads", "index_dim": "index_head_dim", "index_topk": "index_topk"}
+"""Field of a `Decoder` → what the configuration calls it."""
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderFamily:
+    """What a ``model_type`` says that its configuration does not; `language.toml` says what the fields are."""
+
+    experts: bool = False
+    latent: bool = False
+    sparse: bool = False
+    recurrent: bool = False
+    local: bool = False
+    query_norm: str = ""
+    post_norms: bool = False
+    defaults: Mapping[str, object] = field(default_factory=dict, compare=False)
+
+
+FAMILIES: Mapping[str, DecoderFamily] = {
+    name: DecoderFamily(**row)
+    for name, row in tomllib.loads(Path(__file__).with_name("language.toml").read_text(encoding="utf-8")).items()
+}
+"""The family of every decoder that is read, by its ``model_type``."""
+PLAIN = DecoderFamily()
 
 
 class LinearHeads(NamedTuple):
@@ -66,7 +78,7 @@ class Decoder:
     """Sizes of a decoder. ``windows`` has each layer's attention window (0: none), ``sparse`` whether it routes.
 
     ``checkpoint`` has the arithmetic of every product, ``dtype`` is that of everything else. Of a decoder without
-    experts ``experts`` is 0; ``latent``: attention is MLA, whose queries have rank ``query_rank`` (0: full).
+    experts ``experts`` is 0; where the ``family``'s attention is latent, queries have rank ``query_rank`` (0: full).
     """
 
     name: str
@@ -85,7 +97,7 @@ class Decoder:
     topk: int = 0
     expert_inter: int = 0
     shared_inter: int = 0
-    latent: bool = False
+    family: DecoderFamily = PLAIN
     nope: int = 0
     value: int = 0
     """A head's key part without positions, and its value, where attention is latent."""
@@ -94,12 +106,6 @@ class Decoder:
     index_topk: int = 0
     """Of sparse attention: what scores all positions, and of how many the best are attended to."""
     query_rank: int = 0
-    gated: bool = False
-    """Whether queries bring a gate of the output along."""
-    query_norm: str = ""
-    """Whether queries and keys are normed: each ``head``, or the whole ``layer``, which GPUs then do together."""
-    post_norms: bool = False
-    """Whether the results of attention and of the dense layer are normed, too."""
     linear: LinearHeads | None = None
     recurrent: tuple[bool, ...] = ()
     """Which layers are gated delta nets with ``linear`` heads, in the place of attention."""
@@ -112,10 +118,13 @@ class Decoder:
         recurrent = self.recurrent or (False,) * len(self.windows)
         return tuple(map(LayerKind, self.windows, self.sparse, recurrent))
 
-    def beyond(self, tokens: int) -> tuple[str, ...]:
-        """What is said of a step that takes more tokens than the model was made for."""
-        said = f"{tokens} tokens are beyond the {self.positions} positions that {self.name} was made for"
-        return (said,) if 0 < self.positions < tokens else ()
+    def require_context(self, tokens: int) -> None:
+        """Raise `InputError` for more tokens of a request than the model was made for, as servers do."""
+        if 0 < self.positions < tokens:
+            raise InputError(
+                f"{self.name}: {tokens} tokens are beyond the {self.positions} positions that it was made for"
+                " (max_position_embeddings), and servers refuse them; give fewer, or a config.json that extends them"
+            )
 
 
 def read_decoder(path: Path) -> Decoder:
@@ -127,25 +136,26 @@ def read_decoder(path: Path) -> Decoder:
         config = json.loads(read_bounded(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no JSON"
-        raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json") from None
+        names = ", ".join(name for name, shipped in NETWORKS.items() if shipped.suffix == ".json")
+        raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json, or {names}") from None
     stated = config if isinstance(config, dict) else {}
     text = stated.get("text_config")
     config = stated | text if isinstance(text, dict) else stated
     kind = str(config.get("model_type")).removesuffix("_text")
     require_known(f"{path}: model_type", kind, FAMILIES)
-    sizes = _Sizes(path, DEFAULTS.get(kind, {}) | {name: value for name, value in config.items() if value is not None})
+    family = FAMILIES[kind]
+    sizes = _Sizes(path, {**family.defaults, **{name: value for name, value in config.items() if value is not None}})
     hidden = sizes.of("hidden_size")
     heads = sizes.of("num_attention_heads")
     layers = sizes.of("num_hidden_layers", most=MAX_LAYERS)
-    latent = kind in LATENT_EXPERTS
-    for name, size in LATENT_SIZES.items() if latent else ():
+    for name, size in LATENT_SIZES.items() if family.latent else ():
         if sizes.of(name) != size:
             raise InputError(f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone")
-    experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if kind not in DENSE else 0
+    experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if family.experts else 0
     own_inter = sizes.of("moe_intermediate_size", "intermediate_size") if experts else 0
     shared = sizes.maybe("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
     dtype = TYPES.get(str(config.get("torch_dtype", config.get("dtype"))), "bf16")
-    linear = _linear(sizes) if kind in RECURRENT else None
+    linear = _linear(sizes) if family.recurrent else None
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
         hidden=hidden, vocabulary=sizes.of("vocab_size"), inter=_dense_inter(sizes, own_inter),
@@ -156,14 +166,11 @@ def read_decoder(path: Path) -> Decoder:
         tied=bool(sizes.config.get("tie_word_embeddings", False)), experts=experts,
         topk=sizes.of("num_experts_per_tok", "experts_per_token") if experts else 0,
         expert_inter=own_inter, shared_inter=own_inter if kind == "llama4" else shared,
-        latent=latent, query_rank=sizes.maybe("q_lora_rank") if latent else 0,
-        nope=sizes.of("qk_nope_head_dim") if latent else 0, value=sizes.of("v_head_dim") if latent else 0,
-        index_heads=sizes.of("index_n_heads") if kind in SPARSE else 0,
-        index_dim=sizes.of("index_head_dim") if kind in SPARSE else 0,
-        index_topk=sizes.of("index_topk") if kind in SPARSE else 0,
-        gated=kind in RECURRENT, query_norm=QUERY_NORMS.get(kind, ""), post_norms=kind == "gemma3", linear=linear,
+        family=family, query_rank=sizes.maybe("q_lora_rank") if family.latent else 0, linear=linear,
         recurrent=_recurrent(sizes, layers) if linear else (),
-        positions=sizes.maybe("max_position_embeddings"),
+        **{field: sizes.of(name) for field, name in OF_LATENT.items() if family.latent},
+        **{field: sizes.of(name) for field, name in OF_SPARSE.items() if family.sparse},
+        positions=_positions(sizes, kind),
     )  # fmt: skip
 
 
@@ -182,6 +189,20 @@ class _Sizes:
         return self.of(name) if self.config.get(name) else 0
 
 
+def _positions(sizes: _Sizes, kind: str) -> int:
+    """Tokens of a request at most. Source: vLLM's rule, by which a scaled position counts with its factor, YaRN's from
+    the original positions, and the stated number holds for those that were trained at it."""
+    scaling = sizes.config.get("rope_scaling") or sizes.config.get("rope_parameters")
+    rope = _Sizes(sizes.path, scaling if isinstance(scaling, dict) else {})
+    stated = sizes.maybe("max_position_embeddings")
+    word = rope.config.get("rope_type", rope.config.get("type"))
+    factor = rope.config.get("factor")
+    if kind == "gemma3" or word in STATED or not (isinstance(factor, int | float) and 1 <= factor < MAX_FACTOR):
+        return stated
+    original = rope.maybe("original_max_position_embeddings") if word == "yarn" else stated
+    return max(stated, int(original * factor))
+
+
 def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
     """By ``layer_types`` where there are any; else all layers have the window, in Qwen's only if it is switched on."""
     config = sizes.config
@@ -189,7 +210,7 @@ def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and len(kinds) == layers:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    if kind in ("gemma3", "llama4"):  # every sixth, or fourth, layer sees all; Llama's others see a chunk
+    if FAMILIES[kind].local:  # every sixth, or fourth, layer sees all; Llama's others see a chunk
         window = window or sizes.maybe("attention_chunk_size")
         interval = sizes.maybe("sliding_window_pattern") or 4
         return tuple(0 if (layer + 1) % interval == 0 else window for layer in range(layers))

@@ -117,10 +117,10 @@ def read_language(
     if (batch or 1) > MAX_REQUESTS:
         raise InputError(f"{path}: a batch of {batch}; steps of up to {MAX_REQUESTS} requests are known")
     request = (prefill, prefill) if prefill else (1, decode or 1)
+    decoder.require_context(request[1])
     network = language_network(decoder, [request] * (batch or 1), deployment)
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
-    notes = (*network.notes, *decoder.beyond(prefill or decode or 0))
-    return replace(network, name=f"{decoder.name}, {step}", notes=notes)
+    return replace(network, name=f"{decoder.name}, {step}")
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,11 @@ class Step:
                     total += layers * count * state
                     continue
                 kept = min(context, kind.window or context)
-                a_token = LATENT + ROPE if d.latent else 2 * d.head_dim * ceil_div(d.kv_heads, self.how.tensor_parallel)
+                a_token = (
+                    LATENT + ROPE
+                    if d.family.latent
+                    else 2 * d.head_dim * ceil_div(d.kv_heads, self.how.tensor_parallel)
+                )
                 total += layers * count * kept * (a_token * itemsize + d.index_dim)  # an index is kept in fp8
         return round(total)
 
@@ -235,7 +239,7 @@ class Step:
         """Attention or what stands for it, then products of the token alone, with the sums over GPUs behind either."""
         d = self.decoder
         mixing = self.recurrent(d.linear, kind) if kind.recurrent and d.linear else self.attention(kind)
-        post = [self.norm()] * d.post_norms
+        post = [self.norm()] * d.family.post_norms
         yield from (self.norm(), *mixing, *self.summed(self.how.tensor_parallel), *post, self.norm())
         if not kind.routes:
             yield from (*self.dense("", d.inter, kind), *self.summed(self.how.tensor_parallel), *post)
@@ -264,17 +268,17 @@ class Step:
 
     def attention(self, kind: LayerKind) -> Iterator[Kernel]:
         """Projections, and attention of each group of requests."""
-        if self.decoder.latent:
+        if self.decoder.family.latent:
             yield from self.latent(kind)
             return
         d = self.decoder
         heads = d.heads // self.how.tensor_parallel
         kv_heads = ceil_div(d.kv_heads, self.how.tensor_parallel)
         queries, keys = heads * d.head_dim, kv_heads * d.head_dim
-        yield from self.product("qkv_proj", d.hidden, (1 + d.gated) * queries + 2 * keys, layer=kind.like)
-        if d.query_norm:
+        yield from self.product("qkv_proj", d.hidden, (1 + d.family.recurrent) * queries + 2 * keys, layer=kind.like)
+        if d.family.query_norm:
             yield Kernel("query_norm", self.moved("query_norm", queries + keys, queries + keys))
-        if d.query_norm == "layer" and self.how.tensor_parallel > 1:  # the squares' sums of queries and of keys
+        if d.family.query_norm == "layer" and self.how.tensor_parallel > 1:  # the squares' sums of queries and of keys
             ranks = min(self.how.tensor_parallel, self.how.node)
             yield Kernel("norm_sum", AllReduce(elements=2 * self.tokens, ranks=ranks, dtype=self.dtype))
         yield Kernel("rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys))
@@ -284,7 +288,7 @@ class Step:
                 context_length=context, dtype=self.dtype, kv_dtype=self.kv_dtype,
             )  # fmt: skip
             yield Kernel("attention", work)
-        yield from [Kernel("gate", self.moved("gate", 2 * queries, queries))] * d.gated
+        yield from [Kernel("gate", self.moved("gate", 2 * queries, queries))] * d.family.recurrent
         yield from self.product("o_proj", queries, d.hidden, layer=kind.like, fused=False)
 
     def latent(self, kind: LayerKind) -> Iterator[Kernel]:

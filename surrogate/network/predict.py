@@ -1,7 +1,7 @@
 """A network's time: every distinct problem predicted once, the best feasible candidate taken, layers summed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, cast
 
 from surrogate.dataset.files import Progress
 from surrogate.features.errors import InputError
-from surrogate.features.families import DEFAULT_FAMILY, Operator
+from surrogate.features.families import DEFAULT_FAMILY, Operator, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
@@ -18,7 +18,7 @@ from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.work import as_run
-from surrogate.prediction.results import ROOFLINE, UNSEEN, Estimate, KernelTime, Selection
+from surrogate.prediction.results import ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -110,6 +110,9 @@ class Predictors:
         selections = self.selections(distinct, **allowed)
         answers = self.answers(distinct, selections)
         lacks = self._missing_units(network, runs, answers)
+        measured = self._measured_settings()
+        elsewhere = {run for run in selections if measured and _setting(run) not in measured}
+        answers |= {run: answers[run]._replace(source=SPEC) for run in elsewhere & answers.keys()}
         classes = self._classes(selections)
         # Everything about a distinct problem is worked out once; its layers differ in their names alone.
         of_problem = {
@@ -142,9 +145,27 @@ class Predictors:
             heuristic=_heuristic(network, choices), outside=Counter(reason for reason in reasons if reason),
             parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
-            gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)), notes=network.notes,
+            gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
+            notes=(*network.notes, *self._notes(measured, elsewhere)),
             host_time=network.host, exchange=exchanged,
         )  # fmt: skip
+
+    def _measured_settings(self) -> set[tuple[str, ...]]:
+        """The settings that convolutions were measured in on this GPU; empty where they were in none."""
+        part = self.algorithms.bundle.parts.get(DEFAULT_FAMILY) if self.algorithms else None
+        return {key.values for key in part.domain.settings if key.gpu == self.gpu.name} if part else set()
+
+    def _notes(self, measured: Collection[tuple[str, ...]], elsewhere: Collection[Work]) -> Iterator[str]:
+        """Which convolutions were measured, where some of the network's were ``elsewhere`` alone."""
+        if elsewhere:
+            own, others = (
+                ", ".join(sorted(" ".join(setting) for setting in settings))
+                for settings in (measured, {_setting(run) for run in elsewhere})
+            )
+            yield (
+                f"convolutions measured on {self.gpu.name}: {own}; not {others}: their times go by other GPUs', and"
+                " the wide interval is theirs"
+            )
 
     def _messages_us(self, works: Sequence[Work]) -> list[tuple[float, float, float]]:
         """Of each problem its time and the ends of its interval, in µs."""
@@ -206,6 +227,11 @@ class Predictors:
         return {problem: BOUNDS[bound] if bound >= 0 else "" for problem, bound in zip(picks, classes, strict=True)}
 
 
+def _setting(work: Work) -> tuple[str, ...]:
+    """Direction, types and layout of a convolution, as `surrogate.uncertainty.domain.SettingKey` has them."""
+    return tuple(getattr(work, name) for name in family_of(work).setting_names)
+
+
 def _chosen(best: Estimate) -> Answer:
     """The time of the best algorithm."""
     factor = exp(best.half_width)
@@ -263,14 +289,10 @@ def fastest_framework(network: Network, gpu: str) -> str:
 
 
 def sweep_batches(
-    read: Callable[[int], Network],
-    batches: Sequence[int],
-    predictors: Predictors,
-    *,
-    progress: Progress | None = None,
-    refused: Callable[[int, InputError], None] | None = None,
+    read: Callable[[int], Network], batches: Sequence[int], predictors: Predictors, *,
+    progress: Progress | None = None, refused: Callable[[int, InputError], None] | None = None,
     **allowed: Unpack[Allowed],
-) -> dict[int, NetworkTime]:
+) -> dict[int, NetworkTime]:  # fmt: skip
     """Batch → the network's time there; ``read`` gives the network at a batch, ``allowed`` is `Predictors.time`'s.
 
     ``refused`` is told the batches that the network cannot have, and why (None: the first of them raises).

@@ -70,9 +70,13 @@ def read_network(
         return read_language(
             path, prefill=prefill, decode=decode, batch=batch, deployment=Deployment(dtype=dtype, **given)
         )
-    if amp is not None and (dtype is not None or not _is_module(text)):
-        wrong = "--amp keeps weights in fp32, --dtype does not" if dtype else f"{text}: --amp runs module:callable"
-        raise InputError(f"{wrong}; leave out one of them" if dtype else f"{wrong}; give --dtype")
+    if amp is not None and dtype is not None:
+        raise InputError("--amp keeps weights in fp32, --dtype does not; leave out one of them")
+    if amp is not None and not _is_module(text):
+        raise InputError(
+            f"{text}: --amp runs a module's own code under autocast, which a file no longer holds; give"
+            f" module:callable or x.py:callable, or --dtype {amp} for all layers and weights in {amp}"
+        )
     option = next((name for name, size in language.items() if size is not None), None)
     if option or dtype in QUANTISED:
         what = f"--{option.replace('_', '-')}" if option else f"--dtype {dtype}"

@@ -1,9 +1,9 @@
 """What a prediction of a whole network is: a time for every layer, sums that say what they cover, and batches and GPUs
 side by side."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
 from surrogate.network.data_parallel import Exchange
@@ -13,6 +13,8 @@ from surrogate.report.tables import Shown, Table
 if TYPE_CHECKING:
     import pandas as pd
 
+Key = TypeVar("Key", int, str)
+"""A batch or a GPU."""
 BOUNDS = (COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED)
 """What limits a kernel: SEER's classes."""
 UNMEASURED = ("spec", "habit", "roofline")
@@ -20,9 +22,8 @@ UNMEASURED = ("spec", "habit", "roofline")
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
 TOTALS = (
-    "network", "gpu", "batch", "training", "gpus", "total_us", "lower_us", "upper_us", "kernels_us", "runtime", "host",
-    "launch_us", "floor_us", "all_reduce_us", "waits_us", "coverage", "samples_per_s", "measured_share", "parameters",
-    "multiply_adds", "memory_bytes", "fits",
+    "network", "gpu", "batch", "training", "gpus", "total_us", "lower_us", "upper_us", "kernels_us", "coverage",
+    "samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits",
 )  # fmt: skip
 """What `NetworkTime.to_dict` begins with."""
 COMPARED = (
@@ -116,60 +117,28 @@ class NetworkTime(Shown):
     @property
     def total_us(self) -> float:
         """The longer one of the kernels and their launches, and the host's floor."""
-        waits_us = self.exchange.waits_us if self.exchange else 0.0
-        return self._longer(self.kernels_us + waits_us, 1.0)
+        return self._sum("time_us", 1.0)
 
     @property
     def lower_us(self) -> float:
         """The same of the lower ends, as if all errors had the same sign."""
-        within = self.host_time.within if self.host_time else 1.0
-        return self._longer(sum(layer.lower_us for layer in self.layers), 1 / within)
+        return self._sum("lower_us", 1 / self.host_time.within if self.host_time else 1.0)
 
     @property
     def upper_us(self) -> float:
         """The same of the upper ends."""
-        within = self.host_time.within if self.host_time else 1.0
-        return self._longer(sum(layer.upper_us for layer in self.layers), within)
+        return self._sum("upper_us", self.host_time.within if self.host_time else 1.0)
 
-    def _longer(self, kernels_us: float, factor: float) -> float:
-        """``factor``: how many times longer the host takes than expected."""
+    def _sum(self, end: str, factor: float) -> float:
+        """Of an expected time or an end; ``factor``: how many times longer the host takes than expected."""
+        device_us = sum(getattr(part, end) for part in (*self.layers, self.exchange) if part)
         host = self.host_time
-        return kernels_us if host is None else max(kernels_us, factor * host.launch_us) + factor * host.floor_us
-
-    @property
-    def runtime(self) -> str | None:
-        """What launches the kernels; None where that is not known, and in no sum."""
-        return self.host_time and self.host_time.runtime
-
-    @property
-    def host(self) -> str | None:
-        """The kind of host that it runs on."""
-        return self.host_time and self.host_time.host
+        return device_us if host is None else max(device_us, factor * host.launch_us) + factor * host.floor_us
 
     @property
     def gpus(self) -> int:
         """How many GPUs train together, each with ``batch`` samples."""
         return self.exchange.gpus if self.exchange else 1
-
-    @property
-    def all_reduce_us(self) -> float | None:
-        """What the gradients' sum over several GPUs takes; None for one."""
-        return self.exchange and self.exchange.all_reduce_us
-
-    @property
-    def waits_us(self) -> float | None:
-        """What of it the optimizer waits for behind the backward pass."""
-        return self.exchange and self.exchange.waits_us
-
-    @property
-    def launch_us(self) -> float | None:
-        """What the host takes to launch all kernels."""
-        return self.host_time and self.host_time.launch_us
-
-    @property
-    def floor_us(self) -> float | None:
-        """What stands before the first kernel and behind the last one."""
-        return self.host_time and self.host_time.floor_us
 
     @property
     def coverage(self) -> float:
@@ -208,6 +177,9 @@ class NetworkTime(Shown):
         """``total_us, coverage, layers, ignored, unsupported``, and what follows from them."""
         return {
             **{name: getattr(self, name) for name in TOTALS},
+            **{name: getattr(self.host_time, name, None) for name in ("runtime", "host", "launch_us", "floor_us")},
+            "all_reduce_us": getattr(self.exchange, "all_reduce_us", None),
+            "waits_us": getattr(self.exchange, "time_us", None),
             "memory": dict(self.memory), "flops": sum(layer.flops for layer in self.layers),
             "bytes": sum(layer.bytes for layer in self.layers), "classes": self.classes(),
             "heuristic": dict(self.heuristic), "layers": [layer.to_dict() for layer in self.layers],
@@ -223,14 +195,16 @@ class NetworkTime(Shown):
 
     def headline(self) -> str:
         """One line: what, where, how long, and how much of it is known."""
-        batch = f", batch {self.batch}" if self.batch is not None else ""
-        rate = f", {self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
+        where, each, together = self.gpu, "", ""
+        if self.gpus > 1:
+            where, each, together = f"{self.gpus} × {self.gpu}", " per GPU", f" of all {self.gpus} GPUs"
+        batch = f", batch {self.batch}{each}" if self.batch is not None else ""
+        rate = f", {self.samples_per_s:,.0f} samples/s{together}" if self.samples_per_s else ""
         kind = "training iteration" if self.training else "forward"
-        kind += f" on each of {self.gpus} GPUs" if self.gpus > 1 else ""
         if not self.layers:
-            return f"{self.network} on {self.gpu}{batch}, {kind}: time not known, no operator of it is; coverage 0 %"
+            return f"{self.network} on {where}{batch}, {kind}: time not known, no operator of it is; coverage 0 %"
         return (
-            f"{self.network} on {self.gpu}{batch}, {kind}: {self.total_us / 1e3:.3f} ms"
+            f"{self.network} on {where}{batch}, {kind}: {self.total_us / 1e3:.3f} ms"
             f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %"
         )
 
@@ -238,8 +212,8 @@ class NetworkTime(Shown):
         """One line: what the total is made of; "" where it is the kernels' sum."""
         waits = ""
         if self.exchange:
-            sums = f"{self.exchange.all_reduce_us / 1e3:.3f} ms of all-reduce"
-            waits = f", {self.exchange.waits_us / 1e3:.3f} ms of waiting for the rest of {sums}"
+            sums = f"gradients' all-reduce {self.exchange.all_reduce_us / 1e3:.3f} ms"
+            waits = f", {sums}, of which {self.exchange.time_us / 1e3:.3f} ms come after the backward pass"
         host = self.host_time
         if host is None:
             return f"kernels {self.kernels_us / 1e3:.3f} ms{waits}" if waits else ""
@@ -281,29 +255,34 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def best_batch(times: Mapping[int, NetworkTime]) -> int | None:
-    """The batch of highest throughput among those that fit, the smallest of equals; None where there is none."""
-    rates = {batch: (time.fits is not False and time.samples_per_s) or 0.0 for batch, time in times.items()}
-    return max(sorted(rates), key=lambda batch: rates[batch]) if any(rates.values()) else None
+def best_of(times: Mapping[Key, NetworkTime]) -> Key | None:
+    """The key of highest throughput among those that fit, the first of equals; None where there is none."""
+    fitting = _fitting(times)
+    return min(fitting, key=lambda key: fitting[key].total_us / (fitting[key].batch or 1), default=None)
 
 
-def sweep_records(times: Mapping[int, NetworkTime]) -> list[dict[str, Any]]:
-    """A record per batch; ``best`` marks that of highest throughput, which lies inside the intervals of ``rivals``."""
-    best = best_batch(times)
-    rate = times[best].samples_per_s if best is not None else None
-    rivals = [size for size, time in times.items() if rate and size != best and 1e6 * size > rate * time.lower_us]
-    records = ({"batch": batch, **_figures(time), "best": batch == best} for batch, time in times.items())
-    return [record | {"rivals": rivals if record["best"] else []} for record in records]
+def compared_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict[str, Any]]:
+    """A record per batch or GPU, which stands under ``name``.
+
+    ``best`` marks that of highest throughput among those that fit, which lies inside the intervals of ``rivals``; a
+    GPU's ``speedup`` is over the first.
+    """
+    best = best_of(times)
+    records = []
+    for key, time in times.items():
+        record = {name: key, **{figure: getattr(time, figure) for figure in COMPARED}, "best": key == best}
+        if name == "gpu":
+            record["speedup"] = next(iter(times.values())).total_us / time.total_us if time.total_us else None
+        records.append(record | {"rivals": _rivals(times, key) if key == best else []})
+    return records
 
 
-def gpu_records(times: Sequence[NetworkTime]) -> list[dict[str, Any]]:
-    """A record per GPU; ``speedup`` is over the first."""
-    first = times[0].total_us if times else 0.0
-    return [
-        {"gpu": time.gpu, **_figures(time), "speedup": first / time.total_us if time.total_us else None}
-        for time in times
-    ]
+def _rivals(times: Mapping[Key, NetworkTime], best: Key) -> list[Key]:
+    """The others whose throughput may be higher."""
+    best_us = times[best].total_us / (times[best].batch or 1)
+    return [k for k, time in _fitting(times).items() if k != best and time.lower_us / (time.batch or 1) < best_us]
 
 
-def _figures(time: NetworkTime) -> dict[str, Any]:
-    return {name: getattr(time, name) for name in COMPARED}
+def _fitting(times: Mapping[Key, NetworkTime]) -> dict[Key, NetworkTime]:
+    """Those that the memory holds and of which anything is known."""
+    return {key: time for key, time in times.items() if time.layers and time.fits is not False}

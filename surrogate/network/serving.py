@@ -188,30 +188,21 @@ def server_steps(
     decoder: Decoder, load: Load, kernels: ServerKernels, library: str, setups: Iterable[Setup]
 ) -> dict[Setup, ServerSteps | InputError]:
     """What the steps of each setup take, or why it is refused: all kernels are asked for together."""
-    sized: dict[Setup, _Sized | InputError] = {}
-    prompts: dict[Deployment, Step | InputError] = {}
-    for setup in dict.fromkeys(setups):
-        how = setup.deployment
-        if how not in prompts:
-            prompts[how] = _step(decoder, Requests(1, load.input, load.input), how)
-        prompt = prompts[how]
-        sized[setup] = (
-            prompt if isinstance(prompt, InputError) else _sized(decoder, load, kernels.device, setup, prompt)
-        )
-    steps = {
-        id(step): step for each in sized.values() if isinstance(each, _Sized) for step in (each.prompt, each.decode)
-    }
-    counted = {key: step.counted() for key, step in steps.items()}
-    answers, floors = kernels.answers(
-        library, list(dict.fromkeys(work for counts in counted.values() for work in counts))
-    )
+    prompt_of = cache(lambda how: Step(decoder, [Requests(1, load.input, load.input)], how, load.input))
+    results: dict[Setup, ServerSteps | InputError] = {}
+    sized: dict[Setup, _Sized] = {}
+    for setup in setups:
+        try:
+            sized[setup] = _sized(decoder, load, kernels.device, setup, prompt_of(setup.deployment))
+        except InputError as error:
+            results[setup] = error
+    counted = {id(step): step.counted() for each in sized.values() for step in (each.prompt, each.decode)}
+    works = dict.fromkeys(work for counts in counted.values() for work in counts)
+    answers, floors = kernels.answers(library, list(works))
     timed = {key: _time(counts, answers, floors, kernels.device) for key, counts in counted.items()}
-    return {
-        setup: each
-        if isinstance(each, InputError)
-        else _steps(load, each, timed[id(each.prompt)], timed[id(each.decode)])
-        for setup, each in sized.items()
-    }
+    for setup, each in sized.items():
+        results[setup] = _steps(load, each, timed[id(each.prompt)], timed[id(each.decode)])
+    return results
 
 
 class _Sized(NamedTuple):
@@ -233,13 +224,6 @@ class _Timed(NamedTuple):
     beyond_us: float
     floors: tuple[str, ...]
     refused: str
-
-
-def _step(decoder: Decoder, requests: Requests, how: Deployment) -> "Step | InputError":
-    try:
-        return Step(decoder, [requests], how, requests.size * requests.new)
-    except InputError as error:
-        return error
 
 
 def _sized(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step) -> _Sized:

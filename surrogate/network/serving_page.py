@@ -57,6 +57,7 @@ def serving_page(serving: Serving) -> str:
         answer = (
             f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}: {best.tpot_ms:.1f} ms per token,"
             f" {best.ttft_ms:.0f} ms to the first, {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU."
+            f" It lies within the 90 % intervals of {len(serving.rivals)} other configurations that meet the targets."
         )
     sections = [
         Section("Speed for a user against throughput", [], [Figure("pareto", drawn, FRONT)] if drawn else []),

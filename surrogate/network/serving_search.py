@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, product
+from math import ceil, floor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,28 +13,30 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import ELEMENTS, QUANTISED
-from surrogate.features.roofline import missing_units
 from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.deployment import DOMAINS, NODE, ROUTING, Deployment, main_dtype
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.predict import frameworks_on
 from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, server_steps, shipped_laws
-from surrogate.report.tables import Format, Shown, Table
+from surrogate.report.tables import Format, Shown, Table, significant
 
 if TYPE_CHECKING:
     import pandas as pd
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of users of a replica that are tried where a caller names none."""
-SHORTER = ("fp8",)
-"""Types that a checkpoint in half precision is also tried in, where the GPU has units for them."""
 FORMATS: Mapping[str, Format] = dict.fromkeys(
-    ("TTFT, ms", "TPOT, ms"), lambda ends: "{:.3g} [{:.3g}, {:.3g}]".format(*ends)
+    ("TTFT, ms", "TPOT, ms", "tokens/s per GPU"),
+    lambda ends: f"{significant(ends[0])} [{significant(ends[1], floor)}, {significant(ends[2], ceil)}]",
 )
-"""How the columns of times read: with their 90 % intervals."""
+"""How columns with 90 % intervals read."""
 SHOWN = 12
 """Configurations that people see."""
+COUNTS = (
+    "concurrency", "tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_parallel", "gpus",
+)  # fmt: skip
+"""Fields of `Choices` that are whole numbers."""
 MAX_PLANS = 20_000
 UNMEASURED_WIDTH = 0.1
 """Width in log time that kernels add which were not measured on the GPU, from which a note says so."""
@@ -48,12 +51,13 @@ class Plan(NamedTuple):
     users: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerRow:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServerRow(Shown):
     """A configuration: GPUs in all, of which each replica takes a part, and what it does under the load.
 
-    Times in ms with their 90 % intervals; ``memory_gib`` on each GPU; ``meets``: it fits, and keeps the targets;
-    ``usd_per_million_tokens`` of output, where a price is known.
+    Times in ms and tokens of output per second with their 90 % intervals; ``concurrency`` users on all replicas
+    together; ``memory_gib`` on each GPU; ``meets``: it fits, and keeps the targets; ``usd_per_million_tokens`` of
+    output, where a price is known.
     """
 
     gpu: str
@@ -74,12 +78,23 @@ class ServerRow:
     tpot_low_ms: float
     tpot_high_ms: float
     tokens_per_s_per_gpu: float
+    tokens_per_s_per_gpu_low: float
+    tokens_per_s_per_gpu_high: float
     tokens_per_s_per_user: float
     usd_per_million_tokens: float | None
     memory_gib: float
     fits: bool
     meets: bool
     bound: str
+
+    def table(self) -> Table:
+        """The configuration as the one row of a table."""
+        return Table([_shown(self, "")], FORMATS)
+
+    def cost(self, tokens_per_s_per_gpu: float) -> float:
+        """What the search keeps small: a token's price at such a rate or, where no price is known, its GPU time."""
+        usd = self.usd_per_million_tokens
+        return 1 / tokens_per_s_per_gpu if usd is None else usd * self.tokens_per_s_per_gpu / tokens_per_s_per_gpu
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -96,18 +111,36 @@ class Serving(Shown):
         """The first that meets the targets."""
         return self.rows[0] if self.rows and self.rows[0].meets else None
 
+    @property
+    def rivals(self) -> tuple[ServerRow, ...]:
+        """Those that meet the targets and may be as good as the best: it lies within their 90 % intervals."""
+        if self.best is None:
+            return ()
+        least = self.best.cost(self.best.tokens_per_s_per_gpu)
+        is_priced = self.best.usd_per_million_tokens is not None
+        return tuple(
+            row for row in self.rows[1:]
+            if row.meets and row.cost(row.tokens_per_s_per_gpu_high) <= least
+            and (row.usd_per_million_tokens is not None) == is_priced
+        )  # fmt: skip
+
     def table(self, most: int = SHOWN) -> Table:
         """The best configurations for people, ``most`` of them."""
         some_miss = any(row.fits and not row.meets for row in self.rows)
-        shown = [_shown(row, marked=some_miss and row.meets) for row in self.rows[:most]]
+        marks = ["meets the targets" if some_miss and row.meets else "" for row in self.rows[:most]]
+        if self.best:
+            rivals = f", within the intervals of {len(self.rivals)} others" if self.rivals else ""
+            marks[0] = f"◀ best{rivals}"
+        shown = [_shown(row, mark) for row, mark in zip(self.rows, marks, strict=False)]
         more = [f"{len(self.rows) - most} further configurations: --csv or --json"] if len(self.rows) > most else []
         title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
         return Table(shown, FORMATS, title, notes=[*more, *self.notes])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: ``rows``, ``best`` and ``notes``."""
+        """Plain JSON values: ``rows``, ``best``, the number of its ``rivals``, and ``notes``."""
         rows = [asdict(row) for row in self.rows]
-        return {"rows": rows, "best": rows[0] if self.best else None, "notes": list(self.notes)}
+        best = rows[0] if self.best else None
+        return {"rows": rows, "best": best, "rivals": len(self.rivals), "notes": list(self.notes)}
 
     def to_frame(self) -> "pd.DataFrame":
         """A row per configuration."""
@@ -118,31 +151,34 @@ class Serving(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What is searched: each field one or several values, or nothing where the search finds them itself."""
+    """What is searched: each field one or several values, or nothing where the search finds them itself.
 
-    libraries: Sequence[str] = ()
-    concurrency: Sequence[int] = ()
-    tensor_parallel: Sequence[int] = ()
-    expert_parallel: Sequence[int] = ()
-    pipeline_parallel: Sequence[int] = ()
-    attention_parallel: Sequence[int] = ()
-    dtypes: Sequence[str] = ()
-    kv_dtypes: Sequence[str] = ()
+    Without ``dtypes`` the checkpoint runs as it is, as servers run it.
+    """
+
+    libraries: str | Sequence[str] = ()
+    concurrency: int | Sequence[int] = ()
+    tensor_parallel: int | Sequence[int] = ()
+    expert_parallel: int | Sequence[int] = ()
+    pipeline_parallel: int | Sequence[int] = ()
+    attention_parallel: int | Sequence[int] = ()
+    dtypes: str | Sequence[str] = ()
+    kv_dtypes: str | Sequence[str] = ()
     routing: str = ROUTING
     gpus: int = NODE
 
+    def several(self, name: str) -> Sequence[Any]:
+        """The values of a field, also of one that was given alone."""
+        values = getattr(self, name)
+        return (values,) if isinstance(values, int | str) else tuple(values)
+
     def check(self) -> None:
         """Raise `InputError` for what is no count and no known type or framework."""
-        counts = {
-            "concurrency": self.concurrency, "tensor-parallel": self.tensor_parallel, "gpus": (self.gpus,),
-            "expert-parallel": self.expert_parallel, "pipeline-parallel": self.pipeline_parallel,
-            "attention-parallel": self.attention_parallel,
-        }  # fmt: skip
-        for name, numbers in counts.items():
-            for number in numbers:
-                whole("seer serving", f"--{name}", number, most=MAX_INT32)
-        for kind, names, known in (("library", self.libraries, FRAMEWORKS), ("dtype", self.dtypes, ELEMENTS)):
-            for name in names:
+        for name in COUNTS:
+            for number in self.several(name):
+                whole("seer serving", f"--{name.replace('_', '-')}", number, most=MAX_INT32)
+        for kind, field, known in (("library", "libraries", FRAMEWORKS), ("dtype", "dtypes", ELEMENTS)):
+            for name in self.several(field):
                 if name not in known:
                     raise InputError(f"{kind} {name!r} is unknown; known: {', '.join(known)}")
 
@@ -150,38 +186,43 @@ class Choices:
         """Every configuration of the search on a GPU."""
         node = DOMAINS.get(device.name, NODE)
         powers = [2**power for power in range(min(self.gpus, node).bit_length())]
-        kv_dtypes = self.kv_dtypes or (None,)
+        pipelines, dtypes, kv_dtypes = map(self.several, ("pipeline_parallel", "dtypes", "kv_dtypes"))
+        concurrency = self.several("concurrency")
         for tensor, data in self._groups(decoder, powers):
-            experts = self.expert_parallel or ((1, tensor * data) if decoder.experts else (1,))
-            ways = product(
-                dict.fromkeys(experts), self.pipeline_parallel or (1,), self._dtypes(decoder, device), kv_dtypes
-            )
+            experts = self.several("expert_parallel") or ((1, tensor * data) if decoder.experts else (1,))
+            ways = product(dict.fromkeys(experts), pipelines or (1,), dtypes or (None,), kv_dtypes or (None,))
             for expert, pipeline, dtype, kv_dtype in ways:
                 deployment = Deployment(
                     tensor_parallel=tensor, data_parallel=data, expert_parallel=expert, pipeline_parallel=pipeline,
                     dtype=dtype, kv_dtype=kv_dtype, routing=self.routing, node=node,
                 )  # fmt: skip
-                for replicas in powers if self.concurrency else (1,):
+                for replicas in powers if concurrency else (1,):
                     if replicas * deployment.gpus > self.gpus:
                         continue
-                    for users in self.concurrency or USERS:
+                    for users in concurrency or USERS:
                         each = ceil_div(users, replicas)
                         if each >= data and (replicas == 1 or users >= replicas):
                             yield Plan(Setup(deployment, each), replicas, users)
 
     def _groups(self, decoder: Decoder, powers: Sequence[int]) -> list[tuple[int, int]]:
         """Ways of tensor parallelism and of attention over requests of one's own, which pays for a latent cache."""
-        tensor = self.tensor_parallel or [way for way in powers if decoder.heads % way == 0]
-        if self.attention_parallel or self.tensor_parallel or not (decoder.latent and decoder.experts):
-            return list(product(tensor, self.attention_parallel or (1,)))
+        asked, attention = self.several("tensor_parallel"), self.several("attention_parallel")
+        tensor = asked or [way for way in powers if decoder.heads % way == 0]
+        if attention or asked or not (decoder.family.latent and decoder.experts):
+            return list(product(tensor, attention or (1,)))
         return [*((way, 1) for way in tensor), *((1, way) for way in powers[1:])]
 
-    def _dtypes(self, decoder: Decoder, device: Gpu) -> Sequence[str | None]:
-        if self.dtypes:
-            return self.dtypes
-        if main_dtype(decoder, None) in QUANTISED:
-            return (None,)
-        return (None, *(name for name in SHORTER if not missing_units(device, name)))
+    def note(self, decoder: Decoder) -> str:
+        """What a reader must know of the weights' type, "" where nothing."""
+        own = main_dtype(decoder, None)
+        if own in QUANTISED:
+            return ""
+        asked = [name for name in self.several("dtypes") if name in QUANTISED]
+        if asked:
+            return f"{', '.join(asked)}: weights quantised from the checkpoint's {own}; their quality is not judged"
+        if self.several("dtypes"):
+            return ""
+        return f"the checkpoint as it is, in {own}; --dtype {own},fp8 also tries quantised weights"
 
 
 class Targets(NamedTuple):
@@ -218,11 +259,12 @@ def serve(
     prices = {gpu_named(name).name: usd for name, usd in prices.items()}
     targets = Targets(ttft_ms, tpot_ms)
     rows: list[ServerRow] = []
-    notes = dict.fromkeys(decoder.beyond(load.input + load.output))
+    decoder.require_context(load.input + load.output)
+    notes = dict.fromkeys(filter(None, [choices.note(decoder)]))
     refused: dict[str, None] = {}
     for device in devices:
         kernels = ServerKernels(device)
-        for library in choices.libraries or frameworks_on(device):
+        for library in choices.several("libraries") or frameworks_on(device):
             try:
                 planned = _planned(choices, decoder, device, library)
                 answers = server_steps(decoder, load, kernels, library, [plan.setup for plan in planned])
@@ -259,8 +301,8 @@ def _row(
     how = plan.setup.deployment
     first, further = steps.intervals(shipped_laws().laws[library])
     gpus = plan.replicas * how.gpus
-    request_s = (first.time + (steps.load.output - 1) * further.time) / 1e3
-    rate = plan.users * steps.load.output / request_s / gpus
+    request_ms = (start + (steps.load.output - 1) * token for start, token in zip(first, further, strict=True))
+    rate, high, low = (1e3 * plan.users * steps.load.output / ms / gpus for ms in request_ms)
     return ServerRow(
         gpu=device.name, library=library, gpus=gpus, replicas=plan.replicas, tensor_parallel=how.tensor_parallel,
         pipeline_parallel=how.pipeline_parallel, expert_parallel=how.expert_parallel,
@@ -268,7 +310,7 @@ def _row(
         kv_dtype=how.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
         concurrency=plan.users, ttft_ms=first.time, ttft_low_ms=first.low, ttft_high_ms=first.high,
         tpot_ms=further.time, tpot_low_ms=further.low, tpot_high_ms=further.high, tokens_per_s_per_gpu=rate,
-        tokens_per_s_per_user=1e3 / further.time,
+        tokens_per_s_per_gpu_low=low, tokens_per_s_per_gpu_high=high, tokens_per_s_per_user=1e3 / further.time,
         usd_per_million_tokens=None if price is None else price / 3600 / rate * MILLION,
         memory_gib=steps.memory_bytes / 2**30, fits=steps.fits,
         meets=steps.fits and targets.met(first.time, further.time), bound=steps.bound,
@@ -285,14 +327,13 @@ def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Itera
         yield f"{device.name}, {library}: kernels that nobody measured there go by specification, with wide intervals"
 
 
-def _rank(row: ServerRow) -> tuple[bool, bool, float]:
-    """Those that meet the targets first, then those that fit; the cheapest, or else those that use a GPU best."""
-    cost = row.usd_per_million_tokens
-    return not row.meets, not row.fits, -row.tokens_per_s_per_gpu if cost is None else cost
+def _rank(row: ServerRow) -> tuple[bool, bool, bool, float]:
+    """Those that meet the targets first, then those that fit, then those with a price, each at the least cost first."""
+    return not row.meets, not row.fits, row.usd_per_million_tokens is None, row.cost(row.tokens_per_s_per_gpu)
 
 
-def _shown(row: ServerRow, *, marked: bool) -> dict[str, Any]:
-    """A row of the table for people; ``marked``: it meets targets that others miss."""
+def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
+    """A row of the table for people."""
     ways = {
         "TP": row.tensor_parallel,
         "DP": row.attention_parallel,
@@ -302,12 +343,13 @@ def _shown(row: ServerRow, *, marked: bool) -> dict[str, Any]:
     split = " ".join(f"{name}{ways[name]}" for name in ways if ways[name] > 1 or name == "TP")
     shown: dict[str, Any] = {
         "GPUs": f"{row.gpus} {row.gpu}", "with": f"{row.replicas} × {split}" if row.replicas > 1 else split,
-        "framework": row.library, "dtype": row.dtype, "users": row.concurrency,
+        "framework": row.library, "dtype": row.dtype, "users in all": row.concurrency,
         "TTFT, ms": (row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
         "TPOT, ms": (row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
-        "tokens/s per GPU": round(row.tokens_per_s_per_gpu), "tokens/s per user": round(row.tokens_per_s_per_user, 1),
+        "tokens/s per GPU": (row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high),
+        "tokens/s per user": round(row.tokens_per_s_per_user, 1),
     }  # fmt: skip
     if row.usd_per_million_tokens is not None:
         shown["$ per M tokens"] = round(row.usd_per_million_tokens, 3)
     shown |= {"GiB per GPU": round(row.memory_gib, 1), "bound by": row.bound}
-    return shown | {"": "◀ meets the targets" if marked else "" if row.fits else "does not fit"}
+    return shown | {"": mark if row.fits else "does not fit"}

@@ -85,6 +85,12 @@ def interval_us(ends: tuple[float, float], digits: int = 3, between: str = "–"
     return between.join(texts)
 
 
+def significant(value: float, to_whole: Callable[[float], int] = round) -> str:
+    """Three significant digits without an exponent; ``to_whole`` rounds, which for bounds is `math.floor` or `ceil`."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2) if value else 1.0
+    return f"{float(f'{to_whole(round(value / unit, 6)) * unit:.3g}'):.12g}"
+
+
 def ratio(value: float) -> str:
     """A slowdown or other ratio: three decimals near 1, fewer where they say nothing."""
     if abs(value) >= 1e6:

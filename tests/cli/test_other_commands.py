@@ -1,5 +1,8 @@
 """``seer``, ``seer gpus`` and ``seer data`` through the entry point."""
 
+import tomllib
+from importlib import resources
+
 import pandas as pd
 
 
@@ -20,6 +23,13 @@ def test_gpus_lists_all_and_names_the_nearest(seer):
     assert all({"gemm", "pointwise"} <= set(row) for row in answers.values())
     lines = seer("gpus", "--csv").out.splitlines()
     assert "conv_factor_90" in lines[0] and len(lines) == 1 + len(everything)
+
+
+def test_every_figure_of_a_gpu_has_its_unit_and_meaning(seer):
+    words = tomllib.loads(resources.files("surrogate.cli").joinpath("gpus.toml").read_text(encoding="utf-8"))["figures"]
+    assert {*words, "answers"} == {*seer("gpus", "t4", "--json").json}
+    text = seer("gpus", "mi210").out
+    assert all(key in text and meaning in text for key, meaning in words.items()) and "times of kernels on it" in text
 
 
 def test_data_check_names_each_violation_with_its_row(seer, table, dataset, tmp_path):

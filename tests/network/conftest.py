@@ -30,6 +30,7 @@ class Formula:
 
     asked: int = 0
     least_workspace: int = 0
+    bundle = SimpleNamespace(parts={})
 
     def select_many(
         self, problems: Sequence[Conv], *, workspace_limit: int | None = None, deterministic: bool = False
@@ -85,14 +86,9 @@ def onnx_file(tmp_path: Path) -> Callable[..., Path]:
     onnx = pytest.importorskip("onnx")
 
     def write(
-        nodes: list[Any],
-        inputs: dict[str, list[Any] | None],
-        weights: dict[str, Any] | None = None,
-        *,
-        name: str = "net.onnx",
-        elem_type: int = 1,
-        **graph: Any,
-    ) -> Path:
+        nodes: list[Any], inputs: dict[str, list[Any] | None], weights: dict[str, Any] | None = None, *,
+        name: str = "net.onnx", elem_type: int = 1, **graph: Any,
+    ) -> Path:  # fmt: skip
         made = onnx.helper.make_graph(
             nodes,
             "g",

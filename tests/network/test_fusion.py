@@ -17,6 +17,14 @@ def fused(*works: Work) -> list[Work]:
     return [layer.work for layer in compiled(Network("net", layers)).layers]
 
 
+def test_the_layout_that_a_compiler_gives_convolutions_is_said() -> None:
+    def said(dtype: str) -> bool:
+        layer = Layer("conv", "op", Conv(n=8, c=64, h=56, k=64, r=3, pad_h=1, dtype=dtype, math="default"))
+        return "channels_last" in " ".join(compiled(Network("net", (layer,))).notes)
+
+    assert said("fp16") and not said("fp32")
+
+
 def moved(work: Work) -> int:
     assert isinstance(work, Operator)
     return int(work.dram_bytes)

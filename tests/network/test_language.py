@@ -19,32 +19,9 @@ from surrogate.network.language import read_decoder
 from surrogate.network.language_step import GAP_US, language_network, read_language
 from surrogate.network.network import Network
 from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors
+from tests.known import known
 
-QWEN: dict[str, Any] = {
-    "model_type": "qwen2", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
-    "num_key_value_heads": 8, "intermediate_size": 13824, "vocab_size": 152064, "torch_dtype": "bfloat16",
-    "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 48,
-}  # fmt: skip
-LLAMA: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
-    "tie_word_embeddings": True,
-}  # fmt: skip
-GPT_OSS: dict[str, Any] = {
-    "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64,
-    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "vocab_size": 201088,
-    "num_local_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128,
-    "layer_types": ["sliding_attention", "full_attention"] * 18, "quantization_config": {"quant_method": "mxfp4"},
-}  # fmt: skip
-DEEPSEEK: dict[str, Any] = {
-    "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
-    "intermediate_size": 18432, "moe_intermediate_size": 2048, "vocab_size": 129280, "n_routed_experts": 256,
-    "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 3, "moe_layer_freq": 1,
-    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-}  # fmt: skip
-
-
+QWEN, LLAMA, GPT_OSS, DEEPSEEK = known(__file__).values()
 Step = Callable[..., Network]
 
 
@@ -159,18 +136,33 @@ def test_the_command_reads_a_configuration(seer: Any, tmp_path: Path) -> None:
 def test_a_gpu_that_cannot_is_one_refused_row(seer: Any, tmp_path: Path) -> None:
     """The others are answered, whichever comes first; where none can, the reason is all."""
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA | {"max_position_embeddings": 1024}), encoding="utf-8")
+    path.write_text(json.dumps(LLAMA), encoding="utf-8")
     words = ("network", path, "--decode", 2048, "--dtype", "fp8", "--json")
     run = seer(*words, "--gpu", "t4", "--compare-gpus", "h100-sxm").succeeded()
     answered, refused = run.json["gpus"]
     assert run.json["gpu"] == answered["gpu"] == "h100-sxm" and answered["total_us"] == run.json["total_us"]
     assert refused["gpu"] == "t4" and "no fp8 units" in refused["refused"]
-    (note,) = run.json["notes"]
-    assert "2048 tokens" in note and "1024 positions" in note
     alone = seer(*words, "--gpu", "t4")
     assert alone.code == 2 and "no fp8 units" in alone.err
     framework = seer(*words, "--gpu", "mi300x", "--library", "trtllm")
     assert framework.code == 2 and "trtllm does not run on mi300x" in framework.err
+
+
+@pytest.mark.parametrize(
+    ("scaling", "positions"),
+    [
+        ({}, 1024),
+        ({"rope_scaling": {"type": "linear", "factor": 8}}, 8192),
+        ({"rope_scaling": {"type": "dynamic", "factor": float("inf")}}, 1024),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}}, 2048),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}}, 1024),
+    ],
+)
+def test_no_request_is_longer_than_the_model_was_made_for(refused, step: Step, scaling: Any, positions: int) -> None:
+    config = LLAMA | {"max_position_embeddings": 1024} | scaling
+    assert step(config, decode=positions).layers
+    with refused(f"{positions + 1} tokens are beyond the {positions} positions"):
+        step(config, prefill=positions + 1)
 
 
 @pytest.mark.parametrize("name", ["h20", "rtx-6000-ada"])

@@ -14,7 +14,7 @@ from surrogate.network.memory import HOLDERS, context_bytes, memory, run_through
 from surrogate.network.network import HostTime, Layer, Network
 from surrogate.network.predict import Predictors, largest_batch, sweep_batches
 from surrogate.network.read import read_network
-from surrogate.network.result import best_batch
+from surrogate.network.result import best_of
 from surrogate.network.work import gemm
 
 GIB = 2**30
@@ -32,7 +32,7 @@ def test_a_batch_that_does_not_fit_is_not_best(refused, predictors: Callable[...
     times = sweep_batches(_of_batch, [1, 27, 28, 64], made)
     assert [time.fits for time in times.values()] == [True, True, False, False]
     assert times[64].samples_per_s > times[27].samples_per_s  # type: ignore[operator]
-    assert best_batch(times) == largest_batch(_of_batch, made) == 27
+    assert best_of(times) == largest_batch(_of_batch, made) == 27
     context, library = 200 * 2**20 + 40 * 1024 * 1024, 2**23 + 2**17
     assert times[27].memory_bytes == GIB * 29 // 2 + context + library
     assert times[27].gpu_memory_bytes == pytest.approx(16 * GIB * 0.985 * 15 / 16)
@@ -46,12 +46,9 @@ def test_buffers_live_until_their_last_reader(onnx_file) -> None:
     onnx = pytest.importorskip("onnx")
     node = onnx.helper.make_node
     nodes = [
-        node("Sigmoid", ["x"], ["a"]),
-        node("Relu", ["a"], ["b"]),
-        node("Flatten", ["b"], ["c"]),
-        node("Relu", ["c"], ["d"]),
-        node("Add", ["d", "a"], ["y"]),
-    ]
+        node("Sigmoid", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Flatten", ["b"], ["c"]),
+        node("Relu", ["c"], ["d"]), node("Add", ["d", "a"], ["y"]),
+    ]  # fmt: skip
     read = read_network(onnx_file(nodes, {"x": ["n", 256]}), batch=4)
     assert (read.parameters, read.weights_bytes) == (0, 0)
     assert read.activation_bytes == 4 * (4 * 256 * 4)

@@ -183,13 +183,10 @@ def test_sizes_that_a_graph_computes(onnx_file) -> None:
     nodes = [node("Shape", ["x"], ["s"])]
     nodes += [node("Gather", ["s", f"i{axis}"], [f"d{axis}"]) for axis in range(3)]
     nodes += [
-        node("Div", ["d2", "four"], ["width"]),
-        node("Concat", ["d0", "d1", "four", "width"], ["heads"], axis=0),
-        node("Reshape", ["x", "heads"], ["q"]),
-        node("Transpose", ["q"], ["t"], perm=[0, 2, 1, 3]),
-        node("Transpose", ["q"], ["k"], perm=[0, 2, 3, 1]),
-        node("MatMul", ["t", "k"], ["y"]),
-    ]
+        node("Div", ["d2", "four"], ["width"]), node("Concat", ["d0", "d1", "four", "width"], ["heads"], axis=0),
+        node("Reshape", ["x", "heads"], ["q"]), node("Transpose", ["q"], ["t"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["q"], ["k"], perm=[0, 2, 3, 1]), node("MatMul", ["t", "k"], ["y"]),
+    ]  # fmt: skip
     network = read_onnx(onnx_file(nodes, {"x": ["batch", 10, 64]}, one), batch=3)
     assert not network.unsupported
     assert network.layers[-1].work.sizes == {"batch": 12, "m": 10, "n": 10, "k": 16}

@@ -11,7 +11,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.network.network import FOLDED_SLOWER, FOLDED_WITHIN, Layer, Network
 from surrogate.network.predict import Predictors, load_predictors, sweep_batches
-from surrogate.network.result import BOUNDS, best_batch, gpu_records, sweep_records
+from surrogate.network.result import BOUNDS, best_of, compared_records
 from surrogate.network.work import gemm, pointwise
 
 A = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
@@ -157,19 +157,32 @@ def test_sweeps(predictors: Callable[..., Predictors]) -> None:
         return replace(NETWORK, layers=layers, batch=batch)
 
     times = sweep_batches(read, [1, 4, 16], predictors())
-    assert best_batch(times) == 16
-    assert [row["best"] for row in sweep_records(times)] == [False, False, True]
-    assert [row["batch"] for row in sweep_records(times)] == [1, 4, 16]
+    assert best_of(times) == 16
+    assert [row["best"] for row in compared_records("batch", times)] == [False, False, True]
+    assert [row["batch"] for row in compared_records("batch", times)] == [1, 4, 16]
     # Where the intervals of others hold the best throughput, they are its rivals.
     for factor, rivals in ((1.0, []), (0.1, [1, 4])):
         known = {
             size: replace(time, layers=tuple(replace(each, lower_us=factor * each.time_us) for each in time.layers))
             for size, time in times.items()
         }
-        assert [row["rivals"] for row in sweep_records(known)] == [[], [], rivals]
-    records = gpu_records([predictors("t4").time(NETWORK), predictors("v100").time(NETWORK)])
-    assert records[0]["speedup"] == 1
-    assert records[1]["speedup"] > 1  # its DRAM is faster
+        assert [row["rivals"] for row in compared_records("batch", known)] == [[], [], rivals]
+    records = compared_records("gpu", {name: predictors(name).time(NETWORK) for name in ("t4", "v100")})
+    assert records[0]["speedup"] == 1 < records[1]["speedup"]  # its DRAM is faster
+    assert [(row["best"], row["rivals"]) for row in records] == [(False, []), (True, ["t4"])]
+
+
+def test_convolutions_that_were_measured_on_other_gpus_alone_are_named() -> None:
+    """On this GPU forward passes were measured, no gradients; on the H100 nothing, which its count says."""
+    layers = (Layer("a", "Conv", A), Layer("b", "Conv.bwd_data", replace(A, direction="bwd_data")))
+    time = load_predictors("v100").time(Network("net", layers, 8))
+    (note,) = time.notes
+    assert (
+        "fwd fp32 fma NCHW" in note.partition("; not ")[0] and "bwd_data fp32 fma NCHW" in note.partition("; not ")[2]
+    )
+    assert [layer.source for layer in time.layers] == ["model", "spec"] and time.measured_share < 1
+    assert not load_predictors("v100").time(Network("net", layers[:1], 8)).notes
+    assert not load_predictors("h100").time(Network("net", layers, 8)).notes
 
 
 def test_products_whose_units_the_gpu_lacks_are_refused(refused) -> None:

@@ -24,7 +24,7 @@ from surrogate.network.language import read_decoder
 from surrogate.network.language_step import Requests, Step, language_network
 from surrogate.network.serving import Load, ServerKernels, ServerLaw, ServerSteps, Setup, server_steps, shipped_laws
 from surrogate.network.serving_page import pareto, serving_page
-from surrogate.network.serving_search import SHOWN, ServerRow
+from surrogate.network.serving_search import SHOWN
 from surrogate.report.tables import to_json
 from tests.test_docs import blocks
 
@@ -65,7 +65,7 @@ def test_a_law_ships_for_every_framework() -> None:
 
 @pytest.fixture(scope="module")
 def servers() -> Serving:
-    choices = Choices(libraries=("vllm",), concurrency=(16, 64), tensor_parallel=(1, 2, 4))
+    choices = Choices(libraries="vllm", concurrency=(16, 64), tensor_parallel=(1, 2, 4), dtypes=("bf16", "fp8"))
     return serve(LLAMA, gpu="h100-sxm", input=1024, output=512, tpot_ms=30.0, price=2.0, choices=choices)
 
 
@@ -102,17 +102,47 @@ def test_more_users_take_longer_and_two_replicas_less(servers: Serving) -> None:
 def test_a_result_shows_itself_in_every_form(servers: Serving) -> None:
     said = json.loads(to_json(servers.to_dict()))
     assert said["best"] == said["rows"][0] and len(servers.to_frame()) == len(said["rows"])
-    assert "meets the targets" in repr(servers) and "further configurations" in repr(servers)
+    assert all(part in repr(servers) for part in ("◀ best", "meets the targets", "further configurations"))
+    assert repr(servers.best).splitlines()[0].split()[:2] == ["GPUs", "with"] and "1e+" not in repr(servers)
     page = serving_page(servers)
     assert page.count("<svg") == 1 and "tokens/s and user" in page
     assert len(servers.table(SHOWN).records) == min(SHOWN, len(servers.rows))
 
 
 def test_fp8_is_no_slower_than_bf16_where_servers_fuse_the_quantisation() -> None:
-    choices = Choices(libraries=("vllm",), concurrency=(1,), tensor_parallel=(8,), dtypes=("bf16", "fp8"))
+    choices = Choices(libraries="vllm", concurrency=1, tensor_parallel=8, dtypes=("bf16", "fp8"))
     rows = serve(LLAMA, gpu="h100-sxm", input=1024, output=128, choices=choices).rows
     times = {row.dtype: row.tpot_ms for row in rows}
     assert times["fp8"] < times["bf16"]
+
+
+def test_others_that_may_be_as_good_are_the_best_s_rivals(servers: Serving) -> None:
+    best = servers.best
+    assert best and best.tokens_per_s_per_gpu_low < best.tokens_per_s_per_gpu < best.tokens_per_s_per_gpu_high
+    assert 0 < len(servers.rivals) < len(servers.rows) and all(row.meets for row in servers.rivals)
+    assert f"within the intervals of {len(servers.rivals)} others" in repr(servers)
+    sure = replace(
+        servers, rows=tuple(replace(r, tokens_per_s_per_gpu_high=r.tokens_per_s_per_gpu) for r in servers.rows)
+    )
+    assert not sure.rivals and "others" not in repr(sure)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "run", "said"),
+    [((), {"bf16"}, "checkpoint as it is"), ("fp8", {"fp8"}, "quality is not judged"), ("bf16", {"bf16"}, "")],
+)
+def test_the_checkpoint_runs_as_it_is_unless_another_type_is_asked_for(dtypes: Any, run: set[str], said: str) -> None:
+    choices = Choices(libraries="vllm", concurrency=8, tensor_parallel=4, dtypes=dtypes)
+    found = serve(LLAMA, gpu="h100-sxm", input=64, output=8, choices=choices)
+    assert {row.dtype for row in found.rows} == run and said in " ".join(found.notes)
+
+
+def test_gpus_without_a_price_come_behind_those_with_one() -> None:
+    choices = Choices(libraries="vllm", concurrency=8, tensor_parallel=4, gpus=4)
+    found = serve(
+        LLAMA, gpu="h100-sxm", compare_gpus=["h200-sxm"], input=64, output=8, price={"h100": 3}, choices=choices
+    )
+    assert [row.gpu for row in found.rows if row.fits] == ["h100-sxm", "h200-sxm"]
 
 
 def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
@@ -137,6 +167,7 @@ def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
         ({"choices": Choices(libraries=("trtllm",)), "gpu": "mi300x"}, "does not run on mi300x"),
         ({"choices": Choices(dtypes=("fp8",)), "gpu": "t4"}, "no fp8 units"),
         ({"input": 0}, "--input"),
+        ({"input": 131_000, "output": 100}, "131100 tokens are beyond the 131072 positions"),
         ({"price": {"h999": 1.0}}, "h999"),
     ],
 )  # fmt: skip
@@ -229,23 +260,13 @@ points = st.tuples(st.floats(0.1, 1e3), st.floats(0.1, 1e5))
 @settings(max_examples=30)
 @given(st.lists(points, min_size=1, max_size=30))
 def test_no_configuration_beats_one_of_the_front_in_both(servers: Serving, rates: list[tuple[float, float]]) -> None:
-    rows = [
-        replace(servers.rows[0], tokens_per_s_per_user=user, tokens_per_s_per_gpu=each) for user, each in rates
-    ]  # fmt: skip
+    row = servers.rows[0]
+    rows = [replace(row, tokens_per_s_per_user=user, tokens_per_s_per_gpu=each) for user, each in rates]
 
-    def beaten(row: ServerRow) -> bool:
-        return any(
-            other.tokens_per_s_per_user >= row.tokens_per_s_per_user
-            and other.tokens_per_s_per_gpu >= row.tokens_per_s_per_gpu
-            and (other.tokens_per_s_per_user, other.tokens_per_s_per_gpu)
-            != (row.tokens_per_s_per_user, row.tokens_per_s_per_gpu)
-            for other in rows
-        )
-
-    front = pareto(rows)
-    assert front and not any(map(beaten, front))
-    speeds = [row.tokens_per_s_per_user for row in front]
-    assert speeds == sorted(speeds)
+    front = [(row.tokens_per_s_per_user, row.tokens_per_s_per_gpu) for row in pareto(rows)]
+    assert front == sorted(front)
+    for user, each in front:
+        assert not any(u >= user and e >= each for u, e in rates if (u, e) != (user, each))
 
 
 def test_the_guide_s_five_lines_size_a_server() -> None:

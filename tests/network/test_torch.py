@@ -26,20 +26,14 @@ def _directions(network) -> Counter[str]:
     return Counter(f"{conv} {conv.direction}" for conv in network.convs)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "alexnet",
-        "dlrm",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("resnet50", "vgg19", "inception_v1", "mobilenet_v2", "densenet121", "transformer")
-        ),
-    ],
-)
+SHIPPED = "resnet50", "vgg19", "mobilenet_v2", "densenet121", "transformer"
+
+
+@pytest.mark.parametrize("name", ["alexnet", "dlrm", *(pytest.param(x, marks=pytest.mark.slow) for x in SHIPPED)])
 def test_a_module_and_the_onnx_graph_that_ships_do_the_same(name: str) -> None:
     """Same convolutions, forward and in a training iteration; FLOPs within what LRN and embeddings count apart."""
     pytest.importorskip("onnx")
+    pytest.importorskip("torchvision")
     graph = read_network(name, batch=2)
     module = read_network(f"{MODULES}:{name}", batch=2)
     assert module.batch == graph.batch == 2
@@ -47,17 +41,16 @@ def test_a_module_and_the_onnx_graph_that_ships_do_the_same(name: str) -> None:
     assert _directions(module) == _directions(graph)
     assert _flops(module) == pytest.approx(_flops(graph), rel=0.03)
     trained = read_network(f"{MODULES}:{name}", batch=2, training=True)
-    assert trained.training
-    assert not trained.unsupported
+    assert trained.training and not trained.unsupported
     assert _directions(trained) == _directions(iteration(graph))
     if name != "dlrm":  # its dense step covers tables that the graph's does not
-        assert _flops(trained) == pytest.approx(_flops(iteration(graph)), rel=0.01)
+        assert _flops(trained) == pytest.approx(_flops(iteration(graph)), rel=0.02)
 
 
 def test_layers_carry_the_modules_names() -> None:
     """Forward and backward."""
-    names = {layer.name for layer in read_network(f"{MODULES}:alexnet", training=True).layers}
-    assert {"conv1.convolution", "conv1.convolution.bias", "linear3.addmm", "optimizer"} <= names
+    names = {layer.name for layer in read_network(f"{MODULES}:mixed", training=True).layers}
+    assert {"conv.convolution", "conv.convolution.bias", "norm.native_layer_norm", "optimizer"} <= names
     assert any("convolution_backward" in name for name in names)
 
 
