@@ -1,4 +1,4 @@
-"""The table of GPUs: each board in one row, factors as bundles claim them, shares and errors as the tables have them."""
+"""The table of GPUs: each board in one row, factors as bundles claim them, shares and errors as tables have them."""
 
 import pandas as pd
 import pytest

@@ -14,7 +14,7 @@ Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 def _of_torchvision(name: str, batch: int = 1) -> Built:
     import torchvision
 
-    return torchvision.models.get_model(name), (torch.zeros(batch, 3, 224, 224),)
+    return torchvision.models.get_model(name), (_images(batch),)
 
 
 def __getattr__(name: str) -> Callable[..., Built]:
@@ -22,6 +22,69 @@ def __getattr__(name: str) -> Callable[..., Built]:
     if name.startswith("_"):
         raise AttributeError(name)
     return partial(_of_torchvision, name)
+
+
+def _images(batch: int) -> torch.Tensor:
+    return torch.zeros(batch, 3, 224, 224)
+
+
+def _features(channels: int, *layers: tuple[int, int, int, int] | str) -> nn.Sequential:
+    """Convolutions (filters, size, stride, padding) with ReLU; a text is a pooling by 2, of windows so wide."""
+    modules: list[nn.Module] = []
+    for layer in layers:
+        if isinstance(layer, str):
+            modules.append(nn.MaxPool2d(int(layer), 2))
+            continue
+        filters, size, stride, padding = layer
+        modules += [nn.Conv2d(channels, filters, size, stride, padding), nn.ReLU()]
+        channels = filters
+    return nn.Sequential(*modules, nn.Flatten())
+
+
+def alexnet(batch: int = 1) -> Built:
+    """Krizhevsky (2014), "One weird trick": the widths of one of two GPUs."""
+    windows = [(192, 5, 1, 2), "3", (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1), "3"]
+    features = _features(3, (64, 11, 4, 2), "3", *windows)
+    return nn.Sequential(features, _perceptron(256 * 36, 4096, 4096, 1000)), (_images(batch),)
+
+
+def vgg19(batch: int = 1) -> Built:
+    """Simonyan and Zisserman (2015), column E."""
+    blocks = [[(width, 3, 1, 1)] * count + ["2"] for width, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))]
+    features = _features(3, *(layer for block in blocks for layer in block))
+    return nn.Sequential(features, _perceptron(512 * 49, 4096, 4096, 1000)), (_images(batch),)
+
+
+class Bottleneck(nn.Module):
+    """He et al. (2016): 1 × 1, 3 × 3 and 1 × 1 convolutions beside a shortcut; the 3 × 3 one strides."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        sizes = ((channels, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1))
+        parts = [_normed(*size) for size in sizes]
+        self.convs = nn.Sequential(parts[0], nn.ReLU(), parts[1], nn.ReLU(), parts[2])
+        self.shortcut = _normed(channels, 4 * width, 1, stride) if channels != 4 * width else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same sizes, halved by a stride of 2."""
+        return functional.relu(self.convs(x) + self.shortcut(x))
+
+
+def _normed(channels: int, filters: int, size: int, stride: int) -> nn.Sequential:
+    conv = nn.Conv2d(channels, filters, size, stride, size // 2, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(filters))
+
+
+def resnet50(batch: int = 1) -> Built:
+    """He et al. (2016), table 1."""
+    blocks, channels = [], 64
+    for width, count in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for number in range(count):
+            blocks.append(Bottleneck(channels, width, stride=2 if number == 0 and width > 64 else 1))
+            channels = 4 * width
+    stem = nn.Sequential(_normed(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+    return nn.Sequential(stem, *blocks, head), (_images(batch),)
 
 
 def _perceptron(*widths: int) -> nn.Sequential:
