@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from experiments import verdicts
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, columns_first, program, seeded
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, beside
@@ -20,6 +19,7 @@ from surrogate.features.families import Family
 from surrogate.models import TimeModel, model_frame
 from surrogate.models.base import terms
 from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.report.charts import dots
 
 MI210_SHAPES = 2000
 MI210_FOLDS = 5

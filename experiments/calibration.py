@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import curves
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.todays_kernels import TABLES
@@ -36,6 +35,7 @@ from surrogate.models import model_frame
 from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.evaluate import known_answers
 from surrogate.prediction.settings import SettingCache
+from surrogate.report.charts import curves
 from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
 
 COUNTS = (10, 50, 200)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import curves
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.tuning import RANDOM, Target, asked, available
@@ -23,6 +22,7 @@ from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.evaluation.judge import resample_weights, shape_interval
 from surrogate.features.description import Configuration
 from surrogate.prediction.predictor import Predictor
+from surrogate.report.charts import curves
 from surrogate.tuning.tuner import Tuner
 
 BUDGETS = (1, 3, 10, 30)

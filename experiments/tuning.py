@@ -20,13 +20,13 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import curves
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.verdicts import ratio
 from surrogate.dataset.tables import read_table
 from surrogate.features.gpu import gpu
 from surrogate.models.transfer import Transfer
+from surrogate.report.charts import curves
 from surrogate.tuning.search import Search
 
 MOST = 200

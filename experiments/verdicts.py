@@ -17,6 +17,8 @@ NAMED = (DEFAULT_MODEL, "seer-time-only", "seer-paper")
 """The models that answers name wherever they were judged: the default, SEER's physics, and SEER where counters are."""
 HEURISTIC = heuristic_name(["cudnn"])
 """The chooser that stands for cuDNN's own heuristic."""
+ERROR_ARMS = ("error_low_pct", "error_high_pct")
+"""The interval of a median error, as tables have it."""
 DRAWS = 300
 """Bootstrap draws for the interval of a median error."""
 COLUMNS = (
