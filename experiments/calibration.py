@@ -134,13 +134,8 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
     before = _verdict(new, new.bundle, among)
     yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": part.unseen_gpu.chooser, **before}
     if new.informed:
-        yield {
-            **cell,
-            "measured": 0,
-            "chosen": SHAPES_KNOWN,
-            "chooser": "sibling",
-            **_verdict(new, new.informed, among),
-        }
+        informed = _verdict(new, new.informed, among)
+        yield {**cell, "measured": 0, "chosen": SHAPES_KNOWN, "chooser": "sibling", **informed}
     for chooser in (MODEL, HABIT, NEAREST):
         unseen = replace(part.unseen_gpu, chooser=chooser, habit=new.habit)
         other = replace(new.bundle, parts={family.name: replace(part, unseen_gpu=unseen)})

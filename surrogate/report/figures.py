@@ -157,7 +157,8 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
     frame = pd.DataFrame(rows, columns=["gpu", "model", "low", "middle", "high"])
     middles = frame["middle"].clip(lower=FLOOR)
     is_log = bool(middles.max() > 20 * middles.min())
-    ends = 100 * frame[["low", "middle", "high"]].clip(lower=FLOOR if is_log else None)
+    least = FLOOR if is_log else None
+    ends = {name: 100 * frame[name].clip(lower=least) for name in ("low", "middle", "high")}
     label = "slowdown over the best algorithm, %"
     return dots(frame.assign(**ends), "gpu", "model", "middle", label, arms=("low", "high"), log=is_log)
 
@@ -255,7 +256,8 @@ def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
 
 def bucket_errors(frame: pd.DataFrame) -> pd.DataFrame:
     """Per model and decade (floor of log10 of time_us): median and p90 in percent, NaN for few rows."""
-    decade = np.floor(np.log10(frame["time_us"].astype(float))).astype(int).rename("decade")
+    log10_us = np.log10(frame["time_us"].to_numpy(dtype=float))
+    decade = pd.Series(np.floor(log10_us).astype(int), index=frame.index, name="decade")
     error = 100 * (frame["predicted_us"] / frame["time_us"] - 1).abs()
     groups = error.groupby([frame["model"], decade])
     errors = pd.DataFrame({"median": groups.median(), "p90": groups.quantile(0.9)})
