@@ -66,9 +66,7 @@ def word_rank(word: str) -> int:
     return 2 if wrappers.fullmatch(word) else 1 if types.fullmatch(word) else 0
 
 
-_DECISIVE = (
-    "WINOGRAD_NONFUSED", "WINOGRAD", "FFT_TILING", "FFT", "GEMM", "IMPLICIT_PRECOMP_GEMM", "IMPLICIT_GEMM",
-)  # fmt: skip
+_DECISIVE = ("WINOGRAD_NONFUSED", "WINOGRAD", "FFT_TILING", "FFT", "GEMM", "IMPLICIT_PRECOMP_GEMM", "IMPLICIT_GEMM")
 
 
 def identify_call(kernel_names: Iterable[str]) -> str | None:
