@@ -115,7 +115,6 @@ class Attending(Operator):
 
 # Query p of 4 sees p of 4 keys: 1 + 2 + 3 + 4 = 10 pairs. Q and O have 2·4·4·8 values, keys and values 2·2·1·4·8.
 @declared("attention:b2h4g1d8q4k4", flops=4 * 2 * 4 * 8 * 10, dram_bytes=2 * (2 * 256 + 128), blocks=8)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention(Attending):
     """softmax(Q·Kᵀ)·V of ``heads`` heads of ``head_dim`` values, groups of which share one of ``kv_heads`` keys.
 

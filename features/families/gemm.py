@@ -1,7 +1,6 @@
 """The family of matrix products: gemm, bmm, and linear and addmm with their bias."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from .. import roofline
@@ -25,7 +24,6 @@ def tile_edge(size: Number) -> Number:
 
 
 @declared("gemm:m2n3k4", flops=48, dram_bytes=104, blocks=1)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm(Operator):
     """``batch`` products C (m × n) = A (m × k) · B (k × n).
 
@@ -102,7 +100,6 @@ class Gemm(Operator):
 
 
 @declared("bmm:batch5m2n3k4", flops=240, dram_bytes=520, blocks=5)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bmm(Gemm):
     """A batched product without bias (torch.bmm)."""
 
@@ -110,7 +107,6 @@ class Bmm(Gemm):
 
 
 @declared("addmm:m2n3k4", flops=54, dram_bytes=116, blocks=1)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Addmm(Gemm):
     """A product plus a bias of n values for every row (torch.addmm with a vector)."""
 
@@ -129,7 +125,6 @@ class Addmm(Gemm):
 
 
 @declared("linear:m200n130k4", flops=234_000, dram_bytes=109_800, blocks=4)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Linear(Addmm):
     """A fully connected layer: m rows of k features in, n features out, with bias (torch.nn.Linear)."""
 

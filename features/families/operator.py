@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -261,10 +261,12 @@ def operator_class(kind: str) -> type[Operator]:
     return OPERATORS[kind]
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 def declared(
     problem: str, *, flops: float, dram_bytes: float, blocks: float
 ) -> Callable[[DeclaredOperator], DeclaredOperator]:
-    """A class decorator that enters a kind of operator into `OPERATORS`, with its `KnownAnswer`.
+    """A class decorator that makes a kind of operator a dataclass, frozen, with slots and keywords alone, and enters it
+    into `OPERATORS` with its `KnownAnswer`.
 
     Raises `TypeError` for a class without a kind of its own or a family, and for a kind that is there already.
     """
@@ -274,6 +276,8 @@ def declared(
             raise TypeError(f"{cls.__name__}: an operator declares its kind, and the FAMILY that it belongs to")
         if cls.kind in OPERATORS:
             raise TypeError(f"{cls.__name__}: the kind {cls.kind!r} is {OPERATORS[cls.kind].__name__}'s")
+        if "__slots__" not in vars(cls):  # it is none yet
+            cls = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         cls.KNOWN = KnownAnswer(problem, flops, dram_bytes, blocks)
         OPERATORS[cls.kind] = cls
         return cls

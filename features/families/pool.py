@@ -1,6 +1,5 @@
 """The family of pooling: maximum and average, and their gradients."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
@@ -19,7 +18,6 @@ _SAME = cast(int, None)  # "as the height's"
 
 
 @declared("max_pool:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=1)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPool(MemoryBound):
     """The largest value of every window of an image n × c × h × w; ``window`` high (and ``window_w`` wide).
 
@@ -101,7 +99,6 @@ class MaxPool(MemoryBound):
 
 
 @declared("avg_pool:n2c3h8w8window3stride1pad1", flops=3456, dram_bytes=3072, blocks=2)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AvgPool(MaxPool):
     """The mean of every window."""
 
@@ -110,7 +107,6 @@ class AvgPool(MaxPool):
 
 
 @declared("max_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=3840, blocks=2)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPoolBackward(MaxPool):
     """The gradient, given to each window's largest value: reads x, y and dy, writes dx."""
 
@@ -127,7 +123,6 @@ class MaxPoolBackward(MaxPool):
 
 
 @declared("avg_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=2)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AvgPoolBackward(MaxPoolBackward):
     """The gradient, spread evenly over each window: reads dy, writes dx."""
 

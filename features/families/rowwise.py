@@ -62,7 +62,6 @@ class ChannelReduction(Reduction):
 
 
 @declared("quantise:n2c3", flops=12, dram_bytes=18, blocks=2)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Quantise(Reduction):
     """n rows of c values times one static scale, rounded to fp8: each is read once, and one byte written for it."""
 

@@ -76,7 +76,6 @@ class Transfer(MemoryBound):
 
 
 @declared("memcpy:elements1000", flops=0, dram_bytes=4000, blocks=0)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Memcpy(Transfer):
     """``elements`` values between host and device over PCIe; ``direction`` host_to_device or device_to_host."""
 
@@ -98,7 +97,6 @@ class Memcpy(Transfer):
 
 
 @declared("concat:elements1000", flops=0, dram_bytes=8000, blocks=2)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Concat(Transfer):
     """Several tensors laid into one: ``elements`` in all."""
 
@@ -127,7 +125,6 @@ class Concat(Transfer):
 
 
 @declared("all_reduce:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduce(Memcpy):
     """The sum of ``elements`` values over ``ranks`` devices, on all of them; a ring moves 2(n − 1)/n of the bytes."""
 
@@ -155,7 +152,6 @@ class AllReduce(Memcpy):
 
 
 @declared("all_to_all:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllToAll(AllReduce):
     """Every device sends each other one its share of ``elements``: (n − 1)/n of the bytes cross."""
 
@@ -164,7 +160,6 @@ class AllToAll(AllReduce):
 
 
 @declared("all_gather:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllGather(AllToAll):
     """Every device gets the ``elements`` values of which each holds a share: (n − 1)/n of them cross."""
 
@@ -172,7 +167,6 @@ class AllGather(AllToAll):
 
 
 @declared("reduce_scatter:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceScatter(AllReduce):
     """Every device gets its share of the sum of ``elements`` values: a ring moves (n − 1)/n of them."""
 
