@@ -122,7 +122,6 @@ class Attention(Attending):
     query see so many last keys. ``kv_heads`` defaults to ``heads``.
     """
 
-    kind: ClassVar[str] = "attention"
     FAMILY: ClassVar[str] = "attention"
     LETTERS: ClassVar[Mapping[str, str]] = {**_LETTERS, "g": "kv_heads", "d": "head_dim", "w": "window"}
 
@@ -179,7 +178,6 @@ class Mla(Attending):
     while the cache is written. Some libraries absorb in context, too; a fitted correction tells.
     """
 
-    kind: ClassVar[str] = "mla"
     FAMILY: ClassVar[str] = "mla"
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**Attending.CHOICES, "phase": PHASES[:2]}
     LETTERS: ClassVar[Mapping[str, str]] = _LETTERS

@@ -23,7 +23,6 @@ class EmbeddingBag(MemoryBound):
     Indices are int32 and uniform. ``rows_per_block`` samples share a thread block.
     """
 
-    kind: ClassVar[str] = "embedding_bag"
     FAMILY: ClassVar[str] = "embedding"
     BATCH: ClassVar[str] = "batch"
     GRADIENT: ClassVar[tuple[str, ...]] = ("embedding_bag_backward",)
@@ -70,7 +69,6 @@ class EmbeddingBag(MemoryBound):
 class EmbeddingBagBackward(EmbeddingBag):
     """SGD: every row named takes −rate · its sample's gradient, as often as it is named."""
 
-    kind: ClassVar[str] = "embedding_bag_backward"
     GRADIENT: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -93,8 +91,6 @@ class EmbeddingBagBackward(EmbeddingBag):
 @declared("embedding_bag_backward_adagrad:batch10rows1dim8", flops=160, dram_bytes=2560, blocks=1)
 class EmbeddingBagBackwardAdagrad(EmbeddingBagBackward):
     """Row-wise Adagrad: one momentum per row besides."""
-
-    kind: ClassVar[str] = "embedding_bag_backward_adagrad"
 
     @property
     def dram_bytes(self) -> Number:

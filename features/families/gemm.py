@@ -31,7 +31,6 @@ class Gemm(Operator):
     holds activations, B weights: they differ in bytes where values are quantised.
     """
 
-    kind: ClassVar[str] = "gemm"
     FAMILY: ClassVar[str] = "gemm"
     BATCH: ClassVar[str] = "batch"
     BATCHES: ClassVar[tuple[str, ...]] = ("batch", "m", "k", "n")  # in the backward pass it is the one summed over
@@ -103,14 +102,11 @@ class Gemm(Operator):
 class Bmm(Gemm):
     """A batched product without bias (torch.bmm)."""
 
-    kind: ClassVar[str] = "bmm"
-
 
 @declared("addmm:m2n3k4", flops=54, dram_bytes=116, blocks=1)
 class Addmm(Gemm):
     """A product plus a bias of n values for every row (torch.addmm with a vector)."""
 
-    kind: ClassVar[str] = "addmm"
     BATCH: ClassVar[str] = "m"
 
     @property
@@ -127,8 +123,6 @@ class Addmm(Gemm):
 @declared("linear:m200n130k4", flops=234_000, dram_bytes=109_800, blocks=4)
 class Linear(Addmm):
     """A fully connected layer: m rows of k features in, n features out, with bias (torch.nn.Linear)."""
-
-    kind: ClassVar[str] = "linear"
 
 
 def columns(op: Gemm, m: Machine) -> tuple[Number, ...]:

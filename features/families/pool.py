@@ -25,7 +25,6 @@ class MaxPool(MemoryBound):
     padded image.
     """
 
-    kind: ClassVar[str] = "max_pool"
     FAMILY: ClassVar[str] = "pool"
     BANDWIDTH: ClassVar[str] = "pool"
     MOST_TRAFFIC: ClassVar[float] = 1.5
@@ -102,7 +101,6 @@ class MaxPool(MemoryBound):
 class AvgPool(MaxPool):
     """The mean of every window."""
 
-    kind: ClassVar[str] = "avg_pool"
     GRADIENT: ClassVar[tuple[str, ...]] = ("avg_pool_backward",)
 
 
@@ -110,7 +108,6 @@ class AvgPool(MaxPool):
 class MaxPoolBackward(MaxPool):
     """The gradient, given to each window's largest value: reads x, y and dy, writes dx."""
 
-    kind: ClassVar[str] = "max_pool_backward"
     GRADIENT: ClassVar[tuple[str, ...]] = ()
     BANDWIDTH: ClassVar[str] = ""
     INPUTS: ClassVar[int] = 2
@@ -126,7 +123,6 @@ class MaxPoolBackward(MaxPool):
 class AvgPoolBackward(MaxPoolBackward):
     """The gradient, spread evenly over each window: reads dy, writes dx."""
 
-    kind: ClassVar[str] = "avg_pool_backward"
     INPUTS: ClassVar[int] = 1
     OUTPUTS: ClassVar[int] = 1
 

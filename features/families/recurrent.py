@@ -26,7 +26,6 @@ class Recurrent(Operator):
     the width of the state, smaller than the cells under a projection.
     """
 
-    kind: ClassVar[str] = "recurrent"
     FAMILY: ClassVar[str] = "recurrent"
     BATCH: ClassVar[str] = "batch"
     MULTIPLIES: ClassVar[bool] = True

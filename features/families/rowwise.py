@@ -65,7 +65,6 @@ class ChannelReduction(Reduction):
 class Quantise(Reduction):
     """n rows of c values times one static scale, rounded to fp8: each is read once, and one byte written for it."""
 
-    kind: ClassVar[str] = "quantise"
     FAMILY: ClassVar[str] = "quantise"
     FLOPS: ClassVar[int] = 2
 
