@@ -19,7 +19,7 @@ from surrogate.bundle.bundle import Bundle
 from surrogate.bundle.train import train
 from surrogate.dataset.splits import fold_of_names
 from surrogate.dataset.store import Dataset, read_dataset
-from surrogate.evaluation.judge import resample_weights, shape_interval
+from surrogate.evaluation.judge import shape_interval
 from surrogate.features.description import Configuration
 from surrogate.prediction.predictor import Predictor
 from surrogate.report.charts import curves
@@ -151,8 +151,7 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
     records = []
     for (method, evaluations), rows in found.groupby(["method", "evaluations"], sort=False):
         log = rows["log_slowdown"].to_numpy()
-        weights = resample_weights(len(log), RESAMPLES, 0)
-        low, mid, high = np.exp(shape_interval(log, np.arange(len(log)), weights, macro=True))
+        low, mid, high = np.exp(shape_interval(log, np.arange(len(log)), macro=True, draws=RESAMPLES, seed=0))
         records.append(
             {
                 "method": method,
