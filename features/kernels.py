@@ -42,11 +42,9 @@ def identify(kernel_name: str) -> KernelName | None:
             continue
         groups = match.groupdict()
         if groups.get("log_m"):
-            tile_m = 2 ** int(groups["log_m"])
-            tile_n = 2 ** int(groups["log_n"])
+            tile_m, tile_n = (2 ** int(groups[name]) for name in ("log_m", "log_n"))
         else:
-            tile_m = int(groups.get("m") or 0)
-            tile_n = int(groups.get("n") or 0)
+            tile_m, tile_n = (int(groups.get(name) or 0) for name in ("m", "n"))
         generation = groups.get("arch") or generations.get(groups.get("sm") or "", "")
         return KernelName(algorithm, tile_m, tile_n, family, generation)
     return None

@@ -114,7 +114,8 @@ class Operator(InNetwork, ABC):
             object.__setattr__(self, size.name, whole(self.kind, size.name, getattr(self, size.name), size.least))
         for name, wrong, rule in self.misfits(self.sizes):
             if wrong.any() if isinstance(wrong, np.ndarray) else wrong:
-                raise InputError(f"{self.kind}: {name} does not fit the other sizes; {rule}")
+                value = np.broadcast_to(getattr(self, name), np.shape(wrong))[wrong].flat[0]
+                raise InputError(f"{self.kind}: {name} {value} does not fit the other sizes; {rule}")
         is_one = all(type(getattr(self, name)) is int for name in self.size_names())
         if is_one and max(self.flops, self.dram_bytes) > MAX_WORK:
             raise InputError(f"{self.kind}: over {MAX_WORK} operations or bytes; sizes that large are damage")

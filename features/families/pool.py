@@ -1,20 +1,15 @@
 """The family of pooling: maximum and average, and their gradients."""
 
-from typing import Annotated, Any, ClassVar, cast
-
-import numpy as np
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from ..elementwise import Number, ceil_div
-from ..errors import InputError
 from ..shape import output_size
-from ..size import Size
-from .operator import Extents, MemoryBound, declared
+from ..size import AS_OTHER, PADDING, STEP, Size
+from .operator import Extents, MemoryBound, Misfit, declared
 from .operator_family import memory_family
 
 THREADS = 256
-_STEP: dict[str, Any] = {"unit": "pixels", "per_doubling": 1.0}
-_PADDING = {"least": 0, "counts": False, "per_doubling": 0.25}
-_SAME = cast(int, None)  # "as the height's"
 
 
 @declared("max_pool:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=1)
@@ -36,22 +31,19 @@ class MaxPool(MemoryBound):
     c: Annotated[int, Size("channels")]
     h: Annotated[int, Size("input height", "pixels")]
     w: Annotated[int, Size("input width", "pixels")]
-    window: Annotated[int, Size("height of the window", **_STEP)]
-    stride: Annotated[int, Size("vertical step of the window", **_STEP)] = 1
-    window_w: Annotated[int, Size("width of the window", follows="window", **_STEP)] = _SAME
-    stride_w: Annotated[int, Size("horizontal step of the window", follows="stride", **_STEP)] = _SAME
-    pad: Annotated[int, Size("padding above, and as much below", "pixels", **_PADDING)] = 0
-    pad_w: Annotated[int, Size("padding left, and as much right", "pixels", follows="pad", **_PADDING)] = _SAME
+    window: Annotated[int, Size("height of the window", **STEP)]
+    stride: Annotated[int, Size("vertical step of the window", **STEP)] = 1
+    window_w: Annotated[int, Size("width of the window", follows="window", **STEP)] = AS_OTHER
+    stride_w: Annotated[int, Size("horizontal step of the window", follows="stride", **STEP)] = AS_OTHER
+    pad: Annotated[int, Size("padding above, and as much below", "pixels", **PADDING)] = 0
+    pad_w: Annotated[int, Size("padding left, and as much right", "pixels", follows="pad", **PADDING)] = AS_OTHER
 
-    def __post_init__(self) -> None:
-        MemoryBound.__post_init__(self)
-        for window, size, pad in ((self.window, self.h, self.pad), (self.window_w, self.w, self.pad_w)):
-            wrong = np.asarray(window > size + 2 * pad)
-            if wrong.any():
-                raise InputError(
-                    f"{self.kind}: the window {_first(window, wrong)} exceeds the padded image"
-                    f" {_first(size + 2 * pad, wrong)}; give a smaller window or more padding"
-                )
+    @classmethod
+    def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
+        """A window exceeds the padded image."""
+        rule = "it exceeds the padded image; give a smaller window or more padding"
+        sides = {"window": ("h", "pad"), "window_w": ("w", "pad_w")}
+        return [(name, sizes[name] > sizes[of] + 2 * sizes[pad], rule) for name, (of, pad) in sides.items()]
 
     @property
     def extents(self) -> Extents:
@@ -128,8 +120,3 @@ class AvgPoolBackward(MaxPoolBackward):
 
 
 POOL = memory_family("pool")
-
-
-def _first(values: Number, wrong: np.ndarray) -> int:
-    """The first value that is wrong; a scalar stands for all."""
-    return int(np.broadcast_to(values, wrong.shape)[wrong].flat[0])
