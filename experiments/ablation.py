@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 
 from experiments import verdicts
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, columns_first, program, seeded
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, beside
 from surrogate.dataset.rows import Rows
-from surrogate.evaluation.judge import Interval, resample_weights, shape_interval
-from surrogate.evaluation.scorecard import DRAWS, is_heuristic
+from surrogate.evaluation.judge import Interval, shape_interval
+from surrogate.evaluation.scorecard import is_heuristic
 from surrogate.features.families import Family
 from surrogate.models import TimeModel, model_frame
 from surrogate.models.base import terms
 from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.report.charts import dots
 
 MI210_SHAPES = 2000
 MI210_FOLDS = 5
@@ -111,12 +111,10 @@ def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
     if judged_choices is None:
         return pd.DataFrame({"variant": pd.Series(dtype=str)})
     judged, picks, _ = judged_choices
-    names, shape = np.unique(judged.shape, return_inverse=True)
-    draw = resample_weights(len(names), DRAWS, seed=len(names))
     logs = {label: np.log(choice.slowdown) for label, (choice,) in picks.items() if not is_heuristic(label)}
     first = next(iter(logs.values()))
     changes = [
-        {"variant": label, **_change("slowdown", shape_interval(log - first, shape, draw, macro=True))}
+        {"variant": label, **_change("slowdown", shape_interval(log - first, judged.shape, macro=True))}
         for label, log in logs.items()
     ]
     chosen = verdicts.choice_verdicts(predictions, part).rename(columns=CHOICES)

@@ -6,67 +6,53 @@ behind the table tells how far the first one's seeds lie apart, and how few shap
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
-from math import expm1
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problems import shape_names
 from surrogate.features.families import CONV
+from surrogate.report.summary import Results, choice_rows, time_rows
+from surrogate.report.tables import log_change
 
 FEW = 6
 """Shapes whose share of the loss is given."""
 LEFT_OUT = ("oracle",)
 """Models that the table would say nothing of."""
+POPULATIONS = ("all", "within-2x")
 HEADS = ("model", "slowdown [95 %]", "pooled", "p95", "≤ 10 % slower")
 PAIRED = "change to the library's own picker [95 %]"
 TIMES = "median time error, all rows / within 2× of the best"
 
 
-def markdown(results: Mapping[str, Any]) -> str:
+def markdown(results: Results) -> str:
     """The table: choices on ungrouped problems, time errors on all; a dash where a model has none."""
-    choices = [row for row in _whole(results["choice_rows"], "ungrouped") if row["model"] not in LEFT_OUT]
-    times = [row for row in _whole(results["time_rows"], "all") if row["algorithm"] == "all"]
-    errors = {(row["model"], row["population"]): row for row in times}
-    choices.sort(key=lambda row: row["slowdown_macro"])
-    paired = any(row.get("paired_vs_heuristic") for row in choices)
-    heads = (*HEADS, *([PAIRED] if paired else []), TIMES)
-    lines: list[Sequence[str]] = [heads, ("---",) * len(heads)]
-    for row in choices:
-        change = [_change(row.get("paired_vs_heuristic"))] if paired else []
-        lines.append([*_choice(row), *change, _errors(errors, row["model"])])
+    choices = [row for row in choice_rows(results, "ungrouped") if row["n"] and row["model"] not in LEFT_OUT]
+    judged = [row for population in POPULATIONS for row in time_rows(results, population=population) if row["n"]]
+    heads = [*HEADS, *([PAIRED] * any(row.get("paired_vs_heuristic") for row in choices)), TIMES]
+    lines = [heads, ["---"] * len(heads)]
+    for row in sorted(choices, key=lambda row: row["slowdown_macro"]):
+        errors = [_percent(each["median_ape"]) for each in judged if each["model"] == row["model"]]
+        interval = f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
+        cells = [row["model"], f"{row['slowdown_macro']:.3f} {interval}", f"{row['slowdown_geomean']:.3f}"]
+        cells += [f"{row['slowdown_p95']:.3f}", _percent(row["within_10pct"])]
+        cells += [_change(row.get("paired_vs_heuristic"))] * (PAIRED in heads)
+        lines.append([*cells, " / ".join(errors) or "–"])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _whole(rows: Sequence[Mapping[str, Any]], stratum: str) -> list[Mapping[str, Any]]:
-    """The rows over all GPUs, those that could be judged."""
-    return [row for row in rows if row["n"] and row["gpu"] == "all" and row["stratum"] == stratum]
-
-
-def _choice(row: Mapping[str, Any]) -> list[str]:
-    return [
-        row["model"],
-        f"{row['slowdown_macro']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
-        f"{row['slowdown_geomean']:.3f}",
-        f"{row['slowdown_p95']:.3f}",
-        f"{row['within_10pct']:.1%}".replace("%", " %"),
-    ]
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")
 
 
 def _change(paired: Sequence[float] | None) -> str:
     """Of a log difference and its interval; the heuristic against itself has none."""
     if not paired or not any(paired):
         return "–"
-    low, middle, high = (f"{100 * expm1(value):+.1f}".replace("-", "−") for value in paired)
+    low, middle, high = map(log_change, paired)
     return f"{middle} % [{low}, {high}]"
-
-
-def _errors(errors: Mapping[tuple[str, str], Mapping[str, Any]], model: str) -> str:
-    rows = [errors.get((model, population)) for population in ("all", "within-2x")]
-    return " / ".join(f"{row['median_ape']:.1%}".replace("%", " %") for row in rows if row) or "–"
 
 
 def spread(choices: pd.DataFrame, model: str) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import curves
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.todays_kernels import TABLES
@@ -36,6 +35,7 @@ from surrogate.models import model_frame
 from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.evaluate import known_answers
 from surrogate.prediction.settings import SettingCache
+from surrogate.report.charts import curves
 from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
 
 COUNTS = (10, 50, 200)
@@ -134,13 +134,8 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
     before = _verdict(new, new.bundle, among)
     yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": part.unseen_gpu.chooser, **before}
     if new.informed:
-        yield {
-            **cell,
-            "measured": 0,
-            "chosen": SHAPES_KNOWN,
-            "chooser": "sibling",
-            **_verdict(new, new.informed, among),
-        }
+        informed = _verdict(new, new.informed, among)
+        yield {**cell, "measured": 0, "chosen": SHAPES_KNOWN, "chooser": "sibling", **informed}
     for chooser in (MODEL, HABIT, NEAREST):
         unseen = replace(part.unseen_gpu, chooser=chooser, habit=new.habit)
         other = replace(new.bundle, parts={family.name: replace(part, unseen_gpu=unseen)})

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_by
 from experiments.operator_tables import other_layers
@@ -35,6 +34,7 @@ from surrogate.formats import FORMATS
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import FormFit
 from surrogate.models.seer.time_only import analytical
+from surrogate.report.charts import dots
 
 DEVICE, ALGORITHM, MECHANISM = "Tesla V100-SXM2-16GB", "IMPLICIT_GEMM", "implicit_gemm"
 MODELS_SHOWN = ("roofline", "seer-time-only", "boosted-terms")

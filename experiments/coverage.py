@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Round, candidate_rows, rounds_by
 from experiments.sources import FORWARD, LABELS, Sources
@@ -20,6 +19,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.evaluation.coverage import coverage_rows, picks, reliability
 from surrogate.models import DEFAULT_MODEL, TimeModel, model_frame
 from surrogate.models.base import Told, duplicate
+from surrogate.report.charts import dots
 from surrogate.uncertainty.domain import Domain, distances_to
 from surrogate.uncertainty.fit import begin_untold, dtypes_of, fit_widths, held_out, shape_splits
 

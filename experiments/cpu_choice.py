@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import curves
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.tuning import RANDOM, Target, asked, available
@@ -20,9 +19,10 @@ from surrogate.bundle.bundle import Bundle
 from surrogate.bundle.train import train
 from surrogate.dataset.splits import fold_of_names
 from surrogate.dataset.store import Dataset, read_dataset
-from surrogate.evaluation.judge import resample_weights, shape_interval
+from surrogate.evaluation.judge import shape_interval
 from surrogate.features.description import Configuration
 from surrogate.prediction.predictor import Predictor
+from surrogate.report.charts import curves
 from surrogate.tuning.tuner import Tuner
 
 BUDGETS = (1, 3, 10, 30)
@@ -151,8 +151,7 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
     records = []
     for (method, evaluations), rows in found.groupby(["method", "evaluations"], sort=False):
         log = rows["log_slowdown"].to_numpy()
-        weights = resample_weights(len(log), RESAMPLES, 0)
-        low, mid, high = np.exp(shape_interval(log, np.arange(len(log)), weights, macro=True))
+        low, mid, high = np.exp(shape_interval(log, np.arange(len(log)), macro=True, draws=RESAMPLES, seed=0))
         records.append(
             {
                 "method": method,

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.traces import POWER, RESNET, TRACES, workers
 from experiments.verdicts import listing, percent
+from surrogate.report.charts import dots
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.overheads import measure_overheads, pooled
 from surrogate.trace.iteration.predict import IterationTime, IterationTimes, iteration_times

@@ -6,7 +6,6 @@ Learning curves: how many training shapes the models need.
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import curves
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Round, candidate_rows, predict_rounds
 from experiments.sources import LABELS, Sources
@@ -14,6 +13,7 @@ from experiments.verdicts import named_models, percent, ratio, times_and_picks
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_of_names
+from surrogate.report.charts import curves
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 STEPS = (0.1, 0.5, 1.0)

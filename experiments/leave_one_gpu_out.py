@@ -5,11 +5,11 @@ Leave one GPU out: what the other GPUs teach about one that was never measured.
 
 import pandas as pd
 
-from experiments.drawing import ERROR_ARMS, dots
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import Sources
-from experiments.verdicts import HEURISTIC, listing, percent, picks_and_times, ratio, told
+from experiments.verdicts import ERROR_ARMS, HEURISTIC, listing, percent, picks_and_times, ratio, told
+from surrogate.report.charts import dots
 
 EVERY = "all"
 SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")

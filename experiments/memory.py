@@ -8,7 +8,8 @@ timm and transformers; no GPU.
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,27 +36,9 @@ if TYPE_CHECKING:
     Built = tuple[nn.Module, tuple[Any, ...]]
 
 TABLE, SERVED_TABLE = (HOME / "tables" / f"{name}.csv" for name in ("memory", "memory_served"))
-IMAGES = {
-    "resnet50": 32, "vgg16": 16, "mobilenetv3_large_100": 32, "convnext_tiny": 16, "vit_small_patch16_224": 32,
-    "swin_tiny_patch4_window7_224": 16, "mixer_b16_224": 16,
-}  # fmt: skip
-"""timm's model → batch."""
-LANGUAGE: dict[str, tuple[str, dict[str, int]]] = {
-    "bert": ("AutoModelForMaskedLM", {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
-                                      "intermediate_size": 2048}),
-    "gpt2": ("AutoModelForCausalLM", {"n_embd": 512, "n_layer": 4, "n_head": 8}),
-    "llama": ("AutoModelForCausalLM", {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
-                                       "num_key_value_heads": 2, "intermediate_size": 1536, "vocab_size": 32000}),
-    "t5": ("AutoModelForSeq2SeqLM", {"d_model": 512, "num_layers": 4}),
-}  # fmt: skip
-"""transformers' ``model_type`` → its class, and the sizes of a small one."""
-TOKENS = (8, 256)
-PERCEPTRONS = {1024: 4096, 4096: 256}
-"""Width → batch."""
-RUNS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
-    ("module", None): ("sgd", "adam"), ("module", "bf16"): ("adam",), ("exported", None): ("sgd",),
-}  # fmt: skip
-"""What is read and under which autocast → optimizers."""
+MODULES = beside(__file__)
+"""What is read: timm's models, ``images`` with their batch; transformers' ``language``, by ``model_type`` its class and
+the sizes of a small one; ``perceptrons``, width and batch; and in which ``runs``."""
 
 
 def _image(name: str, batch: int) -> "Built":
@@ -69,9 +52,9 @@ def _language(kind: str) -> "Built":
     import torch
 
     transformers: Any = import_module("transformers")
-    cls, sizes = LANGUAGE[kind]
+    cls, sizes = MODULES["language"][kind]
     config = transformers.AutoConfig.for_model(kind, **sizes, use_cache=False)
-    tokens = torch.zeros(TOKENS, dtype=torch.int64)
+    tokens = torch.zeros((8, 256), dtype=torch.int64)
     return getattr(transformers, cls).from_config(config), (tokens, None, tokens) if kind == "t5" else (tokens,)
 
 
@@ -83,14 +66,11 @@ def _perceptron(width: int, batch: int) -> "Built":
     return nn.Sequential(*layers), (torch.zeros(batch, width),)
 
 
-def models() -> Iterator[tuple[str, "Callable[[], Built]"]]:
-    """Name and maker of every module."""
-    for name, batch in IMAGES.items():
-        yield name, lambda name=name, batch=batch: _image(name, batch)
-    for kind in LANGUAGE:
-        yield kind, lambda kind=kind: _language(kind)
-    for width, batch in PERCEPTRONS.items():
-        yield f"mlp {width}", lambda width=width, batch=batch: _perceptron(width, batch)
+def models() -> dict[str, "Callable[[], Built]"]:
+    """Name → maker of every module."""
+    images = {name: partial(_image, name, batch) for name, batch in MODULES["images"].items()}
+    language = {kind: partial(_language, kind) for kind in MODULES["language"]}
+    return images | language | {f"mlp {width}": partial(_perceptron, width, n) for width, n in MODULES["perceptrons"]}
 
 
 def tracked_bytes(module: "nn.Module", inputs: tuple[Any, ...], amp: str | None, optimizer: str) -> int:
@@ -138,14 +118,15 @@ def read(module: "nn.Module", inputs: tuple[Any, ...], source: str, amp: str | N
 def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:
     """A row for each module, source and optimizer: ``predicted_mib tracked_mib error_pct``; all modules, or some."""
     found = []
-    for name, build in models():
+    for name, build in models().items():
         if names and name not in names:
             continue
         module, inputs = build()
         module.train()
-        for (source, amp), optimizers in RUNS.items():
+        for run in MODULES["runs"]:
+            source, amp = run["source"], run.get("amp")
             network, runs = read(module, inputs, source, amp)
-            for optimizer in optimizers:
+            for optimizer in run["optimizers"]:
                 state = network.state_bytes if optimizer == "adam" else 0
                 predicted = (network.weights_bytes or 0) + (network.activation_bytes or 0) + state
                 tracked = tracked_bytes(runs, inputs, amp, optimizer)
@@ -161,7 +142,7 @@ def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:
 def served() -> pd.DataFrame:
     """A row for each of the logs: GiB that are left for the KV cache of a GPU, ours and the log's."""
     found = []
-    for each in beside(__file__)["served"]:
+    for each in MODULES["served"]:
         ranks = each.get("tensor_parallel", 1)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "config.json"

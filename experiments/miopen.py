@@ -6,7 +6,6 @@ MIOpen on four AMD GPUs, by algorithm and by solver, and MI300X from the other t
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Predictions, candidate_rows, cross_validate, predict_rounds
 from experiments.sources import LABELS, Sources
@@ -14,6 +13,7 @@ from experiments.verdicts import interval, named_models, percent, picks_and_time
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.store import Dataset
 from surrogate.models import TimeModel
+from surrogate.report.charts import dots
 
 GPUS = ("mi210", "mi100", "mi300x", "navi21")
 UNSEEN = "mi300x"

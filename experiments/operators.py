@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Predictions, predict_rounds, rounds_by
 from experiments.operator_tables import read_operator_tables
@@ -21,6 +20,7 @@ from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import rows_by_family, rows_of
 from surrogate.models import DEFAULT_MODEL, TimeModel
 from surrogate.models.baselines import GemmInterpolation
+from surrogate.report.charts import dots
 
 NEEDS = ("other_ops", "scope_ops", "dense")
 FOLDS = 5

@@ -6,12 +6,12 @@ The picker: SEER's 10 % rule and the slowdown, with infeasible picks counted as 
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import shares
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import PAPER_BATCH, PAPER_LEAST_US, Sources
 from experiments.verdicts import HEURISTIC, choice_verdicts, interval, named_models, percent, problem_picks, ratio
 from surrogate.evaluation.judge import WITHIN
+from surrogate.report.charts import dots
 
 WHOLE, PAPER = "all problems", "a set like the paper's"
 """The paper's own is a grid of sizes of which nobody published times; here batch, shape and least time are like it."""
@@ -28,7 +28,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     verdicts = choice_verdicts(held, stratum="all").set_index("model")
     whole = error_rates(picks).assign(problems_of=WHOLE)
     whole = whole.join(verdicts[["slowdown_macro", "ci_low", "ci_high"]], on="model")
-    figure = shares(whole, "model", DRAWN, "picks over 10 % slower than the best, %")
+    drawn = pd.concat([whole.assign(series=label, share=whole[column]) for label, column in DRAWN.items()])
+    figure = dots(drawn, "model", "series", "share", "picks over 10 % slower than the best, %")
     table = pd.concat([whole, error_rates(picks[paper]).assign(problems_of=PAPER)], ignore_index=True)
     table = columns_first(table, "problems_of")
     return Outcome(table, figure, answer(table))

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.traces import POWER, TRACES, workers
 from experiments.verdicts import percent
+from surrogate.report.charts import dots
 from surrogate.trace.graph import EDGE_KINDS, Graph, graph_of, serialised_pct, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, HANDOVER, LAUNCH, SYNC, previous_on_resource
 

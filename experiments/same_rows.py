@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import ERROR_ARMS, dots
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import LABELS, Sources, paper_domain
 from experiments.verdicts import (
     COLUMNS,
+    ERROR_ARMS,
     HEURISTIC,
     interval,
     named_models,
@@ -25,6 +25,7 @@ from experiments.verdicts import (
 )
 from surrogate.dataset.store import Dataset
 from surrogate.models import MODELS
+from surrogate.report.charts import dots
 
 DOMAIN = "cuDNN 7, paper's domain"
 MI210_FOLDS = 5

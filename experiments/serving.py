@@ -130,9 +130,7 @@ def _deployment(entry: Any, node: int, routes: bool) -> Deployment:
     elif data > 1 and tensor == data and expert == tensor * data:
         tensor, expert = 1, data
     expert = min(expert, tensor * data) if routes else 1
-    return Deployment(
-        tensor_parallel=tensor, data_parallel=data, expert_parallel=expert, node=node
-    )  # fmt: skip
+    return Deployment(tensor_parallel=tensor, data_parallel=data, expert_parallel=expert, node=node)
 
 
 def predict_steps(sample: pd.DataFrame) -> pd.DataFrame:

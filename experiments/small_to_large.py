@@ -8,12 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import curves
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import listing, percent, ratio, times_and_picks
 from surrogate.dataset.rows import Rows
+from surrogate.report.charts import curves
 
 SMALL_SHARE = 0.5
 """Share of the problems, by FLOPs, that train."""

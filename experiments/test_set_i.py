@@ -13,15 +13,15 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import ERROR_ARMS, dots
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, paper_domain
-from experiments.verdicts import named_models, percent, refused, time_verdicts
+from experiments.verdicts import ERROR_ARMS, named_models, percent, refused, time_verdicts
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import seer_split
 from surrogate.dataset.store import Dataset
 from surrogate.models.seer.paper import SeerPaper
+from surrogate.report.charts import dots
 
 SEER_SPLIT, SHAPE_SPLIT = "SEER's 7 of 10", "by shape"
 ENDINGS = {SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"}

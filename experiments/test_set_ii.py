@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 
 from experiments import verdicts
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Predictions, cross_validate
 from experiments.sources import Sources
 from experiments.verdicts import HEURISTIC, NAMED, named_models, percent, problem_picks, ratio, time_verdicts
 from surrogate.dataset.splits import network_names
 from surrogate.models import MODELS
+from surrogate.report.charts import dots
 
 QUICK_FOLDS = 4
 EVERY = "all networks"

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from experiments.aiconfigurator_answers import answers, systems_folder
-from experiments.drawing import dots
 from experiments.experiment import HOME, Outcome, in_one_line, write_outcome
 from experiments.held_out import Round
 from experiments.todays_verdicts import AICONFIGURATOR, HABIT, HEURISTICS, NEAREST_HABIT, verdicts
@@ -30,6 +29,7 @@ from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.calibrated import fit_correction
 from surrogate.models.correction import correction_columns
 from surrogate.models.interpolated import InterpolatedTerms
+from surrogate.report.charts import dots
 
 TABLES = HOME.parent / "out"
 FOLDS = 6

@@ -13,7 +13,7 @@ import pandas as pd
 
 from experiments.verdicts import median_draws
 from surrogate.dataset.rows import Rows
-from surrogate.evaluation.judge import Candidates, choose, resample_weights, shape_interval, time_errors
+from surrogate.evaluation.judge import Candidates, choose, shape_interval, time_errors
 from surrogate.models.baselines import AlwaysBestSingle
 
 AICONFIGURATOR, HEURISTICS, HABIT = "aiconfigurator", "nvMatmulHeuristics", AlwaysBestSingle.name
@@ -129,6 +129,5 @@ def _interval(name: str, values: np.ndarray, shape: np.ndarray) -> dict[str, flo
     known = np.isfinite(values)
     if not known.any():
         return {}
-    names, code = np.unique(shape[known], return_inverse=True)
-    interval = shape_interval(values[known], code, resample_weights(len(names), DRAWS, seed=0), macro=True)
+    interval = shape_interval(values[known], shape[known], macro=True, draws=DRAWS, seed=0)
     return {name: interval.mid, f"{name}_low": interval.low, f"{name}_high": interval.high}

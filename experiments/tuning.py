@@ -20,13 +20,13 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import curves
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
 from experiments.verdicts import ratio
 from surrogate.dataset.tables import read_table
 from surrogate.features.gpu import gpu
 from surrogate.models.transfer import Transfer
+from surrogate.report.charts import curves
 from surrogate.tuning.search import Search
 
 MOST = 200
@@ -58,14 +58,10 @@ class Space:
         """The table of one kernel, whose other columns are its parameters."""
         frame = read_table(path)[0]
         names = [str(name) for name in frame if name not in NOT_PARAMETERS and frame[name].nunique() > 1]
-        configurations = frame[names].drop_duplicates().sort_values(names)
-        index = pd.MultiIndex.from_frame(configurations)
-        gpus = sorted(frame["gpu"].unique())
-        time_us = np.full((len(gpus), len(index)), np.nan)
-        column = index.get_indexer(pd.MultiIndex.from_frame(frame[names]))
-        row = np.searchsorted(gpus, frame["gpu"].astype(str))
-        time_us[row, column] = np.where(frame["status"] == "ok", frame["time_us"], np.inf)
-        return cls(tuple(names), configurations.to_numpy(dtype=np.int64), tuple(gpus), time_us)
+        ran = frame.assign(time_us=frame["time_us"].where(frame["status"] == "ok", np.inf))
+        table = ran.pivot(index="gpu", columns=names, values="time_us").sort_index(axis="columns")
+        values = np.array(table.columns.to_list(), dtype=np.int64)
+        return cls(tuple(names), values, tuple(map(str, table.index)), table.to_numpy())
 
 
 @dataclass(frozen=True, slots=True)

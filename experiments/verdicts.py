@@ -17,6 +17,8 @@ NAMED = (DEFAULT_MODEL, "seer-time-only", "seer-paper")
 """The models that answers name wherever they were judged: the default, SEER's physics, and SEER where counters are."""
 HEURISTIC = heuristic_name(["cudnn"])
 """The chooser that stands for cuDNN's own heuristic."""
+ERROR_ARMS = ("error_low_pct", "error_high_pct")
+"""The interval of a median error, as tables have it."""
 DRAWS = 300
 """Bootstrap draws for the interval of a median error."""
 COLUMNS = (
@@ -107,14 +109,14 @@ def judged_picks(
 
 
 def choice_verdicts(
-    predictions: Predictions, part: np.ndarray | None = None, *, gpu: str = "all", stratum: str = "ungrouped"
+    predictions: Predictions, part: np.ndarray | None = None, *, stratum: str = "ungrouped"
 ) -> pd.DataFrame:
-    """Per model: slowdown of its picks with its interval, over one stratum and GPU; empty without judged problems."""
+    """Per model: slowdown of its picks with its interval, over one stratum; empty without judged problems."""
     judged_choices = judged_picks(predictions, part)
     if judged_choices is None:
         return pd.DataFrame({key: pd.Series(dtype=object if key in _TEXTS else float) for key in COLUMNS})
     rows = choice_rows(judged_choices[0], judged_choices[1], {})
-    wanted = [row for row in rows if row["n"] and row["gpu"] == gpu and row["stratum"] == stratum]
+    wanted = [row for row in rows if row["n"] and row["gpu"] == "all" and row["stratum"] == stratum]
     return pd.DataFrame(wanted, columns=list(COLUMNS))
 
 
@@ -132,11 +134,11 @@ def picks_and_times(predictions: Predictions, columns: Sequence[str], part: np.n
     return picks.merge(time_verdicts(predictions, part), on="model", how="outer")
 
 
-def problem_picks(predictions: Predictions, part: np.ndarray | None = None) -> pd.DataFrame:
+def problem_picks(predictions: Predictions) -> pd.DataFrame:
     """One row per judged problem and chooser: its first row's columns, stratum, best_us, slowdown, infeasible, row
 
     (position among the predictions' rows)."""
-    judged_choices = judged_picks(predictions, part)
+    judged_choices = judged_picks(predictions)
     if judged_choices is None:
         return pd.DataFrame(columns=["model", "slowdown", "infeasible", "stratum", "best_us", "shape", "row"])
     judged, picks, index = judged_choices

@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import candidate_rows, predict_rounds
 from experiments.sources import FORWARD, Sources
@@ -16,6 +15,7 @@ from experiments.verdicts import named_models, percent, ratio, times_and_picks
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.features.text import version_key
+from surrogate.report.charts import dots
 
 GPU = "Tesla V100-SXM2-16GB"
 MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms")

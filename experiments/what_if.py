@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pandas as pd
 
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources, beside
 from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
 from surrogate.features.errors import InputError
+from surrogate.report.charts import dots
 from surrogate.trace.graph import Graph, graph_of
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, Network, Setting, evaluate, setting_of, what_if

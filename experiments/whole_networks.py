@@ -15,7 +15,6 @@ from inspect import signature
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, program
 from experiments.operator_tables import read_operator_tables
 from experiments.sources import Sources, beside
@@ -30,6 +29,7 @@ from surrogate.models import model_class
 from surrogate.network import Network, NetworkTime, Predictors, load_predictors
 from surrogate.network.onnx_reader import read_onnx
 from surrogate.network.training import OPTIMIZER, iteration
+from surrogate.report.charts import dots
 
 NAMES = beside(__file__)
 SETS: Mapping[str, str] = NAMES["sets"]

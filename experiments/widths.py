@@ -5,11 +5,11 @@ Claimed against held: the 90 % intervals of every bundle that ships, on shapes a
 
 import pandas as pd
 
-from experiments.drawing import dots
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.sources import Sources
 from experiments.verdicts import percent
 from surrogate.prediction.shipped import shipped
+from surrogate.report.charts import dots
 
 HELD, LEFT_OUT = "shapes held out", "GPU left out"
 GOAL = (0.85, 0.95)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, ClassVar
 
 from . import shape
 from .errors import InputError, require_known
@@ -11,15 +11,12 @@ from .in_network import INPUT, Gradients, InNetwork
 from .machine import b_max
 from .problem import DIRECTIONS, DTYPES, ELEMENTS, LAYOUTS, MATHS, SIZE_COLUMNS, may_use_tensor_cores
 from .roofline import peak_tflops, seer_class
-from .size import Size, declared_sizes, fill_followers
+from .size import AS_OTHER, PADDING, STEP, Size, declared_sizes, fill_followers
 from .terms import MECHANISM_TERMS
 from .whole import MAX_INT32, whole
 
 _CHOICES = {"dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS, "direction": DIRECTIONS}
-_SAME = cast(int, None)  # "as the height's"
-_STEP: dict[str, Any] = {"unit": "pixels", "per_doubling": 1.0}
 _TAPS = "distance of the filter's taps, 1 where dense"
-_PADDING = {"least": 0, "counts": False, "per_doubling": 0.25}
 _SIZES = attrgetter(*SIZE_COLUMNS)
 LETTERS: dict[str, str] = dict(zip("nchwkrspquvljg", SIZE_COLUMNS, strict=True))
 """Letter of the text form → field of `Conv`."""
@@ -42,16 +39,16 @@ class Conv(InNetwork):
     n: Annotated[int, Size("batch", "images")]
     c: Annotated[int, Size("input channels")]
     h: Annotated[int, Size("input height", "pixels")]
-    w: Annotated[int, Size("input width", "pixels", follows="h")] = _SAME
+    w: Annotated[int, Size("input width", "pixels", follows="h")] = AS_OTHER
     k: Annotated[int, Size("output channels")]
-    r: Annotated[int, Size("filter height", **_STEP)]
-    s: Annotated[int, Size("filter width", follows="r", **_STEP)] = _SAME
-    pad_h: Annotated[int, Size("zeros above, and as many below", "pixels", **_PADDING)] = 0
-    pad_w: Annotated[int, Size("zeros left, and as many right", "pixels", follows="pad_h", **_PADDING)] = _SAME
-    stride_h: Annotated[int, Size("vertical step of the filter", **_STEP)] = 1
-    stride_w: Annotated[int, Size("horizontal step of the filter", follows="stride_h", **_STEP)] = _SAME
-    dilation_h: Annotated[int, Size(f"vertical {_TAPS}", **_STEP)] = 1
-    dilation_w: Annotated[int, Size(f"horizontal {_TAPS}", follows="dilation_h", **_STEP)] = _SAME
+    r: Annotated[int, Size("filter height", **STEP)]
+    s: Annotated[int, Size("filter width", follows="r", **STEP)] = AS_OTHER
+    pad_h: Annotated[int, Size("zeros above, and as many below", "pixels", **PADDING)] = 0
+    pad_w: Annotated[int, Size("zeros left, and as many right", "pixels", follows="pad_h", **PADDING)] = AS_OTHER
+    stride_h: Annotated[int, Size("vertical step of the filter", **STEP)] = 1
+    stride_w: Annotated[int, Size("horizontal step of the filter", follows="stride_h", **STEP)] = AS_OTHER
+    dilation_h: Annotated[int, Size(f"vertical {_TAPS}", **STEP)] = 1
+    dilation_w: Annotated[int, Size(f"horizontal {_TAPS}", follows="dilation_h", **STEP)] = AS_OTHER
     groups: Annotated[int, Size("groups of channels, each convolved apart", per_doubling=0.5)] = 1
     dtype: str = "fp32"
     math: str = "fma"

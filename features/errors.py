@@ -53,12 +53,7 @@ def require_known(what: str, value: object, known: Collection[str]) -> None:
 
 STREAM_FOLDERS = (Path("/dev/fd"), Path("/proc/self/fd"))
 STDIN = Path("/dev/stdin")
-_KINDS = (
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 def require_regular(path: str | Path, *, streams: bool = False) -> None:
@@ -74,7 +69,7 @@ def require_regular(path: str | Path, *, streams: bool = False) -> None:
         return
     except ValueError:
         raise InputError(f"{str(path)!r} is no file's name; give the path of a file") from None
-    kind = next((kind for test, kind in _KINDS if test(mode)), "")
+    kind = _KINDS.get(stat.S_IFMT(mode), "")
     if kind and not (streams and kind == "a pipe" and (path == STDIN or path.parent in STREAM_FOLDERS)):
         raise InputError(f"{path}: is {kind}, no regular file; save what it gives to a file first")
 

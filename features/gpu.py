@@ -278,10 +278,8 @@ def cpu_device(name: str, properties: Mapping[str, float]) -> Gpu:
     ``last_level_cache_bytes``. Raises `InputError` where a figure is missing or not positive.
     """
     try:
-        cores = int(properties["threads_used"])
-        gflops = float(properties["gemm_gflops"])
-        copy_gbs = float(properties["copy_gbs"])
-        cache = int(properties["last_level_cache_bytes"])
+        cores, cache = (int(properties[key]) for key in ("threads_used", "last_level_cache_bytes"))
+        gflops, copy_gbs = (float(properties[key]) for key in ("gemm_gflops", "copy_gbs"))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"device {name!r}: its properties lack {error}; collect again with `seer collect`") from None
     if min(cores, gflops, copy_gbs) <= 0:

@@ -42,11 +42,9 @@ def identify(kernel_name: str) -> KernelName | None:
             continue
         groups = match.groupdict()
         if groups.get("log_m"):
-            tile_m = 2 ** int(groups["log_m"])
-            tile_n = 2 ** int(groups["log_n"])
+            tile_m, tile_n = (2 ** int(groups[name]) for name in ("log_m", "log_n"))
         else:
-            tile_m = int(groups.get("m") or 0)
-            tile_n = int(groups.get("n") or 0)
+            tile_m, tile_n = (int(groups.get(name) or 0) for name in ("m", "n"))
         generation = groups.get("arch") or generations.get(groups.get("sm") or "", "")
         return KernelName(algorithm, tile_m, tile_n, family, generation)
     return None
@@ -66,9 +64,7 @@ def word_rank(word: str) -> int:
     return 2 if wrappers.fullmatch(word) else 1 if types.fullmatch(word) else 0
 
 
-_DECISIVE = (
-    "WINOGRAD_NONFUSED", "WINOGRAD", "FFT_TILING", "FFT", "GEMM", "IMPLICIT_PRECOMP_GEMM", "IMPLICIT_GEMM",
-)  # fmt: skip
+_DECISIVE = ("WINOGRAD_NONFUSED", "WINOGRAD", "FFT_TILING", "FFT", "GEMM", "IMPLICIT_PRECOMP_GEMM", "IMPLICIT_GEMM")
 
 
 def identify_call(kernel_names: Iterable[str]) -> str | None:

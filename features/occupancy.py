@@ -80,11 +80,8 @@ def resident(
     # Shared memory of a block: static, dynamic and what the driver reserves, in whole allocation units.
     shared = round_up(shared_bytes + dynamic_bytes + sm.reserved_bytes, sm.shared_unit_bytes)
     # A block that asks for more than a block may have is refused (0); without shared memory there is no such limit.
-    limit_shared = where(
-        shared == 0,
-        NO_LIMIT,
-        where(shared > sm.optin_bytes + sm.reserved_bytes, 0, sm.shared_bytes // maximum(shared, 1)),
-    )
+    optin = sm.optin_bytes + sm.reserved_bytes
+    limit_shared = where(shared == 0, NO_LIMIT, where(shared > optin, 0, sm.shared_bytes // maximum(shared, 1)))
     # The SM's warp slots; a block of more threads than any block may have is refused.
     limit_warps = where(threads > MAX_THREADS, 0, sm.warps // warps)
     # The smallest limit counts. NO_LIMIT is negative and must not win, so the SM's block slots stand in for it.

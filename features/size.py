@@ -3,8 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache
-from typing import Annotated, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
+AS_OTHER = cast(int, None)
+"""The default of a size that follows another."""
+STEP: dict[str, Any] = {"unit": "pixels", "per_doubling": 1.0}
+PADDING: dict[str, Any] = {"least": 0, "counts": False, "per_doubling": 0.25}
+"""What sizes of a window, or of a filter, have in common."""
 Declared = TypeVar("Declared")
 
 

@@ -115,7 +115,6 @@ class Attending(Operator):
 
 # Query p of 4 sees p of 4 keys: 1 + 2 + 3 + 4 = 10 pairs. Q and O have 2·4·4·8 values, keys and values 2·2·1·4·8.
 @declared("attention:b2h4g1d8q4k4", flops=4 * 2 * 4 * 8 * 10, dram_bytes=2 * (2 * 256 + 128), blocks=8)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention(Attending):
     """softmax(Q·Kᵀ)·V of ``heads`` heads of ``head_dim`` values, groups of which share one of ``kv_heads`` keys.
 
@@ -123,7 +122,6 @@ class Attention(Attending):
     query see so many last keys. ``kv_heads`` defaults to ``heads``.
     """
 
-    kind: ClassVar[str] = "attention"
     FAMILY: ClassVar[str] = "attention"
     LETTERS: ClassVar[Mapping[str, str]] = {**_LETTERS, "g": "kv_heads", "d": "head_dim", "w": "window"}
 
@@ -180,7 +178,6 @@ class Mla(Attending):
     while the cache is written. Some libraries absorb in context, too; a fitted correction tells.
     """
 
-    kind: ClassVar[str] = "mla"
     FAMILY: ClassVar[str] = "mla"
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**Attending.CHOICES, "phase": PHASES[:2]}
     LETTERS: ClassVar[Mapping[str, str]] = _LETTERS

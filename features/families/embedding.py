@@ -1,6 +1,5 @@
 """The family of embedding bags: forward, and backward with SGD or row-wise Adagrad."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from ..elementwise import Number, ceil_div
@@ -18,14 +17,12 @@ USUAL_ROWS_PER_BLOCK = 45
 # A row of 8 values is one sector of 32 bytes. A sample reads a sector of indices, three of offsets and writes
 # one of sums: 5 sectors; 10 draws from one row meet one row: 1 sector.
 @declared("embedding_bag:batch10rows1dim8", flops=80, dram_bytes=1632, blocks=1)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingBag(MemoryBound):
     """Sums ``bag`` rows of ``dim`` values from each of ``tables`` tables of ``rows``, for ``batch`` samples.
 
     Indices are int32 and uniform. ``rows_per_block`` samples share a thread block.
     """
 
-    kind: ClassVar[str] = "embedding_bag"
     FAMILY: ClassVar[str] = "embedding"
     BATCH: ClassVar[str] = "batch"
     GRADIENT: ClassVar[tuple[str, ...]] = ("embedding_bag_backward",)
@@ -69,11 +66,9 @@ class EmbeddingBag(MemoryBound):
 
 # Two sectors of offsets, one of indices, the row read and written, one of the gradient: 6 for each sample.
 @declared("embedding_bag_backward:batch10rows1dim8", flops=160, dram_bytes=1920, blocks=1)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingBagBackward(EmbeddingBag):
     """SGD: every row named takes −rate · its sample's gradient, as often as it is named."""
 
-    kind: ClassVar[str] = "embedding_bag_backward"
     GRADIENT: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -94,11 +89,8 @@ class EmbeddingBagBackward(EmbeddingBag):
 
 # Two sectors of offsets, two of indices, 3·1 + 1 of rows, gradients and momenta: 8 for each sample.
 @declared("embedding_bag_backward_adagrad:batch10rows1dim8", flops=160, dram_bytes=2560, blocks=1)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingBagBackwardAdagrad(EmbeddingBagBackward):
     """Row-wise Adagrad: one momentum per row besides."""
-
-    kind: ClassVar[str] = "embedding_bag_backward_adagrad"
 
     @property
     def dram_bytes(self) -> Number:

@@ -1,7 +1,6 @@
 """The family of matrix products: gemm, bmm, and linear and addmm with their bias."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from .. import roofline
@@ -25,7 +24,6 @@ def tile_edge(size: Number) -> Number:
 
 
 @declared("gemm:m2n3k4", flops=48, dram_bytes=104, blocks=1)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm(Operator):
     """``batch`` products C (m × n) = A (m × k) · B (k × n).
 
@@ -33,7 +31,6 @@ class Gemm(Operator):
     holds activations, B weights: they differ in bytes where values are quantised.
     """
 
-    kind: ClassVar[str] = "gemm"
     FAMILY: ClassVar[str] = "gemm"
     BATCH: ClassVar[str] = "batch"
     BATCHES: ClassVar[tuple[str, ...]] = ("batch", "m", "k", "n")  # in the backward pass it is the one summed over
@@ -102,19 +99,14 @@ class Gemm(Operator):
 
 
 @declared("bmm:batch5m2n3k4", flops=240, dram_bytes=520, blocks=5)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bmm(Gemm):
     """A batched product without bias (torch.bmm)."""
 
-    kind: ClassVar[str] = "bmm"
-
 
 @declared("addmm:m2n3k4", flops=54, dram_bytes=116, blocks=1)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Addmm(Gemm):
     """A product plus a bias of n values for every row (torch.addmm with a vector)."""
 
-    kind: ClassVar[str] = "addmm"
     BATCH: ClassVar[str] = "m"
 
     @property
@@ -129,11 +121,8 @@ class Addmm(Gemm):
 
 
 @declared("linear:m200n130k4", flops=234_000, dram_bytes=109_800, blocks=4)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Linear(Addmm):
     """A fully connected layer: m rows of k features in, n features out, with bias (torch.nn.Linear)."""
-
-    kind: ClassVar[str] = "linear"
 
 
 def columns(op: Gemm, m: Machine) -> tuple[Number, ...]:

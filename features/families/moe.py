@@ -68,7 +68,6 @@ class Moe(Operator):
       ai-dynamo/aiconfigurator draw them; the mean of draws that are always the same counts.
     """
 
-    kind: ClassVar[str] = "moe"
     FAMILY: ClassVar[str] = "moe"
     BATCH: ClassVar[str] = "tokens"
     MULTIPLIES: ClassVar[bool] = True

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -114,7 +114,8 @@ class Operator(InNetwork, ABC):
             object.__setattr__(self, size.name, whole(self.kind, size.name, getattr(self, size.name), size.least))
         for name, wrong, rule in self.misfits(self.sizes):
             if wrong.any() if isinstance(wrong, np.ndarray) else wrong:
-                raise InputError(f"{self.kind}: {name} does not fit the other sizes; {rule}")
+                value = np.broadcast_to(getattr(self, name), np.shape(wrong))[wrong].flat[0]
+                raise InputError(f"{self.kind}: {name} {value} does not fit the other sizes; {rule}")
         is_one = all(type(getattr(self, name)) is int for name in self.size_names())
         if is_one and max(self.flops, self.dram_bytes) > MAX_WORK:
             raise InputError(f"{self.kind}: over {MAX_WORK} operations or bytes; sizes that large are damage")
@@ -261,21 +262,27 @@ def operator_class(kind: str) -> type[Operator]:
     return OPERATORS[kind]
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 def declared(
     problem: str, *, flops: float, dram_bytes: float, blocks: float
 ) -> Callable[[DeclaredOperator], DeclaredOperator]:
-    """A class decorator that enters a kind of operator into `OPERATORS`, with its `KnownAnswer`.
+    """A class decorator: the kind of operator that ``problem`` begins with becomes a dataclass, frozen, with slots and
+    keywords alone, and enters `OPERATORS` with its `KnownAnswer`.
 
-    Raises `TypeError` for a class without a kind of its own or a family, and for a kind that is there already.
+    Raises `TypeError` for a class without a family, and for a kind that is there already.
     """
+    kind = problem.partition(":")[0]
 
     def enter(cls: DeclaredOperator) -> DeclaredOperator:
-        if not cls.FAMILY or "kind" not in vars(cls):
-            raise TypeError(f"{cls.__name__}: an operator declares its kind, and the FAMILY that it belongs to")
-        if cls.kind in OPERATORS:
-            raise TypeError(f"{cls.__name__}: the kind {cls.kind!r} is {OPERATORS[cls.kind].__name__}'s")
+        if not cls.FAMILY:
+            raise TypeError(f"{cls.__name__}: an operator declares the FAMILY that it belongs to")
+        if kind in OPERATORS:
+            raise TypeError(f"{cls.__name__}: the kind {kind!r} is {OPERATORS[kind].__name__}'s")
+        cls.kind = kind
+        if "__slots__" not in vars(cls):  # it is none yet
+            cls = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         cls.KNOWN = KnownAnswer(problem, flops, dram_bytes, blocks)
-        OPERATORS[cls.kind] = cls
+        OPERATORS[kind] = cls
         return cls
 
     return enter
@@ -412,7 +419,7 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
             wrong = f"lacks {missing}" if missing else f"has {unknown}; known: {', '.join(sorted(OPTIONAL_KEYS))}"
             raise TypeError(f"{base.__module__.rpartition('.')[2]}.toml: the row of operator {kind} {wrong}")
         members = {
-            "__slots__": (), "__doc__": f"{kind}: {row['meaning']}.", "__module__": base.__module__, "kind": kind,
+            "__slots__": (), "__doc__": f"{kind}: {row['meaning']}.", "__module__": base.__module__,
             "FLOPS": row["flops"], "ACCESSES": row["accesses"], "GRADIENT": tuple(row.get("gradient", base.GRADIENT)),
             "WEIGHT_GRADIENT": row.get("weight_gradient", ""), "IN_TRAINING": row.get("in_training", ""),
             "MOVES_LIKE": tuple(row.get("like", ())), "BANDWIDTH": row.get("bandwidth", base.BANDWIDTH),

@@ -85,10 +85,8 @@ class OperatorFamily(Family[Operator]):
         }
         self.batch = declaration.batch
         self.strata = declaration.strata or (tuple(self.kinds) if len(self.kinds) > 1 else ())
-        self.candidate_key = declaration.candidate_key
-        self.lines = declaration.lines
-        self.ticks = declaration.ticks
-        self.tiled_kinds = declaration.tiled_kinds
+        self.candidate_key, self.lines = declaration.candidate_key, declaration.lines
+        self.ticks, self.tiled_kinds = declaration.ticks, declaration.tiled_kinds
         self.problem_names = (*declaration.column_names, *COMMON_NAMES)
         self.dimension_names = (*declaration.dimension_names, *self.setting_columns, *MACHINE_NAMES)
         self._counted = declaration.counted

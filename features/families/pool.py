@@ -1,25 +1,18 @@
 """The family of pooling: maximum and average, and their gradients."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, cast
-
-import numpy as np
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from ..elementwise import Number, ceil_div
-from ..errors import InputError
 from ..shape import output_size
-from ..size import Size
-from .operator import Extents, MemoryBound, declared
+from ..size import AS_OTHER, PADDING, STEP, Size
+from .operator import Extents, MemoryBound, Misfit, declared
 from .operator_family import memory_family
 
 THREADS = 256
-_STEP: dict[str, Any] = {"unit": "pixels", "per_doubling": 1.0}
-_PADDING = {"least": 0, "counts": False, "per_doubling": 0.25}
-_SAME = cast(int, None)  # "as the height's"
 
 
 @declared("max_pool:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=1)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPool(MemoryBound):
     """The largest value of every window of an image n × c × h × w; ``window`` high (and ``window_w`` wide).
 
@@ -27,7 +20,6 @@ class MaxPool(MemoryBound):
     padded image.
     """
 
-    kind: ClassVar[str] = "max_pool"
     FAMILY: ClassVar[str] = "pool"
     BANDWIDTH: ClassVar[str] = "pool"
     MOST_TRAFFIC: ClassVar[float] = 1.5
@@ -39,22 +31,19 @@ class MaxPool(MemoryBound):
     c: Annotated[int, Size("channels")]
     h: Annotated[int, Size("input height", "pixels")]
     w: Annotated[int, Size("input width", "pixels")]
-    window: Annotated[int, Size("height of the window", **_STEP)]
-    stride: Annotated[int, Size("vertical step of the window", **_STEP)] = 1
-    window_w: Annotated[int, Size("width of the window", follows="window", **_STEP)] = _SAME
-    stride_w: Annotated[int, Size("horizontal step of the window", follows="stride", **_STEP)] = _SAME
-    pad: Annotated[int, Size("padding above, and as much below", "pixels", **_PADDING)] = 0
-    pad_w: Annotated[int, Size("padding left, and as much right", "pixels", follows="pad", **_PADDING)] = _SAME
+    window: Annotated[int, Size("height of the window", **STEP)]
+    stride: Annotated[int, Size("vertical step of the window", **STEP)] = 1
+    window_w: Annotated[int, Size("width of the window", follows="window", **STEP)] = AS_OTHER
+    stride_w: Annotated[int, Size("horizontal step of the window", follows="stride", **STEP)] = AS_OTHER
+    pad: Annotated[int, Size("padding above, and as much below", "pixels", **PADDING)] = 0
+    pad_w: Annotated[int, Size("padding left, and as much right", "pixels", follows="pad", **PADDING)] = AS_OTHER
 
-    def __post_init__(self) -> None:
-        MemoryBound.__post_init__(self)
-        for window, size, pad in ((self.window, self.h, self.pad), (self.window_w, self.w, self.pad_w)):
-            wrong = np.asarray(window > size + 2 * pad)
-            if wrong.any():
-                raise InputError(
-                    f"{self.kind}: the window {_first(window, wrong)} exceeds the padded image"
-                    f" {_first(size + 2 * pad, wrong)}; give a smaller window or more padding"
-                )
+    @classmethod
+    def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
+        """A window exceeds the padded image."""
+        rule = "it exceeds the padded image; give a smaller window or more padding"
+        sides = {"window": ("h", "pad"), "window_w": ("w", "pad_w")}
+        return [(name, sizes[name] > sizes[of] + 2 * sizes[pad], rule) for name, (of, pad) in sides.items()]
 
     @property
     def extents(self) -> Extents:
@@ -101,20 +90,16 @@ class MaxPool(MemoryBound):
 
 
 @declared("avg_pool:n2c3h8w8window3stride1pad1", flops=3456, dram_bytes=3072, blocks=2)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AvgPool(MaxPool):
     """The mean of every window."""
 
-    kind: ClassVar[str] = "avg_pool"
     GRADIENT: ClassVar[tuple[str, ...]] = ("avg_pool_backward",)
 
 
 @declared("max_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=3840, blocks=2)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPoolBackward(MaxPool):
     """The gradient, given to each window's largest value: reads x, y and dy, writes dx."""
 
-    kind: ClassVar[str] = "max_pool_backward"
     GRADIENT: ClassVar[tuple[str, ...]] = ()
     BANDWIDTH: ClassVar[str] = ""
     INPUTS: ClassVar[int] = 2
@@ -127,18 +112,11 @@ class MaxPoolBackward(MaxPool):
 
 
 @declared("avg_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=2)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AvgPoolBackward(MaxPoolBackward):
     """The gradient, spread evenly over each window: reads dy, writes dx."""
 
-    kind: ClassVar[str] = "avg_pool_backward"
     INPUTS: ClassVar[int] = 1
     OUTPUTS: ClassVar[int] = 1
 
 
 POOL = memory_family("pool")
-
-
-def _first(values: Number, wrong: np.ndarray) -> int:
-    """The first value that is wrong; a scalar stands for all."""
-    return int(np.broadcast_to(values, wrong.shape)[wrong].flat[0])

@@ -1,6 +1,5 @@
 """The family of recurrent layers: LSTM, GRU and plain ones, as a library runs all time steps in one call."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from .. import roofline
@@ -19,7 +18,6 @@ median over 12 boards of KernelBench's LSTM of 3,072 steps and its bidirectional
 
 
 @declared("recurrent:steps3batch2inputs4hidden5rows20", flops=2160, dram_bytes=1896, blocks=3)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrent(Operator):
     """One layer in one direction over ``steps``: the inputs' product for all of them at once, then step by step that of
     the state with the weights, and the cell.
@@ -28,7 +26,6 @@ class Recurrent(Operator):
     the width of the state, smaller than the cells under a projection.
     """
 
-    kind: ClassVar[str] = "recurrent"
     FAMILY: ClassVar[str] = "recurrent"
     BATCH: ClassVar[str] = "batch"
     MULTIPLIES: ClassVar[bool] = True

@@ -62,11 +62,9 @@ class ChannelReduction(Reduction):
 
 
 @declared("quantise:n2c3", flops=12, dram_bytes=18, blocks=2)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Quantise(Reduction):
     """n rows of c values times one static scale, rounded to fp8: each is read once, and one byte written for it."""
 
-    kind: ClassVar[str] = "quantise"
     FAMILY: ClassVar[str] = "quantise"
     FLOPS: ClassVar[int] = 2
 

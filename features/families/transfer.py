@@ -76,11 +76,8 @@ class Transfer(MemoryBound):
 
 
 @declared("memcpy:elements1000", flops=0, dram_bytes=4000, blocks=0)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Memcpy(Transfer):
     """``elements`` values between host and device over PCIe; ``direction`` host_to_device or device_to_host."""
-
-    kind: ClassVar[str] = "memcpy"
 
     @property
     def dram_bytes(self) -> Number:
@@ -98,11 +95,9 @@ class Memcpy(Transfer):
 
 
 @declared("concat:elements1000", flops=0, dram_bytes=8000, blocks=2)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Concat(Transfer):
     """Several tensors laid into one: ``elements`` in all."""
 
-    kind: ClassVar[str] = "concat"
     BANDWIDTH: ClassVar[str] = "streaming"
     DRAM_SHARE: ClassVar[float] = 0.79
     """Share of the DRAM bandwidth that it reaches. Source: Lin et al. (HiPC 2022)."""
@@ -127,11 +122,9 @@ class Concat(Transfer):
 
 
 @declared("all_reduce:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduce(Memcpy):
     """The sum of ``elements`` values over ``ranks`` devices, on all of them; a ring moves 2(n − 1)/n of the bytes."""
 
-    kind: ClassVar[str] = "all_reduce"
     STEPS: ClassVar[int] = 2
 
     ranks: Annotated[int, Size("devices that take part")] = 2
@@ -155,28 +148,21 @@ class AllReduce(Memcpy):
 
 
 @declared("all_to_all:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllToAll(AllReduce):
     """Every device sends each other one its share of ``elements``: (n − 1)/n of the bytes cross."""
 
-    kind: ClassVar[str] = "all_to_all"
     STEPS: ClassVar[int] = 1
 
 
 @declared("all_gather:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllGather(AllToAll):
     """Every device gets the ``elements`` values of which each holds a share: (n − 1)/n of them cross."""
 
-    kind: ClassVar[str] = "all_gather"
-
 
 @declared("reduce_scatter:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceScatter(AllReduce):
     """Every device gets its share of the sum of ``elements`` values: a ring moves (n − 1)/n of them."""
 
-    kind: ClassVar[str] = "reduce_scatter"
     STEPS: ClassVar[int] = 1
 
     @property

@@ -49,25 +49,19 @@ POLICY = RepeatPolicy()
 """The protocol's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What the repeats of one measurement say, in µs."""
+def summarise(times_us: Sequence[float]) -> dict[str, Any]:
+    """What the repeats of one measurement say, as columns of a table in µs; without a time there are 0 repeats alone.
 
-    median_us: float
-    min_us: float
-    max_us: float
-    mad_us: float
-    repeats: int
-    stable: bool
-    """False where the repeats scatter, or where a single repeat leaves nothing to judge by."""
-
-
-def summarise(times_us: Sequence[float]) -> Summary:
-    """Median, extremes, median absolute deviation (unscaled) and the verdict; at least one time is needed."""
-    median = statistics.median(times_us)
+    Median, extremes, median absolute deviation (unscaled), their number, and ``stable``: False where they scatter, None
+    for a single one, which leaves nothing to judge by.
+    """
+    if not times_us:
+        return dict.fromkeys(("time_us", "time_us_min", "time_us_max", "time_us_mad", "stable")) | {"repeats": 0}
+    median, least, greatest = statistics.median(times_us), min(times_us), max(times_us)
     mad = statistics.median(abs(time - median) for time in times_us)
-    stable = len(times_us) > 1 and mad <= UNSTABLE_MAD * median and max(times_us) <= UNSTABLE_SPREAD * median
-    return Summary(median, min(times_us), max(times_us), mad, len(times_us), stable)
+    stable = mad <= UNSTABLE_MAD * median and greatest <= UNSTABLE_SPREAD * median
+    times = {"time_us": median, "time_us_min": least, "time_us_max": greatest, "time_us_mad": mad}
+    return {**times, "repeats": len(times_us), "stable": stable if len(times_us) > 1 else None}
 
 
 def throttled(reasons: float | None) -> bool:

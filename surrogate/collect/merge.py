@@ -98,15 +98,11 @@ def _measurement(values: Mapping[str, object]) -> dict[str, Any]:
     wrong = [time for time in (*result.times_us, *result.spans_us) if not 0 < time < math.inf]
     if wrong:
         result = Measurement("failed", f"a repeat of {wrong[0]:g} µs")
-    summary = summarise(result.times_us) if result.times_us else None
     return {
         "status": result.status, "reason": result.reason or None, "workspace_bytes": result.workspace_bytes,
-        "deterministic": result.deterministic, "time_us": summary and summary.median_us,
-        "time_us_min": summary and summary.min_us, "time_us_max": summary and summary.max_us,
-        "time_us_mad": summary and summary.mad_us,
+        "deterministic": result.deterministic, **summarise(result.times_us),
         "span_us": statistics.median(result.spans_us) if result.spans_us else None,
-        "stable": summary.stable if summary and summary.repeats > 1 else None, "timer": result.timer or None,
-        "repeats": summary.repeats if summary else 0, "sm_clock_mhz": result.sm_clock_mhz,
+        "timer": result.timer or None, "sm_clock_mhz": result.sm_clock_mhz,
         "throttle_reasons": result.throttle_reasons, "kernels": result.kernels,
     }  # fmt: skip
 

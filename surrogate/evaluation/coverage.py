@@ -13,7 +13,7 @@ import pandas as pd
 
 from surrogate.dataset.problems import device_names, groups, judged_rows, rows_by_code
 from surrogate.dataset.rows import Rows
-from surrogate.evaluation.judge import resample_weights, shape_interval, time_errors
+from surrogate.evaluation.judge import shape_interval, time_errors
 from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times, plain
 from surrogate.models import Support
 from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths, kinds_of, left_out_gpus
@@ -21,7 +21,6 @@ from surrogate.uncertainty.intervals import UnseenGpu, probability_best
 
 DIGITS = 6
 """Significant digits of a model card."""
-DRAWS = 1000
 MOST_PICKS = 50_000
 EDGES = (0.0, 0.4, 0.6, 0.8, 0.95, 1.0)
 """Bands of the reliability table."""
@@ -86,12 +85,10 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
     records = []
     for (gpu, dtype), part in sorted(parts.items(), key=lambda item: [(name != "all", name) for name in item[0]]):
         covered = (np.abs(log_error[part]) <= half_width[part]).astype(float)
-        _, code = np.unique(rows.shape[part], return_inverse=True)
-        shapes = int(code.max()) + 1
-        weights = resample_weights(shapes, DRAWS, seed=shapes)
-        interval = shape_interval(covered, code, weights, macro=False)
+        shape = rows.shape[part]
+        interval = shape_interval(covered, shape, macro=False)
         records.append({
-            "gpu": gpu, "dtype": dtype, "rows": len(part), "shapes": shapes,
+            "gpu": gpu, "dtype": dtype, "rows": len(part), "shapes": len(np.unique(shape)),
             "coverage": interval.mid, "coverage_low": interval.low, "coverage_high": interval.high,
             "half_width": float(half_width[part].mean()),
             "interval_factor": float(np.exp(np.median(half_width[part]))),

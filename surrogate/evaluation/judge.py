@@ -4,6 +4,7 @@ Errors are fractions (0.118 is 11.8 %), slowdowns are ratios of times (1.0 is th
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -143,6 +144,11 @@ def choose_rows(
     return Choice(row, slowdown, infeasible=~feasible, top2_slowdown=top2_slowdown, chosen=chosen)
 
 
+DRAWS = 1000
+"""Bootstrap draws per interval."""
+
+
+@lru_cache(maxsize=4)
 def resample_weights(groups: int, draws: int, seed: int) -> np.ndarray:
     """(draws, groups) counts of a bootstrap: each draw picks ``groups`` groups with replacement."""
     return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=draws)
@@ -156,18 +162,22 @@ class Interval(NamedTuple):
     high: float
 
 
-def shape_interval(values: np.ndarray, shape: np.ndarray, weights: np.ndarray, *, macro: bool) -> Interval:
+def shape_interval(
+    values: np.ndarray, shape: np.ndarray, *, macro: bool, draws: int = DRAWS, seed: int | None = None
+) -> Interval:
     """Mean of ``values`` (problems,) with a 95 % interval by bootstrap over shapes.
 
-    ``shape`` codes 0 … S−1; ``weights`` (draws, S) from `resample_weights`. ``macro`` gives every shape equal weight
-    (mean of its problems' mean); otherwise every problem counts once.
+    ``shape`` (problems,) names or codes; ``seed`` of the draws, by default how many shapes there are. ``macro`` gives
+    every shape equal weight (mean of its problems' mean); otherwise every problem counts once.
     """
-    counts = np.bincount(shape, minlength=weights.shape[1]).astype(float)
-    sums = np.bincount(shape, weights=values, minlength=weights.shape[1])
+    names, code = np.unique(shape, return_inverse=True)
+    weights = resample_weights(len(names), draws, len(names) if seed is None else seed)
+    counts = np.bincount(code).astype(float)
+    sums = np.bincount(code, weights=values)
     if macro:  # every shape is its mean, and counts once
         sums = sums / counts
         counts = np.ones_like(counts)
     # (draws,) the mean over the shapes of each draw; its quantiles are the interval's ends.
-    draws = (weights @ sums) / (weights @ counts)
-    low, high = np.quantile(draws, [0.025, 0.975])
+    means = (weights @ sums) / (weights @ counts)
+    low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(low), float(sums.sum() / counts.sum()), float(high))

@@ -17,8 +17,6 @@ HEURISTIC_SUFFIX = "-heuristic"
 TUNANET = "tunanet"
 ORACLE = "oracle"
 ALL = "all"
-DRAWS = 1000
-"""Bootstrap draws per interval."""
 
 
 def heuristic_name(libraries: Iterable[str]) -> str:
@@ -96,7 +94,6 @@ def choice_rows(judged: Judged, picks: Mapping[str, list[judge.Choice]], reasons
     family = judged.rows.family
     gpu_of = judged.rows.frame["gpu"].to_numpy()[judged.problem_row]
     stratum_of = judged.rows.stratum[judged.problem_row]
-    weights: dict[int, np.ndarray] = {}
     gpus = sorted(set(gpu_of))
     for gpu in [ALL, *(gpus if len(gpus) > 1 else [])]:
         for grouping in family.groupings:
@@ -107,14 +104,13 @@ def choice_rows(judged: Judged, picks: Mapping[str, list[judge.Choice]], reasons
                 where = {"model": model, "family": family.name, "stratum": grouping, "gpu": gpu}
                 reason = reasons.get(model, "")
                 heuristic = picks[judged.heuristic][0]
-                rows.append(where | _choice_row(judged, choices, heuristic, part=part, weights=weights, reason=reason))
+                rows.append(where | _choice_row(judged, choices, heuristic, part, reason))
     return rows
 
 
 def _choice_row(
-    judged: Judged, choices: list[judge.Choice], heuristic: judge.Choice,
-    part: np.ndarray, weights: dict[int, np.ndarray], reason: str,
-) -> Record:  # fmt: skip
+    judged: Judged, choices: list[judge.Choice], heuristic: judge.Choice, part: np.ndarray, reason: str
+) -> Record:
     chosen = part & np.logical_and.reduce([choice.chosen for choice in choices])
     if not chosen.any():
         return {"n": 0, "shapes": 0, "reason": reason or "no pick for these problems"}
@@ -122,39 +118,27 @@ def _choice_row(
     slowdown = np.concatenate([choice.slowdown[chosen] for choice in choices])
     top2 = np.mean([np.log(choice.top2_slowdown[chosen]) for choice in choices], axis=0)
     # A model's choices of several seeds count as one, problem by problem; its worst figures are those of all choices.
-    (macro, pooled), shapes = _intervals(log_slowdown, judged.shape[chosen], weights)
+    shape = judged.shape[chosen]
+    macro, pooled = (judge.shape_interval(log_slowdown, shape, macro=macro) for macro in (True, False))
     # The difference to the library's own picker is taken on the problems where both chose.
     both = chosen & heuristic.chosen
     macro_difference = pooled_difference = None
     if both.any():
         log_picked = np.mean([np.log(choice.slowdown[both]) for choice in choices], axis=0)
         difference = log_picked - np.log(heuristic.slowdown[both])
-        (macro_difference, pooled_difference), _ = _intervals(difference, judged.shape[both], weights)
+        macro_difference, pooled_difference = (
+            [*judge.shape_interval(difference, judged.shape[both], macro=macro)] for macro in (True, False)
+        )
     infeasible = round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices])))
     return {
-        "n": int(chosen.sum()), "shapes": shapes,
-        "slowdown_macro": np.exp(macro[1]), "ci_low": np.exp(macro[0]), "ci_high": np.exp(macro[2]),
-        "slowdown_geomean": np.exp(pooled[1]), "slowdown_geomean_ci": [np.exp(pooled[0]), np.exp(pooled[2])],
+        "n": int(chosen.sum()), "shapes": len(np.unique(shape)),
+        "slowdown_macro": np.exp(macro.mid), "ci_low": np.exp(macro.low), "ci_high": np.exp(macro.high),
+        "slowdown_geomean": np.exp(pooled.mid), "slowdown_geomean_ci": [np.exp(pooled.low), np.exp(pooled.high)],
         "slowdown_p95": np.quantile(slowdown, 0.95), "slowdown_max": slowdown.max(),
         "top1": np.mean(slowdown <= 1.0), "within_10pct": np.mean(slowdown <= judge.WITHIN),
         "top2_slowdown": np.exp(top2.mean()), "infeasible_picks": infeasible, "paired_problems": int(both.sum()),
         "paired_vs_heuristic": macro_difference, "paired_pooled_vs_heuristic": pooled_difference,
     }  # fmt: skip
-
-
-def _intervals(
-    values: np.ndarray, shape: np.ndarray, weights: dict[int, np.ndarray]
-) -> tuple[tuple[list[float], list[float]], int]:
-    """[low, mid, high] of the mean of ``values`` (problems,), macro over shapes and pooled; and how many shapes.
-
-    ``weights`` number of shapes → bootstrap draws, drawn once.
-    """
-    names, code = np.unique(shape, return_inverse=True)
-    if len(names) not in weights:
-        weights[len(names)] = judge.resample_weights(len(names), DRAWS, seed=len(names))
-    macro = judge.shape_interval(values, code, weights[len(names)], macro=True)
-    pooled = judge.shape_interval(values, code, weights[len(names)], macro=False)
-    return (list(macro), list(pooled)), len(names)
 
 
 def time_rows(

@@ -79,9 +79,7 @@ ALWAYS_GATED = ("0.14.0", "0.19.0", "0.20.0", "0.22.0", "0.5.6.post2", "0.5.10")
 """Versions of vLLM and SGLang that timed these layers with a gate, as the times show."""
 
 
-_ZIP_ERRORS = (
-    zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, MemoryError, struct.error
-)  # fmt: skip
+_ZIP_ERRORS = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, MemoryError, struct.error)
 """What damage to an archive, or to a table in it, may raise."""
 
 

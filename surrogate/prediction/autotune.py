@@ -56,7 +56,7 @@ class Tuning:
         """The part of a measurement that is kept."""
         from surrogate.collect.device import summarise
 
-        time_us = summarise(measured.times_us).median_us if measured.times_us else None
+        time_us = summarise(measured.times_us)["time_us"]
         workspace_bytes, deterministic = measured.workspace_bytes, measured.deterministic
         return cls(measured.status, time_us, workspace_bytes, deterministic, reason=measured.reason)
 

@@ -10,6 +10,7 @@ import pandas as pd
 from surrogate.evaluation.scorecard import ORACLE
 from surrogate.features.errors import InputError
 from surrogate.report import style
+from surrogate.report.charts import curves, dots
 from surrogate.report.summary import Results, best_model, choice_rows, label, number, shown_models, values
 from surrogate.report.tables import percent, share
 
@@ -51,7 +52,7 @@ def draw(results: Results, directory: Path, family: str = "") -> tuple[dict[str,
             if drawn := attempt():
                 figures[name] = drawn
             else:
-                absent[name] = "no judged rows to draw"
+                absent[name] = "too few judged rows to draw"
         except FileNotFoundError as missing:
             absent[name] = f"{missing} is missing; seer compare writes it"
     return figures, absent
@@ -150,47 +151,16 @@ def exceedance(slowdown: np.ndarray, over: np.ndarray) -> np.ndarray:
 
 
 def gpu_figure(results: Results, models: list[str]) -> str | None:
-    """Dots with intervals, a group per GPU: slowdown − 1 in percent; log where the models differ twentyfold."""
+    """Dots with intervals, a line per GPU: slowdown − 1 in percent; log where the models differ twentyfold."""
     excess = {gpu: _excess(results, gpu) for gpu in values(results["choice_rows"], "gpu")[:MAX_GPUS]}
-    excess = {gpu: rows for gpu, rows in excess.items() if any(model in rows for model in models)}
-    models = [model for model in models if any(model in rows for rows in excess.values())]
-    if not models:
-        return None
-    middles = [max(rows[model][1], FLOOR) for rows in excess.values() for model in models if model in rows]
-    ends = [rows[model][2] for rows in excess.values() for model in models if model in rows]
-    logarithmic = max(middles) > 20 * min(middles)
-    step = 0.7 / len(models)
-    looks = style.looks(models)
-    with style.theme():
-        figure, (axis,) = style.blank(0.9 + len(excess) * max(0.34, 0.16 + 0.09 * len(models)) + 0.11 * len(models))
-        handles = []
-        for index, model in enumerate(models):
-            lines = [line for line, rows in enumerate(excess.values()) if model in rows]
-            spans = 100 * np.array([rows[model] for rows in excess.values() if model in rows])
-            low, middle, high = np.maximum(spans.T, 100 * FLOOR if logarithmic else -np.inf)
-            heights = np.array(lines) + (index - (len(models) - 1) / 2) * step
-            arms = np.maximum([middle - low, high - middle], 0)
-            look = looks[model]
-            axis.errorbar(middle, heights, xerr=arms, fmt="none", ecolor=look.colour, elinewidth=1, capsize=1.6)
-            handles += axis.plot(
-                middle, heights, look.marker, color=look.colour, markerfacecolor=style.PAPER, clip_on=False
-            )
-        for edge in range(1, len(excess)):
-            axis.axhline(edge - 0.5, color=style.RULE, linewidth=0.6)
-        # A name on two lines, maker's family and model, leaves the dots their width.
-        names = [[part if len(part) <= 22 else f"{part[:21]}…" for part in gpu.split(" ", 1)] for gpu in excess]
-        axis.set_yticks(range(len(excess)), ["\n".join(parts) for parts in names])
-        axis.set_ylim(len(excess) - 0.5, -0.5)
-        axis.tick_params(axis="y", length=0)
-        axis.grid(False, axis="y")
-        if logarithmic:
-            axis.set(xscale="log", xlim=(100 * FLOOR, 130 * max(ends)))
-        else:
-            axis.set_xlim(left=0)
-        axis.xaxis.set_major_formatter(style.plain_tick)
-        axis.set_xlabel("slowdown over the best algorithm, %" + (", log scale" if logarithmic else ""))
-        style.legend(figure, handles, models)
-        return style.svg(figure)
+    rows = [(gpu, model, *spans[model]) for model in models for gpu, spans in excess.items() if model in spans]
+    frame = pd.DataFrame(rows, columns=["gpu", "model", "low", "middle", "high"])
+    middles = frame["middle"].clip(lower=FLOOR)
+    is_log = bool(middles.max() > 20 * middles.min())
+    least = FLOOR if is_log else None
+    ends = {name: 100 * frame[name].clip(lower=least) for name in ("low", "middle", "high")}
+    label = "slowdown over the best algorithm, %"
+    return dots(frame.assign(**ends), "gpu", "model", "middle", label, arms=("low", "high"), log=is_log)
 
 
 def _excess(results: Results, gpu: str) -> dict[str, tuple[float, float, float]]:
@@ -270,48 +240,25 @@ def thinned(rows: pd.DataFrame) -> pd.DataFrame:
 
 def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     """Median and p90 of the absolute relative error per decade of measured time, from `read_predictions`' columns."""
-    models = [model for model in models if (frame["model"] == model).any()]
-    if not models:
-        return None
-    errors = bucket_errors(frame)
-    looks = style.looks(models)
-    # A decade of too few rows would be an empty place on the axis.
-    with_rows = errors.dropna(how="all")
-    filled = (with_rows if len(with_rows) else errors).index.get_level_values(1)
-    decades = range(int(filled.min()), int(filled.max()) + 1)
-    with style.theme():
-        figure, axes = style.blank(4.3, (2, 1), sharex=True)
-        handles = {}
-        titles = {"median": "median error, %", "p90": "90th percentile, %"}
-        for axis, (column, title) in zip(axes, titles.items(), strict=True):
-            for model in models:
-                heights = errors[column].loc[model].reindex(decades)
-                (handles[model],) = axis.plot(heights.index, heights.to_numpy(), **looks[model].line)
-            axis.set_ylabel(title)
-            _scale(axis)
-        ends = [(style.time_tick(10.0**decade), style.time_tick(10.0 ** (decade + 1))) for decade in decades]
-        axes[1].set_xticks(decades, ["–\n".join(pair) for pair in ends])
-        axes[1].set_xlim(decades[0] - 0.4, decades[-1] + 0.4)
-        axes[1].set_xlabel("measured time")
-        style.legend(figure, list(handles.values()), models)
-        return style.svg(figure)
+    errors = bucket_errors(frame[frame["model"].isin(models)])
+    titles = {"median": "median error, %", "p90": "90th percentile, %"}
+    parts = [errors[column].rename("error").reset_index().assign(panel=title) for column, title in titles.items()]
+    table = pd.concat(parts).sort_values("model", key=lambda names: names.map(models.index), kind="stable")
+    table["time_us"] = 10.0 ** (table["decade"] + 0.5)
+    heights = table["error"][table["error"] > 0]
+    # Logarithmic where one model's error would flatten the others'.
+    is_log = bool(heights.max() > 12 * heights.min())
+    return curves(
+        table, "time_us", "model", "error", "panel", "measured time", "error, %", log_x=True, log_y=is_log,
+        x_tick=style.time_tick,
+    )  # fmt: skip
 
 
 def bucket_errors(frame: pd.DataFrame) -> pd.DataFrame:
     """Per model and decade (floor of log10 of time_us): median and p90 in percent, NaN for few rows."""
-    decade = np.floor(np.log10(frame["time_us"].to_numpy(dtype=float))).astype(int)
+    log10_us = np.log10(frame["time_us"].to_numpy(dtype=float))
+    decade = pd.Series(np.floor(log10_us).astype(int), index=frame.index, name="decade")
     error = 100 * (frame["predicted_us"] / frame["time_us"] - 1).abs()
     groups = error.groupby([frame["model"], decade])
     errors = pd.DataFrame({"median": groups.median(), "p90": groups.quantile(0.9)})
     return errors.where(groups.size() >= LEAST_ROWS)
-
-
-def _scale(axis: "Axes") -> None:
-    """From zero, or logarithmic where one model's error would flatten the others'."""
-    heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axis.lines])
-    positive = heights[heights > 0]
-    if len(positive) and positive.max() > 12 * positive.min():
-        axis.set_yscale("log")
-        axis.yaxis.set_major_formatter(style.plain_tick)
-    else:
-        axis.set_ylim(0, 1.08 * positive.max() if len(positive) else 1)

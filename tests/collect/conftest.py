@@ -11,7 +11,7 @@ import pytest
 from surrogate.collect.device import Choice, DeviceInfo, Kernel, Measurement, RepeatPolicy
 from surrogate.collect.log import RunLog
 from surrogate.collect.plan import Plan, PlannedProblem, build
-from surrogate.collect.run import header_for, run
+from surrogate.collect.run import Outcome, header_for, run
 from surrogate.features.conv import Conv
 from tests.collect.fake import chain as fake_chain
 
@@ -19,12 +19,16 @@ ALGORITHMS = ("IMPLICIT_GEMM", "GEMM", "FFT", "WINOGRAD")
 
 
 class FakeDevice:
-    """Times that follow from the problem and the algorithm; each visit is 1 % slower than the one before."""
+    """Times that follow from the problem and the algorithm; each visit is 1 % slower than the one before.
+
+    ``alter`` (measurement, algorithm) is what a test makes of every measurement.
+    """
 
     def __init__(self, gpu: str = "Fake GPU", version: str = "9.1.0") -> None:
         self.info = DeviceInfo(gpu, "cudnn", version, {"cuda": "13.0"}, {"sms": 4})
         self.calls: list[tuple[str, str]] = []
         self.closed = False
+        self.alter: Callable[[Measurement, str], Measurement] = lambda result, algorithm: result
 
     def describe(self) -> DeviceInfo:
         return self.info
@@ -45,6 +49,9 @@ class FakeDevice:
         self.closed = True
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
+        return self.alter(self._measured(conv, algorithm), algorithm)
+
+    def _measured(self, conv: Conv, algorithm: str) -> Measurement:
         visits = self.calls.count((str(conv), algorithm))
         self.calls.append((str(conv), algorithm))
         if algorithm == "FFT" and conv.r == 1:
@@ -80,15 +87,23 @@ def make_plan() -> Callable[..., Plan]:
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Callable[..., Path]:
+def ran(tmp_path: Path) -> Callable[..., Outcome]:
+    """Go on with ``plan`` on a device in the log of that name, and tell how it ended."""
+
+    def make(plan: Plan, device: Any, name: str = "run", **options: Any) -> Outcome:
+        with RunLog(tmp_path / name, header_for(plan, device, RepeatPolicy())) as log:
+            return run(plan, device, log, **options)
+
+    return make
+
+
+@pytest.fixture
+def record(tmp_path: Path, ran: Callable[..., Outcome]) -> Callable[..., Path]:
     """Record ``plan`` on a device to a file and return its path."""
 
     def make(plan: Plan, device: Any = None, name: str = "run.jsonl", **options: Any) -> Path:
-        device = device or FakeDevice()
-        path = tmp_path / name
-        with RunLog(path, header_for(plan, device, RepeatPolicy())) as log:
-            run(plan, device, log, **options)
-        return path
+        ran(plan, device or FakeDevice(), name, **options)
+        return tmp_path / name
 
     return make
 

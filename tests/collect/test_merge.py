@@ -39,13 +39,7 @@ def test_rows_hold_the_datasets_columns(make_plan, record):
 
 def test_a_single_repeat_is_neither_stable_nor_unstable(make_plan, record, fake_device):
     device = fake_device()
-    measure = device.measure
-
-    def once(conv, algorithm, policy):
-        result = measure(conv, algorithm, policy)
-        return replace(result, times_us=result.times_us[:1], spans_us=result.spans_us[:1])
-
-    device.measure = once
+    device.alter = lambda result, _: replace(result, times_us=result.times_us[:1], spans_us=result.spans_us[:1])
     rows = merge_runs([record(make_plan(3), device)]).frame
     assert rows.stable.isna().all()
     assert merge_runs([record(make_plan(3), name="five")]).frame.stable[rows.status == "ok"].all()
@@ -110,15 +104,8 @@ def test_slow_clocks_are_flagged(make_plan, record, fake_device):
 
 
 def test_a_clock_under_load_counts_more_than_one_sampled_after(make_plan, record, fake_device, seer, tmp_path):
-    device = fake_device()
-    measure = device.measure
-
-    def loaded(conv, algorithm, policy):
-        result = measure(conv, algorithm, policy)
-        held = {"sm_clock_mhz": 1200.0, "throttle_reasons": 4} if algorithm == "GEMM" else {"sm_clock_mhz": 1800.0}
-        return replace(result, **held)
-
-    device.measure = loaded
+    device, held = fake_device(), {"sm_clock_mhz": 1200.0, "throttle_reasons": 4}
+    device.alter = lambda result, name: replace(result, **held if name == "GEMM" else {"sm_clock_mhz": 1800.0})
     rows = merge_runs([record(make_plan(4), device)]).frame  # which says 1980 MHz when it is idle
     assert set(rows.sm_clock_mhz) == {1200.0, 1800.0}
     slow = rows.algorithm == "GEMM"

@@ -9,12 +9,11 @@ import pytest
 
 from surrogate.collect import log
 from surrogate.collect.device import DeviceLostError, Measurement, RepeatPolicy
-from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.plan import Caps
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.replay import ReplayDevice
-from surrogate.collect.run import MAX_LOST, Budget, header_for, run
+from surrogate.collect.run import MAX_LOST, Budget
 from surrogate.features.conv import Conv
 
 
@@ -62,42 +61,32 @@ class Clock:
     def __call__(self):
         return self.now_s
 
-
-def slow(device, clock, seconds):
-    """``device`` with measurements that take ``seconds`` by ``clock``."""
-    measure = device.measure
-
-    def slowly(*arguments):
-        clock.now_s += seconds
-        return measure(*arguments)
-
-    device.measure = slowly
-    return device
+    def passed(self, seconds, result):
+        """``result``, which took so long."""
+        self.now_s += seconds
+        return result
 
 
-def test_the_budget_is_never_overrun(make_plan, tmp_path, fake_device):
+def test_the_budget_is_never_overrun(make_plan, ran, fake_device):
     plan, clock, device = make_plan(20), Clock(), fake_device()
-    header = header_for(plan, device, RepeatPolicy())
-    with RunLog(tmp_path / "run", header) as running:
-        outcome = run(plan, slow(device, clock, 7.0), running, minutes=1.0, clock=clock)
+    device.alter = lambda result, _: clock.passed(7.0, result)
+    outcome = ran(plan, device, minutes=1.0, clock=clock)
     assert 60.0 - 2 * 7.0 < clock.now_s <= 60.0
     assert outcome.time_up and outcome.problems_done < outcome.problems_total == 20
     assert outcome.statuses.total() == len(device.calls) == 8
-    with RunLog(tmp_path / "run", header) as again:
-        outcome = run(plan, fake_device(), again)
+    outcome = ran(plan, fake_device())
     assert outcome.problems_done == outcome.problems_total and not outcome.stopped
 
 
 def test_a_lost_device_costs_one_measurement(make_plan, record, fake_device):
     plan, device = make_plan(3), fake_device()
-    measure, lost = device.measure, iter([False, True, False, False] + [False] * 8)
 
-    def fragile(*arguments):
-        if next(lost):
+    def fragile(result, _):
+        if len(device.calls) == 2:
             raise DeviceLostError("an illegal memory access")
-        return measure(*arguments)
+        return result
 
-    device.measure = fragile
+    device.alter = fragile
     device.find = device.conditions = device.heuristic = lambda *_: (_ for _ in ()).throw(DeviceLostError("gone"))
     path = record(plan, device)
     results = [r["result"] for r in log.read(path).records if r["kind"] == "measure"]
@@ -111,73 +100,57 @@ def test_a_lost_device_costs_one_measurement(make_plan, record, fake_device):
     assert len(merge_runs([record(plan, again)]).frame) == 12 and again.calls == [(str(plan.problems[0].conv), "GEMM")]
 
 
-def test_losses_count_until_a_kernel_is_measured(make_plan, tmp_path, fake_device):
+def test_losses_count_until_a_kernel_is_measured(make_plan, ran, tmp_path, fake_device):
     """Whatever is logged between: nothing but a time shows that the device is well. What was lost is tried again."""
-    plan, device, whole, asked = make_plan(9), fake_device(), fake_device(), []
-    measure = device.measure
+    plan, device, whole = make_plan(9), fake_device(), fake_device()
 
-    def mostly_gone(conv, algorithm, policy):
-        asked.append(algorithm)
-        if len(asked) <= 6:
-            return measure(conv, algorithm, policy)
+    def mostly_gone(result, algorithm):
+        if len(device.calls) <= 6:
+            return result
         if algorithm in ("IMPLICIT_GEMM", "GEMM"):
             raise DeviceLostError("no answer within 30 s")
         return Measurement("not_supported", "asked of the library, not of the device")
 
-    device.measure = mostly_gone
-    with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
-        outcome = run(plan, device, running)
+    device.alter = mostly_gone
+    outcome = ran(plan, device)
     assert outcome.statuses["lost"] == MAX_LOST and outcome.statuses["not_supported"] > MAX_LOST - 2
     assert f"lost {MAX_LOST} times" in outcome.stopped and "no answer within 30 s" in outcome.stopped
     assert set(merge_runs([tmp_path / "run"]).frame["status"]) == {"ok", "not_supported"}
-    with RunLog(tmp_path / "run", header_for(plan, whole, RepeatPolicy())) as running:
-        outcome = run(plan, whole, running)
+    outcome = ran(plan, whole)
     assert outcome.problems_done == len(plan) and len(merge_runs([tmp_path / "run"]).frame) == 4 * len(plan)
 
 
 @pytest.mark.parametrize("call", ["candidates", "find"])
-def test_a_device_lost_when_asked_counts_too(make_plan, tmp_path, fake_device, call):
+def test_a_device_lost_when_asked_counts_too(make_plan, ran, fake_device, call):
     plan, device = make_plan(9), fake_device()
     setattr(device, call, lambda *_: (_ for _ in ()).throw(DeviceLostError("gone")))
-    device.measure = lambda *_: Measurement("not_supported", "nothing runs")
-    with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
-        outcome = run(plan, device, running)
-    assert f"lost {MAX_LOST} times" in outcome.stopped
+    device.alter = lambda *_: Measurement("not_supported", "nothing runs")
+    assert f"lost {MAX_LOST} times" in ran(plan, device).stopped
 
 
 def test_a_hang_costs_one_timeout(make_plan, record, fake_device):
     """No Find after a loss, which would run the algorithm again; and the timeout is no measurement's length."""
     plan, device, clock, asked = make_plan(3), fake_device(), Clock(), []
-    measure = device.measure
 
-    def hangs_once(*arguments):
-        clock.now_s += 1.0 if device.calls else 30.0
-        result = measure(*arguments)
-        if len(device.calls) == 1:
-            raise DeviceLostError("no answer within 30 s")
-        return result
+    def hangs_once(result, _):
+        if len(device.calls) > 1:
+            return clock.passed(1.0, result)
+        clock.now_s += 30.0
+        raise DeviceLostError("no answer within 30 s")
 
-    device.measure, device.find = hangs_once, lambda conv: asked.append(conv) or ()
+    device.alter, device.find = hangs_once, lambda conv: asked.append(conv) or ()
     record(plan, device, minutes=0.75, clock=clock)
     assert clock.now_s == 41.0 and asked == [problem.conv for problem in plan.problems[1:]]
 
 
 @pytest.mark.parametrize(("rows", "told"), [(0, False), (1, False), (10, True)])
-def test_a_run_whose_rows_fall_back_from_cupti_says_so(make_plan, tmp_path, fake_device, rows, told):
+def test_a_run_whose_rows_fall_back_from_cupti_says_so(make_plan, ran, fake_device, rows, told):
     plan, device = make_plan(60), fake_device()
     device.info = replace(device.info, properties={"timer": "cupti"})
-    measure = device.measure
-
-    def by_events(conv, algorithm, policy):
-        result = measure(conv, algorithm, policy)
-        if result.status == "ok" and len(device.calls) <= rows:
-            return replace(result, timer="events", reason="CUPTI saw no kernel")
-        return result
-
-    device.measure = by_events
+    events = {"timer": "events", "reason": "CUPTI saw no kernel"}
+    device.alter = lambda result, _: replace(result, **events if result.times_us and len(device.calls) <= rows else {})
     for _ in range(2):  # the second call finds the rows in the log
-        with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
-            outcome = run(plan, device, running)
+        outcome = ran(plan, device)
         assert outcome.problems_done == outcome.problems_total and bool(outcome.wrong_timer) is told
 
 
@@ -212,7 +185,7 @@ def test_replay_names_a_miss(refused, make_plan, record, tmp_path):
         ReplayDevice(tmp_path / "empty")
 
 
-def test_a_cut_recording_is_replayed_as_far_as_it_goes(refused, make_plan, record, tmp_path):
+def test_a_cut_recording_is_replayed_as_far_as_it_goes(refused, make_plan, ran, record, tmp_path):
     """A run that was killed lacks algorithms of its last problem, or has begun it without measuring any."""
     path = record(make_plan(4), name="whole.jsonl")
     lines = path.read_text().splitlines(keepends=True)
@@ -220,13 +193,10 @@ def test_a_cut_recording_is_replayed_as_far_as_it_goes(refused, make_plan, recor
     for name, cut, problems, rows in (("one", begun[2] + 2, 3, 9), ("none", begun[2] + 1, 2, 8)):
         shortened = tmp_path / f"{name}.jsonl"
         shortened.write_text("".join(lines[:cut]))
-        again = tmp_path / f"{name}-again.jsonl"
         plan = PlanSource(recording=shortened).build(Caps(0))
-        device = ReplayDevice(shortened)
-        with RunLog(again, header_for(plan, device, RepeatPolicy())) as log:
-            outcome = run(plan, device, log)
+        outcome = ran(plan, ReplayDevice(shortened), f"{name}-again.jsonl")
         assert outcome.problems_done == outcome.problems_total == problems
-        assert len(merge_runs([again]).frame) == rows
+        assert len(merge_runs([tmp_path / f"{name}-again.jsonl"]).frame) == rows
     with refused("holds no measurement"):
         shortened.write_text("".join(lines[: begun[0] + 1]))
         ReplayDevice(shortened)

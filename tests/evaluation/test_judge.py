@@ -108,9 +108,7 @@ def test_choices_against_a_plain_loop(made: tuple[judge.Candidates, np.ndarray, 
 def test_macro_and_pooled_by_hand() -> None:
     # Shape 0 has problems 1, 2, 3 (mean 2), shape 1 has 8: macro (2 + 8)/2, pooled 14/4.
     values, shape = np.array([1.0, 2.0, 3.0, 8.0]), np.array([0, 0, 0, 1])
-    weights = judge.resample_weights(2, 200, seed=0)
-    macro = judge.shape_interval(values, shape, weights, macro=True)
-    pooled = judge.shape_interval(values, shape, weights, macro=False)
+    macro, pooled = (judge.shape_interval(values, shape, macro=macro, draws=200, seed=0) for macro in (True, False))
     assert (macro.mid, pooled.mid) == (5.0, 3.5)
     # Draws of two shapes: (0, 0), (0, 1), (1, 1): macro 2, 5, 8 and pooled 2, 3.5, 8 are the only values.
     assert (macro.low, macro.high) == (pooled.low, pooled.high) == (2.0, 8.0)

@@ -8,18 +8,6 @@ from tests.known import known
 KNOWN = known(__file__)
 
 
-def _choice(model: str, slowdown: float, **more: object) -> dict[str, object]:
-    return {
-        "model": model, "stratum": "ungrouped", "gpu": "all", "n": 3, "slowdown_macro": slowdown, "ci_low": 1.0,
-        "ci_high": 1.25, "slowdown_geomean": 1.01, "slowdown_p95": 1.5, "within_10pct": 0.875, **more,
-    }  # fmt: skip
-
-
-def _time(model: str, population: str, error: float, **more: object) -> dict[str, object]:
-    row = {"model": model, "stratum": "all", "gpu": "all", "algorithm": "all", "n": 9, "population": population}
-    return row | {"median_ape": error} | more
-
-
 def test_a_table_by_hand() -> None:
     results = KNOWN["test_a_table_by_hand"]["results"]
     lines = markdown(results).split("\n")

@@ -90,12 +90,3 @@ def test_attention(refused, tmp_path: Path, is_old: bool) -> None:
 def test_wrong_files_are_refused(refused, tmp_path: Path, log: object, named: str) -> None:
     with refused("log.json", named):
         read(save(tmp_path, log))
-
-
-def test_a_file_cut_anywhere_is_refused_in_one_line(refused, tmp_path: Path) -> None:
-    path = save(tmp_path, PRODUCTS)
-    text = path.read_text()
-    for end in range(len(text) - 300, len(text)):
-        path.write_text(text[:end])
-        with refused("not JSON"):
-            read(path)

@@ -99,12 +99,3 @@ def test_wrong_files_are_refused(refused, tmp_path: Path, content: str, named: s
     (tmp_path / "k.autotune.json").write_text(content)
     with refused("k.autotune.json", named):
         read(tmp_path / "k.autotune.json")
-
-
-def test_a_file_cut_anywhere_is_refused_in_one_line(refused, tmp_path: Path) -> None:
-    path = save(tmp_path, [512, 1024, "torch.float16"])
-    text = path.read_text()
-    for end in range(len(text) - 300, len(text)):
-        path.write_text(text[:end])
-        with refused("not JSON"):
-            read(path)

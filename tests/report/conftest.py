@@ -15,9 +15,7 @@ MODELS = {"booster": 0.10, "booster-raw": 0.16, "seer-time-only": 0.30, "rooflin
 REFERENCES = ("cudnn-heuristic", "always-best-single", "oracle")
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4", "TITAN Xp", "Tesla K80")
 STRATA = ("1x1s1", "1x1s2", "3x3s1", "grouped", "other")
-ALGORITHMS = {
-    "IMPLICIT_GEMM": "GEMM", "GEMM": "GEMM", "FFT": "FFT", "FFT_TILING": "FFT", "WINOGRAD": "WINOGRAD",
-}  # fmt: skip
+ALGORITHMS = {"IMPLICIT_GEMM": "GEMM", "GEMM": "GEMM", "FFT": "FFT", "FFT_TILING": "FFT", "WINOGRAD": "WINOGRAD"}
 SIZES = tuple(name for name in SIZE_COLUMNS if name != "groups")
 
 

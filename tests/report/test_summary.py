@@ -63,9 +63,7 @@ def test_the_best_learned_model_is_marked_once_per_table(results: dict[str, Any]
 def test_every_stratum_and_gpu_is_a_row(results: dict[str, Any]) -> None:
     results["choice_rows"].append({**ROW, "model": "local", "gpu": "Tesla T4"})
     strata, gpus = summary.slice_tables(results)
-    assert [row[0] for row in _texts(strata)] == [
-        "ungrouped", "1x1s1", "1x1s2", "3x3s1", "grouped", "other", "all",
-    ]  # fmt: skip
+    assert [row[0] for row in _texts(strata)] == ["ungrouped", "1x1s1", "1x1s2", "3x3s1", "grouped", "other", "all"]
     assert gpus.columns[:3] == ["GPU", "shapes", "booster"]
     at = gpus.columns.index("local")
     shown = {row[0]: row[at] for row in _texts(gpus)}

@@ -79,9 +79,7 @@ COUNTERS = (
 METRIC_COLUMNS = ("variant", *COUNTERS, "main_kernel_us", "other_kernels_us", "kernel_class")
 """Columns that `with_kernel_metrics` adds; counters are those of the whole main kernel, not per block."""
 _OPTIONAL = ("time_us", *COUNTERS, "kernel_class", "tile")
-_LAUNCH = (
-    "block_x", "block_y", "block_z", "registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes",
-)  # fmt: skip
+_LAUNCH = ("block_x", "block_y", "block_z", "registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes")
 
 
 def with_kernel_metrics(frame: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

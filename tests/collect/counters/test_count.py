@@ -101,19 +101,14 @@ def ncu(profiler, monkeypatch):
 def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
     device, plan = fake_device(), make_plan(3)
     device.info = replace(device.info, properties={"compute_capability": "9.0"})
-    measure = device.measure
 
-    def launches_two(*arguments):  # as the profiler shows them
-        result = measure(*arguments)
-        if result.status != "ok":
-            return result
-        base = arguments[1].lower()
+    def launches_two(result, algorithm):  # as the profiler shows them
+        base = algorithm.lower()
         names = [f"_Z{len(base) + 2}{base}_{index}IfLi128EEvPfi" for index in range(2)]
-        if arguments[1] == "GEMM":
-            names[1] = "another"
-        return replace(result, kernels=tuple(replace(result.kernels[0], kernel_name=name) for name in names))
+        names[1:] = ["another"] if algorithm == "GEMM" else names[1:]
+        return replace(result, kernels=tuple(replace(k, kernel_name=name) for name in names for k in result.kernels))
 
-    device.measure = launches_two
+    device.alter = launches_two
     path = record(plan, device)
     with RunLog(path, header_for(plan, device, RepeatPolicy())) as log:
         assert len(profilers.collect_counters(log, 60.0).kernels) > 0

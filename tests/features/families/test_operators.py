@@ -33,7 +33,7 @@ def test_pooling_by_hand(refused) -> None:
     assert forward.flops == 2 * 64 * 56 * 56 * 9
     assert forward.dram_bytes == 4 * 2 * 64 * (112 * 112 + 56 * 56)
     assert backward.dram_bytes == 2 * forward.dram_bytes
-    with refused("max_pool: the window 9 exceeds the padded image 8"):
+    with refused("max_pool: window 9 does not fit the other sizes; it exceeds the padded image"):
         MaxPool(n=1, c=1, h=8, w=8, window=9)
 
 

@@ -1,6 +1,6 @@
-"""Two kinds of figure: dots with intervals by category, and curves; both as SVG text in the report's style."""
+"""Two kinds of chart: dots with intervals by category, and curves; both as SVG text in the style of reports."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,6 @@ MANY = 300.0
 """Ratio of an axis' ends from which labels at 1, 2 and 5 would touch: only powers of ten are labelled."""
 LABEL_WIDTH = 56
 """Letters of an axis label and of the category names beside it that fit the figure."""
-ERROR_ARMS = ("error_low_pct", "error_high_pct")
-"""The interval of a median error, as tables have it."""
 NAME_WIDTH = 24
 """Letters of a category name on one line."""
 
@@ -73,6 +71,7 @@ def curves(
     *,
     log_x: bool = False,
     log_y: bool = False,
+    x_tick: Callable[[float, float], str] = plain_tick,
 ) -> str | None:
     """``value`` over ``x``, a curve per ``series``, a panel per distinct value of ``panel``, one below another."""
     frame = frame[np.isfinite(frame[value].astype(float))]
@@ -92,7 +91,7 @@ def curves(
                     color=style.colour, linestyle=style.dashes, marker=style.marker, fillstyle="none",
                 )  # fmt: skip
             axis.set_title(str(title))
-            _scale(axis, "x", log_x)
+            _scale(axis, "x", log_x, x_tick)
             _scale(axis, "y", log_y)
             axis.set_ylabel(ylabel + (",\nlog scale" if log_y else ""))
         axes[-1].set_xlabel(_wrapped(xlabel, log_x))
@@ -100,18 +99,12 @@ def curves(
         return svg(figure)
 
 
-def shares(table: pd.DataFrame, category: str, columns: Mapping[str, str], xlabel: str) -> str | None:
-    """`dots` of several columns (what the legend says → the column), each a series of its own."""
-    parts = [table.assign(_of=label, _share=table[column]) for label, column in columns.items()]
-    return dots(pd.concat(parts), category, "_of", "_share", xlabel)
-
-
 def _wrapped(label: str, log: bool, beside: int = 8) -> str:
     """An axis label on as many lines as names of ``beside`` letters leave the width for; none begins with %."""
     return "\n".join(wrap((label + (", log scale" if log else "")).replace(" %", "\u00a0%"), LABEL_WIDTH - beside))
 
 
-def _scale(axis: "Axes", side: str, log: bool) -> None:
+def _scale(axis: "Axes", side: str, log: bool, tick: Callable[[float, float], str] = plain_tick) -> None:
     from matplotlib.ticker import LogLocator
 
     along = axis.xaxis if side == "x" else axis.yaxis
@@ -121,4 +114,4 @@ def _scale(axis: "Axes", side: str, log: bool) -> None:
         few = side == "y" or high < MANY * low
         along.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
         along.set_minor_formatter(lambda _value, _position: "")
-    along.set_major_formatter(plain_tick)
+    along.set_major_formatter(tick)
