@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MODEL, SPEC, HABIT, MEASURED, ROOFLINE, FLOOR = "model", "spec", "habit", "measured", "roofline", "floor"
-UNSEEN = (SPEC, HABIT)
+OTHERS = "other GPUs"
+UNSEEN = (SPEC, HABIT, OTHERS)
 """The sources of answers on a GPU that was never measured."""
 SHOWN = 5
 """Rows of `Predictions` that are printed."""
@@ -56,8 +57,9 @@ class Ranked(NamedTuple):
     """One candidate of a selection; the interval holds in 90 % of cases.
 
     ``source``: ``model``, ``measured``, ``spec`` (the GPU was never measured), ``habit`` (nor was it, and other GPUs'
-    order of the candidates stands in), ``roofline`` (the model does not know the algorithm) or ``floor`` (no harness
-    that timed the kernel here is as fast as it); ``probability_best`` that it is the fastest of the candidates.
+    order of the candidates stands in), ``other GPUs`` (nor was it, and their times of a described kernel stand in),
+    ``roofline`` (the model does not know the algorithm) or ``floor`` (no harness that timed the kernel here is as fast
+    as it); ``probability_best`` that it is the fastest of the candidates.
     """
 
     algorithm: str
