@@ -227,7 +227,7 @@ def _train_family(
         rows, held, measured, distance, own_share=widths.own_share, support=support, candidates=data.candidates
     )
     count, fits = fold_count(rows), len(folds)
-    left = {("gpu",): "GPU", ("solver",): "configuration"}.get(shape_columns(rows.frame, rows.family))
+    left = {"gpu": "GPU", "solver": "configuration"}.get(shape_columns(rows.frame, rows.family)[0])
     some = f", {fits} of them run" if fits < count else ""
     card["split"] = f"{count} folds by {left or 'shape, batch left out'}{some}"
     card["unseen_gpus"] = left_out_coverage(rows, elsewhere_us, known)
