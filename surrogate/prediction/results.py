@@ -188,7 +188,7 @@ class Selection(Shown):
         """Plain JSON values."""
         return {
             "problem": str(self.problem), "gpu": self.gpu, "library_version": self.library_version,
-            "source": self.source, "notes": list(self.notes),
+            "source": self.source, "notes": self._told(),
             "candidates": [ranked.to_dict() for ranked in self.candidates],
             "excluded": [candidate._asdict() for candidate in self.excluded],
         }  # fmt: skip
@@ -215,8 +215,11 @@ class Selection(Shown):
                 "P(best)": ranked.probability_best,
             })  # fmt: skip
         notes = excluded_notes(self.excluded, described is not None)
-        notes += [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
-        return Table(records, FORMATS, _title(self), notes=notes, empty="nothing is feasible")
+        return Table(records, FORMATS, _title(self), notes=notes + self._told(), empty="nothing is feasible")
+
+    def _told(self) -> list[str]:
+        """The notes, and what training did not see."""
+        return [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
 
 
 def configuration_of(problem: AnyProblem, text: str) -> Configuration | None:

@@ -240,7 +240,8 @@ class SettingCache:
         formula = setting.family.formula(setting.values, device)
         context = Context(setting, device, candidates, formula, least_us=least_us)
         if products is not None:
-            engine = LawEngine.of_products(context, products.law(device))
+            law_of_tiles = products.law(device)
+            engine = LawEngine(context, lambda problems: law_of_tiles.product_us(problems, device))
         elif law is not None and not is_beside:
             engine = LawEngine.of_convolutions(context, law.law)
         else:
