@@ -157,12 +157,16 @@ class Registry:
             return (common or fitting)[0]
         if fitting:
             raise InputError(f"GPU {name!r} fits several; give one of: {', '.join(board.name for board in fitting)}")
-        labels = [label for board in self.gpus for label in (board.name, *board.aliases)]
-        labels = [*(board.partition("-")[0] for board in COMMON_BOARDS), *labels]
         raise InputError(
-            f"GPU {name!r} is unknown{nearest(name, labels)}; `seer gpus` lists the known ones,"
+            f"GPU {name!r} is unknown{nearest(name, self.labels)}; `seer gpus` lists the known ones,"
             f" and a file named in {ENVIRONMENT_VARIABLE} adds others"
         )
+
+    @property
+    def labels(self) -> list[str]:
+        """What GPUs may be called: bare family names, then every name and alias."""
+        labels = [label for board in self.gpus for label in (board.name, *board.aliases)]
+        return [*(board.partition("-")[0] for board in COMMON_BOARDS), *labels]
 
     def note(self, name: str) -> str | None:
         """What a reader must know where ``name`` fits several boards and `find` takes the commonest one, or None."""

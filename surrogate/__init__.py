@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from surrogate.features.errors import InputError
     from surrogate.features.gpu import Gpu, gpu, gpus
     from surrogate.prediction.autotune import autotune
+    from surrogate.prediction.calibrate import calibrate
     from surrogate.prediction.evaluate import evaluate
     from surrogate.prediction.predictor import Predictor
     from surrogate.prediction.results import Prediction, Predictions, Selection
-    from surrogate.prediction.shipped import calibrate, load, predict, select
+    from surrogate.prediction.shipped import load, predict, select
     from surrogate.report.comparison import Comparison, compare
 
     __version__: str
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 _HOMES = homes_in(__name__, {
     "bundle.bundle": "Bundle save", "bundle.train": "train", "dataset.store": "Dataset read_dataset write_dataset",
     "features.conv": "Conv", "features.errors": "InputError", "features.gpu": "Gpu gpu gpus",
-    "prediction.autotune": "autotune", "prediction.evaluate": "evaluate", "prediction.predictor": "Predictor",
-    "prediction.results": "Prediction Predictions Selection", "prediction.shipped": "calibrate load predict select",
-    "report.comparison": "Comparison compare",
+    "prediction.autotune": "autotune", "prediction.calibrate": "calibrate", "prediction.evaluate": "evaluate",
+    "prediction.predictor": "Predictor", "prediction.results": "Prediction Predictions Selection",
+    "prediction.shipped": "load predict select", "report.comparison": "Comparison compare",
 })  # fmt: skip
 """Public name → the module that defines it; each is imported when it is first asked for."""
 _ROOMS = ("formats", "models", "network", "trace")

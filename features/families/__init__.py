@@ -78,15 +78,17 @@ class Families(dict[str, Family]):
             raise InputError(f"a {type(problem).__name__} is no problem; give a Conv, an operator, or its text")
         return self[self.of_kind[kind]]
 
-    def parse(self, text: str, **settings: str) -> AnyProblem:
+    def parse(self, text: str, own: Family | None = None, /, **settings: str) -> AnyProblem:
         """The problem that a text names: ``n32c256h14k256r3``, flags, or ``softmax:n32c1000`` with a kind's name.
 
         ``settings``: dtype, math and the family's others, by any name that people call their values; those of another
-        family are refused. Raises `InputError`.
+        family are refused. The name of a described family is its own where ``own`` is one, whatever people call by it.
+        Raises `InputError`.
         """
         default = self[DEFAULT_FAMILY]
         kind, colon, body = text.strip().partition(":")
-        kind = kind if kind in self.of_kind or not colon else KIND_ALIASES.get(kind, kind)
+        if colon and not isinstance(own, DescribedFamily):
+            kind = KIND_ALIASES.get(kind, kind)
         settings = {name: setting(name, value) for name, value in settings.items()}
         if not colon and (kind in default.kinds or kind not in self.of_kind):
             kind = next(iter(default.kinds))
@@ -97,7 +99,7 @@ class Families(dict[str, Family]):
         family = self[self.of_kind[kind]]
         if foreign := [name for name in settings if name not in family.settings]:
             names = ", ".join(name for name in family.setting_names if name != "operator")
-            raise InputError(f"{', '.join(foreign)} is no setting of {kind}; it has {names}")
+            raise InputError(f"{', '.join(foreign)} is no setting of {kind}, which has {names or 'none'}; leave it out")
         return family.read(kind, body, settings)
 
 

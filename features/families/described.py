@@ -128,11 +128,16 @@ class DescribedFamily(Family[DescribedProblem]):
                 break
             found[match[1]] = match[2]
             position = match.end()
-        example = f"{self.name}:" + ",".join(f"{name}=8" for name in names) if names else self.name
+        example = str(DescribedProblem(self, (8,) * len(self.sizes)))
         if position != len(body):
-            raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {body[position:]!r}; write {example}")
+            raise InputError(
+                f"problem {f'{kind}:{body}'!r} is not readable at {body[position:]!r}; write it as in {example}"
+            )
         if missing := [name for name, digits in found.items() if not digits]:
-            raise InputError(f"problem {f'{kind}:{body}'!r} lacks {', '.join(missing)}; write {example}")
+            raise InputError(
+                f"problem {f'{kind}:{body}'!r} lacks {', '.join(missing)}; a problem of {kind} gives every size,"
+                f" {', '.join(names)}, as in {example}"
+            )
         return self.problem({name: int(digits) for name, digits in found.items()}, settings)
 
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> DescribedProblem:

@@ -227,7 +227,9 @@ def _train_family(
         rows, held, measured, distance, own_share=widths.own_share, support=support, candidates=data.candidates
     )
     count, fits = fold_count(rows), len(folds)
-    card["split"] = f"{count} folds by shape, batch left out" + (f", {fits} of them run" if fits < count else "")
+    left = {"gpu": "GPU", "solver": "configuration"}.get(shape_columns(rows.frame, rows.family)[0])
+    some = f", {fits} of them run" if fits < count else ""
+    card["split"] = f"{count} folds by {left or 'shape, batch left out'}{some}"
     card["unseen_gpus"] = left_out_coverage(rows, elsewhere_us, known)
     card["params"] = model.get_params(deep=False)
     return part, card

@@ -14,6 +14,11 @@ FORMATS: dict[str, Format] = {
     "rows": whole, "shapes": whole, "median_ape": "{:.1%}".format, "p90_ape": "{:.1%}".format, "slowdown": ratio,
     "coverage": "{:.1%}".format, "interval_factor": ratio,
 }  # fmt: skip
+LEGEND = (
+    "Figures are of rows left out of fits, by whole shapes: half of the times are off by less than median_ape, nine in"
+    " ten by less than p90_ape; slowdown is the time of what is chosen over the fastest's; coverage of the times lie in"
+    " their 90 % intervals, which reach from the predicted time divided by interval_factor to the time multiplied by it"
+)
 WORDS: dict[str, str] = TABLE["figures"]["words"]
 """What figures of `seer evaluate` are called for people, as `seer train` calls them; others keep their key."""
 FRACTIONS = frozenset(TABLE["figures"]["fractions"])
@@ -47,7 +52,7 @@ def command(bundle: str, form: Form) -> None:
     click.echo(Facts(facts).text(terminal_width() or 80))
     click.echo()
     totals = [record for record in records if record.get("gpu") == "all"]
-    show(records, table=Table(totals if len(totals) > 1 else records, FORMATS))
+    show(records, table=Table(totals if len(totals) > 1 else records, FORMATS, notes=[LEGEND]))
 
 
 def held_out_record(family: str, held: Mapping[str, Any]) -> dict[str, object]:

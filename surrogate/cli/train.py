@@ -67,15 +67,17 @@ def command(
     for family, held in bundle.card["held_out"].items():
         rows = bundle.card["data"]["families"][family]["ok_rows"]
         figures = held_out_record(family, held)
-        words = [f"time error {figures['median_ape']:.1%} median, {figures['p90_ape']:.1%} 90th percentile"]
+        words = [f"half of the times are off by less than {figures['median_ape']:.1%}, nine in ten by less than"
+                 f" {figures['p90_ape']:.1%}"]  # fmt: skip
         if figures["slowdown"] is not None:
-            words.append(f"slowdown {figures['slowdown']:.4f}")
+            words.append(f"what is chosen takes {figures['slowdown']:.3f} times as long as the fastest")
         if figures["coverage"] is not None:
-            words.append(f"90 % intervals cover {figures['coverage']:.1%}")
+            words.append(f"90 % intervals hold {figures['coverage']:.1%} of the times")
         fitted = bundle.parts[family].fitted.name
         learned = bundle.card["training"].get("rows_on_workers")
         sample = f"the trees learned from {learned:,} rows, these of " if learned else ""
-        click.echo(f"{output}: {fitted}, {family}, {sample}{rows} rows; held out by shape: {'; '.join(words)}")
+        click.echo(f"{output}: {fitted}, {family}, {sample}{rows} rows; on rows left out of fits, in {held['split']}:"
+                   f" {'; '.join(words)}")  # fmt: skip
     for family in bundle.card["training"]["left_out"]:
         click.echo(f"{output}: {family} left out: its rows have one shape, errors and intervals need two")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset import columns
+from surrogate.dataset.described import guessed_columns
 from surrogate.dataset.problems import families_of, family_rows
 from surrogate.dataset.rows import rows_of
 from surrogate.features.errors import InputError, nearest
@@ -91,6 +92,14 @@ def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: st
         if family.name == DEFAULT_FAMILY:  # the others have sensible defaults, convolutions always say theirs
             needed += [*family.size_names, *family.setting_names, "algorithm"]
     missing = [column for column in dict.fromkeys(needed) if column not in frame]
+    if "algorithm" in missing:  # no convolutions: most likely configurations of a kernel of the user's own
+        own = frame.drop(columns=columns.FAMILY_COLUMN)
+        sizes, parameters = (",".join(names) or "…" for names in guessed_columns(own))
+        raise InputError(
+            f"{name}: nothing says what kernel its columns {', '.join(map(str, own))} are of; of one of your own `seer"
+            f" train` takes the names, --sizes {sizes} --parameters {parameters}, or a description, --kernel FILE; a"
+            f" convolution's table has {', '.join(missing)} as well"
+        )
     if missing:
         remedy = f"`seer data columns --table dataset` tells what each holds{nearest(missing[0], map(str, frame))}"
         raise InputError(f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; {remedy}")

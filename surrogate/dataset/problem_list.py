@@ -88,7 +88,7 @@ class _Columns:
             settings["layout"] = LAYOUT_ALIASES.get(settings["layout"], settings["layout"])
         if "problem" in row:
             settings.pop("operator", None)  # the text names it
-            problem = parse_problem(self.family.whole_text(str(row["problem"])), **settings)
+            problem = parse_problem(self.family.whole_text(str(row["problem"])), self.family, **settings)
         else:
             missing = [name for name in self.required if name not in row]
             if missing and operator and self.family is _DEFAULT:

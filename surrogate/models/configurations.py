@@ -3,6 +3,9 @@
 A time is the problem's level, the time of its best configuration, times what `surrogate.models.transfer` expects of the
 configuration: that is learned from every problem that was measured, on any GPU and of any size. The level is a Gaussian
 process over the problem's columns around its roofline. What was measured itself is answered as it was measured.
+
+Nothing tells how a trend goes on beyond what was measured. Beyond the largest problems a kernel stays as near to its
+roofline as it was there; below the smallest, where launches take their share, its time falls as the root of the work.
 """
 
 import io
@@ -19,6 +22,7 @@ from surrogate.dataset.problems import joined, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, Family
+from surrogate.features.families.described import WORK_NAMES
 from surrogate.models.base import TimeModel
 from surrogate.models.plain import from_plain, reading
 from surrogate.models.transfer import Prior, Transfer
@@ -32,6 +36,9 @@ SMOOTH, LINEAR = (0.03, 0.1, 0.3, 1.0, 3.0), (0.0, 0.1, 1.0, 10.0)
 LEVEL_FILE, FACTS_FILE = "level.npz", "configurations.json"
 HOPELESS = 0.999
 """Score of what takes a thousand times the best time: nothing is expected to take longer."""
+BELOW = 0.5
+"""Share of the work's halvings below the smallest measured problem that the time does not follow."""
+FLOPS, ROOFLINE = (WORK_NAMES.index(name) for name in ("log2_flops", "log2_roofline_us"))
 LIKELY = 0.5
 """Probability of a failure from which on a configuration is not expected to run."""
 
@@ -112,7 +119,8 @@ class Configurations(TimeModel):
         level = np.log(np.nanmin(best_us[drawn], axis=1) / rows.roofline_us[first_row][drawn])
         sized = len(rows.family.problem_names)
         self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level, sized)
-        vars(self).pop("places", None)
+        for name in ("places", "bounds"):
+            vars(self).pop(name, None)
 
     def _predict(self, rows: Rows) -> np.ndarray:
         return self._of_rows(rows)[:, 0]
@@ -144,6 +152,23 @@ class Configurations(TimeModel):
             {key: number for number, key in enumerate(self.problems_)},
         )
 
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """(2, c) the least and the greatest of each of the problem's columns that was measured; the GPU's, and the
+        roofline, which is the GPU's as well, have none."""
+        measured = self.transfer_.columns * self.transfer_.spread + self.transfer_.centre
+        free = np.arange(measured.shape[1]) >= self.level_.linear
+        free[self.level_.linear - len(WORK_NAMES) + ROOFLINE] = True
+        return np.where(free, [[-np.inf], [np.inf]], [measured.min(axis=0), measured.max(axis=0)])
+
+    def inside(self, columns: np.ndarray) -> tuple[np.ndarray, float]:
+        """A problem's columns (c,) brought into what was measured, and by how many doublings its work lies beyond."""
+        work = self.level_.linear - len(WORK_NAMES)
+        inside = np.clip(columns, *self.bounds)
+        past = float(columns[work + FLOPS] - inside[work + FLOPS])
+        inside[work + ROOFLINE] -= past
+        return inside, past
+
     def numbers(self, candidates: Sequence[str]) -> np.ndarray:
         """(n,) numbers of the candidates of these names, −1 for one that was never measured."""
         places = self.places[0]
@@ -158,11 +183,14 @@ class Configurations(TimeModel):
         ``key`` as of `problem_keys`; ``columns`` (c,), ``parameters`` (n, p) and ``terms`` (n, t) as of `columns_of`;
         ``known`` (n,) as of `numbers`.
         """
-        prior = self.transfer_.prior(columns, parameters, terms, known)
         number = self.places[1].get(key)
+        past = 0.0
+        if number is None:
+            columns, past = self.inside(columns)
+        prior = self.transfer_.prior(columns, parameters, terms, known)
         if number is None:
             standard = np.nan_to_num((columns - self.transfer_.centre) / self.transfer_.spread)
-            best_us = roofline_us * np.exp(self.level_.at(standard))
+            best_us = roofline_us * np.exp(self.level_.at(standard)) * 2.0 ** (BELOW * max(-past, 0.0))
             return best_us * np.exp(relative(prior)), prior.failure
         own = np.append(self.times_us_[number], np.nan)[known]
         ran = self.times_us_[number][np.isfinite(self.times_us_[number])]

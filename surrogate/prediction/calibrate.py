@@ -23,6 +23,7 @@ from surrogate.models.configurations import Configurations, problem_keys
 from surrogate.models.correction import Correction
 from surrogate.models.launch import CallKey, call_cost_us
 from surrogate.prediction.settings import SettingCache
+from surrogate.prediction.shipped import as_bundle
 from surrogate.prediction.table import predict_table
 from surrogate.uncertainty.domain import Domain, distances_to
 from surrogate.uncertainty.fit import conformal_quantile, dtypes_of, pooled_base
@@ -32,7 +33,7 @@ LEAST_PROBLEMS = 10
 """Measured problems that a device needs before it is corrected."""
 
 
-def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress | None = None) -> Bundle:
+def calibrate(bundle: object, data: Data, *, seed: int = 0, progress: Progress | None = None) -> Bundle:
     """``bundle`` with its times on the devices of ``data`` corrected; times on other devices stay as they are.
 
     What is corrected is what answers there, times that a sibling lends included. All candidates that answered before
@@ -41,8 +42,9 @@ def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress |
     Interval widths of those devices come from corrections that never saw the row's shape, and from rows that the model
     itself was not trained on: a device without two such shapes keeps the widths it has. Raises `InputError` where a
     device has fewer than `LEAST_PROBLEMS` measured problems or one shape only, or where the bundle does not know the
-    family or the library.
+    family or the library, or is none (`as_bundle`).
     """
+    bundle = as_bundle(bundle)
     data = as_dataset(data, bundle.kernel)
     if bundle.described is not None and bundle.kernel is not None:
         return _learned_again(bundle, bundle.described, data, seed=seed, progress=progress)
@@ -110,9 +112,12 @@ def _calibrate_part(
     before = part.model.corrections if isinstance(part.model, Calibrated) else {}
     model = part.model.base if isinstance(part.model, Calibrated) else part.model
     ok = rows.take(rows.ok)
+    tried = Support.fit(rows)
     told = replace(
         part, fitted=model, candidates=part.candidates | candidate_keys(ok),
-        support=_support(part.support, Support.fit(rows)), domain=_domain(part.domain, Domain.of(ok)),
+        # What was never seen before joins the general table, nothing known is changed.
+        support=Support({**part.support.exact, **tried.exact}, {**tried.general, **part.support.general}),
+        domain=_domain(part.domain, Domain.of(ok)),
         least_us=_least(part.least_us, least_times(ok)),
     )  # fmt: skip
     settings = SettingCache(replace(bundle, parts={**bundle.parts, rows.family.name: told}))
@@ -189,11 +194,6 @@ def _check_measured(rows: Rows, device: str, name: str) -> None:
 def _least(base: Mapping[CallKey, float], sample: Mapping[CallKey, float]) -> dict[CallKey, float]:
     """The least times, which a few measurements can lower and never raise: the shortest kernels need not be there."""
     return {**{key: min(us, call_cost_us(base, *key)) for key, us in sample.items()}, **base}
-
-
-def _support(base: Support, new: Support) -> Support:
-    """The new device's own statuses; what was never seen before joins the general table, nothing known is changed."""
-    return Support({**base.exact, **new.exact}, {**new.general, **base.general})
 
 
 def _domain(base: Domain, new: Domain) -> Domain:

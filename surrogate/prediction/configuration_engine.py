@@ -100,12 +100,12 @@ def predict_configurations(part: Part, family: DescribedFamily, table: pd.DataFr
         runs = model.failures(rows) < LIKELY
     gpus = device_names(frame)
     seen = np.isin(gpus, sorted(part.domain.gpus))
-    inside = np.any([references.inside(rows.sizes) for references in part.domain.references.values()], axis=0)
+    growth = part.domain.growth(rows.sizes)
     distance = distances_to(part.domain.references, rows)
     half = part.widths.at(gpus, rows.candidate, np.full(len(rows), ""), distance, predicted_us)
-    factor = np.exp(np.where(seen, half, part.unseen_gpu.by_kind[""].half_width))
+    factor = np.exp(np.where(seen, half, part.unseen_gpu.by_kind[""].half_width) + growth)
     return Predictions(
         library=frame["library"].to_numpy(dtype=object), algorithm=frame["algorithm"].to_numpy(dtype=object),
         predicted_us=predicted_us, lower_us=predicted_us / factor, upper_us=predicted_us * factor,
-        in_domain=seen & inside & known_values, supported=runs, workspace_bytes=np.zeros(len(rows)),
+        in_domain=seen & (growth == 0) & known_values, supported=runs, workspace_bytes=np.zeros(len(rows)),
     )  # fmt: skip

@@ -31,8 +31,11 @@ MOST_BEST = 20
 """Of each problem so many of its fastest candidates are looked at,"""
 MOST_CANDIDATES = 400
 """and together, beside the fastest of every problem, those that are among the fastest most often."""
-TRITON_ARGUMENTS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Parameters that are ``triton.Config``'s own arguments."""
+TRITON_ARGUMENTS = {
+    "num_warps": "num_warps", "warps": "num_warps", "num_stages": "num_stages", "stages": "num_stages",
+    "num_ctas": "num_ctas", "ctas": "num_ctas", "maxnreg": "maxnreg",
+}  # fmt: skip
+"""Parameter → which of ``triton.Config``'s own arguments it is; others are the kernel's."""
 
 
 Choice = tuple[str, str, str]
@@ -200,9 +203,12 @@ def cost_table(times_us: Sequence[Mapping[Choice, float]]) -> tuple[tuple[Choice
 
 def triton_arguments(configuration: Configuration) -> str:
     """What ``triton.Config`` is called with."""
-    kernel = {name: value for name, value in configuration.items() if name not in TRITON_ARGUMENTS}
-    own = [f"{name}={configuration[name]!r}" for name in TRITON_ARGUMENTS if name in configuration]
-    return ", ".join([dictionary(kernel) or "{}", *own])
+    kernel = dict(configuration)
+    own: dict[str, Value] = {}
+    for name, argument_name in TRITON_ARGUMENTS.items():  # beside num_warps, warps is the kernel's
+        if name in kernel and argument_name not in own:
+            own[argument_name] = kernel.pop(name)
+    return ", ".join([dictionary(kernel) or "{}", *(f"{name}={value!r}" for name, value in own.items())])
 
 
 def argument(name: str) -> str:

@@ -62,7 +62,7 @@ class Predictor:
         PyTorch runs it on the GPU. Raises `InputError` for a setting that the problem does not have."""
         if isinstance(problem, str):
             described = self.bundle.described
-            parsed = parse_problem(described.whole_text(problem) if described else problem, **settings)
+            parsed = parse_problem(described.whole_text(problem) if described else problem, described, **settings)
         elif settings:
             if foreign := [name for name in settings if not hasattr(problem, name)]:
                 raise InputError(f"{', '.join(foreign)} is no setting of {problem.kind}; leave it out")
@@ -232,7 +232,7 @@ def _is_list(problems: object) -> TypeGuard[Problems]:
 
 def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking, limits: Limits) -> Selection:
     """What the limits leave of a ranking."""
-    estimates, refused = within(ranking.estimates, limits)
+    estimates, refused = within(problem, ranking.estimates, limits)
     pick = (estimates or ranking.estimates)[0].candidate if ranking.estimates else prepared.candidates[0]
     return Selection(
         problem=problem, gpu=prepared.setting.gpu,
@@ -243,10 +243,20 @@ def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking,
     )  # fmt: skip
 
 
-def within(estimates: Iterable[Estimate], limits: Limits) -> tuple[tuple[Estimate, ...], tuple[Excluded, ...]]:
-    """The estimates that the limits allow, in order, and the others with the reason."""
+def within(
+    problem: AnyProblem, estimates: Iterable[Estimate], limits: Limits
+) -> tuple[tuple[Estimate, ...], tuple[Excluded, ...]]:
+    """A problem's estimates that the limits allow, in order, and the others with the reason.
+
+    Raises `InputError` for limits on a described kernel, of which nothing says what they would rule out.
+    """
     if limits.workspace_bytes is None and not limits.deterministic:
         return tuple(estimates), ()
+    if isinstance(problem, DescribedProblem):
+        raise InputError(
+            f"nothing tells the workspace of a configuration of {problem.kind}, nor whether it gives the same bits"
+            " twice; leave the limit on workspaces, and deterministic, out"
+        )
     judged = [(e, limits.refusal(e.workspace_bytes, e.candidate.deterministic)) for e in estimates]
     refused = tuple(Excluded(estimate.candidate.name, reason) for estimate, reason in judged if reason)
     return tuple(estimate for estimate, reason in judged if reason is None), refused
@@ -254,7 +264,7 @@ def within(estimates: Iterable[Estimate], limits: Limits) -> tuple[tuple[Estimat
 
 def limited(selection: Selection, limits: Limits) -> Selection:
     """What ``limits`` leave of a selection; the rest is excluded with the reason."""
-    allowed, refused = within(selection.estimates, limits)
+    allowed, refused = within(selection.problem, selection.estimates, limits)
     return replace(selection, estimates=allowed, excluded=selection.excluded + refused, top=limits.top)
 
 
@@ -273,6 +283,9 @@ def _named(prepared: PreparedSetting, problem: AnyProblem, algorithm: str) -> Pr
     """The candidate of that name, in the first library that has it. Raises `InputError` with the nearest names."""
     index = prepared.named(algorithm)[0]
     ranking = prepared.rank(problem, [index])
+    if not ranking.estimates:
+        reasons = {excluded.algorithm: excluded.reason for excluded in ranking.excluded}
+        raise InputError(f"{algorithm} on {problem}: {reasons[algorithm]}")
     reason = prepared.reason(problem, prepared.candidates[index], ranking.distances)
     refusal = prepared.rules.of(problem)[index]
     return _prediction(prepared, problem, ranking.estimates[0], reason=reason, refusal=refusal)
@@ -281,11 +294,13 @@ def _named(prepared: PreparedSetting, problem: AnyProblem, algorithm: str) -> Pr
 def _prediction(
     prepared: PreparedSetting, problem: AnyProblem, estimate: Estimate, *, reason: str | None, refusal: str | None
 ) -> Prediction:
-    library = estimate.candidate.library
+    candidate = estimate.candidate
+    library = candidate.library
     lower_us, upper_us = estimate.ends_us
     return Prediction(
         problem=problem, gpu=prepared.setting.gpu, library=library,
-        library_version=dict(prepared.setting.versions)[library], algorithm=estimate.candidate.algorithm,
+        library_version=dict(prepared.setting.versions)[library],
+        algorithm=candidate.name if isinstance(problem, DescribedProblem) else candidate.algorithm,
         time_us=estimate.time_us, lower_us=lower_us, upper_us=upper_us, workspace_bytes=estimate.workspace_bytes,
         source=estimate.source, in_domain=reason is None, reason=refusal or reason, supported=refusal is None,
         notes=prepared.notes[library],

@@ -179,6 +179,7 @@ class PreparedSetting:
         near, by_time = self.widths.distance, self.widths.time_us
         factors = {library: near.values[bisect_right(near.edges, distance)] for library, distance in distances.items()}
         least_us = self._least_us(sizes)
+        growth = float(self.part.domain.growth(np.array([sizes]))[0]) if self.setting.family.parameter_names else 0.0
         estimates: list[Estimate] = []
         failing: list[int] = []
         at_floor: list[int] = []
@@ -186,7 +187,7 @@ class PreparedSetting:
             candidate = self.candidates[i]
             source = self.source
             half = self.bases[i] * factors[candidate.library]
-            half *= by_time.values[bisect_right(by_time.edges, time_us)]
+            half = half * by_time.values[bisect_right(by_time.edges, time_us)] + growth
             if time_us == inf:
                 failing.append(i)
                 continue
@@ -251,7 +252,7 @@ class PreparedSetting:
         if name in names:
             positions = [i for i, other in enumerate(names) if other == name]
             return sorted({self.candidates[i].library: i for i in reversed(positions)}.values())
-        where = " ".join(filter(None, (self.setting.versions[0][0], self.setting.values[0])))
+        where = " ".join(filter(None, (self.setting.versions[0][0], *self.setting.values[:1])))
         raise InputError(f"algorithm {name!r} is none of {where}; known: {', '.join(names)}{nearest(name, names)}")
 
     def reason(self, problem: AnyProblem, candidate: Candidate, distances: Mapping[str, float]) -> str | None:
@@ -279,7 +280,7 @@ class PreparedSetting:
         libraries = list(self.references)
         library = np.array([libraries.index(candidate.library) for candidate in self.candidates])[index]
         half = np.array(self.bases)[index] * self.widths.distance.at(distance)[library, problem]
-        half *= self.widths.time_us.at(time_us)
+        half = half * self.widths.time_us.at(time_us) + self.part.domain.growth(sizes)[problem]
         # 2. Where the model does not know the candidate, its roofline stands in.
         unknown = np.flatnonzero(~((time_us > 0) & (time_us < inf)))
         if len(unknown):

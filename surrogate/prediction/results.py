@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MODEL, SPEC, HABIT, MEASURED, ROOFLINE, FLOOR = "model", "spec", "habit", "measured", "roofline", "floor"
-UNSEEN = (SPEC, HABIT)
+OTHERS = "other GPUs"
+UNSEEN = (SPEC, HABIT, OTHERS)
 """The sources of answers on a GPU that was never measured."""
 SHOWN = 5
 """Rows of `Predictions` that are printed."""
@@ -56,8 +57,9 @@ class Ranked(NamedTuple):
     """One candidate of a selection; the interval holds in 90 % of cases.
 
     ``source``: ``model``, ``measured``, ``spec`` (the GPU was never measured), ``habit`` (nor was it, and other GPUs'
-    order of the candidates stands in), ``roofline`` (the model does not know the algorithm) or ``floor`` (no harness
-    that timed the kernel here is as fast as it); ``probability_best`` that it is the fastest of the candidates.
+    order of the candidates stands in), ``other GPUs`` (nor was it, and their times of a described kernel stand in),
+    ``roofline`` (the model does not know the algorithm) or ``floor`` (no harness that timed the kernel here is as fast
+    as it); ``probability_best`` that it is the fastest of the candidates.
     """
 
     algorithm: str
@@ -186,7 +188,7 @@ class Selection(Shown):
         """Plain JSON values."""
         return {
             "problem": str(self.problem), "gpu": self.gpu, "library_version": self.library_version,
-            "source": self.source, "notes": list(self.notes),
+            "source": self.source, "notes": self._told(),
             "candidates": [ranked.to_dict() for ranked in self.candidates],
             "excluded": [candidate._asdict() for candidate in self.excluded],
         }  # fmt: skip
@@ -213,8 +215,11 @@ class Selection(Shown):
                 "P(best)": ranked.probability_best,
             })  # fmt: skip
         notes = excluded_notes(self.excluded, described is not None)
-        notes += [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
-        return Table(records, FORMATS, _title(self), notes=notes, empty="nothing is feasible")
+        return Table(records, FORMATS, _title(self), notes=notes + self._told(), empty="nothing is feasible")
+
+    def _told(self) -> list[str]:
+        """The notes, and what training did not see."""
+        return [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
 
 
 def configuration_of(problem: AnyProblem, text: str) -> Configuration | None:

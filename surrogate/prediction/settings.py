@@ -11,8 +11,9 @@ import numpy as np
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, Part
 from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import nearest as nearest_names
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, Family
-from surrogate.features.gpu import Gpu, canonical, gpu, unlisted
+from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted
 from surrogate.features.problem import HALF
 from surrogate.features.text import newest, version_number
 from surrogate.models.alike import nearest, siblings
@@ -31,7 +32,7 @@ from surrogate.prediction.engine import (
 )
 from surrogate.prediction.habit import HabitEngine
 from surrogate.prediction.prepared import PreparedSetting, SupportRules
-from surrogate.prediction.results import HABIT, MODEL, SPEC
+from surrogate.prediction.results import HABIT, MODEL, OTHERS, SPEC
 from surrogate.prediction.specification import LawEngine, products_of, specification_of
 from surrogate.prediction.tree_engine import BoosterEngine
 from surrogate.uncertainty import intervals
@@ -39,6 +40,7 @@ from surrogate.uncertainty.domain import SettingKey
 from surrogate.uncertainty.intervals import ALL, Widths
 
 LENT = "{gpu} was never measured so: its choices follow those of {sibling}, which has its architecture"
+UNLISTED = "nobody knows a GPU {gpu}: nothing but other GPUs' times stands for it{hint}"
 BY_NEAREST = "{gpu} was never measured so: its candidates stand in the order of {other}, the nearest measured GPU"
 BY_HABIT = "{gpu} was never measured so: its candidates stand in the order that is best on average on measured GPUs"
 NO_EVIDENCE = "{} was never measured on any GPU: peaks stand in"
@@ -238,7 +240,8 @@ class SettingCache:
         formula = setting.family.formula(setting.values, device)
         context = Context(setting, device, candidates, formula, least_us=least_us)
         if products is not None:
-            engine = LawEngine.of_products(context, products.law(device))
+            law_of_tiles = products.law(device)
+            engine = LawEngine(context, lambda problems: law_of_tiles.product_us(problems, device))
         elif law is not None and not is_beside:
             engine = LawEngine.of_convolutions(context, law.law)
         else:
@@ -257,6 +260,9 @@ class SettingCache:
         if not seen:
             widths = Widths({ALL: kinds[kind].half_width}, own_share=part.unseen_gpu.own_share)
             unseen = (part.unseen_gpu.note(kind, described=bool(part.family.parameter_names)),)
+            if not device.sms:
+                hint = nearest_names(device.name, [*part.domain.gpus, *registry().labels])
+                unseen = (UNLISTED.format(gpu=device.name, hint=hint), *unseen)
         bases = [widths.base(setting.gpu, candidate.key, dtype) for candidate in candidates]
         if law is not None and is_beside and not seen:
             half_width = law.by_kind[""].half_width
@@ -265,7 +271,7 @@ class SettingCache:
             keys = [SettingKey(setting.gpu, each.library, setting.values, each.algorithm) for each in candidates]
             least = [0.0 if key in part.domain.settings else kinds[kind].half_width for key in keys]
             bases = list(map(max, bases, least))
-        source = MODEL if seen else SPEC
+        source = MODEL if seen else OTHERS if part.family.parameter_names else SPEC
         if not (trained or law or products or any(lenders)):
             engine, note = self._by_habit(engine, part, rules, np.array([*choosable.values()]))
             unseen += note if not seen else ()

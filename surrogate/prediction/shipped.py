@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from math import exp
 from os import environ
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, Bundle, Part, stored_index
@@ -19,9 +19,6 @@ from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import MODEL, SPEC, Prediction, Predictions
 from surrogate.prediction.specification import shipped_products
 from surrogate.uncertainty.intervals import UnseenGpu
-
-if TYPE_CHECKING:
-    from surrogate.dataset.store import Data
 
 ENOUGH_ROWS = 1000
 """Of one of AMD's boards: fewer are one benchmark's, which foretells other products worse than it claims."""
@@ -157,13 +154,6 @@ def as_bundle(bundle: object) -> Bundle:
     if not isinstance(bundle, Bundle):
         raise InputError(f"a {type(bundle).__name__} is no bundle; give a Bundle, its folder, or a GPU's name")
     return bundle
-
-
-def calibrate(bundle: object, data: "Data", **settings: Any) -> Bundle:
-    """`surrogate.prediction.calibrate.calibrate` of what `as_bundle` takes."""
-    from surrogate.prediction.calibrate import calibrate as calibrated
-
-    return calibrated(as_bundle(bundle), data, **settings)
 
 
 def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = None) -> Predictor:

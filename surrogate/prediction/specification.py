@@ -97,11 +97,6 @@ class LawEngine(Engine):
     law: Callable[[Any], np.ndarray]
 
     @classmethod
-    def of_products(cls, context: Context, law: TiledProductLaw) -> Self:
-        """Of matrix products."""
-        return cls(context, lambda problems: law.product_us(problems, context.device))
-
-    @classmethod
     def of_convolutions(cls, context: Context, law: TensorCoreLaw) -> Self:
         """Of convolutions in the setting's element type."""
         dtype = context.setting.named["dtype"]

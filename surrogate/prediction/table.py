@@ -61,11 +61,12 @@ def predict_table(
     naming the first row that is wrong, and where the table names another GPU than ``defaults``.
     """
     columns = _columns(table)
-    if settings.bundle.described is not None:
+    described = settings.bundle.described
+    if described is not None and described.description.parameters.keys() & columns.keys():
         filled = pd.DataFrame(dict(columns))
         missing = {name: value for name, value in defaults.items() if value and name not in filled}
         part = next(iter(settings.bundle.parts.values()))
-        return predict_configurations(part, settings.bundle.described, filled.assign(**missing))
+        return predict_configurations(part, described, filled.assign(**missing))
     rows = _length(columns)
     column = "solver" if settings.bundle.candidate == "solver" else "algorithm"
     named: Column | None = None
@@ -108,7 +109,8 @@ def asked_problems(
 
 def _groups(settings: SettingCache, columns: Mapping[str, Cells], defaults: Defaults) -> Iterator[Group]:
     """The rows of each family and setting."""
-    for family, positions in _families(columns):
+    default = settings.bundle.described.name if settings.bundle.described else DEFAULT_FAMILY
+    for family, positions in _families(columns, default):
         every = len(positions) == _length(columns)
         part = columns if every else {name: np.asarray(values)[positions] for name, values in columns.items()}
         sizes, texts = _read(family, part, len(positions), defaults)
@@ -230,11 +232,11 @@ def _length(columns: Mapping[str, Cells]) -> int:
     return len(next(iter(columns.values()), ()))
 
 
-def _families(columns: Mapping[str, Cells]) -> list[tuple[Family, np.ndarray]]:
+def _families(columns: Mapping[str, Cells], default: str) -> list[tuple[Family, np.ndarray]]:
     """Each family of the table, by its columns ``family`` or ``operator``, with the positions of its rows."""
     source = next((name for name in ("family", "operator") if name in columns), "")
     names, name_index = _text(columns, source, "", _length(columns))
-    families = [family_named(name or DEFAULT_FAMILY) for name in names]
+    families = [family_named(name or default) for name in names]
     code = np.array([families.index(family) for family in families], dtype=int)[name_index]
     return [(families[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
 

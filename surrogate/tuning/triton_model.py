@@ -13,6 +13,7 @@ import numpy as np
 
 from surrogate.features.description import Value
 from surrogate.features.errors import InputError
+from surrogate.prediction.export_function import TRITON_ARGUMENTS
 from surrogate.tuning.tuner import Source, Space, described_of, opened, space_of
 
 REMEMBERED = 1000
@@ -40,9 +41,12 @@ def perf_model(source: Source, gpu: str | None = None) -> Callable[..., float]:
             if len(spaces) >= REMEMBERED:
                 spaces.clear()
             spaces[key] = Scores(lambda configurations: space_of(known, device[0], problem, configurations))
-        # Triton leaves a limit of registers that is not set out, tables hold 0 for it.
-        given = {name: arguments.get(name) for name in description.parameters}
-        return spaces[key].of({name: 0 if value is None else value for name, value in given.items()})
+        # Triton leaves a limit of registers that is not set out, tables hold 0 for it. They may call warps short.
+        given = {}
+        for name in description.parameters:
+            value = arguments.get(name, arguments.get(TRITON_ARGUMENTS.get(name, "")))
+            given[name] = 0 if value is None else value
+        return spaces[key].of(given)
 
     return expected
 

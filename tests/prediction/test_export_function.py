@@ -17,7 +17,7 @@ from surrogate.dataset.described import KernelColumns
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.models.configurations import Configurations
 from surrogate.prediction.export import Picks, named, picks_for
-from surrogate.prediction.export_function import decision_function, export_function
+from surrogate.prediction.export_function import decision_function, export_function, triton_arguments
 from surrogate.prediction.predictor import Predictor
 from tests.prediction.conftest import bundle_of
 from tests.prediction.test_export import convs
@@ -164,6 +164,12 @@ def test_lists_for_triton(listed: Picks) -> None:
         assert len(answer) == 2 and answer[0].parameters == select(**arguments(each.problem))
         assert answer[0].parameters != answer[1].parameters
         assert answer[0].kwargs.keys() == {"BLOCK_M", "BLOCK_N", "order"}
+
+
+def test_launch_parameters_may_be_called_short() -> None:
+    assert triton_arguments({"B": 16, "warps": 4, "stages": 3}) == '{"B": 16}, num_warps=4, num_stages=3'
+    assert triton_arguments({"warps": 2, "num_warps": 4, "maxnreg": 64}) == '{"warps": 2}, num_warps=4, maxnreg=64'
+    assert triton_arguments({"ctas": 1}) == "{}, num_ctas=1"
 
 
 def test_a_built_in_family(many_families: Bundle, bundle: Bundle) -> None:

@@ -64,10 +64,6 @@ def test_all_are_asked_at_last(has_prior: bool) -> None:
     assert search.best == (int(np.argmin(times()[:40])), times()[:40].min())
 
 
-def test_a_batch_is_all_that_is_left() -> None:
-    assert sorted(Search(GRID[:7]).ask(100).tolist()) == list(range(7))
-
-
 def test_the_prior_is_followed_first_and_left_where_it_is_wrong() -> None:
     truth = times(0.5)
     search = warm(truth, OTHERS)
@@ -85,16 +81,18 @@ def test_a_cold_start_beats_chance() -> None:
     assert np.mean(reached) <= 1.03 * truth.min() and np.mean(reached) <= np.mean(by_chance)
 
 
-def test_a_prior_alone_without_other_problems() -> None:
-    search = Search(GRID, prior=scores(times(0.3)))
-    assert times(0.0)[played(search, times(0.0), 12)].min() <= 1.03 * times(0.0).min()
-
-
-def test_terms_count_as_coordinates() -> None:
+def test_what_is_known_helps_though_some_of_it_is_missing() -> None:
+    """A prior without other problems; terms; other problems with holes."""
     terms = np.log(times())[:, None].astype(np.float32)
     terms[::7] = np.nan
-    order = played(Search(GRID, terms=terms), times(), 20)
-    assert times()[order].min() <= 1.03 * times().min()
+    holes = OTHERS.copy()
+    holes[0, ::3] = holes[1, :50] = np.nan
+    searches = (
+        (12, Search(GRID, prior=scores(times(0.3)))), (20, Search(GRID, terms=terms)),
+        (15, Search(GRID, prior=np.nanmean(holes, axis=0), others=holes)),
+    )  # fmt: skip
+    for evaluations, search in searches:
+        assert times()[played(search, times(), evaluations)].min() <= 1.03 * times().min()
 
 
 def test_failures_are_avoided() -> None:
@@ -114,14 +112,6 @@ def test_a_batch_is_spread() -> None:
     listed = np.argsort(OTHERS.mean(axis=0))[:10]
     assert times(0.5)[batch].min() <= 1.1 * times(0.5)[listed].min()
     assert len(np.unique(GRID[batch], axis=0)) == 10
-
-
-def test_nan_among_the_others() -> None:
-    holes = OTHERS.copy()
-    holes[0, ::3] = np.nan
-    holes[1, :50] = np.nan
-    search = Search(GRID, prior=np.nanmean(holes, axis=0), others=holes)
-    assert times()[played(search, times(), 15)].min() <= 1.05 * times().min()
 
 
 @pytest.mark.parametrize("has_prior", [True, False])
