@@ -109,9 +109,10 @@ class SupportRules:
 class PreparedSetting:
     """The ``candidates`` of all libraries, of which those at ``ranked`` can be chosen; training never saw the others.
 
-    ``bases`` are their half widths by ``widths`` before distance and time count. ``references``: library → the domain's
-    key of the setting; ``notes``: library → what a reader must know of all its answers; ``floors``: position of a
-    candidate → the time in µs up to which it was never timed here, since its harness adds as much.
+    ``bases`` are their half widths by ``widths`` before distance and time count; where ``is_whole``, they are all of
+    it, as they were found at any distance on GPUs left out. ``references``: library → the domain's key of the setting;
+    ``notes``: library → what a reader must know of all its answers; ``floors``: position of a candidate → the time in µs
+    up to which it was never timed here, since its harness adds as much.
     """
 
     setting: Setting
@@ -123,6 +124,7 @@ class PreparedSetting:
     source: str
     widths: Widths
     bases: tuple[float, ...]
+    is_whole: tuple[bool, ...]
     references: Mapping[str, ReferenceKey]
     notes: Mapping[str, tuple[str, ...]]
     floors: Mapping[int, float]
@@ -186,8 +188,10 @@ class PreparedSetting:
         for i, time_us, workspace in answers:
             candidate = self.candidates[i]
             source = self.source
-            half = self.bases[i] * factors[candidate.library]
-            half = half * by_time.values[bisect_right(by_time.edges, time_us)] + growth
+            half = self.bases[i] + growth
+            if not self.is_whole[i]:
+                by_distance = factors[candidate.library]
+                half = self.bases[i] * by_distance * by_time.values[bisect_right(by_time.edges, time_us)] + growth
             if time_us == inf:
                 failing.append(i)
                 continue
@@ -279,8 +283,9 @@ class PreparedSetting:
         distance, inside = np.stack([self._near(sizes, key) for key in self.references.values()], axis=1)
         libraries = list(self.references)
         library = np.array([libraries.index(candidate.library) for candidate in self.candidates])[index]
-        half = np.array(self.bases)[index] * self.widths.distance.at(distance)[library, problem]
-        half = half * self.widths.time_us.at(time_us) + self.part.domain.growth(sizes)[problem]
+        factors = self.widths.distance.at(distance)[library, problem] * self.widths.time_us.at(time_us)
+        half = np.array(self.bases)[index] * np.where(np.array(self.is_whole)[index], 1.0, factors)
+        half += self.part.domain.growth(sizes)[problem]
         # 2. Where the model does not know the candidate, its roofline stands in.
         unknown = np.flatnonzero(~((time_us > 0) & (time_us < inf)))
         if len(unknown):

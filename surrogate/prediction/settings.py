@@ -267,10 +267,11 @@ class SettingCache:
         if law is not None and is_beside and not seen:
             half_width = law.by_kind[""].half_width
             bases = [half_width if own else base for own, base in zip(described, bases, strict=True)]
-        if trained:  # of a candidate that was never measured here no more is known than on another GPU
-            keys = [SettingKey(setting.gpu, each.library, setting.values, each.algorithm) for each in candidates]
-            least = [0.0 if key in part.domain.settings else kinds[kind].half_width for key in keys]
-            bases = list(map(max, bases, least))
+        # Of a candidate that was never measured here no more is known than on another GPU, and no less.
+        keys = [SettingKey(setting.gpu, each.library, setting.values, each.algorithm) for each in candidates]
+        is_whole = [trained and key not in part.domain.settings for key in keys]
+        left_out = kinds[kind].half_width
+        bases = [max(base, left_out) if whole else base for base, whole in zip(bases, is_whole, strict=True)]
         source = MODEL if seen else OTHERS if part.family.parameter_names else SPEC
         if not (trained or law or products or any(lenders)):
             engine, note = self._by_habit(engine, part, rules, np.array([*choosable.values()]))
@@ -283,7 +284,7 @@ class SettingCache:
             setting=setting, candidates=candidates, ranked=tuple(np.flatnonzero(list(choosable.values())).tolist()),
             engine=engine, rules=rules, part=part,
             source=source, widths=widths,
-            bases=tuple(bases),
+            bases=tuple(bases), is_whole=tuple(is_whole),
             references={name: part.domain.reference_key(name, setting.values) for name, _ in setting.versions},
             notes=_notes(context, lenders, never, general=unseen),
             floors=_floors(part, setting, candidates),
