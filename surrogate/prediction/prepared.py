@@ -111,8 +111,8 @@ class PreparedSetting:
 
     ``bases`` are their half widths by ``widths`` before distance and time count; where ``is_whole``, they are all of
     it, as they were found at any distance on GPUs left out. ``references``: library → the domain's key of the setting;
-    ``notes``: library → what a reader must know of all its answers; ``floors``: position of a candidate → the time in µs
-    up to which it was never timed here, since its harness adds as much.
+    ``notes``: library → what a reader must know of all its answers; ``floors``: position of a candidate → the time in
+    µs up to which it was never timed here, since its harness adds as much.
     """
 
     setting: Setting
