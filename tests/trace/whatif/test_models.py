@@ -129,6 +129,22 @@ def test_an_odd_row_stays_behind_on_gpus_that_do_not_mind(resnet_profile, read):
     assert odd == pytest.approx(even)
 
 
+def test_no_kernel_gains_more_than_peaks_and_bandwidths_allow(real):
+    """H200 has H100's die: what computes in TF32 stays, what memory bounds gains 1.43 times; B200 at most 2.39 times."""
+    one = profile(real("vgg13_b128_training_h100.json.gz"))
+    graph = graph_of(one.trace, one.layers)
+    known = (select(graph, kind="kernel") & (graph.duration_us > 100)).nonzero()
+    for target, most, products in (("h200", 4800 / 3350, 1.02), ("b200", 8000 / 3350, 1125 / 494.7)):
+        changed = what_if(f"gpu={target}")(graph, setting_of(one)).graph
+        ratio = graph.duration_us / np.maximum(changed.duration_us, 1e-3)
+        assert ratio[known].max() == pytest.approx(most, rel=0.01)
+        dense = select(graph, name="(?i)wgrad", layer="Conv2d.9")
+        assert dense.any() and ratio[dense].max() == pytest.approx(products, rel=0.03)
+    # MI300X's convolutions in fp32 run on its matrix units, as MIOpen's published times have it: at least 70 TFLOP/s.
+    answer = evaluate(graph, [what_if("gpu=mi300x")], setting_of(one))[0]
+    assert answer.predicted_us < 1.5 * answer.baseline_us
+
+
 def test_amds_products_do_not_mind_odd_rows(measurements):
     """rocBLAS's published times on MI60 and Navi 21, in 16 bits and of 0.5 GFLOP or more: time per FLOP beside that of
     the nearest product of aligned rows, in the same mode."""
