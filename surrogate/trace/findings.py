@@ -17,7 +17,6 @@ import numpy as np
 from surrogate.features.errors import InputError
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
-from surrogate.report.tables import interval_us
 from surrogate.trace.events import kinds
 from surrogate.trace.graph import Graph, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
@@ -39,13 +38,14 @@ LEAST_OF_HOST = 0.05
 """That of the program's own code: each eager program has some between its operators."""
 PART = 0.5
 """The least of a cause's time that its remedy is taken to save; nobody has published times before and after."""
-HALF_TO_ALL = "from half to all of that time saved: an assumption, for nobody has published times before and after"
+HALF_TO_ALL = (
+    "the interval is what the step gains if half of that time goes, and if all does: an assumption, as nobody has"
+    " published times before and after"
+)
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
 _MANY = 10
 """Launches of an optimizer's step, from which on it is not a fused one."""
-_SMALL_US = 20.0
-"""Kernels shorter than this in the median are small: a launch in eager PyTorch takes the host 5 to 10."""
 TEXTS = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
 """Finder → the title of its finding, and the changes to the program by name."""
 
@@ -81,25 +81,23 @@ class Finding:
 
     def row(self) -> Row:
         """What people read of it in a table."""
-        shares = (100 * self.low_us / (self.step_us or 1), 100 * self.high_us / (self.step_us or 1))
+        low_pct, high_pct = (100 * end_us / (self.step_us or 1) for end_us in (self.low_us, self.high_us))
         return {
             "finding": self.title, "gain_ms": self.gain_us / 1e3, "gain_pct": self.gain_pct,
-            "interval": f"{interval_us(shares, digits=2, between=' to ')} %", "evidence": self.evidence,
+            "interval": f"{low_pct:.2g} to {high_pct:.2g} %", "evidence": self.evidence,
             "change": self.change, "where": self.where,
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A cause, and the graph without it: ``changed``, ``least`` where the remedy saves the least; or a what-if's name.
-    ``tasks`` are those that suffer, ``what`` in words, with ``more`` of the evidence; they tell where in the program
+    """A cause, and the graph without it, ``changed``, or a what-if's name. ``tasks`` are those that suffer, ``what`` in words, with ``more`` of the evidence; they tell where in the program
     that is. None, or less than ``least_gain`` of a step, is no finding. ``change`` names the text of the change, which
     ``words`` fill."""
 
     what: str
     tasks: Mask
     changed: Graph | None = None
-    least: Graph | None = None
     what_if: str = ""
     more: str = ""
     least_gain: float = LEAST_GAIN
@@ -212,9 +210,12 @@ def told(findings: Sequence[Finding]) -> str:
 
 
 def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
-    """The draft with its gain; None where that is too small, or the what-if does not apply."""
+    """The draft with its gain; None where that is too small, or the what-if does not apply.
+
+    The interval is the what-if's own, or reaches from half of the time saved on each task to the gain.
+    """
     step_us = case.step_us
-    ends: list[float | None] = []
+    ends_us: list[float] = []
     basis = HALF_TO_ALL
     if draft.what_if:
         try:
@@ -222,8 +223,10 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
         except InputError:
             return None
         after_us = answer.predicted_us
-        ends = [answer.low_us, answer.high_us]
-        basis = f"what-if {draft.what_if}: {answer.evidence if answer.low_us is not None else HALF_TO_ALL}"
+        changed = answer.predicted.graph
+        if answer.low_us is not None and answer.high_us is not None:
+            ends_us = [answer.low_us, answer.high_us]
+            basis = f"what-if {draft.what_if}: {answer.evidence}"
     else:
         changed = draft.changed or case.graph
         # Where only times change, no more is gained than they lose: most causes need no simulation.
@@ -235,22 +238,19 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
     gain_us = step_us - after_us
     if gain_us < draft.least_gain * step_us:
         return None
-    if draft.changed:
-        ends = [simulate(draft.least or _partly(case.graph, draft.changed)).per_iteration_us]
-    saved = [step_us - end for end in ends if end is not None] or [PART * gain_us]
+    if not ends_us:
+        left_us = np.where(changed.removed, 0.0, changed.duration_us)
+        half = replace(case.graph, duration_us=case.graph.duration_us + PART * (left_us - case.graph.duration_us))
+        ends_us = [simulate(half).per_iteration_us]
+    saved = [step_us - end_us for end_us in ends_us]
     text = TEXTS[name]
     return Finding(
         title=text["title"], evidence=case.told(draft.tasks, draft.what) + draft.more,
         evidence_us=case.time_us(draft.tasks), change=text[draft.change].format_map(draft.words),
         where=case.where(draft.tasks), step_us=step_us, gain_us=gain_us,
-        low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0), high_us=max(*saved, gain_us + REPLAY * step_us),
+        low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0), high_us=max(*saved, gain_us),
         basis=basis,
     )  # fmt: skip
-
-
-def _partly(before: Graph, after: Graph) -> Graph:
-    """Only `PART` of what ``after`` saves of each task's time."""
-    return replace(before, duration_us=before.duration_us + PART * (after.duration_us - before.duration_us))
 
 
 def layout_transposes(case: Case) -> Draft | None:
@@ -286,17 +286,15 @@ def whole_step_in_fp32(case: Case) -> Draft | None:
     if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or time_us[is_known].sum() < 0.5 * time_us.sum():
         return None
     return Draft(
-        f"kernels, {share:.0%} of whose time of known type is of fp32 data", select(case.graph, kind="kernel"),
+        f"kernels ({share:.0%} of those whose type is known compute in fp32, by time)", select(case.graph, kind="kernel"),
         what_if="amp", change="bf16" if gpu.bf16_tensor_tflops else "fp16",
     )  # fmt: skip
 
 
 def small_kernels(case: Case) -> Draft | None:
-    """Kernels so short that the host, which launches them one by one, keeps the device waiting."""
+    """The host launches kernels one by one, and not as fast as the device runs them."""
     graph = case.graph
-    kernels = select(graph, kind="kernel") & ~select(graph, layer=OPTIMIZER)
-    if not kernels.any() or (median := float(np.median(graph.duration_us[kernels]))) > _SMALL_US:
-        return None
+    kernels = select(graph, kind="kernel")
     launches = np.isin(call_kinds(case.graph, case.trace), (kinds.LAUNCH, kinds.MEMSET_CALL))
     if launches.sum() < _MANY * case.steps:
         return None
@@ -304,7 +302,8 @@ def small_kernels(case: Case) -> Draft | None:
     is_torch = any(name.startswith("aten::") for name in graph.names)
     return Draft(
         "launches and the work around them", saved, what_if="cuda-graphs", change="torch" if is_torch else "cuda",
-        more=f"; for {kernels.sum() / case.steps:,.4g} kernels of {median:.3g} µs in the median",
+        more=f"; for {kernels.sum() / case.steps:,.4g} kernels of {np.median(graph.duration_us[kernels]):.3g} µs in the"
+             " median; the host's time has the profiler's cost in it",
     )  # fmt: skip
 
 
@@ -321,7 +320,9 @@ def unfused_optimizer(case: Case) -> Draft | None:
 
 def data_loading(case: Case) -> Draft | None:
     tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
-    return Draft("loading", tasks, scale(case.graph, tasks, 0.0))
+    has_workers = select(case.graph, layer="MultiProcessingDataLoaderIter").any()
+    change = "more" if has_workers else "change"
+    return Draft("loading", tasks, scale(case.graph, tasks, 0.0), change=change)
 
 
 def host_outside_layers(case: Case) -> Draft | None:
@@ -356,7 +357,7 @@ def device_awaited(case: Case) -> Draft | None:
     tasks = awaited & ~copying & (numbers < last[graph.iteration])
     ranges = trace.calls.range[graph.row[tasks]].tolist()
     names = {trace.name_of(trace.ranges, row) if row >= 0 else "calls outside operators" for row in ranges}
-    return Draft(f"calls in {', '.join(sorted(names)[:4])}", tasks, _unawaited(graph, tasks), least=graph)
+    return Draft(f"calls in {', '.join(sorted(names)[:4])}", tasks, _unawaited(graph, tasks))
 
 
 def unpinned_copies(case: Case) -> Draft | None:
@@ -373,7 +374,7 @@ def unpinned_copies(case: Case) -> Draft | None:
     moved = trace.activities.bytes[rows].sum() / max(graph.duration_us[tasks].sum(), 1e-3) / 1e3
     faster = scale(graph, tasks, factor)
     more = f"; at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s"
-    return Draft("copies", tasks | calls, _unawaited(faster, calls), least=_partly(graph, faster), more=more)
+    return Draft("copies", tasks | calls, _unawaited(faster, calls), more=more)
 
 
 def unaligned_rows(case: Case) -> Draft | None:

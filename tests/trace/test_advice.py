@@ -207,8 +207,10 @@ PLANTED = {
     advice_of.unpinned_copies: planted_copy, advice_of.unaligned_rows: planted_odd_rows,
     advice_of.exposed_communication: planted_communication, advice_of.allocator_stalls: planted_allocations,
 }  # fmt: skip
-BRINGS = {advice_of.small_kernels: [advice_of.host_outside_layers]}
-"""What a cause brings with it: where kernels take no time, everything else on the host shows."""
+BRINGS = {
+    advice_of.small_kernels: [advice_of.host_outside_layers], advice_of.device_awaited: [advice_of.small_kernels],
+}  # fmt: skip
+"""What a cause brings with it: where kernels take no time, everything else on the host shows; behind a wait, launches."""
 
 
 def is_supported(finding):
@@ -248,8 +250,13 @@ def test_advice_of_the_traces_as_they_are(real, seer, measurements):
     transposes = vgg["Layouts are transposed around convolutions"]
     assert transposes.gain_pct == pytest.approx(19.7, abs=0.1) and "nchwToNhwc" in transposes.evidence
     resnet = advice(profile(real(RESNET)))
-    assert resnet[0].title == "The step waits for its data"
-    assert resnet[0].where == "resnet50_profiler_api.py(42): <module>"
+    launches, loading = resnet[:2]
+    assert launches.evidence.startswith("launches") and "profiler's cost" in launches.evidence
+    assert loading.title == "The step waits for its data"
+    assert loading.where == "resnet50_profiler_api.py(42): <module>" and "num_workers=8" in loading.change
+    # Without an interval of its what-if one rule holds: from half of the cause's time to all of it.
+    assert loading.high_us == loading.gain_us and 0.4 < loading.low_us / loading.gain_us < 0.6
+    assert "34 % (19 to 34 %)" in told([loading])
     # A step that waits for its data gains nothing by AMP, which is no finding; what is one gains what its what-if does.
     assert not any("fp32" in finding.title for finding in resnet)
     fused = next(finding for finding in resnet if "optimizer" in finding.title)

@@ -78,7 +78,7 @@ def command(
     refusals: dict[str, str] = {}
     answers = models.evaluate(graph, chosen, setting, together=together, refusals=refusals)
     if not answers:
-        raise InputError("; ".join(refusals.values()))
+        raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
         models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
     if figures is not None:
