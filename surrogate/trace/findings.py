@@ -169,25 +169,28 @@ def advice(profile: Profile) -> list[Finding]:
 
 
 def straggler(compared: RanksSummary) -> Finding | None:
-    """The rank that the others wait for, and whether it computes longer or waits for its own host; None where the
-    others wait less than `LEAST_GAIN` of the time."""
+    """The rank that the others wait for, and whether it computes longer or idles longer; None where they wait less
+    than `LEAST_GAIN` of the time for that. What they wait beyond it comes of starts that lie apart in the traces."""
     rank = compared.straggler
     rows = {row["rank"]: row for row in compared.ranks}
     step_us = float(np.mean([row["time_us"] for row in compared.ranks]))
-    if rank is None or rows[rank]["awaited_us"] < LEAST_GAIN * step_us:
+    if rank is None:
         return None
-    gain_us = rows[rank]["awaited_us"]
     # Compute and idle time, ms: of the rank, and of the others in the median.
     ms = {each: np.array([row["compute_us"], row["idle_us"]]) / 1e3 for each, row in rows.items()}
     own = ms.pop(rank)
     others = np.median(list(ms.values()), axis=0)
     computes = own[0] - others[0] >= own[1] - others[1]
+    awaited_us = rows[rank]["awaited_us"]
+    gain_us = min(awaited_us, 1e3 * float(own.sum() - others.sum()))
+    if gain_us < LEAST_GAIN * step_us:
+        return None
     figures = ["{:,.4g} ms and idles {:,.4g}".format(*each) for each in (own, others)]
     text = TEXTS["straggler"]
     return Finding(
         title=text["title"].format(rank=rank), evidence_us=gain_us,
-        evidence=f"the others wait {gain_us / 1e3:,.4g} ms each on average; it computes {figures[0]}, of the others the"
-                 f" median {figures[1]}",
+        evidence=f"it computes {figures[0]}, of the others the median {figures[1]}: {gain_us / 1e3:,.4g} ms of the"
+                 f" {awaited_us / 1e3:,.4g} that they wait on average; the rest is of starts that lie apart",
         change=text["computing" if computes else "idling"], where=f"rank {rank}", step_us=step_us, gain_us=gain_us,
         low_us=PART * gain_us, high_us=gain_us, basis=HALF_TO_ALL,
     )  # fmt: skip

@@ -256,7 +256,7 @@ def test_advice_of_the_traces_as_they_are(real, seer, measurements):
     assert loading.where == "resnet50_profiler_api.py(42): <module>" and "num_workers=8" in loading.change
     # Without an interval of its what-if one rule holds: from half of the cause's time to all of it.
     assert loading.high_us == loading.gain_us and 0.4 < loading.low_us / loading.gain_us < 0.6
-    assert "34 % (19 to 34 %)" in told([loading])
+    assert "34 % (20 to 34 %)" in told([loading])
     # A step that waits for its data gains nothing by AMP, which is no finding; what is one gains what its what-if does.
     assert not any("fp32" in finding.title for finding in resnet)
     fused = next(finding for finding in resnet if "optimizer" in finding.title)
@@ -277,6 +277,8 @@ def test_the_rank_that_the_others_wait_for(measurements, make_trace, read, seer)
         compared = rank_summary([file.read() for file in files])
     finding = advice_of.straggler(compared)
     assert finding and finding.where == f"rank {compared.straggler}" and finding.low_us < finding.gain_us
+    # Most of the wait is in the first collective, as the rank's trace begins late: that it idles longer is evidence.
+    assert finding.gain_us == pytest.approx(1059 + 8308 - 1068 - 7051, rel=0.01) and "1.2" in finding.evidence
     alike = make_trace(steps=2)
     for each in named(alike["traceEvents"], "wgrad", "kernel"):
         each["name"] = "ncclAllReduceRingLLKernel"

@@ -228,10 +228,11 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
     unseen = f"kernels that nobody measured on both {base.name} and {target.name}"
     note = f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"
-    host = "the host of the trace, as recorded (seer trace iteration models it by overheads)"
-    return Change(changed, *ends, notes=(note,) if share >= 0.005 else (), assumes=f"{target.name}; {host}")
+    return Change(changed, *ends, notes=(note,) if share >= 0.005 else (), assumes=f"{target.name}; {HOST}")
 
 
+HOST = "the host of the trace, as recorded (seer trace iteration models it by overheads)"
+LOADING = "loading in proportion; one end of the interval has it as it was"
 UNTOLD = 0.1
 """Share of the device time from which on kernels whose batch is not told make `batch` no answer."""
 _OF_BATCHES = Evidence(
@@ -303,7 +304,7 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     notes = ["whether it fits the GPU's memory is not checked"] if ratio > 1 else []
     if share >= 0.005:
         notes.append(f"{share:.1%} of the device time does not tell its batch; it follows kernels of its name")
-    assumes = "loading in proportion; one end of the interval has it as it was" if loading.any() else ""
+    assumes = LOADING if loading.any() else ""
     return Change(middle, low, high, notes=tuple(notes), samples=ratio, assumes=assumes)
 
 

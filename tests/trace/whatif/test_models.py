@@ -15,7 +15,7 @@ from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if
 from surrogate.trace.whatif.distributed import NETWORK
-from surrogate.trace.whatif.hardware import convolutions_of
+from surrogate.trace.whatif.hardware import HOST, LOADING, convolutions_of
 from surrogate.trace.whatif.setting import Op
 from tests.trace.whatif.steps import trace_of
 
@@ -197,10 +197,11 @@ def test_amp_beside_published_training(resnet_graph, resnet_setting):
     answer = evaluate(resnet_graph, [what_if("amp")], resnet_setting)[0].to_dict()
     gain = answer["device_us_before"] / answer["device_us_after"]
     assert gain == pytest.approx(342.37 / 152.20, rel=0.05)
-    # This step waits for the host, with slower and with faster kernels: the replay's error is left.
+    # This step waits for the host, with slower and with faster kernels: below, the replay's error is left; above, a cast
+    # is launched for each kernel that changes.
     width = [answer[end] / answer["predicted_us"] - 1 for end in ("low_us", "high_us")]
-    assert width == pytest.approx([-0.001, 0.001]) and "replay's error" in answer["notes"][-1]
-    assert "15.3" in answer["evidence"]
+    assert width[0] == pytest.approx(-0.001) and 0.02 < width[1] < 0.1
+    assert "15.3" in answer["evidence"] and "casts" in answer["assumes"]
 
 
 def test_intervals_are_of_the_time_that_a_change_touches(real):
@@ -350,9 +351,9 @@ def test_what_answers_assume(resnet_graph, resnet_setting):
     answers = evaluate(resnet_graph, list(map(what_if, names)), resnet_setting)
     network = "GPUs a machine: 1, 10 GB/s and 10 µs a step between machines, 25 MB a bucket, ring"
     assert {answer.name: answer.assumes for answer in answers} == {
-        "faster-host": "how many times as fast: 2", "batch": "samples a step: 64",
+        "faster-host": "how many times as fast: 2", "batch": f"samples a step: 64, {LOADING}",
         "data-parallel": f"workers: 8, {network}", "parameter-server": "GB/s: 10, 10 µs a message",
-        "gpu=a100-sxm4-80gb": "", "gpu": "h100-sxm", "fused-optimizer": "SGD, 20 bytes a parameter",
+        "gpu=a100-sxm4-80gb": f"a100-sxm4-80gb; {HOST}", "gpu": f"h100-sxm; {HOST}", "fused-optimizer": "SGD, 20 bytes a parameter",
     }  # fmt: skip
     assert answers[1].samples == 2 and answers[1].to_dict()["assumes"] == answers[1].assumes
 
