@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from surrogate.features.errors import InputError
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.trace.events import kinds
+from surrogate.trace.events.iterations import OUTLIER, outliers, trim
 from surrogate.trace.graph import Graph, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
-from surrogate.trace.profiling import Profile
+from surrogate.trace.profiling import Profile, Source
+from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import Row, short_names
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import MODELS, Setting, evaluate, scale, select, what_if
@@ -39,8 +42,8 @@ LEAST_OF_HOST = 0.05
 PART = 0.5
 """The least of a cause's time that its remedy is taken to save; nobody has published times before and after."""
 HALF_TO_ALL = (
-    "the interval is what the step gains if half of that time goes, and if all does: an assumption, as nobody has"
-    " published times before and after"
+    "the interval reaches from what the step gains if half of that time goes and the host waits as it did, to all of the"
+    " gain: an assumption, as nobody has published times before and after"
 )
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
@@ -109,6 +112,16 @@ class Case:
     """What finders look at: a profile, its graph and the replay of it."""
 
     def __init__(self, profile: Profile) -> None:
+        rounds = profile.layers.iterations
+        # The longest run of iterations between outliers, so that a warm-up is no part of any step.
+        edges = [-1, *outliers(rounds), len(rounds)]
+        before, behind = max(pairwise(edges), key=lambda pair: pair[1] - pair[0])
+        steady = range(before + 1, behind)
+        self.steps_text = "per step"
+        if 0 < len(steady) < len(rounds):
+            part = trim(profile.trace, iterations_kept=steady)
+            profile = profiled(part, profile.gpu.name if profile.gpu else None)
+            self.steps_text = f"per step ({before + 1} to {behind - 1}, between those over {OUTLIER:g} times the median)"
         self.profile = profile
         self.trace = profile.trace
         self.graph = graph_of(profile.trace, profile.layers)
@@ -147,7 +160,7 @@ class Case:
                 names = ", ".join(short for name, short in short_names(most).items() if name != OUTSIDE_RANGES)
                 time = f"{self.time_us(part) / 1e3:,.4g} ms {where} (×{int(part.sum()) / self.steps:,.4g})"
                 texts.append(f"{time}{names and f': {names}'}")
-        return f"{what}, per step {'; '.join(texts)}"
+        return f"{what}, {self.steps_text} {'; '.join(texts)}"
 
     def where(self, tasks: Mask) -> str:
         """The lines of the program that launched most of the tasks' time, or else the layers."""
@@ -158,8 +171,9 @@ class Case:
         return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in most))[:3])
 
 
-def advice(profile: Profile) -> list[Finding]:
+def advice(given: Source) -> list[Finding]:
     """What the trace supports of `FINDERS`, the largest gain first; [] without device activity."""
+    profile = profiled(given)
     if not len(profile.trace.activities):
         return []
     case = Case(profile)

@@ -19,7 +19,7 @@ from surrogate.trace.findings import advice, told
 from surrogate.trace.graph import graph_of
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.layers import OUTSIDE
-from surrogate.trace.profiling import Profile
+from surrogate.trace.profiling import NO_DEVICE, Profile
 from surrogate.trace.result import ResultTable, Row, short_names
 from surrogate.trace.tables import STEP_PARTS, copy_table, layer_table, step_table, summary, type_table
 from surrogate.trace.whatif import MODELS, Setting, evaluate, what_if
@@ -90,7 +90,7 @@ def _what_ifs(profile: Profile) -> list[Table]:
 def _answer(facts: Row) -> str:
     busy = facts["busy_pct"]
     gpu = facts["gpu"] or "unknown device"
-    device = "no device activity"
+    device = f"the trace {NO_DEVICE}"
     if busy is not None:
         device = f"the device ({gpu}) was busy {plain(busy)} % of the iterations' time"
     bound = f"Bound by {facts['bound']}.\n" if facts["bound"] else ""

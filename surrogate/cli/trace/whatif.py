@@ -65,7 +65,8 @@ def command(
     """
     from surrogate.trace import whatif as models
     from surrogate.trace.graph import graph_of
-    from surrogate.trace.profiling import profile
+    from surrogate.trace.profiling import profile, renamed_note
+    from surrogate.trace.tables import outlier_note
 
     chosen = [*map(_named, what_ifs), *map(models.user_function, functions)]
     if gpu and not chosen:
@@ -73,6 +74,7 @@ def command(
     if not chosen:
         raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
     profiled = profile(part.load(file), own_gpu)
+    shared.echo_notes(filter(None, (outlier_note(profiled), renamed_note(profiled))))
     setting = models.setting_of(profiled, target=gpu, network=models.Network(**network), bundle=bundle)
     graph = graph_of(profiled.trace, profiled.layers)
     refusals: dict[str, str] = {}

@@ -16,13 +16,14 @@ from surrogate.network.predict import Predictors, load_predictors
 from surrogate.prediction.shipped import load_operators, shipped
 from surrogate.report.tables import Shown, Table
 from surrogate.trace.calls import batch_size
+from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.clocks import Clocks, clocks_for
 from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, measure_overheads
 from surrogate.trace.iteration.times import DeviceTimes
 from surrogate.trace.iteration.units import HostWork, Unit, host_work
-from surrogate.trace.profiling import gpu_of
+from surrogate.trace.profiling import NO_DEVICE, gpu_of
 
 SOURCES = ("measured", "surrogate")
 
@@ -37,7 +38,7 @@ class IterationTime:
     the host's part of ``alone_us``, ``device_us`` the sum of the activities' times. ``error_pct`` compares predicted
     with measured, None where the GPU or the batch is another.
 
-    ``coverage`` is the share of device time that was not lacking (0 where the trace holds no device activity),
+    ``coverage`` is the share of device time that was not lacking,
     ``host_coverage`` the share of host work with overheads of its own name. ``untraced_us`` is what the T1 rule leaves
     out: gaps between siblings above 200 µs. ``input_us`` is input loading, as measured, in proportion to the batch.
     """
@@ -131,12 +132,12 @@ class IterationTimes(Shown):
         return pd.DataFrame([asdict(part) for part in self])
 
 
-def iteration_times(trace: Trace, *, iteration: int | None = None, **settings: Any) -> IterationTimes:
+def iteration_times(trace: Trace | str | Path, *, iteration: int | None = None, **settings: Any) -> IterationTimes:
     """Times of the iterations of ``trace``, or of that one alone; ``settings`` are those of `walk_of`.
 
     Raises `InputError` like it, and for an iteration that is not there.
     """
-    return walk_of(trace, **settings).result(iteration)
+    return walk_of(as_trace(trace), **settings).result(iteration)
 
 
 def walk_of(
@@ -152,13 +153,15 @@ def walk_of(
     predict, and collectives go by the laws of given overheads. The host stays the traced one, whatever the GPU.
 
     Raises `InputError` for an unknown GPU or source, a batch without shapes to rescale, measured times of another GPU
-    or batch, and a trace without host work.
+    or batch, and a trace without host work or without a device's.
     """
+    if not len(trace.activities):
+        raise InputError(f"{trace.source}: {NO_DEVICE}")
     work = host_work(trace)
     if not any(unit.iteration >= 0 for unit in work.units):
         raise InputError(f"{trace.source}: holds no operators or launches, so there is no iteration to walk")
     overheads_of, shown = _overheads(work, trace.source, overheads, leave_one_out)
-    device = trace.streams[int(trace.activities.stream[0])].device if len(trace.activities) else 0
+    device = trace.streams[int(trace.activities.stream[0])].device
     here = gpu_of(trace, device)
     there = gpu_named(gpu) if gpu else here
     old = batch_size(trace)
@@ -227,8 +230,6 @@ def _chip(board: Gpu) -> tuple[str, int, float, float, float]:
 
 def _notes(walk: "Walk") -> tuple[str, ...]:
     trace, work, notes = walk.trace, walk.work, []
-    if not len(trace.activities):
-        notes.append("the trace holds no device activity: the host's clock alone")
     if work.unattached:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
     if not walk.comparable:

@@ -21,6 +21,7 @@ from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, path_us, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.layers import OUTSIDE
+from surrogate.trace.profiling import NO_DEVICE
 from surrogate.trace.whatif.primitives import remove
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Setting
 
@@ -31,7 +32,6 @@ _CATEGORIES = {
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
 REPLAY = 0.001
 """The most by which the replay of a trace as it is errs, of an iteration's time: no interval is narrower."""
-NO_DEVICE = "holds no work of a device; record it with ProfilerActivity.CUDA among the activities"
 NAME_WIDTH = 24
 """Letters of a what-if's name on one line."""
 _FILLS = (
