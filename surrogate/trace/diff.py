@@ -60,8 +60,9 @@ class TraceDiff:
 
 
 def trace_diff(
-    before: Trace | str | Path, after: Trace | str | Path, by: str | None = None, iterations: Sequence[Sequence[int]] = ((), ())
-) -> TraceDiff:
+    before: Trace | str | Path, after: Trace | str | Path, by: str | None = None,
+    iterations: Sequence[Sequence[int]] = ((), ()),
+) -> TraceDiff:  # fmt: skip
     """Device times of two traces, or of their files, side by side, the largest change first.
 
     ``by``: one of `LEVELS`; without it that one of operator, type and kernel that matches most of the time, in tens of

@@ -32,7 +32,6 @@ from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import MODELS, Setting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.evaluate import REPLAY
 from surrogate.trace.whatif.hardware import call_kinds
-from surrogate.trace.whatif.primitives import OPTIMIZER
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
 LEAST_GAIN = 0.01
@@ -42,8 +41,8 @@ LEAST_OF_HOST = 0.05
 PART = 0.5
 """The least of a cause's time that its remedy is taken to save; nobody has published times before and after."""
 HALF_TO_ALL = (
-    "the interval reaches from what the step gains if half of that time goes and the host waits as it did, to all of the"
-    " gain: an assumption, as nobody has published times before and after"
+    "the interval reaches from what the step gains if half of that time goes and the host waits as it did, to the gain:"
+    " an assumption, as nobody has published times before and after"
 )
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
@@ -94,9 +93,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A cause, and the graph without it, ``changed``, or a what-if's name. ``tasks`` are those that suffer, ``what`` in words, with ``more`` of the evidence; they tell where in the program
-    that is. None, or less than ``least_gain`` of a step, is no finding. ``change`` names the text of the change, which
-    ``words`` fill."""
+    """A cause, and the graph without it, ``changed``, or a what-if's name. ``tasks`` are those that suffer, ``what`` in
+    words, with ``more`` of the evidence; they tell where in the program that is. None, or less than ``least_gain`` of a
+    step, is no finding. ``change`` names the text of the change, which ``words`` fill."""
 
     what: str
     tasks: Mask
@@ -121,7 +120,7 @@ class Case:
         if 0 < len(steady) < len(rounds):
             part = trim(profile.trace, iterations_kept=steady)
             profile = profiled(part, profile.gpu.name if profile.gpu else None)
-            self.steps_text = f"per step ({before + 1} to {behind - 1}, between those over {OUTLIER:g} times the median)"
+            self.steps_text = f"per step ({before + 1} to {behind - 1}, without those of {OUTLIER:g} times the median)"
         self.profile = profile
         self.trace = profile.trace
         self.graph = graph_of(profile.trace, profile.layers)
@@ -303,7 +302,7 @@ def whole_step_in_fp32(case: Case) -> Draft | None:
     if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or time_us[is_known].sum() < 0.5 * time_us.sum():
         return None
     return Draft(
-        f"kernels ({share:.0%} of those whose type is known compute in fp32, by time)", select(case.graph, kind="kernel"),
+        f"kernels (in fp32: {share:.0%} of the time of those whose type is known)", select(case.graph, kind="kernel"),
         what_if="amp", change="bf16" if gpu.bf16_tensor_tflops else "fp16",
     )  # fmt: skip
 
@@ -319,8 +318,7 @@ def small_kernels(case: Case) -> Draft | None:
     is_torch = any(name.startswith("aten::") for name in graph.names)
     return Draft(
         "launches and the work around them", saved, what_if="cuda-graphs", change="torch" if is_torch else "cuda",
-        more=f"; for {kernels.sum() / case.steps:,.4g} kernels of {np.median(graph.duration_us[kernels]):.3g} µs in the"
-             " median; the host's time has the profiler's cost in it",
+        more=f"; for {kernels.sum() / case.steps:,.4g} kernels; the host's time has the profiler's cost in it",
     )  # fmt: skip
 
 

@@ -337,9 +337,9 @@ def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ())
     (XSP's optimal batch: beyond it doubling gains less than that).
     """
     rows: list[Row] = []
-    names = names_apart([profiled.trace.source for profiled in profiles])
-    for i, profiled in enumerate(profiles):
-        facts = summary(profiled)
+    names = names_apart([profile.trace.source for profile in profiles])
+    for i, profile in enumerate(profiles):
+        facts = summary(profile)
         batch = batches[i] if i < len(batches) and batches[i] else facts["batch"]
         time_ms = facts["iteration_ms"]
         rate = batch / time_ms * 1e3 if batch and time_ms else None

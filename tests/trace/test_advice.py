@@ -210,7 +210,7 @@ PLANTED = {
 BRINGS = {
     advice_of.small_kernels: [advice_of.host_outside_layers], advice_of.device_awaited: [advice_of.small_kernels],
 }  # fmt: skip
-"""What a cause brings with it: where kernels take no time, everything else on the host shows; behind a wait, launches."""
+"""What a cause brings: where kernels take no time, everything else on the host shows; behind a wait, launches do."""
 
 
 def is_supported(finding):
@@ -269,6 +269,18 @@ def test_advice_of_the_traces_as_they_are(real, seer, measurements):
     assert [each["title"] for each in told_json] == list(vgg)
     code, out, _ = seer("summary", "vgg13_h100")
     assert code == 0 and out.index("channels_last") > out.index("Layer types")
+
+
+def test_iterations_far_longer_than_the_others_are_no_part_of_findings(real, seer, measurements):
+    """Five of thirty of this training wait 3 to 21 times the median for data, from workers that there are already."""
+    trace = real("resnet_training_2080ti_no_dims.json.gz")
+    loading = next(finding for finding in advice(trace) if finding.title == "The step waits for its data")
+    assert 150e3 < loading.step_us < 250e3 and "1 to 12" in loading.evidence and "num_workers=8" not in loading.change
+    for finding in advice(trace):
+        is_supported(finding)
+    err = seer("whatif", measurements / "traces" / "resnet_training_2080ti_no_dims.json.gz", "faster-kernels").err
+    assert "0, 13, 17, 21, 25" in err and "--iteration" in err
+    assert "record_shapes=True" in seer("summary", trace.source).err
 
 
 def test_the_rank_that_the_others_wait_for(measurements, make_trace, read, seer):

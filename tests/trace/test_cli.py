@@ -97,7 +97,7 @@ def test_pages_of_real_traces(real):
             and "<script" not in page
             and "//" not in page.replace("http-equiv", "")
         )
-        assert ("What to change" in page) == ("speedup" in page) == ("assumes" in page) == ("gpu_events" not in name)
+        assert ("What to change" in page) == ("throughput" in page) == ("assumes" in page) == ("gpu_events" not in name)
 
 
 def test_the_summary_of_a_trace_without_a_device(seer, measurements):

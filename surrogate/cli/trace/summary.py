@@ -77,7 +77,7 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
 
     facts = tables.summary(only)
     if only.trace.format == "kineto" and not (only.trace.ranges.shapes >= 0).any():
-        shared.echo_notes(["no operator has a shape, so batch, FLOPs and bounds are unknown; record_shapes=True has them"])
+        shared.echo_notes(["no operator has a shape: batch and bounds are unknown; record_shapes=True has them"])
     if batch:
         facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
     types = tables.type_table(only).top(top)

@@ -234,8 +234,8 @@ def _notes(walk: "Walk") -> tuple[str, ...]:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
     if not walk.comparable:
         notes.append(
-            "the host is the traced one, by overheads T1 to T5, and loads data in proportion to the batch; whatif replays"
-            " it as recorded, so that its steps differ by the error of T1 to T5"
+            "the host is the traced one, by overheads T1 to T5, and loads data in proportion to the batch; whatif"
+            " replays it as recorded, so that its steps differ by the error of T1 to T5"
         )
     if walk.times.parts:
         notes.append("what could not be predicted follows kernels of its name, or copies")
@@ -320,7 +320,8 @@ class Walk:
             error_pct=100 * (predicted_us / measured_us - 1) if self.comparable and measured_us else None,
             unprofiled_us=unprofiled_us, alone_us=alone.now_us, host_us=alone.host_now_us, device_us=busy,
             measured_device_us=float(device_us[rows].sum()),
-            input_us=self.loading * sum(unit.time_us for unit in units if unit.is_input), untraced_us=_untraced_us(units),
+            input_us=self.loading * sum(unit.time_us for unit in units if unit.is_input),
+            untraced_us=_untraced_us(units),
             coverage=known_us / busy if busy else float(len(device_us) > 0),
             host_coverage=known / len(units) if units else 1.0,
         )  # fmt: skip

@@ -52,7 +52,8 @@ def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Mixed precision: kernels with sgemm or wgrad in their name ÷3, others of fp32, all TF32 too, ÷2 (Daydream, 5.1).
 
     Kernels in half or double precision stay. Autocast launches casts: at the upper end of the interval one for each
-    kernel that changes, so that its launch takes twice as long. Raises `InputError` where no kernel is known to be fp32.
+    kernel that changes, so that its launch takes twice as long. Raises `InputError` where no kernel is known to be
+    fp32.
     """
     on_tensor_cores = np.array([uses_tensor_cores(name) for name in graph.names])[graph.name]
     matrix = select(graph, kind="kernel", name="sgemm|wgrad") & ~on_tensor_cores
