@@ -73,7 +73,8 @@ def trace_diff(
     Raises `InputError` for another level, an iteration that is not there, a trace without device activity, and where
     less than `LEAST_MATCHED_PCT` of the time of one matches.
     """
-    sides = [_side(as_trace(trace), wanted) for trace, wanted in zip((before, after), iterations, strict=True)]
+    before, after = map(as_trace, (before, after))
+    sides = [_side(trace, wanted) for trace, wanted in zip((before, after), iterations, strict=True)]
     answers = [_compared(sides, level) for level in ((by,) if by else ("operator", "type", "kernel"))]
     best = max(answers, key=lambda answer: round(min(answer.matched_pct), -1))
     if min(best.matched_pct) < LEAST_MATCHED_PCT:
