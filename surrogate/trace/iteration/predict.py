@@ -322,7 +322,7 @@ class Walk:
             measured_device_us=float(device_us[rows].sum()),
             input_us=self.loading * sum(unit.time_us for unit in units if unit.is_input),
             untraced_us=_untraced_us(units),
-            coverage=known_us / busy if busy else float(len(device_us) > 0),
+            coverage=known_us / busy if busy else 1.0,
             host_coverage=known / len(units) if units else 1.0,
         )  # fmt: skip
 

@@ -216,7 +216,7 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
         raise InputError("gpu: name the GPU that is asked about, as in gpu=h100, or with --gpu")
     if target == base:
         raise InputError(f"gpu: the trace is of {base.name}, so nothing changes; name another GPU")
-    rows = _device_tasks(graph, "gpu")
+    rows = _device_tasks(graph)
     times = predicted_times(trace, setting.predictors(target), base=setting.predictors(base))
     # Every task takes its measured time as often as the trace's activity gets longer.
     before = trace.activities.time_us[graph.row[rows]]
@@ -279,7 +279,7 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     predictors = setting.predictors(setting.own_gpu)
     times = predicted_times(trace, predictors, traced, int(new), base=predictors)
     # Work on weights stays; whatever else the new batch leaves as it is does not show the batch.
-    rows = _device_tasks(graph, "batch")
+    rows = _device_tasks(graph)
     rows = rows[~select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")[rows]]
     activity = graph.row[rows]
     before = trace.activities.time_us[activity]
@@ -309,12 +309,9 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     return Change(middle, low, high, notes=tuple(notes), samples=ratio, assumes=assumes)
 
 
-def _device_tasks(graph: Graph, what_if: str) -> Ints:
-    """Tasks that are activities of the trace, removed ones left out. Raises `InputError` where there is none."""
-    rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
-    if not len(rows):
-        raise InputError(f"{what_if}: no work of a device is left to change")
-    return rows
+def _device_tasks(graph: Graph) -> Ints:
+    """Tasks that are activities of the trace, removed ones left out."""
+    return np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
 
 
 _NUMBERED = {"IMPLICIT_GEMM": "ALGO_0", "IMPLICIT_PRECOMP_GEMM": "ALGO_1"}
