@@ -4,7 +4,7 @@ A file must be a regular one: a pipe without a writer waits for ever, a device m
 """
 
 import difflib
-import importlib
+import importlib.util
 import os
 import stat
 import sys
@@ -121,6 +121,8 @@ def imported_callable(source: str, contract: str) -> Callable[..., object]:
         sys.path.insert(0, here)
     try:
         with in_one_line(source):
+            if importlib.util.find_spec(module.partition(".")[0]) is None:
+                raise InputError(f"{source}: no module {module} is in this folder or on PYTHONPATH; {contract}")
             target: object = importlib.import_module(module)
             for part in (name or _only_function(source, target)).split("."):
                 target = getattr(target, part)

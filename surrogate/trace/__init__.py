@@ -16,6 +16,7 @@ _HOMES = homes_in(__name__, {
     "tables": "batch_sweep copy_table layer_table step_table summary type_table",
     "tracer": "Tracer clear disable enable module_spans operator_spans recorded span leveled leveled_traces"
               " merge_levels",
+    "whatif": "what_ifs",
 })  # fmt: skip
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

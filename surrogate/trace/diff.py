@@ -8,6 +8,7 @@ up to the change of the device time.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from surrogate.trace.calls import is_shape
 from surrogate.trace.events import kinds
 from surrogate.trace.events.iterations import iterations as find_iterations
 from surrogate.trace.events.iterations import trim
+from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace, enclosing, linked, take
 from surrogate.trace.profiling import Profile, profile, union_us
 from surrogate.trace.result import Row
@@ -58,9 +60,10 @@ class TraceDiff:
 
 
 def trace_diff(
-    before: Trace, after: Trace, by: str | None = None, iterations: Sequence[Sequence[int]] = ((), ())
-) -> TraceDiff:
-    """Device times of two traces side by side, the largest change first.
+    before: Trace | str | Path, after: Trace | str | Path, by: str | None = None,
+    iterations: Sequence[Sequence[int]] = ((), ()),
+) -> TraceDiff:  # fmt: skip
+    """Device times of two traces, or of their files, side by side, the largest change first.
 
     ``by``: one of `LEVELS`; without it that one of operator, type and kernel that matches most of the time, in tens of
     percent, the first of equal ones, and a note first of all says where less than half of both traces matches by name
@@ -70,6 +73,7 @@ def trace_diff(
     Raises `InputError` for another level, an iteration that is not there, a trace without device activity, and where
     less than `LEAST_MATCHED_PCT` of the time of one matches.
     """
+    before, after = map(as_trace, (before, after))
     sides = [_side(trace, wanted) for trace, wanted in zip((before, after), iterations, strict=True)]
     answers = [_compared(sides, level) for level in ((by,) if by else ("operator", "type", "kernel"))]
     best = max(answers, key=lambda answer: round(min(answer.matched_pct), -1))

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,20 @@ import numpy as np
 from surrogate.features.errors import InputError
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
-from surrogate.report.tables import interval_us
 from surrogate.trace.events import kinds
+from surrogate.trace.events.iterations import OUTLIER, outliers, trim
 from surrogate.trace.graph import Graph, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
-from surrogate.trace.profiling import Profile
+from surrogate.trace.profiling import Profile, Source
+from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import Row, short_names
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import MODELS, Setting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.evaluate import REPLAY
 from surrogate.trace.whatif.hardware import call_kinds
-from surrogate.trace.whatif.primitives import OPTIMIZER
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
 LEAST_GAIN = 0.01
@@ -39,13 +40,14 @@ LEAST_OF_HOST = 0.05
 """That of the program's own code: each eager program has some between its operators."""
 PART = 0.5
 """The least of a cause's time that its remedy is taken to save; nobody has published times before and after."""
-HALF_TO_ALL = "from half to all of that time saved: an assumption, for nobody has published times before and after"
+HALF_TO_ALL = (
+    "the interval reaches from what the step gains if half of that time goes and the host waits as it did, to the gain:"
+    " an assumption, as nobody has published times before and after"
+)
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
 _MANY = 10
 """Launches of an optimizer's step, from which on it is not a fused one."""
-_SMALL_US = 20.0
-"""Kernels shorter than this in the median are small: a launch in eager PyTorch takes the host 5 to 10."""
 TEXTS = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
 """Finder → the title of its finding, and the changes to the program by name."""
 
@@ -81,25 +83,23 @@ class Finding:
 
     def row(self) -> Row:
         """What people read of it in a table."""
-        shares = (100 * self.low_us / (self.step_us or 1), 100 * self.high_us / (self.step_us or 1))
+        low_pct, high_pct = (100 * end_us / (self.step_us or 1) for end_us in (self.low_us, self.high_us))
         return {
             "finding": self.title, "gain_ms": self.gain_us / 1e3, "gain_pct": self.gain_pct,
-            "interval": f"{interval_us(shares, digits=2, between=' to ')} %", "evidence": self.evidence,
+            "interval": f"{low_pct:.2g} to {high_pct:.2g} %", "evidence": self.evidence,
             "change": self.change, "where": self.where,
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A cause, and the graph without it: ``changed``, ``least`` where the remedy saves the least; or a what-if's name.
-    ``tasks`` are those that suffer, ``what`` in words, with ``more`` of the evidence; they tell where in the program
-    that is. None, or less than ``least_gain`` of a step, is no finding. ``change`` names the text of the change, which
-    ``words`` fill."""
+    """A cause, and the graph without it, ``changed``, or a what-if's name. ``tasks`` are those that suffer, ``what`` in
+    words, with ``more`` of the evidence; they tell where in the program that is. None, or less than ``least_gain`` of a
+    step, is no finding. ``change`` names the text of the change, which ``words`` fill."""
 
     what: str
     tasks: Mask
     changed: Graph | None = None
-    least: Graph | None = None
     what_if: str = ""
     more: str = ""
     least_gain: float = LEAST_GAIN
@@ -111,6 +111,16 @@ class Case:
     """What finders look at: a profile, its graph and the replay of it."""
 
     def __init__(self, profile: Profile) -> None:
+        rounds = profile.layers.iterations
+        # The longest run of iterations between outliers, so that a warm-up is no part of any step.
+        edges = [-1, *outliers(rounds), len(rounds)]
+        before, behind = max(pairwise(edges), key=lambda pair: pair[1] - pair[0])
+        steady = range(before + 1, behind)
+        self.steps_text = "per step"
+        if 0 < len(steady) < len(rounds):
+            part = trim(profile.trace, iterations_kept=steady)
+            profile = profiled(part, profile.gpu.name if profile.gpu else None)
+            self.steps_text = f"per step ({before + 1} to {behind - 1}, without those of {OUTLIER:g} times the median)"
         self.profile = profile
         self.trace = profile.trace
         self.graph = graph_of(profile.trace, profile.layers)
@@ -149,7 +159,7 @@ class Case:
                 names = ", ".join(short for name, short in short_names(most).items() if name != OUTSIDE_RANGES)
                 time = f"{self.time_us(part) / 1e3:,.4g} ms {where} (×{int(part.sum()) / self.steps:,.4g})"
                 texts.append(f"{time}{names and f': {names}'}")
-        return f"{what}, per step {'; '.join(texts)}"
+        return f"{what}, {self.steps_text} {'; '.join(texts)}"
 
     def where(self, tasks: Mask) -> str:
         """The lines of the program that launched most of the tasks' time, or else the layers."""
@@ -160,8 +170,9 @@ class Case:
         return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in most))[:3])
 
 
-def advice(profile: Profile) -> list[Finding]:
+def advice(given: Source) -> list[Finding]:
     """What the trace supports of `FINDERS`, the largest gain first; [] without device activity."""
+    profile = profiled(given)
     if not len(profile.trace.activities):
         return []
     case = Case(profile)
@@ -171,25 +182,28 @@ def advice(profile: Profile) -> list[Finding]:
 
 
 def straggler(compared: RanksSummary) -> Finding | None:
-    """The rank that the others wait for, and whether it computes longer or waits for its own host; None where the
-    others wait less than `LEAST_GAIN` of the time."""
+    """The rank that the others wait for, and whether it computes longer or idles longer; None where they wait less
+    than `LEAST_GAIN` of the time for that. What they wait beyond it comes of starts that lie apart in the traces."""
     rank = compared.straggler
     rows = {row["rank"]: row for row in compared.ranks}
     step_us = float(np.mean([row["time_us"] for row in compared.ranks]))
-    if rank is None or rows[rank]["awaited_us"] < LEAST_GAIN * step_us:
+    if rank is None:
         return None
-    gain_us = rows[rank]["awaited_us"]
     # Compute and idle time, ms: of the rank, and of the others in the median.
     ms = {each: np.array([row["compute_us"], row["idle_us"]]) / 1e3 for each, row in rows.items()}
     own = ms.pop(rank)
     others = np.median(list(ms.values()), axis=0)
     computes = own[0] - others[0] >= own[1] - others[1]
+    awaited_us = rows[rank]["awaited_us"]
+    gain_us = min(awaited_us, 1e3 * float(own.sum() - others.sum()))
+    if gain_us < LEAST_GAIN * step_us:
+        return None
     figures = ["{:,.4g} ms and idles {:,.4g}".format(*each) for each in (own, others)]
     text = TEXTS["straggler"]
     return Finding(
         title=text["title"].format(rank=rank), evidence_us=gain_us,
-        evidence=f"the others wait {gain_us / 1e3:,.4g} ms each on average; it computes {figures[0]}, of the others the"
-                 f" median {figures[1]}",
+        evidence=f"it computes {figures[0]}, of the others the median {figures[1]}: {gain_us / 1e3:,.4g} ms of the"
+                 f" {awaited_us / 1e3:,.4g} that they wait on average; the rest is of starts that lie apart",
         change=text["computing" if computes else "idling"], where=f"rank {rank}", step_us=step_us, gain_us=gain_us,
         low_us=PART * gain_us, high_us=gain_us, basis=HALF_TO_ALL,
     )  # fmt: skip
@@ -212,9 +226,12 @@ def told(findings: Sequence[Finding]) -> str:
 
 
 def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
-    """The draft with its gain; None where that is too small, or the what-if does not apply."""
+    """The draft with its gain; None where that is too small, or the what-if does not apply.
+
+    The interval is the what-if's own, or reaches from half of the time saved on each task to the gain.
+    """
     step_us = case.step_us
-    ends: list[float | None] = []
+    ends_us: list[float] = []
     basis = HALF_TO_ALL
     if draft.what_if:
         try:
@@ -222,8 +239,10 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
         except InputError:
             return None
         after_us = answer.predicted_us
-        ends = [answer.low_us, answer.high_us]
-        basis = f"what-if {draft.what_if}: {answer.evidence if answer.low_us is not None else HALF_TO_ALL}"
+        changed = answer.predicted.graph
+        if answer.low_us is not None and answer.high_us is not None:
+            ends_us = [answer.low_us, answer.high_us]
+            basis = f"what-if {draft.what_if}: {answer.evidence}"
     else:
         changed = draft.changed or case.graph
         # Where only times change, no more is gained than they lose: most causes need no simulation.
@@ -235,22 +254,19 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
     gain_us = step_us - after_us
     if gain_us < draft.least_gain * step_us:
         return None
-    if draft.changed:
-        ends = [simulate(draft.least or _partly(case.graph, draft.changed)).per_iteration_us]
-    saved = [step_us - end for end in ends if end is not None] or [PART * gain_us]
+    if not ends_us:
+        left_us = np.where(changed.removed, 0.0, changed.duration_us)
+        half = replace(case.graph, duration_us=case.graph.duration_us + PART * (left_us - case.graph.duration_us))
+        ends_us = [simulate(half).per_iteration_us]
+    saved = [step_us - end_us for end_us in ends_us]
     text = TEXTS[name]
     return Finding(
         title=text["title"], evidence=case.told(draft.tasks, draft.what) + draft.more,
         evidence_us=case.time_us(draft.tasks), change=text[draft.change].format_map(draft.words),
         where=case.where(draft.tasks), step_us=step_us, gain_us=gain_us,
-        low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0), high_us=max(*saved, gain_us + REPLAY * step_us),
+        low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0), high_us=max(*saved, gain_us),
         basis=basis,
     )  # fmt: skip
-
-
-def _partly(before: Graph, after: Graph) -> Graph:
-    """Only `PART` of what ``after`` saves of each task's time."""
-    return replace(before, duration_us=before.duration_us + PART * (after.duration_us - before.duration_us))
 
 
 def layout_transposes(case: Case) -> Draft | None:
@@ -286,17 +302,15 @@ def whole_step_in_fp32(case: Case) -> Draft | None:
     if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or time_us[is_known].sum() < 0.5 * time_us.sum():
         return None
     return Draft(
-        f"kernels, {share:.0%} of whose time of known type is of fp32 data", select(case.graph, kind="kernel"),
+        f"kernels (in fp32: {share:.0%} of the time of those whose type is known)", select(case.graph, kind="kernel"),
         what_if="amp", change="bf16" if gpu.bf16_tensor_tflops else "fp16",
     )  # fmt: skip
 
 
 def small_kernels(case: Case) -> Draft | None:
-    """Kernels so short that the host, which launches them one by one, keeps the device waiting."""
+    """The host launches kernels one by one, and not as fast as the device runs them."""
     graph = case.graph
-    kernels = select(graph, kind="kernel") & ~select(graph, layer=OPTIMIZER)
-    if not kernels.any() or (median := float(np.median(graph.duration_us[kernels]))) > _SMALL_US:
-        return None
+    kernels = select(graph, kind="kernel")
     launches = np.isin(call_kinds(case.graph, case.trace), (kinds.LAUNCH, kinds.MEMSET_CALL))
     if launches.sum() < _MANY * case.steps:
         return None
@@ -304,7 +318,7 @@ def small_kernels(case: Case) -> Draft | None:
     is_torch = any(name.startswith("aten::") for name in graph.names)
     return Draft(
         "launches and the work around them", saved, what_if="cuda-graphs", change="torch" if is_torch else "cuda",
-        more=f"; for {kernels.sum() / case.steps:,.4g} kernels of {median:.3g} µs in the median",
+        more=f"; for {kernels.sum() / case.steps:,.4g} kernels; the host's time has the profiler's cost in it",
     )  # fmt: skip
 
 
@@ -321,7 +335,9 @@ def unfused_optimizer(case: Case) -> Draft | None:
 
 def data_loading(case: Case) -> Draft | None:
     tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
-    return Draft("loading", tasks, scale(case.graph, tasks, 0.0))
+    has_workers = select(case.graph, layer="MultiProcessingDataLoaderIter").any()
+    change = "more" if has_workers else "change"
+    return Draft("loading", tasks, scale(case.graph, tasks, 0.0), change=change)
 
 
 def host_outside_layers(case: Case) -> Draft | None:
@@ -356,7 +372,7 @@ def device_awaited(case: Case) -> Draft | None:
     tasks = awaited & ~copying & (numbers < last[graph.iteration])
     ranges = trace.calls.range[graph.row[tasks]].tolist()
     names = {trace.name_of(trace.ranges, row) if row >= 0 else "calls outside operators" for row in ranges}
-    return Draft(f"calls in {', '.join(sorted(names)[:4])}", tasks, _unawaited(graph, tasks), least=graph)
+    return Draft(f"calls in {', '.join(sorted(names)[:4])}", tasks, _unawaited(graph, tasks))
 
 
 def unpinned_copies(case: Case) -> Draft | None:
@@ -373,7 +389,7 @@ def unpinned_copies(case: Case) -> Draft | None:
     moved = trace.activities.bytes[rows].sum() / max(graph.duration_us[tasks].sum(), 1e-3) / 1e3
     faster = scale(graph, tasks, factor)
     more = f"; at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s"
-    return Draft("copies", tasks | calls, _unawaited(faster, calls), least=_partly(graph, faster), more=more)
+    return Draft("copies", tasks | calls, _unawaited(faster, calls), more=more)
 
 
 def unaligned_rows(case: Case) -> Draft | None:

@@ -27,7 +27,8 @@ from surrogate.formats.foreign_file import read_lines
 from surrogate.formats.nvprof import GPU_ACTIVITIES
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Ints, grouped
-from surrogate.trace.profiling import Profile
+from surrogate.trace.profiling import Profile, Source
+from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import ResultTable, Row, short_names
 
 GROUPINGS = ("name", "layer", "type", "model")
@@ -42,7 +43,7 @@ _WORK = ("bound", "unit", "gflop", "dram_mb", "flop_per_byte", "tflops", "dram_g
 _JUDGED = ("flop_per_byte", "compute_pct", "memory_pct", "bound")
 
 
-def kernel_table(profile: Profile, by: str = "name") -> ResultTable:
+def kernel_table(given: Source, by: str = "name") -> ResultTable:
     """Time %, total, calls, average, minimum, maximum of the kernels of each group, the longest total first.
 
     Beside them the launch of the group's longest kernel with its occupancy and what limits it, and where the work is
@@ -51,6 +52,7 @@ def kernel_table(profile: Profile, by: str = "name") -> ResultTable:
 
     Raises `InputError` for another grouping.
     """
+    profile = profiled(given)
     require_known("grouping of kernels", by, GROUPINGS)
     activities = profile.trace.activities
     kernels = np.flatnonzero(activities.kind == kinds.KERNEL)

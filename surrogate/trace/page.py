@@ -19,9 +19,9 @@ from surrogate.trace.findings import advice, told
 from surrogate.trace.graph import graph_of
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.layers import OUTSIDE
-from surrogate.trace.profiling import Profile
+from surrogate.trace.profiling import NO_DEVICE, Profile
 from surrogate.trace.result import ResultTable, Row, short_names
-from surrogate.trace.tables import STEP_PARTS, copy_table, layer_table, step_table, summary, type_table
+from surrogate.trace.tables import STEP_PARTS, copy_table, layer_table, outlier_note, step_table, summary, type_table
 from surrogate.trace.whatif import MODELS, Setting, evaluate, what_if
 
 WHAT_IFS = (
@@ -44,7 +44,8 @@ def trace_page(profile: Profile) -> str:
     facts, steps, kernels, layers = summary(profile), step_table(profile), kernel_table(profile), layer_table(profile)
     by_time = replace(layers, rows=tuple(sorted(layers.rows, key=lambda row: -row["total_us"])))
     roofline = roofline_svg(kernels, profile)
-    caption = f"Roofs of {facts['gpu']}; a dot per kernel, area by total time; bytes are the least traffic."
+    caption = f"Roofs of {facts['gpu']}; a dot per kernel, area by total time. Bytes are the least traffic."
+    caption += " FLOPs are the direct convolution's: Winograd's and FFT's kernels do fewer, and may lie above a roof."
     tables = {"Kernels": kernels, "Layer types": type_table(profile), "Layers": by_time,
               "Copies and memsets": copy_table(profile), "Iterations": steps}  # fmt: skip
     sections = [
@@ -79,18 +80,20 @@ def _what_ifs(profile: Profile) -> list[Table]:
         ends = [end / 1e3 for end in (answer.low_us, answer.high_us) if end is not None]
         rows.append({
             "what-if": answer.name, "before_ms": answer.baseline_us / 1e3, "after_ms": answer.predicted_us / 1e3,
-            "interval_ms": interval_us((ends[0], ends[1]), between=" to ") if ends else "–", "speedup": answer.speedup,
+            "interval_ms": interval_us((ends[0], ends[1]), between=" to ") if ends else "–",
+            "throughput": f"{plain(answer.speedup)}×",
             "bound after": whole["bound_after"], "help": MODELS[answer.name].help, "assumes": answer.assumes,
             "evidence": answer.evidence,
         })  # fmt: skip
     notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
+    notes += filter(None, [outlier_note(profile)])
     return [Table(rows, title="An iteration's time", notes=tuple(notes), empty="None applies.")]
 
 
 def _answer(facts: Row) -> str:
     busy = facts["busy_pct"]
     gpu = facts["gpu"] or "unknown device"
-    device = "no device activity"
+    device = f"the trace {NO_DEVICE}"
     if busy is not None:
         device = f"the device ({gpu}) was busy {plain(busy)} % of the iterations' time"
     bound = f"Bound by {facts['bound']}.\n" if facts["bound"] else ""

@@ -1,6 +1,7 @@
 """One trace with what its analyses share: layers, work, device, GPU, busy and idle times."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,11 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify
 from surrogate.trace.calls import CallReader, kernels_by_owner
 from surrogate.trace.events import kinds
+from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
 from surrogate.trace.layers import Layers, find_layers
 
+NO_DEVICE = "holds no work of a device; record it with ProfilerActivity.CUDA among torch.profiler's activities"
 _PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}
 """Families of kernels that prepare an operator's work without doing any of it."""
 
@@ -53,11 +56,19 @@ class Profile:
         return next(filter(None, recorded), getattr(self.gpu, name) if self.gpu else 0)
 
 
-def profile(trace: Trace, gpu: str | None = None) -> Profile:
-    """Find layers and derive work. ``gpu`` names the device for peaks where the trace does not, or overrides it.
+Source = Trace | Profile | str | Path
+"""What analyses take: a trace, its profile or file, or the name of one that ships."""
 
-    Raises `InputError` for an unknown ``gpu``.
+
+def profile(trace: Source, gpu: str | None = None) -> Profile:
+    """Find layers and derive work, of a trace, its file or the name of one that ships; a profile stays as it is.
+
+    ``gpu`` names the device for peaks where the trace does not, or overrides it. Raises `InputError` for an unknown
+    ``gpu``, and for what is no trace.
     """
+    if isinstance(trace, Profile):
+        return trace
+    trace = as_trace(trace)
     devices = np.array([stream.device for stream in trace.streams], dtype=np.int64)
     device_of = linked(devices, trace.activities.stream)
     device = main_device(trace, device_of)
@@ -81,6 +92,17 @@ def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
         return gpu_named(recorded) if recorded else None
     except InputError:
         return None
+
+
+def renamed_note(profile: Profile) -> str:
+    """That the trace names another GPU than the one whose peaks count, "" where it does not."""
+    own = gpu_of(profile.trace, profile.device)
+    if own is None or profile.gpu is None or own == profile.gpu:
+        return ""
+    return (
+        f"{profile.trace.source}: was recorded on {own.name}; peaks and bandwidths are those of {profile.gpu.name}, all"
+        f" times the trace's; what it would take there is asked by seer trace whatif FILE gpu={profile.gpu.name}"
+    )
 
 
 def main_device(trace: Trace, device_of: Ints) -> int:

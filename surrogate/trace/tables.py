@@ -9,13 +9,15 @@ import pandas as pd
 
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events import kinds
+from surrogate.trace.events.iterations import OUTLIER, outliers
 from surrogate.trace.events.read import names_apart
 from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.graph.simulate import longest_wait
 from surrogate.trace.layers import BACKWARD, FORWARD
-from surrogate.trace.profiling import Profile
+from surrogate.trace.profiling import Profile, Source
+from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import ResultTable, Row, short_names
 
 _OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
@@ -34,7 +36,7 @@ STEP_PARTS = {
 _BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "waiting": "waiting"}
 
 
-def layer_table(profile: Profile) -> ResultTable:
+def layer_table(given: Source) -> ResultTable:
     """One row per layer in the order of first use: sums over the trace, and ``per_iteration_us``.
 
     ``total_us`` is the time of the device activities the layer launched, ``forward_us`` and ``backward_us`` parts
@@ -42,6 +44,7 @@ def layer_table(profile: Profile) -> ResultTable:
     (forward), ``alloc_mb`` what it allocated on average per run, ``source`` the line that called it where stacks
     were recorded. The rows' totals add up to the trace's.
     """
+    profile = profiled(given)
     types = dict(zip(profile.layers.name, profile.layers.type, strict=True))
     shapes, sources = _shapes(profile), sources_by_layer(profile)
     rows = [
@@ -55,8 +58,9 @@ def layer_table(profile: Profile) -> ResultTable:
     return ResultTable(title, tuple(rows), _notes(profile))
 
 
-def type_table(profile: Profile) -> ResultTable:
+def type_table(given: Source) -> ResultTable:
     """Layer types, the longest first: how many layers, time, share, memory; sums as in `layer_table`."""
+    profile = profiled(given)
     counts = Counter(dict(zip(profile.layers.name, profile.layers.type, strict=True)).values())
     rows: list[Row] = [
         {"type": label, "layers": counts[label] or None, **figures} for label, figures in _figures(profile, "type")
@@ -138,15 +142,26 @@ def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], 
 def _notes(profile: Profile) -> tuple[str, ...]:
     by = Counter(iteration.by for iteration in profile.layers.iterations if iteration.by != "whole")
     words = ", ".join(f"{count} by {how}" for how, count in by.items())
-    return (f"iterations: {words}; sums are of the whole trace, per_iteration_us their mean",) if words else ()
+    apart = outlier_note(profile)
+    mean = f"iterations: {words}; sums are of the whole trace, per_iteration_us their mean"
+    return ((f"{mean}; {apart}" if apart else mean),) if words else ()
 
 
-def copy_table(profile: Profile) -> ResultTable:
+def outlier_note(profile: Profile) -> str:
+    """Which iterations are far longer than the others, and how to leave them out; "" where none is."""
+    apart = outliers(profile.layers.iterations)
+    listed = ", ".join(map(str, apart))
+    long = f"over {OUTLIER:g} times the median of iterations; every mean counts that, unless --iteration chooses others"
+    return f"iteration {listed}: {long}" if apart else ""
+
+
+def copy_table(given: Source) -> ResultTable:
     """Copies by name (direction and kind of memory) and memsets, the longest first.
 
     ``gbs`` is bytes over time; ``pcie_pct`` its share of one direction of the link (the registry's ``pcie_gbs``),
     for copies between host and device; ``time_pct`` the share of all device activity.
     """
+    profile = profiled(given)
     activities = profile.trace.activities
     moving = np.flatnonzero(np.isin(activities.kind, _MOVES))
     rows: list[Row] = []
@@ -169,13 +184,14 @@ def copy_table(profile: Profile) -> ResultTable:
     return ResultTable(f"Copies and memsets: {len(moving):,}, {total / 1e3:.3f} ms", tuple(rows))
 
 
-def step_table(profile: Profile) -> ResultTable:
+def step_table(given: Source) -> ResultTable:
     """Per iteration what the main device does from its start to its end on the host: `STEP_PARTS`, which add up to it.
 
     Communication and copies count where nothing else runs. Idle time up to the launch call of the next activity is a
     synchronisation's or a copy's while the host is blocked in one, else the host's. Idle time behind the launch is
     latency or another stream's; before a copy it is the copy's.
     """
+    profile = profiled(given)
     trace = profile.trace
     activities = profile.trace.activities
     calls = profile.trace.calls
@@ -275,7 +291,7 @@ def step_bound(profile: Profile) -> str | None:
     return f"{of}. The device's time: {parts}{more}"
 
 
-def summary(profile: Profile) -> Row:
+def summary(given: Source) -> Row:
     """The figures of one trace: what it holds, iteration times, and how the device's time is spent.
 
     ``iteration_ms`` is the median over the iterations. ``idle_ms`` is the device's idle time in all of them together,
@@ -284,6 +300,7 @@ def summary(profile: Profile) -> Row:
     overlapping ones and those behind the last end too. ``batch`` is the leading size of the first convolution or linear
     operator, None where such rows are a server's tokens.
     """
+    profile = profiled(given)
     trace = profile.trace
     layers = profile.layers
     activities = profile.trace.activities
@@ -320,9 +337,9 @@ def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ())
     (XSP's optimal batch: beyond it doubling gains less than that).
     """
     rows: list[Row] = []
-    names = names_apart([profiled.trace.source for profiled in profiles])
-    for i, profiled in enumerate(profiles):
-        facts = summary(profiled)
+    names = names_apart([profile.trace.source for profile in profiles])
+    for i, profile in enumerate(profiles):
+        facts = summary(profile)
         batch = batches[i] if i < len(batches) and batches[i] else facts["batch"]
         time_ms = facts["iteration_ms"]
         rate = batch / time_ms * 1e3 if batch and time_ms else None

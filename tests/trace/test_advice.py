@@ -13,6 +13,7 @@ from surrogate.trace.events.read import trace_files
 from surrogate.trace.findings import advice, told
 from surrogate.trace.iteration.ranks import rank_summary
 from surrogate.trace.profiling import profile
+from surrogate.trace.tables import outlier_note
 from tests.trace.events import call, device, event
 
 VGG = "vgg13_b128_training_h100.json.gz"
@@ -207,8 +208,10 @@ PLANTED = {
     advice_of.unpinned_copies: planted_copy, advice_of.unaligned_rows: planted_odd_rows,
     advice_of.exposed_communication: planted_communication, advice_of.allocator_stalls: planted_allocations,
 }  # fmt: skip
-BRINGS = {advice_of.small_kernels: [advice_of.host_outside_layers]}
-"""What a cause brings with it: where kernels take no time, everything else on the host shows."""
+BRINGS = {
+    advice_of.small_kernels: [advice_of.host_outside_layers], advice_of.device_awaited: [advice_of.small_kernels],
+}  # fmt: skip
+"""What a cause brings: where kernels take no time, everything else on the host shows; behind a wait, launches do."""
 
 
 def is_supported(finding):
@@ -248,8 +251,13 @@ def test_advice_of_the_traces_as_they_are(real, seer, measurements):
     transposes = vgg["Layouts are transposed around convolutions"]
     assert transposes.gain_pct == pytest.approx(19.7, abs=0.1) and "nchwToNhwc" in transposes.evidence
     resnet = advice(profile(real(RESNET)))
-    assert resnet[0].title == "The step waits for its data"
-    assert resnet[0].where == "resnet50_profiler_api.py(42): <module>"
+    launches, loading = resnet[:2]
+    assert launches.evidence.startswith("launches") and "profiler's cost" in launches.evidence
+    assert loading.title == "The step waits for its data"
+    assert loading.where == "resnet50_profiler_api.py(42): <module>" and "num_workers=8" in loading.change
+    # Without an interval of its what-if one rule holds: from half of the cause's time to all of it.
+    assert loading.high_us == loading.gain_us and 0.4 < loading.low_us / loading.gain_us < 0.6
+    assert "34 % (20 to 34 %)" in told([loading])
     # A step that waits for its data gains nothing by AMP, which is no finding; what is one gains what its what-if does.
     assert not any("fp32" in finding.title for finding in resnet)
     fused = next(finding for finding in resnet if "optimizer" in finding.title)
@@ -264,12 +272,25 @@ def test_advice_of_the_traces_as_they_are(real, seer, measurements):
     assert code == 0 and out.index("channels_last") > out.index("Layer types")
 
 
+def test_iterations_far_longer_than_the_others_are_no_part_of_findings(real):
+    """Five of thirty of this training wait 3 to 21 times the median for data, from workers that there are already."""
+    trace = real("resnet_training_2080ti_no_dims.json.gz")
+    findings = {finding.title: finding for finding in advice(trace)}
+    loading = findings["The step waits for its data"]
+    assert 150e3 < loading.step_us < 250e3 and "1 to 12" in loading.evidence and "num_workers=8" not in loading.change
+    for finding in findings.values():
+        is_supported(finding)
+    assert "0, 13, 17, 21, 25" in outlier_note(profile(trace))
+
+
 def test_the_rank_that_the_others_wait_for(measurements, make_trace, read, seer):
     """Of a real run, and none where all ranks are alike."""
     with trace_files([measurements / "traces" / "dlrm_8_workers_v100.tar.gz"]) as files:
         compared = rank_summary([file.read() for file in files])
     finding = advice_of.straggler(compared)
     assert finding and finding.where == f"rank {compared.straggler}" and finding.low_us < finding.gain_us
+    # Most of the wait is in the first collective, as the rank's trace begins late: that it idles longer is evidence.
+    assert finding.gain_us == pytest.approx(1059 + 8308 - 1068 - 7051, rel=0.01) and "1.2" in finding.evidence
     alike = make_trace(steps=2)
     for each in named(alike["traceEvents"], "wgrad", "kernel"):
         each["name"] = "ncclAllReduceRingLLKernel"

@@ -97,12 +97,16 @@ def test_pages_of_real_traces(real):
             and "<script" not in page
             and "//" not in page.replace("http-equiv", "")
         )
-        assert ("What to change" in page) == ("speedup" in page) == ("assumes" in page) == ("gpu_events" not in name)
+        assert ("What to change" in page) == ("throughput" in page) == ("assumes" in page) == ("gpu_events" not in name)
 
 
 def test_the_summary_of_a_trace_without_a_device(seer, measurements):
-    out = seer("summary", measurements / "traces" / "edge_no_gpu_events.json.gz")[1]
-    assert out.startswith("No device activity") and "host_us" in out and "total_us" not in out and "busy" not in out
+    host_only = measurements / "traces" / "edge_no_gpu_events.json.gz"
+    out = seer("summary", host_only)[1]
+    assert "ProfilerActivity.CUDA" in out.splitlines()[0] and "host_us" in out
+    assert "total_us" not in out and "busy" not in out
+    refused = seer("whatif", host_only, "amp", "batch=32", "gpu=h100")
+    assert refused.is_refusal("record it with ProfilerActivity.CUDA") and refused.err.count("holds no work") == 1
 
 
 def test_levels_recorded_apart(seer, make_trace, tmp_path):

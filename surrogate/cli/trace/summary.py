@@ -43,7 +43,7 @@ def command(
       seer trace summary b8.json b16.json b32.json
     """
     from surrogate.trace import tables
-    from surrogate.trace.profiling import profile
+    from surrogate.trace.profiling import profile, renamed_note
 
     parts = part.files(files)
     if len(parts) > 1 and (by != "model" or html):
@@ -54,6 +54,7 @@ def command(
         _show_ranks(traces, top, form)
         return
     profiles = [profile(trace, gpu) for trace in traces]
+    shared.echo_notes(filter(None, map(renamed_note, profiles)))
     if len(profiles) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(top)
         show(sweep.rows, form, table=shared.columns_of(sweep.rows, shared.COLUMNS["sweep"]))
@@ -72,8 +73,11 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
     """What bounds a step, then figures of the whole model, its layer types and its copies; what to change."""
     from surrogate.trace import tables
     from surrogate.trace.findings import advice, told
+    from surrogate.trace.profiling import NO_DEVICE
 
     facts = tables.summary(only)
+    if only.trace.format == "kineto" and not (only.trace.ranges.shapes >= 0).any():
+        shared.echo_notes(["no operator has a shape: batch and bounds are unknown; record_shapes=True has them"])
     if batch:
         facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
     types = tables.type_table(only).top(top)
@@ -89,7 +93,7 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
     whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies),
              "findings": [finding.to_dict() for finding in findings]}  # fmt: skip
     if (facts["bound"] or not has_device) and not form:
-        first = f"Bound by {facts['bound']}" if has_device else "No device activity in this trace"
+        first = f"Bound by {facts['bound']}" if has_device else f"The trace {NO_DEVICE}"
         click.echo(wrapped(f"{first}\n", terminal_width()))
     show([facts], form, whole=whole, table=about)
     if not form:

@@ -55,7 +55,7 @@ def command(
 
     Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start
     to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it; where the
-    device falls behind the host with each iteration, ends are those of its work. speedup
+    device falls behind the host with each iteration, ends are those of its work. throughput (speedup in JSON)
     compares the samples per second of one GPU. Leave a warm-up out with --iteration. A WHAT-IF that does not apply to
     FILE is a row without figures and the reason; exit status 2 where none applies.
 
@@ -65,7 +65,8 @@ def command(
     """
     from surrogate.trace import whatif as models
     from surrogate.trace.graph import graph_of
-    from surrogate.trace.profiling import profile
+    from surrogate.trace.profiling import profile, renamed_note
+    from surrogate.trace.tables import outlier_note
 
     chosen = [*map(_named, what_ifs), *map(models.user_function, functions)]
     if gpu and not chosen:
@@ -73,12 +74,13 @@ def command(
     if not chosen:
         raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
     profiled = profile(part.load(file), own_gpu)
+    shared.echo_notes(filter(None, (outlier_note(profiled), renamed_note(profiled))))
     setting = models.setting_of(profiled, target=gpu, network=models.Network(**network), bundle=bundle)
     graph = graph_of(profiled.trace, profiled.layers)
     refusals: dict[str, str] = {}
     answers = models.evaluate(graph, chosen, setting, together=together, refusals=refusals)
     if not answers:
-        raise InputError("; ".join(refusals.values()))
+        raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
         models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
     if figures is not None:
@@ -126,8 +128,10 @@ def _cells(row: Mapping[str, object]) -> dict[str, str]:
             return interval_us((low_us, high_us))
         return plain(None)
 
-    cells = {name: plain(row[name]) for name in ("baseline_us", "predicted_us", "speedup")}
-    cells = {"name": str(row["name"]), **cells, "interval_us": ends("low_us", "high_us")}
+    cells = {"name": str(row["name"]), **{name: plain(row[name]) for name in ("baseline_us", "predicted_us")}}
+    speedup = row["speedup"]
+    cells |= {"throughput": plain(None) if speedup is None else f"{plain(speedup)}×"}
+    cells |= {"interval_us": ends("low_us", "high_us")}
     for name in ("device_us", "samples_per_s", "bound"):
         cells[name] = " → ".join(plain(row[f"{name}_{when}"]) for when in ("before", "after"))
     return cells | {"interval_device_us": ends("device_low_us", "device_high_us")}

@@ -19,6 +19,8 @@ _MIN_SHARE = 0.5
 _MAX_DEPTH = 4
 _MAX_PERIODS = 400
 _NUMBER = re.compile(r"\d+")
+OUTLIER = 3.0
+"""Times the median from which on an iteration is none of the steady ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,12 @@ class Iteration:
     def time_us(self) -> float:
         """Host time from its start to the next one's, in µs."""
         return (self.end_ns - self.start_ns) / 1e3
+
+
+def outliers(rounds: Sequence[Iteration]) -> list[int]:
+    """Indices of the iterations that take over `OUTLIER` times the median, such as a warm-up."""
+    median_us = float(np.median([iteration.time_us for iteration in rounds]))
+    return [iteration.index for iteration in rounds if iteration.time_us > OUTLIER * median_us]
 
 
 def iterations(trace: Trace) -> tuple[Iteration, ...]:

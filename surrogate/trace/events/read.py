@@ -51,6 +51,15 @@ _IGNORED = {
 """Categories that repeat what the other events say: arrows, annotations projected to the GPU, the recording itself."""
 
 
+def as_trace(given: object) -> Trace:
+    """A trace as it is, or that of `read_trace` by its path or name. Raises `InputError` for anything else."""
+    if isinstance(given, str | Path):
+        return read_trace(given)
+    if not isinstance(given, Trace):
+        raise InputError(f"a {type(given).__name__} is no trace; give read_trace's, a file or a name that ships")
+    return given
+
+
 def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: "Progress | None" = None) -> Trace:
     """The trace in ``path``: a PyTorch profiler's JSON (plain, .gz, .bz2) or an Nsight Systems sqlite export.
 

@@ -26,7 +26,8 @@ class Clocks:
     """Clocks in µs since the start: ``host_us`` per thread, ``device_us`` per stream, ``collective_us`` of collectives.
 
     ``time_us`` are the activities' times, ``stream`` and ``collective`` their streams and whether they are collectives.
-    With ``event_us`` the host also pays for being traced, as much per event. ``latest_us`` are the times at which the
+    With ``event_us`` the host also pays for being traced, as much per event. Loading takes ``loading`` times as long as
+    it did. ``latest_us`` are the times at which the
     last of several ranks reaches each collective, ``reached_us`` those at which this one does, in their order.
     """
 
@@ -35,6 +36,7 @@ class Clocks:
     stream: Sequence[int]
     collective: Sequence[bool]
     event_us: float = 0.0
+    loading: float = 1.0
     gap_us: float = KERNEL_GAP_US
     tail_us: float = KERNEL_TAIL_US
     host_us: dict[int, float] = field(default_factory=dict)
@@ -86,8 +88,8 @@ class Clocks:
         self._parents[thread] = unit.parent
         self._ends_ns[thread] = max(self._ends_ns.get(thread, -1), unit.end_ns)
         if unit.is_input:
-            # Loading data is an input of the model like the kernels' times: as long as it took.
-            self.host_us[thread] = cpu + unit.time_us
+            # Loading data is an input of the model like the kernels' times.
+            self.host_us[thread] = cpu + self.loading * unit.time_us
         else:
             self.host_us[thread] = self._operator(unit, cpu)
 

@@ -16,13 +16,14 @@ from surrogate.network.predict import Predictors, load_predictors
 from surrogate.prediction.shipped import load_operators, shipped
 from surrogate.report.tables import Shown, Table
 from surrogate.trace.calls import batch_size
+from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.clocks import Clocks, clocks_for
 from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, measure_overheads
 from surrogate.trace.iteration.times import DeviceTimes
 from surrogate.trace.iteration.units import HostWork, Unit, host_work
-from surrogate.trace.profiling import gpu_of
+from surrogate.trace.profiling import NO_DEVICE, gpu_of
 
 SOURCES = ("measured", "surrogate")
 
@@ -37,9 +38,9 @@ class IterationTime:
     the host's part of ``alone_us``, ``device_us`` the sum of the activities' times. ``error_pct`` compares predicted
     with measured, None where the GPU or the batch is another.
 
-    ``coverage`` is the share of device time that was not lacking (0 where the trace holds no device activity),
+    ``coverage`` is the share of device time that was not lacking,
     ``host_coverage`` the share of host work with overheads of its own name. ``untraced_us`` is what the T1 rule leaves
-    out: gaps between siblings above 200 µs. ``input_us`` is input loading, as measured.
+    out: gaps between siblings above 200 µs. ``input_us`` is input loading, as measured, in proportion to the batch.
     """
 
     index: int
@@ -131,12 +132,12 @@ class IterationTimes(Shown):
         return pd.DataFrame([asdict(part) for part in self])
 
 
-def iteration_times(trace: Trace, *, iteration: int | None = None, **settings: Any) -> IterationTimes:
+def iteration_times(trace: Trace | str | Path, *, iteration: int | None = None, **settings: Any) -> IterationTimes:
     """Times of the iterations of ``trace``, or of that one alone; ``settings`` are those of `walk_of`.
 
     Raises `InputError` like it, and for an iteration that is not there.
     """
-    return walk_of(trace, **settings).result(iteration)
+    return walk_of(as_trace(trace), **settings).result(iteration)
 
 
 def walk_of(
@@ -152,13 +153,15 @@ def walk_of(
     predict, and collectives go by the laws of given overheads. The host stays the traced one, whatever the GPU.
 
     Raises `InputError` for an unknown GPU or source, a batch without shapes to rescale, measured times of another GPU
-    or batch, and a trace without host work.
+    or batch, and a trace without host work or without a device's.
     """
+    if not len(trace.activities):
+        raise InputError(f"{trace.source}: {NO_DEVICE}")
     work = host_work(trace)
     if not any(unit.iteration >= 0 for unit in work.units):
         raise InputError(f"{trace.source}: holds no operators or launches, so there is no iteration to walk")
     overheads_of, shown = _overheads(work, trace.source, overheads, leave_one_out)
-    device = trace.streams[int(trace.activities.stream[0])].device if len(trace.activities) else 0
+    device = trace.streams[int(trace.activities.stream[0])].device
     here = gpu_of(trace, device)
     there = gpu_named(gpu) if gpu else here
     old = batch_size(trace)
@@ -177,12 +180,13 @@ def walk_of(
     device_times = kernel_times.measured_times(trace)
     if source == "surrogate":
         by = surrogates or predictors_for(trace, there, bundle)
-        base = predictors_for(trace, here, bundle) if elsewhere and here and not surrogates else None
+        base = predictors_for(trace, here, bundle) if changed and here and not surrogates else None
         new = (batch if rescaled else old) or 1
         device_times = kernel_times.predicted_times(trace, by, old or 1, new, shown.laws, base)
     named = there.name if there else trace.device_name(device) or None
     facts = {"gpu": named, "batch": batch if batch is not None else old, "times": source, "overheads": shown}
-    return Walk(trace, work, device_times, overheads_of, not changed, facts)
+    loading = batch / old if batch and old else 1.0
+    return Walk(trace, work, device_times, overheads_of, not changed, facts, loading=loading)
 
 
 def _overheads(
@@ -226,14 +230,15 @@ def _chip(board: Gpu) -> tuple[str, int, float, float, float]:
 
 def _notes(walk: "Walk") -> tuple[str, ...]:
     trace, work, notes = walk.trace, walk.work, []
-    if not len(trace.activities):
-        notes.append("the trace holds no device activity: the host's clock alone")
     if work.unattached:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
     if not walk.comparable:
-        notes.append("host overheads and input loading are those of the traced run")
+        notes.append(
+            "the host is the traced one, by overheads T1 to T5, and loads data in proportion to the batch; whatif"
+            " replays it as recorded, so that its steps differ by the error of T1 to T5"
+        )
     if walk.times.parts:
-        notes.append("what could not be predicted follows kernels of its name, or copies, to the other GPU")
+        notes.append("what could not be predicted follows kernels of its name, or copies")
     apart = np.flatnonzero(kernel_times.collectives(trace))
     if not walk.latest_us and any(walk.times.source[row] != kernel_times.MEASURED for row in apart.tolist()):
         notes.append("predicted collectives hold no wait for other ranks; give the traces of all ranks together")
@@ -244,8 +249,9 @@ def _notes(walk: "Walk") -> tuple[str, ...]:
 class Walk:
     """Iterations of a trace through both clocks; ``comparable`` where they are those that were measured.
 
-    ``facts`` are fields of the result. ``latest_us``: when the last rank reaches each collective, with the profiler's
-    cost (True) and without it, of a trace that is one of several ranks.
+    ``facts`` are fields of the result, ``loading`` is the new batch over the traced one. ``latest_us``: when the last
+    rank reaches each collective, with the profiler's cost (True) and without it, of a trace that is one of several
+    ranks.
     """
 
     trace: Trace
@@ -255,6 +261,7 @@ class Walk:
     comparable: bool
     facts: Mapping[str, Any]
     latest_us: Mapping[bool, Sequence[float]] = field(default_factory=dict)
+    loading: float = 1.0
 
     def result(self, iteration: int | None = None) -> IterationTimes:
         """All iterations, or that one. Raises `InputError` for one that is not there."""
@@ -284,6 +291,7 @@ class Walk:
         """Host time of every iteration; in a trace that is one iteration, until the device ends too. The clocks."""
         clocks = clocks_for(self.trace, self.overheads_of[0], self.times.time_us, traced=traced)
         clocks.latest_us = self.latest_us.get(traced, ())
+        clocks.loading = self.loading
         times, start = [], 0.0
         for position, iteration in enumerate(self.work.iterations):
             clocks.overheads = self.overheads_of[position]
@@ -297,6 +305,7 @@ class Walk:
         iteration, overheads = self.work.iterations[position], self.overheads_of[position]
         units = self._units([position])
         alone = clocks_for(self.trace, overheads, self.times.time_us)
+        alone.loading = self.loading
         alone.run(units)
         rows = [row for unit in units for row in unit.activities]
         device = self.times.time_us[rows]
@@ -311,8 +320,9 @@ class Walk:
             error_pct=100 * (predicted_us / measured_us - 1) if self.comparable and measured_us else None,
             unprofiled_us=unprofiled_us, alone_us=alone.now_us, host_us=alone.host_now_us, device_us=busy,
             measured_device_us=float(device_us[rows].sum()),
-            input_us=sum(unit.time_us for unit in units if unit.is_input), untraced_us=_untraced_us(units),
-            coverage=known_us / busy if busy else float(len(device_us) > 0),
+            input_us=self.loading * sum(unit.time_us for unit in units if unit.is_input),
+            untraced_us=_untraced_us(units),
+            coverage=known_us / busy if busy else 1.0,
             host_coverage=known / len(units) if units else 1.0,
         )  # fmt: skip
 

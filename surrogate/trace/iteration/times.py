@@ -169,11 +169,12 @@ def _carried(
 ) -> PredictedWork:  # fmt: skip
     """An operator's time on the target GPU by that on the trace's own; of each pair the trace's own GPU is the first.
 
-    Where both GPUs were measured the time changes as predictions do. Else what kernels take at least (`SHORTEST_US`) is
-    the target's, and the rest follows the rates that long kernels reach on both GPUs; where the trace's own alone was
-    measured, predictions in their place if they are sure to `SURE_FACTOR`: the rates alone make more than 4
-    times of ResNet-50's published training on an A100 and a V100, 2.56 times as fast. On one GPU, at another batch,
-    what predictions miss cancels whatever they rest on.
+    Where both GPUs were measured the time changes as predictions do; where the target alone was, it is the prediction,
+    if that is sure to `SURE_FACTOR`. Else what kernels take at least (`SHORTEST_US`) is the target's, and the rest
+    follows the rates that long kernels reach on both GPUs; where the trace's own alone was measured, predictions in
+    their place if they are as sure: the rates alone make more than 4 times of ResNet-50's published training on an
+    A100 and a V100, 2.56 times as fast. On one GPU, at another batch, what predictions miss cancels whatever they
+    rest on.
     """
     work = [[_as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
     by_gpu = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
@@ -194,9 +195,14 @@ def _carried(
         time_us = max(measured_us * predicted[1] / predicted[0], share * least[1])
         half_width = hypot(*half_widths)
         return PredictedWork(time_us, MODEL, min(half_width, rates_half_width) if same else half_width, kind)
+    if target_measured and half_widths[1] <= log(SURE_FACTOR):
+        return PredictedWork(max(predicted[1], share * least[1]), MODEL, half_widths[1], kind)
     if same and len(known[0]) == len(work[0]):
         return PredictedWork(measured_us * predicted[1] / predicted[0], RATES, rates_half_width, kind)
-    rates = [sum(_at_rates_us(problem, gpu) for problem in side) for gpu, side in zip(gpus, work, strict=True)]
+    # A limit of power that is known of one board alone would make the other one faster than its peaks allow.
+    limited = all(gpu.tensor_pj_per_flop for gpu in gpus)
+    boards = gpus if limited else [replace(gpu, tensor_pj_per_flop=0.0) for gpu in gpus]
+    rates = [sum(_at_rates_us(problem, gpu) for problem in side) for gpu, side in zip(boards, work, strict=True)]
     ratio = rates[1] / rates[0]
     if own_measured and half_widths[1] <= log(SURE_FACTOR):
         ratio = predicted[1] / predicted[0]

@@ -5,20 +5,23 @@ function of a few of them. `MODELS` are those that the modules of this package d
 a function of a graph: see `surrogate.trace.whatif.primitives` for an example.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from math import inf
 from pkgutil import iter_modules
 
 from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
 from surrogate.features.gpu import gpu
+from surrogate.trace.graph import graph_of
 from surrogate.trace.graph.tasks import Graph
+from surrogate.trace.profiling import Source, profile
 from surrogate.trace.whatif.evaluate import Answer, WhatIf, evaluate, write_figures, write_timeline
 from surrogate.trace.whatif.primitives import NewTask, Task, insert, remove, scale, schedule, select
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Network, Rule, Setting, setting_of
 
 __all__ = [
     "MODELS", "Answer", "Change", "Network", "NewTask", "Setting", "Task", "WhatIf", "described", "evaluate", "insert",
-    "remove", "scale", "schedule", "select", "setting_of", "user_function", "what_if", "write_figures",
+    "remove", "scale", "schedule", "select", "setting_of", "user_function", "what_if", "what_ifs", "write_figures",
     "write_timeline",
 ]  # fmt: skip
 
@@ -36,7 +39,11 @@ MODELS = _declared()
 
 def what_if(text: str) -> WhatIf:
     """``amp``, ``faster-kernels=4`` or ``gpu=a100``. `InputError` for an unknown name or a value that is none."""
+    if "," in text:
+        raise InputError(f"what-if {text!r} names several; write them apart: {' '.join(text.split(','))}")
     name, equals, number = text.partition("=")
+    if text.replace(".", "", 1).isdigit():
+        raise InputError(f"what-if {text!r} is a number; write it behind a name, as in batch={text}")
     require_known("what-if", name, MODELS)
     declared = MODELS[name]
     evidence = declared.evidence or UNJUDGED
@@ -54,6 +61,20 @@ def what_if(text: str) -> WhatIf:
     if not (0 < value < inf and value >= least):
         raise InputError(f"{text}: give a number {f'of {least:g} or more' if least else 'above 0'}")
     return WhatIf(name, declared, value, evidence)
+
+
+def what_ifs(
+    trace: Source, asked: Sequence[str], *, target: str | None = None, own_gpu: str | None = None,
+    network: Network | None = None,
+) -> list[Answer]:  # fmt: skip
+    """The answers to what-ifs by their names, such as ``amp`` or ``batch=64``, of a trace, its file or a shipped one.
+
+    ``target`` is the GPU asked about, ``own_gpu`` that of the trace, where it does not tell. Raises `InputError` for
+    one that is unknown or does not apply.
+    """
+    profiled = profile(trace, own_gpu)
+    setting = setting_of(profiled, target=target, network=network)
+    return evaluate(graph_of(profiled.trace, profiled.layers), [what_if(text) for text in asked], setting)
 
 
 def described() -> dict[str, str]:

@@ -19,8 +19,9 @@ from surrogate.report.style import BAND, BLUE, INK, PAPER, blank, legend, plain_
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, path_us, simulate
-from surrogate.trace.graph.tasks import MARK, STREAM, TASK_COLUMNS
+from surrogate.trace.graph.tasks import DEVICE_KINDS, MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.layers import OUTSIDE
+from surrogate.trace.profiling import NO_DEVICE
 from surrogate.trace.whatif.primitives import remove
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Setting
 
@@ -137,9 +138,11 @@ def evaluate(
             answers.append(_answer(graph, baseline, [what_if], setting, what_if.evidence))
             applied.append(what_if)
         except InputError as error:
+            has_device = np.isin(graph.kind, DEVICE_KINDS).any()
+            reason = str(error) if has_device else f"{setting.profile.trace.source}: {NO_DEVICE}"
             if refusals is None:
-                raise
-            refusals[what_if.label] = str(error)
+                raise InputError(reason) from None
+            refusals[what_if.label] = reason
     if together and len(applied) > 1:
         answers.append(_answer(graph, baseline, applied, setting, UNJUDGED))
     return answers
@@ -161,15 +164,14 @@ def _answer(
     # The ends of the interval: where a prediction's own make it uncertain, or by a published error.
     timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
     ends = [end.per_iteration_us for end in timelines]
-    device_ends = [device_us(end) for end in timelines]
+    device_ends = [device_us(end) for end in timelines] if evidence.error is None else []
     text = evidence.text
     if evidence.error is not None:
         touched_us = _touched_us(graph, last.graph, baseline, predicted)
         step_us = predicted.per_iteration_us
-        ends = [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
-        text += f"; the largest counts for the {touched_us / (step_us or 1):.1%} of the step that it touches"
-        if touched_us < REPLAY * step_us:
-            notes.append("the step does not wait for what changes, so that only the replay's error is in the interval")
+        ends += [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
+        share = touched_us / (step_us or 1)
+        text += f"; the largest makes the interval, of the part of the step that waits for what changes ({share:.1%})"
     if ends:
         error_us = REPLAY * predicted.per_iteration_us
         ends = [min(*ends, predicted.per_iteration_us - error_us), max(*ends, predicted.per_iteration_us + error_us)]

@@ -18,7 +18,7 @@ from surrogate.prediction.results import UNSEEN
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Ints, Trace, linked
-from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, WORK, Graph, Mask
+from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, LAUNCH, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, predicted_times
 from surrogate.trace.whatif.primitives import OPTIMIZER, remove, scale, select
 from surrogate.trace.whatif.setting import STEP, UNJUDGED, Change, Evidence, Known, Op, Setting, Value, published, rule
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 MATRIX = 3.0
 OTHER = 2.0
 """How many times as fast a kernel of a matrix product, and any other, gets in half precision (Daydream, 5.1)."""
-_FASTER = f"products {MATRIX:g} times as fast, other kernels {OTHER:g} times, no casts launched"
+_OF_AMP = f"{{}} {MATRIX:g} times as fast, other fp32 kernels{{}} {OTHER:g} times, "
+MOST_BATCHES = 64.0
+"""Times the recorded batch up to which `batch` answers: kernels then are others than those that the trace shows."""
 _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
 _OTHER_TYPE = re.compile(r"(?i)double|half|(?:b|fp?|float)(?:16|64)|[hdcz]gemm|[hd]884|<(?:long|int|bool)>")
 _FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
@@ -43,18 +45,26 @@ _PRODUCT = (Op("aten::mm", "volta_sgemm_128x64_nn", 600, shapes=[[4096, 4096]] *
 _WISHED = Evidence("an assumption of whoever asks, so no interval")
 
 
-@rule("amp", evidence=published({"BERT-base": 5.5, "BERT-large": 3.9, "Seq2Seq": 15.3, "ResNet-50": 12.6}),
+@rule("amp", evidence=published({"BERT-base": 5.5, "BERT-large": 3.9, "Seq2Seq": 15.3, "ResNet-50": 12.6},
+                                " of networks in fp32 without TF32"),
       known=Known(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2))  # fmt: skip
 def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Mixed precision: kernels with sgemm or wgrad in their name ÷3, all others of fp32 ÷2 (Daydream, 5.1).
+    """Mixed precision: kernels with sgemm or wgrad in their name ÷3, others of fp32, all TF32 too, ÷2 (Daydream, 5.1).
 
-    Kernels in half or double precision stay, and those of TF32, on tensor cores already, gain no more than others.
-    Raises `InputError` where no kernel is known to be fp32.
+    Kernels in half or double precision stay. Autocast launches casts: at the upper end of the interval one for each
+    kernel that changes, so that its launch takes twice as long. Raises `InputError` where no kernel is known to be
+    fp32.
     """
     on_tensor_cores = np.array([uses_tensor_cores(name) for name in graph.names])[graph.name]
     matrix = select(graph, kind="kernel", name="sgemm|wgrad") & ~on_tensor_cores
-    faster = scale(graph, _fp32_kernels(graph, setting), np.where(matrix, 1 / MATRIX, 1 / OTHER))
-    return Change(faster, assumes=_FASTER)
+    changed = _fp32_kernels(graph, setting)
+    faster = scale(graph, changed, np.where(matrix, 1 / MATRIX, 1 / OTHER))
+    launches = np.zeros(len(graph), np.bool_)
+    launches[graph.src[(graph.edge_kind == LAUNCH) & changed[graph.dst]]] = True
+    assumes = _OF_AMP.format("sgemm and wgrad outside tensor cores", " (TF32 too)")
+    return Change(
+        faster, high=scale(faster, launches, 2.0), assumes=f"{assumes}no casts; the upper end has one for each of them",
+    )  # fmt: skip
 
 
 def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
@@ -78,7 +88,8 @@ def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
 def amp_tensor(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As amp, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
     changed = _fp32_kernels(graph, setting) & ~select(graph, layer=OPTIMIZER)
-    return Change(scale(graph, changed, np.where(_matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)), assumes=_FASTER)
+    return Change(scale(graph, changed, np.where(_matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)),
+                  assumes=_OF_AMP.format("products and convolutions", "") + "no casts")  # fmt: skip
 
 
 def _matrix_kernels(graph: Graph) -> Mask:
@@ -205,7 +216,7 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
         raise InputError("gpu: name the GPU that is asked about, as in gpu=h100, or with --gpu")
     if target == base:
         raise InputError(f"gpu: the trace is of {base.name}, so nothing changes; name another GPU")
-    rows = _device_tasks(graph, "gpu")
+    rows = _device_tasks(graph)
     times = predicted_times(trace, setting.predictors(target), base=setting.predictors(base))
     # Every task takes its measured time as often as the trace's activity gets longer.
     before = trace.activities.time_us[graph.row[rows]]
@@ -218,9 +229,11 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
     unseen = f"kernels that nobody measured on both {base.name} and {target.name}"
     note = f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"
-    return Change(changed, *ends, notes=(note,) if share >= 0.005 else (), assumes=target.name)
+    return Change(changed, *ends, notes=(note,) if share >= 0.005 else (), assumes=f"{target.name}; {HOST}")
 
 
+HOST = "the host of the trace, as recorded (seer trace iteration models it by overheads)"
+LOADING = "loading in proportion; one end of the interval has it as it was"
 UNTOLD = 0.1
 """Share of the device time from which on kernels whose batch is not told make `batch` no answer."""
 _OF_BATCHES = Evidence(
@@ -244,8 +257,9 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     """N samples a step: each operator's kernels as predictions of it change, and the loading of data in proportion.
 
     The optimizer and the accumulation of gradients work on weights and stay. What cannot be predicted follows kernels
-    of its name. Raises `InputError` without a batch size in the trace's shapes, for one that is no whole number, and
-    where more than a tenth of the device time is of operators whose batch the trace does not tell.
+    of its name. One end of the interval has the loading as it was. Raises `InputError` without a batch size in the
+    trace's shapes, for one that is no whole number or above `MOST_BATCHES` times the traced one, and where more than a
+    tenth of the device time is of operators whose batch the trace does not tell.
     """
     trace = setting.profile.trace
     traced = batch_size(trace)
@@ -256,10 +270,16 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     new = value
     if new % 1:
         raise InputError(f"batch: {new:g} samples are no whole number; give such as batch={round(new) or 1}")
+    ratio = new / traced
+    if ratio > MOST_BATCHES:
+        raise InputError(
+            f"batch: {new:g} is {ratio:,.0f} times the traced {traced}, whose kernels tell nothing of it; ask for"
+            f" {MOST_BATCHES * traced:g} at most, or trace a larger batch"
+        )
     predictors = setting.predictors(setting.own_gpu)
     times = predicted_times(trace, predictors, traced, int(new), base=predictors)
     # Work on weights stays; whatever else the new batch leaves as it is does not show the batch.
-    rows = _device_tasks(graph, "batch")
+    rows = _device_tasks(graph)
     rows = rows[~select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")[rows]]
     activity = graph.row[rows]
     before = trace.activities.time_us[activity]
@@ -278,18 +298,20 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     factor = np.ones(len(graph))
     factor[rows] = np.divide(times.time_us[activity], before, out=np.ones(len(rows)), where=before > 0)
     loading = select(graph, kind="host work", layer="DataLoader")
-    changed = scale(graph, loading, new / traced)
-    low, middle, high = (scale(changed, factor != 1, factor * times.factor_90**side) for side in (-1, 0, 1))
-    notes = (f"{share:.1%} of the device time does not tell its batch; it follows kernels of its name",)
-    return Change(middle, low, high, notes=notes if share >= 0.005 else (), samples=new / traced)
+    low, middle, high = (
+        scale(scale(graph, loading, loaded), factor != 1, factor * times.factor_90**side)
+        for side, loaded in ((-1, min(ratio, 1.0)), (0, ratio), (1, max(ratio, 1.0)))
+    )
+    notes = ["whether it fits the GPU's memory is not checked"] if ratio > 1 else []
+    if share >= 0.005:
+        notes.append(f"{share:.1%} of the device time does not tell its batch; it follows kernels of its name")
+    assumes = LOADING if loading.any() else ""
+    return Change(middle, low, high, notes=tuple(notes), samples=ratio, assumes=assumes)
 
 
-def _device_tasks(graph: Graph, what_if: str) -> Ints:
-    """Tasks that are activities of the trace, removed ones left out. Raises `InputError` where there is none."""
-    rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
-    if not len(rows):
-        raise InputError(f"{what_if}: this trace holds no work of a device; record CUDA activities, too")
-    return rows
+def _device_tasks(graph: Graph) -> Ints:
+    """Tasks that are activities of the trace, removed ones left out."""
+    return np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
 
 
 _NUMBERED = {"IMPLICIT_GEMM": "ALGO_0", "IMPLICIT_PRECOMP_GEMM": "ALGO_1"}

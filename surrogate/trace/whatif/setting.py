@@ -194,10 +194,11 @@ class Evidence:
     error: float | None = None
 
 
-def published(errors_pct: Mapping[str, float]) -> Evidence:
-    """Daydream's errors of a rule by model, in percent of whole iterations."""
+def published(errors_pct: Mapping[str, float], of: str = "") -> Evidence:
+    """Daydream's errors of a rule by model, in percent of whole iterations, and ``of`` what networks they are."""
     listed = ", ".join(f"{model} {error:g}" for model, error in errors_pct.items())
-    return Evidence(f"errors of this rule in Daydream (ATC 2020): {listed} %", error=max(errors_pct.values()) / 100)
+    text = f"errors of this rule in Daydream (ATC 2020){of}: {listed} %"
+    return Evidence(text, error=max(errors_pct.values()) / 100)
 
 
 UNMEASURED = Evidence("modelled in Daydream (ATC 2020) without a measured error, so no interval")

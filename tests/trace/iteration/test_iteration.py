@@ -231,7 +231,7 @@ def test_vgg_sizes_by_roofline(real):
     assert "a model of convolutions" in {one.lacks for one in found.unknown}
 
 
-def test_host_only_trace(real):
-    found = iteration_times(real("edge_no_gpu_events.json.gz"))
-    assert found.coverage == 0.0 and found.iterations[0].device_us == 0.0
-    assert "no device activity" in found.notes[0]
+def test_host_only_trace(refused, real):
+    """Overheads of launches tell nothing of operators that compute on the host."""
+    with refused("record it with ProfilerActivity.CUDA"):
+        iteration_times(real("edge_no_gpu_events.json.gz"))

@@ -38,7 +38,7 @@ def test_whatif(seer, file):
     columns = set(next(csv.DictReader(io.StringIO(out))))
     assert code == 0 and columns >= {"name", "baseline_us", "predicted_us"}
     code, out, _ = seer("whatif", file, "gpu", "--gpu", "h100-sxm")
-    assert code == 0 and "speedup" in out and "interval_device_us" in out
+    assert code == 0 and "throughput" in out and "host of the trace" in out and "interval_device_us" in out
     code, out, _ = seer("whatif", file, "faster-kernels=4")
     assert code == 0 and "device_us" in out and "interval_us" not in out and "no interval" in out
     assert "</html>" in seer("summary", file, "--html", "-")[1]
@@ -55,6 +55,14 @@ def test_one_that_does_not_apply_is_a_row(seer, file):
     assert code == 0 and "faster-network: refused" in out
     code, _, err = seer("whatif", file, "faster-network")
     assert code == 2 and "no collective" in err
+    for words, remedy in (
+        (("batch", "64"), "as in batch=64"), (("amp,batch=64",), "apart: amp batch=64"),
+        (("batch=8000",), "ask for 512 at most"), (("--function", "nowhere:f"), "no module nowhere"),
+    ):  # fmt: skip
+        assert seer("whatif", file, *words).is_refusal(remedy)
+    err = seer("whatif", file, "amp", "--own-gpu", "t4").err
+    assert "recorded on v100" in err and "whatif FILE gpu=t4" in err
+    assert "recorded on" not in seer("whatif", file, "amp").err
 
 
 def test_the_timeline_can_be_read_back(seer, file, tmp_path):
