@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from surrogate.network.serving_search import ServerRow, Serving
+from surrogate.network.serving_search import ServerRow, Serving, pareto
 from surrogate.report.page import Figure, Section, page
 from surrogate.report.style import blank, legend, looks, plain_tick, svg, theme
 from surrogate.report.tables import Table
@@ -12,15 +12,6 @@ FRONT = (
     " the right a user reads faster, upward a GPU serves more."
 )
 UNFOLDED = 25
-
-
-def pareto(rows: Sequence[ServerRow]) -> list[ServerRow]:
-    """The rows that no other beats both in tokens a second and user and in tokens a second and GPU, slowest first."""
-    front: list[ServerRow] = []
-    for row in sorted(rows, key=lambda row: (-row.tokens_per_s_per_user, -row.tokens_per_s_per_gpu)):
-        if not front or row.tokens_per_s_per_gpu > front[-1].tokens_per_s_per_gpu:
-            front.append(row)
-    return front[::-1]
 
 
 def pareto_figure(rows: Sequence[ServerRow]) -> str | None:
@@ -52,7 +43,7 @@ def serving_page(serving: Serving) -> str:
     """The whole page; all texts are escaped."""
     best, drawn = serving.best, pareto_figure(serving.rows)
     table = serving.table(len(serving.rows))
-    answer = "No configuration meets the targets."
+    answer = f"{serving.verdict[:1].upper()}{serving.verdict[1:]}."
     if best:
         answer = (
             f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}: {best.tpot_ms:.1f} ms per token,"
