@@ -27,7 +27,7 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
     is_one = len(parts) == 1 and not parts[0][1]
     is_list = is_one or all(equals for _, equals, _ in parts)  # a comma within a number makes two parts
     if text is not None and not (prices and is_list and all(0 < usd < float("inf") for usd in prices.values())):
-        message = f"{text!r} is no price; write dollars per GPU and hour, as 2.5 or h100=2.5,h200=3.8"
+        message = f"{text!r} is no price; write dollars per GPU and hour with a point, as 2.5 or h100=2.5,h200=3.8"
         raise click.BadParameter(message, context, parameter)
     return next(iter(prices.values())) if is_one else prices or None
 

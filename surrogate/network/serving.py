@@ -130,7 +130,7 @@ class ServerSteps:
     fits: bool
     parts: Mapping[str, float]
     half_width: float
-    floors: tuple[str, ...]
+    floors: tuple[Operator, ...]
     least_ttft_ms: float = 0.0
     least_tpot_ms: float = 0.0
 
@@ -243,7 +243,7 @@ class _Timed(NamedTuple):
     time_us: float
     parts: Mapping[str, float]
     beyond_us: float
-    floors: tuple[str, ...]
+    floors: tuple[Operator, ...]
     refused: str
     compute_us: float
     memory_us: float
@@ -288,14 +288,14 @@ def _time(
             beyond_us += count * (answer.upper_us - answer.time_us)
         if answer.source == ROOFLINE and work.MULTIPLIES:
             refused = refused or (missing_units(device, work.dtype, work.math) or "")
-    named = dict.fromkeys(f"{work.kind} {work.dtype}" for work in kernels if work in floors)
+    floored = tuple(work for work in kernels if work in floors)
     limited = [(count, work) for work, count in kernels.items() if part_of(work) in LIMITED]
     arithmetic_us = sum(
         count * compute_us(work.flops, peak_tflops(device, work.dtype, work.uses_tensor_cores))
         for count, work in limited
     )
     traffic_us = sum(count * memory_us(work.dram_bytes, device.dram_gbs) for count, work in limited)
-    return _Timed(sum(parts.values()), parts, beyond_us, tuple(named), refused, float(arithmetic_us), float(traffic_us))
+    return _Timed(sum(parts.values()), parts, beyond_us, floored, refused, float(arithmetic_us), float(traffic_us))
 
 
 def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:
@@ -305,7 +305,7 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
         load=load, users=sized.users, running=sized.running, stages=sized.decode.how.pipeline_parallel,
         decode_ms=decode.time_us / 1e3, prompt_ms=prompt.time_us / 1e3, memory_bytes=sized.memory_bytes,
         fits=sized.fits, parts={}, half_width=log1p(decode.beyond_us / decode.time_us),
-        floors=tuple(dict.fromkeys((*prompt.floors, *decode.floors))),
+        floors=(*prompt.floors, *decode.floors),
         least_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,
     )  # fmt: skip
     # A step that takes a prompt beside decoded tokens reads its weights once for both.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from surrogate.network.serving_search import ServerRow, Serving, pareto
 from surrogate.report.page import Figure, Section, page
-from surrogate.report.style import blank, legend, looks, plain_tick, svg, theme
+from surrogate.report.style import blank, legend, looks, number_axes, svg, theme
 from surrogate.report.tables import Table
 
 FRONT = (
@@ -32,8 +32,7 @@ def pareto_figure(rows: Sequence[ServerRow]) -> str | None:
             lines += axis.plot(*zip(*front, strict=True), **look[name].line, markersize=3)
         axis.set_xscale("log")
         axis.set_yscale("log")
-        axis.xaxis.set_major_formatter(plain_tick)
-        axis.yaxis.set_major_formatter(plain_tick)
+        number_axes(axis.xaxis, axis.yaxis)
         axis.set(xlabel="tokens/s and user, log scale", ylabel="tokens/s and GPU, log scale")
         legend(figure, lines, names)
         return svg(figure)
@@ -46,8 +45,8 @@ def serving_page(serving: Serving) -> str:
     answer = f"{serving.verdict[:1].upper()}{serving.verdict[1:]}."
     if best:
         answer = (
-            f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}: {best.tpot_ms:.1f} ms per token,"
-            f" {best.ttft_ms:.0f} ms to the first, {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU."
+            f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}: {best.ttft_ms:.0f} ms to the first token,"
+            f" {best.tpot_ms:.1f} ms per further one, {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU."
             f" It lies within the 90 % intervals of {len(serving.rivals)} other configurations that meet the targets."
         )
     sections = [

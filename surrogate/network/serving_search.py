@@ -20,7 +20,7 @@ from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.deployment import DOMAINS, NODE, ROUTING, Deployment, main_dtype
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.network import FRAMEWORKS
-from surrogate.network.predict import frameworks_on
+from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.serving import (
     Interval,
     Load,
@@ -58,8 +58,8 @@ UNPACKED = {"fp8": "int8_wo", "fp8_block": "int8_wo"}
 UNPACKING = ("vllm", "sglang")
 """Servers that run them there (Marlin); TensorRT-LLM does not."""
 NO_TARGETS = (
-    "no targets, so none is best: of those shown first none is beaten both in tokens/s per user and in throughput or"
-    " price; --ttft and --tpot, in ms, make one the best"
+    "without --ttft or --tpot none is the best: those shown first trade the speed of a user for throughput, or price,"
+    " and no other beats them in both"
 )
 FASTEST = (
     "each product takes the fastest kernel that any framework has on the GPU; `seer network` takes one framework's own"
@@ -471,11 +471,7 @@ def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Itera
     """What a reader must know of a configuration."""
     yield from setup.deployment.notes()
     if steps.floors:
-        kernels = ", ".join(steps.floors)
-        yield (
-            f"{device.name}, {library}: what was measured of its {kernels} kernels is mostly the launch overhead of the"
-            " benchmark; other frameworks' kernels are timed in their place"
-        )
+        yield f"{device.name}, {library}: {floor_note(steps.floors)}; other frameworks' kernels stand in their place"
     if steps.half_width > UNMEASURED_WIDTH:
         yield f"{device.name}, {library}: kernels that nobody measured there go by specification, with wide intervals"
 
