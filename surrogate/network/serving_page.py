@@ -44,9 +44,10 @@ def serving_page(serving: Serving) -> str:
     table = serving.table(len(serving.rows))
     answer = f"{serving.verdict[:1].upper()}{serving.verdict[1:]}."
     if best:
+        further = f", {best.tpot_ms:.1f} ms per further one" if serving.load.output > 1 else ""
         answer = (
-            f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}: {best.ttft_ms:.0f} ms to the first token,"
-            f" {best.tpot_ms:.1f} ms per further one, {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU."
+            f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}: {best.ttft_ms:.0f} ms to the first token"
+            f"{further}, {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU."
             f" It lies within the 90 % intervals of {len(serving.rivals)} other configurations that meet the targets."
         )
     sections = [
