@@ -289,6 +289,8 @@ def main(python: str, stores: bool) -> None:
     click.echo(table.round(3).to_string(index=False))
     refused = sample["refused"].value_counts()
     click.echo(f"{len(sample)} rows, {len(rows)} of them said; refused: {dict(refused[refused.index != ''])}")
+    sooner = sum(ms < steps.least_tpot_ms for ms, steps in zip(rows["tpot_ms"], rows["steps"], strict=True))
+    click.echo(f"further tokens sooner than peak rates allow: {sooner} rows")
 
 
 if __name__ == "__main__":
