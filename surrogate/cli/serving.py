@@ -52,7 +52,8 @@ def command(
     configuration is a continuously batching server whose users each send a prompt, read the answer and begin again:
     the times are those of steps of kernels, with what vLLM, SGLang or TensorRT-LLM add. Those that keep --ttft and
     --tpot come first, each by tokens per second and GPU, or by the price of a token, then the others by how close they
-    come. Without either no configuration is called the best. The exit status is 1 where none keeps the targets, or nothing fits.
+    come. Without either no configuration is called the best. The exit status is 1 where none keeps the targets, or
+    nothing fits.
 
     Examples:
       seer serving config.json --gpu h200 --input 1024 --output 512 --tpot 30

@@ -19,6 +19,7 @@ from surrogate.features.roofline import missing_units
 from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.deployment import DOMAINS, NODE, ROUTING, Deployment, main_dtype
 from surrogate.network.language import Decoder, read_decoder
+from surrogate.network.language_step import GAP_US
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.serving import (
@@ -62,8 +63,8 @@ NO_TARGETS = (
     " and no other beats them in both"
 )
 FASTEST = (
-    "each product takes the fastest kernel that any framework has on the GPU; `seer network` takes one framework's own"
-    " kernels, so that its steps may be longer"
+    "each product takes the fastest kernel that any framework has on the GPU, without gaps, as fits measured servers;"
+    f" `seer network` takes one framework's own kernels, {GAP_US:g} µs apart, so that its steps are longer"
 )
 
 
@@ -413,9 +414,9 @@ def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
 def _prices(price: object, devices: Sequence[Gpu]) -> dict[str, float]:
     """GPU → US dollars an hour."""
     if not isinstance(price, Mapping):
-        usd = _positive("--price", price)
+        usd = _positive("--price", price, MILLION)
         return {} if usd is None else {device.name: usd for device in devices}
-    prices = {gpu_named(name).name: _positive(f"--price {name}", usd) for name, usd in price.items()}
+    prices = {gpu_named(name).name: _positive(f"--price {name}", usd, MILLION) for name, usd in price.items()}
     if strangers := prices.keys() - {device.name for device in devices}:
         raise InputError(
             f"--price: {', '.join(sorted(strangers))} is not among the GPUs asked about; add --compare-gpus"
@@ -423,12 +424,12 @@ def _prices(price: object, devices: Sequence[Gpu]) -> dict[str, float]:
     return {name: usd for name, usd in prices.items() if usd is not None}
 
 
-def _positive(name: str, value: object) -> float | None:
-    """A finite number above 0, or None; `InputError` for anything else."""
+def _positive(name: str, value: object, most: float = inf) -> float | None:
+    """A number above 0, or None; `InputError` for anything else."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < inf:
-        raise InputError(f"seer serving: {name} is {repr(value)[:40]}; a number above 0 is needed")
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= most:
+        raise InputError(f"seer serving: {name} is {repr(value)[:40]}; a number above 0, up to {most:g}, is needed")
     return float(value)
 
 

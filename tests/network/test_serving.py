@@ -262,7 +262,7 @@ def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
         ({"price": {"h999": 1.0}}, "h999"),
         ({"price": {"h200-sxm": 1.0}}, "h200-sxm is not among the GPUs"),
         ({"price": -1}, "--price is -1"),
-        ({"tpot_ms": "40"}, "--tpot is '40'; a number above 0"),
+        ({"tpot_ms": "40"}, "--tpot is '40'; a number above 0, up to inf"),
         ({"ttft_ms": -1}, "--ttft is -1"),
         ({"tpot_ms": 9, "output": 1}, "no further one"),
         ({"gpu": ["h100-sxm"]}, "give one name"),
