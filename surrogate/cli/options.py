@@ -6,7 +6,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from math import isfinite
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -71,12 +71,12 @@ class Whole(click.IntRange):
 
 
 class Positive(click.FloatRange):
-    """A number above 0, in the unit that the option's help names."""
+    """A number above 0, in the unit that the option's help names; inf is one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number; a usage error says how it is written."""
         try:
-            is_number = isfinite(float(value))
+            is_number = not isnan(float(value))
         except ValueError:
             is_number = False
         if not is_number:

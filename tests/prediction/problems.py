@@ -69,7 +69,7 @@ def by_models(bundle: Bundle, frame: pd.DataFrame) -> pd.DataFrame:
         names = zip(device, rows.frame["library"], settings, rows.frame["algorithm"], strict=True)
         measured = np.array([SettingKey(*each) in part.domain.settings for each in names])
         base = np.array([part.widths.base(*key) for key in zip(device, rows.candidate, dtypes_of(rows), strict=True)])
-        half = np.where(measured, half, half * np.maximum(1.0, unseen / base))
+        half = np.where(measured, half, np.maximum(base, unseen))
         factor = np.exp(np.where(np.isin(device, part.domain.gpus), half, unseen))
         values = zip(times, times / factor, times * factor, part.support.supported(rows), strict=True)
         out.iloc[positions] = list(values)
