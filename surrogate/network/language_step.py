@@ -34,8 +34,8 @@ GAP_US = 3.1
 """Time in µs from one kernel of a CUDA graph to the next, a step's sampling and small kernels that are not listed
 included. Source: decoded tokens of zksainx/pipeweave's 40 runs, median of what kernels leave open."""
 OWN_KERNELS = (
-    f"kernels are one framework's own (--library), {GAP_US:g} µs apart; `seer serving` takes for each product the fastest"
-    " kernel that any framework has, without gaps, so that its steps are shorter"
+    f"kernels are one framework's own (--library), {GAP_US:g} µs apart; `seer serving` takes for each product the"
+    " fastest kernel that any framework has, without gaps, so that its steps are shorter"
 )
 STATE = "fp32"
 """Element type of a delta net's state."""
