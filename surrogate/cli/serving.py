@@ -60,7 +60,8 @@ def command(
       seer serving llama-3.3-70b --gpu h200 --input 512 --output 99
     """
     from surrogate.network.deployment import ROUTING
-    from surrogate.network.serving_search import Choices, serve
+    from surrogate.network.serving_choices import Choices
+    from surrogate.network.serving_search import serve
 
     for name, is_asked in (("disaggregated", disaggregated), ("speculative", speculative)):
         if is_asked:
