@@ -2,9 +2,10 @@
 
 Measured servers of vLLM, SGLang and TensorRT-LLM from ai-dynamo/aiconfigurator's sample (in the package
 aiconfigurator-core, with the models' configurations), aggregated ones: prefill and decoding on the same GPUs. Two
-constants a framework are fitted (`surrogate.network.serving`), on one half of the families, and judged on the other,
-and so are the widths of intervals; families are dealt out in the order of a hash of their names. ``--store`` writes
-those of all families.
+constants a framework are fitted (`surrogate.network.serving`) and judged on each family in turn, which the fit does not
+see. Widths of intervals are those within which the other families' times lie, each with constants of its others; they
+are taken of all frameworks together, since one alone has too few families to show how far a further one may lie off.
+``--store`` writes what all families say.
 
 How the sample's rows are read:
 
@@ -23,7 +24,6 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import click
 import numpy as np
@@ -36,7 +36,6 @@ from experiments.sources import beside
 from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.plain import to_plain
-from surrogate.network.checkpoint import Checkpoint
 from surrogate.network.deployment import DOMAINS, NODE, Deployment, main_dtype
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.serving import FILE, Load, ServerKernels, ServerLaw, ServerLaws, ServerSteps, Setup, server_steps
@@ -44,8 +43,9 @@ from surrogate.network.serving import FILE, Load, ServerKernels, ServerLaw, Serv
 NAMES = beside(__file__)
 FLOAT4 = "w4a8_mxfp4_mxfp8"
 """What TensorRT-LLM computes mxfp4 experts in where the GPU has fp4 units."""
-TAIL = 0.03
-"""Left out at either side of an interval: families that were not seen lie further off than those seen do."""
+TAIL = 0.05
+"""Left out at either side of an interval."""
+WORDS = ("ttft", "tpot")
 LEAST_GROUP = 5
 """Configurations whose order is judged."""
 ORIGIN = "github.com/ai-dynamo/aiconfigurator, systems/silicon_sample.csv of aiconfigurator-core 0.12.0, Apache-2.0"
@@ -59,11 +59,6 @@ class Row(NamedTuple):
     library: str
     setup: Setup
     load: Load
-
-
-def halves(families: list[str]) -> dict[str, int]:
-    """Family → the half that it is in: dealt out in the order of a hash of the names."""
-    return {name: index % 2 for index, name in enumerate(sorted(families, key=lambda name: crc32(name.encode())))}
 
 
 def read_sample(systems: Path) -> pd.DataFrame:
@@ -92,7 +87,7 @@ def _row(entry: Any, configs: Path) -> Row:
     if own.startswith("w4a16"):  # its attention is not quantised, whatever the row says
         dtype = None
         if entry.backend == "trtllm" and gpu(name).fp4_tensor_tflops:
-            decoder = replace(decoder, checkpoint=_in(decoder.checkpoint, FLOAT4))
+            decoder = replace(decoder, checkpoint=decoder.checkpoint.with_types({own: FLOAT4}))
     is_cached_in_fp8 = entry.backend == "trtllm" and (dtype or own) not in ("bf16", "w4a16_mxfp4")
     deployment = _deployment(entry, DOMAINS.get(name, NODE), bool(decoder.experts))
     deployment = replace(deployment, dtype=dtype, kv_dtype="fp8" if is_cached_in_fp8 else None)
@@ -102,12 +97,6 @@ def _row(entry: Any, configs: Path) -> Row:
 @cache
 def _decoder(path: Path) -> Decoder:
     return read_decoder(path)
-
-
-def _in(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
-    """The same products in another type."""
-    rules = tuple((names, dtype) for names, _ in checkpoint.read.rules)
-    return replace(checkpoint, read=checkpoint.read._replace(rules=rules))
 
 
 def _dtype(entry: Any, own: str) -> str | None:
@@ -153,7 +142,7 @@ def predict_steps(sample: pd.DataFrame) -> pd.DataFrame:
 
 
 def fitted(rows: pd.DataFrame) -> ServerLaw:
-    """The law of some families' rows of one framework, each family with the weight of the root of its rows."""
+    """The law, without widths, of one framework's rows, each family with the weight of the root of its rows."""
     weights = _weights(rows)
     measured = np.log(rows["ttft_ms"].to_numpy())
     # A first token's time is a line in both constants.
@@ -168,36 +157,52 @@ def fitted(rows: pd.DataFrame) -> ServerLaw:
         return float(np.sum(weights * np.hypot(errors(constants), 0.02)))
 
     constants = np.abs(minimize(loss, [50.0, 0.1], method="Nelder-Mead", options={"xatol": 1e-3}).x)
-    further = np.log(rows["tpot_ms"].to_numpy() / [steps.tpot_ms for steps in rows["steps"]])
-    ends = (_ends(each, weights) for each in (errors(constants), further))
-    return ServerLaw(*constants.round(3).tolist(), *ends)
+    return ServerLaw(*constants.round(3).tolist(), ttft=(0.0, 0.0), tpot=(0.0, 0.0))
 
 
 def _weights(rows: pd.DataFrame) -> np.ndarray:
-    return 1 / np.sqrt(rows.groupby("family")["ttft_ms"].transform("size").to_numpy())
+    return 1 / np.sqrt(rows.groupby(["library", "family"])["ttft_ms"].transform("size").to_numpy())
 
 
-def _ends(errors: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """How far, in log time, measured times lie below and above the predicted ones, but for a tail at either side."""
-    order = np.argsort(errors)
-    share = np.cumsum(weights[order]) / weights.sum()
-    low, high = np.interp([TAIL, 1 - TAIL], share, errors[order])
-    return round(max(-low, 0.0), 3), round(max(high, 0.0), 3)
+def _predicted(rows: pd.DataFrame, law: ServerLaw) -> pd.DataFrame:
+    """The rows with both times by a law: columns as in `Interval`."""
+    times = np.array([steps.intervals(law) for steps in rows["steps"]])
+    names = enumerate(("predicted", "low", "high"))
+    return rows.assign(**{f"{word}_{name}": times[:, i, j] for j, name in names for i, word in enumerate(WORDS)})
+
+
+def _left_out(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with both times, each family's by constants of the framework's other ones."""
+    parts = []
+    for _, part in rows.groupby("library"):
+        for family, own in part.groupby("family"):
+            parts.append(_predicted(own, fitted(part[part["family"] != family])))
+    return pd.concat(parts)
+
+
+def _widths(rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """How far, in log time, measured times lie below and above those of `_left_out`, but for a tail at either side."""
+    rows, widths = _left_out(rows), {}
+    weights = _weights(rows)
+    for word in WORDS:
+        errors = np.log((rows[f"{word}_ms"] / rows[f"{word}_predicted"]).to_numpy())
+        order = np.argsort(errors)
+        share = np.cumsum(weights[order]) / weights.sum()
+        low, high = np.interp([TAIL, 1 - TAIL], share, errors[order])
+        widths[word] = round(max(-low, 0.0), 3), round(max(high, 0.0), 3)
+    return widths
 
 
 def judged(sample: pd.DataFrame) -> pd.DataFrame:
-    """The rows that can be said, each with the times by the law of the other half: columns as in `Interval`."""
-    rows = sample[sample["steps"].notna()].copy()
-    half = rows["family"].map(halves(sorted(sample["family"].unique())))
+    """The rows that can be said, each with the times by a law that its family had no part in."""
+    rows = sample[sample["steps"].notna()]
     parts = []
-    for (_, side), part in rows.groupby([rows["library"], half]):
-        library = part["library"].iloc[0]
-        law = fitted(rows[(rows["library"] == library) & (half != side)])
-        intervals = [steps.intervals(law) for steps in part["steps"]]
-        for place, word in enumerate(("ttft", "tpot")):
-            ends = np.array([pair[place] for pair in intervals])
-            part = part.assign(**{f"{word}_{name}": ends[:, i] for i, name in enumerate(("predicted", "low", "high"))})
-        parts.append(part)
+    for family in rows["family"].unique():
+        others = rows[rows["family"] != family]
+        widths = _widths(others)
+        for library, own in rows[rows["family"] == family].groupby("library"):
+            law = replace(fitted(others[others["library"] == library]), **widths)
+            parts.append(_predicted(own, law))
     return pd.concat(parts).sort_index()
 
 
@@ -243,6 +248,7 @@ def scores(rows: pd.DataFrame, word: str) -> dict[str, float]:
     return {
         f"{word}_median": error.median(), f"{word}_p90": error.quantile(0.9),
         f"{word}_ratio": float((predicted / measured).median()), f"{word}_holds": holds.mean(),
+        f"{word}_width": (rows[f"{word}_high"] / rows[f"{word}_low"]).median() ** 0.5,
         f"{word}_rank": float(np.median(ranks)) if ranks else float("nan"),
     }  # fmt: skip
 
@@ -261,15 +267,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def store(rows: pd.DataFrame) -> None:
-    """Write the laws of all families; the widths are those of the rows that were held out."""
-    laws = {}
-    for library, part in rows.groupby("library"):
-        weights = _weights(part)
-        ends = {
-            word: _ends(np.log((part[f"{word}_ms"] / part[f"{word}_predicted"]).to_numpy()), weights)
-            for word in ("ttft", "tpot")
-        }
-        laws[str(library)] = replace(fitted(part), **ends)
+    """Write the laws of all families."""
+    widths = _widths(rows)
+    laws = {str(library): replace(fitted(part), **widths) for library, part in rows.groupby("library")}
     text = json.dumps(to_plain(ServerLaws(ORIGIN, laws)), indent=1)
     write_text(bundled.FOLDER / FILE, f"{text}\n")
 
@@ -289,6 +289,8 @@ def main(python: str, stores: bool) -> None:
     click.echo(table.round(3).to_string(index=False))
     refused = sample["refused"].value_counts()
     click.echo(f"{len(sample)} rows, {len(rows)} of them said; refused: {dict(refused[refused.index != ''])}")
+    sooner = sum(ms < steps.least_tpot_ms for ms, steps in zip(rows["tpot_ms"], rows["steps"], strict=True))
+    click.echo(f"further tokens sooner than peak rates allow: {sooner} rows")
 
 
 if __name__ == "__main__":

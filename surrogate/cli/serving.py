@@ -23,10 +23,11 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
     try:
         prices = {name.strip(): float(usd or name) for name, _, usd in parts}
     except ValueError:
-        prices = {"": -1.0}
+        prices = {}
     is_one = len(parts) == 1 and not parts[0][1]
-    if text is not None and (not prices or not all(0 < usd < float("inf") for usd in prices.values())):
-        message = f"{text!r} is no price; write dollars per GPU and hour, as 2.5 or h100=2.5,h200=3.8"
+    is_list = is_one or all(equals for _, equals, _ in parts)  # a comma within a number makes two parts
+    if text is not None and not (prices and is_list and all(0 < usd < float("inf") for usd in prices.values())):
+        message = f"{text!r} is no price; write dollars per GPU and hour with a point, as 2.5 or h100=2.5,h200=3.8"
         raise click.BadParameter(message, context, parameter)
     return next(iter(prices.values())) if is_one else prices or None
 
@@ -47,17 +48,20 @@ def command(
 ) -> None:  # fmt: skip
     """Size a server for a language model: GPUs, parallelism, framework and types that keep your latency targets.
 
-    CONFIG is the model's config.json from Hugging Face, or a model that ships, by name. Every configuration is a
-    continuously batching server whose users each send a prompt, read the answer and begin again: the times are those
-    of steps of kernels, with what vLLM, SGLang or TensorRT-LLM add. Those that keep --ttft and --tpot come first,
-    each by tokens per second and GPU, or by the price of a token. The exit status is 1 where none keeps them.
+    CONFIG is the model's config.json from Hugging Face or its folder, or a model that ships, by name. Every
+    configuration is a continuously batching server whose users each send a prompt, read the answer and begin again:
+    the times are those of steps of kernels, with what vLLM, SGLang or TensorRT-LLM add. Those that keep --ttft and
+    --tpot come first, each by tokens per second and GPU, or by the price of a token, then the others by how close they
+    come. Without either no configuration is called the best. The exit status is 1 where none keeps the targets, or
+    nothing fits.
 
     Examples:
       seer serving config.json --gpu h200 --input 1024 --output 512 --tpot 30
       seer serving llama-3.3-70b --gpu h200 --input 512 --output 99
     """
     from surrogate.network.deployment import ROUTING
-    from surrogate.network.serving_search import Choices, serve
+    from surrogate.network.serving_choices import Choices
+    from surrogate.network.serving_search import serve
 
     for name, is_asked in (("disaggregated", disaggregated), ("speculative", speculative)):
         if is_asked:
@@ -77,6 +81,7 @@ def command(
         write_text(html, serving_page(serving))
     answer = serving.to_dict()
     show(answer["rows"], form, whole=answer, table=serving.table())
-    if not serving.best:
-        click.echo(f"no configuration keeps the targets with at most {searched['gpus']} GPUs", err=True)
+    if form and serving.verdict:  # a table has it among its notes
+        click.echo(serving.verdict, err=True)
+    if not serving.fits or (any(serving.targets) and not serving.best):
         raise click.exceptions.Exit(1)

@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from surrogate.network.predict import Predictors, load_predictors
     from surrogate.network.read import read_network
     from surrogate.network.result import LayerTime, NetworkTime
-    from surrogate.network.serving_search import Choices, Serving, serve
+    from surrogate.network.serving_choices import Choices
+    from surrogate.network.serving_search import Serving, serve
     from surrogate.network.torch_module import time_module
 
 _HOMES = homes_in(__name__, {
     "network": "Layer Network", "predict": "Predictors load_predictors", "read": "read_network",
-    "result": "LayerTime NetworkTime", "serving_search": "Choices Serving serve", "torch_module": "time_module",
+    "result": "LayerTime NetworkTime", "serving_choices": "Choices",
+    "serving_search": "Serving serve", "torch_module": "time_module",
 })  # fmt: skip
 
 __all__ = [

@@ -124,6 +124,11 @@ class Checkpoint:
         read = Read(((EVERY, dtype),), Names(), self.read.kv_dtype)
         return Checkpoint(plain, self.model_type, read)
 
+    def with_types(self, types: Mapping[str, str]) -> "Checkpoint":
+        """The same products, those in a type that is a key of ``types`` in the other."""
+        rules = tuple((names, types.get(dtype, dtype)) for names, dtype in self.read.rules)
+        return replace(self, read=self.read._replace(rules=rules))
+
     def of(self, word: str, layer: int | None = None) -> str:
         """The arithmetic of a kernel's product by its word, within a layer or, as the head, outside.
 

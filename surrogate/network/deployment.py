@@ -54,6 +54,8 @@ class Deployment:
                     f"{decoder.name}: {heads} {kind} cannot be divided among {self.tensor_parallel} GPUs;"
                     " --tensor-parallel takes a divisor of them"
                 )
+        if not decoder.experts and self.routing != ROUTING:
+            raise InputError(f"{decoder.name} has no experts; leave out --routing")
         if not decoder.experts and (self.expert_parallel > 1 or self.data_parallel > 1):
             raise InputError(
                 f"{decoder.name} has no experts; leave out --expert-parallel and --attention-parallel (a further"

@@ -127,18 +127,16 @@ class Decoder:
             )
 
 
-def read_decoder(path: Path) -> Decoder:
-    """The decoder that a ``config.json`` describes.
+def read_decoder(source: Path | Mapping[str, object]) -> Decoder:
+    """The decoder that a ``config.json``, the one in a folder, or its content describes.
 
     Raises `InputError` for what is no such file, an unknown ``model_type``, and sizes that are missing or wrong.
     """
-    try:
-        config = json.loads(read_bounded(path, MAX_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no JSON"
-        names = ", ".join(name for name, shipped in NETWORKS.items() if shipped.suffix == ".json")
-        raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json, or {names}") from None
-    stated = config if isinstance(config, dict) else {}
+    if isinstance(source, Mapping):
+        path, stated = Path(str(source.get("_name_or_path") or "model"), "config.json"), dict(source)
+    else:
+        path = source / "config.json" if source.is_dir() else source
+        stated = _json_of(path)
     text = stated.get("text_config")
     config = stated | text if isinstance(text, dict) else stated
     kind = str(config.get("model_type")).removesuffix("_text")
@@ -172,6 +170,16 @@ def read_decoder(path: Path) -> Decoder:
         **{field: sizes.of(name) for field, name in OF_SPARSE.items() if family.sparse},
         positions=_positions(sizes, kind),
     )  # fmt: skip
+
+
+def _json_of(path: Path) -> dict[str, object]:
+    try:
+        config = json.loads(read_bounded(path, MAX_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no JSON"
+        names = ", ".join(name for name, shipped in NETWORKS.items() if shipped.suffix == ".json")
+        raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json, or {names}") from None
+    return config if isinstance(config, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.work import as_run
-from surrogate.prediction.results import ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
+from surrogate.prediction.results import FLOOR, ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -147,7 +147,7 @@ class Predictors:
             parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
-            notes=(*network.notes, *self._notes(measured, elsewhere)),
+            notes=(*network.notes, *self._notes(measured, elsewhere, answers)),
             host_time=network.host, exchange=exchanged,
         )  # fmt: skip
 
@@ -156,8 +156,12 @@ class Predictors:
         part = self.algorithms.bundle.parts.get(DEFAULT_FAMILY) if self.algorithms else None
         return {key.values for key in part.domain.settings if key.gpu == self.gpu.name} if part else set()
 
-    def _notes(self, measured: Collection[tuple[str, ...]], elsewhere: Collection[Work]) -> Iterator[str]:
-        """Which convolutions were measured, where some of the network's were ``elsewhere`` alone."""
+    def _notes(
+        self, measured: Collection[tuple[str, ...]], elsewhere: Collection[Work], answers: Mapping[Work, Answer]
+    ) -> Iterator[str]:
+        """Which convolutions were measured, where some of the network's were ``elsewhere`` alone; and floors."""
+        if floors := [work for work, answer in answers.items() if answer.source == FLOOR]:
+            yield f"{floor_note(floors)}; these times are too long, and `seer serving` takes other frameworks'"
         if elsewhere:
             own, others = (
                 ", ".join(sorted(" ".join(setting) for setting in settings))
@@ -280,6 +284,12 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
     part = algorithms.bundle.parts.get(DEFAULT_FAMILY)  # the paper's; of some GPUs it was never measured
     paper = cast("SeerPaper", part.model) if part and part.fitted.name == "seer-paper" else None
     return Predictors(device, algorithms, load_operators(device.name, library), paper)
+
+
+def floor_note(works: Iterable[Work]) -> str:
+    """Of what kernels a framework's table has only the floor of the harness that timed them."""
+    kernels = ", ".join(dict.fromkeys(f"{work.kind} {work.dtype}" for work in works))
+    return f"what was measured of the framework's {kernels} kernels is mostly its benchmark's launch overhead"
 
 
 def frameworks_on(device: Gpu) -> list[str]:

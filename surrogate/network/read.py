@@ -48,6 +48,8 @@ def read_network(
     path = Path(source)
     if text in NETWORKS and not path.exists():
         path = NETWORKS[text]
+    if path.is_dir() and path.joinpath("config.json").is_file():
+        path = path / "config.json"
     require_regular(path)
     kind = path.suffix.lower()
     spread: dict[str, Any] = {

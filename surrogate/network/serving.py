@@ -5,7 +5,7 @@ requests as users. It runs one step after the other (continuous batching with ch
 
 - Between two tokens of a request lies a step that decodes one token of every running request, and the prompts that
   arrive meanwhile: while one request reads ``output`` tokens, each other one begins once. So a further token takes
-  ``decode + (running − 1) / (output − 1) · prompt``. Nothing in it is fitted.
+  ``decode + (running − 1) / (output − 1) · prompt``. Nothing in it is fitted to servers.
 - A first token takes ``start + prompt · (1 + share · (running − 1))``: users that began together wait for one another.
   ``start`` and ``share`` are fitted for each framework (`experiments/serving.py`).
 - Running is what the cache holds; who finds no place waits for as many others to end.
@@ -19,7 +19,7 @@ import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import exp, hypot, log1p
+from math import exp, hypot, log1p, nan
 from typing import NamedTuple
 
 from surrogate import bundled
@@ -29,11 +29,21 @@ from surrogate.features.families import Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import ELEMENTS
-from surrogate.features.roofline import missing_units
+from surrogate.features.roofline import compute_us, memory_us, missing_units, peak_tflops
 from surrogate.models.plain import from_plain
 from surrogate.network.deployment import Deployment
 from surrogate.network.language import Decoder
-from surrogate.network.language_step import COMMUNICATION, PARTS, PRODUCTS, Kernel, Requests, Step, part_of
+from surrogate.network.language_step import (
+    ATTENTION,
+    COMMUNICATION,
+    EXPERTS,
+    PARTS,
+    PRODUCTS,
+    Kernel,
+    Requests,
+    Step,
+    part_of,
+)
 from surrogate.network.memory import context_bytes, usable_bytes
 from surrogate.network.predict import Answer, Predictors, frameworks_on
 from surrogate.network.result import UNMEASURED
@@ -44,6 +54,8 @@ UTILISATION = 0.9
 """Share of a GPU's memory that a server takes: the default of vLLM."""
 BATCHED_TOKENS = 8192
 """Tokens of a step at most, which bounds what its activations hold: vLLM's and SGLang's default on data-centre GPUs."""
+LIMITED = (PRODUCTS, EXPERTS, ATTENTION)
+"""Parts whose operands no cache holds from step to step, so that peak rates bound their time."""
 COLLECTIVES = "nccl"
 """The library of collective operations that a framework has no kernels of its own for."""
 PROMPTS = "prompts"
@@ -53,7 +65,7 @@ PROMPTS = "prompts"
 @dataclass(frozen=True, slots=True)
 class ServerLaw:
     """Constants of a framework: ms before a prompt's first step, and the share of the other users that a prompt waits
-    for; ``ttft`` and ``tpot`` are the ends of their 90 % intervals, in log time, on models left out of the fit."""
+    for; ``ttft`` and ``tpot`` are the ends of their 90 % intervals, in log time, on families left out of the fit."""
 
     start_ms: float
     share: float
@@ -104,7 +116,8 @@ class ServerSteps:
     ``users`` and ``running`` are requests of one group of GPUs that attends to its own, ``running`` those that the
     cache holds at once. ``parts`` has the shares in a further token's time, `PROMPTS` among them. ``half_width`` is
     what kernels that nobody measured on the GPU add to its interval, in log time; of ``floors`` the framework's own
-    table has only the floor of its harness, so that another's stand in.
+    table has only the floor of its harness, so that another's stand in. No first token comes before ``least_ttft_ms``
+    and no further one before ``least_tpot_ms``: peak rates need as long for the arithmetic and the bytes.
     """
 
     load: Load
@@ -117,32 +130,39 @@ class ServerSteps:
     fits: bool
     parts: Mapping[str, float]
     half_width: float
-    floors: tuple[str, ...]
+    floors: tuple[Operator, ...]
+    least_ttft_ms: float = 0.0
+    least_tpot_ms: float = 0.0
 
     @property
     def tpot_ms(self) -> float:
-        """Time per output token behind the first."""
-        return self.decode_ms + self.beside_ms
+        """Time per output token behind the first; NaN where answers have no other."""
+        return self.decode_ms + self.beside_ms if self.load.output > 1 else nan
 
     @property
     def beside_ms(self) -> float:
         """Of it, what others' prompts take."""
-        return (self.running - 1) / max(self.load.output - 1, 1) * self.prompt_ms / self.stages
+        return self.prompts_beside * self.prompt_ms
+
+    @property
+    def prompts_beside(self) -> float:
+        """Prompts that a stage takes between two tokens of a request."""
+        return (self.running - 1) / max(self.load.output - 1, 1) / self.stages
 
     def ttft_ms(self, start_ms: float, share: float) -> float:
         """Time to the first token."""
         prompt_ms = self.prompt_ms * (1 + share * (self.running - 1) / self.stages)
-        request_ms = self.prompt_ms + (self.load.output - 1) * self.tpot_ms
+        request_ms = self.prompt_ms + (self.load.output - 1) * (self.decode_ms + self.beside_ms)
         return start_ms + prompt_ms + (self.users - self.running) / self.running * request_ms
 
     def intervals(self, law: ServerLaw) -> tuple[Interval, Interval]:
-        """Time to the first token and per further one."""
-        times = (self.ttft_ms(law.start_ms, law.share), law.ttft), (self.tpot_ms, law.tpot)
-        first, further = (
-            Interval(time, time * exp(-hypot(low, self.half_width)), time * exp(hypot(high, self.half_width)))
-            for time, (low, high) in times
-        )
-        return first, further
+        """Time to the first token and per further one; no lower end is before what peak rates allow."""
+        first = self._interval(self.ttft_ms(law.start_ms, law.share), law.ttft, self.least_ttft_ms)
+        return first, self._interval(self.tpot_ms, law.tpot, self.least_tpot_ms)
+
+    def _interval(self, time: float, widths: tuple[float, float], least: float) -> Interval:
+        low, high = (hypot(width, self.half_width) for width in widths)
+        return Interval(time, min(time, max(time * exp(-low), least)), time * exp(high))
 
     @property
     def bound(self) -> str:
@@ -217,13 +237,21 @@ class _Sized(NamedTuple):
 
 
 class _Timed(NamedTuple):
-    """A step's time in µs, its parts, the share that is not measured with its upper end, floors, and a refusal."""
+    """A step's time in µs, its parts, the share that is not measured with its upper end, floors, and a refusal; what
+    its arithmetic and its bytes take at peak rates."""
 
     time_us: float
     parts: Mapping[str, float]
     beyond_us: float
-    floors: tuple[str, ...]
+    floors: tuple[Operator, ...]
     refused: str
+    compute_us: float
+    memory_us: float
+
+
+def room_bytes(device: Gpu) -> float:
+    """Bytes of a GPU that a server fills with weights, cache and activations."""
+    return UTILISATION * usable_bytes(device) - context_bytes(device)
 
 
 def _sized(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step) -> _Sized:
@@ -235,8 +263,7 @@ def _sized(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step
     moved = max(_moved(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
     held = prompt.weights_bytes() / stages + moved * min(1.0, BATCHED_TOKENS / load.input)
     request_bytes = one.kv_bytes / stages
-    usable = UTILISATION * usable_bytes(device) - context_bytes(device)
-    places = int((usable - held) / request_bytes)
+    places = int((room_bytes(device) - held) / request_bytes)
     running = max(1, min(users, places))
     batch = ceil_div(running, stages)
     decode = Step(decoder, [Requests(batch, 1, context)], how, batch)
@@ -261,8 +288,14 @@ def _time(
             beyond_us += count * (answer.upper_us - answer.time_us)
         if answer.source == ROOFLINE and work.MULTIPLIES:
             refused = refused or (missing_units(device, work.dtype, work.math) or "")
-    named = dict.fromkeys(f"{work.kind} {work.dtype}" for work in kernels if work in floors)
-    return _Timed(sum(parts.values()), parts, beyond_us, tuple(named), refused)
+    floored = tuple(work for work in kernels if work in floors)
+    limited = [(count, work) for work, count in kernels.items() if part_of(work) in LIMITED]
+    arithmetic_us = sum(
+        count * compute_us(work.flops, peak_tflops(device, work.dtype, work.uses_tensor_cores))
+        for count, work in limited
+    )
+    traffic_us = sum(count * memory_us(work.dram_bytes, device.dram_gbs) for count, work in limited)
+    return _Timed(sum(parts.values()), parts, beyond_us, floored, refused, float(arithmetic_us), float(traffic_us))
 
 
 def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:
@@ -272,7 +305,14 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
         load=load, users=sized.users, running=sized.running, stages=sized.decode.how.pipeline_parallel,
         decode_ms=decode.time_us / 1e3, prompt_ms=prompt.time_us / 1e3, memory_bytes=sized.memory_bytes,
         fits=sized.fits, parts={}, half_width=log1p(decode.beyond_us / decode.time_us),
-        floors=tuple(dict.fromkeys((*prompt.floors, *decode.floors))),
+        floors=(*prompt.floors, *decode.floors),
+        least_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,
     )  # fmt: skip
-    parts = {name: decode.parts[name] / 1e3 / steps.tpot_ms for name in PARTS}
-    return replace(steps, parts=parts | {PROMPTS: steps.beside_ms / steps.tpot_ms})
+    # A step that takes a prompt beside decoded tokens reads its weights once for both.
+    arithmetic_us = decode.compute_us + steps.prompts_beside * prompt.compute_us
+    whole_ms = steps.decode_ms + steps.beside_ms
+    parts = {name: decode.parts[name] / 1e3 / whole_ms for name in PARTS}
+    return replace(
+        steps, parts=parts | {PROMPTS: steps.beside_ms / whole_ms},
+        least_tpot_ms=max(arithmetic_us, decode.memory_us) / 1e3,
+    )  # fmt: skip

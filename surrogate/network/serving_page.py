@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from surrogate.network.serving_search import ServerRow, Serving
+from surrogate.network.serving_search import ServerRow, Serving, pareto
 from surrogate.report.page import Figure, Section, page
-from surrogate.report.style import blank, legend, looks, plain_tick, svg, theme
+from surrogate.report.style import blank, legend, looks, number_axes, svg, theme
 from surrogate.report.tables import Table
 
 FRONT = (
@@ -12,15 +12,6 @@ FRONT = (
     " the right a user reads faster, upward a GPU serves more."
 )
 UNFOLDED = 25
-
-
-def pareto(rows: Sequence[ServerRow]) -> list[ServerRow]:
-    """The rows that no other beats both in tokens a second and user and in tokens a second and GPU, slowest first."""
-    front: list[ServerRow] = []
-    for row in sorted(rows, key=lambda row: (-row.tokens_per_s_per_user, -row.tokens_per_s_per_gpu)):
-        if not front or row.tokens_per_s_per_gpu > front[-1].tokens_per_s_per_gpu:
-            front.append(row)
-    return front[::-1]
 
 
 def pareto_figure(rows: Sequence[ServerRow]) -> str | None:
@@ -41,8 +32,7 @@ def pareto_figure(rows: Sequence[ServerRow]) -> str | None:
             lines += axis.plot(*zip(*front, strict=True), **look[name].line, markersize=3)
         axis.set_xscale("log")
         axis.set_yscale("log")
-        axis.xaxis.set_major_formatter(plain_tick)
-        axis.yaxis.set_major_formatter(plain_tick)
+        number_axes(axis.xaxis, axis.yaxis)
         axis.set(xlabel="tokens/s and user, log scale", ylabel="tokens/s and GPU, log scale")
         legend(figure, lines, names)
         return svg(figure)
@@ -52,11 +42,12 @@ def serving_page(serving: Serving) -> str:
     """The whole page; all texts are escaped."""
     best, drawn = serving.best, pareto_figure(serving.rows)
     table = serving.table(len(serving.rows))
-    answer = "No configuration meets the targets."
+    answer = f"{serving.verdict[:1].upper()}{serving.verdict[1:]}."
     if best:
+        further = f", {best.tpot_ms:.1f} ms per further one" if serving.load.output > 1 else ""
         answer = (
-            f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}: {best.tpot_ms:.1f} ms per token,"
-            f" {best.ttft_ms:.0f} ms to the first, {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU."
+            f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}: {best.ttft_ms:.0f} ms to the first token"
+            f"{further}, {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU."
             f" It lies within the 90 % intervals of {len(serving.rivals)} other configurations that meet the targets."
         )
     sections = [

@@ -1,9 +1,11 @@
 """What to buy and how to run it: the search over GPUs, frameworks, parallelism and types for a model's server."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice, product
-from math import ceil, floor
+from functools import partial
+from itertools import islice
+from math import ceil, floor, inf, isnan, nan
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,20 +14,27 @@ from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
-from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.features.whole import MAX_INT32, whole
-from surrogate.network.deployment import DOMAINS, NODE, ROUTING, Deployment, main_dtype
+from surrogate.network.deployment import NODE, main_dtype
 from surrogate.network.language import Decoder, read_decoder
-from surrogate.network.network import FRAMEWORKS
-from surrogate.network.predict import frameworks_on
-from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, server_steps, shipped_laws
+from surrogate.network.language_step import GAP_US
+from surrogate.network.predict import floor_note, frameworks_on
+from surrogate.network.serving import (
+    Interval,
+    Load,
+    ServerKernels,
+    ServerSteps,
+    Setup,
+    room_bytes,
+    server_steps,
+    shipped_laws,
+)
+from surrogate.network.serving_choices import Choices, Plan
 from surrogate.report.tables import Format, Shown, Table, significant
 
 if TYPE_CHECKING:
     import pandas as pd
 
-USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Numbers of users of a replica that are tried where a caller names none."""
 FORMATS: Mapping[str, Format] = dict.fromkeys(
     ("TTFT, ms", "TPOT, ms", "tokens/s per GPU"),
     lambda ends: f"{significant(ends[0])} [{significant(ends[1], floor)}, {significant(ends[2], ceil)}]",
@@ -33,31 +42,46 @@ FORMATS: Mapping[str, Format] = dict.fromkeys(
 """How columns with 90 % intervals read."""
 SHOWN = 12
 """Configurations that people see."""
-COUNTS = (
-    "concurrency", "tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_parallel", "gpus",
-)  # fmt: skip
-"""Fields of `Choices` that are whole numbers."""
 MAX_PLANS = 20_000
 UNMEASURED_WIDTH = 0.1
 """Width in log time that kernels add which were not measured on the GPU, from which a note says so."""
 MILLION = 1e6
+NO_TARGETS = (
+    "without --ttft or --tpot none is the best: those shown first trade the speed of a user for throughput, or price,"
+    " and no other beats them in both"
+)
+FASTEST = (
+    "each product takes the fastest kernel that any framework has on the GPU, without gaps, as fits measured servers;"
+    f" `seer network` takes one framework's own kernels, {GAP_US:g} µs apart, so that its steps are longer"
+)
 
 
-class Plan(NamedTuple):
-    """A replica's setup, the number of replicas, and the users of all of them."""
+class Targets(NamedTuple):
+    """The longest times in ms that a caller takes; None: any."""
 
-    setup: Setup
-    replicas: int
-    users: int
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+    def shares(self, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
+        """Of each target, its name and the time over it."""
+        pairs = (("TTFT", ttft_ms, self.ttft_ms), ("TPOT", tpot_ms, self.tpot_ms))
+        return {name: time / most for name, time, most in pairs if most is not None}
+
+    def met(self, ttft_ms: float, tpot_ms: float) -> bool:
+        """Whether times keep them."""
+        return all(share <= 1 for share in self.shares(ttft_ms, tpot_ms).values())
+
+
+ANY = Targets()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ServerRow(Shown):
     """A configuration: GPUs in all, of which each replica takes a part, and what it does under the load.
 
-    Times in ms and tokens of output per second with their 90 % intervals; ``concurrency`` users on all replicas
-    together; ``memory_gib`` on each GPU; ``meets``: it fits, and keeps the targets; ``usd_per_million_tokens`` of
-    output, where a price is known.
+    Times in ms and tokens of output per second with their 90 % intervals, NaN where it does not fit or there is none;
+    ``concurrency`` users on all replicas together; ``memory_gib`` on each GPU; ``meets``: it fits, and keeps the
+    targets; ``usd_per_million_tokens`` of output, where a price is known.
     """
 
     gpu: str
@@ -105,11 +129,48 @@ class Serving(Shown):
     load: Load
     rows: tuple[ServerRow, ...]
     notes: tuple[str, ...] = ()
+    targets: Targets = ANY
+    gpus: int = NODE
+    """Most that the search took."""
 
     @property
     def best(self) -> ServerRow | None:
-        """The first that meets the targets."""
-        return self.rows[0] if self.rows and self.rows[0].meets else None
+        """The first that meets the targets; without any, none is best."""
+        return self.rows[0] if any(self.targets) and self.rows[0].meets else None
+
+    @property
+    def fits(self) -> bool:
+        """Whether any configuration does."""
+        return any(row.fits for row in self.rows)
+
+    @property
+    def verdict(self) -> str:
+        """Why none is best; "" where one is."""
+        if self.best:
+            return ""
+        if not self.fits:
+            return self._nothing_fits()
+        if not any(self.targets):
+            return NO_TARGETS
+        fitting = [row for row in self.rows if row.fits]
+        reached = (
+            ("TTFT", min(row.ttft_ms for row in fitting), self.targets.ttft_ms),
+            ("TPOT", min(row.tpot_ms for row in fitting), self.targets.tpot_ms),
+        )
+        said = (f"the shortest {name} is {significant(ms)} ms of {most:g}" for name, ms, most in reached if most)
+        return f"no configuration keeps the targets with at most {self.gpus} GPUs: {', '.join(said)}"
+
+    def _nothing_fits(self) -> str:
+        least = self.rows[0]
+        room = room_bytes(gpu_named(least.gpu)) / 2**30
+        gpus = 2 * least.gpus
+        while least.memory_gib * least.gpus > room * gpus:
+            gpus *= 2
+        remedy = f"--gpus {gpus}" if gpus > self.gpus else f"--tensor-parallel {gpus}"
+        return (
+            f"nothing fits: {self.model} in {least.dtype} takes at least {least.memory_gib:.1f} GiB on each of"
+            f" {least.gpus} {least.gpu}, which have {room:.1f}; try {remedy}, a smaller --dtype, or another --gpu"
+        )
 
     @property
     def rivals(self) -> tuple[ServerRow, ...]:
@@ -126,21 +187,30 @@ class Serving(Shown):
 
     def table(self, most: int = SHOWN) -> Table:
         """The best configurations for people, ``most`` of them."""
-        some_miss = any(row.fits and not row.meets for row in self.rows)
-        marks = ["meets the targets" if some_miss and row.meets else "" for row in self.rows[:most]]
-        if self.best:
-            rivals = f", within the intervals of {len(self.rivals)} others" if self.rivals else ""
-            marks[0] = f"◀ best{rivals}"
-        shown = [_shown(row, mark) for row, mark in zip(self.rows, marks, strict=False)]
+        shown = [_shown(row, self._mark(row)) for row in self.rows[:most]]
         more = [f"{len(self.rows) - most} further configurations: --csv or --json"] if len(self.rows) > most else []
         title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
-        return Table(shown, FORMATS, title, notes=[*more, *self.notes])
+        return Table(shown, FORMATS, title, notes=[*filter(None, [self.verdict]), *more, *self.notes])
+
+    def _mark(self, row: ServerRow) -> str:
+        """What stands behind a configuration: whether it keeps the targets, up to where its intervals reach."""
+        if not row.fits:
+            return "does not fit"
+        if not row.meets:
+            shares = self.targets.shares(row.ttft_ms, row.tpot_ms)
+            return ", ".join(f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1)
+        is_sure = self.targets.met(row.ttft_high_ms, row.tpot_high_ms)
+        if row is self.best:
+            rivals = f", within the intervals of {len(self.rivals)} others" if self.rivals else ""
+            return f"◀ best{rivals}" if is_sure else f"◀ best, may miss the targets{rivals}"
+        return ("meets the targets" if is_sure else "may meet the targets") if any(self.targets) else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: ``rows``, ``best``, the number of its ``rivals``, and ``notes``."""
-        rows = [asdict(row) for row in self.rows]
+        """Plain JSON values: ``rows``, ``best``, the number of its ``rivals``, ``verdict``, and ``notes``."""
+        rows = [{name: None if value != value else value for name, value in asdict(row).items()} for row in self.rows]
         best = rows[0] if self.best else None
-        return {"rows": rows, "best": best, "rivals": len(self.rivals), "notes": list(self.notes)}
+        notes = list(self.notes)
+        return {"rows": rows, "best": best, "rivals": len(self.rivals), "verdict": self.verdict, "notes": notes}
 
     def to_frame(self) -> "pd.DataFrame":
         """A row per configuration."""
@@ -149,100 +219,12 @@ class Serving(Shown):
         return pd.DataFrame([asdict(row) for row in self.rows])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """What is searched: each field one or several values, or nothing where the search finds them itself.
-
-    Without ``dtypes`` the checkpoint runs as it is, as servers run it.
-    """
-
-    libraries: str | Sequence[str] = ()
-    concurrency: int | Sequence[int] = ()
-    tensor_parallel: int | Sequence[int] = ()
-    expert_parallel: int | Sequence[int] = ()
-    pipeline_parallel: int | Sequence[int] = ()
-    attention_parallel: int | Sequence[int] = ()
-    dtypes: str | Sequence[str] = ()
-    kv_dtypes: str | Sequence[str] = ()
-    routing: str = ROUTING
-    gpus: int = NODE
-
-    def several(self, name: str) -> Sequence[Any]:
-        """The values of a field, also of one that was given alone."""
-        values = getattr(self, name)
-        return (values,) if isinstance(values, int | str) else tuple(values)
-
-    def check(self) -> None:
-        """Raise `InputError` for what is no count and no known type or framework."""
-        for name in COUNTS:
-            for number in self.several(name):
-                whole("seer serving", f"--{name.replace('_', '-')}", number, most=MAX_INT32)
-        for kind, field, known in (("library", "libraries", FRAMEWORKS), ("dtype", "dtypes", ELEMENTS)):
-            for name in self.several(field):
-                if name not in known:
-                    raise InputError(f"{kind} {name!r} is unknown; known: {', '.join(known)}")
-
-    def plans(self, decoder: Decoder, device: Gpu) -> Iterator[Plan]:
-        """Every configuration of the search on a GPU."""
-        node = DOMAINS.get(device.name, NODE)
-        powers = [2**power for power in range(min(self.gpus, node).bit_length())]
-        pipelines, dtypes, kv_dtypes = map(self.several, ("pipeline_parallel", "dtypes", "kv_dtypes"))
-        concurrency = self.several("concurrency")
-        for tensor, data in self._groups(decoder, powers):
-            experts = self.several("expert_parallel") or ((1, tensor * data) if decoder.experts else (1,))
-            ways = product(dict.fromkeys(experts), pipelines or (1,), dtypes or (None,), kv_dtypes or (None,))
-            for expert, pipeline, dtype, kv_dtype in ways:
-                deployment = Deployment(
-                    tensor_parallel=tensor, data_parallel=data, expert_parallel=expert, pipeline_parallel=pipeline,
-                    dtype=dtype, kv_dtype=kv_dtype, routing=self.routing, node=node,
-                )  # fmt: skip
-                for replicas in powers if concurrency else (1,):
-                    if replicas * deployment.gpus > self.gpus:
-                        continue
-                    for users in concurrency or USERS:
-                        each = ceil_div(users, replicas)
-                        if each >= data and (replicas == 1 or users >= replicas):
-                            yield Plan(Setup(deployment, each), replicas, users)
-
-    def _groups(self, decoder: Decoder, powers: Sequence[int]) -> list[tuple[int, int]]:
-        """Ways of tensor parallelism and of attention over requests of one's own, which pays for a latent cache."""
-        asked, attention = self.several("tensor_parallel"), self.several("attention_parallel")
-        tensor = asked or [way for way in powers if decoder.heads % way == 0]
-        if attention or asked or not (decoder.family.latent and decoder.experts):
-            return list(product(tensor, attention or (1,)))
-        return [*((way, 1) for way in tensor), *((1, way) for way in powers[1:])]
-
-    def note(self, decoder: Decoder) -> str:
-        """What a reader must know of the weights' type, "" where nothing."""
-        own = main_dtype(decoder, None)
-        if own in QUANTISED:
-            return ""
-        asked = [name for name in self.several("dtypes") if name in QUANTISED]
-        if asked:
-            return f"{', '.join(asked)}: weights quantised from the checkpoint's {own}; their quality is not judged"
-        if self.several("dtypes"):
-            return ""
-        return f"the checkpoint as it is, in {own}; --dtype {own},fp8 also tries quantised weights"
-
-
-class Targets(NamedTuple):
-    """The longest times in ms that a caller takes; None: any."""
-
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-
-    def met(self, ttft_ms: float, tpot_ms: float) -> bool:
-        """Whether times keep them."""
-        pairs = ((ttft_ms, self.ttft_ms), (tpot_ms, self.tpot_ms))
-        return all(most is None or time <= most for time, most in pairs)
-
-
 def serve(
-    config: str | Path, *, gpu: str, input: int, output: int, compare_gpus: Sequence[str] = (),
+    config: str | Path | Mapping[str, object], *, gpu: str, input: int, output: int, compare_gpus: Sequence[str] = (),
     ttft_ms: float | None = None, tpot_ms: float | None = None, price: float | Mapping[str, float] | None = None,
     choices: Choices | None = None,
 ) -> Serving:  # fmt: skip
-    """The servers of the model in a ``config.json`` (or of one that ships, by name) on the GPUs that are named.
+    """The servers of the model in a ``config.json`` (its folder, its content, or the name of one that ships) on GPUs.
 
     ``input`` and ``output`` are a user's tokens; ``ttft_ms`` and ``tpot_ms`` the targets; ``price`` in US dollars per
     GPU and hour, of all or by the GPU's name; ``choices`` narrow the search. Raises `InputError` for what cannot be
@@ -252,38 +234,85 @@ def serve(
     choices.check()
     sizes = {"--input": input, "--output": output}
     load = Load(*(whole("seer serving", name, size, most=MAX_INT32) for name, size in sizes.items()))
-    path = Path(config)
-    decoder = read_decoder(path if path.exists() else NETWORKS.get(str(config), path))
-    devices = list({device.name: device for device in map(gpu_named, (gpu, *compare_gpus))}.values())
-    prices = price if isinstance(price, Mapping) else {each.name: price for each in devices if price is not None}
-    prices = {gpu_named(name).name: usd for name, usd in prices.items()}
-    targets = Targets(ttft_ms, tpot_ms)
+    targets = Targets(_positive("--ttft", ttft_ms), _positive("--tpot", tpot_ms))
+    if output == 1 and tpot_ms is not None:
+        raise InputError("--tpot: an answer of one token has no further one; leave it out, or give a longer --output")
+    decoder = _decoder(config)
+    devices = _devices(gpu, compare_gpus)
+    prices = _prices(price, devices)
     rows: list[ServerRow] = []
     decoder.require_context(load.input + load.output)
     notes = dict.fromkeys(filter(None, [choices.note(decoder)]))
-    refused: dict[str, None] = {}
+    refused: dict[tuple[str, str], dict[str, None]] = {}  # GPU and reason → frameworks
     for device in devices:
         kernels = ServerKernels(device)
+        if prices and device.name not in prices:
+            notes[f"no price for {device.name}: its configurations come behind those with one"] = None
         for library in choices.several("libraries") or frameworks_on(device):
+            narrowed, model, unpacks = choices.unpacked(decoder, device, library)
             try:
-                planned = _planned(choices, decoder, device, library)
-                answers = server_steps(decoder, load, kernels, library, [plan.setup for plan in planned])
+                planned = _planned(narrowed, model, device, library)
+                answers = server_steps(model, load, kernels, library, [plan.setup for plan in planned])
             except InputError as error:
-                refused[f"{device.name}, {library}: {error}"] = None
+                refused.setdefault((device.name, str(error)), {})[library] = None
                 continue
+            notes |= dict.fromkeys(filter(None, [unpacks]))
             for plan in planned:
                 answer = answers[plan.setup]
                 if isinstance(answer, InputError):
-                    refused[f"{device.name}, {library}: {answer}"] = None
+                    refused.setdefault((device.name, str(answer)), {})[library] = None
                     continue
-                rows.append(_row(decoder, device, library, plan, answer, targets, prices.get(device.name)))
+                rows.append(_row(model, device, library, plan, answer, targets, prices.get(device.name)))
                 notes |= dict.fromkeys(_notes(device, library, plan.setup, answer))
+    reasons = [f"{name}, {', '.join(libraries)}: {reason}" for (name, reason), libraries in refused.items()]
     if not rows:
-        raise InputError(next(iter(refused), "no configuration has so few GPUs or users; give more of them"))
-    rows.sort(key=_rank)
-    if rows[0].meets and not targets.met(rows[0].ttft_high_ms, rows[0].tpot_high_ms):
-        notes["the best configuration's 90 % intervals reach beyond the targets"] = None
-    return Serving(decoder.name, load, tuple(rows), (*notes, *refused))
+        raise InputError(reasons[0])
+    rows.sort(key=partial(_rank, targets=targets))
+    if not any(targets):
+        rows = _front_first(rows)
+    return Serving(decoder.name, load, tuple(rows), (*notes, FASTEST, *reasons), targets, choices.gpus)
+
+
+def _decoder(config: object) -> Decoder:
+    if isinstance(config, Mapping):
+        return read_decoder(config)
+    if not isinstance(config, str | Path):
+        raise InputError(
+            f"config is a {type(config).__name__}; give the path of a config.json, its folder, or its content as a dict"
+            " (transformers: config.to_dict())"
+        )
+    path = Path(config)
+    return read_decoder(path if path.exists() else NETWORKS.get(str(config), path))
+
+
+def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
+    """Each GPU once, ``gpu`` first."""
+    names = (gpu, compare_gpus) if isinstance(compare_gpus, str) else (gpu, *compare_gpus)
+    if wrong := next((name for name in names if not isinstance(name, str)), None):
+        raise InputError(f"gpu is {wrong!r}; give one name, and further ones in compare_gpus")
+    return list({device.name: device for device in (gpu_named(str(name)) for name in names)}.values())
+
+
+def _prices(price: object, devices: Sequence[Gpu]) -> dict[str, float]:
+    """GPU → US dollars an hour."""
+    if not isinstance(price, Mapping):
+        usd = _positive("--price", price, MILLION)
+        return {} if usd is None else {device.name: usd for device in devices}
+    prices = {gpu_named(name).name: _positive(f"--price {name}", usd, MILLION) for name, usd in price.items()}
+    if strangers := prices.keys() - {device.name for device in devices}:
+        raise InputError(
+            f"--price: {', '.join(sorted(strangers))} is not among the GPUs asked about; add --compare-gpus"
+        )
+    return {name: usd for name, usd in prices.items() if usd is not None}
+
+
+def _positive(name: str, value: object, most: float = inf) -> float | None:
+    """A number above 0, or None; `InputError` for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= most:
+        raise InputError(f"seer serving: {name} is {repr(value)[:40]}; a number above 0, up to {most:g}, is needed")
+    return float(value)
 
 
 def _planned(choices: Choices, decoder: Decoder, device: Gpu, library: str) -> list[Plan]:
@@ -292,6 +321,8 @@ def _planned(choices: Choices, decoder: Decoder, device: Gpu, library: str) -> l
     planned = list(islice(choices.plans(decoder, device), MAX_PLANS + 1))
     if len(planned) > MAX_PLANS:
         raise InputError(f"over {MAX_PLANS} configurations; name fewer of what is searched")
+    if not planned:
+        raise InputError(choices.too_few(decoder))
     return planned
 
 
@@ -299,9 +330,10 @@ def _row(
     decoder: Decoder, device: Gpu, library: str, plan: Plan, steps: ServerSteps, targets: Targets, price: float | None
 ) -> ServerRow:
     how = plan.setup.deployment
-    first, further = steps.intervals(shipped_laws().laws[library])
-    gpus = plan.replicas * how.gpus
-    request_ms = (start + (steps.load.output - 1) * token for start, token in zip(first, further, strict=True))
+    unknown = Interval(nan, nan, nan)
+    first, further = steps.intervals(shipped_laws().laws[library]) if steps.fits else (unknown, unknown)
+    gpus, beyond = plan.replicas * how.gpus, steps.load.output - 1
+    request_ms = (start + (beyond * token if beyond else 0) for start, token in zip(first, further, strict=True))
     rate, high, low = (1e3 * plan.users * steps.load.output / ms / gpus for ms in request_ms)
     return ServerRow(
         gpu=device.name, library=library, gpus=gpus, replicas=plan.replicas, tensor_parallel=how.tensor_parallel,
@@ -310,7 +342,8 @@ def _row(
         kv_dtype=how.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
         concurrency=plan.users, ttft_ms=first.time, ttft_low_ms=first.low, ttft_high_ms=first.high,
         tpot_ms=further.time, tpot_low_ms=further.low, tpot_high_ms=further.high, tokens_per_s_per_gpu=rate,
-        tokens_per_s_per_gpu_low=low, tokens_per_s_per_gpu_high=high, tokens_per_s_per_user=1e3 / further.time,
+        tokens_per_s_per_gpu_low=low, tokens_per_s_per_gpu_high=high,
+        tokens_per_s_per_user=1e3 / (further.time if beyond else first.time),
         usd_per_million_tokens=None if price is None else price / 3600 / rate * MILLION,
         memory_gib=steps.memory_bytes / 2**30, fits=steps.fits,
         meets=steps.fits and targets.met(first.time, further.time), bound=steps.bound,
@@ -321,15 +354,44 @@ def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Itera
     """What a reader must know of a configuration."""
     yield from setup.deployment.notes()
     if steps.floors:
-        kernels = ", ".join(steps.floors)
-        yield f"{device.name}, {library}: its table of {kernels} is a harness's floor; other frameworks' stand in"
+        yield f"{device.name}, {library}: {floor_note(steps.floors)}; other frameworks' kernels stand in their place"
     if steps.half_width > UNMEASURED_WIDTH:
         yield f"{device.name}, {library}: kernels that nobody measured there go by specification, with wide intervals"
 
 
-def _rank(row: ServerRow) -> tuple[bool, bool, bool, float]:
-    """Those that meet the targets first, then those that fit, then those with a price, each at the least cost first."""
-    return not row.meets, not row.fits, row.usd_per_million_tokens is None, row.cost(row.tokens_per_s_per_gpu)
+def _rank(row: ServerRow, targets: Targets) -> tuple[float, ...]:
+    """Those that meet the targets, at the least cost first, those without a price last; then the others that fit,
+    the closest to the targets first; then the rest, the one that lacks the least memory first."""
+    if not row.fits:
+        return 2, row.memory_gib, row.gpus
+    cost = row.usd_per_million_tokens is None, row.cost(row.tokens_per_s_per_gpu)
+    return (0, *cost) if row.meets else (1, max(targets.shares(row.ttft_ms, row.tpot_ms).values()), *cost)
+
+
+def pareto(
+    rows: Sequence[ServerRow], worth: Callable[[ServerRow], float] = lambda row: row.tokens_per_s_per_gpu
+) -> list[ServerRow]:
+    """The rows that no other beats both in tokens a second and user and in ``worth``, slowest first."""
+    front: list[ServerRow] = []
+    for row in sorted(rows, key=lambda row: (-row.tokens_per_s_per_user, -worth(row))):
+        if not front or worth(row) > worth(front[-1]):
+            front.append(row)
+    return front[::-1]
+
+
+def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
+    """The rows, ahead of them `SHOWN` of those that no other beats in speed and in cost, slowest first.
+
+    Where users wait for memory, or no price is known though others' is, a row is not among them.
+    """
+    is_priced = any(row.usd_per_million_tokens is not None for row in rows)
+    served = [
+        row for row in rows
+        if row.fits and row.bound != "memory" and (row.usd_per_million_tokens is not None) == is_priced
+    ]  # fmt: skip
+    front = pareto(served, lambda row: 1 / row.cost(row.tokens_per_s_per_gpu))
+    ahead = front[:: ceil_div(len(front), SHOWN) or 1]
+    return [*ahead, *(row for row in rows if row not in ahead)]
 
 
 def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
@@ -344,12 +406,17 @@ def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "GPUs": f"{row.gpus} {row.gpu}", "with": f"{row.replicas} × {split}" if row.replicas > 1 else split,
         "framework": row.library, "dtype": row.dtype, "users in all": row.concurrency,
-        "TTFT, ms": (row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
-        "TPOT, ms": (row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
-        "tokens/s per GPU": (row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high),
+        "TTFT, ms": _interval(row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
+        "TPOT, ms": _interval(row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
+        "tokens/s per GPU": _interval(
+            row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high
+        ),
         "tokens/s per user": round(row.tokens_per_s_per_user, 1),
     }  # fmt: skip
     if row.usd_per_million_tokens is not None:
-        shown["$ per M tokens"] = round(row.usd_per_million_tokens, 3)
-    shown |= {"GiB per GPU": round(row.memory_gib, 1), "bound by": row.bound}
-    return shown | {"": mark if row.fits else "does not fit"}
+        shown["$ per M output tokens"] = round(row.usd_per_million_tokens, 3)
+    return shown | {"GiB per GPU": round(row.memory_gib, 1), "bound by": row.bound, "": mark}
+
+
+def _interval(*ends: float) -> tuple[float, ...] | None:
+    return None if isnan(ends[0]) else ends

@@ -2,18 +2,13 @@
 
 from collections.abc import Callable
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from surrogate.report.style import blank, legend, looks, plain_tick, svg, theme
+from surrogate.report.style import blank, legend, looks, number_axes, plain_tick, svg, theme
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-MANY = 300.0
-"""Ratio of an axis' ends from which labels at 1, 2 and 5 would touch: only powers of ten are labelled."""
 LABEL_WIDTH = 56
 """Letters of an axis label and of the category names beside it that fit the figure."""
 NAME_WIDTH = 24
@@ -53,7 +48,8 @@ def dots(
         labels = ["\n".join(wrap(str(c), NAME_WIDTH)) for c in categories]
         axis.set_yticks(range(len(categories)), labels)
         axis.set_ylim(len(categories) - 0.5, -0.5)
-        _scale(axis, "x", log)
+        axis.set_xscale("log" if log else "linear")
+        number_axes(axis.xaxis)
         axis.set_xlabel(_wrapped(xlabel, log, max(len(line) for label in labels for line in label.split("\n"))))
         if len(names) > 1:
             legend(figure, handles, [str(name) for name in names])
@@ -91,8 +87,10 @@ def curves(
                     color=style.colour, linestyle=style.dashes, marker=style.marker, fillstyle="none",
                 )  # fmt: skip
             axis.set_title(str(title))
-            _scale(axis, "x", log_x, x_tick)
-            _scale(axis, "y", log_y)
+            axis.set_xscale("log" if log_x else "linear")
+            number_axes(axis.xaxis, tick=x_tick)
+            axis.set_yscale("log" if log_y else "linear")
+            number_axes(axis.yaxis)
             axis.set_ylabel(ylabel + (",\nlog scale" if log_y else ""))
         axes[-1].set_xlabel(_wrapped(xlabel, log_x))
         legend(figure, list(handles.values()), [str(name) for name in handles])
@@ -102,16 +100,3 @@ def curves(
 def _wrapped(label: str, log: bool, beside: int = 8) -> str:
     """An axis label on as many lines as names of ``beside`` letters leave the width for; none begins with %."""
     return "\n".join(wrap((label + (", log scale" if log else "")).replace(" %", "\u00a0%"), LABEL_WIDTH - beside))
-
-
-def _scale(axis: "Axes", side: str, log: bool, tick: Callable[[float, float], str] = plain_tick) -> None:
-    from matplotlib.ticker import LogLocator
-
-    along = axis.xaxis if side == "x" else axis.yaxis
-    if log:
-        axis.set(**{f"{side}scale": "log"})
-        low, high = along.get_view_interval()
-        few = side == "y" or high < MANY * low
-        along.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
-        along.set_minor_formatter(lambda _value, _position: "")
-    along.set_major_formatter(tick)

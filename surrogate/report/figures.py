@@ -137,8 +137,7 @@ def slowdown_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
         axis.set(xlim=(100 * FLOOR, 100 * top), ylim=(min(50 / max(sizes), 10), 100))
         axis.set(xlabel="x: slowdown of the pick over the best, %", ylabel="problems slower than x, %")
         axis.loglog()
-        for side in (axis.xaxis, axis.yaxis):
-            side.set_major_formatter(style.plain_tick)
+        style.number_axes(axis.xaxis, axis.yaxis)
         style.legend(figure, handles, models)
         return style.svg(figure)
 

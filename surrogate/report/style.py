@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -14,12 +14,15 @@ from surrogate.evaluation.scorecard import is_heuristic
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 INK, PAPER, RULE, BAND, BLUE = "#1c1d1f", "#fefefe", "#d4d6da", "#c6cad1", "#0072b2"
 """Colours the page replaces by its own, which differ in dark mode."""
 WIDTH_INCHES = 4.4
 """Narrow, so that a figure scaled to a phone's width keeps its letters legible."""
+MANY = 300.0
+"""Ratio of an axis' ends from which labels at 1, 2 and 5 would touch: only powers of ten are labelled."""
 COLUMN_WIDTH = 26
 """Letters of a name that fit one of two columns of a legend."""
 
@@ -107,6 +110,19 @@ def time_tick(time_us: float, _position: float = 0) -> str:
         if time_us >= size:
             return f"{time_us / size:g} {unit}"
     return f"{time_us * 1e3:g} ns"
+
+
+def number_axes(*axes: "Axis", tick: Callable[[float, float], str] = plain_tick) -> None:
+    """Label axes by ``tick``, logarithmic ones at 1, 2 and 5, or at 1 where there are many decades, and not between."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    for axis in axes:
+        if axis.get_scale() == "log":
+            low, high = axis.get_view_interval()
+            few = axis is axis.axes.yaxis or high < MANY * low
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+            axis.set_minor_formatter(NullFormatter())
+        axis.set_major_formatter(tick)
 
 
 def svg(figure: "Figure") -> str:

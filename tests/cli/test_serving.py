@@ -30,7 +30,7 @@ def test_scripts_get_every_configuration_and_people_the_best(seer: Any, tmp_path
     middle = sorted(row["tpot_ms"] for row in rows)[len(rows) // 2]
     texts = [seer(*ASKED, *target).succeeded().out for target in ((), ("--tpot", middle))]
     assert all("TPOT, ms" in text for text in texts)
-    assert ["meets the targets" in text for text in texts] == [False, True]
+    assert ["may meet the targets" in text for text in texts] == [False, True]
 
 
 def test_targets_that_nothing_keeps_are_a_negative_answer(seer: Any) -> None:
@@ -44,7 +44,7 @@ def test_what_is_not_predicted_is_refused_by_name(seer: Any, option: str) -> Non
     assert seer(*ASKED, option).is_refusal(f"{option}: ", "not predicted")
 
 
-@pytest.mark.parametrize("price", ["much", "h100-sxm=-1", ""])
+@pytest.mark.parametrize("price", ["much", "h100-sxm=-1", "", "2,5"])
 def test_a_price_that_is_none_is_refused(seer: Any, price: str) -> None:
     run = seer(*ASKED, "--price", price)
     assert run.code == 2 and "no price" in run.err

@@ -23,12 +23,12 @@ from surrogate.network.deployment import Deployment
 from surrogate.network.language import read_decoder
 from surrogate.network.language_step import Requests, Step, language_network
 from surrogate.network.serving import Load, ServerKernels, ServerLaw, ServerSteps, Setup, server_steps, shipped_laws
-from surrogate.network.serving_page import pareto, serving_page
-from surrogate.network.serving_search import SHOWN
+from surrogate.network.serving_page import pareto_figure, serving_page
+from surrogate.network.serving_search import SHOWN, Targets, pareto
 from surrogate.report.tables import to_json
 from tests.test_docs import blocks
 
-LLAMA, DEEPSEEK = NETWORKS["llama-3.3-70b"], NETWORKS["deepseek-v3"]
+LLAMA, SMALL, DEEPSEEK = NETWORKS["llama-3.3-70b"], NETWORKS["llama-3.1-8b"], NETWORKS["deepseek-v3"]
 PAGE = Path(__file__).resolve().parents[2] / "surrogate" / "network" / "README.md"
 STEPS = ServerSteps(
     load=Load(1000, 101), users=11, running=11, stages=1, decode_ms=10.0, prompt_ms=40.0, memory_bytes=1.0, fits=True,
@@ -56,6 +56,8 @@ def test_intervals_are_the_law_s_and_wider_where_kernels_were_not_measured() -> 
     assert (further.low, further.high) == pytest.approx((14, 28))
     wider = replace(STEPS, half_width=0.5).intervals(LAW)[1]
     assert wider.low < 14 and wider.high > 28
+    bounded = replace(STEPS, least_ttft_ms=60.0, least_tpot_ms=99.0).intervals(LAW)
+    assert [each.low for each in bounded] == pytest.approx([60, bounded[1].time])  # of 85 and 14 ms
 
 
 def test_a_law_ships_for_every_framework() -> None:
@@ -106,6 +108,8 @@ def test_a_result_shows_itself_in_every_form(servers: Serving) -> None:
     assert repr(servers.best).splitlines()[0].split()[:2] == ["GPUs", "with"] and "1e+" not in repr(servers)
     page = serving_page(servers)
     assert page.count("<svg") == 1 and "tokens/s and user" in page
+    narrow = [replace(servers.rows[0], tokens_per_s_per_user=user, tokens_per_s_per_gpu=40) for user in (20, 30)]
+    assert "mathdefault" not in str(pareto_figure(narrow))
     assert len(servers.table(SHOWN).records) == min(SHOWN, len(servers.rows))
 
 
@@ -127,6 +131,91 @@ def test_others_that_may_be_as_good_are_the_best_s_rivals(servers: Serving) -> N
     assert not sure.rivals and "others" not in repr(sure)
 
 
+def test_every_number_of_replicas_is_tried_and_users_are_shared_out() -> None:
+    choices = Choices(libraries="vllm", concurrency=120, gpus=6, tensor_parallel=1)
+    plans = list(choices.plans(read_decoder(SMALL), gpu("h100-sxm")))
+    assert [(plan.replicas, plan.setup.users) for plan in plans] == [
+        (1, 120),
+        (2, 60),
+        (3, 40),
+        (4, 30),
+        (5, 24),
+        (6, 20),
+    ]
+    few = Choices(concurrency=3, gpus=8, tensor_parallel=1).plans(read_decoder(SMALL), gpu("h100-sxm"))
+    assert [plan.replicas for plan in few] == [1, 2, 3]
+
+
+def test_more_gpus_than_a_node_are_shared_in_every_way() -> None:
+    hows = [plan.setup.deployment for plan in Choices(gpus=16).plans(read_decoder(DEEPSEEK), gpu("h100-sxm"))]
+    ways = {(how.tensor_parallel, how.data_parallel, how.pipeline_parallel) for how in hows}
+    assert {(16, 1, 1), (1, 16, 1), (8, 1, 2), (1, 8, 2)} <= ways and (4, 1, 2) not in ways
+
+
+def test_where_nothing_fits_no_time_is_given_and_the_line_says_what_would() -> None:
+    found = serve(DEEPSEEK, gpu="h100-sxm", input=64, output=8, tpot_ms=9, choices=Choices(gpus=2, libraries="vllm"))
+    assert not found.fits and found.best is None
+    assert "nothing fits" in found.verdict and "try --gpus 16" in found.verdict and found.verdict in repr(found)
+    assert {found.to_dict()["rows"][0][name] for name in ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")} == {None}
+
+
+def test_where_none_keeps_the_targets_the_closest_come_first(servers: Serving) -> None:
+    choices = Choices(libraries="vllm", concurrency=16, dtypes="fp8")
+    found = serve(LLAMA, gpu="h100-sxm", input=1024, output=512, ttft_ms=1000, tpot_ms=1.0, choices=choices)
+    fitting = [row.tpot_ms for row in found.rows if row.fits]
+    assert found.best is None and fitting == sorted(fitting) and "TPOT" in repr(found.rows[0])
+    assert "keeps the targets with at most 8 GPUs" in found.verdict and "its target" in repr(found)
+    assert "TTFT 1." not in repr(found)  # kept by all
+    unsure = replace(servers, targets=Targets(tpot_ms=servers.rows[0].tpot_ms))
+    assert "◀ best, may miss the targets" in repr(unsure)
+    assert "may miss" not in repr(replace(servers, targets=Targets(tpot_ms=1e3)))
+
+
+def test_without_targets_none_is_best_and_the_front_comes_first() -> None:
+    choices = Choices(libraries="vllm", tensor_parallel=(1, 2), concurrency=(1, 8, 4096))
+    found = serve(SMALL, gpu="h100-sxm", input=2048, output=256, choices=choices)
+    assert found.best is None and found.to_dict()["best"] is None and "without --ttft or --tpot" in found.verdict
+    assert found.rows[0].bound != "memory" and any(row.bound == "memory" for row in found.rows)
+    speeds = [row.tokens_per_s_per_user for row in found.rows[:3]]
+    assert speeds == sorted(speeds)
+
+
+def test_an_answer_of_one_token_has_no_further_one() -> None:
+    found = serve(SMALL, gpu="h100-sxm", input=512, output=1, ttft_ms=900, choices=Choices(concurrency=4))
+    assert found.best and found.to_dict()["best"]["tpot_ms"] is None and found.best.tokens_per_s_per_gpu > 0
+    assert "nan" not in serving_page(found)
+
+
+def test_fp8_weights_run_unpacked_where_a_gpu_has_no_units_for_them() -> None:
+    choices = Choices(concurrency=4, tensor_parallel=4, dtypes="fp8", gpus=4)
+    found = serve(LLAMA, gpu="a100-sxm4-80gb", input=64, output=8, choices=choices)
+    assert {(row.library, row.dtype) for row in found.rows} == {("vllm", "int8_wo"), ("sglang", "int8_wo")}
+    (unpacked,) = [note for note in found.notes if "unpack fp8 weights" in note]
+    (refused,) = [note for note in found.notes if "no fp8 units; give" in note]
+    assert "trtllm" in refused and "int8_wo" in unpacked
+    own = serve(DEEPSEEK, gpu="a100-sxm4-80gb", input=64, output=8, choices=Choices(gpus=16, tensor_parallel=16))
+    assert {row.dtype for row in own.rows} == {"int8_wo"}
+
+
+def test_a_folder_and_a_file_s_content_are_read_as_the_file_is(tmp_path: Path) -> None:
+    tmp_path.joinpath("config.json").write_bytes(SMALL.read_bytes())
+    choices = Choices(libraries="vllm", concurrency=1, tensor_parallel=1)
+    contents = json.loads(SMALL.read_text(encoding="utf-8"))
+    times = {serve(each, gpu="h100-sxm", input=64, output=8, choices=choices).rows[0].tpot_ms
+             for each in (SMALL, tmp_path, contents)}  # fmt: skip
+    assert len(times) == 1
+
+
+def test_no_interval_begins_before_the_weights_can_be_read() -> None:
+    setup = Setup(Deployment(tensor_parallel=4), 1)
+    steps = server_steps(read_decoder(LLAMA), Load(1000, 100), ServerKernels(gpu("h100-sxm")), "vllm", [setup])[setup]
+    assert isinstance(steps, ServerSteps)
+    read_ms = (80 * (8192 * (8192 + 2048) + 8192 * 8192 + 3 * 8192 * 28672) + 8192 * 128256) * 2 / 4 / 3.35e9
+    computed_ms = 2 * 1000 * 80 * (8192 * (8192 + 2048) + 8192 * 8192 + 3 * 8192 * 28672) / 4 / 989e9
+    assert read_ms < steps.least_tpot_ms < 1.05 * read_ms
+    assert computed_ms < steps.least_ttft_ms < 1.1 * computed_ms
+
+
 @pytest.mark.parametrize(
     ("dtypes", "run", "said"),
     [((), {"bf16"}, "checkpoint as it is"), ("fp8", {"fp8"}, "quality is not judged"), ("bf16", {"bf16"}, "")],
@@ -143,6 +232,7 @@ def test_gpus_without_a_price_come_behind_those_with_one() -> None:
         LLAMA, gpu="h100-sxm", compare_gpus=["h200-sxm"], input=64, output=8, price={"h100": 3}, choices=choices
     )
     assert [row.gpu for row in found.rows if row.fits] == ["h100-sxm", "h200-sxm"]
+    assert "no price for h200-sxm" in " ".join(found.notes)
 
 
 def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
@@ -163,18 +253,26 @@ def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
         ({"choices": Choices(expert_parallel=(2,), tensor_parallel=(2,))}, "has no experts"),
         ({"choices": Choices(pipeline_parallel=(99,), gpus=200)}, "cannot be divided in 99 stages"),
         ({"choices": Choices(kv_dtypes=("fp3",))}, "kv_dtype 'fp3' is unknown"),
-        ({"choices": Choices(tensor_parallel=(16,))}, "so few GPUs"),
+        ({"choices": Choices(tensor_parallel=(16,))}, "takes 16 GPUs; give --gpus 16"),
+        ({"choices": Choices(routing="balanced")}, "leave out --routing"),
         ({"choices": Choices(libraries=("trtllm",)), "gpu": "mi300x"}, "does not run on mi300x"),
         ({"choices": Choices(dtypes=("fp8",)), "gpu": "t4"}, "no fp8 units"),
         ({"input": 0}, "--input"),
         ({"input": 131_000, "output": 100}, "131100 tokens are beyond the 131072 positions"),
         ({"price": {"h999": 1.0}}, "h999"),
+        ({"price": {"h200-sxm": 1.0}}, "h200-sxm is not among the GPUs"),
+        ({"price": -1}, "--price is -1"),
+        ({"tpot_ms": "40"}, "--tpot is '40'; a number above 0, up to inf"),
+        ({"ttft_ms": -1}, "--ttft is -1"),
+        ({"tpot_ms": 9, "output": 1}, "no further one"),
+        ({"gpu": ["h100-sxm"]}, "give one name"),
+        ({"config": object()}, "config is a object"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:
-    asked: dict[str, Any] = {"gpu": "h100-sxm", "input": 64, "output": 8} | changed
+    asked: dict[str, Any] = {"config": LLAMA, "gpu": "h100-sxm", "input": 64, "output": 8} | changed
     with pytest.raises(InputError, match=said) as error:
-        serve(LLAMA, **asked)
+        serve(**asked)
     assert "\n" not in str(error.value)
 
 
