@@ -13,6 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.features.whole import MAX_INT32
+from surrogate.network.memory import OPTIMIZERS
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.runtime import HOSTS, RUNTIMES
 from surrogate.network.torch_gpu import AMP
@@ -27,6 +28,8 @@ SERVERS = 0.9
 """vLLM's default of its ``gpu_memory_utilization``."""
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
+MOST_LAYERS = 50
+"""Rows of layers that people see, the longest of a network that has more."""
 
 
 def sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -66,7 +69,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @declared(
     "network", dims=_dims, sizes=sizes, gpu_names=gpu_names, share=click.FloatRange(0, 1, min_open=True),
     dtype=SettingChoice("dtype", list(ELEMENTS)), maths=MATHS, layouts=LAYOUTS, amp_types=AMP, runtimes=RUNTIMES,
-    hosts=HOSTS,
+    hosts=HOSTS, optimizers=OPTIMIZERS,
 )  # fmt: skip
 @limit_options
 @declared("language_model", kv_dtypes=KV_DTYPES, frameworks=FRAMEWORKS)
@@ -173,7 +176,11 @@ def _print_report(
     for line in filter(None, (time.headline(), time.parts(), each if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
     if layers:
-        _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in time.layers])
+        longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:MOST_LAYERS]
+        shown = time.layers if len(time.layers) <= MOST_LAYERS else longest
+        _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in shown])
+        if left := len(time.layers) - len(shown):
+            click.echo(f"… the longest {MOST_LAYERS}; {left} further layers: --csv")
         sources = Counter(layer.source for layer in time.layers)
         counts = ", ".join(f"{name} ×{count}" for name, count in sources.most_common())
         click.echo(f"source of the times: {counts}")
@@ -207,6 +214,8 @@ def _print_report(
         if counts:
             listed = ", ".join(f"{name} ×{count}" for name, count in counts.items())
             click.echo(wrapped(f"{title}: {listed}", terminal_width()))
+    if layers and len(time.layers) > MOST_LAYERS:
+        click.echo(wrapped(f"\n{time.headline()}", terminal_width()))
 
 
 def _section(title: str, rows: list[dict[str, Any]]) -> None:

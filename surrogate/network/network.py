@@ -35,7 +35,8 @@ class Layer:
     """One operator of a network, as it stands in the model.
 
     ``operator`` is the model's own word for it; ``gradients`` says what a training iteration computes behind it (the
-    gradient of its `INPUT`, of its `WEIGHT`, or neither); ``parameters`` counts the weights it trains;
+    gradient of its `INPUT`, of its `WEIGHT`, or neither); ``parameters`` counts the weights it trains, of a
+    layer of the backward pass those whose gradients are complete behind it;
     ``heuristic`` is the library's own pick of an algorithm, where the file says it.
     """
 
@@ -94,6 +95,8 @@ class Network:
     unsupported: Mapping[str, int] = field(default_factory=dict)
     host: HostTime | None = None
     """What launches the kernels; None where nothing is known of it."""
+    runtime: str = "eager"
+    """What does where nobody says: "compiled" of a module that `torch.compile` gave."""
     gap_us: float = 0.0
     """Time between a kernel and the next one."""
     forward_layers: int = 0

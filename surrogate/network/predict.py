@@ -17,7 +17,7 @@ from surrogate.network.data_parallel import exchange
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
-from surrogate.network.work import as_run
+from surrogate.network.work import all_reduce, as_run
 from surrogate.prediction.results import ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Predictors:
             parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
-            notes=(*network.notes, *self._notes(measured, elsewhere)),
+            notes=(*network.notes, *self._notes(measured, elsewhere), *self._link(network.gpus)),
             host_time=network.host, exchange=exchanged,
         )  # fmt: skip
 
@@ -166,6 +166,15 @@ class Predictors:
                 f"convolutions measured on {self.gpu.name}: {own}; not {others}: their times go by other GPUs', and"
                 " the wide interval is theirs"
             )
+
+    def _link(self, gpus: int) -> Iterator[str]:
+        """What the GPUs that train together exchange their gradients over."""
+        gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
+        if gpus > 1:
+            source = self.kernels.kernel_times([all_reduce(1, gpus, "fp32")])[0].source
+            told = "its data sheet" if source in UNSEEN else "all-reduces that were measured"
+            name = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
+            yield f"gradients cross {name}, {gbs:g} GB/s in each direction; their times go by {told}"
 
     def _messages_us(self, works: Sequence[Work]) -> list[tuple[float, float, float]]:
         """Of each problem its time and the ends of its interval, in µs."""
@@ -189,8 +198,9 @@ class Predictors:
         lacks: dict[Work, str] = {problem: reason for problem, reason in reasons.items() if reason}
         if 2 * sum(sizes[problem] for problem in lacks) > sizes.total():
             first = next(iter(lacks))
+            instead = "fp16 (--amp fp16, --dtype fp16)" if first.dtype == "bf16" else "another --dtype"
             raise InputError(
-                f"{network.name}: {lacks[first]} for products in {first.dtype}; give another --dtype, or --gpu"
+                f"{network.name}: {lacks[first]} for products in {first.dtype}; give {instead}, or another --gpu"
             )
         return lacks
 
