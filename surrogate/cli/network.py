@@ -202,7 +202,10 @@ def _print_report(
     each = " per GPU" if time.gpus > 1 else ""
     together = f"; samples/s of all {time.gpus} GPUs" if time.gpus > 1 else ""
     _section(f"batches{each}{together}", [_sweep(row) for row in batches])
-    _section(f"GPUs{together}", [_sweep(row) for row in gpus])
+    _section(
+        f"GPUs{together}; a speedup is the ratio of expected times, without an interval of its own",
+        [_sweep(row) for row in gpus],
+    )
     for note in time.notes:
         click.echo(wrapped(note, terminal_width()))
     counted = {

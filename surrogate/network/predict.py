@@ -171,7 +171,7 @@ class Predictors:
         """What the GPUs that train together exchange their gradients over."""
         gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
         if gpus > 1:
-            source = self.kernels.kernel_times([all_reduce(1, gpus, "fp32")])[0].source
+            source = self.kernels.kernel_times([all_reduce(2**22, gpus, "fp32")])[0].source
             told = "its data sheet" if source in UNSEEN else "all-reduces that were measured"
             name = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
             yield f"gradients cross {name}, {gbs:g} GB/s in each direction; their times go by {told}"
@@ -334,7 +334,7 @@ def largest_batch(read: Callable[[int], Network], predictors: Predictors, **allo
         else:
             fails = batch
     if fits in (0, MAX_BATCH - 1):
-        wrong = "not even one sample fits" if not fits else "memory does not grow with the batch"
+        wrong = "not even one sample fits" if not fits else f"all batches up to {MAX_BATCH - 1} fit"
         raise InputError(f"--max-batch: {wrong} on {predictors.gpu.name}; leave it out to see what holds memory")
     return fits
 

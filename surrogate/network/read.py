@@ -23,7 +23,7 @@ TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
 MAX_ROWS = 100_000
 """Most layers of a table."""
 NORM_NOTE = (
-    "convolutions without norms: a file exported in eval mode holds batch norms as part of them; if your network has some,"
+    "convolutions without norms: a file exported in eval mode holds batch norms as part of them; if yours has some,"
     " their time in training is missing, so give module:callable"
 )
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -71,7 +71,10 @@ def read_network(
         from surrogate.network.deployment import Deployment
         from surrogate.network.language_step import read_language
 
-        absent = {"--training": training, "--dim": dims, "--amp": amp, "--runtime": runtime, "--host": host}
+        absent = {
+            "--training": training, "--optimizer": optimizer, "--dim": dims, "--amp": amp, "--runtime": runtime,
+            "--host": host,
+        }  # fmt: skip
         if wrong := next((name for name, value in absent.items() if value), None):
             raise InputError(f"{text}: a language model's step has no {wrong}; its server's CUDA graph runs it")
         given = {name: value for name, value in spread.items() if value is not None}

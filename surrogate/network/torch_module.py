@@ -130,7 +130,8 @@ def module_network(
     A copy without memory runs in its place: the module's weights, gradients and mode stay as they are, on whatever
     device they lie. Raises `InputError` where torch is missing or the module fails.
     """
-    name = type(getattr(module, "_orig_mod", module)).__name__
+    plain, is_compiled = _uncompiled(module)
+    name = type(plain).__name__
     fake = _fake_mode(name)
     from torch._subclasses.fake_tensor import FakeCopyMode
     from torch.nn import Module
@@ -139,10 +140,10 @@ def module_network(
         raise InputError(f"{name} is no torch.nn.Module; give the module and its inputs")
     with _told(name):
         with FakeCopyMode(fake):
-            copied, arguments = copy.deepcopy((getattr(module, "_orig_mod", module), _arguments(inputs)))
+            copied, arguments = copy.deepcopy((plain, _arguments(inputs)))
         with fake:
             network = _network(name, copied, _at_batch(arguments, batch), training, dtype, amp, batch)
-    return replace(network, runtime="compiled") if hasattr(module, "_orig_mod") else network
+    return replace(network, runtime="compiled" if is_compiled else "eager")
 
 
 def time_module(
@@ -191,6 +192,8 @@ def _network(
     import torch
     from torch.utils._pytree import tree_leaves
 
+    module, is_compiled = _uncompiled(module)
+    module._compiled_call_impl = None
     evaluated = training and not all(part.training for part in module.modules())
     module.train(training)
     recorded = recorded_calls(module, inputs.by_place, training, dtype, amp, inputs.by_name)
@@ -220,7 +223,14 @@ def _network(
         state_bytes=OPTIMIZERS[OPTIMIZER].states * sum(map(tensor_bytes, trained)),
     )  # fmt: skip
     notes = (*network.notes, EVAL_NOTE) if evaluated else network.notes
-    return replace(network, forward_layers=forward_layers, notes=notes) if training else network
+    runtime = "compiled" if is_compiled else "eager"
+    return replace(network, forward_layers=forward_layers if training else 0, notes=notes, runtime=runtime)
+
+
+def _uncompiled(module: Any) -> "tuple[Module, bool]":
+    """The module that `torch.compile` was given, and whether it was."""
+    is_compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    return getattr(module, "_orig_mod", module), is_compiled
 
 
 def _built(source: str, build: Callable[..., object], batch: int | None) -> "tuple[Module, Arguments]":
