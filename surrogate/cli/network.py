@@ -83,13 +83,17 @@ def command(
 
     FILE is an .onnx or .pt2 file (weights are not needed), a network that ships, by its name, a table of problems
     (parquet, CSV, or a text file with a problem per line), a language model's config.json from Hugging Face (with
-    --prefill or --decode), or module:callable (also x.py:callable), which imports your module and runs on fake tensors
-    what callable returns: (module, inputs). Layers are summed as if they ran one after another, as single kernels
-    without gaps (a language model's with those of a CUDA graph). Where PyTorch launches them, the host's time counts,
-    too: a pass takes the longer one of its kernels and its launches, and a floor. --runtime compiled fuses what lies
-    between convolutions and products. With --data-parallel the gradients are summed beside the backward pass.
-    Operators that this package does not know are named, counted and in no sum. --json and --csv also give every
-    layer's interval, workspace, FLOPs, bytes and source.
+    --prefill or --decode), or module:callable (also x.py:callable), which imports your module and runs on fake
+    tensors what callable returns: (module, inputs), inputs being a tensor, a tuple or list, a dict of keyword
+    arguments, or a tuple and a dict. --training is for all but config.json, --amp for modules. An iteration is
+    forward, backward from the sum of what the module returns (return your loss to have it in), and --optimizer's
+    fused step over all weights; data loading, gradient clipping and scaling are not in it. Layers are summed as if
+    they ran one after another, as single kernels without gaps (a language model's with those of a CUDA graph).
+    Where PyTorch launches them, the host's time counts, too: a pass takes the longer one of its kernels and its
+    launches, and a floor. --runtime compiled fuses what lies between convolutions and products. With
+    --data-parallel the gradients are summed beside the backward pass. Operators that this package does not know are
+    named, counted and in no sum. --json and --csv also give every layer's interval, workspace, FLOPs, bytes and
+    source.
 
     Examples:
       seer network resnet50 --gpu t4 --batch 8 --by-type

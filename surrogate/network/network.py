@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOLDED", "FOLDED_WITHIN", "FRAMEWORKS", "INPUT", "WEIGHT", "Held", "HostTime", "Layer", "Network", "Tally", "Work",
+    "with_settings",
 ]  # fmt: skip
 
 Work = NetworkProblem
@@ -146,3 +147,15 @@ class Tally:
             name=name, layers=tuple(self.layers), batch=batch, training=training, ignored=dict(self.ignored),
             unsupported=dict(self.unsupported), notes=(FOLDED_NOTE,) if folded else (), **held,
         )  # fmt: skip
+
+
+def with_settings(network: Network, math: str | None, layout: str | None) -> Network:
+    """Every problem that algorithms are chosen for (a convolution) under another math type or layout."""
+    chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
+    if not chosen:
+        return network
+    layers = tuple(
+        replace(layer, work=replace(layer.work, **chosen)) if layer.work.HAS_ALGORITHMS else layer
+        for layer in network.layers
+    )
+    return replace(network, layers=layers, own_math=network.own_math or math is not None)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, require_known, require_regular
 from surrogate.features.families import DescribedProblem, family_of
 from surrogate.features.problem import QUANTISED
@@ -15,7 +14,7 @@ from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.data_parallel import require_data_parallel
 from surrogate.network.fusion import compiled
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS
-from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work
+from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work, with_settings
 from surrogate.network.runtime import HOSTS, launched
 from surrogate.network.training import completed
 
@@ -104,8 +103,8 @@ def read_network(
 
         read = read_onnx if kind == ".onnx" else read_exported
         network = read(path, batch=batch, dims=dims, dtype=dtype, training=training)
-        kinds = {layer.work.kind for layer in network.layers}
-        if training and text not in NETWORKS and Conv.kind in kinds and not any("norm" in kind for kind in kinds):
+        normed = any("norm" in layer.work.kind for layer in network.layers)
+        if training and text not in NETWORKS and network.convs and not normed:
             network = replace(network, notes=(*network.notes, NORM_NOTE))
     elif _is_module(text):
         from surrogate.network.torch_module import read_module
@@ -200,15 +199,3 @@ def _is_binary(path: Path) -> bool:
             return re.search(rb"[\x00-\x08\x0e-\x1a]", file.read(4096)) is not None
     except OSError:
         return False  # the reader says why
-
-
-def with_settings(network: Network, math: str | None, layout: str | None) -> Network:
-    """Every problem that algorithms are chosen for (a convolution) under another math type or layout."""
-    chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
-    if not chosen:
-        return network
-    layers = tuple(
-        replace(layer, work=replace(layer.work, **chosen)) if layer.work.HAS_ALGORITHMS else layer
-        for layer in network.layers
-    )
-    return replace(network, layers=layers, own_math=network.own_math or math is not None)

@@ -23,9 +23,8 @@ from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import add_call
 from surrogate.network.data_parallel import require_data_parallel
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
-from surrogate.network.network import Network, Tally
+from surrogate.network.network import Network, Tally, with_settings
 from surrogate.network.predict import Allowed, largest_batch, load_predictors
-from surrogate.network.read import with_settings
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import HOSTS, RUNTIMES, launched
 from surrogate.network.torch_gpu import AMP, gpu_calls
@@ -44,7 +43,7 @@ CONTRACT = (
 )
 KINDS: Mapping[str, str] = TABLE["types"]["torch"]
 """torch's element types → ours; other integers stand as the type of their width."""
-OF_ONE_TYPE = frozenset(("addbmm", "addmm", "addmv", "baddbmm", "bmm", "convolution", "dot", "linear", "mm", "mv"))
+OF_ONE_TYPE = frozenset((*TABLE["rules"]["conv"], *TABLE["rules"]["product"]))
 """Operators that torch refuses for operands of different floating-point types."""
 EVAL_NOTE = (
     "the module, or a part of it, is in eval mode; the iteration is timed in train mode, with dropout and batch norm"
