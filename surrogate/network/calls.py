@@ -49,6 +49,8 @@ RULES |= {op: partial(rules.elementwise, kind=kind) for op, kind in ELEMENTWISE.
 RULES |= {op: partial(rules.collective, kind=kind) for op, kind in TABLE["collectives"].items()}
 RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each in TABLE["lookups"]}
 RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in TABLE["lookups"]}
+OF_ONE_TYPE = frozenset((*TABLE["rules"]["conv"], *TABLE["rules"]["product"]))
+"""Operators that torch refuses for operands of different floating-point types."""
 IGNORED = frozenset((*TABLE["ignored"]["aten"], *TABLE["ignored"]["onnx"]))
 """Views, sizes, constants, allocations and checks: no kernel."""
 

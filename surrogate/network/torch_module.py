@@ -20,7 +20,7 @@ from surrogate.features.errors import InputError, imported_callable, in_one_line
 from surrogate.features.problem import DTYPES, LAYOUTS
 from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
-from surrogate.network.calls import add_call
+from surrogate.network.calls import OF_ONE_TYPE, add_call
 from surrogate.network.data_parallel import require_data_parallel
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
 from surrogate.network.network import Network, Tally, with_settings
@@ -43,8 +43,6 @@ CONTRACT = (
 )
 KINDS: Mapping[str, str] = TABLE["types"]["torch"]
 """torch's element types → ours; other integers stand as the type of their width."""
-OF_ONE_TYPE = frozenset((*TABLE["rules"]["conv"], *TABLE["rules"]["product"]))
-"""Operators that torch refuses for operands of different floating-point types."""
 EVAL_NOTE = (
     "the module, or a part of it, is in eval mode; the iteration is timed in train mode, with dropout and batch norm"
 )
@@ -308,7 +306,7 @@ def recorded_calls(
 
     def running_module() -> str:
         node: Any = torch._C._current_autograd_node()
-        if node is None:
+        if node is None or running:  # a backward pass runs a module again where activations are recomputed
             path = running[-1] if running else ""
             made = torch.autograd._get_sequence_nr() - 1  # pyright: ignore[reportPrivateImportUsage]
             makers.setdefault(made, path)
