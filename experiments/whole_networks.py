@@ -27,8 +27,9 @@ from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_by_family, rows_of
 from surrogate.models import model_class
 from surrogate.network import Network, NetworkTime, Predictors, load_predictors
+from surrogate.network.memory import OPTIMIZER
 from surrogate.network.onnx_reader import read_onnx
-from surrogate.network.training import OPTIMIZER, iteration
+from surrogate.network.training import iteration
 from surrogate.report.charts import dots
 
 NAMES = beside(__file__)

@@ -124,7 +124,11 @@ def imported_callable(source: str, contract: str) -> Callable[..., object]:
             if importlib.util.find_spec(module.partition(".")[0]) is None:
                 raise InputError(f"{source}: no module {module} is in this folder or on PYTHONPATH; {contract}")
             target: object = importlib.import_module(module)
-            for part in (name or _only_function(source, target)).split("."):
+            parts = (name or _only_function(source, target)).split(".")
+            if not hasattr(target, parts[0]):
+                listed = ", ".join(_functions(target)) or "no function"
+                raise InputError(f"{source}: {module} has no {parts[0]}; name one that it defines: {listed}")
+            for part in parts:
                 target = getattr(target, part)
     finally:
         if added and here in sys.path:
@@ -136,12 +140,17 @@ def imported_callable(source: str, contract: str) -> Callable[..., object]:
 
 def _only_function(source: str, module: object) -> str:
     """The name of the one public function that a module defines. Raises `InputError` for none, and for several."""
-    names = [
-        name
-        for name, value in vars(module).items()
-        if isfunction(value) and value.__module__ == vars(module)["__name__"] and not name.startswith("_")
-    ]
+    names = _functions(module)
     if len(names) != 1:
         listed = f"has {', '.join(names)}" if names else "defines no function"
         raise InputError(f"{source}: {listed}; name one of its functions, as in {source}:{(names or ['build'])[0]}")
     return names[0]
+
+
+def _functions(module: object) -> list[str]:
+    """Names of the public functions that a module defines."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if isfunction(value) and value.__module__ == vars(module)["__name__"] and not name.startswith("_")
+    ]

@@ -13,6 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.features.whole import MAX_INT32
+from surrogate.network.memory import OPTIMIZERS
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.runtime import HOSTS, RUNTIMES
 from surrogate.network.torch_gpu import AMP
@@ -27,6 +28,8 @@ SERVERS = 0.9
 """vLLM's default of its ``gpu_memory_utilization``."""
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
+MOST_LAYERS = 50
+"""Rows of layers that people see, the longest of a network that has more."""
 
 
 def sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -66,7 +69,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @declared(
     "network", dims=_dims, sizes=sizes, gpu_names=gpu_names, share=click.FloatRange(0, 1, min_open=True),
     dtype=SettingChoice("dtype", list(ELEMENTS)), maths=MATHS, layouts=LAYOUTS, amp_types=AMP, runtimes=RUNTIMES,
-    hosts=HOSTS,
+    hosts=HOSTS, optimizers=OPTIMIZERS,
 )  # fmt: skip
 @limit_options
 @declared("language_model", kv_dtypes=KV_DTYPES, frameworks=FRAMEWORKS)
@@ -80,13 +83,17 @@ def command(
 
     FILE is an .onnx or .pt2 file (weights are not needed), a network that ships, by its name, a table of problems
     (parquet, CSV, or a text file with a problem per line), a language model's config.json from Hugging Face (with
-    --prefill or --decode), or module:callable (also x.py:callable), which imports your module and runs on fake tensors
-    what callable returns: (module, inputs). Layers are summed as if they ran one after another, as single kernels
-    without gaps (a language model's with those of a CUDA graph). Where PyTorch launches them, the host's time counts,
-    too: a pass takes the longer one of its kernels and its launches, and a floor. --runtime compiled fuses what lies
-    between convolutions and products. With --data-parallel the gradients are summed beside the backward pass.
-    Operators that this package does not know are named, counted and in no sum. --json and --csv also give every
-    layer's interval, workspace, FLOPs, bytes and source.
+    --prefill or --decode), or module:callable (also x.py:callable), which imports your module and runs on fake
+    tensors what callable returns: (module, inputs), inputs being a tensor, a tuple or list, a dict of keyword
+    arguments, or a tuple and a dict. --training is for all but config.json, --amp for modules. An iteration is
+    forward, backward from the sum of what the module returns (return your loss to have it in), and --optimizer's
+    fused step over all weights; data loading, gradient clipping and scaling are not in it. Layers are summed as if
+    they ran one after another, as single kernels without gaps (a language model's with those of a CUDA graph).
+    Where PyTorch launches them, the host's time counts, too: a pass takes the longer one of its kernels and its
+    launches, and a floor. --runtime compiled fuses what lies between convolutions and products. With
+    --data-parallel the gradients are summed beside the backward pass. Operators that this package does not know are
+    named, counted and in no sum. --json and --csv also give every layer's interval, workspace, FLOPs, bytes and
+    source.
 
     Examples:
       seer network resnet50 --gpu t4 --batch 8 --by-type
@@ -173,7 +180,11 @@ def _print_report(
     for line in filter(None, (time.headline(), time.parts(), each if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
     if layers:
-        _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in time.layers])
+        longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:MOST_LAYERS]
+        shown = time.layers if len(time.layers) <= MOST_LAYERS else longest
+        _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in shown])
+        if left := len(time.layers) - len(shown):
+            click.echo(f"… the longest {MOST_LAYERS}; {left} further layers: --csv")
         sources = Counter(layer.source for layer in time.layers)
         counts = ", ".join(f"{name} ×{count}" for name, count in sources.most_common())
         click.echo(f"source of the times: {counts}")
@@ -195,7 +206,10 @@ def _print_report(
     each = " per GPU" if time.gpus > 1 else ""
     together = f"; samples/s of all {time.gpus} GPUs" if time.gpus > 1 else ""
     _section(f"batches{each}{together}", [_sweep(row) for row in batches])
-    _section(f"GPUs{together}", [_sweep(row) for row in gpus])
+    _section(
+        f"GPUs{together}; a speedup is the ratio of expected times, without an interval of its own",
+        [_sweep(row) for row in gpus],
+    )
     for note in time.notes:
         click.echo(wrapped(note, terminal_width()))
     counted = {
@@ -207,6 +221,8 @@ def _print_report(
         if counts:
             listed = ", ".join(f"{name} ×{count}" for name, count in counts.items())
             click.echo(wrapped(f"{title}: {listed}", terminal_width()))
+    if layers and len(time.layers) > MOST_LAYERS:
+        click.echo(wrapped(f"\n{time.headline()}", terminal_width()))
 
 
 def _section(title: str, rows: list[dict[str, Any]]) -> None:

@@ -1,7 +1,7 @@
 """The one table from a call to its problem (`calls.toml`): ATen operators and ONNX nodes alike.
 
 `layers` says what one `Call` computes: a `Layer` per kernel that a framework launches, each with its problem of some
-family; nothing for views, sizes and allocations (`IGNORED`); and
+family; nothing for views, sizes and allocations (`IGNORED`), and for empty results; and
 `UnsupportedError` with a reason for what has no rule or lacks a size. Nothing is guessed: an unrecorded stride or
 padding is solved from the sizes of image, filter and output (`call_convolutions.solved`), and refused where several
 fit.
@@ -49,6 +49,8 @@ RULES |= {op: partial(rules.elementwise, kind=kind) for op, kind in ELEMENTWISE.
 RULES |= {op: partial(rules.collective, kind=kind) for op, kind in TABLE["collectives"].items()}
 RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each in TABLE["lookups"]}
 RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in TABLE["lookups"]}
+OF_ONE_TYPE = frozenset((*TABLE["rules"]["conv"], *TABLE["rules"]["product"]))
+"""Operators that torch refuses for operands of different floating-point types."""
 IGNORED = frozenset((*TABLE["ignored"]["aten"], *TABLE["ignored"]["onnx"]))
 """Views, sizes, constants, allocations and checks: no kernel."""
 
@@ -64,7 +66,8 @@ def layers(call: Call) -> tuple[Layer, ...]:
 
     Raises `UnsupportedError` where the operator has no rule, or a size is missing or makes no problem.
     """
-    if call.op in IGNORED or call.op.startswith(("prim.", "_operator.")):
+    is_empty = bool(call.outputs) and all(result.shape is not None and 0 in result.shape for result in call.outputs)
+    if is_empty or call.op in IGNORED or call.op.startswith(("prim.", "_operator.")):
         return ()
     if call.op not in RULES:
         raise UnsupportedError("a rule for this operator")

@@ -11,8 +11,8 @@ from itertools import accumulate
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import DTYPES
+from surrogate.network.memory import OPTIMIZERS
 from surrogate.network.network import Network, Work
-from surrogate.network.training import OPTIMIZER
 from surrogate.network.work import all_reduce
 
 Timing = Callable[[Sequence[Work]], Sequence[tuple[float, float, float]]]
@@ -51,20 +51,30 @@ def exchange(network: Network, times_us: Sequence[float], timed: Timing) -> Exch
 
     ``timed`` gives the time of each sum over the GPUs, with its ends.
 
-    A gradient is ready when the backward pass is through its layer; the pass takes as large a share of its time for a
-    layer and those behind it as the forward pass takes for them.
+    Gradients are ready behind the layers of the backward pass that say so. Where none does, as in an iteration that is
+    derived from a forward pass, one is ready when the backward pass is through its layer; the pass takes as large a
+    share of its time for a layer and those behind it as the forward pass takes for them.
     """
-    forward_us = list(accumulate(reversed(times_us[: network.forward_layers]), initial=0.0))[::-1]
-    is_backward = [layer.operator != OPTIMIZER for layer in network.layers[network.forward_layers :]]
-    backward = zip(times_us[network.forward_layers :], is_backward, strict=True)
-    backward_us = sum(time_us for time_us, counts in backward if counts)
+    forward, backward = network.layers[: network.forward_layers], network.layers[network.forward_layers :]
+    taken = [
+        0.0 if layer.operator in OPTIMIZERS else time_us
+        for layer, time_us in zip(backward, times_us[network.forward_layers :], strict=True)
+    ]
+    backward_us = sum(taken)
     dtype = "fp32" if (network.weights_bytes or 4) >= 3 * (network.parameters or 1) else "fp16"
     gradients = [
-        (backward_us * (behind_us / forward_us[0] if forward_us[0] else 1.0), layer.parameters)
-        for layer, behind_us in zip(network.layers[: network.forward_layers], forward_us, strict=False)
-        if layer.parameters and not layer.work.UPDATES_WEIGHTS
+        (ready_us, layer.parameters)
+        for layer, ready_us in zip(backward, accumulate(taken), strict=True)
+        if layer.parameters and layer.operator not in OPTIMIZERS
     ]
-    full = list(buckets(reversed(gradients), BUCKET_BYTES // DTYPES[dtype]))
+    if not gradients:
+        forward_us = list(accumulate(reversed(times_us[: network.forward_layers]), initial=0.0))[::-1]
+        gradients = [
+            (backward_us * (behind_us / forward_us[0] if forward_us[0] else 1.0), layer.parameters)
+            for layer, behind_us in zip(forward, forward_us, strict=False)
+            if layer.parameters and not layer.work.UPDATES_WEIGHTS
+        ][::-1]
+    full = list(buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]))
     works = [all_reduce(elements, network.gpus, dtype) for _, elements in full]
     ready_us = [ready for ready, _ in full]
     messages_us = list(zip(*timed(works), strict=True)) or [(), (), ()]  # of all buckets their times, and either end

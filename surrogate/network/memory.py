@@ -8,6 +8,7 @@ import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from surrogate.features.gpu import Gpu
 from surrogate.features.occupancy import device_attributes
@@ -43,8 +44,22 @@ GRAPH_KERNEL_BYTES = 32 * 2**10
 SERVER_GRAPHS = 51
 """Of a kernel in a captured graph, and graphs that a server captures: vLLM captures 51 batch sizes and estimates 0.73
 GiB for them (vllm#39559), 0.36 GiB for 16 (gpustack/runner#251)."""
-OPTIMIZER_STATES = 2
-"""Values that the optimizer keeps for a trained weight, in the weight's type: Adam's two moments."""
+
+
+class Optimizer(NamedTuple):
+    """``states``: values kept for a trained weight, in its type; ``work``: operations for each value written."""
+
+    states: int
+    work: int
+
+
+OPTIMIZERS = {
+    "adam": Optimizer(states=2, work=4), "adamw": Optimizer(states=2, work=4), "sgd": Optimizer(states=0, work=2),
+    "sgd-momentum": Optimizer(states=1, work=2),
+}  # fmt: skip
+"""Each as one fused pass: it reads weights, gradients and states, and writes weights and states."""
+OPTIMIZER = "adam"
+"""Which one trains where nobody says."""
 SAMPLING = "sampling"
 """The operator behind a language model's last product, which reads the logits."""
 SAMPLER_BYTES = 10 * 256 * 4
@@ -148,7 +163,7 @@ def held_by(tensors: Iterable[Tensor], calls: Sequence[Call], *, training: bool)
     stored = {tensor.buffer or index: tensor for index, tensor in enumerate(tensors) if tensor.constant}.values()
     allocator = Allocator()
     for tensor in stored:
-        for _ in range(1 + OPTIMIZER_STATES * (training and tensor.parameter)):
+        for _ in range(1 + OPTIMIZERS[OPTIMIZER].states * (training and tensor.parameter)):
             allocator.take(tensor_bytes(tensor))
     lasting_bytes = allocator.held
     run_through(allocator, calls, backward=training)

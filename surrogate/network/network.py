@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOLDED", "FOLDED_WITHIN", "FRAMEWORKS", "INPUT", "WEIGHT", "Held", "HostTime", "Layer", "Network", "Tally", "Work",
+    "with_settings",
 ]  # fmt: skip
 
 Work = NetworkProblem
@@ -35,7 +36,8 @@ class Layer:
     """One operator of a network, as it stands in the model.
 
     ``operator`` is the model's own word for it; ``gradients`` says what a training iteration computes behind it (the
-    gradient of its `INPUT`, of its `WEIGHT`, or neither); ``parameters`` counts the weights it trains;
+    gradient of its `INPUT`, of its `WEIGHT`, or neither); ``parameters`` counts the weights it trains, of a
+    layer of the backward pass those whose gradients are complete behind it;
     ``heuristic`` is the library's own pick of an algorithm, where the file says it.
     """
 
@@ -94,6 +96,8 @@ class Network:
     unsupported: Mapping[str, int] = field(default_factory=dict)
     host: HostTime | None = None
     """What launches the kernels; None where nothing is known of it."""
+    runtime: str = "eager"
+    """What does where nobody says: "compiled" of a module that `torch.compile` gave."""
     gap_us: float = 0.0
     """Time between a kernel and the next one."""
     forward_layers: int = 0
@@ -143,3 +147,15 @@ class Tally:
             name=name, layers=tuple(self.layers), batch=batch, training=training, ignored=dict(self.ignored),
             unsupported=dict(self.unsupported), notes=(FOLDED_NOTE,) if folded else (), **held,
         )  # fmt: skip
+
+
+def with_settings(network: Network, math: str | None, layout: str | None) -> Network:
+    """Every problem that algorithms are chosen for (a convolution) under another math type or layout."""
+    chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
+    if not chosen:
+        return network
+    layers = tuple(
+        replace(layer, work=replace(layer.work, **chosen)) if layer.work.HAS_ALGORITHMS else layer
+        for layer in network.layers
+    )
+    return replace(network, layers=layers, own_math=network.own_math or math is not None)

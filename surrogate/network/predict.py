@@ -18,8 +18,13 @@ from surrogate.network.data_parallel import exchange
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
+<<<<<<< HEAD
 from surrogate.network.work import as_run
 from surrogate.prediction.results import FLOOR, ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
+=======
+from surrogate.network.work import all_reduce, as_run
+from surrogate.prediction.results import ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
+>>>>>>> train2
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -147,7 +152,11 @@ class Predictors:
             parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
+<<<<<<< HEAD
             notes=(*network.notes, *self._notes(measured, elsewhere, answers)),
+=======
+            notes=(*network.notes, *self._notes(measured, elsewhere), *self._link(network.gpus)),
+>>>>>>> train2
             host_time=network.host, exchange=exchanged,
         )  # fmt: skip
 
@@ -172,6 +181,15 @@ class Predictors:
                 " the wide interval is theirs"
             )
 
+    def _link(self, gpus: int) -> Iterator[str]:
+        """What the GPUs that train together exchange their gradients over."""
+        gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
+        if gpus > 1:
+            source = self.kernels.kernel_times([all_reduce(2**22, gpus, "fp32")])[0].source
+            told = "its data sheet" if source in UNSEEN else "all-reduces that were measured"
+            name = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
+            yield f"gradients cross {name}, {gbs:g} GB/s in each direction; their times go by {told}"
+
     def _messages_us(self, works: Sequence[Work]) -> list[tuple[float, float, float]]:
         """Of each problem its time and the ends of its interval, in µs."""
         answers = self.answers(works, {})
@@ -194,8 +212,9 @@ class Predictors:
         lacks: dict[Work, str] = {problem: reason for problem, reason in reasons.items() if reason}
         if 2 * sum(sizes[problem] for problem in lacks) > sizes.total():
             first = next(iter(lacks))
+            instead = "fp16 (--amp fp16, --dtype fp16)" if first.dtype == "bf16" else "another --dtype"
             raise InputError(
-                f"{network.name}: {lacks[first]} for products in {first.dtype}; give another --dtype, or --gpu"
+                f"{network.name}: {lacks[first]} for products in {first.dtype}; give {instead}, or another --gpu"
             )
         return lacks
 
@@ -340,7 +359,7 @@ def largest_batch(read: Callable[[int], Network], predictors: Predictors, **allo
         else:
             fails = batch
     if fits in (0, MAX_BATCH - 1):
-        wrong = "not even one sample fits" if not fits else "memory does not grow with the batch"
+        wrong = "not even one sample fits" if not fits else f"all batches up to {MAX_BATCH - 1} fit"
         raise InputError(f"--max-batch: {wrong} on {predictors.gpu.name}; leave it out to see what holds memory")
     return fits
 

@@ -7,28 +7,34 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.errors import InputError, require_regular
+from surrogate.features.errors import InputError, require_known, require_regular
 from surrogate.features.families import DescribedProblem, family_of
 from surrogate.features.problem import QUANTISED
 from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.data_parallel import require_data_parallel
 from surrogate.network.fusion import compiled
-from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work
+from surrogate.network.memory import OPTIMIZER, OPTIMIZERS
+from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work, with_settings
 from surrogate.network.runtime import HOSTS, launched
 from surrogate.network.training import completed
 
 TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
 MAX_ROWS = 100_000
 """Most layers of a table."""
+NORM_NOTE = (
+    "convolutions without norms: a file exported in eval mode holds batch norms as part of them; if yours has some,"
+    " their time in training is missing, so give module:callable"
+)
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def read_network(
     source: str | Path, *, batch: int | None = None, training: bool = False, dims: Mapping[str, int] | None = None,
     dtype: str | None = None, amp: str | None = None, math: str | None = None, layout: str | None = None,
-    runtime: str | None = None, host: str | None = None, data_parallel: int = 1, prefill: int | None = None,
-    decode: int | None = None, tensor_parallel: int | None = None, expert_parallel: int | None = None,
-    pipeline_parallel: int | None = None, routing: str | None = None, kv_dtype: str | None = None,
+    runtime: str | None = None, host: str | None = None, optimizer: str | None = None, data_parallel: int = 1,
+    prefill: int | None = None, decode: int | None = None, tensor_parallel: int | None = None,
+    expert_parallel: int | None = None, pipeline_parallel: int | None = None, routing: str | None = None,
+    kv_dtype: str | None = None,
 ) -> Network:  # fmt: skip
     """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
 
@@ -39,7 +45,8 @@ def read_network(
     convolution. ``amp`` runs a module under autocast to fp16 or bf16. ``runtime`` (`RUNTIMES`) and ``host`` (`HOSTS`)
     say what launches the kernels: of a module and a .pt2 file PyTorch, eager on a usual host; of an .onnx file nothing
     is known unless one of the two is given, and of tables and language models never. Under ``training`` a whole
-    iteration: a module's as autograd runs it, a file's derived from its forward pass; on ``data_parallel`` GPUs each
+    iteration with the step of ``optimizer`` (`OPTIMIZERS`): a module's as autograd runs it, a file's derived from its
+    forward pass; on ``data_parallel`` GPUs each
     has a batch, and the gradients are summed. Of a language model's ``config.json`` one step: each of ``batch``
     requests has ``prefill`` new tokens, or one behind a context of ``decode``, on one of the GPUs of a
     `surrogate.network.deployment.Deployment`. Raises `InputError` for what cannot be read.
@@ -65,13 +72,20 @@ def read_network(
         from surrogate.network.deployment import Deployment
         from surrogate.network.language_step import read_language
 
-        absent = {"--training": training, "--dim": dims, "--amp": amp, "--runtime": runtime, "--host": host}
+        absent = {
+            "--training": training, "--optimizer": optimizer, "--dim": dims, "--amp": amp, "--runtime": runtime,
+            "--host": host,
+        }  # fmt: skip
         if wrong := next((name for name, value in absent.items() if value), None):
             raise InputError(f"{text}: a language model's step has no {wrong}; its server's CUDA graph runs it")
         given = {name: value for name, value in spread.items() if value is not None}
         return read_language(
             path, prefill=prefill, decode=decode, batch=batch, deployment=Deployment(dtype=dtype, **given)
         )
+    if optimizer is not None:
+        require_known("optimizer", optimizer, tuple(OPTIMIZERS))
+        if not training:
+            raise InputError(f"{text}: --optimizer {optimizer} ends an iteration; add --training")
     if amp is not None and dtype is not None:
         raise InputError("--amp keeps weights in fp32, --dtype does not; leave out one of them")
     if amp is not None and not _is_module(text):
@@ -91,6 +105,9 @@ def read_network(
 
         read = read_onnx if kind == ".onnx" else read_exported
         network = read(path, batch=batch, dims=dims, dtype=dtype, training=training)
+        normed = any("norm" in layer.work.kind for layer in network.layers)
+        if training and text not in NETWORKS and network.convs and not normed:
+            network = replace(network, notes=(*network.notes, NORM_NOTE))
     elif _is_module(text):
         from surrogate.network.torch_module import read_module
 
@@ -108,7 +125,8 @@ def read_network(
             f" module:callable or x.py:callable, or one of {', '.join(NETWORKS)}"
         )
     is_table = network.own_math
-    network = replace(with_settings(completed(network, training), math, layout), gpus=data_parallel)
+    network = with_settings(completed(network, training, optimizer or OPTIMIZER), math, layout)
+    network = replace(network, gpus=data_parallel)
     if is_table:
         if host or runtime not in (None, "compiled"):
             wrong = f"--host {host}" if host else f"--runtime {runtime}"
@@ -116,7 +134,7 @@ def read_network(
         return compiled(network) if runtime else network
     if kind == ".onnx" and not (runtime or host):
         return network
-    return launched(network, runtime or "eager", host or HOSTS[0])
+    return launched(network, runtime, host or HOSTS[0])
 
 
 def _is_module(source: str) -> bool:
@@ -183,15 +201,3 @@ def _is_binary(path: Path) -> bool:
             return re.search(rb"[\x00-\x08\x0e-\x1a]", file.read(4096)) is not None
     except OSError:
         return False  # the reader says why
-
-
-def with_settings(network: Network, math: str | None, layout: str | None) -> Network:
-    """Every problem that algorithms are chosen for (a convolution) under another math type or layout."""
-    chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
-    if not chosen:
-        return network
-    layers = tuple(
-        replace(layer, work=replace(layer.work, **chosen)) if layer.work.HAS_ALGORITHMS else layer
-        for layer in network.layers
-    )
-    return replace(network, layers=layers, own_math=network.own_math or math is not None)

@@ -200,12 +200,16 @@ class NetworkTime(Shown):
             where, each, together = f"{self.gpus} × {self.gpu}", " per GPU", f" of all {self.gpus} GPUs"
         batch = f", batch {self.batch}{each}" if self.batch is not None else ""
         rate = f", {self.samples_per_s:,.0f} samples/s{together}" if self.samples_per_s else ""
+        room = ""
+        if self.fits is False and self.memory_bytes:
+            needed, held = self.memory_bytes / 2**30, self.gpu_memory_bytes / 2**30
+            room = f"; DOES NOT FIT: needs {needed:.2f} of {held:.2f} GiB"
         kind = "training iteration" if self.training else "forward"
         if not self.layers:
             return f"{self.network} on {where}{batch}, {kind}: time not known, no operator of it is; coverage 0 %"
         return (
             f"{self.network} on {where}{batch}, {kind}: {self.total_us / 1e3:.3f} ms"
-            f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %"
+            f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %{room}"
         )
 
     def parts(self) -> str:
@@ -217,9 +221,12 @@ class NetworkTime(Shown):
         host = self.host_time
         if host is None:
             return f"kernels {self.kernels_us / 1e3:.3f} ms{waits}" if waits else ""
-        bound = "launches" if host.launch_us > self.kernels_us else "kernels"
+        device_us = self.kernels_us + (self.exchange.time_us if self.exchange else 0.0)
+        exchanges = self.exchange is not None and self.exchange.all_reduce_us > self.kernels_us
+        device = "the gradients' all-reduce bounds" if exchanges else "kernels bound"
+        bound = "launches bound" if host.launch_us > device_us else device
         return (
-            f"{bound} bound it: kernels {self.kernels_us / 1e3:.3f} ms{waits}; {host.runtime} on a {host.host} host"
+            f"{bound} it: kernels {self.kernels_us / 1e3:.3f} ms{waits}; {host.runtime} on a {host.host} host"
             f" launches them in {host.launch_us / 1e3:.3f} ms, and {host.floor_us / 1e3:.3f} ms before and behind"
         )
 

@@ -28,6 +28,7 @@ RUNTIMES = {
 }
 HOSTS = ("usual", "fast", "slow")
 """Kinds of hosts, by how long they take to launch a kernel: most of those measured, the fastest and the slowest."""
+MEMORY_NOTE = "the memory is that of eager execution; a compiled program, which keeps less between kernels, needs less"
 VIEWS = frozenset((*TABLE["ignored"]["aten"], *TABLE["ignored"]["in_inference"]))
 """Operators that the host runs, and that no kernel follows."""
 
@@ -72,9 +73,12 @@ def shipped_hosts() -> HostLaws:
     return from_plain(HostLaws, json.loads((bundled.FOLDER / FILE).read_bytes()))
 
 
-def launched(network: Network, runtime: str, host: str = HOSTS[0]) -> Network:
-    """The network as a runtime (of `RUNTIMES`) runs it, with the time that a host (of `HOSTS`) takes for it."""
-    network = network if runtime == "eager" else compiled(network)
+def launched(network: Network, runtime: str | None = None, host: str = HOSTS[0]) -> Network:
+    """The network as a runtime (of `RUNTIMES`; None: its own) runs it, with the time that a host (of `HOSTS`) takes."""
+    runtime = runtime or network.runtime
+    if runtime != "eager":
+        network = compiled(network)
+        network = replace(network, notes=(*network.notes, MEMORY_NOTE))
     shipped = shipped_hosts()
     law = shipped.laws[runtime]
     slower = shipped.hosts[host]

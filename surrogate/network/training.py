@@ -9,17 +9,32 @@ from dataclasses import replace
 
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import Streamed
-from surrogate.network.memory import OPTIMIZER_STATES, chained
+from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, chained
 from surrogate.network.network import Layer, Network, Tally, Work
 
-OPTIMIZER = "adam"
-"""Reads weights, gradients and two moments, writes weights and moments: 12 operations a weight, one fused pass."""
+LOSS_NOTE = (
+    "the iteration ends with {optimizer} (fused: one pass over all weights); the gradient is that of {loss}, so that a"
+    " loss outside it, clipping and scaling of gradients are in no sum"
+)
 
 
-def completed(network: Network, training: bool) -> Network:
-    """With the memory of a chain where the source tells none, and under ``training`` a whole iteration's layers."""
+def completed(network: Network, training: bool, optimizer: str = OPTIMIZER) -> Network:
+    """With the memory of a chain where the source tells none, and under ``training`` a whole iteration's layers, whose
+    last is the step of ``optimizer``, one of `OPTIMIZERS`."""
     network = chained(network, training=training)
-    return iteration(network) if training else network
+    if not training:
+        return network
+    loss = "the sum of the module's results" if network.training else "the last layer's result"
+    network = iteration(network)
+    layers = tuple(
+        replace(layer, operator=optimizer, work=_step(layer.parameters, optimizer))
+        if layer.operator == OPTIMIZER
+        else layer
+        for layer in network.layers
+    )
+    states = network.state_bytes * OPTIMIZERS[optimizer].states // OPTIMIZERS[OPTIMIZER].states
+    notes = (*network.notes, LOSS_NOTE.format(optimizer=optimizer, loss=loss))
+    return replace(network, layers=layers, state_bytes=states, notes=notes)
 
 
 def iteration(network: Network) -> Network:
@@ -34,7 +49,7 @@ def iteration(network: Network) -> Network:
     # Of an embedding the gradient updates the rows it touches; a dense step over the whole table does not happen.
     parameters = sum(layer.parameters for layer in forward if not layer.work.UPDATES_WEIGHTS)
     tally.add(optimizer_step(parameters))
-    state = OPTIMIZER_STATES * (network.weights_bytes or 0)
+    state = OPTIMIZERS[OPTIMIZER].states * (network.weights_bytes or 0)
     return replace(
         network, layers=tuple(tally.layers), training=True, state_bytes=state, forward_layers=len(forward)
     )  # fmt: skip
@@ -42,11 +57,13 @@ def iteration(network: Network) -> Network:
 
 def optimizer_step(parameters: int) -> list[Layer]:
     """One fused step over all weights; none where there are none."""
-    if not parameters:
-        return []
-    states = OPTIMIZER_STATES * parameters
-    step = Streamed(reads=2 * parameters + states, writes=parameters + states, work=4, variant=OPTIMIZER)
-    return [Layer("optimizer", OPTIMIZER, step)]
+    return [Layer("optimizer", OPTIMIZER, _step(parameters, OPTIMIZER), parameters=parameters)] if parameters else []
+
+
+def _step(parameters: int, optimizer: str) -> Streamed:
+    states, work = OPTIMIZERS[optimizer]
+    reads, writes = (2 + states) * parameters, (1 + states) * parameters
+    return Streamed(reads=reads, writes=writes, work=work, variant=optimizer)
 
 
 def backward(layer: Layer) -> Iterator[Layer]:

@@ -41,6 +41,7 @@ def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
     words = ("network", graph, "--gpu", "t4", "--bundle", bundle)
     text = seer(*words).out
     assert all(part in text for part in ("coverage 100.0 %", "by type", "algorithms", "compute-bound"))
+    assert text.count("forward: ") == 2 and "18 further layers: --csv" in text
     rows = list(csv.DictReader(io.StringIO(seer(*words, "--csv").out)))
     assert len(rows) == 68
     types = list(csv.DictReader(io.StringIO(seer(*words, "--by-type", "--csv").out)))

@@ -42,6 +42,30 @@ def test_an_iteration_waits_for_what_the_backward_pass_does_not_hide() -> None:
     assert messages and few.exchange.all_reduce_us / messages < 1000
 
 
+def test_a_tied_weights_gradient_waits_for_its_last_use() -> None:
+    """It is complete behind the whole backward pass, so that all of its transfer is waited for."""
+    torch = pytest.importorskip("torch")
+    from surrogate.network import time_module
+
+    table, head = torch.nn.Embedding(110_000, 64), torch.nn.Linear(64, 110_000, bias=False)
+    module = torch.nn.Sequential(table, torch.nn.Linear(64, 64), head)
+    words = torch.zeros(8, 512, dtype=torch.int64)
+    apart = time_module(module, words, "h100-sxm", training=True, data_parallel=8)
+    head.weight = table.weight
+    tied = time_module(module, words, "h100-sxm", training=True, data_parallel=8)
+    assert apart.exchange and tied.exchange
+    assert apart.exchange.time_us < apart.exchange.all_reduce_us
+    assert tied.exchange.time_us == pytest.approx(tied.exchange.all_reduce_us)
+    assert apart.exchange.all_reduce_us > 1.5 * tied.exchange.all_reduce_us
+    assert any("450 GB/s" in note for note in tied.notes)
+
+
+def test_the_verdict_names_what_takes_longest() -> None:
+    time = load_predictors("t4").time(read_network("vgg16", batch=1, training=True, data_parallel=8, runtime="eager"))
+    assert time.exchange and time.exchange.all_reduce_us > time.kernels_us
+    assert time.parts().startswith("the gradients' all-reduce bounds it")
+
+
 @pytest.mark.parametrize("settings", [{"data_parallel": 9, "training": True}, {"data_parallel": 2}])
 def test_what_has_no_gradients_or_too_many_gpus_is_refused(refused, settings) -> None:
     with refused("--data-parallel"):

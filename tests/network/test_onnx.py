@@ -8,7 +8,7 @@ import pytest
 from surrogate.collect.plan_source import networks
 from surrogate.features.conv import Conv
 from surrogate.network.onnx_reader import read_onnx
-from surrogate.network.read import read_network
+from surrogate.network.read import NORM_NOTE, read_network
 
 onnx = pytest.importorskip("onnx")
 node = onnx.helper.make_node
@@ -53,6 +53,15 @@ def test_known_sizes_of_a_small_graph(onnx_file) -> None:
     assert found.layers[0].gradients == ("weight",)  # nothing trains before it
     assert found.layers[4].gradients == ("input", "weight")
     assert dict(found.ignored) == {"Flatten": 1}
+
+
+def test_training_without_norms_says_what_an_export_in_eval_mode_lacks(onnx_file) -> None:
+    convolution = node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1])
+    norm = node("BatchNormalization", ["c", *"abcd"], ["y"])
+    weights = {name: np.zeros(4, "f4") for name in "abcd"} | {"w": np.zeros((4, 3, 3, 3), "f4")}
+    for nodes, training, said in (([convolution], True, 1), ([convolution], False, 0), ([convolution, norm], True, 0)):
+        path = onnx_file(nodes, {"x": [2, 3, 8, 8]}, weights)
+        assert read_network(path, training=training).notes.count(NORM_NOTE) == said
 
 
 def test_one_dimensional_grouped_dilated_same_and_uneven_padding(onnx_file) -> None:

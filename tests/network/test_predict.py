@@ -190,6 +190,8 @@ def test_products_whose_units_the_gpu_lacks_are_refused(refused) -> None:
     assert load_predictors("h100").time(network).layers
     with refused("t4 has no fp8 units"):
         load_predictors("t4").time(network)
+    with refused("give fp16"):  # another half-precision type does
+        load_predictors("v100").time(replace(network, layers=(Layer("p", "Gemm", gemm(64, 64, 64, dtype="bf16")),)))
     mixed = replace(network, layers=(*network.layers, Layer("q", "Gemm", gemm(64, 64, 64, dtype="fp16"))))
     time = load_predictors("t4").time(mixed)
     assert [layer.name for layer in time.layers] == ["q"] and time.unsupported == {"Gemm (t4 has no fp8 units)": 1}

@@ -12,7 +12,9 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.network.exported import read_exported
 from surrogate.network.read import read_network
-from surrogate.network.torch_module import module_network
+from surrogate.network.result import NetworkTime
+from surrogate.network.runtime import MEMORY_NOTE
+from surrogate.network.torch_module import EVAL_NOTE, module_network
 from surrogate.network.training import iteration
 
 torch = pytest.importorskip("torch")
@@ -62,7 +64,30 @@ def test_layers_carry_the_modules_names() -> None:
     """Forward and backward."""
     names = {layer.name for layer in read_network(f"{MODULES}:mixed", training=True).layers}
     assert {"conv.convolution", "conv.convolution.bias", "norm.native_layer_norm", "optimizer"} <= names
-    assert any("convolution_backward" in name for name in names)
+    backward = {"conv.convolution_backward.bwd_filter", "norm.native_layer_norm_backward", "linear.mm", "linear.mm#2"}
+    assert backward < names
+
+
+class Parts(torch.nn.Module):
+    """Three products of one input, a module that hands its input on behind them, and keyword arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("query", "key", "value"):
+            setattr(self, name, torch.nn.Linear(8, 8, bias=False))
+        self.dropped = torch.nn.Identity()
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> torch.Tensor:
+        return self.dropped(self.query(x)) * self.key(x) + scale * self.dropped(self.value(x))
+
+
+def test_gradients_stand_under_the_module_that_made_the_forward_call() -> None:
+    """Not under one that shared its input or handed its result on."""
+    inputs = (torch.zeros(2, 8),), {"scale": torch.zeros(2, 8)}
+    layers = module_network(Parts(), inputs, training=True).layers
+    products = Counter(layer.name.partition(".")[0] for layer in layers if layer.operator == "mm")
+    assert products == {"query": 2, "key": 2, "value": 2}
+    assert not any(layer.name.startswith("dropped") for layer in layers)
 
 
 SOURCE = """
@@ -84,6 +109,22 @@ def plain():
 
 def forgetful():
     return Net()
+
+class Asking(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else x
+
+def asking():
+    return Asking(8, 8), torch.zeros(1, 8)
+
+def halved():
+    return nn.Linear(8, 8).half(), [torch.zeros(1, 8)]
+
+def named():
+    return nn.Linear(8, 8), {"input": torch.zeros(3, 8)}
+
+def listed():
+    return nn.CosineSimilarity(), [torch.zeros(3, 8), torch.zeros(3, 8)]
 
 def broken():
     raise RuntimeError("no\\nsuch thing")
@@ -140,6 +181,54 @@ def test_a_users_module(own: None) -> None:
     assert not found.unsupported
 
 
+def test_inputs_by_name_and_in_a_list(own: None) -> None:
+    """Of the wanted batch, which is the network's."""
+    for name in ("named", "listed"):
+        found = read_network(f"my_own_nets:{name}", batch=6)
+        assert found.layers and not found.unsupported and found.batch == 6
+
+
+@pytest.mark.slow
+def test_a_compiled_module_is_timed_compiled() -> None:
+    """Unless told otherwise."""
+    from surrogate.network import time_module
+
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    times = [time_module(each, torch.zeros(2, 8), "t4", training=True) for each in (module, torch.compile(module))]
+    assert [time.host_time and time.host_time.runtime for time in times] == ["eager", "compiled"]
+    assert MEMORY_NOTE in times[1].notes and MEMORY_NOTE not in times[0].notes
+    assert all(layer.name.partition(".")[0] != "_orig_mod" for layer in times[1].layers)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_module_in_eval_mode_is_trained_in_train_mode_which_a_note_says(training: bool) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout().eval())
+    found = module_network(module, torch.zeros(2, 8), training=training)
+    assert (EVAL_NOTE in found.notes) == training == ("native_dropout" in {layer.operator for layer in found.layers})
+
+
+def test_the_largest_batch_of_a_live_module() -> None:
+    """Fits, and one more does not."""
+    from surrogate.network import time_module
+
+    def timed(**settings: Any) -> NetworkTime:
+        return time_module(torch.nn.Linear(8, 8), torch.zeros(2, 2**18, 8), "t4", training=True, **settings)
+
+    largest = timed(max_batch=True)
+    assert largest.fits and largest.batch
+    beyond = timed(batch=largest.batch + 1)
+    assert beyond.fits is False and "DOES NOT FIT: needs 1" in beyond.headline()
+
+
+def test_an_empty_tensor_costs_nothing() -> None:
+    class Empty(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(torch.cat([torch.zeros(0, 8), input]))
+
+    found = module_network(Empty(8, 8), torch.zeros(2, 8))
+    assert not found.unsupported and found.ignored["zeros"] == 1
+
+
 def test_a_constructor_that_reads_a_value(own: None) -> None:
     """As vision transformers do for drop-path rates and RegNet for its widths: the module is built for real."""
     found = read_network("my_own_nets:drop", training=True)
@@ -185,6 +274,9 @@ def test_no_memory_is_needed(own: None) -> None:
         ("my_own_nets:forgetful", r"returned Net; it must return \(module, inputs\)"),
         ("my_own_nets:broken", "RuntimeError: no such thing"),
         ("my_own_nets:number", "not callable"),
+        ("my_own_nets.py:resnet", "has no resnet; name one that it defines: plain, forgetful, asking"),
+        ("my_own_nets:asking", "asks for the values of a tensor"),
+        ("my_own_nets:halved", "operands in fp16 and fp32"),
         ("no_such_module_at_all:f", "ModuleNotFoundError"),
     ],
 )

@@ -11,7 +11,7 @@ from surrogate.features.families.embedding import EmbeddingBag
 from surrogate.features.families.rowwise import BatchNormInference
 from surrogate.features.families.transfer import Concat
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network
-from surrogate.network.training import backward, iteration
+from surrogate.network.training import backward, completed, iteration
 from surrogate.network.work import elementwise, gemm, pointwise, pool, softmax, streamed
 
 BOTH = (INPUT, WEIGHT)
@@ -61,6 +61,17 @@ def test_gradients_by_kind(work, kinds: list[str]) -> None:
     """Each kind's own backward operator, or none where the gradient passes through."""
     assert [layer.work.kind for layer in backward(Layer("x", "Op", work, (INPUT,)))] == kinds  # type: ignore[union-attr]
     assert list(backward(Layer("x", "Op", work, ()))) == []
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "moved", "states"), [("adam", 7, 2), ("adamw", 7, 2), ("sgd", 3, 0), ("sgd-momentum", 5, 1)]
+)
+def test_an_optimizer_moves_weights_gradients_and_its_states(optimizer: str, moved: int, states: int) -> None:
+    """Every value once: weights and states are read and written, gradients read."""
+    conv = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
+    whole = completed(Network("net", (Layer("c", "Conv", conv, (WEIGHT,), 2304),)), True, optimizer)
+    assert whole.layers[-1].operator == optimizer and optimizer in whole.notes[-1]
+    assert (whole.layers[-1].work.dram_bytes, whole.state_bytes) == (4 * moved * 2304, 4 * states * 2304)
 
 
 def test_a_whole_iteration() -> None:
