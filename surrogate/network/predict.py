@@ -18,13 +18,8 @@ from surrogate.network.data_parallel import exchange
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
-<<<<<<< HEAD
-from surrogate.network.work import as_run
-from surrogate.prediction.results import FLOOR, ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
-=======
 from surrogate.network.work import all_reduce, as_run
-from surrogate.prediction.results import ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
->>>>>>> train2
+from surrogate.prediction.results import FLOOR, ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -152,11 +147,7 @@ class Predictors:
             parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
-<<<<<<< HEAD
-            notes=(*network.notes, *self._notes(measured, elsewhere, answers)),
-=======
-            notes=(*network.notes, *self._notes(measured, elsewhere), *self._link(network.gpus)),
->>>>>>> train2
+            notes=(*network.notes, *self._notes(measured, elsewhere, answers), *self._link(network.gpus)),
             host_time=network.host, exchange=exchanged,
         )  # fmt: skip
 
