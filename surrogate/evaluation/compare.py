@@ -25,7 +25,7 @@ from surrogate.evaluation import scorecard
 from surrogate.evaluation.judge import Choice
 from surrogate.evaluation.scorecard import ORACLE, Judged, Record, plain
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, in_one_line, require_known
 from surrogate.features.families import Family
 from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
 
@@ -264,7 +264,8 @@ def _run(
             is_kept = file is not None and file.is_file()
             try:
                 model = partial(tuned, cls, train, tune, seed=seed, device=device)
-                outcomes[cls.name] = _fitted(model, train, held, file)
+                with in_one_line(cls.name):  # whatever one model raises, the others are judged
+                    outcomes[cls.name] = _fitted(model, train, held, file)
             except InputError as error:
                 outcomes[cls.name] = str(error)
             took(cls.name, len(fold.train), None if is_kept else monotonic() - begun_s)

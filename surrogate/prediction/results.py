@@ -24,6 +24,8 @@ MODEL, SPEC, HABIT, MEASURED, ROOFLINE, FLOOR = "model", "spec", "habit", "measu
 OTHERS = "other GPUs"
 UNSEEN = (SPEC, HABIT, OTHERS)
 """The sources of answers on a GPU that was never measured."""
+MEASURED_HALF_WIDTH = log(1.05)
+"""Assumed of a time that the training table of a described kernel holds: such tables seldom say how repeats differ."""
 SHOWN = 5
 """Rows of `Predictions` that are printed."""
 FORMATS = {"90 %, µs": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
@@ -294,7 +296,10 @@ class Prediction(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Predictions(Shown):
-    """Columns (rows,) in the order of the table that was asked about; NaN and "" where no candidate is feasible."""
+    """Columns (rows,) in the order of the table that was asked about; NaN and "" where no candidate is feasible.
+
+    ``source`` as of `Ranked`; ``workspace_bytes`` NaN of a described kernel, of which nothing tells.
+    """
 
     library: np.ndarray
     algorithm: np.ndarray
@@ -304,6 +309,7 @@ class Predictions(Shown):
     in_domain: np.ndarray
     supported: np.ndarray
     workspace_bytes: np.ndarray
+    source: np.ndarray
 
     def __len__(self) -> int:
         return len(self.predicted_us)
