@@ -112,6 +112,11 @@ class DescribedFamily(Family[DescribedProblem]):
         sized = {*description.sizes}
         self._of_problem = {name: f for name, f in description.formulas.items() if f.names <= sized}
 
+    @property
+    def example(self) -> str:
+        """A problem as people write it."""
+        return str(DescribedProblem(self, (8,) * len(self.sizes)))
+
     def whole_text(self, problem: str) -> str:
         """As `Family.whole_text`: a bundle of this kernel alone need not be told its name."""
         return problem if ":" in problem else f"{self.name}:{problem if problem != self.name else ''}"
@@ -133,7 +138,7 @@ class DescribedFamily(Family[DescribedProblem]):
                 break
             found[match[1]] = match[2]
             position = match.end()
-        example = str(DescribedProblem(self, (8,) * len(self.sizes)))
+        example = self.example
         if position != len(body):
             raise InputError(
                 f"problem {f'{kind}:{body}'!r} is not readable at {body[position:]!r}; write it as in {example}"

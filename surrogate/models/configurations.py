@@ -176,9 +176,15 @@ class Configurations(TimeModel):
         self, key: str, problem: DescribedProblem, device: Gpu, units: Collection[tuple[str, bool]] = ()
     ) -> float:  # fmt: skip
         """What no configuration of a ``problem`` that was not measured is faster than, in µs: a launch, and on a GPU or
-        of a size beyond the measured ones its roofline (`DescribedFamily.least_us`). 0 for a measured one."""
+        of a size beyond the measured ones its roofline (`DescribedFamily.least_us`). 0 for a measured one.
+
+        Raises `InputError` for a size of 0 where none was measured.
+        """
         if key in self.places[1]:
             return 0.0
+        for place, (name, value) in enumerate(problem.sizes.items(), -len(problem.values)):
+            if value == 0 and not any(measured.split("|")[place] == "0" for measured in self.problems_):
+                raise InputError(f"{problem}: {name} is 0, which was never measured; give 1 or more")
         launch_us = min(LAUNCH_US, float(np.nanmin(self.times_us_)))
         sizes = np.log2(np.maximum(np.array(problem.values, dtype=np.float64), 1.0))
         low, high = self.bounds[:, : len(sizes)]

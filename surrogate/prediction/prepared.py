@@ -287,10 +287,17 @@ class PreparedSetting:
         factors = self.widths.distance.at(distance)[library, problem] * self.widths.time_us.at(time_us)
         half = np.array(self.bases)[index] * np.where(np.array(self.is_whole)[index], 1.0, factors)
         half += self.part.domain.growth(sizes)[problem]
-        # 2. Where the model does not know the candidate, its roofline stands in.
+        # 2. What a described kernel's table holds is answered as it was measured; where the model does not know the
+        #    candidate, its roofline stands in.
         failing = (time_us == inf) & bool(self.setting.family.parameter_names)
         unknown = np.flatnonzero(~((time_us > 0) & (time_us < inf)) & ~failing)
         source = np.full(len(index), self.source, dtype=object)
+        for number in np.unique(problem).tolist() if self.setting.family.parameter_names else ():
+            rows = np.flatnonzero(problem == number)
+            measured = self.engine.measured(self.setting.problem(sizes[number].tolist()), index[rows].tolist())
+            rows = rows[np.isin(index[rows], [*measured])]
+            source[rows] = MEASURED
+            half[rows] = MEASURED_HALF_WIDTH
         if len(unknown):
             source[unknown] = ROOFLINE
             time_us[unknown] = self._stand_in(time_us[unknown], sizes, problem[unknown], index[unknown])

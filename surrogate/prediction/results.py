@@ -61,7 +61,8 @@ class Ranked(NamedTuple):
     ``source``: ``model``, ``measured``, ``spec`` (the GPU was never measured), ``habit`` (nor was it, and other GPUs'
     order of the candidates stands in), ``other GPUs`` (nor was it, and their times of a described kernel stand in),
     ``roofline`` (the model does not know the algorithm) or ``floor`` (no harness that timed the kernel here is as fast
-    as it); ``probability_best`` that it is the fastest of the candidates.
+    as it); ``probability_best`` that it is the fastest of the candidates. ``workspace_bytes`` and ``deterministic`` are
+    None of a described kernel, of which nothing tells either.
     """
 
     algorithm: str
@@ -69,8 +70,8 @@ class Ranked(NamedTuple):
     time_us: float
     lower_us: float
     upper_us: float
-    workspace_bytes: int
-    deterministic: bool
+    workspace_bytes: int | None
+    deterministic: bool | None
     source: str
     probability_best: float
     solver: str = ""
@@ -82,9 +83,11 @@ class Ranked(NamedTuple):
         """An estimate for a problem, and how likely it is the fastest of its problem's."""
         candidate = estimate.candidate
         lower_us, upper_us = estimate.ends_us
+        told = not isinstance(problem, DescribedProblem)
         return cls(
             algorithm=candidate.algorithm, library=candidate.library, time_us=estimate.time_us, lower_us=lower_us,
-            upper_us=upper_us, workspace_bytes=estimate.workspace_bytes, deterministic=candidate.deterministic,
+            upper_us=upper_us, workspace_bytes=estimate.workspace_bytes if told else None,
+            deterministic=candidate.deterministic if told else None,
             source=estimate.source, probability_best=probability_best, solver=candidate.solver,
             parameters=configuration_of(problem, candidate.solver),
         )  # fmt: skip
@@ -265,7 +268,7 @@ class Prediction(Shown):
     time_us: float
     lower_us: float
     upper_us: float
-    workspace_bytes: int
+    workspace_bytes: int | None
     source: str
     in_domain: bool
     reason: str | None
@@ -287,8 +290,8 @@ class Prediction(Shown):
         """What people see."""
         record = {
             "algorithm": self.algorithm, "time_us": self.time_us, "90 %, µs": (self.lower_us, self.upper_us),
-            "workspace": self.workspace_bytes, "source": self.source, "in_domain": self.in_domain,
-            "supported": self.supported,
+            **({} if self.workspace_bytes is None else {"workspace": self.workspace_bytes}), "source": self.source,
+            "in_domain": self.in_domain, "supported": self.supported,
         }  # fmt: skip
         notes = [*self.notes, *([f"note: {self.reason}"] if self.reason else [])]
         return Table([record], FORMATS, _title(self), notes=notes)
