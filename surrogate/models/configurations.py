@@ -24,6 +24,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.described import RULED_OUT, WORK_NAMES
 from surrogate.features.gpu import Gpu, gpu, gpus
+from surrogate.features.problem import DTYPES
 from surrogate.features.roofline import peak_flops_table
 from surrogate.features.terms.tensor_core import LAUNCH_US
 from surrogate.models.base import TimeModel
@@ -205,8 +206,9 @@ class Configurations(TimeModel):
         reached = {name: tflops[measured_on == name].max() for name in listed}
         peaks = {name: peak_flops_table(gpu(name)) for name in listed}
         units = list(next(iter(peaks.values()), ()))
-        slow = {unit for unit in units if any(peaks[name][unit] < reached[name] for name in listed)}
-        of_unit = {unit: [peaks[name][unit] for name in sorted(listed)] for unit in units if unit not in slow}
+        able = [unit for unit in units if all(peaks[name][unit] >= reached[name] for name in listed)]
+        able = [unit for unit in able if unit[0] in DTYPES] or able  # quantised values may run at half precision's peak
+        of_unit = {unit: [peaks[name][unit] for name in sorted(listed)] for unit in able}
         return [unit for unit, own in of_unit.items() if own == min(of_unit.values(), key=sum)]
 
     @cached_property

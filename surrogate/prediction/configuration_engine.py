@@ -61,10 +61,10 @@ class ConfigurationEngine(Engine):
         index = np.array(failing, dtype=np.int64)
         number = self.model.places[1].get(self._key(problem.values))
         reasons = np.full(len(index), EXPECTED_TO_FAIL, dtype=object)
-        if number is not None:
-            reasons[np.append(np.isinf(self.model.times_us_[number]), False)[self.known[index]]] = FAILED
         for reason, refused in self._refusals(problem, index).items():
             reasons[refused] = reason
+        if number is not None:
+            reasons[np.append(np.isinf(self.model.times_us_[number]), False)[self.known[index]]] = FAILED
         return reasons.tolist()
 
     def _refusals(self, problem: DescribedProblem, index: np.ndarray) -> dict[str, np.ndarray]:
