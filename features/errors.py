@@ -36,12 +36,12 @@ class InputError(ValueError):
         super().__init__(message)
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """``; did you mean …?`` with the closest of ``known``, or nothing when none is close."""
+def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> str:
+    """``; did you mean …?`` with the closest of ``known``, or nothing when none is as close as ``cutoff`` (0 to 1)."""
     if len(name) > _LONGEST_NAME:
         return ""
     by_lower = {candidate.lower(): candidate for candidate in islice(known, _MOST_KNOWN)}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)
     return f"; did you mean {' or '.join(by_lower[c] for c in close)}?" if close else ""
 
 

@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import geometric_mean
 
 from .errors import InputError, nearest
 from .gpu_file import Row, read_gpu_file
@@ -92,12 +93,18 @@ class Gpu:
         return values | {"aliases": list(self.aliases), "fp32_tflops": self.fp32_tflops}
 
 
-def unlisted(name: str) -> Gpu:
-    """A GPU of which nothing but the name is known; its figures are 0."""
-    return Gpu(
+def unlisted(name: str, like: Collection[Gpu] = ()) -> Gpu:
+    """A GPU of which nothing but the name is known: it has no vendor, and its figures are 0. Where it is asked about
+    beside GPUs that it may be ``like``, the geometric means of their fp32 peaks and bandwidths stand for its own."""
+    unknown = Gpu(
         name=name, vendor="", architecture="", sms=0, cores_per_sm=0, boost_mhz=0.0, fp64_tflops=0.0, dram_gbs=0.0,
         l2_bytes=0, shared_per_sm_bytes=0, source="by name alone", checked=False,
     )  # fmt: skip
+    if not like:
+        return unknown
+    tflops = geometric_mean(each.fp32_tflops for each in like)
+    dram_gbs = geometric_mean(each.dram_gbs for each in like)
+    return replace(unknown, sms=1, cores_per_sm=1, boost_mhz=tflops * 1e6 / 2, dram_gbs=dram_gbs)
 
 
 def _from_row(name: str, row: Row) -> Gpu:

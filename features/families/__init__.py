@@ -93,9 +93,11 @@ class Families(dict[str, Family]):
         if not colon and (kind in default.kinds or kind not in self.of_kind):
             kind = next(iter(default.kinds))
             body = text
+        if isinstance(own, DescribedFamily) and kind != own.name:
+            raise InputError(f"problem {text!r}: the bundle is of the kernel {own.name}; write it as in {own.example}")
         if kind not in self.of_kind:
             hint = nearest(kind, self.of_kind)
-            raise InputError(f"problem {text!r}: {kind!r} is unknown; known: {', '.join(self.of_kind)}{hint}")
+            raise InputError(f"problem {text!r}: {kind!r} is unknown; known: {', '.join(self)}, and operators{hint}")
         family = self[self.of_kind[kind]]
         if foreign := [name for name in settings if name not in family.settings]:
             names = ", ".join(name for name in family.setting_names if name != "operator")

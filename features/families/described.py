@@ -5,8 +5,9 @@ say of its launch. On a GPU that the registry lacks, what the GPU's figures woul
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +19,9 @@ from ..elementwise import Number
 from ..errors import InputError
 from ..gpu import Gpu
 from ..machine import MACHINE_NAMES, machine, machine_features, waves_of
-from ..occupancy import LIMITS, MAX_REGISTERS_PER_THREAD, resident, sm_limits
+from ..occupancy import LIMITS, MAX_REGISTERS_PER_THREAD, MAX_THREADS, REGISTERS_PER_SM, resident, sm_limits
+from ..problem import setting as setting_value
+from ..roofline import peak_flops_table
 from ..size import Size
 from ..text import MAX_DIGITS
 from ..whole import whole
@@ -32,6 +35,8 @@ WORK_NAMES = ("log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensi
 """What the formulas of a problem add to its sizes; the product of the sizes stands for work that none gives."""
 ORDINARY_TFLOPS, ORDINARY_GBS = 15.0, 600.0
 """Of an ordinary GPU: where no formula tells what a problem costs, times scale by the geometric mean of both."""
+RULED_OUT = "ruled out by a condition"
+BEYOND_GPU = "cannot run: {name} is above {most:,}, the most on {gpu}"
 LAUNCH_TERMS = ("log2_blocks", "log2_waves", "last_wave", "whole_waves", "blocks_per_sm", "log2_own_roofline")
 """What the formulas of a launch add to the columns of a configuration."""
 
@@ -107,6 +112,11 @@ class DescribedFamily(Family[DescribedProblem]):
         sized = {*description.sizes}
         self._of_problem = {name: f for name, f in description.formulas.items() if f.names <= sized}
 
+    @property
+    def example(self) -> str:
+        """A problem as people write it."""
+        return str(DescribedProblem(self, (8,) * len(self.sizes)))
+
     def whole_text(self, problem: str) -> str:
         """As `Family.whole_text`: a bundle of this kernel alone need not be told its name."""
         return problem if ":" in problem else f"{self.name}:{problem if problem != self.name else ''}"
@@ -128,7 +138,7 @@ class DescribedFamily(Family[DescribedProblem]):
                 break
             found[match[1]] = match[2]
             position = match.end()
-        example = str(DescribedProblem(self, (8,) * len(self.sizes)))
+        example = self.example
         if position != len(body):
             raise InputError(
                 f"problem {f'{kind}:{body}'!r} is not readable at {body[position:]!r}; write it as in {example}"
@@ -168,6 +178,40 @@ class DescribedFamily(Family[DescribedProblem]):
             keep &= np.nan_to_num(np.broadcast_to(condition.value(values), len(keep))) != 0
         return keep
 
+    def least_us(self, problem: DescribedProblem, gpu: Gpu, units: Collection[tuple[str, bool]] = ()) -> Number:
+        """What a problem's FLOPs and bytes take at the GPU's bandwidth and at its peak of the dtype; where none is
+        known at the greatest peak, if given of the ``units`` (keys of `peak_flops_table`). 0 where no formula of the
+        sizes, or no data sheet, tells."""
+        if not gpu.vendor:
+            return 0.0
+        peaks = peak_flops_table(gpu)
+        of_dtype = peaks.get((setting_value("dtype", problem.dtype), True))
+        peak = of_dtype or max(peaks[unit] for unit in units or peaks)
+        rates = {"flops": peak * 1e6, "bytes": gpu.dram_gbs * 1e3}
+        known = {name: formula for name, formula in self._of_problem.items() if name in rates}
+        times_us = [formula.value(problem.sizes) / rates[name] for name, formula in known.items()]
+        return reduce(np.maximum, times_us, 0.0)
+
+    def refusals(self, problem: DescribedProblem, parameters: np.ndarray, gpu: Gpu) -> dict[str, np.ndarray]:
+        """Reason → (configurations,) True where the conditions rule it out, or its launch is more than a block may have
+        on one of NVIDIA's GPUs, by the formulas. ``parameters`` as of `allowed`."""
+        reasons = {RULED_OUT: ~self.allowed(problem, parameters)}
+        limits = LIMITS.get(gpu.compute_capability)
+        if limits is None:
+            return reasons
+        values = {**problem.sizes, **dict(zip(self.parameter_names, parameters.T, strict=True))}
+        cost = {name: np.nan_to_num(formula.value(values)) for name, formula in self.description.formulas.items()}
+        threads, per_thread = cost.get("threads_per_block", 0.0), cost.get("registers_per_thread", 0.0)
+        for name, needed, most in (
+            ("shared_bytes", cost.get("shared_bytes", 0.0), limits.optin_bytes),
+            ("threads_per_block", threads, MAX_THREADS),
+            ("registers_per_thread", per_thread, MAX_REGISTERS_PER_THREAD),
+            ("threads_per_block * registers_per_thread", threads * per_thread, REGISTERS_PER_SM),
+        ):
+            reason = BEYOND_GPU.format(name=name, most=most, gpu=gpu.name)
+            reasons[reason] = np.broadcast_to(needed > most, len(parameters))
+        return reasons
+
     def stratum(self, problem: DescribedProblem) -> np.ndarray:
         """The kernel's name for every problem."""
         return np.full(len(np.atleast_1d(problem.values[0])), self.name, dtype=object)
@@ -184,9 +228,9 @@ class DescribedFamily(Family[DescribedProblem]):
 
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
         """The description's physics; the candidate's argument is an array (configurations, parameters)."""
-        known = gpu.sms > 0
-        m = machine(gpu) if known else None
-        figures = tuple(map(float, machine_features(m))) if m else (np.nan,) * len(MACHINE_NAMES)
+        known = bool(gpu.vendor)
+        m = machine(gpu) if gpu.sms else None
+        figures = tuple(map(float, machine_features(m))) if m and known else (np.nan,) * len(MACHINE_NAMES)
         places = [
             float(self.settings[name].index(value)) if value in self.settings[name] else np.nan
             for name, value in zip(self.setting_names, setting, strict=True)

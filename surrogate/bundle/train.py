@@ -12,7 +12,7 @@ import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, HarnessFloor, Part
 from surrogate.bundle.chooser import best_chooser, habit_costs
-from surrogate.dataset.described import Kernel
+from surrogate.dataset.described import Kernel, kernel_of
 from surrogate.dataset.files import Progress, TimeLeft
 from surrogate.dataset.problems import device_names, groups, judged_rows, shape_columns
 from surrogate.dataset.rows import Rows, rows_by_family
@@ -60,11 +60,13 @@ LEAST_TIME = 0.001
 def train(
     data: Data, *, model: str | None = None, trials: int = 0, params: Mapping[str, object] | None = None,
     candidate: str = "algorithm", seed: int = 0, progress: Progress | None = None, keep: Path | None = None,
-    kernel: Kernel | None = None,
+    kernel: Kernel | str | Path | None = None, sizes: Sequence[str] | None = None,
+    parameters: Sequence[str] | None = None, settings: Sequence[str] | None = None,
 ) -> Bundle:  # fmt: skip
     """Fit ``model`` on all ok rows of ``data``, for each of its families, with ``params`` over its stored settings.
 
-    ``model`` None is each family's `default_model`; ``kernel`` describes a user's own table.
+    ``model`` None is each family's `default_model`. Of a table of a user's own kernel ``kernel`` is its description, or
+    that one's file; else ``sizes``, ``parameters`` and ``settings`` name its columns.
 
     ``trials`` settings are searched first (0: none), which leaves ``params`` aside. Interval widths and the card's
     errors come from folds by shape (`fold_count`); with three GPUs or more, the factor on the widths for GPUs never
@@ -72,7 +74,7 @@ def train(
     interruption. A family with one shape alone is left out, if there is another. Raises `InputError` where the data
     cannot carry the model.
     """
-    data = as_dataset(data, kernel)
+    data = as_dataset(data, kernel_of(kernel, sizes, parameters, settings))
     candidate = "solver" if data.described else candidate
     known = rows_by_family(model_frame(data, candidate), data.devices)
     tables = {family: rows for family, (_, rows) in known.items() if rows.ok.any()}
@@ -229,7 +231,8 @@ def _train_family(
     count, fits = fold_count(rows), len(folds)
     left = {"gpu": "GPU", "solver": "configuration"}.get(shape_columns(rows.frame, rows.family)[0])
     some = f", {fits} of them run" if fits < count else ""
-    card["split"] = f"{count} folds by {left or 'shape, batch left out'}{some}"
+    whole_shapes = "shape, batch left out" if rows.family.batch else "shape"
+    card["split"] = f"{count} folds by {left or whole_shapes}{some}"
     card["unseen_gpus"] = left_out_coverage(rows, elsewhere_us, known)
     card["params"] = model.get_params(deep=False)
     return part, card

@@ -1,14 +1,30 @@
 """``seer data``: check, describe and merge datasets, and say what their columns mean."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import PATH, Form, candidates_option, declared, output_option, output_options, said, show
+from surrogate.cli.options import (
+    PATH,
+    Form,
+    candidates_option,
+    declared,
+    kernel_options,
+    output_option,
+    output_options,
+    said,
+    show,
+)
 from surrogate.features.errors import InputError
 from surrogate.report.tables import plain, to_csv, wrapped
+
+if TYPE_CHECKING:
+    from surrogate.dataset.described import Kernel
+    from surrogate.features.description import Description
 
 WIDTH = 79
 """Characters of a line, of what is described in sentences."""
@@ -28,8 +44,9 @@ def command() -> None:
 
 @command.command()
 @_PATHS
+@kernel_options
 @output_options
-def check(paths: tuple[Path, ...], form: Form) -> None:
+def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
     """Name every violation in PATHS with its row. Exit status 1 if there is one.
 
     Times that look like another unit's (ms for µs) are told as a warning.
@@ -40,18 +57,18 @@ def check(paths: tuple[Path, ...], form: Form) -> None:
     from surrogate.cli.datasets import warn
     from surrogate.dataset.checks import check as violations_of
     from surrogate.dataset.store import unchecked
-    from surrogate.dataset.tables import devices_in, read_table
+    from surrogate.dataset.tables import read_table
 
     records = []
     for path in paths:
         frame, metadata = read_table(path)
-        frame = unchecked(frame, path, metadata).frame
-        violations = violations_of(frame)
+        data = unchecked(frame, path, metadata, kernel)
+        violations = violations_of(data.frame)
         records += [
             {"file": str(path), "row": v.row, "column": v.column, "value": v.value, "rule": v.rule} for v in violations
         ]
         if not violations:
-            warn(path, frame, devices_in(metadata))
+            warn(path, data)
             if not form:
                 click.echo(f"{path}: {len(frame)} rows, no violations")
     if form == "csv":
@@ -64,8 +81,9 @@ def check(paths: tuple[Path, ...], form: Form) -> None:
 @command.command()
 @_PATHS
 @candidates_option
+@kernel_options
 @output_options
-def info(paths: tuple[Path, ...], candidates: str | None, form: Form) -> None:
+def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "Kernel | None") -> None:
     """Describe PATHS: rows, problems, shapes and what can be judged, per GPU and setting.
 
     Examples:
@@ -73,7 +91,7 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form) -> None:
     """
     from surrogate.dataset.store import describe, read_dataset
 
-    described = {path: describe(read_dataset(path, candidates=candidates)) for path in paths}
+    described = {path: describe(read_dataset(path, candidates=candidates, kernel=kernel)) for path in paths}
     if form:
         rows = [{"file": str(path), **record} for path, records in described.items() for record in records]
         show(rows, form)
@@ -99,7 +117,8 @@ _FACTS = (
 @_PATHS
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.")
 @candidates_option
-def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None:
+@kernel_options
+def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel: "Kernel | None") -> None:
     """Merge datasets or collected runs (JSONL) in PATHS into one dataset; a later file's row wins.
 
     Examples:
@@ -119,9 +138,9 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
 
         result = merge_runs(runs)
     else:
-        parts = [read_dataset(path, candidates=candidates) for path in paths]
+        parts = [read_dataset(path, candidates=candidates, kernel=kernel) for path in paths]
         for path, part in zip(paths, parts, strict=True):
-            warn(path, part.frame, part.devices)
+            warn(path, part)
         result = merged(parts)
     described = {"candidates": result.candidates, "kernels": result.kernels, "metadata": result.metadata}
     write_dataset(result.frame, output, **described)
@@ -137,17 +156,22 @@ def describe(
 ) -> None:  # fmt: skip
     """Write a first description of the kernel whose configurations the table at PATH holds, with all their values.
 
-    Read it before use: columns that are not named are guessed. Add conditions, and formulas of what a launch costs
+    Read it before use: columns that are not named are guessed, unless the file tells them, as imported ones do. Add
+    conditions, and formulas of what a launch costs
     (flops, bytes, blocks, threads_per_block, shared_bytes, registers_per_thread), in plain arithmetic.
 
     Examples:
       seer data describe tuned.csv --sizes m,n --parameters block,warps -o k.toml
     """
     from surrogate.dataset.described import KernelColumns, guessed_columns, named_columns
-    from surrogate.dataset.files import write_text
     from surrogate.dataset.tables import read_table
+    from surrogate.features.description import description_of
 
-    frame, _ = read_table(path)
+    frame, metadata = read_table(path)
+    if "kernel" in metadata and sizes is None and parameters is None and settings is None:
+        own = description_of(metadata["kernel"], f"{path}: its metadata's kernel")
+        _describe(replace(own, name=name or own.name), output)
+        return
     texts = named_columns(settings)
     guessed_sizes, guessed_parameters = guessed_columns(frame.drop(columns=list(texts), errors="ignore"))
     chosen_sizes = named_columns(sizes) if sizes is not None else tuple(guessed_sizes)
@@ -155,12 +179,18 @@ def describe(
     chosen = tuple(column for column in chosen if parameters is not None or column not in chosen_sizes)
     if not chosen:
         raise InputError(f"{path}: no column looks like a parameter; name them, --parameters block_m,num_warps")
-    described = KernelColumns(chosen, chosen_sizes, texts, name).of(frame, path)
+    _describe(KernelColumns(chosen, chosen_sizes, texts, name).of(frame, path), output)
+
+
+def _describe(described: "Description", output: Path | None) -> None:
+    """Print the description, or write it and say so."""
+    from surrogate.dataset.files import write_text
+
     if output is None:
         click.echo(described.to_toml(), nl=False)
         return
     write_text(output, described.to_toml())
-    columns = f"sizes {', '.join(chosen_sizes) or 'none'}; parameters {', '.join(chosen)}"
+    columns = f"sizes {', '.join(described.sizes) or 'none'}; parameters {', '.join(described.parameters)}"
     said(output, f"{output}: {described.name}: {columns}")
 
 

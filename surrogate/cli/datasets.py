@@ -1,7 +1,7 @@
 """Reading datasets from the command line: several files, filters, the kind of candidate list."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from surrogate.dataset.checks import unit_warnings
 from surrogate.dataset.described import Kernel
 from surrogate.dataset.store import Dataset, merge, read_dataset
 from surrogate.features.errors import InputError, nearest
-from surrogate.features.gpu import Gpu, canonical
+from surrogate.features.gpu import canonical
 
 LINE_SECONDS = 10.0
 """How often the progress is a line, where standard error is no terminal."""
@@ -28,14 +28,17 @@ def load(
 ) -> Dataset:  # fmt: skip
     """A checked dataset with the filters applied; the filters are noted in its metadata."""
     data = read_dataset(path, candidates=candidates, kernel=kernel)
-    warn(path, data.frame, data.devices)
+    warn(path, data)
     kept = filtered(data.frame, where, str(path))
     return replace(data, frame=kept, metadata={**data.metadata, "where": list(where)})
 
 
-def warn(path: Path, frame: pd.DataFrame, devices: Mapping[str, Gpu]) -> None:
-    """Say on standard error where the times of a normalised frame look like another unit's, or were throttled."""
-    warnings = unit_warnings(frame, devices)
+def warn(path: Path, data: Dataset) -> None:
+    """Say on standard error where a dataset's times look like another unit's, were throttled, or stand for repeats."""
+    frame = data.frame
+    warnings = unit_warnings(frame, data.devices)
+    if repeats := data.metadata.get("repeats"):
+        warnings.append(f"{repeats:,} rows repeat a configuration on a problem; the median of its times counts")
     ok = frame[frame["status"] == "ok"]
     held_down = int(ok["throttled"].eq(True).sum()) if "throttled" in ok else 0
     if held_down:

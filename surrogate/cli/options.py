@@ -206,6 +206,10 @@ def kernel_options(function: Function) -> Function:
     @wraps(function)
     def described(*words: Any, **named: Any) -> Any:
         columns = {name: named.pop(name) for name in ("kernel_file", "sizes", "parameters", "texts")}
+        files = [each for name in ("data", "paths") if isinstance(each := named.get(name), tuple)]
+        strays = [str(file) for each in files for file in each if not file.suffix and not file.exists()]
+        if strays and any(columns.values()):
+            raise InputError(f"{', '.join(strays)}: no such file; names of columns are joined by commas, as in m,n,k")
         return function(*words, kernel=_kernel(**columns), **named)
 
     return cast(Function, declared("kernel")(described))
@@ -215,19 +219,11 @@ def _kernel(
     kernel_file: Path | None, sizes: str | None, parameters: str | None, texts: str | None
 ) -> "Kernel | None":  # fmt: skip
     """What the options say of the table's columns. Raises `InputError` where they contradict one another."""
-    path = kernel_file
-    if path is None and parameters is None:
-        if sizes or texts:
-            raise InputError("--sizes and --settings go with --parameters; name the columns of a configuration")
+    if not (kernel_file or sizes or parameters or texts):
         return None
-    from surrogate.dataset.described import KernelColumns, named_columns
-    from surrogate.features.description import read_description
+    from surrogate.dataset.described import kernel_of
 
-    if path is None:
-        return KernelColumns(named_columns(parameters), named_columns(sizes), named_columns(texts))
-    if sizes or parameters or texts:
-        raise InputError(f"{path} names sizes, parameters and settings; leave --sizes, --parameters, --settings out")
-    return read_description(path)
+    return kernel_of(kernel_file, sizes, parameters, texts)
 
 
 def fit_options(function: Function) -> Function:

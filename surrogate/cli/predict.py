@@ -26,9 +26,10 @@ def command(
 
     Of a table all rows and columns are kept in order; neither status nor time need to be in it. Added are predicted_us,
     lower_us and upper_us, in_domain (sizes, device and setting lie within what training saw) and supported (the
-    algorithm is expected to run). Columns n, c, h, k and r must be there; the options and a problem's defaults stand in
-    for others, and without a column algorithm the fastest is added. From parquet to parquet a table of any length goes
-    through in bounded memory.
+    algorithm is expected to run). Of convolutions columns n, c, h, k and r must be there; the options and a problem's
+    defaults stand in for others, and without a column algorithm the fastest is added. Of a kernel of your own its sizes
+    must be there; its parameters name the configuration, without them the fastest is added; so is source (measured,
+    model, or other GPUs). From parquet to parquet a table of any length goes through in bounded memory.
 
     Examples:
       seer predict --gpu v100 n32c256h14k256r3p1
@@ -75,7 +76,11 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
             except InputError as error:
                 counted = f" (counted from the table's row {done})" if done else ""
                 raise InputError(f"{data}: {error}{counted}") from None
-            added = [*ADDED, *(["algorithm"] if "algorithm" not in frame else [])]
+            added = [
+                *ADDED,
+                *(["source"] if predictor.bundle.described else []),
+                *(["algorithm"] if "algorithm" not in frame else []),
+            ]
             columns = columns[sorted(added, key=lambda name: name != "algorithm")].set_axis(frame.index)
             write(frame.drop(columns=added, errors="ignore").join(columns))
             done += len(frame)

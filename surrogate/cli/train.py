@@ -78,6 +78,8 @@ def command(
         sample = f"the trees learned from {learned:,} rows, these of " if learned else ""
         click.echo(f"{output}: {fitted}, {family}, {sample}{rows} rows; on rows left out of fits, in {held['split']}:"
                    f" {'; '.join(words)}")  # fmt: skip
+    if bundle.described is not None:
+        click.echo(f"{output}: the kernel is called {bundle.described.name}; ask for {bundle.described.example}")
     for family in bundle.card["training"]["left_out"]:
         click.echo(f"{output}: {family} left out: its rows have one shape, errors and intervals need two")
 

@@ -9,12 +9,19 @@ import pandas as pd
 
 from surrogate.dataset import columns
 from surrogate.dataset.described import guessed_columns
-from surrogate.dataset.problems import families_of, family_rows
+from surrogate.dataset.problems import families_of, family_rows, groups
 from surrogate.dataset.rows import rows_of
 from surrogate.features.errors import InputError, nearest
-from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, FAMILY_OF_KIND, Family
+from surrogate.features.families import (
+    DEFAULT_ALGORITHM,
+    DEFAULT_FAMILY,
+    FAMILIES,
+    FAMILY_OF_KIND,
+    DescribedFamily,
+    Family,
+)
 from surrogate.features.families import family as family_named
-from surrogate.features.gpu import Gpu
+from surrogate.features.gpu import Gpu, gpu, unlisted
 from surrogate.features.whole import MAX_EXACT, MAX_INT32, whole
 
 MAX_WORK = 2.0**58
@@ -24,6 +31,8 @@ LAUNCH_US = 5.0
 LEAST_RATIO, GREATEST_RATIO = 0.1, 250.0
 """Half of a GPU's times below or above these multiples of launch and roofline are in another unit: the medians of the
 measured tables lie between 1.8 and 18, and in ns they would be a thousand times that."""
+FASTEST_US = 1.0
+"""No GPU's kernel is faster: an empty one takes about twice as long."""
 UNIT_SAMPLE = 2000
 """Rows of a GPU that are looked at for their unit, spread evenly."""
 
@@ -69,7 +78,7 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
                 out.loc[~out[columns.FAMILY_COLUMN].isin(having), column] = 0
             out[column] = _whole(out[column], column, name)
     for column in [column for column in columns.NUMBER_COLUMNS if column in out]:
-        out[column] = _number(out[column], column, name)
+        out[column] = columns.numbers(out[column], column, name)
     for column in [column for column in columns.TEXT_COLUMNS if column in out]:
         out[column] = _each(out[column], str, None)
     if "layout" in out:
@@ -126,23 +135,11 @@ def _fill_defaults(out: pd.DataFrame, family: Family) -> None:
                 out.loc[empty, column] = default
 
 
-def _number(values: pd.Series, column: str, name: str) -> pd.Series:
-    if values.dtype.kind in "mM":  # pandas would count nanoseconds
-        raise InputError(f"{name}: {column} holds dates or durations ({values.dtype}); a number is needed")
-    try:
-        return pd.to_numeric(values).astype(np.float64)
-    except (TypeError, ValueError):
-        numbers = pd.to_numeric(values, errors="coerce")
-        row = int(np.flatnonzero((numbers.isna() & values.notna()).to_numpy())[0])
-        value = values.tolist()[row]
-        raise InputError(f"{name}: row {row}: {column} is {value!r}; a number is needed") from None
-
-
 def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
     """Sizes as int64, whatever their width, so that products cannot overflow."""
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
-    numbers = _number(values, column, name).to_numpy()
+    numbers = columns.numbers(values, column, name).to_numpy()
     return pd.Series(whole(name, column, numbers, least=-MAX_EXACT), index=values.index)
 
 
@@ -208,11 +205,79 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def check_formulas(frame: pd.DataFrame, family: DescribedFamily, name: str) -> None:
+    """Raises `InputError`, which begins with ``name``, for a formula that gives no finite number, or conditions that
+    rule out every row of a described kernel's table."""
+    values = _of_rows(frame, family)
+    for cost, formula in family.description.formulas.items():
+        numbers = np.broadcast_to(formula.value(values), len(frame))
+        wrong = ~np.isfinite(numbers) & np.isfinite(sum(values[each] for each in formula.names))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            asked = ", ".join(f"{each} {values[each][row]:g}" for each in sorted(formula.names))
+            raise InputError(
+                f"{name}: row {row}: formula {cost}, {formula.text!r}, gives {numbers[row]} for {asked}; a finite"
+                " number is needed"
+            )
+    for condition in family.description.conditions or ():
+        if len(frame) and not np.any(np.nan_to_num(condition.value(values))):
+            raise InputError(f"{name}: condition {condition.text!r} holds in no row, so that nothing could be chosen")
+
+
+def _of_rows(frame: pd.DataFrame, family: DescribedFamily) -> dict[str, np.ndarray]:
+    """Sizes and parameters of a described kernel's rows by name, as its formulas take them."""
+    parameters = family.configurations(frame["solver"].tolist())
+    sizes = {name: frame[name].to_numpy(dtype=np.float64) for name in family.size_names}
+    return {**sizes, **dict(zip(family.parameter_names, parameters.T, strict=True))}
+
+
+def _device(name: str) -> Gpu:
+    try:
+        return gpu(name)
+    except InputError:
+        return unlisted(name)
+
+
+def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mapping[str, Gpu]) -> list[str]:
+    """A sentence for each GPU of a described kernel's rows whose times look like another unit's or break its roofline,
+    and for each condition that rules out rows that ran."""
+    warnings = []
+    for (name, *settings), positions in groups(ok, ("gpu", *family.setting_names)):
+        part = ok.iloc[positions]
+        device = devices.get(name) or _device(name)
+        sizes = {size: part[size].to_numpy() for size in family.size_names}
+        problems = family.problem(sizes, dict(zip(family.setting_names, settings, strict=True)))
+        ratio = part["time_us"].to_numpy() / np.maximum(family.least_us(problems, device), FASTEST_US)
+        below = int((ratio < 1).sum())
+        if below:
+            remedy = (
+                f"are these {'s' if np.median(ratio) < 1e-3 else 'ms'}?"
+                if below > len(ratio) / 2
+                else ("look at flops and bytes, too")
+            )
+            warnings.append(
+                f"{name}: {below:,} of {len(ratio):,} times are below {FASTEST_US:g} µs or what the GPU's peaks allow,"
+                f" down to {ratio.min():.1g} of it; time_us is in µs, {remedy}"
+            )
+    values = _of_rows(ok, family)
+    for condition in family.description.conditions or ():
+        out = int((np.nan_to_num(np.broadcast_to(condition.value(values), len(ok))) == 0).sum())
+        if out:
+            warnings.append(
+                f"condition {condition.text!r} rules out {out:,} of {len(ok):,} rows that ran; none of their"
+                " configurations will be chosen"
+            )
+    return warnings
+
+
 def unit_warnings(frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})) -> list[str]:
-    """A sentence for each GPU of a checked frame whose times look like another unit's; unknown GPUs are skipped, and so
-    are described kernels, of which nothing says how long they should take."""
+    """A sentence for each GPU of a checked frame whose times look like another unit's; unknown GPUs are skipped. Of
+    described kernels `described_warnings`."""
     warnings = []
     ok = frame[(frame["status"] == "ok").to_numpy() & np.isfinite(frame["time_us"].to_numpy())]
+    for described in families_of(ok):
+        if isinstance(described, DescribedFamily):
+            warnings += described_warnings(ok[family_rows(ok, described)], described, devices)
     for (name, family), part in ok.groupby(["gpu", columns.FAMILY_COLUMN], sort=False):
         if FAMILIES[str(family)].parameter_names:
             continue

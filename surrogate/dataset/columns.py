@@ -5,7 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from surrogate.features.errors import require_known
+import numpy as np
+import pandas as pd
+
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES
 
 SCHEMA_VERSION = 1
@@ -110,3 +113,16 @@ KERNEL_NUMBERS = tuple(_KERNELS[: _KERNELS.index("l2_read_sectors")])
 NUMBER_COLUMNS = (*(c.name for c in _DATASET if c.kind == "float64"), "repeats")
 TEXT_COLUMNS = tuple(c.name for c in _DATASET if c.kind == "text")
 """Columns of a dataset that are normalised to float64 and to plain texts."""
+
+
+def numbers(values: pd.Series, column: str, name: str) -> pd.Series:
+    """A column as float64, NaN where a cell is empty. Raises `InputError`, which begins with ``name``, for a cell that
+    is no number."""
+    if values.dtype.kind in "mM":  # pandas would count nanoseconds
+        raise InputError(f"{name}: {column} holds dates or durations ({values.dtype}); a number is needed")
+    try:
+        return pd.to_numeric(values).astype(np.float64)
+    except (TypeError, ValueError):
+        found = pd.to_numeric(values, errors="coerce")
+        row = int(np.flatnonzero((found.isna() & values.notna()).to_numpy())[0])
+        raise InputError(f"{name}: row {row}: {column} is {values.tolist()[row]!r}; a number is needed") from None

@@ -13,7 +13,8 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
-from surrogate.features.description import RESERVED, WITHOUT_SIZES, Description, Value
+from surrogate.dataset.columns import numbers
+from surrogate.features.description import RESERVED, WITHOUT_SIZES, Description, Value, read_description
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import FAMILIES
 from surrogate.features.whole import whole
@@ -42,7 +43,8 @@ class KernelColumns:
 
     def of(self, frame: pd.DataFrame, path: str | Path) -> Description:
         """The description of a table with the values that it holds; errors as of `describe_table`."""
-        of_file = re.sub(r"\W+", "_", Path(path).name.partition(".")[0]).strip("_") or "kernel"
+        of_file = re.sub(r"\W+", "_", Path(path).name.partition(".")[0]).strip("_") if Path(path).suffix else ""
+        of_file = of_file or "kernel"
         name = self.name or (f"{of_file}_kernel" if FAMILIES.is_built_in(of_file) else of_file)
         described = describe_table(
             frame, name, sizes=self.sizes, parameters=self.parameters, settings=self.settings, where=str(path)
@@ -52,6 +54,29 @@ class KernelColumns:
 
 Kernel = Description | KernelColumns
 """What says that a table's rows are configurations of a described kernel."""
+
+
+def kernel_of(
+    kernel: Kernel | str | Path | None = None, sizes: str | Sequence[str] | None = None,
+    parameters: str | Sequence[str] | None = None, settings: str | Sequence[str] | None = None,
+) -> Kernel | None:  # fmt: skip
+    """What a caller says of a table's kernel: a description or its file, or the names of columns; None for nothing.
+
+    Raises `InputError` where both came, or sizes and settings alone.
+    """
+    columns = KernelColumns(named_columns(parameters), named_columns(sizes), named_columns(settings))
+    is_named = columns != KernelColumns(())
+    if kernel is None:
+        if is_named and not columns.parameters:
+            raise InputError("sizes and settings go with parameters; name the columns of a configuration, too")
+        return columns if is_named else None
+    if is_named:
+        raise InputError("the kernel names its sizes, parameters and settings; leave those out")
+    if isinstance(kernel, str | Path):
+        return read_description(kernel)
+    if not isinstance(kernel, Kernel):
+        raise InputError(f"a {type(kernel).__name__} is no kernel; give a description, or the path of its TOML file")
+    return kernel
 
 
 def describe_table(
@@ -104,17 +129,55 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     for name, values in description.settings.items():
         out[name] = _text(out, name, values[0] if values else "")
     for name in description.sizes:
-        numbers = pd.to_numeric(out[name], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-        out[name] = whole(where, name, numbers, least=0)
+        out[name] = whole(where, name, numbers(out[name], name, where).to_numpy(), least=0)
     if not description.sizes:
         out[WITHOUT_SIZES] = 1
     out["solver"] = configuration_texts(out, description, where)
-    time_us = pd.to_numeric(out["time_us"], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    # What a failed row says in the place of its time is not read.
+    failed = out["status"].eq("failed") if "status" in out else np.full(len(out), False)
+    time_us = numbers(out["time_us"].mask(failed), "time_us", where).to_numpy()
     timed = np.isfinite(time_us) & (time_us > 0)
     if "status" not in out:
         out["status"] = np.where(timed, "ok", "failed")
     out["time_us"] = np.where(timed, time_us, np.nan)
     return out
+
+
+def without_repeats(frame: pd.DataFrame, description: Description, where: str) -> tuple[pd.DataFrame, int]:
+    """The rows of a `described_frame`, those of one configuration on one problem as one, with the median of their
+    times; and how many are gone.
+
+    Raises `InputError`, which begins with ``where``, where such rows differ in a column that looks like a size or a
+    parameter.
+    """
+    key = [
+        "gpu",
+        *description.settings,
+        *(description.sizes or (WITHOUT_SIZES,)),
+        "library",
+        "library_version",
+        "solver",
+    ]
+    repeated = frame[frame.duplicated(key, keep=False)]
+    if repeated.empty:
+        return frame, 0
+    groups = repeated.groupby(key, sort=False, dropna=False)
+    sizes, parameters = guessed_columns(frame.drop(columns=[*key, *description.parameters]))
+    for name in (*sizes, *parameters):
+        differs = groups[name].transform("nunique", dropna=False) > 1
+        if differs.any():
+            number = groups.ngroup().to_numpy()
+            first, second, *_ = repeated.index[number == number[differs.to_numpy().argmax()]]
+            agree = ", ".join(["gpu", *description.sizes, *description.parameters, *description.settings])
+            raise InputError(
+                f"{where}: rows {first} and {second} agree in {agree}, and differ in {name}: is it a parameter or a"
+                " size? name it, too"
+            )
+    ran = frame["time_us"].where(frame["status"] == "ok")
+    median_us = ran.groupby([frame[name] for name in key], dropna=False).transform("median")
+    merged = frame.assign(time_us=median_us, status=frame["status"].where(median_us.isna(), "ok"))
+    kept = merged[~frame.duplicated(key)].reset_index(drop=True)
+    return kept, len(frame) - len(kept)
 
 
 def configuration_texts(frame: pd.DataFrame, description: Description, where: str) -> np.ndarray:

@@ -190,7 +190,9 @@ def _order(frame: pd.DataFrame, family: Family) -> np.ndarray:
 
 
 def fingerprint(rows: Rows) -> str:
-    """16 hex digits of what was measured: keys, statuses and times of all rows, whatever their order."""
+    """16 hex digits of what was measured: keys, statuses and times of all rows, whatever their order, and the
+    description of a described kernel, whose formulas are columns of a fit."""
     columns = [*rows.family.row_key, *(["solver"] if "solver" in rows.frame else []), "status", "time_us"]
     hashes = pd.util.hash_pandas_object(rows.frame[columns], index=False).to_numpy()
-    return hashlib.sha256(np.sort(hashes).tobytes()).hexdigest()[:16]
+    own = repr(rows.family.description.to_plain()) if isinstance(rows.family, DescribedFamily) else ""
+    return hashlib.sha256(np.sort(hashes).tobytes() + own.encode()).hexdigest()[:16]

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from surrogate.dataset import problems
-from surrogate.dataset.checks import Violation, check, normalise
+from surrogate.dataset.checks import Violation, check, check_formulas, normalise
 from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION, SIZE_COLUMNS
-from surrogate.dataset.described import Kernel, described_frame, with_values
+from surrogate.dataset.described import Kernel, described_frame, with_values, without_repeats
 from surrogate.dataset.files import STDOUT, atomic_path
 from surrogate.dataset.tables import devices_in, read_table, write_form, write_table
 from surrogate.features.description import Description, description_of
@@ -80,9 +80,10 @@ def unchecked(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], k
     if described is None:
         frame = normalise(frame, str(path))
     else:
-        FAMILIES.describe(described)
-        frame = described_frame(frame, described, str(path))
-        metadata = {**metadata, "kernel": described.to_plain()}
+        family = FAMILIES.describe(described)
+        frame, repeats = without_repeats(described_frame(frame, described, str(path)), described, str(path))
+        check_formulas(frame, family, str(path))
+        metadata = {**metadata, "kernel": described.to_plain(), **({"repeats": repeats} if repeats else {})}
     listing = "all" if described is None else "listed"
     return Dataset(frame, listing, name=Path(path).name, metadata=metadata, described=described)
 
@@ -194,6 +195,8 @@ def describe(data: Dataset) -> list[dict[str, object]]:
         judged = problems.judged_rows(frame, family, data.candidates)
         problem = problems.problem_codes(frame, family)
         shape = problems.shape_codes(frame, family)
+        if family.parameter_names:  # folds of one problem are of GPUs or configurations, which are no shapes
+            shape = frame.groupby([*family.shape_names, *family.setting_names], dropna=False).ngroup().to_numpy()
         names = ("gpu", "library", *family.setting_names)
         for values, rows in sorted(problems.groups(frame, names), key=lambda group: group[0]):
             counted = rows[judged[rows]]

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
+from surrogate.dataset.described import Kernel, kernel_of
 from surrogate.dataset.files import Progress, TimeLeft, staged, write_text
 from surrogate.dataset.problems import families_of, family_rows, groups, judged_rows, newest_version, shape_columns
 from surrogate.dataset.rows import Rows, rows_of
@@ -25,7 +26,7 @@ from surrogate.evaluation import scorecard
 from surrogate.evaluation.judge import Choice
 from surrogate.evaluation.scorecard import ORACLE, Judged, Record, plain
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, in_one_line, require_known
 from surrogate.features.families import Family
 from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
 
@@ -168,7 +169,8 @@ def compare(
     data: Data, also_train: Sequence[Data] = (), *,
     by: str = "shape", folds_count: int = 10, seeds: int = 1, models: str | Sequence[str] | None = None,
     tune: str = "none", candidate: str = "algorithm", device: str = "cpu",
-    progress: Progress | None = None, keep: Path | None = None,
+    progress: Progress | None = None, keep: Path | None = None, kernel: Kernel | str | Path | None = None,
+    sizes: Sequence[str] | None = None, parameters: Sequence[str] | None = None, settings: Sequence[str] | None = None,
 ) -> Compared:  # fmt: skip
     """Fit every model on every fold's training rows, predict the held-out rows, judge times and choices.
 
@@ -177,13 +179,15 @@ def compare(
     ``candidate``: choose among ``algorithm``s (each with its fastest solver) or ``solver``s; ``tune``: none (stored
     settings), light or full (inside the training part). Rows of ``also_train`` only train. ``device``: where XGBoost
     grows trees, cpu or cuda. ``keep``: a folder of finished fits, so that the same call goes on after an interruption.
-    A model that the data cannot carry appears with n 0 and the reason. Raises `InputError` where the data cannot carry
-    the comparison.
+    Of a table of a user's own kernel ``kernel`` is its description, or that one's file; else ``sizes``,
+    ``parameters`` and ``settings`` name its columns. A model that the data cannot carry appears with n 0 and the
+    reason. Raises `InputError` where the data cannot carry the comparison.
     """
     names = models.split(",") if isinstance(models, str) else models or ()
     classes = [model_class(name) for name in dict.fromkeys(map(str.strip, names))] or list(MODELS.values())
     require_known("tune", tune, TUNE_TRIALS)
-    main, *others = (as_dataset(part) for part in (data, *also_train))
+    described = kernel_of(kernel, sizes, parameters, settings)
+    main, *others = (as_dataset(part, described) for part in (data, *also_train))
     frames = [model_frame(part, candidate) for part in (main, *others)]
     devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}
     parts: list[FamilyRuns] = []
@@ -264,7 +268,8 @@ def _run(
             is_kept = file is not None and file.is_file()
             try:
                 model = partial(tuned, cls, train, tune, seed=seed, device=device)
-                outcomes[cls.name] = _fitted(model, train, held, file)
+                with in_one_line(cls.name):  # whatever one model raises, the others are judged
+                    outcomes[cls.name] = _fitted(model, train, held, file)
             except InputError as error:
                 outcomes[cls.name] = str(error)
             took(cls.name, len(fold.train), None if is_kept else monotonic() - begun_s)

@@ -52,6 +52,9 @@ def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **l
     names = re.split(r"\s*,\s*", keys.strip()) if keys else [f"key_{place}" for place in range(counts[0])]
     if short := [tuning for tuning in tunings if len(tuning.key) < len(names)]:
         raise InputError(f"{short[0].path}: its key has {len(short[0].key)} values, --keys names {len(names)}")
+    if len(names) < counts[0]:
+        values = f"{counts[0]} values before the element types"
+        raise InputError(f"{tunings[0].path}: its key has {values}, --keys names {len(names)}; name them all, in order")
     names += [f"dtype_{place}" for place in range(max(len(tuning.key) for tuning in tunings) - len(names))]
     named = [dict(zip_longest(names, tuning.key, fillvalue="")) for tuning in tunings]
     sizes = [each for each in names if all(re.fullmatch(r"[0-9]{1,15}", key[each]) for key in named)]

@@ -10,7 +10,7 @@ roofline as it was there; below the smallest, where launches take their share, i
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -21,8 +21,12 @@ import pandas as pd
 from surrogate.dataset.problems import joined, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
-from surrogate.features.families import DescribedFamily, Family
-from surrogate.features.families.described import WORK_NAMES
+from surrogate.features.families import DescribedFamily, DescribedProblem, Family
+from surrogate.features.families.described import RULED_OUT, WORK_NAMES
+from surrogate.features.gpu import Gpu, gpu, gpus
+from surrogate.features.problem import DTYPES
+from surrogate.features.roofline import peak_flops_table
+from surrogate.features.terms.tensor_core import LAUNCH_US
 from surrogate.models.base import TimeModel
 from surrogate.models.plain import from_plain, reading
 from surrogate.models.transfer import Prior, Transfer
@@ -39,6 +43,8 @@ HOPELESS = 0.999
 BELOW = 0.5
 """Share of the work's halvings below the smallest measured problem that the time does not follow."""
 FLOPS, ROOFLINE = (WORK_NAMES.index(name) for name in ("log2_flops", "log2_roofline_us"))
+SLACK = 1e-4
+"""Of logarithms that were kept in float32."""
 LIKELY = 0.5
 """Probability of a failure from which on a configuration is not expected to run."""
 
@@ -119,30 +125,98 @@ class Configurations(TimeModel):
         level = np.log(np.nanmin(best_us[drawn], axis=1) / rows.roofline_us[first_row][drawn])
         sized = len(rows.family.problem_names)
         self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level, sized)
-        for name in ("places", "bounds"):
+        for name in ("places", "bounds", "gpus", "ran", "units"):
             vars(self).pop(name, None)
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        return self._of_rows(rows)[:, 0]
+        return self.of_rows(rows)[:, 0]
 
-    def failures(self, rows: Rows) -> np.ndarray:
-        """(rows,) probabilities that a row's configuration fails."""
-        return self._of_rows(rows)[:, 1]
-
-    def _of_rows(self, rows: Rows) -> np.ndarray:
-        """(rows, 2) times in µs and probabilities of a failure."""
+    def of_rows(self, rows: Rows) -> np.ndarray:
+        """(rows, 4) times in µs; probabilities of a failure, 1 where the configuration is refused; bounds of times in
+        µs as of `least_us`; and 1 where the time is a measurement, else 0."""
+        family = described_family(rows.family)
         columns, parameters, terms = columns_of(rows)
         keys = problem_keys(rows)
         known = self.numbers(rows.candidate.tolist())
-        out = np.empty((len(rows), 2))
+        out = np.empty((len(rows), 4))
         for part in rows_by_code(_codes(rows.problem)[0]):
             first = int(part[0])
+            key = str(keys[first])
+            settings = {name: str(rows.frame[name].iloc[first]) for name in family.setting_names}
+            asked = family.problem(dict(zip(family.size_names, rows.sizes[first].tolist(), strict=True)), settings)
+            device = rows.device(str(rows.frame["gpu"].iloc[first]))
             time_us, failure = self.answers(
-                str(keys[first]), float(rows.roofline_us[first]), columns[first], parameters[part], terms[part],
-                known[part],
+                key, float(rows.roofline_us[first]), columns[first], parameters[part], terms[part], known[part],
+                self.least_us(key, asked, device, self.units),
             )  # fmt: skip
-            out[part] = np.column_stack([time_us, failure])
+            refused = np.any([*self.refusals(asked, device, parameters[part], known[part]).values()], axis=0)
+            is_measured = self.measured(key, known[part])
+            out[part] = np.column_stack(
+                np.broadcast_arrays(
+                    time_us, np.maximum(failure, refused), self.least_us(key, asked, device), is_measured
+                )
+            )
         return out
+
+    def refusals(
+        self, problem: DescribedProblem, device: Gpu, parameters: np.ndarray, known: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """`DescribedFamily.refusals`; a formula of a launch does not refuse what ran on the GPU."""
+        refusals = problem.family.refusals(problem, parameters, device)
+        if device.name not in self.ran:
+            return refusals
+        ran = np.append(self.ran[device.name], False)[known]
+        return {reason: refused & ((reason == RULED_OUT) | ~ran) for reason, refused in refusals.items()}
+
+    @cached_property
+    def gpus(self) -> frozenset[str]:
+        """Those that were measured."""
+        return frozenset(key.partition("|")[0] for key in self.problems_)
+
+    def least_us(
+        self, key: str, problem: DescribedProblem, device: Gpu, units: Collection[tuple[str, bool]] = ()
+    ) -> float:  # fmt: skip
+        """What no configuration of a ``problem`` that was not measured is faster than, in µs: a launch, and on a GPU or
+        of a size beyond the measured ones its roofline (`DescribedFamily.least_us`). 0 for a measured one.
+
+        Raises `InputError` for a size of 0 where none was measured.
+        """
+        if key in self.places[1]:
+            return 0.0
+        for place, (name, value) in enumerate(problem.sizes.items(), -len(problem.values)):
+            if value == 0 and not any(measured.split("|")[place] == "0" for measured in self.problems_):
+                raise InputError(f"{problem}: {name} is 0, which was never measured; give 1 or more")
+        launch_us = min(LAUNCH_US, float(np.nanmin(self.times_us_)))
+        sizes = np.log2(np.maximum(np.array(problem.values, dtype=np.float64), 1.0))
+        low, high = self.bounds[:, : len(sizes)]
+        # Within the measured sizes of its GPUs a table may do better: what lies in a cache is read faster.
+        is_inside = device.name in self.gpus and ((low <= sizes + SLACK) & (sizes <= high + SLACK)).all()
+        return launch_us if is_inside else max(launch_us, float(problem.family.least_us(problem, device, units)))
+
+    @cached_property
+    def units(self) -> list[tuple[str, bool]]:
+        """Keys of `peak_flops_table` that are most likely in use: of those whose peaks no measured time exceeds, the
+        ones with the least peaks on the measured GPUs."""
+        column = self.level_.linear - len(WORK_NAMES) + FLOPS
+        log2_flops = self.transfer_.columns[:, column] * self.transfer_.spread[column] + self.transfer_.centre[column]
+        best_us = np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1)
+        tflops = np.exp2(log2_flops) / best_us / 1e6
+        measured_on = np.array([key.partition("|")[0] for key in self.problems_])
+        listed = {board.name for board in gpus()} & self.gpus
+        reached = {name: tflops[measured_on == name].max() for name in listed}
+        peaks = {name: peak_flops_table(gpu(name)) for name in listed}
+        units = list(next(iter(peaks.values()), ()))
+        able = [unit for unit in units if all(peaks[name][unit] >= reached[name] for name in listed)]
+        able = [unit for unit in able if unit[0] in DTYPES] or able  # quantised values may run at half precision's peak
+        of_unit = {unit: [peaks[name][unit] for name in sorted(listed)] for unit in able}
+        return [unit for unit, own in of_unit.items() if own == min(of_unit.values(), key=sum)]
+
+    @cached_property
+    def ran(self) -> dict[str, np.ndarray]:
+        """GPU → (configurations,) True where one ran on some problem."""
+        measured_on = np.array([key.partition("|")[0] for key in self.problems_])
+        ran = np.isfinite(self.times_us_)
+        return {name: np.any(ran[measured_on == name], axis=0) for name in self.gpus}
 
     @cached_property
     def places(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -176,12 +250,12 @@ class Configurations(TimeModel):
 
     def answers(
         self, key: str, roofline_us: float, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray,
-        known: np.ndarray,
+        known: np.ndarray, least_us: float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """(n,) times in µs, and (n,) probabilities of a failure, of configurations of one problem.
 
         ``key`` as of `problem_keys`; ``columns`` (c,), ``parameters`` (n, p) and ``terms`` (n, t) as of `columns_of`;
-        ``known`` (n,) as of `numbers`.
+        ``known`` (n,) as of `numbers`; ``least_us`` lifts the level, so that the order stays.
         """
         number = self.places[1].get(key)
         past = 0.0
@@ -191,7 +265,7 @@ class Configurations(TimeModel):
         if number is None:
             standard = np.nan_to_num((columns - self.transfer_.centre) / self.transfer_.spread)
             best_us = roofline_us * np.exp(self.level_.at(standard)) * 2.0 ** (BELOW * max(-past, 0.0))
-            return best_us * np.exp(relative(prior)), prior.failure
+            return max(best_us, least_us) * np.exp(relative(prior)), prior.failure
         own = np.append(self.times_us_[number], np.nan)[known]
         ran = self.times_us_[number][np.isfinite(self.times_us_[number])]
         best_us = ran.min() if len(ran) else roofline_us * np.exp(self.level_.at(self.transfer_.columns[number]))

@@ -50,7 +50,8 @@ class _Linear(TimeModel):
         return np.exp(np.clip(log_time, -20.0, 40.0))
 
     def _design(self, rows: Rows) -> np.ndarray:
-        return rows.columns(self.columns(rows.family)).astype(np.float64)
+        # What no formula or data sheet tells counts as 0: a described kernel's columns may all be unknown.
+        return np.nan_to_num(rows.columns(self.columns(rows.family)).astype(np.float64))
 
     def _ridge(self, x: np.ndarray, y: np.ndarray) -> Ridge:
         """Ridge on standardised columns; the weights are those of the columns as they come."""

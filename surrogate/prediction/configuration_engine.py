@@ -1,6 +1,6 @@
 """Answers about a described kernel: all its configurations on a problem in one pass, and a table row by row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Self
@@ -14,10 +14,11 @@ from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import rows_of
 from surrogate.features.elementwise import Number
 from surrogate.features.families import AnyProblem, DescribedFamily, DescribedProblem
+from surrogate.features.gpu import Gpu
 from surrogate.models import TimeModel
 from surrogate.models.configurations import LIKELY, Configurations
-from surrogate.prediction.engine import Context, Engine
-from surrogate.prediction.results import Predictions
+from surrogate.prediction.engine import EXPECTED_TO_FAIL, FAILED, Context, Engine
+from surrogate.prediction.results import MEASURED, MEASURED_HALF_WIDTH, MODEL, OTHERS, Predictions
 from surrogate.uncertainty.domain import distances_to
 
 
@@ -49,6 +50,27 @@ class ConfigurationEngine(Engine):
         positions = np.array(wanted, dtype=np.int64)
         return frozenset(positions[self.model.measured(key, self.known[positions])].tolist())
 
+    def least_us(self, problem: AnyProblem) -> float:
+        """As `Engine.least_us`."""
+        assert isinstance(problem, DescribedProblem)
+        return self.model.least_us(self._key(problem.values), problem, self.context.device)
+
+    def failures(self, problem: AnyProblem, failing: Sequence[int]) -> list[str]:
+        """As `Engine.failures`."""
+        assert isinstance(problem, DescribedProblem)
+        index = np.array(failing, dtype=np.int64)
+        number = self.model.places[1].get(self._key(problem.values))
+        reasons = np.full(len(index), EXPECTED_TO_FAIL, dtype=object)
+        for reason, refused in self._refusals(problem, index).items():
+            reasons[refused] = reason
+        if number is not None:
+            reasons[np.append(np.isinf(self.model.times_us_[number]), False)[self.known[index]]] = FAILED
+        return reasons.tolist()
+
+    def _refusals(self, problem: DescribedProblem, index: np.ndarray) -> dict[str, np.ndarray]:
+        """`Configurations.refusals` of the candidates at ``index``."""
+        return self.model.refusals(problem, self.context.device, self.parameters[index], self.known[index])
+
     def _key(self, values: Sequence[Number]) -> str:
         """The problem of these sizes, as the model names it."""
         setting = self.context.setting
@@ -57,8 +79,6 @@ class ConfigurationEngine(Engine):
     def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`; infinite for a configuration that is expected to fail or that the conditions rule out."""
         setting, _, _, formula, least_us = self.context
-        family = setting.family
-        assert isinstance(family, DescribedFamily)
         time_us = np.empty(len(index))
         constant = np.array(formula.constant, dtype=np.float32)
         for number in np.unique(problem).tolist():
@@ -73,14 +93,19 @@ class ConfigurationEngine(Engine):
             answer, failure = self.model.answers(
                 self._key(asked.values), float(terms.roofline_us), columns, parameters, own[:, parameters.shape[1] :],
                 self.known[index[rows]],
+                self.model.least_us(self._key(asked.values), asked, self.context.device, self.model.units),
             )  # fmt: skip
-            runs = (failure < LIKELY) & family.allowed(asked, parameters)
+            runs = (failure < LIKELY) & ~np.any([*self._refusals(asked, index[rows]).values()], axis=0)
             time_us[rows] = np.where(runs, np.maximum(answer, least_us[index[rows]]), inf)
         return time_us, np.zeros(len(index))
 
 
-def predict_configurations(part: Part, family: DescribedFamily, table: pd.DataFrame) -> Predictions:
+def predict_configurations(
+    part: Part, family: DescribedFamily, table: pd.DataFrame, device: Callable[[str], Gpu]
+) -> Predictions:
     """Predictions for every row of a table with gpu, the sizes and the parameters; a time that it holds is not read.
+
+    ``device`` gives a GPU by its name.
 
     Raises `InputError` for a missing column and for a cell that is no value of its parameter.
     """
@@ -88,24 +113,31 @@ def predict_configurations(part: Part, family: DescribedFamily, table: pd.DataFr
     # Values that training never saw are numbers like others, out of domain.
     described = KernelColumns.like(family.description).of(plain, "the table")
     frame = described_frame(plain.assign(time_us=1.0), described, "the table")
-    rows = rows_of(frame, DescribedFamily(described))
+    rows = rows_of(frame, DescribedFamily(described), {name: device(name) for name in frame["gpu"].unique()})
     known_values = np.all(
         [frame[name].isin(values) | frame[name].isna() for name, values in family.description.parameters.items()],
         axis=0,
     )
     model = part.model
-    predicted_us = model.predict(rows)
+    least_us, measured = np.zeros(len(rows)), np.full(len(rows), False)
     runs = np.full(len(rows), True)
     if isinstance(model, Configurations):
-        runs = model.failures(rows) < LIKELY
+        predicted_us, failure, least_us, is_measured = model.of_rows(rows).T
+        measured = is_measured > 0
+        runs = failure < LIKELY
+    else:
+        predicted_us = model.predict(rows)
     gpus = device_names(frame)
     seen = np.isin(gpus, sorted(part.domain.gpus))
     growth = part.domain.growth(rows.sizes)
     distance = distances_to(part.domain.references, rows)
     half = part.widths.at(gpus, rows.candidate, np.full(len(rows), ""), distance, predicted_us)
-    factor = np.exp(np.where(seen, half, part.unseen_gpu.by_kind[""].half_width) + growth)
+    half = np.where(seen, half, part.unseen_gpu.by_kind[""].half_width) + growth
+    factor = np.exp(np.where(measured, MEASURED_HALF_WIDTH, half))
     return Predictions(
         library=frame["library"].to_numpy(dtype=object), algorithm=frame["algorithm"].to_numpy(dtype=object),
-        predicted_us=predicted_us, lower_us=predicted_us / factor, upper_us=predicted_us * factor,
-        in_domain=seen & (growth == 0) & known_values, supported=runs, workspace_bytes=np.zeros(len(rows)),
+        predicted_us=predicted_us, lower_us=np.minimum(predicted_us, np.maximum(predicted_us / factor, least_us)),
+        upper_us=predicted_us * factor, in_domain=seen & (growth == 0) & known_values, supported=runs,
+        workspace_bytes=np.full(len(rows), np.nan),
+        source=np.where(measured, MEASURED, np.where(seen, MODEL, OTHERS)).astype(object),
     )  # fmt: skip

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from surrogate.models.correction import Correction
 
 
+EXPECTED_TO_FAIL = "expected to fail, as on problems that were measured"
+FAILED = "failed when it was measured"
+
+
 class Setting(NamedTuple):
     """Everything about a question but the sizes. ``gpu`` by its registry name; ``values`` of `Family.setting_names`.
 
@@ -94,6 +98,14 @@ class Engine(ABC):
     def measured(self, problem: AnyProblem, wanted: Sequence[int]) -> frozenset[int]:
         """Those of the candidates at ``wanted`` whose times on the problem are measurements."""
         return frozenset()
+
+    def least_us(self, problem: AnyProblem) -> float:
+        """What no candidate's time on the problem, nor an interval's end, lies below, in µs; 0 where nothing tells."""
+        return 0.0
+
+    def failures(self, problem: AnyProblem, failing: Sequence[int]) -> list[str]:
+        """Why each of the candidates at ``failing``, whose time is infinite, does not run."""
+        return [EXPECTED_TO_FAIL] * len(failing)
 
     @abstractmethod
     def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -198,7 +198,7 @@ def _candidate(ranked: Ranked, problem: AnyProblem, several_libraries: bool) -> 
         "enum": _enum(ranked, problem),
         **names,
         "time_us": ranked.time_us,
-        "workspace_bytes": int(ranked.workspace_bytes),
+        "workspace_bytes": None if ranked.workspace_bytes is None else int(ranked.workspace_bytes),
     }
 
 
@@ -350,7 +350,7 @@ def find_db_key(conv: Conv) -> str:
 
 def _entry(ranked: Ranked, direction: str) -> str:
     algorithm_name = f"miopenConvolution{IN_FIND_DB[direction]}Algo{ranked.algorithm}"
-    return f"{ranked.solver}:{ranked.time_us / 1000:.9g},{int(ranked.workspace_bytes)},{algorithm_name}"
+    return f"{ranked.solver}:{ranked.time_us / 1000:.9g},{int(ranked.workspace_bytes or 0)},{algorithm_name}"
 
 
 FORMS = {"json": json_table, "c-header": c_header, "miopen-user-db": miopen_user_db}

@@ -4,7 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard, overload
 
+import numpy as np
+
 from surrogate.bundle.bundle import Bundle
+from surrogate.features.description import RESERVED
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
 from surrogate.features.gpu import Gpu
@@ -101,6 +104,8 @@ class Predictor:
         table are columns. Raises `InputError` for what cannot be read, an unknown algorithm, or where nothing is
         feasible.
         """
+        if not isinstance(algorithm, str | None):
+            raise InputError(f"algorithm is a {type(algorithm).__name__}; give a candidate's name, a text")
         if isinstance(problem, str) or is_problem(problem):
             key = (problem, algorithm, library_version, library, *settings.items())
             if key not in self._answers:
@@ -115,6 +120,7 @@ class Predictor:
         from surrogate.prediction.table import predict_table
 
         _require_columns(settings)
+        self._check_names(problem)
         defaults = {"gpu": self.gpu, "library": library or self._library, "library_version": library_version}
         return predict_table(self._settings, problem, defaults, algorithm)
 
@@ -125,7 +131,7 @@ class Predictor:
         """The candidates of a problem in the order of their predicted times, within the limits.
 
         Of a list, a list; of a table (as `predict` takes it) a list of one selection for each distinct problem, in the
-        order of the rows.
+        order of the rows; of a mapping to single values, which is one problem, a `Selection`.
 
         ``settings`` as `predict` takes them. ``workspace_limit`` in bytes, or as in ``64MiB``; ``top`` keeps the first
         few. A version that the bundle does not know is accepted, out of domain. Where nothing is feasible the selection
@@ -137,7 +143,9 @@ class Predictor:
                 asked = [self.read(each, **settings) for each in problem]
                 return self._select(asked, limits, library_version, library)
             _require_columns(settings)
-            return self._select_table(problem, limits, library_version, library)
+            self._check_names(problem)
+            selections = self._select_table(problem, limits, library_version, library)
+            return selections[0] if _is_one(problem) else selections
         key = (problem, workspace_limit, deterministic, top, library_version, library, *settings.items())
         if key not in self._answers:
             limits = Limits.of(workspace_limit, deterministic, top)
@@ -148,6 +156,15 @@ class Predictor:
     def select_many(self, problems: Iterable[AnyProblem | str], **options: Any) -> list[Selection]:
         """`select` for every problem of a network, in order; equal problems are computed once, all of them together."""
         return self.select(list(problems), **options)
+
+    def _check_names(self, table: object) -> None:
+        """Raises `InputError` for a name in a mapping of one problem that a described kernel does not have."""
+        family = self.bundle.described
+        if family is None or not _is_one(table):
+            return
+        known = (*family.size_names, *family.setting_names)
+        if unknown := {*map(str, table)} - {*known, *family.parameter_names, *RESERVED}:
+            raise InputError(f"{family.name} has no {min(unknown)}; a problem has {', '.join(known)}")
 
     def _select(
         self, problems: Iterable[AnyProblem | str], limits: Limits, library_version: str | None, library: str | None
@@ -230,6 +247,11 @@ def _is_list(problems: object) -> TypeGuard[Problems]:
     return isinstance(problems, list | tuple) and not any(isinstance(item, Mapping) for item in problems)
 
 
+def _is_one(table: object) -> TypeGuard[Mapping[object, object]]:
+    """Whether it is one problem: a mapping to single values."""
+    return isinstance(table, Mapping) and not any(map(np.ndim, table.values()))
+
+
 def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking, limits: Limits) -> Selection:
     """What the limits leave of a ranking."""
     estimates, refused = within(problem, ranking.estimates, limits)
@@ -297,11 +319,12 @@ def _prediction(
     candidate = estimate.candidate
     library = candidate.library
     lower_us, upper_us = estimate.ends_us
+    described = isinstance(problem, DescribedProblem)
     return Prediction(
         problem=problem, gpu=prepared.setting.gpu, library=library,
         library_version=dict(prepared.setting.versions)[library],
-        algorithm=candidate.name if isinstance(problem, DescribedProblem) else candidate.algorithm,
-        time_us=estimate.time_us, lower_us=lower_us, upper_us=upper_us, workspace_bytes=estimate.workspace_bytes,
+        algorithm=candidate.name if described else candidate.algorithm, time_us=estimate.time_us,
+        lower_us=lower_us, upper_us=upper_us, workspace_bytes=None if described else estimate.workspace_bytes,
         source=estimate.source, in_domain=reason is None, reason=refusal or reason, supported=refusal is None,
         notes=prepared.notes[library],
     )  # fmt: skip

@@ -19,15 +19,12 @@ from surrogate.features.families import AnyProblem
 from surrogate.features.roofline import compute_us, peak_tflops
 from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.engine import Candidate, Engine, Setting
-from surrogate.prediction.results import FLOOR, MEASURED, ROOFLINE, UNSEEN, Estimate, Excluded
+from surrogate.prediction.results import FLOOR, MEASURED, MEASURED_HALF_WIDTH, ROOFLINE, UNSEEN, Estimate, Excluded
 from surrogate.uncertainty.domain import ReferenceKey, SettingKey, shape_hash
 from surrogate.uncertainty.intervals import Widths
 
 ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""
-MEASURED_HALF_WIDTH = log(1.05)
-"""Assumed of a time that the training table of a described kernel holds: such tables seldom say how repeats differ."""
-EXPECTED_TO_FAIL = "expected to fail, as it did where it was measured, or ruled out by a condition"
 AT_FLOOR = "measured here at its harness's floor alone, up to {:,.0f} µs: what the kernel takes is not known"
 NEVER_MEASURED = "never measured in the bundle's training data"
 ARRAYS_PAY = 12
@@ -180,7 +177,7 @@ class PreparedSetting:
         #    the time.
         near, by_time = self.widths.distance, self.widths.time_us
         factors = {library: near.values[bisect_right(near.edges, distance)] for library, distance in distances.items()}
-        least_us = self._least_us(sizes)
+        least_us = float(self._least_us(np.array([sizes]))[0])
         growth = float(self.part.domain.growth(np.array([sizes]))[0]) if self.setting.family.parameter_names else 0.0
         estimates: list[Estimate] = []
         failing: list[int] = []
@@ -215,21 +212,25 @@ class PreparedSetting:
         ranked = set(self.ranked)
         refused = [i for i, reason in enumerate(reasons) if reason is not None or i not in ranked]
         excluded = tuple([Excluded(self.candidates[i].name, reasons[i] or NEVER_MEASURED) for i in refused])
-        excluded += tuple([Excluded(self.candidates[i].name, EXPECTED_TO_FAIL) for i in failing])
+        if failing:
+            why = self.engine.failures(self.setting.problem(sizes), failing)
+            excluded += tuple(Excluded(self.candidates[i].name, reason) for i, reason in zip(failing, why, strict=True))
         excluded += tuple([Excluded(self.candidates[i].name, AT_FLOOR.format(self.floors[i])) for i in at_floor])
         return Ranking(tuple(estimates), excluded, distances)
 
-    def _least_us(self, sizes: Iterable[Number]) -> Number:
-        """What products of these sizes (each a number, or (problems,)) take at the GPU's peak, where answers go by its
-        specification; 0 for everything else.
+    def _least_us(self, sizes: np.ndarray) -> np.ndarray:
+        """(problems,) what products of these ``sizes`` (problems, sizes) take at the GPU's peak, where answers go by
+        its specification; `Engine.least_us` of a described kernel's; 0 for everything else.
         """
+        if self.setting.family.parameter_names:
+            return np.array([self.engine.least_us(self.setting.problem(row)) for row in sizes.tolist()])
         if self.source not in UNSEEN:
-            return 0.0
-        problem = self.setting.problem(sizes)
+            return np.zeros(len(sizes))
+        problem = self.setting.problem(sizes.T)
         if not getattr(problem, "MULTIPLIES", False):
-            return 0.0
+            return np.zeros(len(sizes))
         peak = peak_tflops(self.engine.context.device, problem.dtype, problem.uses_tensor_cores)
-        return compute_us(problem.flops, peak)
+        return np.broadcast_to(compute_us(problem.flops, peak), len(sizes))
 
     def _stand_in(self, time_us: np.ndarray, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
         """The rooflines' times (rows,) where the model does not know the candidates at ``index`` (rows,).
@@ -286,18 +287,29 @@ class PreparedSetting:
         factors = self.widths.distance.at(distance)[library, problem] * self.widths.time_us.at(time_us)
         half = np.array(self.bases)[index] * np.where(np.array(self.is_whole)[index], 1.0, factors)
         half += self.part.domain.growth(sizes)[problem]
-        # 2. Where the model does not know the candidate, its roofline stands in.
-        unknown = np.flatnonzero(~((time_us > 0) & (time_us < inf)))
+        # 2. What a described kernel's table holds is answered as it was measured; where the model does not know the
+        #    candidate, its roofline stands in.
+        failing = (time_us == inf) & bool(self.setting.family.parameter_names)
+        unknown = np.flatnonzero(~((time_us > 0) & (time_us < inf)) & ~failing)
+        source = np.full(len(index), self.source, dtype=object)
+        for number in np.unique(problem).tolist() if self.setting.family.parameter_names else ():
+            rows = np.flatnonzero(problem == number)
+            measured = self.engine.measured(self.setting.problem(sizes[number].tolist()), index[rows].tolist())
+            rows = rows[np.isin(index[rows], [*measured])]
+            source[rows] = MEASURED
+            half[rows] = MEASURED_HALF_WIDTH
         if len(unknown):
+            source[unknown] = ROOFLINE
             time_us[unknown] = self._stand_in(time_us[unknown], sizes, problem[unknown], index[unknown])
             half[unknown] = ROOFLINE_HALF_WIDTH
         # 3. Below the floor of its harness nothing is known of a candidate.
         floor_us = np.array([self.floors.get(i, 0.0) for i in range(len(self.candidates))])[index]
         is_floor = time_us <= floor_us
+        source[is_floor] = FLOOR
         half[is_floor] = np.maximum(half[is_floor], np.log(floor_us[is_floor] / time_us[is_floor]))
         # 4. The interval; no lower end is below what the GPU's peak allows.
         unseen = np.array([self._setting_reason(candidate) is not None for candidate in self.candidates])
-        least_us = np.broadcast_to(self._least_us(sizes.T), len(sizes))[problem]
+        least_us = self._least_us(sizes)[problem]
         factor = np.exp(half)
         return {
             "predicted_us": time_us,
@@ -305,6 +317,7 @@ class PreparedSetting:
             "upper_us": time_us * factor,
             "in_domain": (inside[library, problem] > 0) & ~unseen[index] & ~is_floor,
             "workspace_bytes": workspace,
+            "source": source,
         }
 
     def _near(self, sizes: np.ndarray, reference: ReferenceKey) -> tuple[np.ndarray, np.ndarray]:

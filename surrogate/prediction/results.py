@@ -24,6 +24,8 @@ MODEL, SPEC, HABIT, MEASURED, ROOFLINE, FLOOR = "model", "spec", "habit", "measu
 OTHERS = "other GPUs"
 UNSEEN = (SPEC, HABIT, OTHERS)
 """The sources of answers on a GPU that was never measured."""
+MEASURED_HALF_WIDTH = log(1.05)
+"""Assumed of a time that the training table of a described kernel holds: such tables seldom say how repeats differ."""
 SHOWN = 5
 """Rows of `Predictions` that are printed."""
 FORMATS = {"90 %, µs": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
@@ -59,7 +61,8 @@ class Ranked(NamedTuple):
     ``source``: ``model``, ``measured``, ``spec`` (the GPU was never measured), ``habit`` (nor was it, and other GPUs'
     order of the candidates stands in), ``other GPUs`` (nor was it, and their times of a described kernel stand in),
     ``roofline`` (the model does not know the algorithm) or ``floor`` (no harness that timed the kernel here is as fast
-    as it); ``probability_best`` that it is the fastest of the candidates.
+    as it); ``probability_best`` that it is the fastest of the candidates. ``workspace_bytes`` and ``deterministic`` are
+    None of a described kernel, of which nothing tells either.
     """
 
     algorithm: str
@@ -67,8 +70,8 @@ class Ranked(NamedTuple):
     time_us: float
     lower_us: float
     upper_us: float
-    workspace_bytes: int
-    deterministic: bool
+    workspace_bytes: int | None
+    deterministic: bool | None
     source: str
     probability_best: float
     solver: str = ""
@@ -80,9 +83,11 @@ class Ranked(NamedTuple):
         """An estimate for a problem, and how likely it is the fastest of its problem's."""
         candidate = estimate.candidate
         lower_us, upper_us = estimate.ends_us
+        told = not isinstance(problem, DescribedProblem)
         return cls(
             algorithm=candidate.algorithm, library=candidate.library, time_us=estimate.time_us, lower_us=lower_us,
-            upper_us=upper_us, workspace_bytes=estimate.workspace_bytes, deterministic=candidate.deterministic,
+            upper_us=upper_us, workspace_bytes=estimate.workspace_bytes if told else None,
+            deterministic=candidate.deterministic if told else None,
             source=estimate.source, probability_best=probability_best, solver=candidate.solver,
             parameters=configuration_of(problem, candidate.solver),
         )  # fmt: skip
@@ -263,7 +268,7 @@ class Prediction(Shown):
     time_us: float
     lower_us: float
     upper_us: float
-    workspace_bytes: int
+    workspace_bytes: int | None
     source: str
     in_domain: bool
     reason: str | None
@@ -285,8 +290,8 @@ class Prediction(Shown):
         """What people see."""
         record = {
             "algorithm": self.algorithm, "time_us": self.time_us, "90 %, µs": (self.lower_us, self.upper_us),
-            "workspace": self.workspace_bytes, "source": self.source, "in_domain": self.in_domain,
-            "supported": self.supported,
+            **({} if self.workspace_bytes is None else {"workspace": self.workspace_bytes}), "source": self.source,
+            "in_domain": self.in_domain, "supported": self.supported,
         }  # fmt: skip
         notes = [*self.notes, *([f"note: {self.reason}"] if self.reason else [])]
         return Table([record], FORMATS, _title(self), notes=notes)
@@ -294,7 +299,10 @@ class Prediction(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Predictions(Shown):
-    """Columns (rows,) in the order of the table that was asked about; NaN and "" where no candidate is feasible."""
+    """Columns (rows,) in the order of the table that was asked about; NaN and "" where no candidate is feasible.
+
+    ``source`` as of `Ranked`; ``workspace_bytes`` NaN of a described kernel, of which nothing tells.
+    """
 
     library: np.ndarray
     algorithm: np.ndarray
@@ -304,6 +312,7 @@ class Predictions(Shown):
     in_domain: np.ndarray
     supported: np.ndarray
     workspace_bytes: np.ndarray
+    source: np.ndarray
 
     def __len__(self) -> int:
         return len(self.predicted_us)

@@ -40,6 +40,8 @@ from surrogate.uncertainty.domain import SettingKey
 from surrogate.uncertainty.intervals import ALL, Widths
 
 LENT = "{gpu} was never measured so: its choices follow those of {sibling}, which has its architecture"
+NEAR = 0.8
+"""How alike a name is that a GPU's may have been meant for."""
 UNLISTED = "nobody knows a GPU {gpu}: nothing but other GPUs' times stands for it{hint}"
 BY_NEAREST = "{gpu} was never measured so: its candidates stand in the order of {other}, the nearest measured GPU"
 BY_HABIT = "{gpu} was never measured so: its candidates stand in the order that is best on average on measured GPUs"
@@ -113,7 +115,9 @@ class SettingCache:
             try:
                 return replace(gpu(name), name=key)
             except InputError:
-                return unlisted(name)
+                measured = {other for part in self.bundle.parts.values() for other in part.domain.gpus}
+                others = [self.device(other) for other in measured if name not in measured]
+                return unlisted(name, [other for other in others if other.vendor])
         return replace(stored or gpu(name), name=key)
 
     def prepared(self, question: Question) -> PreparedSetting:
@@ -260,8 +264,8 @@ class SettingCache:
         if not seen:
             widths = Widths({ALL: kinds[kind].half_width}, own_share=part.unseen_gpu.own_share)
             unseen = (part.unseen_gpu.note(kind, described=bool(part.family.parameter_names)),)
-            if not device.sms:
-                hint = nearest_names(device.name, [*part.domain.gpus, *registry().labels])
+            if not device.vendor:
+                hint = nearest_names(device.name, [*part.domain.gpus, *registry().labels], cutoff=NEAR)
                 unseen = (UNLISTED.format(gpu=device.name, hint=hint), *unseen)
         bases = [widths.base(setting.gpu, candidate.key, dtype) for candidate in candidates]
         if law is not None and is_beside and not seen:

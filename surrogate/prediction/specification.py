@@ -86,7 +86,7 @@ def shipped_products() -> Products:
 
 def products_of(setting: Setting, gpu: Gpu, measured: Collection[str]) -> Products | None:
     """The laws for a setting on one of AMD's GPUs, where of those just the laws' own were ``measured``; else None."""
-    is_tiled = gpu.vendor == "amd" and setting.values[0] in setting.family.tiled_kinds
+    is_tiled = gpu.vendor == "amd" and {*setting.values[:1]} & {*setting.family.tiled_kinds}
     return shipped_products() if is_tiled and measured and {*measured} <= {*shipped_products().fitted_on} else None
 
 

@@ -23,7 +23,7 @@ from surrogate.prediction.settings import Question, SettingCache
 CHUNK_ROWS = 16_384
 PLACE = ("gpu", "library", "library_version")
 NOTHING: dict[str, object] = {
-    **dict.fromkeys(("library", "algorithm"), ""),
+    **dict.fromkeys(("library", "algorithm", "source"), ""),
     **dict.fromkeys(("predicted_us", "lower_us", "upper_us", "workspace_bytes"), np.nan),
     **dict.fromkeys(("in_domain", "supported"), False),
 }
@@ -66,7 +66,7 @@ def predict_table(
         filled = pd.DataFrame(dict(columns))
         missing = {name: value for name, value in defaults.items() if value and name not in filled}
         part = next(iter(settings.bundle.parts.values()))
-        return predict_configurations(part, described, filled.assign(**missing))
+        return predict_configurations(part, described, filled.assign(**missing), settings.device)
     rows = _length(columns)
     column = "solver" if settings.bundle.candidate == "solver" else "algorithm"
     named: Column | None = None
@@ -194,6 +194,9 @@ def _predict_group(prepared: PreparedSetting, group: Group, named: Column | None
         problems, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), prepared.ranked))
         rows = problems
     columns = prepared.many(distinct, problems, index) | {"supported": allowed[problems, index]}
+    runs = columns["predicted_us"] < np.inf  # a configuration that fails, or that conditions rule out, answers no row
+    columns = {name: values[runs] for name, values in columns.items()}
+    rows, index = rows[runs], index[runs]
     # 3. Of a row's candidates the fastest stays, of equals the first: what is written last.
     length = len(problem) if named else len(distinct)
     order = np.argsort(columns["predicted_us"], kind="stable")[::-1] if len(rows) > length else slice(None)

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from surrogate.features.description import Description
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, nearest
 from surrogate.tuning.tuner import Tuner
 
 
@@ -19,6 +19,9 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     from kernel_tuner.util import StopCriterionReached
 
     options = tuning_options.strategy_options
+    if unknown := [name for name in options if name not in OPTIONS]:
+        hint = nearest(unknown[0], OPTIONS)
+        raise InputError(f"strategy_options has no {unknown[0]}; known: {', '.join(OPTIONS)}{hint}")
     names = list(searchspace.tune_params)
     space = [dict(zip(names, values, strict=True)) for values in searchspace.list]
     cost = CostFunc(searchspace, tuning_options, runner, snap=False)
@@ -51,6 +54,10 @@ def as_time_us(cost: float, higher_is_better: object) -> float | None:
     return 1e3 * value if isfinite(value) and 0 < value < FAILED else None
 
 
+OPTIONS = (
+    "bundle", "gpu", "problem", "seed", "log", "max_fevals", "time_limit", "x0", "searchspace_construction_options",
+)  # fmt: skip
+"""The module's, and those that Kernel Tuner gives to every strategy."""
 FAILED = 1e30
 """Kernel Tuner's cost of a configuration that failed is the greatest number."""
 

@@ -45,6 +45,8 @@ def perf_model(source: Source, gpu: str | None = None) -> Callable[..., float]:
         given = {}
         for name in description.parameters:
             value = arguments.get(name, arguments.get(TRITON_ARGUMENTS.get(name, "")))
+            if value is None and 0 not in description.parameters[name]:
+                raise InputError(f"the launch has no argument {name}, a parameter of {description.name}")
             given[name] = 0 if value is None else value
         return spaces[key].of(given)
 

@@ -5,24 +5,30 @@ What is asked and told are plain configurations (parameter → value); `surrogat
 
 import json
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle
+from surrogate.dataset.checks import FASTEST_US
 from surrogate.dataset.described import with_values
 from surrogate.features.description import Configuration, Description, Value, read_description
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DescribedFamily, DescribedProblem
-from surrogate.features.gpu import gpu, unlisted
+from surrogate.features.gpu import Gpu, gpu, unlisted
 from surrogate.models.configurations import Configurations
 from surrogate.models.transfer import Prior
+from surrogate.prediction.settings import SettingCache
 from surrogate.prediction.shipped import as_bundle
 from surrogate.tuning.search import Search
 
+UNIT = 1000.0
+"""A time so many times off the table's least and greatest is likely in another unit."""
 MOST_OTHERS = 64
 """Measured problems whose scores a search looks at: those that measured most of its configurations."""
 Source = Bundle | Description | str | Path
@@ -42,6 +48,8 @@ class Space(NamedTuple):
     terms: np.ndarray
     prior: Prior | None
     others: np.ndarray | None
+    plausible_us: tuple[float, float]
+    """The least and the greatest time that does not look like another unit's."""
 
 
 class Tuner:
@@ -69,7 +77,7 @@ class Tuner:
             self._space.terms if self._space.terms.size else None, seed=seed,
         )  # fmt: skip
         self._log = None if log is None else Path(log)
-        self._evaluations = 0
+        self._told: dict[int, list[float]] = {}
         if self._log is not None:
             self._resume(self._log, problem)
 
@@ -81,7 +89,7 @@ class Tuner:
     @property
     def evaluations(self) -> int:
         """How many configurations were told."""
-        return self._evaluations
+        return len(self._told)
 
     @property
     def best(self) -> tuple[Configuration, float] | None:
@@ -99,19 +107,31 @@ class Tuner:
         return [self._space.description.configuration(self._space.texts[i]) for i in self._search.ask(count).tolist()]
 
     def tell(self, configuration: Mapping[str, Value], time_us: float | None) -> None:
-        """What a configuration took, in µs; None where it failed.
+        """What a configuration took, in µs; None where it failed. Of one that is told again the median counts. A time
+        that looks like another unit's is warned of, once.
 
         Raises `InputError` for a configuration that is none of the space's, and for a time that is none.
         """
         place = self.place(configuration)
-        if time_us is not None and not (math.isfinite(time_us) and time_us > 0):
-            raise InputError(f"the time is {time_us} µs; give one above 0, or None where the configuration failed")
+        is_number = isinstance(time_us, int | float | np.number) and not isinstance(time_us, bool)
+        if time_us is not None and not (is_number and math.isfinite(time_us) and time_us > 0):
+            raise InputError(f"the time is {time_us!r}; give µs above 0, or None where the configuration failed")
+        low, high = self._space.plausible_us
+        if time_us is not None and not low <= time_us <= high:
+            text = f"{time_us:g} µs came, and {low:.3g} to {high:.3g} are likely here; are all times in µs?"
+            warnings.warn(text, stacklevel=2)
+            self._space = self._space._replace(plausible_us=(0.0, math.inf))
         if self._log is not None:
             record = {"configuration": dict(configuration), "time_us": time_us}
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
-        self._search.tell(place, time_us)
-        self._evaluations += 1
+        self._learn(place, time_us)
+
+    def _learn(self, place: int, time_us: float | None) -> None:
+        """Pass on what a configuration took, of several times their median."""
+        ran = self._told.setdefault(place, [])
+        ran += [] if time_us is None else [float(time_us)]
+        self._search.tell(place, median(ran) if ran else None)
 
     def place(self, configuration: Mapping[str, Value]) -> int:
         """The configuration's number. Raises `InputError` where it is none of the space's."""
@@ -136,8 +156,7 @@ class Tuner:
             if stored != head:
                 raise InputError(f"{log}: the log of {stored}, not of {head}; give another file")
             for record in records:
-                self._search.tell(self.place(record["configuration"]), record["time_us"])
-                self._evaluations += 1
+                self._learn(self.place(record["configuration"]), record["time_us"])
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, InputError):
                 raise
@@ -177,25 +196,44 @@ def space_of(
     if not texts:
         raise InputError(f"{family.name}: no configuration is allowed for {asked}; look at the conditions")
     # The columns of the problem and the terms of its configurations, as the model had them.
-    try:
-        device = gpu(gpu_name) if gpu_name else unlisted("")
-    except InputError:
-        device = unlisted(gpu_name)
+    device = device_of(known, gpu_name)
     formula = family.formula(asked.settings, device)
     of_problem = formula.problem(asked)
+    least_us = 0.0 if device.vendor == "cpu" else max(FASTEST_US, float(family.least_us(asked, device)))
     parameters = family.configurations(texts)
+    if configurations is None:
+        fits = ~np.any([*family.refusals(asked, parameters, device).values()], axis=0)
+        texts = tuple(text for text, fit in zip(texts, fits.tolist(), strict=True) if fit)
+        parameters = parameters[fits]
+        if not texts:
+            raise InputError(f"{family.name}: no configuration of {asked} fits {device.name}; look at the formulas")
     columns = formula.candidate(of_problem, parameters)[0][parameters.shape[1] :]
     terms = np.column_stack([np.broadcast_to(column, len(texts)) for column in columns]).astype(np.float32)
     known_terms = terms[:, np.isfinite(terms).all(axis=0)]
     if model is None:
-        return Space(family.description, texts, parameters, known_terms, prior=None, others=None)
+        return Space(family.description, texts, parameters, known_terms, None, None, plausible_us=(least_us, math.inf))
     places = {name.rpartition("|")[2]: place for place, name in enumerate(model.configurations_)}
     known_places = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
     problem_columns = np.concatenate([np.array(of_problem.values), np.array(formula.constant)]).astype(np.float32)
     prior = model.transfer_.prior(model.inside(problem_columns)[0], parameters, terms, known_places)
     scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, known_places]
     measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MOST_OTHERS]
-    return Space(family.description, texts, parameters, known_terms, prior=prior, others=scores[measured])
+    ran_us = model.times_us_[np.isfinite(model.times_us_)]
+    plausible_us = (max(least_us, ran_us.min() / UNIT), ran_us.max() * UNIT)
+    return Space(
+        family.description, texts, parameters, known_terms, prior=prior, others=scores[measured],
+        plausible_us=plausible_us,
+    )  # fmt: skip
+
+
+def device_of(known: Bundle | Description, name: str) -> Gpu:
+    """The GPU of any name, as a bundle's answers take it."""
+    if isinstance(known, Bundle):
+        return SettingCache(known).device(name)
+    try:
+        return gpu(name)
+    except InputError:
+        return unlisted(name)
 
 
 def described_of(known: Bundle | Description) -> DescribedFamily:

@@ -281,9 +281,13 @@ class Domain:
             return f"{' '.join((key.library, *key.values)).strip()} was never measured"
         growth = float(self.growth(np.array([sizes]))[0])
         wider = f", so that intervals are wider, each end by a factor of {exp(growth):.3g}" if growth else ""
-        for value, (name, least, greatest) in zip(sizes, references.bounds, strict=True):
-            if not least <= value <= greatest:
-                return f"{name} {value} lies outside the measured {least} … {greatest}{wider}"
+        outside = [
+            f"{name} {value} lies outside the measured {least} … {greatest}"
+            for value, (name, least, greatest) in zip(sizes, references.bounds, strict=True)
+            if not least <= value <= greatest
+        ]
+        if outside:
+            return f"{', '.join(outside)}{wider}"
         if wider:
             return f"the product of the sizes lies outside the measured ones'{wider}"
         if distance is None:

@@ -32,7 +32,7 @@ def test_what_was_measured_comes_back_and_what_failed_is_expected_to() -> None:
     table = rows(times(gpus=("our own gpu",)))
     model = Configurations().fit(table)
     assert model.predict(table)[table.ok] == pytest.approx(table.time_us[table.ok], rel=1e-5)
-    assert model.failures(table).tolist() == (~table.ok).astype(float).tolist()
+    assert model.of_rows(table)[:, 1].tolist() == (~table.ok).astype(float).tolist()
 
 
 def test_files_hold_all_of_it() -> None:

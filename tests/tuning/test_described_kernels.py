@@ -185,8 +185,9 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
         (lambda t: t.drop(columns="gpu"), "column gpu is missing"),
         (lambda t: t.assign(m=t["m"] + 0.5), "whole number"),
         (lambda t: t.assign(warps=t["warps"].where(t.index > 3)), "all parameters, or none"),
-        (lambda t: pd.concat([t, t.head(1)]), "one row per key"),
         (lambda t: t.assign(time_us=-1.0, status="ok"), "above 0"),
+        (lambda t: t.assign(time_us=["fast", *t["time_us"][1:]]), "row 0: time_us is 'fast'"),
+        (lambda t: pd.concat([t.assign(stages=2), t.assign(stages=3)]), "differ in stages: is it a parameter"),
     ],
 )
 def test_a_bad_table_is_one_line(refused, change, words: str) -> None:
@@ -210,7 +211,8 @@ def test_a_bundle_brings_its_kernel(bundle_path: Path) -> None:
     text = "m256n2048"  # the bundle is of one kernel: its name may be left out
     named, table = {"m": 256, "n": 2048}, pd.DataFrame({"m": [256], "n": [2048]})
     chosen = served.select(text, top=1)
-    for several in ([text], named, [named], table):
+    assert served.select(named, top=1) == chosen
+    for several in ([text], [named], table):
         assert served.select(several, top=1) == [chosen]
     for several in (named, [named], table):
         assert list(served.predict(several).algorithm) == [served.predict(text).algorithm]

@@ -1,0 +1,193 @@
+"""A described kernel with formulas keeps to data sheets, and what is wrong with its table or its question is said."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from surrogate.bundle.bundle import Bundle
+from surrogate.bundle.train import train
+from surrogate.dataset.checks import unit_warnings
+from surrogate.dataset.store import as_dataset
+from surrogate.evaluation.compare import compare
+from surrogate.features.description import description_of
+from surrogate.features.gpu import gpu
+from surrogate.models.linear import LinearTerms
+from surrogate.prediction.predictor import Predictor
+from surrogate.tuning import Tuner
+from tests.conftest import Outcome
+from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, times
+
+FORMULAS = {
+    "flops": "2 * m * n * 768", "bytes": "2 * m * n", "threads_per_block": "32 * warps",
+    "shared_bytes": "16 * block_m * block_n",
+}  # fmt: skip
+MEASURED = ("v100-sxm2-16gb", "a100-sxm4-80gb")
+LARGE = "made_up:m4096n2048"
+FLOPS = 2.0 * 4096 * 2048 * 768
+PLAIN = COLUMNS.of(times(), "here").to_plain()
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    """The square's half of the made-up shapes."""
+    return times(SHAPES[::2], MEASURED)
+
+
+@pytest.fixture(scope="module")
+def own(table: pd.DataFrame) -> Bundle:
+    return train(table, kernel=description_of({**PLAIN, "formulas": FORMULAS, "conditions": ["warps < 9"]}, "here"))
+
+
+@pytest.mark.parametrize("board", ["rtx-4090", "l4", "mi300x"])
+def test_a_board_never_measured_keeps_its_data_sheet(own: Bundle, board: str) -> None:
+    selection = Predictor(own, gpu=board).select(LARGE)
+    specified = gpu(board)
+    greatest = max(specified.fp8_tensor_tflops, specified.int8_tensor_tflops, specified.fp16_tensor_tflops)
+    for ranked in selection.candidates:
+        assert ranked.time_us >= FLOPS / specified.fp16_tensor_tflops / 1e6 * 0.999
+        assert ranked.lower_us >= FLOPS / greatest / 1e6 * 0.999
+    texts = [excluded.reason for excluded in selection.excluded]
+    assert any("shared_bytes is above 101,376, the most on" in text for text in texts) == (board != "mi300x")
+
+
+def test_a_name_that_nobody_knows_lies_between_the_measured_boards(own: Bundle) -> None:
+    best = {name: Predictor(own, gpu=name).select(LARGE).time_us for name in (*MEASURED, "foo9")}
+    low, high = sorted(best[name] for name in MEASURED)
+    assert 0.7 * low <= best["foo9"] <= 1.4 * high
+
+
+def test_no_launch_is_shorter_than_one_and_a_size_of_nothing_is_refused(refused, own: Bundle) -> None:
+    predictor = Predictor(own, gpu="v100")
+    tiny = predictor.select("m1n1")
+    assert tiny.candidates[0].lower_us >= 1.0
+    assert "m 1 lies outside" in str(tiny.reason)
+    assert "n 1 lies outside" in str(tiny.reason)
+    with refused("m is 0, which was never measured"):
+        predictor.select("m0n1")
+
+
+def test_a_table_without_parameters_gets_the_fastest_that_runs(own: Bundle, table: pd.DataFrame) -> None:
+    asked = table[["gpu", "m", "n"]].drop_duplicates()
+    answers = Predictor(own).predict(asked).to_frame()
+    ran = table.groupby(["gpu", "m", "n"], sort=False)["time_us"].min().to_numpy()
+    assert answers["predicted_us"].to_numpy() == pytest.approx(ran, rel=1e-5)
+    assert set(answers["source"]) == {"measured"}
+    assert answers["algorithm"].ne("").all()
+
+
+def test_each_reason_of_an_exclusion_has_its_count(own: Bundle) -> None:
+    measured = Predictor(own, gpu="v100").select("made_up:m64n128")
+    assert [note for note in measured.table().notes if "excluded" in note] == [
+        "excluded 2 configurations: failed when it was measured"
+    ]
+    best = measured.candidates[0]
+    assert (best.workspace_bytes, best.deterministic) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"formulas": {"flops": "m / (n - 128)"}}, "row 0: formula flops, 'm / (n - 128)', gives inf for m 64, n 128"),
+        ({"conditions": ["warps > 99"]}, "condition 'warps > 99' holds in no row"),
+    ],
+)
+def test_what_a_description_cannot_mean_is_refused(refused, table: pd.DataFrame, change: dict[str, Any], words: str):
+    with refused(words):
+        train(table, kernel=description_of({**PLAIN, **change}, "here"))
+
+
+def test_units_and_conditions_that_rows_contradict_are_warned_of(table: pd.DataFrame) -> None:
+    kernel = description_of({**PLAIN, "formulas": FORMULAS, "conditions": ["warps < 8"]}, "here")
+    for factor, words in ((1.0, []), (1e-6, ["are these s?"] * 2), (1e-3, ["are these ms?"] * 2)):
+        data = as_dataset(table.assign(time_us=table["time_us"] * factor), kernel)
+        *units, condition = unit_warnings(data.frame)
+        assert [each[-len(word) :] for each, word in zip(units, words, strict=True)] == words
+        assert f"'warps < 8' rules out {(table['warps'] == 8).sum():,} of" in condition
+
+
+def test_repeats_of_one_configuration_count_by_their_median(table: pd.DataFrame) -> None:
+    first = table[table["status"] == "ok"].head(1)
+    repeats = [first.assign(time_us=time_us) for time_us in (1.0, 5.0, 9.0)]
+    data = as_dataset(pd.concat([table.drop(first.index), *repeats]), COLUMNS)
+    assert len(data) == len(table)
+    assert data.metadata["repeats"] == 2
+    assert data.frame["time_us"].iloc[-1] == 5.0
+
+
+def test_the_models_of_a_table_without_formulas_are_compared(table: pd.DataFrame, monkeypatch) -> None:
+    given = {"sizes": ["m", "n"], "parameters": PARAMETERS, "folds_count": 3}
+    rows = compare(table, models="linear-terms,linear-dims", **given).results["choice_rows"]
+    assert {row["model"] for row in rows if row["n"]} >= {"linear-terms", "linear-dims"}
+    monkeypatch.setattr(LinearTerms, "_fit", lambda *_: 1 / 0)
+    rows = compare(table, models="linear-terms,linear-dims", **given).results["choice_rows"]
+    reasons = {row["model"]: row.get("reason") for row in rows}
+    assert reasons["linear-terms"] == "linear-terms: ZeroDivisionError: division by zero"
+    assert reasons["linear-dims"] is None
+
+
+def test_fits_that_were_kept_are_not_those_of_another_description(table: pd.DataFrame, tmp_path: Path) -> None:
+    for flops in ("m * n", "m * n * 4096"):
+        train(table, kernel=description_of({**PLAIN, "formulas": {"flops": flops}}, "here"), keep=tmp_path)
+    names = [path.name for path in tmp_path.iterdir()]
+    assert len(names) == len({*names}) >= 10
+
+
+def test_what_is_asked_wrongly_is_one_line(refused, own: Bundle, table: pd.DataFrame) -> None:
+    predictor = Predictor(own, gpu="v100")
+    for ask, words in (
+        (lambda: predictor.select({"m": 64, "n": 128, "dtype": "fp16"}), "made_up has no dtype; a problem has m, n"),
+        (lambda: predictor.predict("m64n128", {"warps": 4}), "algorithm is a dict"),
+        (lambda: predictor.select("matmul:m64n128"), "is of the kernel made_up; write it as in made_up:m8n8"),
+        (lambda: train(table, sizes=["m", "n"]), "go with parameters"),
+        (lambda: train(table, kernel=3), "a int is no kernel"),
+        (lambda: train(table, kernel=COLUMNS, sizes="m,n"), "leave those out"),
+    ):
+        with refused(words):
+            ask()
+
+
+def test_a_tuner_takes_the_median_and_warns_of_other_units(refused, own: Bundle) -> None:
+    tuner = Tuner(own, "l4", LARGE)
+    assert all(16 * c["block_m"] * c["block_n"] <= 101_376 for c in tuner.configurations)
+    (configuration,) = tuner.ask()
+    with refused("the time is '12'"):
+        tuner.tell(configuration, "12")  # pyright: ignore[reportArgumentType]
+    with pytest.warns(UserWarning, match="are all times in µs"):
+        tuner.tell(configuration, 1e-3)
+    for time_us in (500.0, 700.0):
+        tuner.tell(configuration, time_us)
+    assert tuner.evaluations == 1
+    assert tuner.best == (configuration, 500.0)
+
+
+def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table: pd.DataFrame, tmp_path: Path) -> None:
+    data, merged, toml = tmp_path / "mine.csv", tmp_path / "both.parquet", tmp_path / "k.toml"
+    table.to_csv(data, index=False)
+    columns = ("--sizes", "m,n", "--parameters", ",".join(PARAMETERS))
+    assert "no violations" in seer("data", "check", data, *columns).succeeded().out
+    (first, *_) = seer("data", "info", data, *columns, "--json").json
+    assert (first["problems"], first["shapes"]) == (6, 6)
+    seer("data", "merge", data, *columns, "-o", merged).succeeded()
+    seer("data", "describe", merged, "-o", toml).succeeded()
+    assert 'name = "mine"' in toml.read_text()
+    assert seer("train", data, "--sizes", "m", "n", "--parameters", "warps", "-o", tmp_path / "B").is_refusal(
+        "n: no such file", "joined by commas"
+    )
+    said = seer("train", data, *columns, "-o", tmp_path / "B").succeeded().out
+    assert "in 5 folds by shape:" in said
+    assert "the kernel is called mine; ask for mine:m8n8" in said
+    asked = tmp_path / "ask.csv"
+    pd.DataFrame({"gpu": ["v100"], "m": [64], "n": [128]}).to_csv(asked, index=False)
+    out = tmp_path / "out.csv"
+    seer("predict", "--bundle", tmp_path / "B", "--data", asked, "-o", out).succeeded()
+    assert pd.read_csv(out)["source"].tolist() == ["measured"]
+
+
+def test_one_problem_has_one_shape(seer: Callable[..., Outcome], tmp_path: Path) -> None:
+    data = tmp_path / "one.csv"
+    times(SHAPES[:1], MEASURED).to_csv(data, index=False)
+    records = seer("data", "info", data, "--sizes", "m,n", "--parameters", ",".join(PARAMETERS), "--json").json
+    assert [(record["problems"], record["shapes"]) for record in records] == [(1, 1)] * 2
