@@ -42,7 +42,7 @@ HOPELESS = 0.999
 """Score of what takes a thousand times the best time: nothing is expected to take longer."""
 BELOW = 0.5
 """Share of the work's halvings below the smallest measured problem that the time does not follow."""
-FLOPS, ROOFLINE = (WORK_NAMES.index(name) for name in ("log2_flops", "log2_roofline_us"))
+FLOPS, BYTES, ROOFLINE = (WORK_NAMES.index(name) for name in ("log2_flops", "log2_dram_bytes", "log2_roofline_us"))
 SLACK = 1e-4
 """Of logarithms that were kept in float32."""
 LIKELY = 0.5
@@ -125,7 +125,7 @@ class Configurations(TimeModel):
         level = np.log(np.nanmin(best_us[drawn], axis=1) / rows.roofline_us[first_row][drawn])
         sized = len(rows.family.problem_names)
         self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level, sized)
-        for name in ("places", "bounds", "gpus", "ran", "units"):
+        for name in ("places", "bounds", "gpus", "ran", "units", "boards"):
             vars(self).pop(name, None)
 
     def _predict(self, rows: Rows) -> np.ndarray:
@@ -207,7 +207,8 @@ class Configurations(TimeModel):
         peaks = {name: peak_flops_table(gpu(name)) for name in listed}
         units = list(next(iter(peaks.values()), ()))
         able = [unit for unit in units if all(peaks[name][unit] >= reached[name] for name in listed)]
-        able = [unit for unit in able if unit[0] in DTYPES] or able  # quantised values may run at half precision's peak
+        # Quantised values may run at half precision's peak, and double precision is rare in a kernel that is tuned.
+        able = [unit for unit in able if unit[0] in DTYPES and unit[0] != "fp64"] or able
         of_unit = {unit: [peaks[name][unit] for name in sorted(listed)] for unit in able}
         return [unit for unit, own in of_unit.items() if own == min(of_unit.values(), key=sum)]
 
@@ -234,6 +235,38 @@ class Configurations(TimeModel):
         free = np.arange(measured.shape[1]) >= self.level_.linear
         free[self.level_.linear - len(WORK_NAMES) + ROOFLINE] = True
         return np.where(free, [[-np.inf], [np.inf]], [measured.min(axis=0), measured.max(axis=0)])
+
+    @cached_property
+    def boards(self) -> dict[str, tuple[np.ndarray, float, float]]:
+        """Measured GPU → its own columns, and log2 of what it does of FLOPs and of bytes in a µs, as rooflines tell."""
+        linear = self.level_.linear
+        measured = self.transfer_.columns * self.transfer_.spread + self.transfer_.centre
+        flops, moved, roofline = (measured[:, linear - len(WORK_NAMES) + i] for i in (FLOPS, BYTES, ROOFLINE))
+        of_gpu = np.array([key.partition("|")[0] for key in self.problems_])
+        boards = {}
+        for name in sorted(self.gpus):
+            on = of_gpu == name
+            rates = ((work[on] - roofline[on]).max() for work in (flops, moved))
+            boards[name] = (measured[on][0, linear:], *map(float, rates))
+        return boards
+
+    def _level(self, key: str, columns: np.ndarray) -> float:
+        """log(time of the best configuration / roofline) of a problem with these columns (c,), as of `inside`.
+
+        A GPU that was not measured is as near to its roofline as the measured ones are to theirs, in the mean: a
+        straight line through the rooflines of two GPUs says nothing of a third one's.
+        """
+        of_gpus = [columns]
+        if key.partition("|")[0] not in self.gpus:
+            linear = self.level_.linear
+            work = linear - len(WORK_NAMES)
+            of_gpus = []
+            for own, flops, moved in self.boards.values():
+                there = np.concatenate([columns[:linear], own])
+                there[work + ROOFLINE] = max(columns[work + FLOPS] - flops, columns[work + BYTES] - moved)
+                of_gpus.append(there)
+        standard = np.nan_to_num((np.array(of_gpus) - self.transfer_.centre) / self.transfer_.spread)
+        return float(np.mean([self.level_.at(each) for each in standard]))
 
     def inside(self, columns: np.ndarray) -> tuple[np.ndarray, float]:
         """A problem's columns (c,) brought into what was measured, and by how many doublings its work lies beyond."""
@@ -263,8 +296,7 @@ class Configurations(TimeModel):
             columns, past = self.inside(columns)
         prior = self.transfer_.prior(columns, parameters, terms, known)
         if number is None:
-            standard = np.nan_to_num((columns - self.transfer_.centre) / self.transfer_.spread)
-            best_us = roofline_us * np.exp(self.level_.at(standard)) * 2.0 ** (BELOW * max(-past, 0.0))
+            best_us = roofline_us * np.exp(self._level(key, columns)) * 2.0 ** (BELOW * max(-past, 0.0))
             return max(best_us, least_us) * np.exp(relative(prior)), prior.failure
         own = np.append(self.times_us_[number], np.nan)[known]
         ran = self.times_us_[number][np.isfinite(self.times_us_[number])]

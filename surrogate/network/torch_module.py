@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn import Module
+    from torch.overrides import TorchFunctionMode
 
 REMEDY = "pip install 'seer-surrogate[torch]'"
 CONTRACT = (
@@ -83,7 +84,8 @@ def read_module(
     with _told(source):
         try:
             with fake:
-                module, inputs = _built(source, build, batch)
+                with _copied_without_memory():
+                    module, inputs = _built(source, build, batch)
                 return _network(source, module, inputs, training, dtype, amp, batch)
         except InputError:
             raise
@@ -116,6 +118,25 @@ def _fake_mode(source: str) -> "FakeTensorMode":
     except ImportError:
         raise InputError(f"{source}: running a module needs torch; {REMEDY}") from None
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _copied_without_memory() -> "TorchFunctionMode":
+    """A mode in which `copy.deepcopy` clones a tensor: torch copies its memory, and crashes where there is none."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Copied(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
+            if func is not torch.Tensor.__deepcopy__:
+                return func(*args, **(kwargs or {}))
+            tensor, memo = args
+            copied = tensor.detach().clone()
+            is_weight = isinstance(tensor, torch.nn.Parameter)
+            copied = torch.nn.Parameter(copied, tensor.requires_grad) if is_weight else copied
+            memo[id(tensor)] = copied
+            return copied
+
+    return Copied()
 
 
 def module_network(

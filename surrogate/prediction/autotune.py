@@ -9,6 +9,7 @@ import logging
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from math import exp, inf
@@ -78,6 +79,7 @@ class TuningCache:
 
     def _open(self, path: str | Path) -> None:
         self._connection = sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._connection.close)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=NORMAL")
         self._connection.execute(_CREATE)

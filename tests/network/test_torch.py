@@ -147,6 +147,11 @@ def drop():
     return Drop(), torch.zeros(2, 8)
 
 number = 3
+
+
+def copying(batch: int = 1):
+    block = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    return nn.TransformerEncoder(block, 3), (torch.zeros(batch, 5, 32),)
 """
 
 
@@ -261,6 +266,13 @@ def test_architectures_of_timm(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     network = read_network("timm_builder:net", batch=2)
     assert network.batch == 2
     assert len(network.layers) / (len(network.layers) + sum(network.unsupported.values())) >= 0.98
+
+
+def test_layers_that_a_constructor_copies_are_copied_without_memory(own: None) -> None:
+    """torch's encoder deep-copies its block: what a batch needs is found by building it many times."""
+    counted = {read_network("my_own_nets:copying", batch=batch).parameters for batch in (1, 2, 3, 4)}
+    block = torch.nn.TransformerEncoderLayer(32, 2, 64)
+    assert counted == {3 * sum(weight.numel() for weight in block.parameters())}
 
 
 def test_no_memory_is_needed(own: None) -> None:

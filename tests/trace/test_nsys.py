@@ -1,6 +1,7 @@
 """Nsight Systems' sqlite exports: an invented one of few columns, and a real one."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def _export(path: Path, *, kernels: bool = True) -> Path:
         ),
         "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (f"{device} graphId", [(1400, 1900, 0, 8, 3, 11)]),
     }  # fmt: skip
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         for name, (columns, rows) in list(tables.items())[: None if kernels else 3]:
             connection.execute(f"CREATE TABLE {name} ({columns.replace(' ', ', ')})")
             places = ", ".join("?" * len(rows[0]))
@@ -65,7 +66,7 @@ def test_an_export_without_kernels(tmp_path):
 def test_nvprofs_own_database_is_refused_with_what_makes_csv_of_it(tmp_path, refused):
     """`nvprof -o file.prof` writes SQLite, too, with tables of these names."""
     path = tmp_path / "file.prof"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL (_id_ INTEGER, start INTEGER)")
         connection.execute("CREATE TABLE StringTable (_id_ INTEGER, value TEXT)")
     for read in (read_trace, lambda file: FORMATS["nvprof"].read([file])):
@@ -75,7 +76,7 @@ def test_nvprofs_own_database_is_refused_with_what_makes_csv_of_it(tmp_path, ref
 
 def test_files_that_are_no_export(refused, tmp_path):
     other = tmp_path / "other.sqlite"
-    with sqlite3.connect(other) as connection:
+    with closing(sqlite3.connect(other)) as connection, connection:
         connection.execute("CREATE TABLE a (b)")
     with refused("without CUDA or NVTX"):
         read_trace(other)

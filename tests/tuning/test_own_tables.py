@@ -53,6 +53,21 @@ def test_a_board_never_measured_keeps_its_data_sheet(own: Bundle, board: str) ->
     assert any("shared_bytes is above 101,376, the most on" in text for text in texts) == (board != "mi300x")
 
 
+@pytest.mark.parametrize("board", ["t4", "l4", "rtx-4090"])
+def test_a_board_never_measured_is_as_near_to_its_roofline_as_others(table: pd.DataFrame, board: str) -> None:
+    """Known answer: a kernel that moves 800 bytes an element at two thirds of every board's bandwidth."""
+    moved = 800.0 * table["m"] * table["n"]
+    rate = table["gpu"].map(lambda name: gpu(str(name)).dram_gbs * 1e3)
+    slower = 1 + 0.05 * table["warps"]
+    formulas = {"flops": "2 * m * n", "bytes": "800 * m * n"}
+    kernel = description_of({**PLAIN, "name": "moved", "formulas": formulas}, "here")
+    made = table.assign(time_us=(1.5 * moved / rate * slower).where(table["status"] == "ok"))
+    answer = Predictor(train(made, kernel=kernel), gpu=board).select("moved:m4096n2048")
+    truth = 1.5 * 800 * 4096 * 2048 / gpu(board).dram_gbs / 1e3
+    assert truth / 1.5 < answer.time_us < 1.5 * truth
+    assert answer.candidates[0].lower_us < truth < answer.candidates[0].upper_us
+
+
 def test_a_name_that_nobody_knows_lies_between_the_measured_boards(own: Bundle) -> None:
     best = {name: Predictor(own, gpu=name).select(LARGE).time_us for name in (*MEASURED, "foo9")}
     low, high = sorted(best[name] for name in MEASURED)
