@@ -279,7 +279,7 @@ def _at_batch(arguments: Arguments, batch: int | None) -> Arguments:
     """Tensors of another batch in the same memory format."""
     import torch
 
-    def resized(value: object) -> object:
+    def resized(value: Any) -> object:
         if batch is None or not isinstance(value, torch.Tensor) or not value.dim():
             return value
         form = _memory_format(value) or torch.contiguous_format
