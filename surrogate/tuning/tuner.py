@@ -199,7 +199,8 @@ def space_of(
     device = device_of(known, gpu_name)
     formula = family.formula(asked.settings, device)
     of_problem = formula.problem(asked)
-    least_us = 0.0 if device.vendor == "cpu" else max(FASTEST_US, float(family.least_us(asked, device)))
+    launched = device.vendor not in ("", "cpu")  # what nobody knows may be a CPU, which launches nothing
+    least_us = max(FASTEST_US, float(family.least_us(asked, device))) if launched else 0.0
     parameters = family.configurations(texts)
     if configurations is None:
         fits = ~np.any([*family.refusals(asked, parameters, device).values()], axis=0)

@@ -262,7 +262,9 @@ def test_two_gpus_of_one_kind_promise_nothing_of_a_third(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_new_rows_on_a_new_gpu_are_learned(bundle: Bundle) -> None:
+    """Three times as slow as the GPU's peaks let expect, which nothing but rows can tell."""
     table = times(((256, 512), (1024, 128)), ("a100-sxm4-80gb",)).sample(40, random_state=0)
+    table["time_us"] *= 3
     calibrated = calibrate(bundle, table)
     record = calibrated.card["calibration"]["a100-sxm4-80gb"]
     assert record["rows_not_trained_on"] == (table["status"] == "ok").sum()
