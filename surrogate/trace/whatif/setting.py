@@ -133,7 +133,7 @@ class Change:
     """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside.
 
     ``samples``: a GPU's batch over that of the trace; ``gpus``: how many work at once; ``assumes``: values beside the
-    what-if's own that the answer rests on.
+    what-if's own that the answer rests on; ``other_host``: another machine runs it, of whose host nothing is known.
     """
 
     graph: Graph
@@ -143,6 +143,7 @@ class Change:
     samples: float = 1.0
     gpus: int = 1
     assumes: str = ""
+    other_host: bool = False
 
 
 Model = Callable[[Graph, Setting, float | None], Change]
