@@ -269,7 +269,7 @@ def sustained_us(work: Work, gpu: Gpu) -> float:
     The board's power counts in 16 bits, of which the energy of a FLOP is known: H100 SXM's kernels in TF32 reach 93 %
     of that peak (VGG13's training), where its 700 W would allow 74 %.
     """
-    if isinstance(work, Operator) and not work.uses_tensor_cores:
+    if isinstance(work, Operator) and (work.dtype == "fp32" or not work.uses_tensor_cores):  # AMD's units for fp32, too
         return float(work.roofline_us(gpu))
     peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores)
     limited = gpu if work.dtype in HALF else replace(gpu, tensor_pj_per_flop=0.0)
