@@ -14,9 +14,10 @@ from surrogate.cli.options import Form, choice_option, output_options, show
 @choice_option("--level", ("model", "layer", "operator", "call", "kernel"), "The deepest level to show.", "layer")
 @shared.counters_option
 @shared.top_option
+@shared.html_option
 @output_options
 def command(
-    files: tuple[Path, ...], level: str, counters: tuple[Path, ...], top: int | None, form: Form,
+    files: tuple[Path, ...], level: str, counters: tuple[Path, ...], top: int | None, html: Path | None, form: Form,
     part: shared.Part,
 ) -> None:  # fmt: skip
     """Spans of a trace from the iteration down to the kernel, each below its parent, in time order.
@@ -36,6 +37,8 @@ def command(
     from surrogate.trace.tracer import leveled_traces
 
     traces = [part.load(file) for file in files]
+    if html:
+        shared.write_page(profile(traces[-1]), html)
     counted = with_counters(profile(traces[-1]), counters).counters if counters else None
     if len(traces) == 1:
         table = trace_spans(traces[0], counted).rows(level).top(top)
