@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.errors import InputError, read_bounded, require_known
+from surrogate.features.errors import InputError, nearest, read_bounded
 from surrogate.features.families.attention import LATENT, ROPE
 from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.checkpoint import Checkpoint, read_checkpoint
 
 MAX_BYTES = 1 << 20
 MAX_LAYERS = 1000
+NEAR = 0.75
+"""How near a known name must be to be meant: gpt2 is no gpt_oss."""
 LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
 """The only sizes of a latent cache that were measured."""
 STATED = ("su", "longrope", "llama3")
@@ -140,7 +142,10 @@ def read_decoder(source: Path | Mapping[str, object]) -> Decoder:
     text = stated.get("text_config")
     config = stated | text if isinstance(text, dict) else stated
     kind = str(config.get("model_type")).removesuffix("_text")
-    require_known(f"{path}: model_type", kind, FAMILIES)
+    if kind not in FAMILIES:
+        raise InputError(
+            f"{path}: model_type {kind!r} is unknown; known: {', '.join(FAMILIES)}{nearest(kind, FAMILIES, cutoff=NEAR)}"
+        )
     family = FAMILIES[kind]
     sizes = _Sizes(path, {**family.defaults, **{name: value for name, value in config.items() if value is not None}})
     hidden = sizes.of("hidden_size")
@@ -177,8 +182,11 @@ def _json_of(path: Path) -> dict[str, object]:
         config = json.loads(read_bounded(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no JSON"
-        names = ", ".join(name for name, shipped in NETWORKS.items() if shipped.suffix == ".json")
-        raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json, or {names}") from None
+        names = [name for name, shipped in NETWORKS.items() if shipped.suffix == ".json"]
+        raise InputError(
+            f"{path}: cannot be read ({reason}); give the path of a model's config.json from Hugging Face, or one of"
+            f" {', '.join(names)}{nearest(str(path), names, cutoff=NEAR)}"
+        ) from None
     return config if isinstance(config, dict) else {}
 
 
@@ -189,8 +197,10 @@ class _Sizes:
 
     def of(self, *names: str, most: int = MAX_INT32) -> int:
         """The first of these fields that is there, a whole number above 0."""
-        name = next((name for name in names if self.config.get(name) is not None), names[0])
-        return whole(str(self.path), name, self.config.get(name), 1, most)
+        name = next((name for name in names if self.config.get(name) is not None), None)
+        if name is None:
+            raise InputError(f"{self.path}: {' or '.join(names)} is missing; add it, a whole number above 0")
+        return whole(str(self.path), name, self.config[name], 1, most)
 
     def maybe(self, name: str) -> int:
         """The same; 0 where the field is missing, null or 0."""

@@ -42,6 +42,12 @@ FORMATS: Mapping[str, Format] = dict.fromkeys(
 """How columns with 90 % intervals read."""
 SHOWN = 12
 """Configurations that people see."""
+WAYS = {
+    "TP": ("tensor_parallel", "GPUs that share every layer"), "EP": ("expert_parallel", "GPUs with different experts"),
+    "DP": ("attention_parallel", "groups of GPUs that attend to requests of their own"),
+    "PP": ("pipeline_parallel", "stages of layers"),
+}  # fmt: skip
+"""Short name of a way to share a model → its field of a `ServerRow`, and what it counts."""
 MAX_PLANS = 20_000
 UNMEASURED_WIDTH = 0.1
 """Width in log time that kernels add which were not measured on the GPU, from which a note says so."""
@@ -115,6 +121,12 @@ class ServerRow(Shown):
         """The configuration as the one row of a table."""
         return Table([_shown(self, "")], FORMATS)
 
+    @property
+    def split(self) -> str:
+        """How a replica shares the model, as TP4 PP2."""
+        ways = {name: getattr(self, field) for name, (field, _) in WAYS.items()}
+        return " ".join(f"{name}{many}" for name, many in ways.items() if many > 1 or name == "TP")
+
     def cost(self, tokens_per_s_per_gpu: float) -> float:
         """What the search keeps small: a token's price at such a rate or, where no price is known, its GPU time."""
         usd = self.usd_per_million_tokens
@@ -145,11 +157,11 @@ class Serving(Shown):
 
     @property
     def verdict(self) -> str:
-        """Why none is best; "" where one is."""
+        """Why none is best, or what does better than one that may miss the targets; "" where one is that keeps them."""
         if self.best:
-            return ""
+            return self._caution(self.best)
         if not self.fits:
-            return self._nothing_fits()
+            return f"nothing fits: {'; '.join(self._lacks())}"
         if not any(self.targets):
             return NO_TARGETS
         fitting = [row for row in self.rows if row.fits]
@@ -160,17 +172,47 @@ class Serving(Shown):
         said = (f"the shortest {name} is {significant(ms)} ms of {most:g}" for name, ms, most in reached if most)
         return f"no configuration keeps the targets with at most {self.gpus} GPUs: {', '.join(said)}"
 
-    def _nothing_fits(self) -> str:
-        least = self.rows[0]
-        room = room_bytes(gpu_named(least.gpu)) / 2**30
-        gpus = 2 * least.gpus
-        while least.memory_gib * least.gpus > room * gpus:
-            gpus *= 2
-        remedy = f"--gpus {gpus}" if gpus > self.gpus else f"--tensor-parallel {gpus}"
-        return (
-            f"nothing fits: {self.model} in {least.dtype} takes at least {least.memory_gib:.1f} GiB on each of"
-            f" {least.gpus} {least.gpu}, which have {room:.1f}; try {remedy}, a smaller --dtype, or another --gpu"
+    def _caution(self, best: ServerRow) -> str:
+        sure = next(filter(self._is_sure, self.rows), None)
+        if sure is best:
+            return ""
+        instead = (
+            f"{sure.gpus} {sure.gpu} with {_replicas(sure)}, {sure.library} and {sure.concurrency} users keep them with"
+            f" their whole intervals, at {significant(sure.tokens_per_s_per_gpu)} tokens/s per GPU"
+            if sure
+            else "no configuration keeps them with its whole intervals"
         )
+        return f"the best may miss the targets, since they lie within its 90 % intervals; {instead}"
+
+    def _is_sure(self, row: ServerRow) -> bool:
+        """Whether it keeps the targets at the upper ends of its intervals."""
+        return row.meets and self.targets.met(row.ttft_high_ms, row.tpot_high_ms)
+
+    def _lacks(self) -> Iterator[str]:
+        """A line for each GPU and type in which some configurations do not fit: what they need, and what fits."""
+        groups: dict[tuple[str, str, str], list[ServerRow]] = {}
+        for row in self.rows:
+            groups.setdefault((row.gpu, row.dtype, row.kv_dtype), []).append(row)
+        for (name, dtype, kv_dtype), rows in groups.items():
+            small = sorted((row for row in rows if not row.fits), key=lambda row: row.memory_gib)
+            if not small:
+                continue
+            least = small[0]
+            room = room_bytes(gpu_named(name)) / 2**30
+            gpus = min((row.gpus // row.replicas for row in rows if row.fits), default=0)
+            remedy = f"from {gpus} GPUs on it fits"
+            if not gpus:
+                gpus = 2 * least.gpus
+                while least.memory_gib * least.gpus > room * gpus:
+                    gpus *= 2
+                option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
+                remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
+            others = len({row.split for row in small}) - 1
+            fails = f"and {others} other way{'s' * (others > 1)} do not fit" if others else "does not fit"
+            yield (
+                f"in {dtype}, cache {kv_dtype}, {least.split} {fails} {name}: at least {least.memory_gib:.1f} of {room:.1f} GiB"
+                f" are needed on each; {remedy}"
+            )
 
     @property
     def rivals(self) -> tuple[ServerRow, ...]:
@@ -186,24 +228,37 @@ class Serving(Shown):
         )  # fmt: skip
 
     def table(self, most: int = SHOWN) -> Table:
-        """The best configurations for people, ``most`` of them."""
-        shown = [_shown(row, self._mark(row)) for row in self.rows[:most]]
-        more = [f"{len(self.rows) - most} further configurations: --csv or --json"] if len(self.rows) > most else []
+        """The best configurations for people, ``most`` of them, before the others the best of each GPU."""
+        fitting = [row for row in self.rows if row.fits]
+        first = {row.gpu: row for row in reversed(fitting)}
+        rows = sorted(fitting, key=lambda row: row is not first[row.gpu]) or self.rows[:1]
+        shown = [_shown(row, self._mark(row, len(first) > 1 and row is first[row.gpu])) for row in rows[:most]]
+        more = [f"{len(rows) - most} further configurations: --csv or --json"] if len(rows) > most else []
+        lacks = self._lacks() if fitting else ()
+        used = {name for row in rows[:most] for name in WAYS if name in row.split}
+        legend = "; ".join(f"{name}: {said}" for name, (_, said) in WAYS.items() if name in used)
         title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
-        return Table(shown, FORMATS, title, notes=[*filter(None, [self.verdict]), *more, *self.notes])
+        return Table(shown, FORMATS, title, notes=[*filter(None, [self.verdict]), *more, legend, *lacks, *self.notes])
 
-    def _mark(self, row: ServerRow) -> str:
+    def _mark(self, row: ServerRow, leads: bool) -> str:
         """What stands behind a configuration: whether it keeps the targets, up to where its intervals reach."""
+        marks = []
         if not row.fits:
-            return "does not fit"
-        if not row.meets:
+            marks = ["does not fit"]
+        elif row is self.best:
+            rivals = f"within the intervals of {self.others}" if self.rivals else ""
+            marks = ["◀ best", "" if self._is_sure(row) else "may miss the targets", rivals]
+        elif row.meets and any(self.targets):
+            marks = ["meets the targets" if self._is_sure(row) else "may meet the targets"]
+        elif any(self.targets):
             shares = self.targets.shares(row.ttft_ms, row.tpot_ms)
-            return ", ".join(f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1)
-        is_sure = self.targets.met(row.ttft_high_ms, row.tpot_high_ms)
-        if row is self.best:
-            rivals = f", within the intervals of {len(self.rivals)} others" if self.rivals else ""
-            return f"◀ best{rivals}" if is_sure else f"◀ best, may miss the targets{rivals}"
-        return ("meets the targets" if is_sure else "may meet the targets") if any(self.targets) else ""
+            marks = [f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1]
+        return ", ".join(filter(None, [f"best on {row.gpu}" if leads and any(self.targets) and row is not self.best else "", *marks]))
+
+    @property
+    def others(self) -> str:
+        """The number of `rivals` in words."""
+        return f"{len(self.rivals)} other{'s' * (len(self.rivals) != 1)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: ``rows``, ``best``, the number of its ``rivals``, ``verdict``, and ``notes``."""
@@ -396,15 +451,8 @@ def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
 
 def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
     """A row of the table for people."""
-    ways = {
-        "TP": row.tensor_parallel,
-        "DP": row.attention_parallel,
-        "EP": row.expert_parallel,
-        "PP": row.pipeline_parallel,
-    }
-    split = " ".join(f"{name}{ways[name]}" for name in ways if ways[name] > 1 or name == "TP")
     shown: dict[str, Any] = {
-        "GPUs": f"{row.gpus} {row.gpu}", "with": f"{row.replicas} × {split}" if row.replicas > 1 else split,
+        "GPUs": f"{row.gpus} {row.gpu}", "with": _replicas(row),
         "framework": row.library, "dtype": row.dtype, "users in all": row.concurrency,
         "TTFT, ms": _interval(row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
         "TPOT, ms": _interval(row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
@@ -416,6 +464,10 @@ def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
     if row.usd_per_million_tokens is not None:
         shown["$ per M output tokens"] = round(row.usd_per_million_tokens, 3)
     return shown | {"GiB per GPU": round(row.memory_gib, 1), "bound by": row.bound, "": mark}
+
+
+def _replicas(row: ServerRow) -> str:
+    return f"{row.replicas} × {row.split}" if row.replicas > 1 else row.split
 
 
 def _interval(*ends: float) -> tuple[float, ...] | None:

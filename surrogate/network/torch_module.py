@@ -7,6 +7,7 @@
 
 import copy
 import inspect
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,8 +101,10 @@ def read_module(
 def _told(source: str) -> Iterator[None]:
     """What torch or the user's code raises, as an `InputError` of one line that ``source`` begins."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+    from torch._subclasses.fake_tensor import log as torch_log
 
     with in_one_line(source):
+        was_silent, torch_log.disabled = torch_log.disabled, True  # it logs a stack for every shape that does not fit
         try:
             yield
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -109,6 +112,8 @@ def _told(source: str) -> Iterator[None]:
                 f"{source}: {error.func} asks for the values of a tensor, and a prediction has shapes alone; leave that"
                 " part out of the module (.item(), nonzero, masks as indices, `if` on a tensor)"
             ) from None
+        finally:
+            torch_log.disabled = was_silent
 
 
 def _fake_mode(source: str) -> "FakeTensorMode":
@@ -322,8 +327,11 @@ def recorded_calls(
     makers: dict[int, str] = {}  # number of a node of autograd → the module whose call made it
     owners = {weight: name.rpartition(".")[0] for name, weight in module.named_parameters()}
 
-    def leave(*_: object) -> None:
-        running.pop()
+    def leave(part: "Module", *_: object) -> None:
+        path = running.pop()
+        error = sys.exc_info()[1]  # torch leaves a module that failed within the handler of its error
+        if error is not None and path and not hasattr(error, "__notes__"):
+            error.add_note(f"layer {path} ({type(part).__name__})")
 
     def running_module() -> str:
         node: Any = torch._C._current_autograd_node()
