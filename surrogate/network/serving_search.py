@@ -208,10 +208,10 @@ class Serving(Shown):
                 option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
                 remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
             others = len({row.split for row in small}) - 1
-            fails = f"and {others} other way{'s' * (others > 1)} do not fit" if others else "does not fit"
+            more = f", {others} other way{'s' * (others > 1)} as much or more" if others else ""
             yield (
-                f"in {dtype}, cache {kv_dtype}, {least.split} {fails} {name}: at least {least.memory_gib:.1f} of {room:.1f} GiB"
-                f" are needed on each; {remedy}"
+                f"{least.split} does not fit {name} in {dtype}, cache {kv_dtype}: it needs {least.memory_gib:.1f} of"
+                f" {room:.1f} GiB on each{more}; {remedy}"
             )
 
     @property

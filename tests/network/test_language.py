@@ -112,8 +112,8 @@ def test_requests_of_several_lengths_need_the_work_of_all(tmp_path: Path) -> Non
     ("config", "sizes", "said"),
     [
         ({**QWEN, "model_type": "qwen7"}, {"decode": 1}, "did you mean qwen"),
-        ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is None; a whole number from 1"),
-        (QWEN, {}, "--prefill TOKENS or --decode CONTEXT"),
+        ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is missing"),
+        (QWEN, {}, "prefill TOKENS or decode CONTEXT"),
         (QWEN, {"decode": 1, "tensor_parallel": 3}, "cannot be divided among 3 GPUs"),
     ],
 )
