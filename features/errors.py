@@ -117,7 +117,7 @@ def read_bounded(path: str | Path, max_bytes: int, *, streams: bool = False) -> 
 
 @contextmanager
 def in_one_line(source: str) -> Iterator[None]:
-    """What the user's own code raises becomes an `InputError` of one line, which ``source`` and the error's notes begin."""
+    """What the user's own code raises becomes an `InputError` of one line: ``source``, the error's notes, the error."""
     try:
         yield
     except InputError:

@@ -143,9 +143,8 @@ def read_decoder(source: Path | Mapping[str, object]) -> Decoder:
     config = stated | text if isinstance(text, dict) else stated
     kind = str(config.get("model_type")).removesuffix("_text")
     if kind not in FAMILIES:
-        raise InputError(
-            f"{path}: model_type {kind!r} is unknown; known: {', '.join(FAMILIES)}{nearest(kind, FAMILIES, cutoff=NEAR)}"
-        )
+        near = nearest(kind, FAMILIES, cutoff=NEAR)
+        raise InputError(f"{path}: model_type {kind!r} is unknown; known: {', '.join(FAMILIES)}{near}")
     family = FAMILIES[kind]
     sizes = _Sizes(path, {**family.defaults, **{name: value for name, value in config.items() if value is not None}})
     hidden = sizes.of("hidden_size")

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
+from surrogate.features.errors import require_known
 from surrogate.features.families import NetworkProblem
 from surrogate.features.in_network import INPUT, WEIGHT
+from surrogate.features.problem import LAYOUTS, MATHS
 
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
@@ -154,6 +156,8 @@ def with_settings(network: Network, math: str | None, layout: str | None) -> Net
     chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
     if not chosen:
         return network
+    for name, value in chosen.items():
+        require_known(name, value, {"math": MATHS, "layout": LAYOUTS}[name])
     layers = tuple(
         replace(layer, work=replace(layer.work, **chosen)) if layer.work.HAS_ALGORITHMS else layer
         for layer in network.layers

@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, in_one_line
 from surrogate.network.call import TABLE, Call, Shape, Tensor, argument_name
 from surrogate.network.calls import RULES, add_call, is_view
 from surrogate.network.memory import held_by
@@ -41,12 +41,8 @@ def read_onnx(
     """
     path = Path(path)
     model = load_model(path)
-    try:
+    with in_one_line(f"{path}: damaged; export it again"):  # protobuf hands over as bytes what is no UTF-8
         network = _network(model, path, batch, dims or {}, dtype, training)
-    except (TypeError, ValueError) as error:  # protobuf hands over as bytes what is no UTF-8
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: damaged ({error}); export it again") from None
     if not network.layers and not network.unsupported:
         raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
     return network

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
-from math import ceil, floor, inf, isnan, nan
+from math import ceil, floor, inf, isnan, log2, nan
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -165,10 +165,8 @@ class Serving(Shown):
         if not any(self.targets):
             return NO_TARGETS
         fitting = [row for row in self.rows if row.fits]
-        reached = (
-            ("TTFT", min(row.ttft_ms for row in fitting), self.targets.ttft_ms),
-            ("TPOT", min(row.tpot_ms for row in fitting), self.targets.tpot_ms),
-        )
+        least_ms = (min(row.ttft_ms for row in fitting), min(row.tpot_ms for row in fitting))
+        reached = zip(("TTFT", "TPOT"), least_ms, self.targets, strict=True)
         said = (f"the shortest {name} is {significant(ms)} ms of {most:g}" for name, ms, most in reached if most)
         return f"no configuration keeps the targets with at most {self.gpus} GPUs: {', '.join(said)}"
 
@@ -202,9 +200,7 @@ class Serving(Shown):
             gpus = min((row.gpus // row.replicas for row in rows if row.fits), default=0)
             remedy = f"from {gpus} GPUs on it fits"
             if not gpus:
-                gpus = 2 * least.gpus
-                while least.memory_gib * least.gpus > room * gpus:
-                    gpus *= 2
+                gpus = 2 ** ceil(log2(least.memory_gib * least.gpus / room))
                 option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
                 remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
             others = len({row.split for row in small}) - 1
@@ -232,7 +228,8 @@ class Serving(Shown):
         fitting = [row for row in self.rows if row.fits]
         first = {row.gpu: row for row in reversed(fitting)}
         rows = sorted(fitting, key=lambda row: row is not first[row.gpu]) or self.rows[:1]
-        shown = [_shown(row, self._mark(row, len(first) > 1 and row is first[row.gpu])) for row in rows[:most]]
+        leading = [] if len(first) < 2 else [row for row in first.values() if row is not self.best]
+        shown = [_shown(row, self._mark(row, row in leading)) for row in rows[:most]]
         more = [f"{len(rows) - most} further configurations: --csv or --json"] if len(rows) > most else []
         lacks = self._lacks() if fitting else ()
         used = {name for row in rows[:most] for name in WAYS if name in row.split}
@@ -242,18 +239,18 @@ class Serving(Shown):
 
     def _mark(self, row: ServerRow, leads: bool) -> str:
         """What stands behind a configuration: whether it keeps the targets, up to where its intervals reach."""
-        marks = []
         if not row.fits:
-            marks = ["does not fit"]
-        elif row is self.best:
+            return "does not fit"
+        if not any(self.targets):
+            return ""
+        shares = self.targets.shares(row.ttft_ms, row.tpot_ms)
+        marks = [f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1]
+        if row is self.best:
             rivals = f"within the intervals of {self.others}" if self.rivals else ""
             marks = ["◀ best", "" if self._is_sure(row) else "may miss the targets", rivals]
-        elif row.meets and any(self.targets):
+        elif row.meets:
             marks = ["meets the targets" if self._is_sure(row) else "may meet the targets"]
-        elif any(self.targets):
-            shares = self.targets.shares(row.ttft_ms, row.tpot_ms)
-            marks = [f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1]
-        return ", ".join(filter(None, [f"best on {row.gpu}" if leads and any(self.targets) and row is not self.best else "", *marks]))
+        return ", ".join(filter(None, [f"best on {row.gpu}" if leads else "", *marks]))
 
     @property
     def others(self) -> str:

@@ -17,8 +17,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
-from surrogate.features.problem import DTYPES, LAYOUTS
+from surrogate.features.errors import InputError, imported_callable, in_one_line
+from surrogate.features.problem import DTYPES
 from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import OF_ONE_TYPE, add_call
@@ -27,8 +27,8 @@ from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
 from surrogate.network.network import Network, Tally, with_settings
 from surrogate.network.predict import Allowed, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
-from surrogate.network.runtime import HOSTS, RUNTIMES, launched
-from surrogate.network.torch_gpu import AMP, gpu_calls
+from surrogate.network.runtime import HOSTS, launched
+from surrogate.network.torch_gpu import gpu_calls
 from surrogate.network.training import completed, optimizer_step
 
 if TYPE_CHECKING:
@@ -188,13 +188,6 @@ def time_module(
     workspace, time and interval in µs. Raises `InputError` where torch is missing, the module fails, or the GPU or a
     word is unknown.
     """
-    words = {
-        "runtime": (runtime, tuple(RUNTIMES)), "host": (host, HOSTS), "amp": (amp, AMP), "layout": (layout, LAYOUTS),
-        "optimizer": (optimizer, tuple(OPTIMIZERS)),
-    }  # fmt: skip
-    for name, (word, known) in words.items():
-        if word is not None:
-            require_known(name, word, known)
     require_data_parallel(type(module).__name__, data_parallel, training=training)
     predictors = load_predictors(gpu, bundle)
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}

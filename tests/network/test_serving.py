@@ -172,7 +172,8 @@ def test_where_none_keeps_the_targets_the_closest_come_first(servers: Serving) -
     assert "keeps the targets with at most 8 GPUs" in found.verdict and "its target" in repr(found)
     assert "TTFT 1." not in repr(found)  # kept by all
     unsure = replace(servers, targets=Targets(tpot_ms=servers.rows[0].tpot_ms))
-    assert "◀ best, may miss the targets" in repr(unsure) and "4 h100-sxm with TP4, vllm and 16 users keep them" in repr(unsure)
+    assert "◀ best, may miss the targets" in repr(unsure)
+    assert "4 h100-sxm with TP4, vllm and 16 users keep them" in repr(unsure)
     assert "no configuration keeps them" in replace(unsure, rows=unsure.rows[:1]).verdict
     assert "may miss" not in repr(replace(servers, targets=Targets(tpot_ms=1e3)))
 
@@ -324,7 +325,7 @@ def test_prompts_and_decoded_tokens_attend_apart_and_multiply_together() -> None
 
 def test_stages_of_a_pipeline_hold_parts_and_send_between_them() -> None:
     decoder = read_decoder(LLAMA)
-    whole, staged = (language_network(decoder, [(1, 100)], Deployment(pipeline_parallel=n)) for n in (1, 4))
+    whole, staged = (language_network(decoder, [Requests(1, 1, 100)], Deployment(pipeline_parallel=n)) for n in (1, 4))
     assert (staged.weights_bytes, staged.state_bytes) == pytest.approx(
         ((whole.weights_bytes or 0) / 4, whole.state_bytes / 4), rel=1e-6
     )
@@ -333,11 +334,13 @@ def test_stages_of_a_pipeline_hold_parts_and_send_between_them() -> None:
 
 def test_a_cache_in_fp8_takes_half_and_sums_beyond_a_node_cross_a_network() -> None:
     decoder = read_decoder(LLAMA)
-    plain, short = (language_network(decoder, [(1, 100)], Deployment(kv_dtype=name)) for name in (None, "fp8"))
+    plain, short = (
+        language_network(decoder, [Requests(1, 1, 100)], Deployment(kv_dtype=name)) for name in (None, "fp8")
+    )
     assert short.state_bytes == plain.state_bytes / 2
-    far = language_network(decoder, [(1, 100)], Deployment(tensor_parallel=16))
+    far = language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16))
     assert any(type(layer.work) is Memcpy for layer in far.layers) and "NVLink" in far.notes[0]
-    assert not language_network(decoder, [(1, 100)], Deployment(tensor_parallel=16, node=72)).notes
+    assert not language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16, node=72)).notes
 
 
 def test_only_what_nothing_before_it_writes_is_quantised_apart() -> None:
