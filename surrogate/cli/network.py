@@ -106,7 +106,7 @@ def command(
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
     from surrogate.features.gpu import gpu as gpu_named
-    from surrogate.network.predict import fastest_framework, largest_batch, load_predictors, sweep_batches
+    from surrogate.network.predict import fastest_framework, largest_batch, load_predictors
     from surrogate.network.read import read_network
     from surrogate.network.result import compared_records
 
@@ -146,15 +146,17 @@ def command(
     if not answered:
         raise InputError(refused["gpu"][0]["refused"])
     predictors, time = answered[0]
-    sweep = {}
+    sweep: dict[int, NetworkTime] = {}
     if sweep_batch:
         from surrogate.cli.datasets import progress_bar
 
         with progress_bar("network", "batch size") as step:
-            sweep = sweep_batches(
-                read, sweep_batch, predictors, progress=step, **limits,
-                refused=lambda size, error: refused["batch"].append({"batch": size, "refused": str(error)}),
-            )  # fmt: skip
+            for done, size in enumerate(sweep_batch, 1):
+                try:
+                    sweep[size] = predictors.time(read(size), **limits)
+                except InputError as error:
+                    refused["batch"].append({"batch": size, "refused": str(error)})
+                step(done, len(sweep_batch), f"batch {size}")
         if max_batch and network.batch is not None:
             sweep = dict(sorted({**sweep, network.batch: time}.items()))
     if figures:

@@ -129,16 +129,22 @@ class Decoder:
             )
 
 
-def read_decoder(source: Path | Mapping[str, object]) -> Decoder:
-    """The decoder that a ``config.json``, the one in a folder, or its content describes.
+def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
+    """The decoder that a ``config.json``, the one in a folder, its content, or the name of one that ships describes.
 
     Raises `InputError` for what is no such file, an unknown ``model_type``, and sizes that are missing or wrong.
     """
     if isinstance(source, Mapping):
         path, stated = Path(str(source.get("_name_or_path") or "model"), "config.json"), dict(source)
-    else:
-        path = source / "config.json" if source.is_dir() else source
+    elif isinstance(source, str | Path):
+        path = Path(source) if Path(source).exists() else NETWORKS.get(str(source), Path(source))
+        path = path / "config.json" if path.is_dir() else path
         stated = _json_of(path)
+    else:
+        raise InputError(
+            f"config is a {type(source).__name__}; give the path of a config.json, its folder, or its content as a dict"
+            " (transformers: config.to_dict())"
+        )
     text = stated.get("text_config")
     config = stated | text if isinstance(text, dict) else stated
     kind = str(config.get("model_type")).removesuffix("_text")

@@ -83,9 +83,9 @@ def language_network(
     tally = Tally()
     for prefix, (word, work, weights) in step.kernels():
         tally.add([Layer(f"{prefix}{word}", word, work, parameters=weights)])
-    network = chained(step.arithmetic.with_scales(tally.network(decoder.name, sum(size for size, _, _ in groups))))
+    network = chained(tally.network(decoder.name, sum(size for size, _, _ in groups)))
     stages = deployment.pipeline_parallel
-    held = -(-(network.weights_bytes or 0) // stages)
+    held = -(-round(step.weights_bytes()) // stages)
     return replace(
         network, gap_us=GAP_US, state_bytes=-(-step.kv_bytes // stages), weights_bytes=held, notes=deployment.notes()
     )

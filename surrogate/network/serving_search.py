@@ -9,7 +9,6 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
@@ -30,15 +29,18 @@ from surrogate.network.serving import (
     shipped_laws,
 )
 from surrogate.network.serving_choices import Choices, Plan
-from surrogate.report.tables import Format, Shown, Table, significant
+from surrogate.report.tables import UNKNOWN, Format, Shown, Table, significant
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMATS: Mapping[str, Format] = dict.fromkeys(
-    ("TTFT, ms", "TPOT, ms", "tokens/s per GPU"),
-    lambda ends: f"{significant(ends[0])} [{significant(ends[1], floor)}, {significant(ends[2], ceil)}]",
-)
+
+def _interval(ends: tuple[float, float, float]) -> str:
+    time, low, high = ends
+    return UNKNOWN if isnan(time) else f"{significant(time)} [{significant(low, floor)}, {significant(high, ceil)}]"
+
+
+FORMATS: Mapping[str, Format] = dict.fromkeys(("TTFT, ms", "TPOT, ms", "tokens/s per GPU"), _interval)
 """How columns with 90 % intervals read."""
 SHOWN = 12
 """Configurations that people see."""
@@ -260,9 +262,8 @@ class Serving(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: ``rows``, ``best``, the number of its ``rivals``, ``verdict``, and ``notes``."""
         rows = [{name: None if value != value else value for name, value in asdict(row).items()} for row in self.rows]
-        best = rows[0] if self.best else None
-        notes = list(self.notes)
-        return {"rows": rows, "best": best, "rivals": len(self.rivals), "verdict": self.verdict, "notes": notes}
+        said = {"rivals": len(self.rivals), "verdict": self.verdict, "notes": list(self.notes)}
+        return {"rows": rows, "best": rows[0] if self.best else None, **said}
 
     def to_frame(self) -> "pd.DataFrame":
         """A row per configuration."""
@@ -289,7 +290,7 @@ def serve(
     targets = Targets(_positive("--ttft", ttft_ms), _positive("--tpot", tpot_ms))
     if output == 1 and tpot_ms is not None:
         raise InputError("--tpot: an answer of one token has no further one; leave it out, or give a longer --output")
-    decoder = _decoder(config)
+    decoder = read_decoder(config)
     devices = _devices(gpu, compare_gpus)
     prices = _prices(price, devices)
     rows: list[ServerRow] = []
@@ -325,18 +326,6 @@ def serve(
     return Serving(decoder.name, load, tuple(rows), (*notes, FASTEST, *reasons), targets, choices.gpus)
 
 
-def _decoder(config: object) -> Decoder:
-    if isinstance(config, Mapping):
-        return read_decoder(config)
-    if not isinstance(config, str | Path):
-        raise InputError(
-            f"config is a {type(config).__name__}; give the path of a config.json, its folder, or its content as a dict"
-            " (transformers: config.to_dict())"
-        )
-    path = Path(config)
-    return read_decoder(path if path.exists() else NETWORKS.get(str(config), path))
-
-
 def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
     """Each GPU once, ``gpu`` first."""
     names = (gpu, compare_gpus) if isinstance(compare_gpus, str) else (gpu, *compare_gpus)
@@ -347,10 +336,8 @@ def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
 
 def _prices(price: object, devices: Sequence[Gpu]) -> dict[str, float]:
     """GPU → US dollars an hour."""
-    if not isinstance(price, Mapping):
-        usd = _positive("--price", price, MILLION)
-        return {} if usd is None else {device.name: usd for device in devices}
-    prices = {gpu_named(name).name: _positive(f"--price {name}", usd, MILLION) for name, usd in price.items()}
+    given = price if isinstance(price, Mapping) else dict.fromkeys((device.name for device in devices), price)
+    prices = {gpu_named(name).name: _positive(f"--price of {name}", usd, MILLION) for name, usd in given.items()}
     if strangers := prices.keys() - {device.name for device in devices}:
         raise InputError(
             f"--price: {', '.join(sorted(strangers))} is not among the GPUs asked about; add --compare-gpus"
@@ -451,11 +438,9 @@ def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "GPUs": f"{row.gpus} {row.gpu}", "with": _replicas(row),
         "framework": row.library, "dtype": row.dtype, "users in all": row.concurrency,
-        "TTFT, ms": _interval(row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
-        "TPOT, ms": _interval(row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
-        "tokens/s per GPU": _interval(
-            row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high
-        ),
+        "TTFT, ms": (row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
+        "TPOT, ms": (row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
+        "tokens/s per GPU": (row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high),
         "tokens/s per user": round(row.tokens_per_s_per_user, 1),
     }  # fmt: skip
     if row.usd_per_million_tokens is not None:
@@ -465,7 +450,3 @@ def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
 
 def _replicas(row: ServerRow) -> str:
     return f"{row.replicas} × {row.split}" if row.replicas > 1 else row.split
-
-
-def _interval(*ends: float) -> tuple[float, ...] | None:
-    return None if isnan(ends[0]) else ends

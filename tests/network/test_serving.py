@@ -270,7 +270,7 @@ def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
         ({"input": 131_000, "output": 100}, "131100 tokens are beyond the 131072 positions"),
         ({"price": {"h999": 1.0}}, "h999"),
         ({"price": {"h200-sxm": 1.0}}, "h200-sxm is not among the GPUs"),
-        ({"price": -1}, "--price is -1"),
+        ({"price": -1}, "--price of h100-sxm is -1"),
         ({"tpot_ms": "40"}, "--tpot is '40'; a number above 0, up to inf"),
         ({"ttft_ms": -1}, "--ttft is -1"),
         ({"tpot_ms": 9, "output": 1}, "no further one"),
