@@ -19,9 +19,9 @@ from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, in_one_line, nearest
 from surrogate.formats.foreign_file import Allowance, unpacked
 from surrogate.network.call import TABLE, Call, Tensor, base_name
-from surrogate.network.calls import add_call, is_view
-from surrogate.network.memory import held_by
-from surrogate.network.network import Network, Tally
+from surrogate.network.calls import is_view
+from surrogate.network.memory import network_of
+from surrogate.network.network import Network
 
 MAX_JSON_BYTES = 256 * 2**20
 GRAPHS = ("models/model.json", "serialized_exported_program.json")
@@ -58,14 +58,8 @@ def read_exported(
         known, batch = _symbols(path, graph, inputs, batch, dims or {})
         tensors = _tensors(graph, signature, _files_of(weights), known, dtype)
         stored = list(tensors.values())
-        tally = Tally()
         calls = [_call(node, tensors, graph["tensor_values"], training) for node in graph["nodes"]]
-        memory = held_by(stored, calls, training=training)
-        for call in calls:
-            add_call(call, tally, training=training)
-    if not tally.layers and not tally.unsupported:
-        raise InputError(f"{path}: no node of the exported program costs time (only views)")
-    return tally.network(path.stem, batch, **memory)
+        return network_of(path, stored, calls, batch, training=training)
 
 
 def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
