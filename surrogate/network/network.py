@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from surrogate.features.errors import require_known
 from surrogate.features.families import NetworkProblem
@@ -132,7 +132,7 @@ class Tally:
             count = self._seen[layer.name]
             self.layers.append(replace(layer, name=f"{layer.name}#{count}") if count > 1 else layer)
 
-    def network(self, name: str, batch: int | None, training: bool = False, **held: int) -> Network:
+    def network(self, name: str, batch: int | None, training: bool = False, **held: Any) -> Network:
         """Everything collected; ``held`` are the fields on memory."""
         folded = any(layer.operator.endswith(f".{FOLDED}") for layer in self.layers)
         return Network(
