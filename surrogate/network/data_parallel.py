@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from surrogate.features.errors import InputError
-from surrogate.features.families.transfer import AllReduce
 from surrogate.features.problem import DTYPES
 from surrogate.network.memory import OPTIMIZERS
 from surrogate.network.network import Network, Work
+from surrogate.network.work import all_reduce
 
 Timing = Callable[[Sequence[Work]], Sequence[tuple[float, float, float]]]
 """Problems → of each its time in µs and the ends of its interval."""
@@ -75,7 +75,7 @@ def exchange(network: Network, times_us: Sequence[float], timed: Timing) -> Exch
             if layer.parameters and not layer.work.UPDATES_WEIGHTS
         ][::-1]
     full = list(buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]))
-    works = [AllReduce(elements=elements, ranks=network.gpus, dtype=dtype) for _, elements in full]
+    works = [all_reduce(elements, network.gpus, dtype) for _, elements in full]
     ready_us = [ready for ready, _ in full]
     messages_us = list(zip(*timed(works), strict=True)) or [(), (), ()]  # of all buckets their times, and either end
     expected, lower, upper = (_waits_us(ready_us, each_us, backward_us) for each_us in messages_us)
