@@ -7,7 +7,6 @@ from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, cast
 
-from surrogate.dataset.files import Progress
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, Operator, family_of
 from surrogate.features.gpu import Gpu
@@ -312,28 +311,6 @@ def fastest_framework(network: Network, gpu: str) -> str:
     times = {name: load_predictors(gpu, library=name).time(network) for name in frameworks_on(gpu_named(gpu))}
     unknown = {name: sum(layer.source == ROOFLINE for layer in time.layers) for name, time in times.items()}
     return min(times, key=lambda name: (unknown[name], times[name].total_us))
-
-
-def sweep_batches(
-    read: Callable[[int], Network], batches: Sequence[int], predictors: Predictors, *,
-    progress: Progress | None = None, refused: Callable[[int, InputError], None] | None = None,
-    **allowed: Unpack[Allowed],
-) -> dict[int, NetworkTime]:  # fmt: skip
-    """Batch → the network's time there; ``read`` gives the network at a batch, ``allowed`` is `Predictors.time`'s.
-
-    ``refused`` is told the batches that the network cannot have, and why (None: the first of them raises).
-    """
-    times = {}
-    for done, batch in enumerate(batches, 1):
-        try:
-            times[batch] = predictors.time(read(batch), **allowed)
-        except InputError as error:
-            if refused is None:
-                raise
-            refused(batch, error)
-        if progress:
-            progress(done, len(batches), f"batch {batch}")
-    return times
 
 
 def largest_batch(read: Callable[[int], Network], predictors: Predictors, **allowed: Unpack[Allowed]) -> int:
