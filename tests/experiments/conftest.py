@@ -39,7 +39,6 @@ def sources(table: Callable[..., pd.DataFrame], tmp_path_factory: pytest.TempPat
     other_ops().to_parquet(folder / FILES["other_ops"][0])
     scope_ops().to_parquet(folder / FILES["scope_ops"][0])
     dense_ops().to_parquet(folder / FILES["dense"][0])
-    sequences(new).to_parquet(folder / FILES["sequences"][0])
     end_to_end().to_csv(folder / FILES["end_to_end"][0], index=False)
     deepbench().to_parquet(folder / FILES["deepbench"][0])
     transformers(folder / FILES["configs"][0]).to_parquet(folder / FILES["transformers"][0])
@@ -110,17 +109,6 @@ def dense_ops() -> pd.DataFrame:
     gpus = ("Tesla T4", "Tesla P4", "Tesla V100-PCIE-32GB")
     rows = every(op=("bmm", "ln"), gpu=gpus, B=(1, 4, 16), M=(32.0, 100.0, 300.0, 1000.0), K=(64.0, 200.0, 600.0))
     return rows.assign(N=64.0, H=rows["M"], time_us=60.0 + rows["B"] * rows["M"] * rows["K"] / 1e3)
-
-
-def sequences(frame: pd.DataFrame) -> pd.DataFrame:
-    """Layers of three networks: the fastest algorithm of every problem, in turn, and a ReLU behind each."""
-    ok = frame[frame["status"] == "ok"].sort_values("time_us")
-    layers = ok.drop_duplicates(["gpu", "n", "c", "h", "k", "r", "stride_h", "groups"]).sort_index()
-    layers = layers.assign(op="CUDNN_CONV_FWD", variant=layers["algorithm"], batch=layers["n"])
-    layers["network"] = [("AlphaNet", "BetaNet", "GammaNet")[int(c) // 16 % 3] for c in layers["c"]]
-    return pd.concat(
-        [layers, layers.assign(op="CUDNN_ACTIVATION_FWD", variant="ACTIVATION_RELU", k=None)], ignore_index=True
-    )
 
 
 def end_to_end() -> pd.DataFrame:
