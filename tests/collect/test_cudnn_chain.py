@@ -1,6 +1,5 @@
 """The cuDNN device and all its instruments over the faithful fake: results, timers, records, faults and misuse."""
 
-import ctypes
 import json
 import sys
 from collections import Counter
@@ -16,7 +15,7 @@ from surrogate.collect.cudnn import gpu as gpu_module
 from surrogate.collect.cudnn import instruments
 from surrogate.collect.cudnn.convolution import ALGORITHMS, Convolutions
 from surrogate.collect.cudnn.device import CudnnDevice
-from surrogate.collect.cudnn.library import CudnnError, Library
+from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.operators import GpuOperators
 from surrogate.collect.device import DeviceLostError, RepeatPolicy, demangled
 from surrogate.collect.deviceless import Deviceless
@@ -266,53 +265,6 @@ def test_cupti_that_does_not_open_leaves_the_events(opened, chain, order, words)
 
 def test_convolutions_need_no_random_numbers_compiler_or_headers(opened):
     assert opened(cupy_parts="none").measure(CONV, "GEMM", POLICY).timer == "cupti"
-
-
-class Raw:
-    """One forward call with everything in the caller's hands."""
-
-    def __init__(self, device: CudnnDevice) -> None:
-        import cupy  # pyright: ignore[reportMissingImports]
-
-        self.device, self.cupy = device, cupy
-        self.convolutions = Convolutions(device.library, device.handle)
-        self.convolutions.set(CONV)
-        sizes = tensor_sizes_bytes(CONV)
-        self.arrays = {role: cupy.empty(sizes[role], cupy.uint8) for role in "xwy"}
-        self.space = cupy.empty(1 << 20, cupy.uint8)
-        self.pointers = {role: array.data.ptr for role, array in self.arrays.items()}
-        self.workspace = self.space.data.ptr, self.convolutions.workspace_bytes(2)
-
-    def regroup(self, groups: int) -> None:
-        self.device.library.check("cudnnSetConvolutionGroupCount", self.convolutions.descriptors["conv"], groups)
-
-    def run(self) -> None:
-        self.convolutions.run(2, self.pointers, self.workspace)
-        self.device.gpu.synchronize()
-
-
-MISUSES = {
-    "freed": (lambda raw: raw.arrays.pop("w"), DeviceLostError),
-    "out of bounds": (lambda raw: raw.pointers.update(y=raw.pointers["y"] + 1024), DeviceLostError),
-    "host memory": (lambda raw: raw.pointers.update(x=ctypes.addressof(HOST)), DeviceLostError),
-    "result over operand": (lambda raw: raw.pointers.update(y=raw.pointers["x"]), DeviceLostError),
-    "workspace over result": (lambda raw: vars(raw).update(workspace=(raw.pointers["y"], 1 << 20)), DeviceLostError),
-    "misaligned": (lambda raw: vars(raw).update(workspace=(raw.space.data.ptr + 8, 1 << 19)), DeviceLostError),
-    "workspace too small": (lambda raw: vars(raw).update(workspace=(raw.space.data.ptr, 64)), CudnnError),
-    "destroyed": (lambda raw: raw.convolutions.close(), CudnnError),
-    "wrong groups": (lambda raw: raw.regroup(4), CudnnError),
-}
-HOST = ctypes.create_string_buffer(1 << 16)
-
-
-@pytest.mark.parametrize(("spoil", "error"), MISUSES.values(), ids=MISUSES)
-def test_misuse_shows(opened, spoil, error):
-    """What a real GPU might let pass: the fake must not, or the tests above prove nothing."""
-    raw = Raw(opened())
-    raw.run()
-    spoil(raw)
-    with pytest.raises(error):
-        raw.run()
 
 
 def test_an_unfinished_event_has_no_time(opened):

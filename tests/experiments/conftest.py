@@ -19,7 +19,7 @@ SAMPLES = {
         " and library_version in ('7.6.3', '7.6.4')", CONV, 16,
     ),
     "partial": ("gpu == 'TITAN Xp'", CONV, 8),
-    **{name: (AMD, CONV, 12) for name in ("mi210", "mi100", "mi300x", "navi21")},
+    **dict.fromkeys(("mi210", "mi100", "mi300x", "navi21"), (AMD, CONV, 12)),
     "winners": ("n == 4", CONV, 24),
     "other_ops": ("gpu in ('Tesla T4', 'Tesla V100-SXM2-16GB') and variant == 'ACTIVATION_RELU'", ["args"], 40),
     "scope_ops": ("variant == 'ACTIVATION_TANH'", ["c", "h", "k"], 20),

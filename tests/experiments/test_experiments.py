@@ -1,4 +1,4 @@
-"""Every experiment on few shapes of the measurements: it runs, answers in numbers of its own table, and repeats bit for bit."""
+"""Every experiment on few measured shapes: it runs, answers in numbers of its own table, and repeats bit for bit."""
 
 import xml.etree.ElementTree as ElementTree
 
