@@ -18,14 +18,12 @@ from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.operators import GpuOperators
 from surrogate.collect.device import DeviceLostError, RepeatPolicy, demangled
-from surrogate.collect.deviceless import Deviceless
 from surrogate.collect.log import read
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.run import collect_heuristic
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
-from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify_call
 from surrogate.features.text import parse
 from tests.known import cases
@@ -322,16 +320,3 @@ def test_a_heuristic_that_crashes_is_one_line_with_the_remedy(refused, chain, tm
     chain.setenv("FAKE_FAULTS", "")
     collect_heuristic(plan, "h200", str(output), lambda *_: None)
     assert len(read(output).records) == 5
-
-
-def test_the_graph_heuristic_ranks_by_its_rules(chain):
-    """Attributes of their types, set before descriptors are final, on descriptors that are final themselves."""
-    with closing(Deviceless(gpu_named("h200"))) as device:
-        for direction in DIRECTIONS:
-            conv = parse("n8c64h14w20k32r3s1p1q0u2v1l1g4")
-            conv = replace(conv, direction=direction)
-            assert device.heuristic(replace(conv, math="default"))[0].notes == ("tensor_core",)
-            ranking = device.heuristic(conv)
-            assert [each.algorithm for each in ranking] == ["engine:1", "engine:1", "engine:0", "engine:5"]
-            assert [each.status for each in ranking] == ["ok", "ok", "ok", "not_supported"]
-            assert [each.workspace_bytes for each in ranking] == [1024, 1024, 0, None]
