@@ -76,7 +76,7 @@ def train(
     """
     data = as_dataset(data, kernel_of(kernel, sizes, parameters, settings))
     candidate = "solver" if data.described else candidate
-    known = rows_by_family(model_frame(data, candidate), data.devices)
+    known = rows_by_family(model_frame(data, candidate), data.devices, data.own)
     tables = {family: rows for family, (_, rows) in known.items() if rows.ok.any()}
     if not tables:
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")

@@ -63,7 +63,7 @@ def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
     for path in paths:
         frame, metadata = read_table(path)
         data = unchecked(frame, path, metadata, kernel)
-        violations = violations_of(data.frame)
+        violations = violations_of(data.frame, data.own)
         records += [
             {"file": str(path), "row": v.row, "column": v.column, "value": v.value, "rule": v.rule} for v in violations
         ]

@@ -36,7 +36,7 @@ def load(
 def warn(path: Path, data: Dataset) -> None:
     """Say on standard error where a dataset's times look like another unit's, were throttled, or stand for repeats."""
     frame = data.frame
-    warnings = unit_warnings(frame, data.devices)
+    warnings = unit_warnings(frame, data.devices, data.own)
     if repeats := data.metadata.get("repeats"):
         warnings.append(f"{repeats:,} rows repeat a configuration on a problem; the median of its times counts")
     ok = frame[frame["status"] == "ok"]

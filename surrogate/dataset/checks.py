@@ -143,16 +143,16 @@ def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
     return pd.Series(whole(name, column, numbers, least=-MAX_EXACT), index=values.index)
 
 
-def check(frame: pd.DataFrame) -> list[Violation]:
-    """Every violation in a normalised frame, in the order of rows."""
-    broken = [(int(row), column, rule) for column, mask, rule in _rules(frame) for row in np.flatnonzero(mask)]
+def check(frame: pd.DataFrame, own: Family | None = None) -> list[Violation]:
+    """Every violation in a normalised frame, in the order of rows; ``own`` as of `families_of`."""
+    broken = [(int(row), column, rule) for column, mask, rule in _rules(frame, own) for row in np.flatnonzero(mask)]
     violations = [Violation(row, column, _plain(frame[column].iloc[row]), rule) for row, column, rule in broken]
     return sorted(violations, key=lambda violation: violation.row)
 
 
-def _rules(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
+def _rules(frame: pd.DataFrame, own: Family | None) -> Iterator[tuple[str, np.ndarray, str]]:
     """(column, rows that break the rule, the rule) for each rule."""
-    for family in families_of(frame):
+    for family in families_of(frame, own):
         yield from _family_rules(frame, family)
     for column in ("gpu", "library", "library_version", "algorithm"):
         empty = frame[column].isna().to_numpy()
@@ -270,17 +270,16 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
     return warnings
 
 
-def unit_warnings(frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})) -> list[str]:
+def unit_warnings(
+    frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({}), own: DescribedFamily | None = None
+) -> list[str]:
     """A sentence for each GPU of a checked frame whose times look like another unit's; unknown GPUs are skipped. Of
-    described kernels `described_warnings`."""
-    warnings = []
+    the described kernel ``own`` `described_warnings`."""
     ok = frame[(frame["status"] == "ok").to_numpy() & np.isfinite(frame["time_us"].to_numpy())]
-    for described in families_of(ok):
-        if isinstance(described, DescribedFamily):
-            warnings += described_warnings(ok[family_rows(ok, described)], described, devices)
+    if own is not None:
+        return described_warnings(ok, own, devices)
+    warnings = []
     for (name, family), part in ok.groupby(["gpu", columns.FAMILY_COLUMN], sort=False):
-        if FAMILIES[str(family)].parameter_names:
-            continue
         sample = part.iloc[:: max(1, len(part) // UNIT_SAMPLE)].drop(columns="solver", errors="ignore")
         try:
             rows = rows_of(sample, FAMILIES[str(family)], devices)

@@ -1,5 +1,6 @@
 """Datasets: a checked table with its candidate lists, metadata and kernels; reading, writing, merging, describing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -15,7 +16,7 @@ from surrogate.dataset.files import STDOUT, atomic_path
 from surrogate.dataset.tables import devices_in, read_table, write_form, write_table
 from surrogate.features.description import Description, description_of
 from surrogate.features.errors import InputError, require_known
-from surrogate.features.families import FAMILIES
+from surrogate.features.families import FAMILIES, DescribedFamily
 from surrogate.features.gpu import Gpu
 
 
@@ -34,6 +35,11 @@ class Dataset:
     metadata: dict[str, Any] = field(default_factory=dict)
     kernels: pd.DataFrame | None = None
     described: Description | None = None
+
+    @property
+    def own(self) -> DescribedFamily | None:
+        """The family of the described kernel."""
+        return FAMILIES.describe(self.described) if self.described else None
 
     @property
     def devices(self) -> dict[str, Gpu]:
@@ -66,7 +72,7 @@ def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Ker
 def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None) -> Dataset:
     """The checked dataset of a raw table, whose kernel the caller or the metadata may describe."""
     data = unchecked(frame, path, metadata, kernel)
-    _refuse(check(data.frame), path)
+    _refuse(check(data.frame, data.own), path)
     return data
 
 
@@ -155,11 +161,11 @@ def merge(parts: list[Dataset]) -> Dataset:
         listed = ", ".join(f"{name} is {candidates!r}" for candidates, name in lists.items())
         raise InputError(f"candidate lists differ ({listed}); merge tables of one kind, or set --candidates")
     frame = pd.concat([part.frame for part in parts], ignore_index=True)
-    described = _one_kernel(parts)
+    described = one_kernel(parts)
     for column in SIZE_COLUMNS:
         if column in frame:  # a family that only one part has
             frame[column] = frame[column].fillna(0).astype("int64")
-    key = problems.key_columns(frame)
+    key = problems.key_columns(frame, described and FAMILIES.describe(described))
     named = frame.assign(gpu=problems.device_names(frame))
     frame = frame[~named.duplicated(key, keep="last")].reset_index(drop=True)
     tables = [part.kernels for part in parts if part.kernels is not None]
@@ -171,7 +177,7 @@ def merge(parts: list[Dataset]) -> Dataset:
     return Dataset(frame, parts[0].candidates, name, metadata, kernels, described=described)
 
 
-def _one_kernel(parts: list[Dataset]) -> Description | None:
+def one_kernel(parts: Sequence[Dataset]) -> Description | None:
     """The described kernel of all parts, with the values of each; None where none is one's.
 
     Raises `InputError` where parts are of two kernels.
@@ -181,16 +187,14 @@ def _one_kernel(parts: list[Dataset]) -> Description | None:
         return None
     if len(described) < len(parts):
         raise InputError(f"rows of the described kernel {described[0].name} and others do not merge; keep them apart")
-    whole = reduce(with_values, described)
-    FAMILIES.describe(whole)
-    return whole
+    return reduce(with_values, described)
 
 
 def describe(data: Dataset) -> list[dict[str, object]]:
     """One record per family, device and setting: rows, ok rows, problems, shapes, and how many can be judged."""
     records = []
     everything = data.frame if data.described else problems.fastest_solver(data.frame)
-    for family in problems.families_of(everything):
+    for family in problems.families_of(everything, data.own):
         frame = everything[problems.family_rows(everything, family)].reset_index(drop=True)
         judged = problems.judged_rows(frame, family, data.candidates)
         problem = problems.problem_codes(frame, family)

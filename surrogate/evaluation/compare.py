@@ -19,7 +19,7 @@ from surrogate.dataset.files import Progress, TimeLeft, staged, write_text
 from surrogate.dataset.problems import families_of, family_rows, groups, judged_rows, newest_version, shape_columns
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold, folds
-from surrogate.dataset.store import Data, Dataset, as_dataset
+from surrogate.dataset.store import Data, Dataset, as_dataset, one_kernel
 from surrogate.dataset.tables import write_table
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.evaluation import scorecard
@@ -27,7 +27,7 @@ from surrogate.evaluation.judge import Choice
 from surrogate.evaluation.scorecard import ORACLE, Judged, Record, plain
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
 from surrogate.features.errors import InputError, in_one_line, require_known
-from surrogate.features.families import Family
+from surrogate.features.families import FAMILIES, Family
 from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
 
 RESULTS_SCHEMA = 1
@@ -192,7 +192,8 @@ def compare(
     devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}
     parts: list[FamilyRuns] = []
     refused: dict[Family, str] = {}
-    for family in families_of(frames[0]):
+    own = one_kernel((main, *others))
+    for family in families_of(frames[0], own and FAMILIES.describe(own)):
         main_frame, *also = (frame[family_rows(frame, family)] for frame in frames)
         rows = rows_of(pd.concat([main_frame, *also], ignore_index=True), family, devices)
         held, trained = rows.frame.iloc[: len(main_frame)], rows.frame.iloc[len(main_frame) :]

@@ -22,7 +22,6 @@ from surrogate.prediction.predictor import Predictor
 from tests.prediction.conftest import bundle_of
 from tests.prediction.test_export import convs
 
-pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
 SHAPES = tuple(itertools.product((16, 256, 2048), (128, 1024, 8192), (64, 512)))
 COLUMNS = KernelColumns(
     ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "order"), ("m", "n", "in"), ("dtype",), "function_kernel"
@@ -57,7 +56,7 @@ def listed(kernel: Bundle) -> Picks:
     """Shapes that were measured, and some that were not."""
     shapes = [*SHAPES, (64, 4096, 256), (4096, 64, 128)]
     texts = [f"function_kernel:m{m}n{n}in{k}" for m, n, k in shapes]
-    problems = [parse_problem(text, dtype=dtype) for text in texts for dtype in ("fp16", "fp32")]
+    problems = [parse_problem(text, kernel.described, dtype=dtype) for text in texts for dtype in ("fp16", "fp32")]
     return picks_for(Predictor(kernel), problems, name="mine")
 
 

@@ -21,6 +21,7 @@ from surrogate.prediction.shipped import load
 from surrogate.uncertainty.domain import References
 from tests.conftest import Outcome
 from tests.known import cases
+from tests.tables import every
 from tests.tuning.conftest import HELD
 from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, VALUES, times
 
@@ -217,6 +218,19 @@ def test_a_bundle_brings_its_kernel(bundle_path: Path) -> None:
     for several in (named, [named], table):
         assert list(served.predict(several).algorithm) == [served.predict(text).algorithm]
     assert COLUMNS.of(times(), "here").text(chosen.candidates[0].parameters or {}) == served.predict(text).algorithm
+
+
+def test_two_kernels_of_one_name_are_each_answered_by_their_own_description(bundle: Bundle, refused) -> None:
+    table = every(gpu=["v100"], m=[64, 128, 256], block=[1, 2]).assign(time_us=lambda t: t["m"] * t["block"])
+    other = Predictor(train(table, kernel=KernelColumns(("block",), ("m",), name=COLUMNS.name)), gpu="v100")
+    first = Predictor(bundle, gpu="v100")
+    problem = first.read("made_up:m64n512")
+    least_us = times(((64, 512),), ("v100-sxm2-16gb",))["time_us"].min()
+    for asked in ([problem], ["m64n512"], pd.DataFrame({"family": ["made_up"], "m": [64], "n": [512]})):
+        assert first.select(asked)[0].time_us == pytest.approx(least_us, rel=1e-5)
+    assert other.predict("made_up:m64").time_us == pytest.approx(64)
+    with refused("made_up:m64n512 is of a kernel of other sizes"):
+        other.predict(problem)
 
 
 @cases(__file__)

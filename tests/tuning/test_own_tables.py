@@ -118,7 +118,7 @@ def test_units_and_conditions_that_rows_contradict_are_warned_of(table: pd.DataF
     kernel = description_of({**PLAIN, "formulas": FORMULAS, "conditions": ["warps < 8"]}, "here")
     for factor, words in ((1.0, []), (1e-6, ["are these s?"] * 2), (1e-3, ["are these ms?"] * 2)):
         data = as_dataset(table.assign(time_us=table["time_us"] * factor), kernel)
-        *units, condition = unit_warnings(data.frame)
+        *units, condition = unit_warnings(data.frame, own=data.own)
         assert [each[-len(word) :] for each, word in zip(units, words, strict=True)] == words
         assert f"'warps < 8' rules out {(table['warps'] == 8).sum():,} of" in condition
 
