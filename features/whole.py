@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import InputError
+from .errors import InputError, RowError
 
 MAX_EXACT = 2**53
 """Sizes stay exact in float64, which the feature table and the formulas with rates use."""
@@ -33,8 +33,6 @@ def _whole_array(kind: str, name: str, values: np.ndarray, least: int, most: int
         raise InputError(f"{kind}: {name} has values of type {values.dtype}; whole numbers are needed")
     wrong = ~((values >= least) & (values <= most) & (values == np.floor(values)))
     if wrong.any():
-        raise InputError(
-            f"{kind}: {name} is {values[wrong][0]} in row {int(np.flatnonzero(wrong)[0])}; a whole number"
-            f" from {least} to {most} is needed"
-        )
+        needed = f"a whole number from {least} to {most} is needed"
+        raise RowError(kind, int(np.flatnonzero(wrong)[0]), f"{name} is {values[wrong][0]}; {needed}")
     return values.astype(np.int64)

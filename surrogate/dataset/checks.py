@@ -11,7 +11,7 @@ from surrogate.dataset import columns
 from surrogate.dataset.described import guessed_columns
 from surrogate.dataset.problems import families_of, family_rows, groups
 from surrogate.dataset.rows import rows_of
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, RowError, nearest
 from surrogate.features.families import (
     DEFAULT_ALGORITHM,
     DEFAULT_FAMILY,
@@ -47,7 +47,7 @@ class Violation:
     rule: str
 
     def __str__(self) -> str:
-        return f"row {self.row}: {self.column} is {self.value!r}; {self.rule}"
+        return f"{self.column} is {self.value!r}; {self.rule}"
 
 
 def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -182,7 +182,8 @@ def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np
     for column, wrong, rule in family.geometry(arrays, frame["library"].to_numpy(dtype=object)):
         yield column, sane & ~large & wrong, rule
     key = [*family.row_key, *(["solver"] if "solver" in frame else [])]
-    yield "algorithm", in_family & frame[key].duplicated().to_numpy(), "the same row stands above; one row per key"
+    if not isinstance(family, DescribedFamily):  # whose repeats count by their median
+        yield "algorithm", in_family & frame[key].duplicated().to_numpy(), "the same row stands above; one row per key"
 
 
 def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
@@ -215,10 +216,8 @@ def check_formulas(frame: pd.DataFrame, family: DescribedFamily, name: str) -> N
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             asked = ", ".join(f"{each} {values[each][row]:g}" for each in sorted(formula.names))
-            raise InputError(
-                f"{name}: row {row}: formula {cost}, {formula.text!r}, gives {numbers[row]} for {asked}; a finite"
-                " number is needed"
-            )
+            given = f"formula {cost}, {formula.text!r}, gives {numbers[row]} for {asked}"
+            raise RowError(name, row, f"{given}; a finite number is needed")
     for condition in family.description.conditions or ():
         if len(frame) and not np.any(np.nan_to_num(condition.value(values))):
             raise InputError(f"{name}: condition {condition.text!r} holds in no row, so that nothing could be chosen")

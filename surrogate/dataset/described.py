@@ -15,7 +15,7 @@ import pandas as pd
 
 from surrogate.dataset.columns import numbers
 from surrogate.features.description import RESERVED, WITHOUT_SIZES, Description, Value, read_description
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, RowError, nearest, row_number
 from surrogate.features.families import FAMILIES
 from surrogate.features.whole import whole
 
@@ -58,20 +58,21 @@ Kernel = Description | KernelColumns
 
 def kernel_of(
     kernel: Kernel | str | Path | None = None, sizes: str | Sequence[str] | None = None,
-    parameters: str | Sequence[str] | None = None, settings: str | Sequence[str] | None = None,
+    parameters: str | Sequence[str] | None = None, settings: str | Sequence[str] | None = None, name: str | None = None,
 ) -> Kernel | None:  # fmt: skip
-    """What a caller says of a table's kernel: a description or its file, or the names of columns; None for nothing.
+    """What a caller says of a table's kernel: a description or its file, or its ``name`` and the names of columns; None
+    for nothing.
 
-    Raises `InputError` where both came, or sizes and settings alone.
+    Raises `InputError` where both came, or a name, sizes and settings without parameters.
     """
-    columns = KernelColumns(named_columns(parameters), named_columns(sizes), named_columns(settings))
+    columns = KernelColumns(named_columns(parameters), named_columns(sizes), named_columns(settings), name or "")
     is_named = columns != KernelColumns(())
     if kernel is None:
         if is_named and not columns.parameters:
-            raise InputError("sizes and settings go with parameters; name the columns of a configuration, too")
+            raise InputError("a name, sizes and settings go with parameters; name a configuration's columns, too")
         return columns if is_named else None
     if is_named:
-        raise InputError("the kernel names its sizes, parameters and settings; leave those out")
+        raise InputError("the kernel names itself, its sizes, parameters and settings; leave those out")
     if isinstance(kernel, str | Path):
         return read_description(kernel)
     if not isinstance(kernel, Kernel):
@@ -169,10 +170,8 @@ def without_repeats(frame: pd.DataFrame, description: Description, where: str) -
             number = groups.ngroup().to_numpy()
             first, second, *_ = repeated.index[number == number[differs.to_numpy().argmax()]]
             agree = ", ".join(["gpu", *description.sizes, *description.parameters, *description.settings])
-            raise InputError(
-                f"{where}: rows {first} and {second} agree in {agree}, and differ in {name}: is it a parameter or a"
-                " size? name it, too"
-            )
+            other = f"it agrees with row {row_number(where, first)} in {agree}, and differs in {name}"
+            raise RowError(where, second, f"{other}: is it a parameter or a size? name it, too")
     ran = frame["time_us"].where(frame["status"] == "ok")
     median_us = ran.groupby([frame[name] for name in key], dropna=False).transform("median")
     merged = frame.assign(time_us=median_us, status=frame["status"].where(median_us.isna(), "ok"))
@@ -194,7 +193,7 @@ def configuration_texts(frame: pd.DataFrame, description: Description, where: st
         if wrong := [text for text in texts if text not in known]:
             row = int(np.flatnonzero(code == texts.index(wrong[0]))[0])
             listed = ", ".join(list(known)[:20])
-            raise InputError(f"{where}: row {row}: {name} is {wrong[0]}; the description lists {listed}")
+            raise RowError(where, row, f"{name} is {wrong[0]}; the description lists {listed}")
         columns.append(np.array([*texts, ""], dtype=object)[code])
         absent &= code < 0
     # 2. Rows without any, such as a library's own kernel, have no configuration; others must have them all.
@@ -203,7 +202,7 @@ def configuration_texts(frame: pd.DataFrame, description: Description, where: st
     if partly.any():
         row = int(np.flatnonzero(partly)[0])
         name = list(description.codes)[int(np.flatnonzero(table[row] == "")[0])]
-        raise InputError(f"{where}: row {row}: {name} is missing; a configuration has all parameters, or none")
+        raise RowError(where, row, f"{name} is missing; a configuration has all parameters, or none")
     words = [",".join(map("=".join, zip(description.parameters, row, strict=True))) for row in table.tolist()]
     return np.where(absent, "", np.array(words, dtype=object))
 

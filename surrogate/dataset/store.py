@@ -15,7 +15,7 @@ from surrogate.dataset.described import Kernel, described_frame, with_values, wi
 from surrogate.dataset.files import STDOUT, atomic_path
 from surrogate.dataset.tables import devices_in, read_table, write_form, write_table
 from surrogate.features.description import Description, description_of
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, RowError, require_known
 from surrogate.features.families import FAMILIES, DescribedFamily
 from surrogate.features.gpu import Gpu
 
@@ -71,13 +71,17 @@ def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Ker
 
 def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None) -> Dataset:
     """The checked dataset of a raw table, whose kernel the caller or the metadata may describe."""
-    data = unchecked(frame, path, metadata, kernel)
-    _refuse(check(data.frame, data.own), path)
+    data, violations = examined(frame, path, metadata, kernel)
+    if violations:
+        more = f" ({len(violations) - 1} more: `seer data check {path}`)" if len(violations) > 1 else ""
+        raise RowError(path, violations[0].row, f"{violations[0]}{more}")
     return data
 
 
-def unchecked(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None = None) -> Dataset:
-    """The normalised dataset of a raw table; `check` may find violations in it."""
+def examined(
+    frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None = None
+) -> tuple[Dataset, list[Violation]]:
+    """The normalised dataset of a raw table, and what `check` finds in the table's rows."""
     described = None
     if kernel is not None:
         described = kernel if isinstance(kernel, Description) else kernel.of(frame, path)
@@ -85,13 +89,16 @@ def unchecked(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], k
         described = description_of(metadata["kernel"], f"{path}: its metadata's kernel")
     if described is None:
         frame = normalise(frame, str(path))
+        violations = check(frame)
     else:
         family = FAMILIES.describe(described)
-        frame, repeats = without_repeats(described_frame(frame, described, str(path)), described, str(path))
+        frame = described_frame(frame, described, str(path))
+        violations = check(frame, family)
         check_formulas(frame, family, str(path))
+        frame, repeats = without_repeats(frame, described, str(path))
         metadata = {**metadata, "kernel": described.to_plain(), **({"repeats": repeats} if repeats else {})}
     listing = "all" if described is None else "listed"
-    return Dataset(frame, listing, name=Path(path).name, metadata=metadata, described=described)
+    return Dataset(frame, listing, name=Path(path).name, metadata=metadata, described=described), violations
 
 
 Data = Dataset | pd.DataFrame | str | Path | list[Any] | tuple[Any, ...]
@@ -112,12 +119,6 @@ def as_dataset(data: Data, kernel: Kernel | None = None) -> Dataset:
     if not isinstance(data, str | Path):
         raise InputError(f"a {type(data).__name__} is no dataset; give a path, a table, a Dataset, or a list")
     return read_dataset(data, kernel=kernel)
-
-
-def _refuse(violations: list[Violation], path: str | Path) -> None:
-    if violations:
-        more = f" ({len(violations) - 1} more: `seer data check {path}`)" if len(violations) > 1 else ""
-        raise InputError(f"{path}: {violations[0]}{more}")
 
 
 def write_dataset(

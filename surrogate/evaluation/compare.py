@@ -171,6 +171,7 @@ def compare(
     tune: str = "none", candidate: str = "algorithm", device: str = "cpu",
     progress: Progress | None = None, keep: Path | None = None, kernel: Kernel | str | Path | None = None,
     sizes: Sequence[str] | None = None, parameters: Sequence[str] | None = None, settings: Sequence[str] | None = None,
+    name: str | None = None,
 ) -> Compared:  # fmt: skip
     """Fit every model on every fold's training rows, predict the held-out rows, judge times and choices.
 
@@ -180,13 +181,13 @@ def compare(
     settings), light or full (inside the training part). Rows of ``also_train`` only train. ``device``: where XGBoost
     grows trees, cpu or cuda. ``keep``: a folder of finished fits, so that the same call goes on after an interruption.
     Of a table of a user's own kernel ``kernel`` is its description, or that one's file; else ``sizes``,
-    ``parameters`` and ``settings`` name its columns. A model that the data cannot carry appears with n 0 and the
-    reason. Raises `InputError` where the data cannot carry the comparison.
+    ``parameters`` and ``settings`` name its columns, and ``name`` the kernel. A model that the data cannot carry
+    appears with n 0 and the reason. Raises `InputError` where the data cannot carry the comparison.
     """
     names = models.split(",") if isinstance(models, str) else models or ()
     classes = [model_class(name) for name in dict.fromkeys(map(str.strip, names))] or list(MODELS.values())
     require_known("tune", tune, TUNE_TRIALS)
-    described = kernel_of(kernel, sizes, parameters, settings)
+    described = kernel_of(kernel, sizes, parameters, settings, name)
     main, *others = (as_dataset(part, described) for part in (data, *also_train))
     frames = [model_frame(part, candidate) for part in (main, *others)]
     devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}

@@ -133,7 +133,7 @@ def read_decoder(source: Path | Mapping[str, object]) -> Decoder:
     Raises `InputError` for what is no such file, an unknown ``model_type``, and sizes that are missing or wrong.
     """
     if isinstance(source, Mapping):
-        path, stated = Path(str(source.get("_name_or_path") or "model"), "config.json"), dict(source)
+        path, stated = Path(str(source.get("_name_or_path") or source.get("model_type")), "config.json"), dict(source)
     else:
         path = source / "config.json" if source.is_dir() else source
         stated = _json_of(path)

@@ -10,7 +10,7 @@ import pandas as pd
 from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, RowError, require_known
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, Family
 from surrogate.features.families import family as family_named
 from surrogate.features.gpu import canonical
@@ -267,7 +267,8 @@ def _check_geometry(family: Family, sizes: np.ndarray, library: Column) -> None:
     for column, wrong, rule in family.geometry(dict(zip(family.size_names, sizes.T, strict=True)), of_row):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            raise InputError(f"row {row}: {column} is {sizes[row, family.size_names.index(column)]}; {rule}")
+            value = sizes[row, family.size_names.index(column)]
+            raise RowError("the table", row, f"{column} is {value}; {rule}")
 
 
 def _text(columns: Mapping[str, Cells], name: str, default: str, rows: int) -> Column:

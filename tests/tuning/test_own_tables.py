@@ -105,7 +105,7 @@ def test_each_reason_of_an_exclusion_has_its_count(own: Bundle) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"formulas": {"flops": "m / (n - 128)"}}, "row 0: formula flops, 'm / (n - 128)', gives inf for m 64, n 128"),
+        ({"formulas": {"flops": "m / (n - 128)"}}, "row 1: formula flops, 'm / (n - 128)', gives inf for m 64, n 128"),
         ({"conditions": ["warps > 99"]}, "condition 'warps > 99' holds in no row"),
     ],
 )
