@@ -83,7 +83,7 @@ def command(
         if failed := counts["rows"] - counts["ok_rows"]:
             learned = "their configurations are not chosen there, and the model learned which may fail elsewhere"
             fate = learned if bundle.parts[own.name].model.fits_failures else "the model learned nothing from them"
-            click.echo(f"{output}: {failed:,} rows failed: {fate}")
+            click.echo(f"{output}: {failed:,} row{'s' * (failed != 1)} failed: {fate}")
     for family in bundle.card["training"]["left_out"]:
         click.echo(f"{output}: {family} left out: its rows have one shape, errors and intervals need two")
 

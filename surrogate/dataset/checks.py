@@ -191,7 +191,7 @@ def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
     time_us = frame["time_us"].to_numpy()
     with np.errstate(invalid="ignore"):
         wrong = ok & ~(np.isfinite(time_us) & (time_us > 0))
-        yield "time_us", wrong, "a row with status ok needs a time above 0 µs"
+        yield "time_us", wrong, "a row with status ok needs a time above 0 µs; one that failed has none"
         for column, breaks, rule in (
             ("time_us_min", lambda v: v > time_us, "the least repeat cannot exceed the median"),
             ("time_us_max", lambda v: v < time_us, "the greatest repeat cannot lie below the median"),
@@ -230,20 +230,17 @@ def _of_rows(frame: pd.DataFrame, family: DescribedFamily) -> dict[str, np.ndarr
     return {**sizes, **dict(zip(family.parameter_names, parameters.T, strict=True))}
 
 
-def _device(name: str) -> Gpu:
-    try:
-        return gpu(name)
-    except InputError:
-        return unlisted(name)
-
-
 def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mapping[str, Gpu]) -> list[str]:
-    """A sentence for each GPU of a described kernel's rows whose times look like another unit's or break its roofline,
-    and for each condition that rules out rows that ran."""
+    """A sentence for each GPU of a described kernel's rows that is unknown, or whose times look like another unit's or
+    break its roofline, and for each condition that rules out rows that ran."""
     warnings = []
     for (name, *settings), positions in groups(ok, ("gpu", *family.setting_names)):
         part = ok.iloc[positions]
-        device = devices.get(name) or _device(name)
+        try:
+            device = devices.get(name) or gpu(name)
+        except InputError as unknown:
+            device = unlisted(name)
+            warnings.append(str(unknown))
         sizes = {size: part[size].to_numpy() for size in family.size_names}
         problems = family.problem(sizes, dict(zip(family.setting_names, settings, strict=True)))
         ratio = part["time_us"].to_numpy() / np.maximum(family.least_us(problems, device), FASTEST_US)
@@ -266,7 +263,7 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
                 f"condition {condition.text!r} rules out {out:,} of {len(ok):,} rows that ran; none of their"
                 " configurations will be chosen"
             )
-    return warnings
+    return list(dict.fromkeys(warnings))
 
 
 def unit_warnings(

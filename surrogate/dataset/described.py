@@ -90,7 +90,8 @@ def describe_table(
     """
     for column in (*sizes, *parameters, *settings):
         if column not in frame:
-            raise InputError(f"{where}: column {column} is missing{nearest(column, map(str, frame.columns))}")
+            names = [str(name) for name in frame.columns]
+            raise InputError(f"{where}: column {column} is missing; it has {', '.join(names)}{nearest(column, names)}")
     texts = {column: tuple(sorted(frame[column].dropna().astype(str).unique())) for column in settings}
     values = {column: _values(frame[column], where, column) for column in parameters}
     return Description(name, tuple(sizes), values, texts)
@@ -137,11 +138,9 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     # What a failed row says in the place of its time is not read.
     failed = out["status"].eq("failed") if "status" in out else np.full(len(out), False)
     time_us = numbers(out["time_us"].mask(failed), "time_us", where).to_numpy()
-    timed = np.isfinite(time_us) & (time_us > 0)
     if "status" not in out:
-        out["status"] = np.where(timed, "ok", "failed")
-    out["time_us"] = np.where(timed, time_us, np.nan)
-    return out
+        out["status"] = np.where(np.isfinite(time_us), "ok", "failed")
+    return out.assign(time_us=time_us)
 
 
 def without_repeats(frame: pd.DataFrame, description: Description, where: str) -> tuple[pd.DataFrame, int]:

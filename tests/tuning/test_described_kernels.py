@@ -187,8 +187,11 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
         (lambda t: t.assign(m=t["m"] + 0.5), "whole number"),
         (lambda t: t.assign(warps=t["warps"].where(t.index > 3)), "all parameters, or none"),
         (lambda t: t.assign(time_us=-1.0, status="ok"), "above 0"),
-        (lambda t: t.assign(time_us=["fast", *t["time_us"][1:]]), "row 1: time_us is 'fast'; a number is needed; of a row that failed leave it empty"),
-        (lambda t: pd.concat([t.assign(stages=2), t.assign(stages=3)]), "differ in stages: is it a parameter"),
+        (
+            lambda t: t.assign(time_us=["fast", *t["time_us"][1:]]),
+            "row 1: time_us is 'fast'; a number is needed, as in 7.5; of a row that failed leave it empty",
+        ),
+        (lambda t: pd.concat([t.assign(stages=2), t.assign(stages=3)]), "differs in stages: is it a parameter"),
     ],
 )
 def test_a_bad_table_is_one_line(refused, change, words: str) -> None:
