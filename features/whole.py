@@ -30,13 +30,11 @@ def whole(kind: str, name: str, value: Any, least: int = 1, most: int = MAX_EXAC
 
 
 def _whole_array(kind: str, name: str, values: np.ndarray, least: int, most: int) -> np.ndarray:
-    if values.dtype.kind == "O":
+    if values.dtype.kind not in "iuf":
         for position, value in enumerate(values.flat):
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise RowError(kind, position, f"{name} is {repr(value)[:40]}; a whole number is needed")
         values = values.astype(np.float64)
-    if values.dtype.kind not in "iuf":
-        raise InputError(f"{kind}: {name} has values of type {values.dtype}; whole numbers are needed")
     wrong = ~((values >= least) & (values <= most) & (values == np.floor(values)))
     if wrong.any():
         needed = f"a whole number from {least} to {most} is needed"

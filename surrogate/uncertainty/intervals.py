@@ -178,7 +178,8 @@ class UnseenGpu:
         known = self.by_kind[kind]
         line, _, of_type = kind.partition("|")
         if known.median_ape is None:
-            return f"{basis}: how far off such times are is not known{', so that P(best) is nearer to even' * described}"
+            evens = ", so that P(best) is nearer to even" * described
+            return f"{basis}: how far off such times are is not known{evens}"
         what = "times in settings never measured" if kind == NEVER else f"times{' in ' * bool(of_type)}{of_type}"
         # What is known of a line with a single GPU comes from other lines.
         is_own = any(key.startswith(f"{line}|") for key in self.by_kind)

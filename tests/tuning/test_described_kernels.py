@@ -223,9 +223,10 @@ def test_a_bundle_brings_its_kernel(bundle_path: Path) -> None:
     assert COLUMNS.of(times(), "here").text(chosen.candidates[0].parameters or {}) == served.predict(text).algorithm
 
 
-def test_two_kernels_of_one_name_are_each_answered_by_their_own_description(bundle: Bundle, refused) -> None:
+def test_two_kernels_of_one_name_are_each_answered_by_their_own_description(bundle: Bundle, refused, tmp_path) -> None:
     table = every(gpu=["v100"], m=[64, 128, 256], block=[1, 2]).assign(time_us=lambda t: t["m"] * t["block"])
-    other = Predictor(train(table, kernel=KernelColumns(("block",), ("m",), name=COLUMNS.name)), gpu="v100")
+    train(table, sizes=["m"], parameters=["block"], name=COLUMNS.name).save(tmp_path / "B")
+    other = load(tmp_path / "B", gpu="v100")
     first = Predictor(bundle, gpu="v100")
     problem = first.read("made_up:m64n512")
     least_us = times(((64, 512),), ("v100-sxm2-16gb",))["time_us"].min()
