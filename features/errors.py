@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import isfunction
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 
 LONGEST_MESSAGE = 1000
 """Characters of a message; a damaged file may hold a name of megabytes, and messages repeat names."""
@@ -52,6 +52,25 @@ class InputError(ValueError):
         super().__init__(message)
 
 
+FIRST_LINES = {".csv": 2, ".tsv": 2, ".jsonl": 1}
+"""Ending of a text file → the line that its first row stands in; rows of other tables are counted from 1."""
+
+
+def row_number(source: object, position: int) -> int:
+    """The number of the row at ``position`` (from 0) for a person who looks into the table ``source``."""
+    return position + FIRST_LINES.get(PurePath(str(source)).suffix.lower(), 1)
+
+
+class RowError(InputError):
+    """Bad input in the row at ``position`` (from 0) of the table ``source``, as ``mm.csv: line 17: …``."""
+
+    def __init__(self, source: object, position: int, text: str) -> None:
+        word = "line" if PurePath(str(source)).suffix.lower() in FIRST_LINES else "row"
+        super().__init__(f"{source}: {word} {row_number(source, position)}: {text}")
+        self.position = position
+        self.text = text
+
+
 @contextmanager
 def naming_options() -> Iterator[None]:
     """Within it, errors name the command line's options."""
@@ -64,11 +83,13 @@ def naming_options() -> Iterator[None]:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> str:
-    """``; did you mean …?`` with the closest of ``known``, or nothing when none is as close as ``cutoff`` (0 to 1)."""
+    """``; did you mean …?`` with the closest of ``known``, else those that begin with ``name``; nothing when none is as
+    close as ``cutoff`` (0 to 1)."""
     if len(name) > _LONGEST_NAME:
         return ""
     by_lower = {candidate.lower(): candidate for candidate in islice(known, _MOST_KNOWN)}
     close = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)
+    close = close or [each for each in by_lower if name and each.startswith(name.lower())][:count]
     return f"; did you mean {' or '.join(by_lower[c] for c in close)}?" if close else ""
 
 

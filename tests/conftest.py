@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, as_parameters
-from surrogate.features.families import FAMILIES
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns
 from surrogate.features.shape import fits
 from surrogate.features.support import unsupported_reason
@@ -128,15 +127,6 @@ def refused() -> Callable[..., AbstractContextManager[None]]:
         assert "\n" not in line and all(word in line or as_parameters(word) in line for word in named), line
 
     return check
-
-
-@pytest.fixture(scope="module")
-def _kernels_of_its_own() -> Iterator[None]:
-    """The kernels that a module describes are forgotten behind it: other tests look at all families."""
-    before = set(FAMILIES)
-    yield
-    for name in set(FAMILIES) - before:
-        del FAMILIES[name], FAMILIES.of_kind[name]
 
 
 @pytest.fixture(scope="session")

@@ -135,7 +135,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     Raises `InputError` for what is no such file, an unknown ``model_type``, and sizes that are missing or wrong.
     """
     if isinstance(source, Mapping):
-        path, stated = Path(str(source.get("_name_or_path") or "model"), "config.json"), dict(source)
+        path, stated = Path(str(source.get("_name_or_path") or source.get("model_type")), "config.json"), dict(source)
     elif isinstance(source, str | Path):
         path = Path(source) if Path(source).exists() else NETWORKS.get(str(source), Path(source))
         path = path / "config.json" if path.is_dir() else path

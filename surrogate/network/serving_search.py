@@ -284,6 +284,8 @@ def serve(
     read or is unknown, and where nothing can be said.
     """
     choices = choices or Choices()
+    if not isinstance(choices, Choices):
+        raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
     choices.check()
     sizes = {"--input": input, "--output": output}
     load = Load(*(whole("seer serving", name, size, most=MAX_INT32) for name, size in sizes.items()))

@@ -276,6 +276,7 @@ def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
         ({"tpot_ms": 9, "output": 1}, "no further one"),
         ({"gpu": ["h100-sxm"]}, "give one name"),
         ({"config": object()}, "config is a object"),
+        ({"choices": {"concurrency": 4}}, "choices is a dict; give a surrogate.network.Choices"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:
