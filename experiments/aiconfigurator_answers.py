@@ -19,7 +19,6 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.formats.aiconfigurator import COLUMNS, ENDING, GPUS, TABLES
 
-SCRIPT = Path(__file__).with_name("aiconfigurator_queries.py")
 FIND = "from importlib.util import find_spec; print(find_spec('aiconfigurator_core').submodule_search_locations[0])"
 KNOWN_ROWS = 200
 """Trained rows per GPU and framework that tell what an answer holds beside the kernel."""
@@ -35,6 +34,21 @@ def systems_folder(python: str) -> Path:
     except (OSError, subprocess.CalledProcessError):
         raise InputError(f"{python} has no aiconfigurator-core; name one that has by --aiconfigurator-python") from None
     return Path(process.stdout.strip()) / "systems"
+
+
+def asked(python: str, script: str, questions: pd.DataFrame, *words: Path) -> tuple[pd.DataFrame, str]:
+    """What a script beside this one answers to ``questions`` in that interpreter, and what it complained of.
+
+    Raises `InputError` where it fails.
+    """
+    with TemporaryDirectory() as folder:
+        question, answer = Path(folder) / "questions.parquet", Path(folder) / "answers.parquet"
+        questions.to_parquet(question)
+        command = [python, str(Path(__file__).with_name(script)), *map(str, words), str(question), str(answer)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise InputError(f"{python}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
+        return pd.read_parquet(answer), " ".join(done.stderr.split())
 
 
 def reduced_tables(systems: Path, to: Path, kind: Family, folders: Collection[str], held: Collection[str]) -> int:
@@ -85,19 +99,14 @@ def answers(python: str, trained: pd.DataFrame, wanted: pd.DataFrame, kind: Fami
     both = queries(pd.concat([wanted, known], ignore_index=True), kind)
     distinct = both.drop_duplicates().reset_index(drop=True)
     with TemporaryDirectory() as folder:
-        tree, question, answer = (Path(folder) / name for name in ("systems", "asked.parquet", "answers.parquet"))
+        tree = Path(folder) / "systems"
         reduced_tables(systems, tree, kind, set(both["system"]), set(shape_names(wanted, kind)))
-        distinct.to_parquet(question)
-        command = [python, str(SCRIPT), str(tree), str(question), str(answer)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise InputError(f"{python}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
-        answered = both.merge(distinct.join(pd.read_parquet(answer)), how="left", on=list(both))
+        said, complaint = asked(python, "aiconfigurator_queries.py", distinct, tree)
+    answered = both.merge(distinct.join(said), how="left", on=list(both))
     # A row that is in the tables is answered with its measured time and the constant beside it.
     further = answered["time_us"].iloc[len(wanted) :] - known["time_us"].to_numpy()
     constant = further.groupby([answered["system"], answered["backend"]]).median()
     of_wanted = answered.iloc[: len(wanted)]
     places = pd.MultiIndex.from_frame(of_wanted[["system", "backend"]])
     beside = constant.reindex(places).fillna(0.0).to_numpy() * (of_wanted["kind"] == BESIDE)
-    complaint = " ".join(done.stderr.split())
     return of_wanted[["mode", "heuristics_us"]].assign(time_us=of_wanted["time_us"] - beside), complaint

@@ -38,9 +38,9 @@ def main(
 ) -> None:
     """Run the experiments; an experiment whose files are missing is skipped in one line.
 
-    Every one runs on one thread, so the same seed gives the same bits whatever --jobs says; `study_faults`, which kills
-    processes, and `speed`, which reads clocks, run last and alone. Exit status 0; 1 where one was skipped or failed; 2
-    for a user's error.
+    Every one runs on one thread, so the same seed gives the same bits whatever --jobs says; `speed` and
+    `large_inputs`, which read clocks, run last and alone. Exit status 0; 1 where one was skipped or failed; 2 for a
+    user's error.
     """
     with in_one_line("experiments"):
         names, sources = chosen(only), read_sources(data, use)

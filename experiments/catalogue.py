@@ -9,14 +9,13 @@ from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 
 NAMES = (
-    "test_set_i", "test_set_ii", "picker", "same_rows", "learning_curve", "leave_one_gpu_out", "calibration", "miopen",
-    "small_to_large", "versions", "ablation", "counters", "whole_networks", "coverage", "widths", "operators",
-    "iteration_time", "replay_error", "what_if", "tuning", "cpu_choice", "speed", "large_inputs", "bundle_faults",
-    "study_faults",
+    "test_set_i", "test_set_ii", "picker", "same_rows", "learning_curve", "calibration", "miopen",
+    "small_to_large", "versions", "ablation", "counters", "whole_networks", "widths", "operators",
+    "iteration_time", "replay_error", "what_if", "tuning", "cpu_choice", "speed", "large_inputs",
 )  # fmt: skip
 """All experiments, in the order in which the table lists them."""
-ALONE = ("speed", "large_inputs", "study_faults")
-"""Those that read clocks or kill processes: nothing runs beside them, and they do not repeat bit for bit."""
+ALONE = ("speed", "large_inputs")
+"""Those that read clocks: nothing runs beside them, and they do not repeat bit for bit."""
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 HEADER = "| question | command | time | table | figure | answer |"
 RULE = "|---|---|---|---|---|---|"

@@ -4,7 +4,7 @@ Counted on a V100 (rai-project/dlperf): the fp32 kernels of the layers of 30 net
 ResNet-50's convolutions in fp16. Neither names algorithm *and* fp32 kernel, holds DRAM counters, or has usable times.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,15 @@ import pandas as pd
 
 from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_by
-from experiments.operator_tables import other_layers
 from experiments.sources import Sources, beside
 from experiments.verdicts import error_record, listing, percent
 from surrogate import Dataset, gpu
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
-from surrogate.dataset.tables import read_table
 from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.elementwise import ceil_div, round_up
-from surrogate.features.families import CONV, OPERATORS
+from surrogate.features.families import CONV
 from surrogate.features.machine import b_max
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.shape import flops, gemm_k, gemm_m, gemm_n, out_h
@@ -57,13 +55,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     layers = layer_kernels(sources.path("layer_counts"))
     timed = pd.concat([sources.dataset(name).frame.query("n == 1") for name in ("cudnn", "partial")])
     counted, lost = matched(layers, timed)
-    sequences = read_table(sources.path("sequences"))[0]
-    at_batch_1 = (sequences["gpu"] == DEVICE) & (sequences["batch"] == 1)
     profile = FORMATS["cudnn-scope"].read(sorted(sources.path("kernel_counts").glob("*.json.gz"))).kernels
     assert profile is not None
     records = [
-        *convolution_flops(layers, counted, lost),
-        *operator_flops(layers, other_layers(sequences[at_batch_1])),
+        *convolution_flops(counted, lost),
         *profile_flops(profile),
         *instruction_errors(counted, effort),
         *time_errors(counted, timed, effort),
@@ -146,9 +141,8 @@ def _sizes(frame: pd.DataFrame) -> ConvColumns:
     return ConvColumns.of([frame[name] for name in SIZE_COLUMNS])
 
 
-def convolution_flops(layers: pd.DataFrame, counted: pd.DataFrame, lost: str) -> Iterator[Record]:
-    """The implicit GEMM's terms against its kernels, without and with the tile's padding; the bias kernels."""
-    conv = layers[layers["LayerType"] == "Conv"]
+def convolution_flops(counted: pd.DataFrame, lost: str) -> Iterator[Record]:
+    """The implicit GEMM's terms against its kernels, without and with the tile's padding."""
     flops = MECHANISM_TERMS[MECHANISM](_sizes(counted), b_max(gpu(DEVICE), MECHANISM)).arithmetic_flops
     yield _ratio(FP32, "implicit GEMM", flops, counted["flop_count_sp"], _shapes(counted), note=lost)
     for tile, part in counted[counted["tile"] != ""].groupby("tile"):
@@ -156,40 +150,10 @@ def convolution_flops(layers: pd.DataFrame, counted: pd.DataFrame, lost: str) ->
         note = f"the tile follows from the count; the sums are padded to {DEPTH_STEP} on top"
         named = {"note": note, "compared": PADDED}
         yield _ratio(FP32, f"implicit GEMM {tile}", padded, part["flop_count_sp"], _shapes(part), **named)
-    outputs = conv[conv["main"]].set_index(LAYER)["flops_sp_mul"]
-    bias = conv[~conv["main"]].set_index(LAYER)["flop_count_sp"]
-    elements = outputs.loc[bias.index]
-    terms = [_operator_flops("bias", {"n": n, "c": 1, "h": 1, "w": 1}) for n in elements]
-    yield _ratio(FP32, "bias", terms, bias, elements.nunique())
-    for kernels, note in TEXTS["unmatched"].items():
-        yield _row("FLOPs", FP32, kernels, "terms", note)
-
-
-def operator_flops(layers: pd.DataFrame, operators: pd.DataFrame) -> Iterator[Record]:
-    """Other layers, joined in order where a network has as many of the type in both tables."""
-    for kind, names in TEXTS["layers"].items():
-        measured, terms = [], []
-        of_kind = layers[layers["LayerType"] == kind]
-        for network, part in of_kind.groupby("network"):
-            counted = part.groupby("LayerName", sort=False)["flop_count_sp"].sum()
-            same = operators[operators["operator"].isin(names) & (operators["network"] == network)]
-            if len(same) == len(counted):
-                measured += counted.tolist()
-                terms += [_operator_flops(row["operator"], row) for row in same.to_dict("records")]
-        left = of_kind.groupby(LAYER).ngroups - len(terms)
-        note = f"{left} more layers are of networks without a sequence that has as many"
-        if kind == "Pooling":
-            note = f"the terms count comparisons, flop_count_sp does not; {note}"
-        yield _ratio(FP32, kind, terms, measured, len(set(terms)), note=note)
-
-
-def _operator_flops(kind: str, sizes: Mapping[Any, Any]) -> float:
-    cls: Any = OPERATORS[kind]
-    return float(cls(**{name: int(sizes[name]) for name in cls.size_names()}).flops)
 
 
 def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
-    """Non-fused Winograd's transforms; the kernels whose arithmetic the counted metrics leave out."""
+    """Non-fused Winograd's transforms."""
     counted = profile[profile["flop_count_sp"].notna()]
     for index, (name, as_run) in enumerate(TEXTS["transforms"].items()):
         part = counted[counted["kernel_name"].str.contains(name)]
@@ -204,12 +168,6 @@ def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
             rest = p.k * (18 * tiles * images + 4 * p.n * out_h(p) ** 2) if index == 2 else 0
             padded = transforms(sized(p), run, 4, 6, vector)[index] + rest
             yield _ratio(FP16, name, padded, flop_count, _shapes(part), compared=PADDED, note=as_run)
-    layout = int(counted["kernel_name"].str.contains("nchwToNhwc|nhwcToNchw").sum())
-    note = "they multiply each element once; the terms count no FLOPs"
-    yield _row("FLOPs", FP16, "layout transforms", "terms", note, n=layout)
-    silent = (counted["flop_count_sp"] == 0) & ~counted["kernel_name"].str.contains("computeOffsets")
-    note = f"flop_count_sp is 0 in all {silent.sum()}: half-precision and tensor operations were not counted"
-    yield _row("FLOPs", FP16, "matrix products", "terms", note)
 
 
 def instruction_errors(counted: pd.DataFrame, effort: Effort) -> Iterator[Record]:
@@ -226,7 +184,6 @@ def instruction_errors(counted: pd.DataFrame, effort: Effort) -> Iterator[Record
             record = error_record(predicted, measured, np.arange(len(part)))
             del record["rmse_ms"]
             yield _row("instructions per block", FP32, f"implicit GEMM {tile}", compared, **record)
-    yield _row("instructions per block", FP32, "Winograd", FORMULA, "no fp32 kernel was counted")
 
 
 def _instructions(depth: np.ndarray, measured: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -320,4 +277,4 @@ def answer(table: pd.DataFrame) -> str:
     )
 
 
-EXPERIMENT = program(run, "cudnn", "partial", "sequences", "layer_counts", "kernel_counts")
+EXPERIMENT = program(run, "cudnn", "partial", "layer_counts", "kernel_counts")

@@ -12,7 +12,7 @@ the energy with that of others of its architecture. Nothing else was fitted on a
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -25,7 +25,7 @@ from surrogate.features.gpu import Gpu, gpu
 from surrogate.network import Network, load_predictors
 from surrogate.network.deployment import Deployment
 from surrogate.network.language import read_decoder
-from surrogate.network.language_step import language_network
+from surrogate.network.language_step import Requests, language_network
 
 PHASES = {"prefill": "prefill_latency", "decode": "median_decode_latency"}
 """Phase → the field of a run that has its time in seconds."""
@@ -62,6 +62,20 @@ def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
     return table.drop(columns="kernels").assign(set="llm, " + table["phase"] + ", " + gpus)
 
 
+def grouped(requests: Sequence[tuple[int, int]]) -> list[Requests]:
+    """(new tokens, positions with them) of each request as equal ones, prompts and decoded tokens apart.
+
+    Those of a group need the work of all together: causal pairs grow with the square of a prompt.
+    """
+    groups = []
+    for part in ([r for r in requests if r[0] > 1], [r for r in requests if r[0] == 1]):
+        if part:
+            new = round((sum(new**2 for new, _ in part) / len(part)) ** 0.5)
+            before = round(sum(context - new for new, context in part) / len(part))
+            groups.append(Requests(len(part), new, new + before))
+    return groups
+
+
 def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
     """What is known of each run and phase, its GPU, and what is computed."""
     lengths: Any = pd.read_csv(folder / "pipeweave_lengths.csv", index_col="workload")
@@ -74,7 +88,8 @@ def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
         prompts, half = lengths.loc[workload, "prompt_tokens"].tolist(), runs[0]["output_len"] // 2
         for phase, field in PHASES.items():
             requests = [(n, n) if phase == "prefill" else (1, n + half) for n in prompts]
-            network = language_network(decoder, requests, Deployment(tensor_parallel=int(ranks)))
+            how, tokens = Deployment(tensor_parallel=int(ranks)), sum(new for new, _ in requests)
+            network = language_network(decoder, grouped(requests), how, tokens)
             row = {
                 "network": f"{model}, {workload}", "gpu": name, "tensor_parallel": int(ranks), "phase": phase,
                 "measured_ms": 1e3 * median(run[field] for run in runs),

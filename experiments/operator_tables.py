@@ -18,7 +18,6 @@ import pandas as pd
 
 from experiments.sources import beside
 from surrogate import InputError, gpu
-from surrogate.dataset.checks import normalise
 from surrogate.dataset.tables import read_table
 from surrogate.features.problem import DTYPES
 from surrogate.features.shape import output_size
@@ -29,7 +28,7 @@ _NAMES = beside(__file__)
 KINDS = {(op, variant): kind for op, kinds in _NAMES["operations"].items() for variant, kind in kinds.items()}
 """(op, variant) of a file → operator and variant of a dataset."""
 POOL: dict[str, str] = _NAMES["pool"]
-"""Size of a pool → the column that holds it in a table of convolutions or of sequences."""
+"""Size of a pool → the column that holds it in a table of convolutions."""
 
 
 def read_operator_tables(paths: Sequence[str | Path]) -> pd.DataFrame:
@@ -108,33 +107,6 @@ def _deepbench(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
 # gemm_tensile: as `seer import tensile` reads the logic files.
 def _tensile(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     yield settings_of(frame.drop(columns=["gflops", "solution"], errors="ignore"))
-
-
-def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
-    """The layers that `KINDS` knows as dataset rows of their operators, with ``network`` and ``network_batch``.
-
-    A matrix product's sizes stand as n, c, h = M, N, K (GEMV: M, K); −1 is a size that a tensor does not have.
-    """
-    pairs = zip(frame["op"], frame["variant"].fillna("").astype(str), strict=True)
-    known = pd.Series([KINDS.get(pair) for pair in pairs], index=frame.index)
-    usable = known.notna() & (frame["time_us"] > 0)
-    rows, known = frame[usable], known[usable]
-    facts = {"network_batch": rows["batch"], "status": "ok", "algorithm": "default"}
-    layers = rows[["network", "gpu", "library_version", "time_us"]].assign(**facts)
-    layers = layers.assign(operator=known.str[0], variant=known.str[1])
-    sizes = rows[[*"nchw", *POOL.values()]].astype("float64").fillna(0).astype("int64")
-    product, vector = layers["operator"] == "gemm", layers["variant"] == "GEMV"
-    images = sizes[[*"nchw"]].clip(lower=1)
-    pool = layers["operator"].str.contains("pool")
-    for size, column in POOL.items():
-        images[size] = sizes[column].where(pool, 0)
-    products = pd.DataFrame({"batch": 1, "m": sizes["n"], "n": sizes["c"].where(~vector, 1)})
-    products["k"] = sizes["h"].where(~vector, sizes["c"])
-    parts = [
-        layers[~product].assign(library="cudnn").join(images[~product]),
-        layers[product].assign(library="cublas").join(products[product]),
-    ]
-    return normalise(pd.concat(parts).sort_index().fillna(dict.fromkeys([*images, *products], 0)), "sequences")
 
 
 # cudnn_other_ops: sizes are packed into a text, `key=value;key=value;…`. This grammar was inferred from the rows. Keys

@@ -17,12 +17,10 @@ How the sample's rows are read:
 """
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import click
@@ -30,7 +28,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from experiments.aiconfigurator_answers import systems_folder
+from experiments.aiconfigurator_answers import asked, systems_folder
 from experiments.experiment import HOME
 from experiments.sources import beside
 from surrogate import InputError, bundled, gpu
@@ -210,19 +208,13 @@ def peer(rows: pd.DataFrame, python: str) -> pd.DataFrame:
     """aiconfigurator's own times of the same rows, NaN where it refuses: ``ttft_ms tpot_ms``."""
     configs = {name: file.replace("--", "/", 1) for name, (file, _) in NAMES["models"].items()}
     deployments = [row.setup.deployment for row in rows["row"]]
-    asked = rows[["system", "gemm", "moe", "batch", "input", "output"]].assign(
+    questions = rows[["system", "gemm", "moe", "batch", "input", "output"]].assign(
         backend=rows["library"], model=rows["model"].map(configs),
         tensor=[each.tensor_parallel for each in deployments], data=[each.data_parallel for each in deployments],
         expert=[each.expert_parallel for each in deployments],
     )  # fmt: skip
-    with TemporaryDirectory() as folder:
-        questions, answers = Path(folder) / "questions.parquet", Path(folder) / "answers.parquet"
-        asked.astype({"batch": int}).to_parquet(questions)
-        command = [python, str(HOME / "serving_queries.py"), str(questions), str(answers)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise InputError(f"{python}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
-        return pd.read_parquet(answers).set_index(rows.index)
+    said, _ = asked(python, "serving_queries.py", questions.astype({"batch": int}))
+    return said.set_index(rows.index)
 
 
 def beside_peer(rows: pd.DataFrame) -> dict[str, float]:

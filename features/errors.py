@@ -6,29 +6,45 @@ A file must be a regular one: a pipe without a writer waits for ever, a device m
 import difflib
 import importlib.util
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import isfunction
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 
 LONGEST_MESSAGE = 1000
 """Characters of a message; a damaged file may hold a name of megabytes, and messages repeat names."""
 _END = 250
 _LONGEST_NAME, _MOST_KNOWN = 200, 2000
 """Bounds within which a name is compared: a damaged table may have a million columns."""
+_OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)\b")
+_PARAMETERS = {
+    "ttft": "ttft_ms", "tpot": "tpot_ms", "dim": "dims", "training": "training=True", "csv": "to_frame()",
+    "json": "to_dict()",
+}  # fmt: skip
+"""Option → what it is in Python, where that is not its name with underscores."""
+
+
+def as_parameters(text: str) -> str:
+    """``text`` with Python's parameters (``data_parallel``) in the place of options; commands in backquotes stay."""
+    return _OPTION.sub(lambda m: _PARAMETERS.get(m[1], m[1].replace("-", "_")) if m[1] else m[0], text)
 
 
 class InputError(ValueError):
     """Bad input: one line that says what came, the rule, and the remedy. The command line prints it and exits 2.
 
     A message is one line of printable characters whatever the input holds: others are escaped, as in ``\\n``, and from
-    the middle of one longer than `LONGEST_MESSAGE` characters a piece is left out (its end tells the remedy).
+    the middle of one longer than `LONGEST_MESSAGE` characters a piece is left out (its end tells the remedy). Options
+    that it names are Python's parameters, unless the command line runs.
     """
 
+    names_options = False
+
     def __init__(self, message: str = "") -> None:
+        message = message if self.names_options else as_parameters(message)
         if len(message) > LONGEST_MESSAGE:
             message = f"{message[: LONGEST_MESSAGE - _END - 3]} … {message[-_END:]}"
         if not message.isprintable():
@@ -36,12 +52,44 @@ class InputError(ValueError):
         super().__init__(message)
 
 
+FIRST_LINES = {".csv": 2, ".tsv": 2, ".jsonl": 1}
+"""Ending of a text file → the line that its first row stands in; rows of other tables are counted from 1."""
+
+
+def row_number(source: object, position: int) -> int:
+    """The number of the row at ``position`` (from 0) for a person who looks into the table ``source``."""
+    return position + FIRST_LINES.get(PurePath(str(source)).suffix.lower(), 1)
+
+
+class RowError(InputError):
+    """Bad input in the row at ``position`` (from 0) of the table ``source``, as ``mm.csv: line 17: …``."""
+
+    def __init__(self, source: object, position: int, text: str) -> None:
+        word = "line" if PurePath(str(source)).suffix.lower() in FIRST_LINES else "row"
+        super().__init__(f"{source}: {word} {row_number(source, position)}: {text}")
+        self.position = position
+        self.text = text
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Within it, errors name the command line's options."""
+    before = InputError.names_options
+    InputError.names_options = True
+    try:
+        yield
+    finally:
+        InputError.names_options = before
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> str:
-    """``; did you mean …?`` with the closest of ``known``, or nothing when none is as close as ``cutoff`` (0 to 1)."""
+    """``; did you mean …?`` with the closest of ``known``, else those that begin with ``name``; nothing when none is as
+    close as ``cutoff`` (0 to 1)."""
     if len(name) > _LONGEST_NAME:
         return ""
     by_lower = {candidate.lower(): candidate for candidate in islice(known, _MOST_KNOWN)}
     close = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)
+    close = close or [each for each in by_lower if name and each.startswith(name.lower())][:count]
     return f"; did you mean {' or '.join(by_lower[c] for c in close)}?" if close else ""
 
 
@@ -90,7 +138,7 @@ def read_bounded(path: str | Path, max_bytes: int, *, streams: bool = False) -> 
 
 @contextmanager
 def in_one_line(source: str) -> Iterator[None]:
-    """What the user's own code raises becomes an `InputError` of one line, which ``source`` begins."""
+    """What the user's own code raises becomes an `InputError` of one line: ``source``, the error's notes, the error."""
     try:
         yield
     except InputError:
@@ -98,7 +146,8 @@ def in_one_line(source: str) -> Iterator[None]:
     except Exception as error:
         text = " ".join(str(error).split())
         text = text if len(text) <= 200 else f"{text[:199]}…"
-        raise InputError(f"{source}: {type(error).__name__}: {text or 'no reason given'}") from None
+        where = ": ".join((source, *getattr(error, "__notes__", ())))
+        raise InputError(f"{where}: {type(error).__name__}: {text or 'no reason given'}") from None
 
 
 def imported_callable(source: str, contract: str) -> Callable[..., object]:

@@ -1,10 +1,11 @@
 """The one check of a whole number: a size, a count, a place in a list."""
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from .errors import InputError
+from .errors import InputError, RowError
 
 MAX_EXACT = 2**53
 """Sizes stay exact in float64, which the feature table and the formulas with rates use."""
@@ -30,11 +31,12 @@ def whole(kind: str, name: str, value: Any, least: int = 1, most: int = MAX_EXAC
 
 def _whole_array(kind: str, name: str, values: np.ndarray, least: int, most: int) -> np.ndarray:
     if values.dtype.kind not in "iuf":
-        raise InputError(f"{kind}: {name} has values of type {values.dtype}; whole numbers are needed")
+        for position, value in enumerate(values.flat):
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise RowError(kind, position, f"{name} is {repr(value)[:40]}; a whole number is needed")
+        values = values.astype(np.float64)
     wrong = ~((values >= least) & (values <= most) & (values == np.floor(values)))
     if wrong.any():
-        raise InputError(
-            f"{kind}: {name} is {values[wrong][0]} in row {int(np.flatnonzero(wrong)[0])}; a whole number"
-            f" from {least} to {most} is needed"
-        )
+        needed = f"a whole number from {least} to {most} is needed"
+        raise RowError(kind, int(np.flatnonzero(wrong)[0]), f"{name} is {values[wrong][0]}; {needed}")
     return values.astype(np.int64)

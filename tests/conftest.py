@@ -17,8 +17,7 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
-from surrogate.features.families import FAMILIES
+from surrogate.features.errors import InputError, as_parameters
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns
 from surrogate.features.shape import fits
 from surrogate.features.support import unsupported_reason
@@ -117,25 +116,17 @@ def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture(scope="session")
 def refused() -> Callable[..., AbstractContextManager[None]]:
-    """``with refused("n is 0"):`` — what is inside ends in an `InputError` of one line that names this."""
+    """``with refused("n is 0"):`` — what is inside ends in an `InputError` of one line that names this, an option as
+    Python's parameter."""
 
     @contextmanager
     def check(*named: str) -> Iterator[None]:
         with pytest.raises(InputError) as caught:
             yield
         line = str(caught.value)
-        assert "\n" not in line and all(word in line for word in named), line
+        assert "\n" not in line and all(word in line or as_parameters(word) in line for word in named), line
 
     return check
-
-
-@pytest.fixture(scope="module")
-def _kernels_of_its_own() -> Iterator[None]:
-    """The kernels that a module describes are forgotten behind it: other tests look at all families."""
-    before = set(FAMILIES)
-    yield
-    for name in set(FAMILIES) - before:
-        del FAMILIES[name], FAMILIES.of_kind[name]
 
 
 @pytest.fixture(scope="session")

@@ -40,26 +40,21 @@ class Families(dict[str, Family]):
         super().__init__((family.name, family) for family in families)
         self.of_kind = {kind: family.name for family in families for kind in family.kinds}
         """Kind of problem → name of its family."""
-        self._built_in = frozenset((*self, *self.of_kind))
         if len(self) < len(families) or len(self.of_kind) < sum(len(family.kinds) for family in families):
             raise TypeError("a family's name, or a kind of problem, is declared twice")
 
     def is_built_in(self, name: str) -> bool:
         """True for the name of a family, or kind of problem, that no description may take."""
-        return name in self._built_in
+        return name in self or name in self.of_kind
 
     def describe(self, description: Description) -> DescribedFamily:
-        """The family of a described kernel, which is found by its name from now on, in the place of an older one.
+        """The family of a described kernel. It is not found by its name: two kernels of one process may share that.
 
         Raises `InputError` for the name of a family or kind that is built in.
         """
         if self.is_built_in(description.name):
             raise InputError(f"kernel {description.name}: a family of that name is built in; give another name")
-        known = self.get(description.name)
-        if not (isinstance(known, DescribedFamily) and known.description == description):
-            known = self[description.name] = DescribedFamily(description)
-            self.of_kind[description.name] = description.name
-        return known
+        return DescribedFamily(description)
 
     def named(self, name: str) -> Family:
         """The family of that name, or of that kind of problem. Raises `InputError` with the nearest names."""
@@ -85,20 +80,24 @@ class Families(dict[str, Family]):
         family are refused. The name of a described family is its own where ``own`` is one, whatever people call by it.
         Raises `InputError`.
         """
-        default = self[DEFAULT_FAMILY]
         kind, colon, body = text.strip().partition(":")
-        if colon and not isinstance(own, DescribedFamily):
-            kind = KIND_ALIASES.get(kind, kind)
         settings = {name: setting(name, value) for name, value in settings.items()}
-        if not colon and (kind in default.kinds or kind not in self.of_kind):
-            kind = next(iter(default.kinds))
-            body = text
-        if isinstance(own, DescribedFamily) and kind != own.name:
-            raise InputError(f"problem {text!r}: the bundle is of the kernel {own.name}; write it as in {own.example}")
-        if kind not in self.of_kind:
-            hint = nearest(kind, self.of_kind)
-            raise InputError(f"problem {text!r}: {kind!r} is unknown; known: {', '.join(self)}, and operators{hint}")
-        family = self[self.of_kind[kind]]
+        if isinstance(own, DescribedFamily):
+            if kind != own.name:
+                raise InputError(
+                    f"problem {text!r}: the bundle is of the kernel {own.name}; write it as in {own.example}"
+                )
+            family: Family[Any] = own
+        else:
+            default = self[DEFAULT_FAMILY]
+            kind = KIND_ALIASES.get(kind, kind) if colon else kind
+            if not colon and (kind in default.kinds or kind not in self.of_kind):
+                kind = next(iter(default.kinds))
+                body = text
+            if kind not in self.of_kind:
+                known = f"known: {', '.join(self)}, and operators{nearest(kind, self.of_kind)}"
+                raise InputError(f"problem {text!r}: {kind!r} is unknown; {known}")
+            family = self[self.of_kind[kind]]
         if foreign := [name for name in settings if name not in family.settings]:
             names = ", ".join(name for name in family.setting_names if name != "operator")
             raise InputError(f"{', '.join(foreign)} is no setting of {kind}, which has {names or 'none'}; leave it out")

@@ -112,6 +112,12 @@ class DescribedFamily(Family[DescribedProblem]):
         sized = {*description.sizes}
         self._of_problem = {name: f for name, f in description.formulas.items() if f.names <= sized}
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DescribedFamily) and self.description == other.description
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def example(self) -> str:
         """A problem as people write it."""
@@ -161,6 +167,15 @@ class DescribedFamily(Family[DescribedProblem]):
             if known and value not in known:
                 raise InputError(f"{self.name}: {name} is {value!r}; known: {', '.join(known)}")
         return DescribedProblem(self, values, settings)
+
+    def as_own(self, problem: DescribedProblem) -> DescribedProblem:
+        """A problem of this kernel, whose table may have had other values. Raises `InputError` for another kernel's."""
+        if problem.family == self:
+            return problem
+        names, own_names = ((each.name, *each.size_names, *each.setting_names) for each in (problem.family, self))
+        if names != own_names:
+            raise InputError(f"{problem} is of a kernel of other sizes or settings; write it as in {self.example}")
+        return self.problem(problem.sizes, dict(zip(self.setting_names, problem.settings, strict=True)))
 
     def setting_of(self, problem: DescribedProblem) -> tuple[str, ...]:
         """As `Family.setting_of`."""

@@ -210,6 +210,36 @@ class Bundle:
         """The model card."""
         return dict(self.card)
 
+    def save(self, path: str | Path) -> None:
+        """Write the folder, whole or not at all; an older bundle of that name is replaced.
+
+        Raises `InputError` where ``path`` is something other than a bundle or cannot be written.
+        """
+        path = Path(path)
+        if path.exists() and not (path / INDEX).is_file():
+            raise InputError(f"{path}: exists and is no bundle; choose another name, or remove it first")
+        files: dict[str, bytes] = {}
+        parts = {}
+        for name, part in self.parts.items():
+            files |= {f"{name}/model/{file}": content for file, content in part.model.to_files().items()}
+            tables = {"support": part.support, "widths": part.widths, "domain": part.domain}
+            files |= {f"{name}/{table}.json": known.to_json() for table, known in tables.items()}
+            # A calibrated model keeps the parameters of its base with its own files.
+            params = {k: v for k, v in part.model.get_params(deep=False).items() if isinstance(v, Parameter)}
+            parts[name] = StoredPart(
+                model=part.model.name, params=params, features=part.family.version, unseen_gpu=part.unseen_gpu,
+                candidates=tuple(sorted(map(joined, part.candidates))),
+                row_counts={joined(key): count for key, count in part.row_counts.items()}, least_us=part.least_us,
+                kernel=part.family.description.to_plain() if isinstance(part.family, DescribedFamily) else None,
+                floors=part.floors,
+            )  # fmt: skip
+        hashes = {name: _sha256(content) for name, content in files.items()}
+        devices = {name: replace(gpu, aliases=()) for name, gpu in self.devices.items()}
+        index = Index(
+            BUNDLE_SCHEMA, parts, self.candidate, self.launches, devices=devices, card=self.card, sha256=hashes
+        )
+        write_folder(path, {**files, INDEX: index_file(cast(dict[str, Any], to_plain(index)))})
+
 
 class CardData(TypedDict, total=False):
     """Of a model card: the name of the training data and its GPUs."""
@@ -254,35 +284,7 @@ class Index:
     sha256: Mapping[str, str]
 
 
-def save(bundle: Bundle, path: str | Path) -> None:
-    """Write the folder, whole or not at all; an older bundle of that name is replaced.
-
-    Raises `InputError` where ``path`` is something other than a bundle or cannot be written.
-    """
-    path = Path(path)
-    if path.exists() and not (path / INDEX).is_file():
-        raise InputError(f"{path}: exists and is no bundle; choose another name, or remove it first")
-    files: dict[str, bytes] = {}
-    parts = {}
-    for name, part in bundle.parts.items():
-        files |= {f"{name}/model/{file}": content for file, content in part.model.to_files().items()}
-        tables = {"support": part.support, "widths": part.widths, "domain": part.domain}
-        files |= {f"{name}/{table}.json": known.to_json() for table, known in tables.items()}
-        # A calibrated model keeps the parameters of its base with its own files.
-        params = {k: v for k, v in part.model.get_params(deep=False).items() if isinstance(v, Parameter)}
-        parts[name] = StoredPart(
-            model=part.model.name, params=params, features=part.family.version, unseen_gpu=part.unseen_gpu,
-            candidates=tuple(sorted(map(joined, part.candidates))),
-            row_counts={joined(key): count for key, count in part.row_counts.items()}, least_us=part.least_us,
-            kernel=part.family.description.to_plain() if isinstance(part.family, DescribedFamily) else None,
-            floors=part.floors,
-        )  # fmt: skip
-    hashes = {name: _sha256(content) for name, content in files.items()}
-    devices = {name: replace(gpu, aliases=()) for name, gpu in bundle.devices.items()}
-    index = Index(
-        BUNDLE_SCHEMA, parts, bundle.candidate, bundle.launches, devices=devices, card=bundle.card, sha256=hashes
-    )
-    write_folder(path, {**files, INDEX: index_file(cast(dict[str, Any], to_plain(index)))})
+save = Bundle.save
 
 
 def index_file(index: Mapping[str, Any]) -> bytes:

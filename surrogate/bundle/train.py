@@ -61,12 +61,13 @@ def train(
     data: Data, *, model: str | None = None, trials: int = 0, params: Mapping[str, object] | None = None,
     candidate: str = "algorithm", seed: int = 0, progress: Progress | None = None, keep: Path | None = None,
     kernel: Kernel | str | Path | None = None, sizes: Sequence[str] | None = None,
-    parameters: Sequence[str] | None = None, settings: Sequence[str] | None = None,
+    parameters: Sequence[str] | None = None, settings: Sequence[str] | None = None, name: str | None = None,
 ) -> Bundle:  # fmt: skip
     """Fit ``model`` on all ok rows of ``data``, for each of its families, with ``params`` over its stored settings.
 
     ``model`` None is each family's `default_model`. Of a table of a user's own kernel ``kernel`` is its description, or
-    that one's file; else ``sizes``, ``parameters`` and ``settings`` name its columns.
+    that one's file; else ``sizes``, ``parameters`` and ``settings`` name its columns, and ``name`` the kernel, which is
+    called like the table's file without it.
 
     ``trials`` settings are searched first (0: none), which leaves ``params`` aside. Interval widths and the card's
     errors come from folds by shape (`fold_count`); with three GPUs or more, the factor on the widths for GPUs never
@@ -74,9 +75,9 @@ def train(
     interruption. A family with one shape alone is left out, if there is another. Raises `InputError` where the data
     cannot carry the model.
     """
-    data = as_dataset(data, kernel_of(kernel, sizes, parameters, settings))
+    data = as_dataset(data, kernel_of(kernel, sizes, parameters, settings, name))
     candidate = "solver" if data.described else candidate
-    known = rows_by_family(model_frame(data, candidate), data.devices)
+    known = rows_by_family(model_frame(data, candidate), data.devices, data.own)
     tables = {family: rows for family, (_, rows) in known.items() if rows.ok.any()}
     if not tables:
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")

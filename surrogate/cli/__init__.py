@@ -9,6 +9,7 @@ import click
 
 from surrogate.cli.groups import TABLE, LazyGroup
 from surrogate.cli.process import EXPECTED, ending_signals, flush_output, line_and_status, usable_streams
+from surrogate.features.errors import naming_options
 
 COMMANDS = TABLE["commands"]
 """Command → (module, or module.function where that is not `command`; one-line help). Help imports none of them."""
@@ -36,7 +37,7 @@ def main() -> None:
     """Run ``seer``; what a user, the machine or a signal causes is one line on standard error, no traceback."""
     usable_streams()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait for others leave the CPU to whoever works
-    with ending_signals():
+    with ending_signals(), naming_options():
         try:
             try:
                 status = _run(sys.argv[1:])

@@ -1,7 +1,7 @@
 """``seer data``: check, describe and merge datasets, and say what their columns mean."""
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from surrogate.cli.options import (
     said,
     show,
 )
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, row_number
 from surrogate.report.tables import plain, to_csv, wrapped
 
 if TYPE_CHECKING:
@@ -55,18 +55,14 @@ def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
       seer data check a.parquet b.parquet --json
     """
     from surrogate.cli.datasets import warn
-    from surrogate.dataset.checks import check as violations_of
-    from surrogate.dataset.store import unchecked
+    from surrogate.dataset.store import examined
     from surrogate.dataset.tables import read_table
 
     records = []
     for path in paths:
         frame, metadata = read_table(path)
-        data = unchecked(frame, path, metadata, kernel)
-        violations = violations_of(data.frame)
-        records += [
-            {"file": str(path), "row": v.row, "column": v.column, "value": v.value, "rule": v.rule} for v in violations
-        ]
+        data, violations = examined(frame, path, metadata, kernel)
+        records += [{"file": str(path), **asdict(v), "row": row_number(path, v.row)} for v in violations]
         if not violations:
             warn(path, data)
             if not form:

@@ -36,9 +36,9 @@ def load(
 def warn(path: Path, data: Dataset) -> None:
     """Say on standard error where a dataset's times look like another unit's, were throttled, or stand for repeats."""
     frame = data.frame
-    warnings = unit_warnings(frame, data.devices)
+    warnings = unit_warnings(frame, data.devices, data.own)
     if repeats := data.metadata.get("repeats"):
-        warnings.append(f"{repeats:,} rows repeat a configuration on a problem; the median of its times counts")
+        warnings.append(f"{repeats:,} repeats of a configuration on a problem; the median of its times counts")
     ok = frame[frame["status"] == "ok"]
     held_down = int(ok["throttled"].eq(True).sum()) if "throttled" in ok else 0
     if held_down:

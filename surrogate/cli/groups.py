@@ -4,6 +4,7 @@ import importlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from inspect import cleandoc
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ class CommandGroup(click.Group):
 
     def _command(self, ctx: click.Context, name: str) -> click.Command | None:
         return super().get_command(ctx, name)
+
+
+class Grouped(click.Command):
+    """A command whose help has its options in groups, which `TABLE` lists; the rest comes last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A section for each group."""
+        options = {str(each.name): each for each in self.get_params(ctx) if isinstance(each, click.Option)}
+        groups = {title: names.split() for title, names in TABLE["groups"][str(ctx.info_name)].items()}
+        rest = options.keys() - set(chain(*groups.values()))
+        for title, names in (groups | {"Options": sorted(rest)}).items():
+            with formatter.section(title):
+                formatter.write_dl([record for name in names if (record := options[name].get_help_record(ctx))])
 
 
 def _name_numbers(command: click.Command) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, PATH, declared, option, output_option, said
+from surrogate.cli.options import COUNT, PATH, Choice, declared, option, output_option, said
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
@@ -33,13 +33,13 @@ _TYPES = {"text": None, "file": PATH, "count": COUNT}
 def _readers_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add every option that a reader declares."""
     for name, each in reversed(_OPTIONS.items()):
-        kind = click.Choice(each.choices) if each.choices else _TYPES[each.takes]
+        kind = Choice(each.choices) if each.choices else _TYPES[each.takes]
         function = option(f"--{name.replace('_', '-')}", each.help, kind, metavar=each.metavar or None)(function)
     return function
 
 
 @click.command(name="import", help=_HELP)
-@click.argument("format_name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
+@click.argument("format_name", metavar="FORMAT", type=Choice(list(FORMATS)))
 @click.argument("paths", nargs=-1, type=PATH)
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.", required=False)
 @declared("import")

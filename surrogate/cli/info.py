@@ -57,9 +57,9 @@ def command(bundle: str, form: Form) -> None:
 
 def held_out_record(family: str, held: Mapping[str, Any]) -> dict[str, object]:
     """Time errors, the slowdown of the choices and the coverage of the intervals on a family's held-out rows."""
-    from surrogate.features.families import FAMILIES
+    from surrogate.features.families import FAMILIES, Family
 
-    choice = held["choice"].get(FAMILIES[family].primary, {})
+    choice = held["choice"].get(FAMILIES.get(family, Family).primary, {})
     intervals = (held["intervals"] or [{}])[0]
     return {
         "median_ape": held["time"]["median_ape"],

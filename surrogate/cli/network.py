@@ -2,12 +2,14 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from surrogate.cli.groups import Grouped
 from surrogate.cli.options import GPU, Form, SettingChoice, declared, limit_options, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.features.families.attention import KV_DTYPES
@@ -28,6 +30,8 @@ SERVERS = 0.9
 """vLLM's default of its ``gpu_memory_utilization``."""
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
+COMMONEST = 3
+"""Operators that cost nothing and are named."""
 MOST_LAYERS = 50
 """Rows of layers that people see, the longest of a network that has more."""
 
@@ -64,7 +68,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
     return sizes
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("source", metavar="FILE")
 @declared(
     "network", dims=_dims, sizes=sizes, gpu_names=gpu_names, share=click.FloatRange(0, 1, min_open=True),
@@ -102,7 +106,7 @@ def command(
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
     from surrogate.features.gpu import gpu as gpu_named
-    from surrogate.network.predict import fastest_framework, largest_batch, load_predictors, sweep_batches
+    from surrogate.network.predict import fastest_framework, largest_batch, load_predictors
     from surrogate.network.read import read_network
     from surrogate.network.result import compared_records
 
@@ -142,15 +146,17 @@ def command(
     if not answered:
         raise InputError(refused["gpu"][0]["refused"])
     predictors, time = answered[0]
-    sweep = {}
+    sweep: dict[int, NetworkTime] = {}
     if sweep_batch:
         from surrogate.cli.datasets import progress_bar
 
         with progress_bar("network", "batch size") as step:
-            sweep = sweep_batches(
-                read, sweep_batch, predictors, progress=step, **limits,
-                refused=lambda size, error: refused["batch"].append({"batch": size, "refused": str(error)}),
-            )  # fmt: skip
+            for done, size in enumerate(sweep_batch, 1):
+                try:
+                    sweep[size] = predictors.time(read(size), **limits)
+                except InputError as error:
+                    refused["batch"].append({"batch": size, "refused": str(error)})
+                step(done, len(sweep_batch), f"batch {size}")
         if max_batch and network.batch is not None:
             sweep = dict(sorted({**sweep, network.batch: time}.items()))
     if figures:
@@ -179,15 +185,18 @@ def _print_report(
     each = f"each of {shared_by} GPUs runs these layers; samples/s are of the whole replica of {shared_by} GPUs"
     for line in filter(None, (time.headline(), time.parts(), each if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
+    _section("per GPU", [_totals(time)])
+    held = {name: _gib(size) for name, size in time.memory.items() if size}
+    _section("memory per GPU, GiB", [held] if held else [])
     if layers:
+        click.echo()
         longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:MOST_LAYERS]
         shown = time.layers if len(time.layers) <= MOST_LAYERS else longest
         _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in shown])
         if left := len(time.layers) - len(shown):
             click.echo(f"… the longest {MOST_LAYERS}; {left} further layers: --csv")
         sources = Counter(layer.source for layer in time.layers)
-        counts = ", ".join(f"{name} ×{count}" for name, count in sources.most_common())
-        click.echo(f"source of the times: {counts}")
+        click.echo(f"source of the times: {_counts(dict(sources.most_common()))}")
     _section("by type", [_type(row) for row in time.by_type()])
     _section("algorithms", [_type(row) for row in time.by_algorithm()])
     classes = [
@@ -199,10 +208,6 @@ def _print_report(
         share = 100 * own["saved_us"] / own["time_us"] if own["time_us"] else 0.0
         saved = f"saved over the library's heuristic: {own['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
         click.echo(f"\n{saved} of {own['convs']} convolutions, {own['unknown']} not known")
-    _section("per GPU", [_totals(time)])
-    _section(
-        "memory per GPU, GiB", [{name: _gib(size) for name, size in time.memory.items() if size}] if time.memory else []
-    )
     each = " per GPU" if time.gpus > 1 else ""
     together = f"; samples/s of all {time.gpus} GPUs" if time.gpus > 1 else ""
     _section(f"batches{each}{together}", [_sweep(row) for row in batches])
@@ -210,19 +215,19 @@ def _print_report(
         f"GPUs{together}; a speedup is the ratio of expected times, without an interval of its own",
         [_sweep(row) for row in gpus],
     )
-    for note in time.notes:
-        click.echo(wrapped(note, terminal_width()))
-    counted = {
-        "ignored on purpose": time.ignored,
-        "unsupported, in no sum": time.unsupported,
-        "convolutions outside the training data": time.outside,
-    }
-    for title, counts in counted.items():
-        if counts:
-            listed = ", ".join(f"{name} ×{count}" for name, count in counts.items())
-            click.echo(wrapped(f"{title}: {listed}", terminal_width()))
+    counted = {"unsupported, in no sum": time.unsupported, "convolutions outside the training data": time.outside}
+    lines = [f"{title}: {_counts(counts)}" for title, counts in counted.items() if counts]
+    if time.ignored:
+        commonest = _counts(dict(Counter(time.ignored).most_common(COMMONEST)))
+        lines.append(f"operators that cost nothing: {sum(time.ignored.values())}, most often {commonest}")
+    for line in (*time.notes, *lines):
+        click.echo(wrapped(line, terminal_width()))
     if layers and len(time.layers) > MOST_LAYERS:
         click.echo(wrapped(f"\n{time.headline()}", terminal_width()))
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ×{count}" for name, count in counts.items())
 
 
 def _section(title: str, rows: list[dict[str, Any]]) -> None:

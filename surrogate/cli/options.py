@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from surrogate.dataset.files import STDOUT, require_writable
-from surrogate.features.errors import STDIN, InputError
+from surrogate.features.errors import STDIN, InputError, nearest
 from surrogate.features.whole import MAX_INT32
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
 
@@ -91,7 +91,18 @@ SIZE = Whole(1, MAX_INT32)
 POSITIVE = Positive(min=0, min_open=True)
 
 
-class SettingChoice(click.Choice):
+class Choice(click.Choice):
+    """One of some words; a usage error names the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message.rstrip('.')}{nearest(str(value), self.choices)}", param, ctx)
+
+
+class SettingChoice(Choice):
     """One of a problem's setting's values, by any name that people call it, such as ``float16``, in any case."""
 
     def __init__(self, setting: str, choices: Sequence[str]) -> None:
@@ -116,7 +127,7 @@ def choice_option(
     name: str, choices: Sequence[str], text: str, default: str | None = None
 ) -> Callable[[Function], Function]:
     """An option that takes one of ``choices``."""
-    return option(name, text, click.Choice(choices), default=default)
+    return option(name, text, Choice(choices), default=default)
 
 
 class GpuName(click.ParamType):
@@ -182,7 +193,7 @@ def declared(section: str, **words: Any) -> Callable[[Function], Function]:
                         for key, value in given.items()}  # fmt: skip
             flags = settings.pop("flags", f"--{name.replace('_', '-')}")
             if choices := settings.pop("choices", ()):
-                settings["kind"] = click.Choice(choices)
+                settings["kind"] = Choice(choices)
             function = option(f"{flags} {name}", settings.pop("help").format_map(words), **settings)(function)
         return function
 

@@ -7,7 +7,7 @@ import click
 
 from surrogate.cli.options import Form, declared, output_option, output_options, said, show
 from surrogate.cli.problem import FLAGS, Options, open_predictor, problem_options, read_problem, settings_of, with_notes
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, RowError
 
 ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 """Columns that a table gets."""
@@ -73,9 +73,10 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
                 columns = predictor.predict(
                     frame.assign(**given), algorithm, library_version=options["library_version"]
                 ).to_frame()
+            except RowError as error:
+                raise RowError(data, done + error.position, error.text) from None
             except InputError as error:
-                counted = f" (counted from the table's row {done})" if done else ""
-                raise InputError(f"{data}: {error}{counted}") from None
+                raise InputError(f"{data}: {error}") from None
             added = [
                 *ADDED,
                 *(["source"] if predictor.bundle.described else []),

@@ -7,7 +7,7 @@ import click
 
 from surrogate.cli.groups import TABLE
 from surrogate.cli.options import Function, SettingChoice, board_notes, declared, option
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from surrogate.features.families import AnyProblem
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 CHOICES: dict[str, list[str]] = {name: setting["choices"] for name, setting in TABLE["settings"].items()}
 """Setting of a problem → the values that its option takes; any where none are listed."""
+ALIKE = 0.85
+"""From this likeness on a word is a misspelled option, and no flag of a problem (--in_layout is 0.84 of --layout)."""
 FLAGS = {"ignore_unknown_options": True}
 """Context settings of a command that takes PROBLEM as flags."""
 
@@ -55,6 +57,10 @@ def read_problem(words: tuple[str, ...], options: Options) -> "tuple[AnyProblem,
 
     if not words:
         raise InputError(f"no PROBLEM given; it looks like {EXAMPLE}, or like -- -n 32 -c 256 -H 14 …")
+    known = [name for each in click.get_current_context().command.params for name in each.opts if name[:2] == "--"]
+    for word in words:
+        if word.startswith("--") and (hint := nearest(word, known, cutoff=ALIKE)):
+            raise InputError(f"no option {word}{hint}")
     if len(words) > 1 and not words[0].startswith("-") and not is_driver_line(words):
         raise InputError(
             f"{len(words)} words came as PROBLEM, {words[0]!r} first; give one, or a file of them to `seer export`"

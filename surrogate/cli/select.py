@@ -170,7 +170,7 @@ def _listed(bundle: str, problems: Path, gpu: str | None) -> "tuple[Predictor, l
     predictor = load(path, gpu=gpu or named)
     # 2. Rows of a table are of the one family asked about, by default convolutions.
     names = [family_of(first).name] if first else [*predictor.bundle.parts]
-    family = FAMILIES[names[0] if len(names) == 1 else DEFAULT_FAMILY]
+    family = predictor.bundle.described or FAMILIES[names[0] if len(names) == 1 else DEFAULT_FAMILY]
     if not listed or family.name != DEFAULT_FAMILY:
         listed = read_list(problems, family, predictor.target)
     return predictor, *of_one_family(listed, names, problems), path.resolve().name

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from surrogate.cli.groups import Grouped
 from surrogate.cli.network import gpu_names, sizes
 from surrogate.cli.options import PATH, Form, declared, output_options, show
 from surrogate.features.errors import InputError
@@ -37,7 +38,7 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
     return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("config", type=PATH)
 @declared("serving", sizes=sizes, gpu_names=gpu_names, names=_names, price=_price, frameworks=FRAMEWORKS)
 @output_options

@@ -41,7 +41,6 @@ def command(
       seer train run.parquet --params best.json --where dtype=fp32 -o bundle
       seer train tuned.csv --sizes m,n --parameters block,warps -o bundle
     """
-    from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train
     from surrogate.cli.datasets import going_on, load_all, progress_bar
 
@@ -62,7 +61,7 @@ def command(
         else:
             table = load_all(data, candidates, where, kernel)
             bundle = train(table, trials=trials, progress=step, keep=keep, **settings)
-    save(bundle, output)
+    bundle.save(output)
     shutil.rmtree(keep, ignore_errors=True)
     for family, held in bundle.card["held_out"].items():
         rows = bundle.card["data"]["families"][family]["ok_rows"]
@@ -78,8 +77,13 @@ def command(
         sample = f"the trees learned from {learned:,} rows, these of " if learned else ""
         click.echo(f"{output}: {fitted}, {family}, {sample}{rows} rows; on rows left out of fits, in {held['split']}:"
                    f" {'; '.join(words)}")  # fmt: skip
-    if bundle.described is not None:
-        click.echo(f"{output}: the kernel is called {bundle.described.name}; ask for {bundle.described.example}")
+    if own := bundle.described:
+        click.echo(f"{output}: the kernel is called {own.name}; ask for {own.example}")
+        counts = bundle.card["data"]["families"][own.name]
+        if failed := counts["rows"] - counts["ok_rows"]:
+            learned = "their configurations are not chosen there, and the model learned which may fail elsewhere"
+            fate = learned if bundle.parts[own.name].model.fits_failures else "the model learned nothing from them"
+            click.echo(f"{output}: {failed:,} row{'s' * (failed != 1)} failed: {fate}")
     for family in bundle.card["training"]["left_out"]:
         click.echo(f"{output}: {family} left out: its rows have one shape, errors and intervals need two")
 

@@ -45,11 +45,11 @@ DRIVER_VERSION = 13000
 class Deviceless:
     """cuDNN's heuristic for one described GPU."""
 
-    def __init__(self, gpu: Gpu, *, library: Library | None = None) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         """Raises `InputError` where libcudnn is missing or too old, or ``gpu`` cannot be described to it."""
         self.gpu = gpu
         description = properties_json(gpu)  # refuses a GPU that cuDNN cannot know before it is looked for
-        self._library = library or _library()
+        self._library = _library()
         self._scope = Scope(self._library)
         try:
             self._target = self._scope.make(Descriptor.DEVICE_PROPERTIES)

@@ -11,7 +11,7 @@ from surrogate.dataset import columns
 from surrogate.dataset.described import guessed_columns
 from surrogate.dataset.problems import families_of, family_rows, groups
 from surrogate.dataset.rows import rows_of
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, RowError, nearest
 from surrogate.features.families import (
     DEFAULT_ALGORITHM,
     DEFAULT_FAMILY,
@@ -47,7 +47,7 @@ class Violation:
     rule: str
 
     def __str__(self) -> str:
-        return f"row {self.row}: {self.column} is {self.value!r}; {self.rule}"
+        return f"{self.column} is {self.value!r}; {self.rule}"
 
 
 def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -143,16 +143,16 @@ def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
     return pd.Series(whole(name, column, numbers, least=-MAX_EXACT), index=values.index)
 
 
-def check(frame: pd.DataFrame) -> list[Violation]:
-    """Every violation in a normalised frame, in the order of rows."""
-    broken = [(int(row), column, rule) for column, mask, rule in _rules(frame) for row in np.flatnonzero(mask)]
+def check(frame: pd.DataFrame, own: Family | None = None) -> list[Violation]:
+    """Every violation in a normalised frame, in the order of rows; ``own`` as of `families_of`."""
+    broken = [(int(row), column, rule) for column, mask, rule in _rules(frame, own) for row in np.flatnonzero(mask)]
     violations = [Violation(row, column, _plain(frame[column].iloc[row]), rule) for row, column, rule in broken]
     return sorted(violations, key=lambda violation: violation.row)
 
 
-def _rules(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
+def _rules(frame: pd.DataFrame, own: Family | None) -> Iterator[tuple[str, np.ndarray, str]]:
     """(column, rows that break the rule, the rule) for each rule."""
-    for family in families_of(frame):
+    for family in families_of(frame, own):
         yield from _family_rules(frame, family)
     for column in ("gpu", "library", "library_version", "algorithm"):
         empty = frame[column].isna().to_numpy()
@@ -182,7 +182,8 @@ def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np
     for column, wrong, rule in family.geometry(arrays, frame["library"].to_numpy(dtype=object)):
         yield column, sane & ~large & wrong, rule
     key = [*family.row_key, *(["solver"] if "solver" in frame else [])]
-    yield "algorithm", in_family & frame[key].duplicated().to_numpy(), "the same row stands above; one row per key"
+    if not isinstance(family, DescribedFamily):  # whose repeats count by their median
+        yield "algorithm", in_family & frame[key].duplicated().to_numpy(), "the same row stands above; one row per key"
 
 
 def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
@@ -190,7 +191,7 @@ def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
     time_us = frame["time_us"].to_numpy()
     with np.errstate(invalid="ignore"):
         wrong = ok & ~(np.isfinite(time_us) & (time_us > 0))
-        yield "time_us", wrong, "a row with status ok needs a time above 0 µs"
+        yield "time_us", wrong, "a row with status ok needs a time above 0 µs; one that failed has none"
         for column, breaks, rule in (
             ("time_us_min", lambda v: v > time_us, "the least repeat cannot exceed the median"),
             ("time_us_max", lambda v: v < time_us, "the greatest repeat cannot lie below the median"),
@@ -215,10 +216,8 @@ def check_formulas(frame: pd.DataFrame, family: DescribedFamily, name: str) -> N
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             asked = ", ".join(f"{each} {values[each][row]:g}" for each in sorted(formula.names))
-            raise InputError(
-                f"{name}: row {row}: formula {cost}, {formula.text!r}, gives {numbers[row]} for {asked}; a finite"
-                " number is needed"
-            )
+            given = f"formula {cost}, {formula.text!r}, gives {numbers[row]} for {asked}"
+            raise RowError(name, row, f"{given}; a finite number is needed")
     for condition in family.description.conditions or ():
         if len(frame) and not np.any(np.nan_to_num(condition.value(values))):
             raise InputError(f"{name}: condition {condition.text!r} holds in no row, so that nothing could be chosen")
@@ -231,20 +230,17 @@ def _of_rows(frame: pd.DataFrame, family: DescribedFamily) -> dict[str, np.ndarr
     return {**sizes, **dict(zip(family.parameter_names, parameters.T, strict=True))}
 
 
-def _device(name: str) -> Gpu:
-    try:
-        return gpu(name)
-    except InputError:
-        return unlisted(name)
-
-
 def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mapping[str, Gpu]) -> list[str]:
-    """A sentence for each GPU of a described kernel's rows whose times look like another unit's or break its roofline,
-    and for each condition that rules out rows that ran."""
+    """A sentence for each GPU of a described kernel's rows that is unknown, or whose times look like another unit's or
+    break its roofline, and for each condition that rules out rows that ran."""
     warnings = []
     for (name, *settings), positions in groups(ok, ("gpu", *family.setting_names)):
         part = ok.iloc[positions]
-        device = devices.get(name) or _device(name)
+        try:
+            device = devices.get(name) or gpu(name)
+        except InputError as unknown:
+            device = unlisted(name)
+            warnings.append(str(unknown))
         sizes = {size: part[size].to_numpy() for size in family.size_names}
         problems = family.problem(sizes, dict(zip(family.setting_names, settings, strict=True)))
         ratio = part["time_us"].to_numpy() / np.maximum(family.least_us(problems, device), FASTEST_US)
@@ -267,20 +263,19 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
                 f"condition {condition.text!r} rules out {out:,} of {len(ok):,} rows that ran; none of their"
                 " configurations will be chosen"
             )
-    return warnings
+    return list(dict.fromkeys(warnings))
 
 
-def unit_warnings(frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})) -> list[str]:
+def unit_warnings(
+    frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({}), own: DescribedFamily | None = None
+) -> list[str]:
     """A sentence for each GPU of a checked frame whose times look like another unit's; unknown GPUs are skipped. Of
-    described kernels `described_warnings`."""
-    warnings = []
+    the described kernel ``own`` `described_warnings`."""
     ok = frame[(frame["status"] == "ok").to_numpy() & np.isfinite(frame["time_us"].to_numpy())]
-    for described in families_of(ok):
-        if isinstance(described, DescribedFamily):
-            warnings += described_warnings(ok[family_rows(ok, described)], described, devices)
+    if own is not None:
+        return described_warnings(ok, own, devices)
+    warnings = []
     for (name, family), part in ok.groupby(["gpu", columns.FAMILY_COLUMN], sort=False):
-        if FAMILIES[str(family)].parameter_names:
-            continue
         sample = part.iloc[:: max(1, len(part) // UNIT_SAMPLE)].drop(columns="solver", errors="ignore")
         try:
             rows = rows_of(sample, FAMILIES[str(family)], devices)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, RowError, require_known
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES
 
 SCHEMA_VERSION = 1
@@ -125,4 +125,7 @@ def numbers(values: pd.Series, column: str, name: str) -> pd.Series:
     except (TypeError, ValueError):
         found = pd.to_numeric(values, errors="coerce")
         row = int(np.flatnonzero((found.isna() & values.notna()).to_numpy())[0])
-        raise InputError(f"{name}: row {row}: {column} is {values.tolist()[row]!r}; a number is needed") from None
+        remedy = "; of a row that failed leave it empty, and write failed in a column status" * (column == "time_us")
+        raise RowError(
+            name, row, f"{column} is {values.tolist()[row]!r}; a number is needed, as in 7.5{remedy}"
+        ) from None

@@ -15,7 +15,7 @@ import pandas as pd
 
 from surrogate.dataset.columns import numbers
 from surrogate.features.description import RESERVED, WITHOUT_SIZES, Description, Value, read_description
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, RowError, nearest, row_number
 from surrogate.features.families import FAMILIES
 from surrogate.features.whole import whole
 
@@ -58,20 +58,21 @@ Kernel = Description | KernelColumns
 
 def kernel_of(
     kernel: Kernel | str | Path | None = None, sizes: str | Sequence[str] | None = None,
-    parameters: str | Sequence[str] | None = None, settings: str | Sequence[str] | None = None,
+    parameters: str | Sequence[str] | None = None, settings: str | Sequence[str] | None = None, name: str | None = None,
 ) -> Kernel | None:  # fmt: skip
-    """What a caller says of a table's kernel: a description or its file, or the names of columns; None for nothing.
+    """What a caller says of a table's kernel: a description or its file, or its ``name`` and the names of columns; None
+    for nothing.
 
-    Raises `InputError` where both came, or sizes and settings alone.
+    Raises `InputError` where both came, or a name, sizes and settings without parameters.
     """
-    columns = KernelColumns(named_columns(parameters), named_columns(sizes), named_columns(settings))
+    columns = KernelColumns(named_columns(parameters), named_columns(sizes), named_columns(settings), name or "")
     is_named = columns != KernelColumns(())
     if kernel is None:
         if is_named and not columns.parameters:
-            raise InputError("sizes and settings go with parameters; name the columns of a configuration, too")
+            raise InputError("a name, sizes and settings go with parameters; name a configuration's columns, too")
         return columns if is_named else None
     if is_named:
-        raise InputError("the kernel names its sizes, parameters and settings; leave those out")
+        raise InputError("the kernel names itself, its sizes, parameters and settings; leave those out")
     if isinstance(kernel, str | Path):
         return read_description(kernel)
     if not isinstance(kernel, Kernel):
@@ -89,7 +90,8 @@ def describe_table(
     """
     for column in (*sizes, *parameters, *settings):
         if column not in frame:
-            raise InputError(f"{where}: column {column} is missing{nearest(column, map(str, frame.columns))}")
+            names = [str(name) for name in frame.columns]
+            raise InputError(f"{where}: column {column} is missing; it has {', '.join(names)}{nearest(column, names)}")
     texts = {column: tuple(sorted(frame[column].dropna().astype(str).unique())) for column in settings}
     values = {column: _values(frame[column], where, column) for column in parameters}
     return Description(name, tuple(sizes), values, texts)
@@ -136,11 +138,9 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     # What a failed row says in the place of its time is not read.
     failed = out["status"].eq("failed") if "status" in out else np.full(len(out), False)
     time_us = numbers(out["time_us"].mask(failed), "time_us", where).to_numpy()
-    timed = np.isfinite(time_us) & (time_us > 0)
     if "status" not in out:
-        out["status"] = np.where(timed, "ok", "failed")
-    out["time_us"] = np.where(timed, time_us, np.nan)
-    return out
+        out["status"] = np.where(np.isfinite(time_us), "ok", "failed")
+    return out.assign(time_us=time_us)
 
 
 def without_repeats(frame: pd.DataFrame, description: Description, where: str) -> tuple[pd.DataFrame, int]:
@@ -169,10 +169,8 @@ def without_repeats(frame: pd.DataFrame, description: Description, where: str) -
             number = groups.ngroup().to_numpy()
             first, second, *_ = repeated.index[number == number[differs.to_numpy().argmax()]]
             agree = ", ".join(["gpu", *description.sizes, *description.parameters, *description.settings])
-            raise InputError(
-                f"{where}: rows {first} and {second} agree in {agree}, and differ in {name}: is it a parameter or a"
-                " size? name it, too"
-            )
+            other = f"it agrees with row {row_number(where, first)} in {agree}, and differs in {name}"
+            raise RowError(where, second, f"{other}: is it a parameter or a size? name it, too")
     ran = frame["time_us"].where(frame["status"] == "ok")
     median_us = ran.groupby([frame[name] for name in key], dropna=False).transform("median")
     merged = frame.assign(time_us=median_us, status=frame["status"].where(median_us.isna(), "ok"))
@@ -194,7 +192,7 @@ def configuration_texts(frame: pd.DataFrame, description: Description, where: st
         if wrong := [text for text in texts if text not in known]:
             row = int(np.flatnonzero(code == texts.index(wrong[0]))[0])
             listed = ", ".join(list(known)[:20])
-            raise InputError(f"{where}: row {row}: {name} is {wrong[0]}; the description lists {listed}")
+            raise RowError(where, row, f"{name} is {wrong[0]}; the description lists {listed}")
         columns.append(np.array([*texts, ""], dtype=object)[code])
         absent &= code < 0
     # 2. Rows without any, such as a library's own kernel, have no configuration; others must have them all.
@@ -203,7 +201,7 @@ def configuration_texts(frame: pd.DataFrame, description: Description, where: st
     if partly.any():
         row = int(np.flatnonzero(partly)[0])
         name = list(description.codes)[int(np.flatnonzero(table[row] == "")[0])]
-        raise InputError(f"{where}: row {row}: {name} is missing; a configuration has all parameters, or none")
+        raise RowError(where, row, f"{name} is missing; a configuration has all parameters, or none")
     words = [",".join(map("=".join, zip(description.parameters, row, strict=True))) for row in table.tolist()]
     return np.where(absent, "", np.array(words, dtype=object))
 

@@ -191,10 +191,10 @@ def _csv(path: Path, lines: list[tuple[int, str]], asked: _Columns) -> Iterator[
         doubled = next((name for name in header if header.count(name) > 1), None)
         if doubled is not None:
             raise InputError(f"{path}: column {doubled!r} stands there twice; keep one")
-        asked.require_sizes(header, f"{path}:{lines[0][0]}")
+        asked.require_sizes(header, f"{path}: line {lines[0][0]}")
         for (number, _), values in zip(lines[1:], cells, strict=True):
             if len(values) != len(header):
-                raise InputError(f"{path}:{number}: {len(values)} values for {len(header)} columns")
+                raise InputError(f"{path}: line {number}: {len(values)} values for {len(header)} columns")
             row = {name: text.strip() for name, text in zip(header, values, strict=True) if text.strip()}
             yield f"line {number}", row
     except (csv.Error, ValueError) as error:
@@ -207,9 +207,9 @@ def _json_object(line: str, path: Path, number: int) -> Mapping[str, object]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}:{number}: not JSON ({error}); each line is one object") from None
+        raise InputError(f"{path}: line {number}: not JSON ({error}); each line is one object") from None
     if not isinstance(value, dict):
-        raise InputError(f"{path}:{number}: {type(value).__name__} came; a line is an object of columns")
+        raise InputError(f"{path}: line {number}: {type(value).__name__} came; a line is an object of columns")
     return value
 
 

@@ -14,8 +14,11 @@ from surrogate.features.gpu import canonical
 from surrogate.features.text import version_key
 
 
-def families_of(frame: pd.DataFrame) -> tuple[Family, ...]:
-    """The families of a normalised table, in the registry's order."""
+def families_of(frame: pd.DataFrame, own: Family | None = None) -> tuple[Family, ...]:
+    """The families of a normalised table, in the registry's order; ``own`` is that of all rows of a described kernel,
+    which no registry knows."""
+    if own is not None:
+        return (own,)
     names = set(frame[FAMILY_COLUMN].unique()) if FAMILY_COLUMN in frame else {DEFAULT_FAMILY}
     return tuple(family for name, family in FAMILIES.items() if name in names)
 
@@ -159,9 +162,9 @@ def judged_rows(frame: pd.DataFrame, family: Family, candidates: str) -> np.ndar
     return judged
 
 
-def key_columns(frame: pd.DataFrame) -> list[str]:
-    """Columns of a table of any families whose values name one row."""
-    described = [name for family in families_of(frame) if family.parameter_names for name in family.row_key]
+def key_columns(frame: pd.DataFrame, own: Family | None = None) -> list[str]:
+    """Columns of a table of any families whose values name one row; ``own`` as of `families_of`."""
+    described = own.row_key if own else ()
     names = dict.fromkeys((*SETTING_COLUMNS, *SIZE_COLUMNS, *described, "algorithm", "solver"))
     return [name for name in names if name in frame]
 

@@ -153,11 +153,11 @@ def rows_of(
 
 
 def rows_by_family(
-    frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})
+    frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({}), own: Family | None = None
 ) -> dict[Family, tuple[np.ndarray, Rows]]:
-    """Family → (positions in ``frame``, its `Rows`)."""
+    """Family → (positions in ``frame``, its `Rows`); ``own`` as of `problems.families_of`."""
     parts = {}
-    for family in problems.families_of(frame):
+    for family in problems.families_of(frame, own):
         positions = np.flatnonzero(problems.family_rows(frame, family))
         parts[family] = positions, rows_of(frame.iloc[positions], family, devices)
     return parts

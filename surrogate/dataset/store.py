@@ -1,5 +1,6 @@
 """Datasets: a checked table with its candidate lists, metadata and kernels; reading, writing, merging, describing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -14,8 +15,8 @@ from surrogate.dataset.described import Kernel, described_frame, with_values, wi
 from surrogate.dataset.files import STDOUT, atomic_path
 from surrogate.dataset.tables import devices_in, read_table, write_form, write_table
 from surrogate.features.description import Description, description_of
-from surrogate.features.errors import InputError, require_known
-from surrogate.features.families import FAMILIES
+from surrogate.features.errors import InputError, RowError, require_known
+from surrogate.features.families import FAMILIES, DescribedFamily
 from surrogate.features.gpu import Gpu
 
 
@@ -34,6 +35,11 @@ class Dataset:
     metadata: dict[str, Any] = field(default_factory=dict)
     kernels: pd.DataFrame | None = None
     described: Description | None = None
+
+    @property
+    def own(self) -> DescribedFamily | None:
+        """The family of the described kernel."""
+        return FAMILIES.describe(self.described) if self.described else None
 
     @property
     def devices(self) -> dict[str, Gpu]:
@@ -65,13 +71,17 @@ def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Ker
 
 def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None) -> Dataset:
     """The checked dataset of a raw table, whose kernel the caller or the metadata may describe."""
-    data = unchecked(frame, path, metadata, kernel)
-    _refuse(check(data.frame), path)
+    data, violations = examined(frame, path, metadata, kernel)
+    if violations:
+        more = f" ({len(violations) - 1} more: `seer data check {path}`)" if len(violations) > 1 else ""
+        raise RowError(path, violations[0].row, f"{violations[0]}{more}")
     return data
 
 
-def unchecked(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None = None) -> Dataset:
-    """The normalised dataset of a raw table; `check` may find violations in it."""
+def examined(
+    frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None = None
+) -> tuple[Dataset, list[Violation]]:
+    """The normalised dataset of a raw table, and what `check` finds in the table's rows."""
     described = None
     if kernel is not None:
         described = kernel if isinstance(kernel, Description) else kernel.of(frame, path)
@@ -79,13 +89,16 @@ def unchecked(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], k
         described = description_of(metadata["kernel"], f"{path}: its metadata's kernel")
     if described is None:
         frame = normalise(frame, str(path))
+        violations = check(frame)
     else:
         family = FAMILIES.describe(described)
-        frame, repeats = without_repeats(described_frame(frame, described, str(path)), described, str(path))
+        frame = described_frame(frame, described, str(path))
+        violations = check(frame, family)
         check_formulas(frame, family, str(path))
+        frame, repeats = without_repeats(frame, described, str(path))
         metadata = {**metadata, "kernel": described.to_plain(), **({"repeats": repeats} if repeats else {})}
     listing = "all" if described is None else "listed"
-    return Dataset(frame, listing, name=Path(path).name, metadata=metadata, described=described)
+    return Dataset(frame, listing, name=Path(path).name, metadata=metadata, described=described), violations
 
 
 Data = Dataset | pd.DataFrame | str | Path | list[Any] | tuple[Any, ...]
@@ -106,12 +119,6 @@ def as_dataset(data: Data, kernel: Kernel | None = None) -> Dataset:
     if not isinstance(data, str | Path):
         raise InputError(f"a {type(data).__name__} is no dataset; give a path, a table, a Dataset, or a list")
     return read_dataset(data, kernel=kernel)
-
-
-def _refuse(violations: list[Violation], path: str | Path) -> None:
-    if violations:
-        more = f" ({len(violations) - 1} more: `seer data check {path}`)" if len(violations) > 1 else ""
-        raise InputError(f"{path}: {violations[0]}{more}")
 
 
 def write_dataset(
@@ -155,11 +162,11 @@ def merge(parts: list[Dataset]) -> Dataset:
         listed = ", ".join(f"{name} is {candidates!r}" for candidates, name in lists.items())
         raise InputError(f"candidate lists differ ({listed}); merge tables of one kind, or set --candidates")
     frame = pd.concat([part.frame for part in parts], ignore_index=True)
-    described = _one_kernel(parts)
+    described = one_kernel(parts)
     for column in SIZE_COLUMNS:
         if column in frame:  # a family that only one part has
             frame[column] = frame[column].fillna(0).astype("int64")
-    key = problems.key_columns(frame)
+    key = problems.key_columns(frame, described and FAMILIES.describe(described))
     named = frame.assign(gpu=problems.device_names(frame))
     frame = frame[~named.duplicated(key, keep="last")].reset_index(drop=True)
     tables = [part.kernels for part in parts if part.kernels is not None]
@@ -171,7 +178,7 @@ def merge(parts: list[Dataset]) -> Dataset:
     return Dataset(frame, parts[0].candidates, name, metadata, kernels, described=described)
 
 
-def _one_kernel(parts: list[Dataset]) -> Description | None:
+def one_kernel(parts: Sequence[Dataset]) -> Description | None:
     """The described kernel of all parts, with the values of each; None where none is one's.
 
     Raises `InputError` where parts are of two kernels.
@@ -181,16 +188,14 @@ def _one_kernel(parts: list[Dataset]) -> Description | None:
         return None
     if len(described) < len(parts):
         raise InputError(f"rows of the described kernel {described[0].name} and others do not merge; keep them apart")
-    whole = reduce(with_values, described)
-    FAMILIES.describe(whole)
-    return whole
+    return reduce(with_values, described)
 
 
 def describe(data: Dataset) -> list[dict[str, object]]:
     """One record per family, device and setting: rows, ok rows, problems, shapes, and how many can be judged."""
     records = []
     everything = data.frame if data.described else problems.fastest_solver(data.frame)
-    for family in problems.families_of(everything):
+    for family in problems.families_of(everything, data.own):
         frame = everything[problems.family_rows(everything, family)].reset_index(drop=True)
         judged = problems.judged_rows(frame, family, data.candidates)
         problem = problems.problem_codes(frame, family)

@@ -31,6 +31,7 @@ MAX_TEXT_BYTES = 2 << 30
 PART_ROWS = 131_072
 """Rows of a table that is worked through in parts."""
 NO_ROWS = "the table has no rows; nothing to work on"
+_WORKBOOK = (b"PK", b"\xd0\xcf\x11\xe0")
 _LOG = (b'{"kind":"seer-collect"', b"\x1f\x8b")
 """What the log of a run begins with, as written and packed."""
 
@@ -99,6 +100,8 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
     except OSError as error:
         raise _unreadable(path, error) from None
     with file:
+        if head.startswith(_WORKBOOK):
+            raise InputError(f"{path}: an Excel workbook or an archive; save the sheet as CSV")
         if head.startswith(_LOG):
             raise InputError(f"{path}: a run's log; make it a dataset: `seer data merge {path} -o DATA.parquet`")
         yield file, path.suffix in WRITERS or (path.suffix != ".parquet" and _looks_like_text(head))
@@ -183,15 +186,23 @@ def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
         raise InputError(f"{path}: larger than {MAX_TEXT_BYTES:,} bytes; write such a table as parquet")
     try:
         text = content.decode("utf-8-sig").lstrip()
+        if not text:
+            raise InputError(f"{path}: {NO_ROWS}")
         if text.startswith(("[", "{")):
             one_a_line = text.startswith("{")
             rows = [json.loads(line) for line in text.splitlines() if line] if one_a_line else json.loads(text)
-            if not all(isinstance(row, dict) for row in rows):
-                raise ValueError("a row is an object of columns")
+            if not all(
+                isinstance(row, dict) and not any(isinstance(v, dict | list) for v in row.values()) for row in rows
+            ):
+                raise ValueError("a row is an object of columns, each a number or a text")
             frame = pd.DataFrame(rows)
         else:
             separator = max(",;\t", key=text.partition("\n")[0].count)
-            frame = pd.read_csv(io.StringIO(text), sep=separator)
+            frame = pd.read_csv(io.StringIO(text), sep=separator, skipinitialspace=True)
+    except InputError:
+        raise
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is no UTF-8 text; save the table as CSV in UTF-8, or as parquet") from None
     except (ValueError, RecursionError, MemoryError) as error:
         wrong = f"{path}: cannot be read as CSV or JSON ({str(error).splitlines()[0][:120]})"
         forms = "a table is parquet, CSV with a header, a JSON list of objects, or an object a line"

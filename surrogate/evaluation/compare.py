@@ -19,7 +19,7 @@ from surrogate.dataset.files import Progress, TimeLeft, staged, write_text
 from surrogate.dataset.problems import families_of, family_rows, groups, judged_rows, newest_version, shape_columns
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold, folds
-from surrogate.dataset.store import Data, Dataset, as_dataset
+from surrogate.dataset.store import Data, Dataset, as_dataset, one_kernel
 from surrogate.dataset.tables import write_table
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.evaluation import scorecard
@@ -27,7 +27,7 @@ from surrogate.evaluation.judge import Choice
 from surrogate.evaluation.scorecard import ORACLE, Judged, Record, plain
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
 from surrogate.features.errors import InputError, in_one_line, require_known
-from surrogate.features.families import Family
+from surrogate.features.families import FAMILIES, Family
 from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
 
 RESULTS_SCHEMA = 1
@@ -171,6 +171,7 @@ def compare(
     tune: str = "none", candidate: str = "algorithm", device: str = "cpu",
     progress: Progress | None = None, keep: Path | None = None, kernel: Kernel | str | Path | None = None,
     sizes: Sequence[str] | None = None, parameters: Sequence[str] | None = None, settings: Sequence[str] | None = None,
+    name: str | None = None,
 ) -> Compared:  # fmt: skip
     """Fit every model on every fold's training rows, predict the held-out rows, judge times and choices.
 
@@ -180,19 +181,20 @@ def compare(
     settings), light or full (inside the training part). Rows of ``also_train`` only train. ``device``: where XGBoost
     grows trees, cpu or cuda. ``keep``: a folder of finished fits, so that the same call goes on after an interruption.
     Of a table of a user's own kernel ``kernel`` is its description, or that one's file; else ``sizes``,
-    ``parameters`` and ``settings`` name its columns. A model that the data cannot carry appears with n 0 and the
-    reason. Raises `InputError` where the data cannot carry the comparison.
+    ``parameters`` and ``settings`` name its columns, and ``name`` the kernel. A model that the data cannot carry
+    appears with n 0 and the reason. Raises `InputError` where the data cannot carry the comparison.
     """
     names = models.split(",") if isinstance(models, str) else models or ()
     classes = [model_class(name) for name in dict.fromkeys(map(str.strip, names))] or list(MODELS.values())
     require_known("tune", tune, TUNE_TRIALS)
-    described = kernel_of(kernel, sizes, parameters, settings)
+    described = kernel_of(kernel, sizes, parameters, settings, name)
     main, *others = (as_dataset(part, described) for part in (data, *also_train))
     frames = [model_frame(part, candidate) for part in (main, *others)]
     devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}
     parts: list[FamilyRuns] = []
     refused: dict[Family, str] = {}
-    for family in families_of(frames[0]):
+    own = one_kernel((main, *others))
+    for family in families_of(frames[0], own and FAMILIES.describe(own)):
         main_frame, *also = (frame[family_rows(frame, family)] for frame in frames)
         rows = rows_of(pd.concat([main_frame, *also], ignore_index=True), family, devices)
         held, trained = rows.frame.iloc[: len(main_frame)], rows.frame.iloc[len(main_frame) :]

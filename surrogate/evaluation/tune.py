@@ -372,7 +372,7 @@ def tune(
     stored = stored_settings(cls)
     if not stored:
         raise InputError(f"{model} has no settings to tune; tune another model, as {DEFAULT_MODEL}")
-    rows = rows_of(model_frame(data, candidate), devices=data.devices)
+    rows = rows_of(model_frame(data, candidate), data.own, data.devices)
     folds = InnerFolds.of(rows, seed)
     folds.require(objective)
     if not folds.can_hold_out:

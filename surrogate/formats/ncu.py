@@ -176,10 +176,10 @@ class _Export:
                     else:
                         self._add_launch(row, units or {})
         except csv.Error as error:
-            raise InputError(f"{self.name}: not CSV ({error}); export it with ncu --csv") from None
+            raise InputError(f"{self.name}: not CSV ({error}); export it with `ncu --csv`") from None
         if not self._launches:
             what = "a header without launches" if self._tables else "no header with ID and Kernel Name"
-            raise InputError(f"{self.name}: {what}; export it with ncu --import REPORT --csv --page raw")
+            raise InputError(f"{self.name}: {what}; export it with `ncu --import REPORT --csv --page raw`")
 
     def _content(self, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
         """The lines without ncu's own messages; one that explains an empty file is raised."""
@@ -257,7 +257,7 @@ def read_report(path: Path) -> list[Record]:
     try:
         import ncu_report  # type: ignore[import-not-found]  # Nsight Compute's
     except ImportError:
-        remedy = f"add its extras/python folder to PYTHONPATH, or export: ncu --import {path.name} --csv --page raw"
+        remedy = f"add its extras/python folder to PYTHONPATH, or export: `ncu --import {path.name} --csv --page raw`"
         raise InputError(f"{path}: a report needs Nsight Compute's module ncu_report; {remedy}") from None
     try:
         context = ncu_report.load_report(str(path))

@@ -14,7 +14,7 @@ import pandas as pd
 from surrogate.features.arithmetic import Formula
 from surrogate.features.description import Description, Value
 from surrogate.features.errors import InputError
-from surrogate.features.families import FAMILIES, FAMILY_OF_KIND
+from surrogate.features.families import FAMILIES
 from surrogate.features.whole import MAX_EXACT
 from surrogate.formats.imported import Imported
 
@@ -94,9 +94,7 @@ def tuned(
 def identifier(name: str) -> str:
     """A kernel's name as a description takes it, without templates and signs; none that is a built-in family's."""
     name = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")[:60] or "kernel"
-    family = FAMILIES.get(FAMILY_OF_KIND.get(name, name))
-    is_built_in = family is not None and not getattr(family, "parameter_names", ())
-    return f"{name[:50]}_kernel" if is_built_in else f"k{name}" if name[0].isdigit() else name
+    return f"{name[:50]}_kernel" if FAMILIES.is_built_in(name) else f"k{name}" if name[0].isdigit() else name
 
 
 def one_kernel(names: Iterable[str], wanted: str | None, where: str | Path) -> str:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset.checks import FASTEST_US
 from surrogate.dataset.problems import joined, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
@@ -177,7 +178,9 @@ class Configurations(TimeModel):
         self, key: str, problem: DescribedProblem, device: Gpu, units: Collection[tuple[str, bool]] = ()
     ) -> float:  # fmt: skip
         """What no configuration of a ``problem`` that was not measured is faster than, in µs: a launch, and on a GPU or
-        of a size beyond the measured ones its roofline (`DescribedFamily.least_us`). 0 for a measured one.
+        of a size beyond the measured ones its roofline (`DescribedFamily.least_us`). 0 for a measured one. With the
+        ``units`` that it runs on what is expected, without the least of any: profilers report empty kernels of
+        `FASTEST_US`, host clocks of `LAUNCH_US`.
 
         Raises `InputError` for a size of 0 where none was measured.
         """
@@ -186,7 +189,7 @@ class Configurations(TimeModel):
         for place, (name, value) in enumerate(problem.sizes.items(), -len(problem.values)):
             if value == 0 and not any(measured.split("|")[place] == "0" for measured in self.problems_):
                 raise InputError(f"{problem}: {name} is 0, which was never measured; give 1 or more")
-        launch_us = min(LAUNCH_US, float(np.nanmin(self.times_us_)))
+        launch_us = min(LAUNCH_US if units else FASTEST_US, float(np.nanmin(self.times_us_)))
         sizes = np.log2(np.maximum(np.array(problem.values, dtype=np.float64), 1.0))
         low, high = self.bounds[:, : len(sizes)]
         # Within the measured sizes of its GPUs a table may do better: what lies in a cache is read faster.

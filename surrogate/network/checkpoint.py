@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from surrogate.features.errors import InputError, read_bounded
-from surrogate.features.problem import ELEMENTS, QUANTISED
-from surrogate.network.network import Network
+from surrogate.features.problem import QUANTISED
 
 Json = Mapping[str, object]
 
@@ -143,14 +142,6 @@ class Checkpoint:
         if key not in self._answers:
             self._answers[key] = self._found(word, layer)
         return self._answers[key]
-
-    def with_scales(self, network: Network) -> Network:
-        """The network whose weights take what the file's groups of 4-bit weights have in scales."""
-        packed = sum(layer.parameters for layer in network.layers if layer.work.dtype == "int4_wo")
-        if not self.read.scale_bytes or not packed:
-            return network
-        stored = sum(layer.parameters * ELEMENTS[layer.work.dtype].weight_bytes for layer in network.layers)
-        return replace(network, weights_bytes=round(stored + packed * self.read.scale_bytes))
 
     def _found(self, word: str, layer: int | None) -> str:
         modules = [_renamed(name, self.model_type) for name in TABLE["modules"].get(word, (word,))]

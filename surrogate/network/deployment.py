@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.problem import QUANTISED
 from surrogate.network.checkpoint import Checkpoint, Names
@@ -71,8 +71,8 @@ class Deployment:
                 f"{decoder.name}: {len(decoder.windows)} layers cannot be divided in {self.pipeline_parallel} stages;"
                 " give a smaller --pipeline-parallel"
             )
-        if self.kv_dtype and self.kv_dtype not in KV_DTYPES:
-            raise InputError(f"kv_dtype {self.kv_dtype!r} is unknown; known: {', '.join(KV_DTYPES)}")
+        if self.kv_dtype:
+            require_known("kv_dtype", self.kv_dtype, KV_DTYPES)
 
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of it."""

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, in_one_line, nearest
 from surrogate.formats.foreign_file import Allowance, unpacked
 from surrogate.network.call import TABLE, Call, Tensor, base_name
-from surrogate.network.calls import add_call, is_view
-from surrogate.network.memory import held_by
-from surrogate.network.network import Network, Tally
+from surrogate.network.calls import is_view
+from surrogate.network.memory import network_of
+from surrogate.network.network import Network
 
 MAX_JSON_BYTES = 256 * 2**20
 GRAPHS = ("models/model.json", "serialized_exported_program.json")
@@ -51,49 +51,29 @@ def read_exported(
     """
     path = Path(path)
     program, weights = _graph(path)
-    try:
+    with in_one_line(f"{path}: not the layout of an exported program; export it again"):
         graph = program["graph_module"]["graph"]
         signature = program["graph_module"]["signature"]
         inputs = _user_inputs(graph, signature)
         known, batch = _symbols(path, graph, inputs, batch, dims or {})
         tensors = _tensors(graph, signature, _files_of(weights), known, dtype)
         stored = list(tensors.values())
-        tally = Tally()
         calls = [_call(node, tensors, graph["tensor_values"], training) for node in graph["nodes"]]
-        memory = held_by(stored, calls, training=training)
-        for call in calls:
-            add_call(call, tally, training=training)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{path}: not the layout of an exported program ({type(error).__name__}: {error}); export it again"
-        ) from None
-    if not tally.layers and not tally.unsupported:
-        raise InputError(f"{path}: no node of the exported program costs time (only views)")
-    return tally.network(path.stem, batch, **memory)
+        return network_of(path, stored, calls, batch, training=training)
 
 
 def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The JSON of the archive's one graph, and that of where its weights lie; the latter empty in older archives."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith(GRAPHS)]
-            if not names:
-                raise InputError(f"{path}: no exported program in the archive; write it with torch.export.save")
-            names = [names[0], *[name for name in archive.namelist() if name.endswith(WEIGHTS)][:1]]
-            packed_bytes = sum(archive.getinfo(name).compress_size for name in names)
-            allowance = Allowance(path, packed_bytes, MAX_JSON_BYTES)
-            graph, *weights = (json.loads(unpacked(archive, name, allowance)) for name in names)
-            return graph, weights[0] if weights else {}
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a .pt2 file") from None
-    except Exception as error:  # zipfile, zlib and json raise errors without a common base
-        raise InputError(
-            f"{path}: no exported program ({type(error).__name__}); write it with torch.export.save"
-        ) from None
+    # zipfile, zlib and json raise errors without a common base
+    with in_one_line(f"{path}: no exported program; write it with torch.export.save"), zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.endswith(GRAPHS)]
+        if not names:
+            raise InputError(f"{path}: no exported program in the archive; write it with torch.export.save")
+        names = [names[0], *[name for name in archive.namelist() if name.endswith(WEIGHTS)][:1]]
+        packed_bytes = sum(archive.getinfo(name).compress_size for name in names)
+        allowance = Allowance(path, packed_bytes, MAX_JSON_BYTES)
+        graph, *weights = (json.loads(unpacked(archive, name, allowance)) for name in names)
+        return graph, weights[0] if weights else {}
 
 
 def _user_inputs(graph: Mapping[str, Any], signature: Mapping[str, Any]) -> list[list[Any]]:

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.errors import InputError, read_bounded, require_known
+from surrogate.features.errors import InputError, nearest, read_bounded
 from surrogate.features.families.attention import LATENT, ROPE
 from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.checkpoint import Checkpoint, read_checkpoint
 
 MAX_BYTES = 1 << 20
 MAX_LAYERS = 1000
+NEAR = 0.75
+"""How near a known name must be to be meant: gpt2 is no gpt_oss."""
 LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
 """The only sizes of a latent cache that were measured."""
 STATED = ("su", "longrope", "llama3")
@@ -127,20 +129,28 @@ class Decoder:
             )
 
 
-def read_decoder(source: Path | Mapping[str, object]) -> Decoder:
-    """The decoder that a ``config.json``, the one in a folder, or its content describes.
+def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
+    """The decoder that a ``config.json``, the one in a folder, its content, or the name of one that ships describes.
 
     Raises `InputError` for what is no such file, an unknown ``model_type``, and sizes that are missing or wrong.
     """
     if isinstance(source, Mapping):
-        path, stated = Path(str(source.get("_name_or_path") or "model"), "config.json"), dict(source)
-    else:
-        path = source / "config.json" if source.is_dir() else source
+        path, stated = Path(str(source.get("_name_or_path") or source.get("model_type")), "config.json"), dict(source)
+    elif isinstance(source, str | Path):
+        path = Path(source) if Path(source).exists() else NETWORKS.get(str(source), Path(source))
+        path = path / "config.json" if path.is_dir() else path
         stated = _json_of(path)
+    else:
+        raise InputError(
+            f"config is a {type(source).__name__}; give the path of a config.json, its folder, or its content as a dict"
+            " (transformers: config.to_dict())"
+        )
     text = stated.get("text_config")
     config = stated | text if isinstance(text, dict) else stated
     kind = str(config.get("model_type")).removesuffix("_text")
-    require_known(f"{path}: model_type", kind, FAMILIES)
+    if kind not in FAMILIES:
+        near = nearest(kind, FAMILIES, cutoff=NEAR)
+        raise InputError(f"{path}: model_type {kind!r} is unknown; known: {', '.join(FAMILIES)}{near}")
     family = FAMILIES[kind]
     sizes = _Sizes(path, {**family.defaults, **{name: value for name, value in config.items() if value is not None}})
     hidden = sizes.of("hidden_size")
@@ -177,8 +187,11 @@ def _json_of(path: Path) -> dict[str, object]:
         config = json.loads(read_bounded(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no JSON"
-        names = ", ".join(name for name, shipped in NETWORKS.items() if shipped.suffix == ".json")
-        raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json, or {names}") from None
+        names = [name for name, shipped in NETWORKS.items() if shipped.suffix == ".json"]
+        raise InputError(
+            f"{path}: cannot be read ({reason}); give the path of a model's config.json from Hugging Face, or one of"
+            f" {', '.join(names)}{nearest(str(path), names, cutoff=NEAR)}"
+        ) from None
     return config if isinstance(config, dict) else {}
 
 
@@ -189,8 +202,10 @@ class _Sizes:
 
     def of(self, *names: str, most: int = MAX_INT32) -> int:
         """The first of these fields that is there, a whole number above 0."""
-        name = next((name for name in names if self.config.get(name) is not None), names[0])
-        return whole(str(self.path), name, self.config.get(name), 1, most)
+        name = next((name for name in names if self.config.get(name) is not None), None)
+        if name is None:
+            raise InputError(f"{self.path}: {' or '.join(names)} is missing; add it, a whole number above 0")
+        return whole(str(self.path), name, self.config[name], 1, most)
 
     def maybe(self, name: str) -> int:
         """The same; 0 where the field is missing, null or 0."""

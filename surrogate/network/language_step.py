@@ -71,37 +71,21 @@ def part_of(work: Operator) -> str:
     return next((part for kind, part in kinds if isinstance(work, kind)), OTHERS)
 
 
-def grouped(requests: Sequence[tuple[int, int]]) -> list[Requests]:
-    """(new tokens, positions with them) of each request as equal ones, prompts and decoded tokens apart.
-
-    Those of a group need the work of all together: causal pairs grow with the square of a prompt.
-    """
-    groups = []
-    for part in ([r for r in requests if r[0] > 1], [r for r in requests if r[0] == 1]):
-        if part:
-            new = round((sum(new**2 for new, _ in part) / len(part)) ** 0.5)
-            before = round(sum(context - new for new, context in part) / len(part))
-            groups.append(Requests(len(part), new, new + before))
-    return groups
-
-
 def language_network(
-    decoder: Decoder, requests: Sequence[tuple[int, int]], deployment: Deployment | None = None
-) -> Network:
-    """One step on one of the GPUs of a ``deployment`` (None: one GPU): each request is (new tokens, positions with
-    them).
+    decoder: Decoder, groups: Sequence[Requests], deployment: Deployment, tokens: int = 0
+) -> Network:  # fmt: skip
+    """One step of ``groups`` of equal requests on one of the GPUs of a ``deployment``; ``tokens``: the new ones of all,
+    where they are not the groups'.
 
     Raises `InputError` where the model cannot be divided so.
     """
-    deployment = deployment or Deployment()
-    tokens = sum(new for new, _ in requests)
-    step = Step(decoder, grouped(requests), deployment, tokens)
+    step = Step(decoder, groups, deployment, tokens or sum(size * new for size, new, _ in groups))
     tally = Tally()
     for prefix, (word, work, weights) in step.kernels():
         tally.add([Layer(f"{prefix}{word}", word, work, parameters=weights)])
-    network = chained(step.arithmetic.with_scales(tally.network(decoder.name, len(requests))))
+    network = chained(tally.network(decoder.name, sum(size for size, _, _ in groups)))
     stages = deployment.pipeline_parallel
-    held = -(-(network.weights_bytes or 0) // stages)
+    held = -(-round(step.weights_bytes()) // stages)
     return replace(
         network, gap_us=GAP_US, state_bytes=-(-step.kv_bytes // stages), weights_bytes=held, notes=deployment.notes()
     )
@@ -120,9 +104,9 @@ def read_language(
         raise InputError(f"{path}: a step is --prefill TOKENS or --decode CONTEXT; give one of them")
     if (batch or 1) > MAX_REQUESTS:
         raise InputError(f"{path}: a batch of {batch}; steps of up to {MAX_REQUESTS} requests are known")
-    request = (prefill, prefill) if prefill else (1, decode or 1)
-    decoder.require_context(request[1])
-    network = language_network(decoder, [request] * (batch or 1), deployment)
+    requests = Requests(batch or 1, prefill or 1, prefill or decode or 1)
+    decoder.require_context(requests.context)
+    network = language_network(decoder, [requests], deployment or Deployment())
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
     return replace(network, name=f"{decoder.name}, {step}", notes=(*network.notes, OWN_KERNELS))
 

@@ -8,16 +8,18 @@ import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import NamedTuple
 
+from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.occupancy import device_attributes
 from surrogate.features.problem import DTYPES, ELEMENTS
 from surrogate.network import call_rules as rules
 from surrogate.network.allocator import LARGE, MIB, Allocator, Block, segment_bytes
 from surrogate.network.call import Call, Tensor
-from surrogate.network.calls import ELEMENTWISE, RULES, is_view
-from surrogate.network.network import Held, Network
+from surrogate.network.calls import ELEMENTWISE, RULES, add_call, is_view
+from surrogate.network.network import Network, Tally
 
 HOLDERS = (
     "weights", "activations", "state", "workspace", "rounding", "context", "libraries", "communication", "graphs",
@@ -158,8 +160,13 @@ def _graphs_bytes(network: Network) -> int:
     return graphs * len(network.layers) * GRAPH_KERNEL_BYTES
 
 
-def held_by(tensors: Iterable[Tensor], calls: Sequence[Call], *, training: bool) -> Held:
-    """The fields of a `Network` that follow from its stored ``tensors`` and its ``calls``."""
+def network_of(
+    path: Path, tensors: Iterable[Tensor], calls: Sequence[Call], batch: int | None, *, training: bool
+) -> Network:
+    """The network of a file's ``tensors`` and ``calls``, with what it holds in memory.
+
+    Raises `InputError` where no call costs time.
+    """
     stored = {tensor.buffer or index: tensor for index, tensor in enumerate(tensors) if tensor.constant}.values()
     allocator = Allocator()
     for tensor in stored:
@@ -167,12 +174,16 @@ def held_by(tensors: Iterable[Tensor], calls: Sequence[Call], *, training: bool)
             allocator.take(tensor_bytes(tensor))
     lasting_bytes = allocator.held
     run_through(allocator, calls, backward=training)
-    return {
-        "parameters": sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
-        "weights_bytes": sum(map(tensor_bytes, stored)),
-        "activation_bytes": allocator.peak - lasting_bytes,
-        "rounding_bytes": allocator.reserved - allocator.peak,
-    }
+    tally = Tally()
+    for call in calls:
+        add_call(call, tally, training=training)
+    if not tally.layers and not tally.unsupported:
+        raise InputError(f"{path}: nothing in it costs time (only views and constants); give a network that computes")
+    return tally.network(
+        path.stem, batch, parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
+        weights_bytes=sum(map(tensor_bytes, stored)), activation_bytes=allocator.peak - lasting_bytes,
+        rounding_bytes=allocator.reserved - allocator.peak,
+    )  # fmt: skip
 
 
 def tensor_bytes(tensor: Tensor) -> int:

@@ -3,16 +3,18 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from surrogate.features.errors import require_known
 from surrogate.features.families import NetworkProblem
 from surrogate.features.in_network import INPUT, WEIGHT
+from surrogate.features.problem import LAYOUTS, MATHS
 
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
 __all__ = [
-    "FOLDED", "FOLDED_WITHIN", "FRAMEWORKS", "INPUT", "WEIGHT", "Held", "HostTime", "Layer", "Network", "Tally", "Work",
+    "FOLDED", "FOLDED_WITHIN", "FRAMEWORKS", "INPUT", "WEIGHT", "HostTime", "Layer", "Network", "Tally", "Work",
     "with_settings",
 ]  # fmt: skip
 
@@ -68,16 +70,6 @@ class HostTime:
     launch_us: float
     floor_us: float
     within: float
-
-
-class Held(TypedDict, total=False):
-    """The fields of a `Network` on memory."""
-
-    parameters: int
-    weights_bytes: int
-    activation_bytes: int
-    rounding_bytes: int
-    state_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +132,8 @@ class Tally:
             count = self._seen[layer.name]
             self.layers.append(replace(layer, name=f"{layer.name}#{count}") if count > 1 else layer)
 
-    def network(self, name: str, batch: int | None, training: bool = False, **held: Unpack[Held]) -> Network:
-        """Everything collected."""
+    def network(self, name: str, batch: int | None, training: bool = False, **held: Any) -> Network:
+        """Everything collected; ``held`` are the fields on memory."""
         folded = any(layer.operator.endswith(f".{FOLDED}") for layer in self.layers)
         return Network(
             name=name, layers=tuple(self.layers), batch=batch, training=training, ignored=dict(self.ignored),
@@ -154,6 +146,8 @@ def with_settings(network: Network, math: str | None, layout: str | None) -> Net
     chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
     if not chosen:
         return network
+    for name, value in chosen.items():
+        require_known(name, value, {"math": MATHS, "layout": LAYOUTS}[name])
     layers = tuple(
         replace(layer, work=replace(layer.work, **chosen)) if layer.work.HAS_ALGORITHMS else layer
         for layer in network.layers

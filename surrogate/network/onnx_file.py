@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surrogate.features.errors import InputError, in_one_line, nearest
+from surrogate.features.errors import InputError, in_one_line, nearest, read_bounded
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
@@ -40,17 +40,11 @@ def load_model(path: Path) -> "ModelProto":
         from google.protobuf.message import DecodeError
     except ImportError:
         raise InputError(f"{path}: reading ONNX needs the package onnx; {REMEDY}") from None
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(
-                f"{path}: larger than {MAX_FILE_BYTES} bytes; save it with external weights, they are not needed"
-            )
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give an .onnx file") from None
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(content)
+        model.ParseFromString(read_bounded(path, MAX_FILE_BYTES))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give an .onnx file") from None
     except DecodeError:
         raise InputError(f"{path}: no ONNX model (not that protobuf message); export it again") from None
     if not model.HasField("graph") or not model.graph.node:

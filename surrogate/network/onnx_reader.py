@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from surrogate.features.errors import InputError
 from surrogate.network.call import TABLE, Call, Shape, Tensor, argument_name
-from surrogate.network.calls import RULES, add_call, is_view
-from surrogate.network.memory import held_by
-from surrogate.network.network import Network, Tally
+from surrogate.network.calls import RULES, is_view
+from surrogate.network.memory import network_of
+from surrogate.network.network import Network
 from surrogate.network.onnx_file import load_model, with_shapes
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+    from onnx import AttributeProto, GraphProto, NodeProto
 
 DTYPES = {int(code): dtype for code, dtype in TABLE["types"]["onnx"].items()}
 """TensorProto's element type → ours; integers stand as the type of their width."""
@@ -25,6 +25,7 @@ _VALUES: dict[int, "Callable[[AttributeProto], object]"] = {
 }  # fmt: skip
 """Type of an attribute (AttributeProto's INT, INTS and STRING; others are not asked for) → how its value is read."""
 CONSTANT_FOLDED = "(computed from constants)"
+"""An operator that is ignored (`calls.toml`)."""
 _ATTRIBUTES: Mapping[str, str] = TABLE["onnx_attributes"]
 """Attributes whose names differ from those of `surrogate.network.call`."""
 
@@ -42,33 +43,16 @@ def read_onnx(
     path = Path(path)
     model = load_model(path)
     try:
-        network = _network(model, path, batch, dims or {}, dtype, training)
+        weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+        weights |= {tensor.values.name: tensor.values.data_type for tensor in model.graph.sparse_initializer}
+        batch = with_shapes(model, path, batch, dims or {})
+        tensors = _tensors(model.graph, weights, dtype)
+        stored = list(tensors.values())
+        return network_of(path, stored, list(_nodes(model.graph, tensors, training)), batch, training=training)
     except (TypeError, ValueError) as error:  # protobuf hands over as bytes what is no UTF-8
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: damaged ({error}); export it again") from None
-    if not network.layers and not network.unsupported:
-        raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
-    return network
-
-
-def _network(
-    model: "ModelProto", path: Path, batch: int | None, dims: Mapping[str, int], dtype: str | None, training: bool
-) -> Network:
-    weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    weights |= {tensor.values.name: tensor.values.data_type for tensor in model.graph.sparse_initializer}
-    batch = with_shapes(model, path, batch, dims)
-    tensors = _tensors(model.graph, weights, dtype)
-    tally = Tally()
-    stored = list(tensors.values())
-    calls = list(_nodes(model.graph, tensors, training))
-    memory = held_by(stored, [call for call, _ in calls], training=training)
-    for call, constant in calls:
-        if constant and call.op in RULES:
-            tally.ignored[CONSTANT_FOLDED] += 1
-        else:
-            add_call(call, tally, training=training)
-    return tally.network(path.stem, batch, **memory)
 
 
 def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
@@ -95,8 +79,8 @@ def _tensor(shape: Shape | None, code: int, wanted: str | None) -> Tensor:
     return Tensor(shape, wanted if wanted and floating else DTYPES.get(code, "fp32"), floating)
 
 
-def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> Iterator[tuple[Call, bool]]:
-    """Every node as a call, and whether it is computed from constants alone.
+def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> Iterator[Call]:
+    """Every node as a call, `CONSTANT_FOLDED` where it computes something from constants alone.
 
     What is constant and what is trained is passed on from inputs to outputs.
     """
@@ -115,7 +99,7 @@ def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> I
             buffer = inputs[0].buffer if view else name
             tensors[name] = replace(known, constant=constant, trained=trained, parameter=parameter, buffer=buffer)
         outputs = tuple(tensors[name] for name in proto.output if name)
-        yield replace(call, outputs=outputs), constant
+        yield replace(call, outputs=outputs, op=CONSTANT_FOLDED if constant and call.op in RULES else call.op)
 
 
 def _call(proto: "NodeProto", inputs: tuple[Tensor, ...], name: str) -> Call:

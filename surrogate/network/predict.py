@@ -7,7 +7,6 @@ from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, cast
 
-from surrogate.dataset.files import Progress
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, Operator, family_of
 from surrogate.features.gpu import Gpu
@@ -269,7 +268,7 @@ def sustained_us(work: Work, gpu: Gpu) -> float:
     The board's power counts in 16 bits, of which the energy of a FLOP is known: H100 SXM's kernels in TF32 reach 93 %
     of that peak (VGG13's training), where its 700 W would allow 74 %.
     """
-    if isinstance(work, Operator) and not work.uses_tensor_cores:
+    if isinstance(work, Operator) and (work.dtype == "fp32" or not work.uses_tensor_cores):  # AMD's units for fp32, too
         return float(work.roofline_us(gpu))
     peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores)
     limited = gpu if work.dtype in HALF else replace(gpu, tensor_pj_per_flop=0.0)
@@ -312,28 +311,6 @@ def fastest_framework(network: Network, gpu: str) -> str:
     times = {name: load_predictors(gpu, library=name).time(network) for name in frameworks_on(gpu_named(gpu))}
     unknown = {name: sum(layer.source == ROOFLINE for layer in time.layers) for name, time in times.items()}
     return min(times, key=lambda name: (unknown[name], times[name].total_us))
-
-
-def sweep_batches(
-    read: Callable[[int], Network], batches: Sequence[int], predictors: Predictors, *,
-    progress: Progress | None = None, refused: Callable[[int, InputError], None] | None = None,
-    **allowed: Unpack[Allowed],
-) -> dict[int, NetworkTime]:  # fmt: skip
-    """Batch → the network's time there; ``read`` gives the network at a batch, ``allowed`` is `Predictors.time`'s.
-
-    ``refused`` is told the batches that the network cannot have, and why (None: the first of them raises).
-    """
-    times = {}
-    for done, batch in enumerate(batches, 1):
-        try:
-            times[batch] = predictors.time(read(batch), **allowed)
-        except InputError as error:
-            if refused is None:
-                raise
-            refused(batch, error)
-        if progress:
-            progress(done, len(batches), f"batch {batch}")
-    return times
 
 
 def largest_batch(read: Callable[[int], Network], predictors: Predictors, **allowed: Unpack[Allowed]) -> int:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.errors import InputError, require_known, require_regular
+from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families import DescribedProblem, family_of
 from surrogate.features.problem import QUANTISED
 from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.data_parallel import require_data_parallel
 from surrogate.network.fusion import compiled
-from surrogate.network.memory import OPTIMIZER, OPTIMIZERS
+from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work, with_settings
 from surrogate.network.runtime import HOSTS, launched
 from surrogate.network.training import completed
@@ -82,10 +82,8 @@ def read_network(
         return read_language(
             path, prefill=prefill, decode=decode, batch=batch, deployment=Deployment(dtype=dtype, **given)
         )
-    if optimizer is not None:
-        require_known("optimizer", optimizer, tuple(OPTIMIZERS))
-        if not training:
-            raise InputError(f"{text}: --optimizer {optimizer} ends an iteration; add --training")
+    if optimizer is not None and not training:
+        raise InputError(f"{text}: --optimizer {optimizer} ends an iteration; add --training")
     if amp is not None and dtype is not None:
         raise InputError("--amp keeps weights in fp32, --dtype does not; leave out one of them")
     if amp is not None and not _is_module(text):

@@ -19,6 +19,8 @@ BOUNDS = (COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED)
 """What limits a kernel: SEER's classes."""
 UNMEASURED = ("spec", "habit", "roofline")
 """Sources of times that no measurement on the GPU stands behind."""
+MOSTLY = 90
+"""Percent of the time that measurements on the GPU stand behind, from which the total does not say so."""
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
 TOTALS = (
@@ -205,11 +207,14 @@ class NetworkTime(Shown):
             needed, held = self.memory_bytes / 2**30, self.gpu_memory_bytes / 2**30
             room = f"; DOES NOT FIT: needs {needed:.2f} of {held:.2f} GiB"
         kind = "training iteration" if self.training else "forward"
+        share = round(100 * self.measured_share)
+        measured = f"; {share} % of the kernels' time measured on {self.gpu}" if share < MOSTLY else ""
         if not self.layers:
             return f"{self.network} on {where}{batch}, {kind}: time not known, no operator of it is; coverage 0 %"
         return (
             f"{self.network} on {where}{batch}, {kind}: {self.total_us / 1e3:.3f} ms"
-            f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %{room}"
+            f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %"
+            f"{measured}{room}"
         )
 
     def parts(self) -> str:

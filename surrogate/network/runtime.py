@@ -14,6 +14,7 @@ from math import exp
 from typing import NamedTuple
 
 from surrogate import bundled
+from surrogate.features.errors import require_known
 from surrogate.features.families import Operator
 from surrogate.models.plain import from_plain
 from surrogate.network.call import TABLE
@@ -76,12 +77,12 @@ def shipped_hosts() -> HostLaws:
 def launched(network: Network, runtime: str | None = None, host: str = HOSTS[0]) -> Network:
     """The network as a runtime (of `RUNTIMES`; None: its own) runs it, with the time that a host (of `HOSTS`) takes."""
     runtime = runtime or network.runtime
+    require_known("runtime", runtime, RUNTIMES)
+    require_known("host", host, HOSTS)
     if runtime != "eager":
         network = compiled(network)
         network = replace(network, notes=(*network.notes, MEMORY_NOTE))
-    shipped = shipped_hosts()
-    law = shipped.laws[runtime]
-    slower = shipped.hosts[host]
+    law, slower = shipped_hosts().laws[runtime], shipped_hosts().hosts[host]
     launch_us = slower * law.launch_us(launches_of(network))
     time = HostTime(runtime, host, launch_us, slower * law.floor_us, exp(law.half_width))
     return replace(network, host=time)

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import InputError
+from surrogate.features.errors import require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.features.roofline import missing_units
@@ -66,8 +66,7 @@ class Choices:
                 whole("seer serving", f"--{name.replace('_', '-')}", number, most=MAX_INT32)
         for kind, field, known in (("library", "libraries", FRAMEWORKS), ("dtype", "dtypes", ELEMENTS)):
             for name in self.several(field):
-                if name not in known:
-                    raise InputError(f"{kind} {name!r} is unknown; known: {', '.join(known)}")
+                require_known(kind, name, known)
 
     def plans(self, decoder: Decoder, device: Gpu) -> Iterator[Plan]:
         """Every configuration of the search on a GPU."""

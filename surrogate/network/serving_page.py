@@ -42,13 +42,14 @@ def serving_page(serving: Serving) -> str:
     """The whole page; all texts are escaped."""
     best, drawn = serving.best, pareto_figure(serving.rows)
     table = serving.table(len(serving.rows))
-    answer = f"{serving.verdict[:1].upper()}{serving.verdict[1:]}."
+    verdict = f"{serving.verdict[:1].upper()}{serving.verdict[1:]}." if serving.verdict else ""
+    answer = verdict
     if best:
         further = f", {best.tpot_ms:.1f} ms per further one" if serving.load.output > 1 else ""
         answer = (
             f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}: {best.ttft_ms:.0f} ms to the first token"
             f"{further}, {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU."
-            f" It lies within the 90 % intervals of {len(serving.rivals)} other configurations that meet the targets."
+            f" It lies within the 90 % intervals of {serving.others} that meet the targets. {verdict}"
         )
     sections = [
         Section("Speed for a user against throughput", [], [Figure("pareto", drawn, FRONT)] if drawn else []),

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
-from math import ceil, floor, inf, isnan, nan
+from math import ceil, floor, inf, isnan, log2, nan
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
@@ -30,18 +29,27 @@ from surrogate.network.serving import (
     shipped_laws,
 )
 from surrogate.network.serving_choices import Choices, Plan
-from surrogate.report.tables import Format, Shown, Table, significant
+from surrogate.report.tables import UNKNOWN, Format, Shown, Table, significant
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMATS: Mapping[str, Format] = dict.fromkeys(
-    ("TTFT, ms", "TPOT, ms", "tokens/s per GPU"),
-    lambda ends: f"{significant(ends[0])} [{significant(ends[1], floor)}, {significant(ends[2], ceil)}]",
-)
+
+def _interval(ends: tuple[float, float, float]) -> str:
+    time, low, high = ends
+    return UNKNOWN if isnan(time) else f"{significant(time)} [{significant(low, floor)}, {significant(high, ceil)}]"
+
+
+FORMATS: Mapping[str, Format] = dict.fromkeys(("TTFT, ms", "TPOT, ms", "tokens/s per GPU"), _interval)
 """How columns with 90 % intervals read."""
 SHOWN = 12
 """Configurations that people see."""
+WAYS = {
+    "TP": ("tensor_parallel", "GPUs that share every layer"), "EP": ("expert_parallel", "GPUs with different experts"),
+    "DP": ("attention_parallel", "groups of GPUs that attend to requests of their own"),
+    "PP": ("pipeline_parallel", "stages of layers"),
+}  # fmt: skip
+"""Short name of a way to share a model → its field of a `ServerRow`, and what it counts."""
 MAX_PLANS = 20_000
 UNMEASURED_WIDTH = 0.1
 """Width in log time that kernels add which were not measured on the GPU, from which a note says so."""
@@ -115,6 +123,12 @@ class ServerRow(Shown):
         """The configuration as the one row of a table."""
         return Table([_shown(self, "")], FORMATS)
 
+    @property
+    def split(self) -> str:
+        """How a replica shares the model, as TP4 PP2."""
+        ways = {name: getattr(self, field) for name, (field, _) in WAYS.items()}
+        return " ".join(f"{name}{many}" for name, many in ways.items() if many > 1 or name == "TP")
+
     def cost(self, tokens_per_s_per_gpu: float) -> float:
         """What the search keeps small: a token's price at such a rate or, where no price is known, its GPU time."""
         usd = self.usd_per_million_tokens
@@ -145,32 +159,58 @@ class Serving(Shown):
 
     @property
     def verdict(self) -> str:
-        """Why none is best; "" where one is."""
+        """Why none is best, or what does better than one that may miss the targets; "" where one is that keeps them."""
         if self.best:
-            return ""
+            return self._caution(self.best)
         if not self.fits:
-            return self._nothing_fits()
+            return f"nothing fits: {'; '.join(self._lacks())}"
         if not any(self.targets):
             return NO_TARGETS
         fitting = [row for row in self.rows if row.fits]
-        reached = (
-            ("TTFT", min(row.ttft_ms for row in fitting), self.targets.ttft_ms),
-            ("TPOT", min(row.tpot_ms for row in fitting), self.targets.tpot_ms),
-        )
+        least_ms = (min(row.ttft_ms for row in fitting), min(row.tpot_ms for row in fitting))
+        reached = zip(("TTFT", "TPOT"), least_ms, self.targets, strict=True)
         said = (f"the shortest {name} is {significant(ms)} ms of {most:g}" for name, ms, most in reached if most)
         return f"no configuration keeps the targets with at most {self.gpus} GPUs: {', '.join(said)}"
 
-    def _nothing_fits(self) -> str:
-        least = self.rows[0]
-        room = room_bytes(gpu_named(least.gpu)) / 2**30
-        gpus = 2 * least.gpus
-        while least.memory_gib * least.gpus > room * gpus:
-            gpus *= 2
-        remedy = f"--gpus {gpus}" if gpus > self.gpus else f"--tensor-parallel {gpus}"
-        return (
-            f"nothing fits: {self.model} in {least.dtype} takes at least {least.memory_gib:.1f} GiB on each of"
-            f" {least.gpus} {least.gpu}, which have {room:.1f}; try {remedy}, a smaller --dtype, or another --gpu"
+    def _caution(self, best: ServerRow) -> str:
+        sure = next(filter(self._is_sure, self.rows), None)
+        if sure is best:
+            return ""
+        instead = (
+            f"{sure.gpus} {sure.gpu} with {_replicas(sure)}, {sure.library} and {sure.concurrency} users keep them with"
+            f" their whole intervals, at {significant(sure.tokens_per_s_per_gpu)} tokens/s per GPU"
+            if sure
+            else "no configuration keeps them with its whole intervals"
         )
+        return f"the best may miss the targets, since they lie within its 90 % intervals; {instead}"
+
+    def _is_sure(self, row: ServerRow) -> bool:
+        """Whether it keeps the targets at the upper ends of its intervals."""
+        return row.meets and self.targets.met(row.ttft_high_ms, row.tpot_high_ms)
+
+    def _lacks(self) -> Iterator[str]:
+        """A line for each GPU and type in which some configurations do not fit: what they need, and what fits."""
+        groups: dict[tuple[str, str, str], list[ServerRow]] = {}
+        for row in self.rows:
+            groups.setdefault((row.gpu, row.dtype, row.kv_dtype), []).append(row)
+        for (name, dtype, kv_dtype), rows in groups.items():
+            small = sorted((row for row in rows if not row.fits), key=lambda row: row.memory_gib)
+            if not small:
+                continue
+            least = small[0]
+            room = room_bytes(gpu_named(name)) / 2**30
+            gpus = min((row.gpus // row.replicas for row in rows if row.fits), default=0)
+            remedy = f"from {gpus} GPUs on it fits"
+            if not gpus:
+                gpus = 2 ** ceil(log2(least.memory_gib * least.gpus / room))
+                option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
+                remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
+            others = len({row.split for row in small}) - 1
+            more = f", {others} other way{'s' * (others > 1)} as much or more" if others else ""
+            yield (
+                f"{least.split} does not fit {name} in {dtype}, cache {kv_dtype}: it needs {least.memory_gib:.1f} of"
+                f" {room:.1f} GiB on each{more}; {remedy}"
+            )
 
     @property
     def rivals(self) -> tuple[ServerRow, ...]:
@@ -186,31 +226,44 @@ class Serving(Shown):
         )  # fmt: skip
 
     def table(self, most: int = SHOWN) -> Table:
-        """The best configurations for people, ``most`` of them."""
-        shown = [_shown(row, self._mark(row)) for row in self.rows[:most]]
-        more = [f"{len(self.rows) - most} further configurations: --csv or --json"] if len(self.rows) > most else []
+        """The best configurations for people, ``most`` of them, before the others the best of each GPU."""
+        fitting = [row for row in self.rows if row.fits]
+        first = {row.gpu: row for row in reversed(fitting)}
+        rows = sorted(fitting, key=lambda row: row is not first[row.gpu]) or self.rows[:1]
+        leading = [] if len(first) < 2 else [row for row in first.values() if row is not self.best]
+        shown = [_shown(row, self._mark(row, row in leading)) for row in rows[:most]]
+        more = [f"{len(rows) - most} further configurations: --csv or --json"] if len(rows) > most else []
+        lacks = self._lacks() if fitting else ()
+        used = {name for row in rows[:most] for name in WAYS if name in row.split}
+        legend = "; ".join(f"{name}: {said}" for name, (_, said) in WAYS.items() if name in used)
         title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
-        return Table(shown, FORMATS, title, notes=[*filter(None, [self.verdict]), *more, *self.notes])
+        return Table(shown, FORMATS, title, notes=[*filter(None, [self.verdict]), *more, legend, *lacks, *self.notes])
 
-    def _mark(self, row: ServerRow) -> str:
+    def _mark(self, row: ServerRow, leads: bool) -> str:
         """What stands behind a configuration: whether it keeps the targets, up to where its intervals reach."""
         if not row.fits:
             return "does not fit"
-        if not row.meets:
-            shares = self.targets.shares(row.ttft_ms, row.tpot_ms)
-            return ", ".join(f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1)
-        is_sure = self.targets.met(row.ttft_high_ms, row.tpot_high_ms)
+        if not any(self.targets):
+            return ""
+        shares = self.targets.shares(row.ttft_ms, row.tpot_ms)
+        marks = [f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1]
         if row is self.best:
-            rivals = f", within the intervals of {len(self.rivals)} others" if self.rivals else ""
-            return f"◀ best{rivals}" if is_sure else f"◀ best, may miss the targets{rivals}"
-        return ("meets the targets" if is_sure else "may meet the targets") if any(self.targets) else ""
+            rivals = f"within the intervals of {self.others}" if self.rivals else ""
+            marks = ["◀ best", "" if self._is_sure(row) else "may miss the targets", rivals]
+        elif row.meets:
+            marks = ["meets the targets" if self._is_sure(row) else "may meet the targets"]
+        return ", ".join(filter(None, [f"best on {row.gpu}" if leads else "", *marks]))
+
+    @property
+    def others(self) -> str:
+        """The number of `rivals` in words."""
+        return f"{len(self.rivals)} other{'s' * (len(self.rivals) != 1)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: ``rows``, ``best``, the number of its ``rivals``, ``verdict``, and ``notes``."""
         rows = [{name: None if value != value else value for name, value in asdict(row).items()} for row in self.rows]
-        best = rows[0] if self.best else None
-        notes = list(self.notes)
-        return {"rows": rows, "best": best, "rivals": len(self.rivals), "verdict": self.verdict, "notes": notes}
+        said = {"rivals": len(self.rivals), "verdict": self.verdict, "notes": list(self.notes)}
+        return {"rows": rows, "best": rows[0] if self.best else None, **said}
 
     def to_frame(self) -> "pd.DataFrame":
         """A row per configuration."""
@@ -231,13 +284,15 @@ def serve(
     read or is unknown, and where nothing can be said.
     """
     choices = choices or Choices()
+    if not isinstance(choices, Choices):
+        raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
     choices.check()
     sizes = {"--input": input, "--output": output}
     load = Load(*(whole("seer serving", name, size, most=MAX_INT32) for name, size in sizes.items()))
     targets = Targets(_positive("--ttft", ttft_ms), _positive("--tpot", tpot_ms))
     if output == 1 and tpot_ms is not None:
         raise InputError("--tpot: an answer of one token has no further one; leave it out, or give a longer --output")
-    decoder = _decoder(config)
+    decoder = read_decoder(config)
     devices = _devices(gpu, compare_gpus)
     prices = _prices(price, devices)
     rows: list[ServerRow] = []
@@ -273,18 +328,6 @@ def serve(
     return Serving(decoder.name, load, tuple(rows), (*notes, FASTEST, *reasons), targets, choices.gpus)
 
 
-def _decoder(config: object) -> Decoder:
-    if isinstance(config, Mapping):
-        return read_decoder(config)
-    if not isinstance(config, str | Path):
-        raise InputError(
-            f"config is a {type(config).__name__}; give the path of a config.json, its folder, or its content as a dict"
-            " (transformers: config.to_dict())"
-        )
-    path = Path(config)
-    return read_decoder(path if path.exists() else NETWORKS.get(str(config), path))
-
-
 def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
     """Each GPU once, ``gpu`` first."""
     names = (gpu, compare_gpus) if isinstance(compare_gpus, str) else (gpu, *compare_gpus)
@@ -295,10 +338,8 @@ def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
 
 def _prices(price: object, devices: Sequence[Gpu]) -> dict[str, float]:
     """GPU → US dollars an hour."""
-    if not isinstance(price, Mapping):
-        usd = _positive("--price", price, MILLION)
-        return {} if usd is None else {device.name: usd for device in devices}
-    prices = {gpu_named(name).name: _positive(f"--price {name}", usd, MILLION) for name, usd in price.items()}
+    given = price if isinstance(price, Mapping) else dict.fromkeys((device.name for device in devices), price)
+    prices = {gpu_named(name).name: _positive(f"--price of {name}", usd, MILLION) for name, usd in given.items()}
     if strangers := prices.keys() - {device.name for device in devices}:
         raise InputError(
             f"--price: {', '.join(sorted(strangers))} is not among the GPUs asked about; add --compare-gpus"
@@ -396,21 +437,12 @@ def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
 
 def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
     """A row of the table for people."""
-    ways = {
-        "TP": row.tensor_parallel,
-        "DP": row.attention_parallel,
-        "EP": row.expert_parallel,
-        "PP": row.pipeline_parallel,
-    }
-    split = " ".join(f"{name}{ways[name]}" for name in ways if ways[name] > 1 or name == "TP")
     shown: dict[str, Any] = {
-        "GPUs": f"{row.gpus} {row.gpu}", "with": f"{row.replicas} × {split}" if row.replicas > 1 else split,
+        "GPUs": f"{row.gpus} {row.gpu}", "with": _replicas(row),
         "framework": row.library, "dtype": row.dtype, "users in all": row.concurrency,
-        "TTFT, ms": _interval(row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
-        "TPOT, ms": _interval(row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
-        "tokens/s per GPU": _interval(
-            row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high
-        ),
+        "TTFT, ms": (row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
+        "TPOT, ms": (row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
+        "tokens/s per GPU": (row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high),
         "tokens/s per user": round(row.tokens_per_s_per_user, 1),
     }  # fmt: skip
     if row.usd_per_million_tokens is not None:
@@ -418,5 +450,5 @@ def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
     return shown | {"GiB per GPU": round(row.memory_gib, 1), "bound by": row.bound, "": mark}
 
 
-def _interval(*ends: float) -> tuple[float, ...] | None:
-    return None if isnan(ends[0]) else ends
+def _replicas(row: ServerRow) -> str:
+    return f"{row.replicas} × {row.split}" if row.replicas > 1 else row.split

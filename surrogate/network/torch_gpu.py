@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from surrogate.features.errors import require_known
 from surrogate.network.call import TABLE
 from surrogate.network.torch_recurrent import overrides as recurrent_overrides
 
@@ -31,6 +32,8 @@ def gpu_calls(amp: str | None = None) -> Iterator[None]:
     from torch.library import _scoped_library
 
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    if amp is not None:
+        require_known("amp", amp, AMP)
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with _scoped_library("aten", "IMPL") as library:
         fused_kernels = {"scaled_dot_product_attention": _attention, "dropout": _dropout, **recurrent_overrides()}

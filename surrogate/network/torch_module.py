@@ -7,6 +7,7 @@
 
 import copy
 import inspect
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,8 +17,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
-from surrogate.features.problem import DTYPES, LAYOUTS
+from surrogate.features.errors import InputError, imported_callable, in_one_line
+from surrogate.features.problem import DTYPES
 from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import OF_ONE_TYPE, add_call
@@ -26,8 +27,8 @@ from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
 from surrogate.network.network import Network, Tally, with_settings
 from surrogate.network.predict import Allowed, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
-from surrogate.network.runtime import HOSTS, RUNTIMES, launched
-from surrogate.network.torch_gpu import AMP, gpu_calls
+from surrogate.network.runtime import HOSTS, launched
+from surrogate.network.torch_gpu import gpu_calls
 from surrogate.network.training import completed, optimizer_step
 
 if TYPE_CHECKING:
@@ -100,8 +101,10 @@ def read_module(
 def _told(source: str) -> Iterator[None]:
     """What torch or the user's code raises, as an `InputError` of one line that ``source`` begins."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+    from torch._subclasses.fake_tensor import log as torch_log
 
     with in_one_line(source):
+        was_silent, torch_log.disabled = torch_log.disabled, True  # it logs a stack for every shape that does not fit
         try:
             yield
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -109,6 +112,8 @@ def _told(source: str) -> Iterator[None]:
                 f"{source}: {error.func} asks for the values of a tensor, and a prediction has shapes alone; leave that"
                 " part out of the module (.item(), nonzero, masks as indices, `if` on a tensor)"
             ) from None
+        finally:
+            torch_log.disabled = was_silent
 
 
 def _fake_mode(source: str) -> "FakeTensorMode":
@@ -183,13 +188,6 @@ def time_module(
     workspace, time and interval in µs. Raises `InputError` where torch is missing, the module fails, or the GPU or a
     word is unknown.
     """
-    words = {
-        "runtime": (runtime, tuple(RUNTIMES)), "host": (host, HOSTS), "amp": (amp, AMP), "layout": (layout, LAYOUTS),
-        "optimizer": (optimizer, tuple(OPTIMIZERS)),
-    }  # fmt: skip
-    for name, (word, known) in words.items():
-        if word is not None:
-            require_known(name, word, known)
     require_data_parallel(type(module).__name__, data_parallel, training=training)
     predictors = load_predictors(gpu, bundle)
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
@@ -322,8 +320,11 @@ def recorded_calls(
     makers: dict[int, str] = {}  # number of a node of autograd → the module whose call made it
     owners = {weight: name.rpartition(".")[0] for name, weight in module.named_parameters()}
 
-    def leave(*_: object) -> None:
-        running.pop()
+    def leave(part: "Module", *_: object) -> None:
+        path = running.pop()
+        error = sys.exc_info()[1]  # torch leaves a module that failed within the handler of its error
+        if error is not None and path and not hasattr(error, "__notes__"):
+            error.add_note(f"layer {path} ({type(part).__name__})")
 
     def running_module() -> str:
         node: Any = torch._C._current_autograd_node()

@@ -7,6 +7,7 @@ give to one tensor is summed where branches were added.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from surrogate.features.errors import require_known
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, chained
@@ -22,6 +23,7 @@ def completed(network: Network, training: bool, optimizer: str = OPTIMIZER) -> N
     """With the memory of a chain where the source tells none, and under ``training`` a whole iteration's layers, whose
     last is the step of ``optimizer``, one of `OPTIMIZERS`."""
     network = chained(network, training=training)
+    require_known("optimizer", optimizer, OPTIMIZERS)
     if not training:
         return network
     loss = "the sum of the module's results" if network.training else "the last layer's result"

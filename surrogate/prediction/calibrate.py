@@ -11,7 +11,7 @@ from surrogate.bundle.train import candidate_keys, least_times, train
 from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import device_names, newest_version
-from surrogate.dataset.rows import Rows, rows_by_family
+from surrogate.dataset.rows import Rows, rows_by_family, rows_of
 from surrogate.dataset.store import Data, Dataset, as_dataset, merge
 from surrogate.evaluation.judge import time_errors
 from surrogate.features.errors import InputError
@@ -76,14 +76,14 @@ def _learned_again(
     both = merge([replace(known, candidates=data.candidates), data])
     again = train(both, model=model.name, seed=seed, progress=progress)
     # The new rows, and what each model makes of them.
-    rows = next(iter(rows_by_family(data.frame, data.devices).values()))[1]
-    old = next(iter(rows_by_family(known.frame).values()))[1]
+    rows = rows_of(data.frame, both.own, data.devices)
+    old = rows_of(known.frame, both.own)
     new = np.flatnonzero(rows.ok & ~np.isin(_keys(rows), _keys(old)))
     half = np.random.default_rng(seed).permutation(len(new)) % 2
     held_us = np.full(len(rows), np.nan)
     for number in (0, 1) if len(new) > 1 else ():
         frame = pd.concat([old.frame, rows.frame.iloc[new[half != number]]], ignore_index=True)
-        inside = next(iter(rows_by_family(frame, data.devices).values()))[1]
+        inside = rows_of(frame, both.own, data.devices)
         outside = new[half == number]
         held_us[outside] = Configurations(random_state=seed).fit(inside).predict(rows.take(outside))
     before_us = model.predict(rows)

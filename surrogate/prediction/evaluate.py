@@ -32,7 +32,7 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
     frame = model_frame(data, bundle.candidate)
     settings = SettingCache(replace(bundle, devices={**bundle.devices, **data.devices}))
     records = []
-    for family, (_, rows) in rows_by_family(frame, settings.bundle.devices).items():
+    for family, (_, rows) in rows_by_family(frame, settings.bundle.devices, data.own).items():
         part = bundle.part(family)
         check_libraries(part, rows, data.name)
         names = sorted(key.name for key in part.candidates)

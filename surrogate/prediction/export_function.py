@@ -18,6 +18,7 @@ import numpy as np
 from surrogate.features.description import Configuration, Value
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily
+from surrogate.features.gpu import canonical
 from surrogate.prediction import decision_tree
 from surrogate.prediction.decision_tree import Leaf, Node, Slowdown
 from surrogate.prediction.export import EMPTY, Picks, named
@@ -124,6 +125,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     absent = {size.name: "" if size.default is None else f"={None if size.follows else size.default}" for size in sizes}
     settings = {argument(name): [literal(value) for value in values] for name, values in function.settings.items()}
     first = picks.selections[0]
+    judged = picks.held_out if first.gpu in map(canonical, picks.gpus) else {}
     what = "configurations to time, the most promising first" if lists else "configuration to run"
     text = template("function.py.j2", "surrogate.prediction").render(
         picks=picks, family=family.name, notes=first.notes, folds=decision_tree.FOLDS, lists=lists,
@@ -131,7 +133,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         measured=sum(each.estimates[0].source == MEASURED for each in picks.feasible),
         problems=len(function.cost), left_out=len(picks.selections) - len(function.cost), leaves=len(every_leaf),
         slowdown=said(function.slowdown), held_out=function.held_out and said(function.held_out),
-        bundle_slowdown=picks.held_out.get(family.primary, {}).get("slowdown_macro"),
+        bundle_slowdown=judged.get(family.primary, {}).get("slowdown_macro"), gpu=first.gpu,
         name="configs" if lists else "select", doc=f"The {what if described else '(library, algorithm) to run'}.",
         sizes=[argument(name) + default for name, default in absent.items()],
         texts=[f"{name}={values[0]}" for name, values in settings.items()],

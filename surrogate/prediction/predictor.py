@@ -63,8 +63,10 @@ class Predictor:
     def read(self, problem: AnyProblem | str, **settings: str) -> AnyProblem:
         """The problem that a text names, or that is one, under the ``settings``; its math, where they name none, is as
         PyTorch runs it on the GPU. Raises `InputError` for a setting that the problem does not have."""
+        described = self.bundle.described
+        if described and isinstance(problem, DescribedProblem):
+            problem = described.as_own(problem)
         if isinstance(problem, str):
-            described = self.bundle.described
             parsed = parse_problem(described.whole_text(problem) if described else problem, described, **settings)
         elif settings:
             if foreign := [name for name in settings if not hasattr(problem, name)]:

@@ -12,7 +12,7 @@ import numpy as np
 from surrogate.bundle.bundle import Bundle, CandidateKey, Part
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.errors import nearest as nearest_names
-from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, Family
+from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted
 from surrogate.features.problem import HALF
 from surrogate.features.text import newest, version_number
@@ -93,7 +93,7 @@ class Alike(NamedTuple):
 def is_problem(value: object) -> TypeGuard[AnyProblem]:
     """Whether it is one problem of a family."""
     kind = getattr(value, "kind", None)  # a table may have a column of that name
-    return isinstance(kind, str) and kind in FAMILY_OF_KIND
+    return isinstance(value, DescribedProblem) or (isinstance(kind, str) and kind in FAMILY_OF_KIND)
 
 
 @dataclass(frozen=True, slots=True)

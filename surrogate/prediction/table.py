@@ -10,7 +10,7 @@ import pandas as pd
 from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, RowError, require_known
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, Family
 from surrogate.features.families import family as family_named
 from surrogate.features.gpu import canonical
@@ -109,8 +109,7 @@ def asked_problems(
 
 def _groups(settings: SettingCache, columns: Mapping[str, Cells], defaults: Defaults) -> Iterator[Group]:
     """The rows of each family and setting."""
-    default = settings.bundle.described.name if settings.bundle.described else DEFAULT_FAMILY
-    for family, positions in _families(columns, default):
+    for family, positions in _families(columns, settings.bundle.described):
         every = len(positions) == _length(columns)
         part = columns if every else {name: np.asarray(values)[positions] for name, values in columns.items()}
         sizes, texts = _read(family, part, len(positions), defaults)
@@ -235,11 +234,12 @@ def _length(columns: Mapping[str, Cells]) -> int:
     return len(next(iter(columns.values()), ()))
 
 
-def _families(columns: Mapping[str, Cells], default: str) -> list[tuple[Family, np.ndarray]]:
-    """Each family of the table, by its columns ``family`` or ``operator``, with the positions of its rows."""
+def _families(columns: Mapping[str, Cells], own: Family | None) -> list[tuple[Family, np.ndarray]]:
+    """Each family of the table, by its columns ``family`` or ``operator``, with the positions of its rows; ``own`` is
+    the described kernel of a bundle."""
     source = next((name for name in ("family", "operator") if name in columns), "")
     names, name_index = _text(columns, source, "", _length(columns))
-    families = [family_named(name or default) for name in names]
+    families = [own if own and name in ("", own.name) else family_named(name or DEFAULT_FAMILY) for name in names]
     code = np.array([families.index(family) for family in families], dtype=int)[name_index]
     return [(families[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
 
@@ -267,7 +267,8 @@ def _check_geometry(family: Family, sizes: np.ndarray, library: Column) -> None:
     for column, wrong, rule in family.geometry(dict(zip(family.size_names, sizes.T, strict=True)), of_row):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            raise InputError(f"row {row}: {column} is {sizes[row, family.size_names.index(column)]}; {rule}")
+            value = sizes[row, family.size_names.index(column)]
+            raise RowError("the table", row, f"{column} is {value}; {rule}")
 
 
 def _text(columns: Mapping[str, Cells], name: str, default: str, rows: int) -> Column:

@@ -22,6 +22,8 @@ from itertools import repeat
 from numbers import Integral, Number, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from surrogate.features.errors import as_parameters
+
 if TYPE_CHECKING:
     from jinja2 import Template
 
@@ -252,10 +254,10 @@ class Shown(ABC):
         """What people see."""
 
     def __repr__(self) -> str:
-        return self.table().text()
+        return as_parameters(self.table().text())
 
     def _repr_html_(self) -> str:
-        return self.table().__html__()
+        return as_parameters(self.table().__html__())
 
 
 @dataclass(frozen=True)

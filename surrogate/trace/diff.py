@@ -21,7 +21,7 @@ from surrogate.trace.events.iterations import iterations as find_iterations
 from surrogate.trace.events.iterations import trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace, enclosing, linked, take
-from surrogate.trace.profiling import Profile, profile, union_us
+from surrogate.trace.profiling import NO_DEVICE, Profile, profile, union_us
 from surrogate.trace.result import Row
 from surrogate.trace.tables import idle_of_step, step_table
 
@@ -94,7 +94,10 @@ def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
     indices = tuple(dict.fromkeys(wanted)) or tuple(range(len(every)))
     part = profile(trim(trace, iterations_kept=indices))
     if not len(part.trace.activities):
-        raise InputError(f"{trace.source}: has no device activity in its iterations; give a trace of a GPU")
+        raise InputError(
+            f"{trace.source}: diff compares kernels of a GPU, and this trace, or the part of it, {NO_DEVICE};"
+            " seer trace summary has the host's time by layer type"
+        )
     return part, len(indices), float(np.median([every[index].time_us for index in indices]))
 
 

@@ -27,11 +27,11 @@ from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
 from surrogate.trace.profiling import Profile, Source
 from surrogate.trace.profiling import profile as profiled
-from surrogate.trace.result import Row, short_names
+from surrogate.trace.result import Row, said_once, short_names
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import MODELS, Setting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.evaluate import REPLAY
-from surrogate.trace.whatif.hardware import call_kinds
+from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
 LEAST_GAIN = 0.01
@@ -41,7 +41,7 @@ LEAST_OF_HOST = 0.05
 PART = 0.5
 """The least of a cause's time that its remedy is taken to save; nobody has published times before and after."""
 HALF_TO_ALL = (
-    "the interval reaches from what the step gains if half of that time goes and the host waits as it did, to the gain:"
+    "from what the step gains if half of that time goes and the host waits as it did, to the gain:"
     " an assumption, as nobody has published times before and after"
 )
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
@@ -213,16 +213,15 @@ def told(findings: Sequence[Finding]) -> str:
     """The findings as people read them, a paragraph each."""
     if not findings:
         return f"Findings: none that the trace supports and that gains {LEAST_GAIN:.0%} of a step"
-    lines = ["Findings, the largest gain first; gains do not add up"]
+    lines = ["Findings, the largest gain first; gains do not add up; a step is the mean iteration, from end to end"]
     for number, finding in enumerate(findings, start=1):
         row = finding.row()
         gain = f"{finding.gain_us / 1e3:,.3g} of {finding.step_us / 1e3:,.4g} ms a step"
         lines += [f"{number}. {finding.title}: {gain}, {finding.gain_pct:.2g} % ({row['interval']})"]
         where = f"in {finding.where}" if finding.where else ""
-        lines += [
-            f"   {text}" for text in (finding.evidence, where, f"change: {finding.change}", finding.basis) if text
-        ]
-    return "\n".join(lines)
+        lines += [f"   {text}" for text in (finding.evidence, where, f"change: {finding.change}") if text]
+    bases = said_once((str(number), finding.basis) for number, finding in enumerate(findings, start=1))
+    return "\n".join([*lines, *(f"Interval of {basis}" for basis in bases)])
 
 
 def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
@@ -261,7 +260,7 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
     saved = [step_us - end_us for end_us in ends_us]
     text = TEXTS[name]
     return Finding(
-        title=text["title"], evidence=case.told(draft.tasks, draft.what) + draft.more,
+        title=text["title"].format_map(draft.words), evidence=case.told(draft.tasks, draft.what) + draft.more,
         evidence_us=case.time_us(draft.tasks), change=text[draft.change].format_map(draft.words),
         where=case.where(draft.tasks), step_us=step_us, gain_us=gain_us,
         low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0), high_us=max(*saved, gain_us),
@@ -279,8 +278,7 @@ def products_in_fp32(case: Case) -> Draft | None:
     gpu, profile, graph = case.profile.gpu, case.profile, case.graph
     if gpu is None or not gpu.tf32_tflops:
         return None
-    plain = np.array([not uses_tensor_cores(name) and "tf32" not in name for name in graph.names])[graph.name]
-    products = select(graph, kind="kernel", name=_PRODUCT) & plain
+    products = select(graph, kind="kernel", name=_PRODUCT) & ~_on_matrix_units(graph)
     fp32 = np.array([*(dtype == "fp32" for dtype in profile.dtype), False])
     tasks = products & fp32[np.where(products, graph.row, -1)]
     rows = graph.row[tasks]
@@ -292,8 +290,8 @@ def products_in_fp32(case: Case) -> Draft | None:
 
 
 def whole_step_in_fp32(case: Case) -> Draft | None:
-    """A step most of whose known work is of fp32, on a GPU with matrix units for 16 bits."""
-    gpu, profile = case.profile.gpu, case.profile
+    """A step most of whose known work is of fp32, in TF32 or not, on a GPU with matrix units for 16 bits."""
+    gpu, profile, graph = case.profile.gpu, case.profile, case.graph
     time_us = profile.trace.activities.time_us
     is_fp32, is_known = (
         np.array([each in of for each in profile.dtype]) for of in (("fp32",), ("fp32", "fp16", "bf16"))
@@ -301,10 +299,20 @@ def whole_step_in_fp32(case: Case) -> Draft | None:
     share = time_us[is_fp32].sum() / (time_us[is_known].sum() or 1.0)
     if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or time_us[is_known].sum() < 0.5 * time_us.sum():
         return None
+    products_us = np.where(matrix_kernels(graph), graph.duration_us, 0.0)
+    tf32 = products_us[_on_matrix_units(graph)].sum() / (products_us.sum() or 1.0)
+    arithmetic = "TF32" if tf32 >= PART else "fp32"
+    units = f"; {tf32:.0%} of the time of products and convolutions in TF32" if tf32 else ""
     return Draft(
-        f"kernels (in fp32: {share:.0%} of the time of those whose type is known)", select(case.graph, kind="kernel"),
-        what_if="amp", change="bf16" if gpu.bf16_tensor_tflops else "fp16",
+        f"kernels (of fp32: {share:.0%} of the time of those whose type is known{units})",
+        select(graph, kind="kernel"), what_if="amp", change="bf16" if gpu.bf16_tensor_tflops else "fp16",
+        words={"arithmetic": arithmetic},
     )  # fmt: skip
+
+
+def _on_matrix_units(graph: Graph) -> Mask:
+    """The tasks whose kernels' names tell of matrix units."""
+    return np.array([uses_tensor_cores(name) or "tf32" in name for name in graph.names])[graph.name]
 
 
 def small_kernels(case: Case) -> Draft | None:

@@ -20,7 +20,7 @@ from surrogate.trace.graph import graph_of
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.layers import OUTSIDE
 from surrogate.trace.profiling import NO_DEVICE, Profile
-from surrogate.trace.result import ResultTable, Row, short_names
+from surrogate.trace.result import ResultTable, Row, said_once, short_names
 from surrogate.trace.tables import STEP_PARTS, copy_table, layer_table, outlier_note, step_table, summary, type_table
 from surrogate.trace.whatif import MODELS, Setting, evaluate, what_if
 
@@ -65,7 +65,7 @@ def _advice(profile: Profile) -> list[Table | str]:
     findings = advice(profile)
     if not findings:
         return [told(findings)]
-    bases = dict.fromkeys(f"{finding.title}: {finding.basis}" for finding in findings)
+    bases = said_once((finding.title, finding.basis) for finding in findings)
     return [Table([finding.row() for finding in findings], title="Gains do not add up", notes=tuple(bases))]
 
 
@@ -83,9 +83,9 @@ def _what_ifs(profile: Profile) -> list[Table]:
             "interval_ms": interval_us((ends[0], ends[1]), between=" to ") if ends else "–",
             "throughput": f"{plain(answer.speedup)}×",
             "bound after": whole["bound_after"], "help": MODELS[answer.name].help, "assumes": answer.assumes,
-            "evidence": answer.evidence,
         })  # fmt: skip
     notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
+    notes += said_once((answer.name, answer.evidence) for answer in answers)
     notes += filter(None, [outlier_note(profile)])
     return [Table(rows, title="An iteration's time", notes=tuple(notes), empty="None applies.")]
 

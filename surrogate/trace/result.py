@@ -80,6 +80,14 @@ class ResultTable(Shown):
         return text.replace(name := text.lstrip(), self.short.get(name, name))
 
 
+def said_once(remarks: Iterable[tuple[str, str]]) -> list[str]:
+    """(whom it is of, text) → a line for each text: all whom it is of, and the text."""
+    names: dict[str, list[str]] = {}
+    for name, text in remarks:
+        names.setdefault(text, []).append(name)
+    return [f"{', '.join(of)}: {text}" for text, of in names.items()]
+
+
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Full name → short one of at most `LONGEST` characters, distinct for distinct names.
 

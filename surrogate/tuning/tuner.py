@@ -247,7 +247,7 @@ def described_of(known: Bundle | Description) -> DescribedFamily:
 def problem_of(family: DescribedFamily, problem: object, model: Configurations | None) -> DescribedProblem:
     """The problem that a caller names. Raises `InputError` where it is none, and for None where there are several."""
     if isinstance(problem, DescribedProblem):
-        return family.problem(problem.sizes, dict(zip(family.setting_names, problem.settings, strict=True)))
+        return family.as_own(problem)
     if isinstance(problem, str):
         kind, colon, body = problem.partition(":")
         return family.read(family.name, body if colon else "" if kind == family.name else kind, {})

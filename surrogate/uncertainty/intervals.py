@@ -178,7 +178,8 @@ class UnseenGpu:
         known = self.by_kind[kind]
         line, _, of_type = kind.partition("|")
         if known.median_ape is None:
-            return f"{basis}: how far off such times are is not known"
+            evens = ", so that P(best) is nearer to even" * described
+            return f"{basis}: how far off such times are is not known{evens}"
         what = "times in settings never measured" if kind == NEVER else f"times{' in ' * bool(of_type)}{of_type}"
         # What is known of a line with a single GPU comes from other lines.
         is_own = any(key.startswith(f"{line}|") for key in self.by_kind)
@@ -186,7 +187,7 @@ class UnseenGpu:
         return (
             f"{basis}: on {'one GPU' if known.gpus == 1 else f'{known.gpus} {maker}GPUs'} left out of training, {what}"
             f" were off by {100 * known.median_ape:.0f} % in the median, nine in ten are expected within a factor of"
-            f" {exp(known.half_width):.1f}{'; the order errs less' * described}"
+            f" {exp(known.half_width):.1f}{'; their order errs less than P(best) allows' * described}"
         )
 
 

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from surrogate.cli import seer
+from surrogate.cli.groups import TABLE
 from surrogate.cli.options import OPTIONS
 from surrogate.collect.plan_source import ALL, GRIDS
 from surrogate.features.gpu import gpu
@@ -51,6 +52,12 @@ def test_every_option_is_explained_and_no_line_is_too_wide(path: str) -> None:
     assert [option.opts for option in _options(context) if not option.help] == []
     assert [line for line in context.get_help().splitlines() if len(line) > 80] == []
     assert "INTEGER" not in context.get_help() and "FLOAT" not in context.get_help()
+
+
+@pytest.mark.parametrize("path", [f"seer {name}" for name in TABLE["groups"]])
+def test_every_option_stands_in_a_group_of_a_grouped_help(path: str) -> None:
+    _, _, rest = CONTEXTS[path].get_help().partition("\nOptions:\n")
+    assert re.findall(r"^  (-\S+)", rest, re.MULTILINE) == ["-h,"]
 
 
 @pytest.mark.parametrize("path", [path for path in CONTEXTS if path != "seer"])

@@ -1,6 +1,5 @@
 """The cuDNN device and all its instruments over the faithful fake: results, timers, records, faults and misuse."""
 
-import ctypes
 import json
 import sys
 from collections import Counter
@@ -16,17 +15,15 @@ from surrogate.collect.cudnn import gpu as gpu_module
 from surrogate.collect.cudnn import instruments
 from surrogate.collect.cudnn.convolution import ALGORITHMS, Convolutions
 from surrogate.collect.cudnn.device import CudnnDevice
-from surrogate.collect.cudnn.library import CudnnError, Library
+from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.operators import GpuOperators
 from surrogate.collect.device import DeviceLostError, RepeatPolicy, demangled
-from surrogate.collect.deviceless import Deviceless
 from surrogate.collect.log import read
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.run import collect_heuristic
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
-from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify_call
 from surrogate.features.text import parse
 from tests.known import cases
@@ -268,53 +265,6 @@ def test_convolutions_need_no_random_numbers_compiler_or_headers(opened):
     assert opened(cupy_parts="none").measure(CONV, "GEMM", POLICY).timer == "cupti"
 
 
-class Raw:
-    """One forward call with everything in the caller's hands."""
-
-    def __init__(self, device: CudnnDevice) -> None:
-        import cupy  # pyright: ignore[reportMissingImports]
-
-        self.device, self.cupy = device, cupy
-        self.convolutions = Convolutions(device.library, device.handle)
-        self.convolutions.set(CONV)
-        sizes = tensor_sizes_bytes(CONV)
-        self.arrays = {role: cupy.empty(sizes[role], cupy.uint8) for role in "xwy"}
-        self.space = cupy.empty(1 << 20, cupy.uint8)
-        self.pointers = {role: array.data.ptr for role, array in self.arrays.items()}
-        self.workspace = self.space.data.ptr, self.convolutions.workspace_bytes(2)
-
-    def regroup(self, groups: int) -> None:
-        self.device.library.check("cudnnSetConvolutionGroupCount", self.convolutions.descriptors["conv"], groups)
-
-    def run(self) -> None:
-        self.convolutions.run(2, self.pointers, self.workspace)
-        self.device.gpu.synchronize()
-
-
-MISUSES = {
-    "freed": (lambda raw: raw.arrays.pop("w"), DeviceLostError),
-    "out of bounds": (lambda raw: raw.pointers.update(y=raw.pointers["y"] + 1024), DeviceLostError),
-    "host memory": (lambda raw: raw.pointers.update(x=ctypes.addressof(HOST)), DeviceLostError),
-    "result over operand": (lambda raw: raw.pointers.update(y=raw.pointers["x"]), DeviceLostError),
-    "workspace over result": (lambda raw: vars(raw).update(workspace=(raw.pointers["y"], 1 << 20)), DeviceLostError),
-    "misaligned": (lambda raw: vars(raw).update(workspace=(raw.space.data.ptr + 8, 1 << 19)), DeviceLostError),
-    "workspace too small": (lambda raw: vars(raw).update(workspace=(raw.space.data.ptr, 64)), CudnnError),
-    "destroyed": (lambda raw: raw.convolutions.close(), CudnnError),
-    "wrong groups": (lambda raw: raw.regroup(4), CudnnError),
-}
-HOST = ctypes.create_string_buffer(1 << 16)
-
-
-@pytest.mark.parametrize(("spoil", "error"), MISUSES.values(), ids=MISUSES)
-def test_misuse_shows(opened, spoil, error):
-    """What a real GPU might let pass: the fake must not, or the tests above prove nothing."""
-    raw = Raw(opened())
-    raw.run()
-    spoil(raw)
-    with pytest.raises(error):
-        raw.run()
-
-
 def test_an_unfinished_event_has_no_time(opened):
     device = opened()
     start, end = device.gpu.event(), device.gpu.event()
@@ -370,16 +320,3 @@ def test_a_heuristic_that_crashes_is_one_line_with_the_remedy(refused, chain, tm
     chain.setenv("FAKE_FAULTS", "")
     collect_heuristic(plan, "h200", str(output), lambda *_: None)
     assert len(read(output).records) == 5
-
-
-def test_the_graph_heuristic_ranks_by_its_rules(chain):
-    """Attributes of their types, set before descriptors are final, on descriptors that are final themselves."""
-    with closing(Deviceless(gpu_named("h200"))) as device:
-        for direction in DIRECTIONS:
-            conv = parse("n8c64h14w20k32r3s1p1q0u2v1l1g4")
-            conv = replace(conv, direction=direction)
-            assert device.heuristic(replace(conv, math="default"))[0].notes == ("tensor_core",)
-            ranking = device.heuristic(conv)
-            assert [each.algorithm for each in ranking] == ["engine:1", "engine:1", "engine:0", "engine:5"]
-            assert [each.status for each in ranking] == ["ok", "ok", "ok", "not_supported"]
-            assert [each.workspace_bytes for each in ranking] == [1024, 1024, 0, None]

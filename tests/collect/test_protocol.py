@@ -1,6 +1,5 @@
 """Repeats, medians, verdicts, clocks."""
 
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -29,31 +28,19 @@ def test_throttle_reasons():
     assert not throttled(0x1) and not throttled(None)  # an idle GPU is not throttled
 
 
-class NVMLError(Exception):
-    """What NVML raises where a GPU does not answer."""
+def test_clocks_leave_out_what_the_gpu_does_not_tell(chain):
+    """Power and ECC; and an older binding has another name for the reasons."""
+    import pynvml  # pyright: ignore[reportMissingImports]
 
-
-def board() -> SimpleNamespace:
-    """As much of NVML as is asked, on a GPU that tells no power."""
-    answers = {
-        "nvmlDeviceGetTemperature": 45, "nvmlDeviceGetCurrentClocksThrottleReasons": 4, "nvmlDeviceGetMigMode": [0, 1],
-        "nvmlDeviceGetComputeRunningProcesses": ["this one", "another"], "nvmlSystemGetDriverVersion": "570.86.15",
-    }  # fmt: skip
-    calls = {name: Mock(return_value=answer) for name, answer in answers.items()}
-    calls |= {"nvmlShutdown": Mock(), "nvmlDeviceGetPowerUsage": Mock(side_effect=NVMLError)}
-    clocks = {"nvmlDeviceGetClockInfo": lambda handle, kind: {1: 1980, 2: 3201}[kind]}
-    constants = {"NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "NVML_TEMPERATURE_GPU": 0}
-    return SimpleNamespace(**calls, **clocks, **constants, NVMLError=NVMLError)
-
-
-def test_clocks_leave_out_what_the_gpu_does_not_tell():
-    nvml = board()
-    clocks = Clocks(nvml, object())
+    untold = Mock(side_effect=pynvml.NVMLError)
+    changed = {"PowerUsage": untold, "EccMode": untold, "CurrentClocksEventReasons": None}
+    for name, answer in {**changed, "CurrentClocksThrottleReasons": lambda handle: 4}.items():
+        chain.setattr(pynvml, f"nvmlDeviceGet{name}", answer, raising=False)
+    clocks = Clocks.open("0000:01:00.0")
     assert clocks.sample() == {
-        "sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "temperature_c": 45, "throttle_reasons": 4,
+        "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "temperature_c": 41, "throttle_reasons": 4,
     }  # fmt: skip
     assert clocks.load() == {"sm_clock_mhz": 1980, "throttle_reasons": 4}
-    assert clocks.facts() == {"mig": False, "other_processes": 1}  # the rest this binding does not know
-    assert clocks.driver_version() == "570.86.15"
+    assert "ecc" not in clocks.facts() and clocks.facts()["other_processes"] == 0
+    assert clocks.driver_version() == "575.57.08"
     clocks.close()
-    nvml.nvmlShutdown.assert_called_once()

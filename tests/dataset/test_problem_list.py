@@ -17,8 +17,6 @@ from surrogate.features.gpu import gpu
 from tests.known import known
 
 KNOWN = known(__file__)
-
-pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
 FIRST = Conv(n=1, c=3, h=224, k=64, r=7)
 
 

@@ -87,7 +87,7 @@ def test_violations_are_counted_and_the_first_is_named(tmp_path: Path, table: Ta
     frame.loc[[3, 6], "n"] = -1
     write_dataset(frame, tmp_path / "a.parquet")
     message = _refused(tmp_path / "a.parquet")
-    assert "row 3: n is -1" in message and "1 more" in message
+    assert "row 4: n is -1" in message and "1 more" in message
 
 
 @pytest.mark.parametrize(("name", "candidates"), [("cudnn_conv_per_algorithm", None), ("miopen_conv_mi300x", "listed")])

@@ -1,26 +1,57 @@
 """Studies on a real PostgreSQL server, started for these tests from the binaries of the system."""
 
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
+import sqlalchemy
 
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import write_dataset
 from surrogate.evaluation.storage import opened
 from surrogate.models.linear import LinearTerms
-from tests.evaluation.postgresql import connections, postgresql
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: the extra postgresql")
 
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[str]:
-    """The URL of an empty database."""
-    with postgresql() as url:
-        if url is None:
-            pytest.skip("no PostgreSQL server is installed here: initdb is neither on PATH nor Debian's")
-        yield url
+    """The URL of an empty database on a server that listens on a socket of its own."""
+    search = os.pathsep.join([os.environ.get("PATH", ""), *map(str, Path("/usr/lib/postgresql").glob("*/bin"))])
+    if not (initdb := shutil.which("initdb", path=search)):
+        pytest.skip("no PostgreSQL server is installed here: initdb is neither on PATH nor Debian's")
+    home = Path(os.path.realpath(initdb)).parent
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="seer-pg-") as folder:  # a socket's path has 107 bytes at most
+        user: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}  # PostgreSQL refuses to run as root
+        if user:
+            shutil.chown(folder, "nobody")
+        words = ["--auth=trust", "--username=seer", "--no-sync", "-D", f"{folder}/data"]
+        subprocess.run([str(home / "initdb"), *words], check=True, capture_output=True, cwd=folder, **user)
+        server = [str(home / "pg_ctl"), "-D", f"{folder}/data", "-w"]
+        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
+        started = [*server, "-l", f"{folder}/log", "-o", options, "start"]
+        subprocess.run(started, check=True, stdout=subprocess.DEVNULL, cwd=folder, **user)
+        try:
+            yield f"postgresql+psycopg://seer@/postgres?host={folder}"
+        finally:
+            stop = [*server, "-m", "immediate", "stop"]
+            subprocess.run(stop, check=True, stdout=subprocess.DEVNULL, cwd=folder, **user)
+
+
+def connections(storage: str) -> int:
+    """Connections to the server besides the one that asks."""
+    engine = sqlalchemy.create_engine(storage)
+    with engine.connect() as connection:
+        where = "backend_type = 'client backend' and pid <> pg_backend_pid()"
+        left = connection.execute(sqlalchemy.text(f"select count(*) from pg_stat_activity where {where}")).scalar()
+    engine.dispose()
+    return int(left or 0)
 
 
 def test_the_same_command_goes_on_with_the_study(seer, table, storage, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Every experiment on invented sources: it runs, answers in numbers of its own table, and repeats bit for bit."""
+"""Every experiment on few measured shapes: it runs, answers in numbers of its own table, and repeats bit for bit."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -16,7 +16,7 @@ COLUMNS = known(__file__)["columns"]
 
 LONG = {
     "whole_networks", "ablation", "miopen", "learning_curve", "calibration", "small_to_large", "same_rows", "operators",
-    "coverage", "cpu_choice",
+    "cpu_choice",
 }  # fmt: skip
 """Those that take over three seconds."""
 

@@ -15,8 +15,6 @@ from surrogate.features.gpu import gpu, unlisted
 from tests.known import cases, known
 
 KNOWN = known(__file__)
-
-pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
 MATMUL = KNOWN["matmul"]
 
 

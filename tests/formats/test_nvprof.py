@@ -99,7 +99,7 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
     counted = ["kernel_index", "blocks", "fp32_instructions"]
     assert imported.kernels[counted].to_numpy().tolist() == [[0, 1536, 4_000_000]]
     for text, kernel, message in (
-        (TRACE, None, "1 problem, but run 1 has 2 matching launches; .*--kernel"),
+        (TRACE, None, "1 problem, but run 1 has 2 matching launches; .*kernel"),
         (TRACE, "(", "not a regular expression"),
         ("nvprof_metrics.csv", "sgemm", "no times"),
     ):

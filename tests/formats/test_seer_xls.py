@@ -140,7 +140,7 @@ def test_unknown_numbering_mixed_kinds_and_no_workbook(tmp_path: Path) -> None:
         ((main,), {"numbering": "enums"}, "did you mean enum"),
         ((main, other), {}, "import them apart"),
         ((text,), {}, "an Excel workbook"),
-        ((main,), {"gpu": None}, "give --gpu"),
+        ((main,), {"gpu": None}, "give gpu"),
     ):
         with pytest.raises(InputError, match=message):
             read(*paths, **options)

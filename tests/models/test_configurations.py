@@ -6,13 +6,14 @@ import pytest
 
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import as_dataset
-from surrogate.features.families import CONV, FAMILIES
+from surrogate.features.families import CONV
 from surrogate.models.configurations import Configurations, Level
 from tests.tuning.made_up import COLUMNS, times
 
 
 def rows(frame: pd.DataFrame) -> Rows:
-    return rows_of(as_dataset(frame, COLUMNS).frame, FAMILIES["made_up"])
+    data = as_dataset(frame, COLUMNS)
+    return rows_of(data.frame, data.own)
 
 
 def test_a_gpu_that_is_another_twice_as_slow_gets_its_order() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.columns import KERNEL_NUMBERS, ROW_KEY
+from surrogate.dataset.columns import ROW_KEY
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models.seer import physics as formulas
@@ -25,9 +25,9 @@ GPU = "TITAN Xp"
 TITAN_XP_B_MAX = KNOWN["titan_xp_b_max"]
 """Algorithm → tile → blocks that a Titan Xp holds at once."""
 COUNTED = tuple(TITAN_XP_B_MAX)
-CLASS_PCT = {0: (90.0, 90.0), 1: (70.0, 80.0), 2: (30.0, 30.0)}
-TIME = {0: (2e-9, 3.0), 1: (4e-7, 20.0), 2: (3e-7, 5e-10, 15.0, 6e-7)}
-"""Class → coefficients of its time form, in µs; multiplied by `factor` of the algorithm, tile and filter."""
+CLASS_PCT = ((90.0, 90.0), (70.0, 80.0), (30.0, 30.0))
+TIME = ((2e-9, 3.0), (4e-7, 20.0), (3e-7, 5e-10, 15.0, 6e-7))
+"""By class the coefficients of its time form, in µs; multiplied by `factor` of the algorithm, tile and filter."""
 EVALUATIONS = 6
 
 
@@ -61,55 +61,50 @@ def tile_of(algorithm: str, s: Sizes) -> np.ndarray:
 
 def factor(algorithm: str, tile: str, filter_width: int) -> float:
     """Makes every variant's coefficients its own (non-fused Winograd's: per filter width too)."""
-    return 1 + COUNTED.index(algorithm) + len(tile) / 7 + (filter_width if algorithm == "WINOGRAD_NONFUSED" else 0)
+    return 1 + COUNTED.index(algorithm) + len(tile) / 7 + filter_width * (algorithm == "WINOGRAD_NONFUSED")
 
 
 def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.ndarray]:
     """(kernel table, time of the whole call in µs) of one algorithm's grid."""
-    s = sizes_of(frame)
-    tiles, rows = tile_of(algorithm, s), len(frame)
-    bound = np.where(s.channels >= 256, 0, np.where(s.width >= 60, 1, 2))
+    whole, key = sizes_of(frame), frame[list(ROW_KEY)]
     winograd = algorithm.startswith("WINOGRAD")
-    table = {name: np.full(rows, np.nan) for name in KERNEL_NUMBERS}
-    extra = np.zeros(rows)
-    for i in range(rows):
-        one = Sizes(*(int(column[i]) for column in s))
-        tile, scale = str(tiles[i]), factor(algorithm, str(tiles[i]), one.filter_width)
-        blocks = launched_blocks(algorithm, tile, one)
-        b_max = TITAN_XP_B_MAX[algorithm][tile]
-        depth = one.channels * (1 if winograd else one.filter_width**2)
-        reads = scale * (0.25 + 0.5 * (one.width >= 28) + 0.125 * (one.outputs > 64)) * depth
-        writes = scale * (16.0 + 8 * (one.outputs > 32))
-        instructions = weighted_sum(
-            (32 * scale, 100.0),
-            formulas.winograd_instruction_terms(one.channels)
-            if winograd
-            else formulas.gemm_instruction_terms(one.channels, one.filter_width),
-        )
+    parts, extra, tiles = [], np.zeros(len(frame)), tile_of(algorithm, whole)
+    for tile, width in product(np.unique(tiles), np.unique(whole.filter_width)):
+        here = np.flatnonzero((tiles == tile) & (whole.filter_width == width))
+        s = Sizes(*(column[here] for column in whole))
+        scale, b_max = factor(algorithm, tile, width), TITAN_XP_B_MAX[algorithm][tile]
+        blocks = launched_blocks(algorithm, tile, s)
+        depth = s.channels * (1 if winograd else s.filter_width**2)
+        reads = scale * (0.25 + 0.5 * (s.width >= 28) + 0.125 * (s.outputs > 64)) * depth
+        writes = scale * (16.0 + 8 * (s.outputs > 32))
+        counted = formulas.gemm_instruction_terms(s.channels, s.filter_width)
+        counted = formulas.winograd_instruction_terms(s.channels) if winograd else counted
+        instructions = weighted_sum((32 * scale, 100.0), counted)
         w = formulas.waves(blocks, b_max)
-        form = (
+        forms = (
             formulas.compute_terms(w, b_max, instructions),
             formulas.memory_terms(w, b_max, reads, writes),
             formulas.under_utilised_terms(w, b_max, instructions, reads, writes),
-        )[bound[i]]
-        values = {
-            "time_us": weighted_sum([scale * c for c in TIME[int(bound[i])]], form),
-            "blocks": blocks, "b_max": b_max, "waves": w.count, "fp32_instructions": instructions * blocks,
-            "dram_read_transactions": reads * blocks, "dram_write_transactions": writes * blocks,
-            "fp32_utilization_pct": CLASS_PCT[int(bound[i])][0], "dram_utilization_pct": CLASS_PCT[int(bound[i])][1],
-        }  # fmt: skip
-        for name, value in values.items():
-            table[name][i] = value
-        extra[i] = extra_us(algorithm, one, scale)
-    key = frame[list(ROW_KEY)]
-    main = key.assign(kernel_index=0, kernel_name="algo", tile=tiles, **table)
+        )
+        bound = np.where(s.channels >= 256, 0, np.where(s.width >= 60, 1, 2))
+        fp32_pct, dram_pct = np.array(CLASS_PCT)[bound].T
+        parts.append(
+            key.iloc[here].assign(
+                kernel_index=0, kernel_name="algo", tile=tile, blocks=blocks, b_max=b_max, waves=w.count,
+                time_us=scale * np.choose(bound, list(map(weighted_sum, TIME, forms))),
+                fp32_instructions=instructions * blocks, dram_read_transactions=reads * blocks,
+                dram_write_transactions=writes * blocks, fp32_utilization_pct=fp32_pct, dram_utilization_pct=dram_pct,
+            )
+        )  # fmt: skip
+        extra[here] = extra_us(algorithm, s, scale)
+    main = pd.concat(parts).sort_index()
     if not extra.any():
-        return main, table["time_us"]
+        return main, main["time_us"].to_numpy()
     other = key.assign(kernel_index=1, kernel_name="algo_pre", tile="", time_us=extra)
-    return pd.concat([main, other], ignore_index=True), table["time_us"] + extra
+    return pd.concat([main, other], ignore_index=True), main["time_us"].to_numpy() + extra
 
 
-def extra_us(algorithm: str, s: Sizes, scale: float) -> float:
+def extra_us(algorithm: str, s: Sizes, scale: float) -> np.ndarray | float:
     """Time of the kernels before and after the main one."""
     if algorithm == "GEMM":
         return weighted_sum((2e-6, 3e-4, 7.0), formulas.im2col_terms(s))

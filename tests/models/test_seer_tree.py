@@ -1,14 +1,11 @@
 """Trees as arrays, and the search for their leaf size."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.trees import MAX_SPLITS, Tree, leaf_sizes, tuned_tree
 
 RNG = np.random.default_rng(7)
@@ -22,12 +19,6 @@ def test_predicts_what_scikit_learn_predicts() -> None:
     np.testing.assert_array_equal(Tree.of(grown).predict(new), grown.predict(new))
     classes = DecisionTreeClassifier(max_leaf_nodes=9, random_state=0).fit(X, (Y * 3).astype(int))
     np.testing.assert_array_equal(Tree.of(classes).predict(new), classes.predict(new))
-
-
-def test_json_keeps_every_prediction() -> None:
-    tree = Tree.of(DecisionTreeRegressor(random_state=0).fit(X, Y))
-    again = from_plain(Tree, json.loads(json.dumps(to_plain(tree))))
-    np.testing.assert_array_equal(again.predict(X), tree.predict(X))
 
 
 def test_a_tie_goes_to_the_lowest_class() -> None:

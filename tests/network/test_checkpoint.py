@@ -62,7 +62,7 @@ def test_what_cannot_be_timed_is_refused_and_another_arithmetic_is_not(said: obj
     checkpoint = _checkpoint(said)
     with pytest.raises(InputError) as error:
         checkpoint.of("qkv_proj", 0)
-    assert words in str(error.value) and "give --dtype" in str(error.value) and "\n" not in str(error.value)
+    assert words in str(error.value) and "give dtype" in str(error.value) and "\n" not in str(error.value)
     assert checkpoint.all_in("fp8", "bf16").of("down_proj", 0) == "fp8"
     assert checkpoint.all_in("fp8", "bf16").of("lm_head") == "bf16"
 

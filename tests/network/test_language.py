@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from experiments.language_networks import grouped
 from surrogate.features.errors import InputError
 from surrogate.features.families.attention import Attention, Mla
 from surrogate.features.families.gemm import Gemm
@@ -102,7 +103,8 @@ def test_quantised_products_leave_attention_and_the_head_as_they_are(step: Step)
 
 def test_requests_of_several_lengths_need_the_work_of_all(tmp_path: Path) -> None:
     (tmp_path / "qwen.json").write_text(json.dumps(QWEN), encoding="utf-8")
-    network = language_network(read_decoder(tmp_path / "qwen.json"), [(100, 100), (2000, 2000)])
+    groups = grouped([(100, 100), (2000, 2000)])
+    network = language_network(read_decoder(tmp_path / "qwen.json"), groups, Deployment(), 2100)
     exact = 4 * 40 * 128 * (100 * 101 + 2000 * 2001) // 2
     assert _works(network, Attention)[0].flops == pytest.approx(exact, rel=2e-3)
     assert {work.m for work in _works(network, Gemm)} == {2100, 2}
@@ -112,8 +114,8 @@ def test_requests_of_several_lengths_need_the_work_of_all(tmp_path: Path) -> Non
     ("config", "sizes", "said"),
     [
         ({**QWEN, "model_type": "qwen7"}, {"decode": 1}, "did you mean qwen"),
-        ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is None; a whole number from 1"),
-        (QWEN, {}, "--prefill TOKENS or --decode CONTEXT"),
+        ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is missing"),
+        (QWEN, {}, "prefill TOKENS or decode CONTEXT"),
         (QWEN, {"decode": 1, "tensor_parallel": 3}, "cannot be divided among 3 GPUs"),
     ],
 )

@@ -12,7 +12,7 @@ from surrogate.network.allocator import Allocator
 from surrogate.network.call import Call, Tensor
 from surrogate.network.memory import HOLDERS, context_bytes, memory, run_through, saved, tensor_bytes, usable_bytes
 from surrogate.network.network import HostTime, Layer, Network
-from surrogate.network.predict import Predictors, largest_batch, sweep_batches
+from surrogate.network.predict import Predictors, largest_batch
 from surrogate.network.read import read_network
 from surrogate.network.result import best_of
 from surrogate.network.work import gemm
@@ -29,7 +29,7 @@ def _of_batch(batch: int) -> Network:
 def test_a_batch_that_does_not_fit_is_not_best(refused, predictors: Callable[..., Predictors]) -> None:
     """14.77 of a T4's 16 GiB, without context and library, hold 27 samples, however fast 64 would be."""
     made = predictors()
-    times = sweep_batches(_of_batch, [1, 27, 28, 64], made)
+    times = {batch: made.time(_of_batch(batch)) for batch in (1, 27, 28, 64)}
     assert [time.fits for time in times.values()] == [True, True, False, False]
     assert times[64].samples_per_s > times[27].samples_per_s  # type: ignore[operator]
     assert best_of(times) == largest_batch(_of_batch, made) == 27

@@ -10,7 +10,7 @@ from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.network.network import FOLDED_SLOWER, FOLDED_WITHIN, Layer, Network
-from surrogate.network.predict import Predictors, load_predictors, sweep_batches
+from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.result import BOUNDS, best_of, compared_records
 from surrogate.network.work import gemm, pointwise
 
@@ -156,7 +156,7 @@ def test_sweeps(predictors: Callable[..., Predictors]) -> None:
         )
         return replace(NETWORK, layers=layers, batch=batch)
 
-    times = sweep_batches(read, [1, 4, 16], predictors())
+    times = {batch: predictors().time(read(batch)) for batch in (1, 4, 16)}
     assert best_of(times) == 16
     assert [row["best"] for row in compared_records("batch", times)] == [False, False, True]
     assert [row["batch"] for row in compared_records("batch", times)] == [1, 4, 16]

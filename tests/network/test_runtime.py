@@ -37,10 +37,12 @@ def test_a_pass_takes_the_longer_one_of_kernels_and_launches() -> None:
     assert "launches bound it" in small.parts() and "kernels bound it" in time.parts()
 
 
-def test_a_faster_host_and_a_graph_take_less() -> None:
+def test_a_faster_host_and_a_graph_take_less(refused) -> None:
     times = {host: launched(NETWORK, "eager", host).host for host in HOSTS}
     assert times["fast"] and times["usual"] and times["slow"]
     assert times["fast"].launch_us < times["usual"].launch_us < times["slow"].launch_us
     of_runtime = [launched(NETWORK, runtime, "usual").host for runtime in RUNTIMES]
     launches = [host.launch_us for host in of_runtime if host]
     assert launches == sorted(launches, reverse=True)
+    with refused("runtime 'graph' is unknown", "did you mean graphs"):
+        launched(NETWORK, "graph")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, as_parameters, naming_options
 from surrogate.features.families.attention import Attention, Mla
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.families.moe import Moe
@@ -110,7 +110,11 @@ def test_a_result_shows_itself_in_every_form(servers: Serving) -> None:
     assert page.count("<svg") == 1 and "tokens/s and user" in page
     narrow = [replace(servers.rows[0], tokens_per_s_per_user=user, tokens_per_s_per_gpu=40) for user in (20, 30)]
     assert "mathdefault" not in str(pareto_figure(narrow))
-    assert len(servers.table(SHOWN).records) == min(SHOWN, len(servers.rows))
+    table = servers.table(len(servers.rows))
+    assert len(table.records) == sum(row.fits for row in servers.rows) < len(servers.rows)
+    assert "TP1 does not fit h100-sxm in bf16, cache bf16: it needs 13" in (text := table.text(200))
+    assert "; from 2 GPUs on it fits" in text and "TP: GPUs that share every layer" in text and "EP:" not in text
+    assert len(servers.table(SHOWN).records) == SHOWN
 
 
 def test_fp8_is_no_slower_than_bf16_where_servers_fuse_the_quantisation() -> None:
@@ -125,10 +129,10 @@ def test_others_that_may_be_as_good_are_the_best_s_rivals(servers: Serving) -> N
     assert best and best.tokens_per_s_per_gpu_low < best.tokens_per_s_per_gpu < best.tokens_per_s_per_gpu_high
     assert 0 < len(servers.rivals) < len(servers.rows) and all(row.meets for row in servers.rivals)
     assert f"within the intervals of {len(servers.rivals)} others" in repr(servers)
-    sure = replace(
-        servers, rows=tuple(replace(r, tokens_per_s_per_gpu_high=r.tokens_per_s_per_gpu) for r in servers.rows)
-    )
-    assert not sure.rivals and "others" not in repr(sure)
+    rows = [replace(row, tokens_per_s_per_gpu_high=row.tokens_per_s_per_gpu) for row in servers.rows]
+    assert not replace(servers, rows=tuple(rows)).rivals
+    alone = replace(servers, rows=(rows[0], servers.rows[1], *rows[2:]))
+    assert "within the intervals of 1 other" in repr(alone) and "others" not in repr(alone)
 
 
 def test_every_number_of_replicas_is_tried_and_users_are_shared_out() -> None:
@@ -155,7 +159,8 @@ def test_more_gpus_than_a_node_are_shared_in_every_way() -> None:
 def test_where_nothing_fits_no_time_is_given_and_the_line_says_what_would() -> None:
     found = serve(DEEPSEEK, gpu="h100-sxm", input=64, output=8, tpot_ms=9, choices=Choices(gpus=2, libraries="vllm"))
     assert not found.fits and found.best is None
-    assert "nothing fits" in found.verdict and "try --gpus 16" in found.verdict and found.verdict in repr(found)
+    assert "nothing fits" in found.verdict and "try --gpus 16" in found.verdict
+    assert as_parameters(found.verdict) in repr(found) and len(found.table().records) == 1
     assert {found.to_dict()["rows"][0][name] for name in ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")} == {None}
 
 
@@ -168,6 +173,8 @@ def test_where_none_keeps_the_targets_the_closest_come_first(servers: Serving) -
     assert "TTFT 1." not in repr(found)  # kept by all
     unsure = replace(servers, targets=Targets(tpot_ms=servers.rows[0].tpot_ms))
     assert "◀ best, may miss the targets" in repr(unsure)
+    assert "4 h100-sxm with TP4, vllm and 16 users keep them" in repr(unsure)
+    assert "no configuration keeps them" in replace(unsure, rows=unsure.rows[:1]).verdict
     assert "may miss" not in repr(replace(servers, targets=Targets(tpot_ms=1e3)))
 
 
@@ -232,6 +239,8 @@ def test_gpus_without_a_price_come_behind_those_with_one() -> None:
         LLAMA, gpu="h100-sxm", compare_gpus=["h200-sxm"], input=64, output=8, price={"h100": 3}, choices=choices
     )
     assert [row.gpu for row in found.rows if row.fits] == ["h100-sxm", "h200-sxm"]
+    swapped = replace(found, rows=(replace(found.rows[0]), *found.rows), targets=Targets(tpot_ms=1e3))
+    assert [record["GPUs"] for record in swapped.table().records] == ["4 h100-sxm", "4 h200-sxm", "4 h100-sxm"]
     assert "no price for h200-sxm" in " ".join(found.notes)
 
 
@@ -261,19 +270,23 @@ def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
         ({"input": 131_000, "output": 100}, "131100 tokens are beyond the 131072 positions"),
         ({"price": {"h999": 1.0}}, "h999"),
         ({"price": {"h200-sxm": 1.0}}, "h200-sxm is not among the GPUs"),
-        ({"price": -1}, "--price is -1"),
+        ({"price": -1}, "--price of h100-sxm is -1"),
         ({"tpot_ms": "40"}, "--tpot is '40'; a number above 0, up to inf"),
         ({"ttft_ms": -1}, "--ttft is -1"),
         ({"tpot_ms": 9, "output": 1}, "no further one"),
         ({"gpu": ["h100-sxm"]}, "give one name"),
         ({"config": object()}, "config is a object"),
+        ({"choices": {"concurrency": 4}}, "choices is a dict; give a surrogate.network.Choices"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:
     asked: dict[str, Any] = {"config": LLAMA, "gpu": "h100-sxm", "input": 64, "output": 8} | changed
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=said) as error, naming_options():
         serve(**asked)
     assert "\n" not in str(error.value)
+    if "--" in said:
+        with pytest.raises(InputError, match=as_parameters(said)):
+            serve(**asked)
 
 
 def test_one_refused_gpu_leaves_the_others_their_answers() -> None:
@@ -313,7 +326,7 @@ def test_prompts_and_decoded_tokens_attend_apart_and_multiply_together() -> None
 
 def test_stages_of_a_pipeline_hold_parts_and_send_between_them() -> None:
     decoder = read_decoder(LLAMA)
-    whole, staged = (language_network(decoder, [(1, 100)], Deployment(pipeline_parallel=n)) for n in (1, 4))
+    whole, staged = (language_network(decoder, [Requests(1, 1, 100)], Deployment(pipeline_parallel=n)) for n in (1, 4))
     assert (staged.weights_bytes, staged.state_bytes) == pytest.approx(
         ((whole.weights_bytes or 0) / 4, whole.state_bytes / 4), rel=1e-6
     )
@@ -322,11 +335,13 @@ def test_stages_of_a_pipeline_hold_parts_and_send_between_them() -> None:
 
 def test_a_cache_in_fp8_takes_half_and_sums_beyond_a_node_cross_a_network() -> None:
     decoder = read_decoder(LLAMA)
-    plain, short = (language_network(decoder, [(1, 100)], Deployment(kv_dtype=name)) for name in (None, "fp8"))
+    plain, short = (
+        language_network(decoder, [Requests(1, 1, 100)], Deployment(kv_dtype=name)) for name in (None, "fp8")
+    )
     assert short.state_bytes == plain.state_bytes / 2
-    far = language_network(decoder, [(1, 100)], Deployment(tensor_parallel=16))
+    far = language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16))
     assert any(type(layer.work) is Memcpy for layer in far.layers) and "NVLink" in far.notes[0]
-    assert not language_network(decoder, [(1, 100)], Deployment(tensor_parallel=16, node=72)).notes
+    assert not language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16, node=72)).notes
 
 
 def test_only_what_nothing_before_it_writes_is_quantised_apart() -> None:

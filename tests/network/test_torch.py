@@ -341,8 +341,8 @@ def test_an_exported_program(exported: Path, batch: int | None) -> None:
     assert "conv2d.bwd_data" not in trained
 
 
-def test_a_live_module_is_timed_in_place(refused) -> None:
-    """Its weights, gradients and mode stay; a limit on workspaces holds for every pick."""
+def test_a_live_module_is_timed_in_place(refused, capfd) -> None:
+    """Its weights, gradients and mode stay; a limit on workspaces holds for every pick; torch logs no stack."""
     from surrogate.network import time_module
 
     module = torch.nn.Sequential(
@@ -357,8 +357,9 @@ def test_a_live_module_is_timed_in_place(refused) -> None:
     assert {layer.workspace_bytes for layer in training.layers if layer.algorithm} == {0}
     assert module.training and all(torch.equal(before[name], w) for name, w in module.state_dict().items())
     assert all(weight.grad is None and weight.requires_grad for weight in module.parameters())
-    with refused("Sequential"):
+    with refused("Sequential: layer 0 (Conv2d): "):
         time_module(module, torch.ones(2, 5, 8, 8), "t4")
+    assert capfd.readouterr().err == ""
     with refused("int"):
         time_module(3, inputs, "t4")
 

@@ -11,8 +11,8 @@ from surrogate.bundle.train import candidate_keys, row_counts
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.described import Kernel
 from surrogate.dataset.rows import rows_by_family
-from surrogate.dataset.store import as_dataset
-from surrogate.models import Support, model_frame
+from surrogate.dataset.store import Dataset, as_dataset
+from surrogate.models import Support
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.launch import CallKey, Launch
@@ -37,8 +37,8 @@ def bundle_of(
 ) -> Bundle:
     """A bundle fitted without held-out folds; ``model`` for every family, ``kernel`` describes the table's own."""
     parts = {}
-    read = normalise(frame, "table") if kernel is None else model_frame(as_dataset(frame, kernel), "solver")
-    for kind, (_, rows) in rows_by_family(read).items():
+    data = Dataset(normalise(frame, "table")) if kernel is None else as_dataset(frame, kernel)
+    for kind, (_, rows) in rows_by_family(data.frame, own=data.own).items():
         fitted = (type(model)(**model.get_params()) if model else BoostedTerms(rounds=40)).fit(rows)
         ok = rows.take(rows.ok)
         parts[kind.name] = Part(

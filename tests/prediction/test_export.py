@@ -29,7 +29,6 @@ from surrogate.prediction.export import FIELDS, Picks, export, find_db_key, pick
 from surrogate.prediction.predictor import Predictor
 from tests.prediction.conftest import bundle_of
 
-pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
 Table = Callable[..., pd.DataFrame]
 CC = shutil.which("cc")
 CONV_HEADER = "087fdd4323488c92593d01298fa23118cfb40ddd3809fde3fadd5770c6d5d087"

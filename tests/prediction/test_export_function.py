@@ -22,7 +22,6 @@ from surrogate.prediction.predictor import Predictor
 from tests.prediction.conftest import bundle_of
 from tests.prediction.test_export import convs
 
-pytestmark = pytest.mark.usefixtures("_kernels_of_its_own")
 SHAPES = tuple(itertools.product((16, 256, 2048), (128, 1024, 8192), (64, 512)))
 COLUMNS = KernelColumns(
     ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "order"), ("m", "n", "in"), ("dtype",), "function_kernel"
@@ -57,7 +56,7 @@ def listed(kernel: Bundle) -> Picks:
     """Shapes that were measured, and some that were not."""
     shapes = [*SHAPES, (64, 4096, 256), (4096, 64, 128)]
     texts = [f"function_kernel:m{m}n{n}in{k}" for m, n, k in shapes]
-    problems = [parse_problem(text, dtype=dtype) for text in texts for dtype in ("fp16", "fp32")]
+    problems = [parse_problem(text, kernel.described, dtype=dtype) for text in texts for dtype in ("fp16", "fp32")]
     return picks_for(Predictor(kernel), problems, name="mine")
 
 
@@ -120,7 +119,9 @@ def test_the_function_loses_what_its_head_says(listed: Picks) -> None:
     assert lost[-1] < 1.05 < lost[0]
 
 
-def test_the_head_says_where_it_comes_from(listed: Picks) -> None:
+def test_the_head_says_where_it_comes_from(kernel: Bundle, listed: Picks) -> None:
+    elsewhere = picks_for(Predictor(kernel, gpu="t4"), [each.problem for each in listed.selections])
+    assert "Held-out slowdown of the bundle: never judged on t4." in export_function(elsewhere, "python")[0]
     text, _ = export_function(listed, "python", leaves=8)
     head = " ".join(text.partition("\n\n\n")[0].replace("#", " ").split())
     assert "function_kernel on our own:" in head and "Bundle: mine, model configurations" in head

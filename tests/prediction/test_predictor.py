@@ -247,7 +247,7 @@ BAD = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: p.select(CONV, top=0), "1 or more"),
         (lambda p, f: p.select(replace(CONV, direction="bwd_data")), "bwd_data"),
         (lambda p, f: p.predict({"n": [1], "c": [1]}), "h, k, r"),
-        (lambda p, f: p.predict(BAD | {"n": [1.5]}), "n is 1.5 in row 0"),
+        (lambda p, f: p.predict(BAD | {"n": [1.5]}), "row 1: n is 1.5"),
         (lambda p, f: p.predict(BAD | {"n": [0]}), "from 1 to"),
         (lambda p, f: p.predict(BAD | {"n": ["x"]}), "whole numbers"),
         (lambda p, f: p.predict(BAD | {"groups": [3]}), "divide"),

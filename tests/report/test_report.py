@@ -1,7 +1,6 @@
 """`write_report`: the whole folder, and the page in it."""
 
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import pytest
 
 from surrogate.report.figures import draw
 from surrogate.report.page import Figure, Section, page, report_page, write_report
+from tests.report.conftest import write_folder
 
-Make = Callable[..., Path]
 FIGURES = {"slowdowns.svg", "gpus.svg", "predicted.svg", "buckets.svg"}
 _VOID = {"meta", "link", "br", "img", "wbr"}
 
@@ -93,9 +92,9 @@ def test_data_is_escaped_everywhere(tmp_path: Path, results: dict[str, Any]) -> 
 
 
 @pytest.mark.slow
-def test_same_folder_same_bytes(written: Path, tmp_path: Path, results: dict, folder_of: Make) -> None:
+def test_same_folder_same_bytes(written: Path, tmp_path: Path, results: dict[str, Any]) -> None:
     """Whatever the user's own settings of matplotlib; dates and program names would differ."""
-    folder = folder_of(tmp_path, results)
+    folder = write_folder(tmp_path, results)
     with mpl.rc_context({"font.size": 20, "axes.grid": False, "svg.hashsalt": "other"}):
         write_report(folder)
     for name in ("report.html", *(f"figures/{name}" for name in FIGURES)):
@@ -106,9 +105,9 @@ def test_same_folder_same_bytes(written: Path, tmp_path: Path, results: dict, fo
 
 @pytest.mark.slow
 def test_a_damaged_file_leaves_the_earlier_page_and_a_missing_one_costs_its_figures(
-    refused, tmp_path: Path, results: dict[str, Any], folder_of: Make
+    refused, tmp_path: Path, results: dict[str, Any]
 ) -> None:
-    folder = folder_of(tmp_path, results)
+    folder = write_folder(tmp_path, results)
     before = write_report(folder).read_bytes()
     (folder / "choices.parquet").write_bytes(b"")
     with refused("no readable parquet"):

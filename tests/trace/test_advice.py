@@ -236,7 +236,8 @@ def test_a_planted_cause_is_found(find, read, mended):
     trace = deepcopy(mended)
     PLANTED[find](trace["traceEvents"])
     planted = profile(read(trace))
-    drafts = [advice_of.TEXTS[each.__name__]["title"] for each in (find, *BRINGS.get(find, []))]
+    titles = (advice_of.TEXTS[each.__name__]["title"] for each in (find, *BRINGS.get(find, [])))
+    drafts = [title.format(arithmetic="TF32") for title in titles]
     findings = {finding.title: finding for finding in advice(planted)}
     assert drafts[0] in findings and set(findings) <= set(drafts)
     finding = findings[drafts[0]]
@@ -250,6 +251,8 @@ def test_advice_of_the_traces_as_they_are(real, seer, measurements):
     vgg = {finding.title: finding for finding in advice(profile(real(VGG)))}
     transposes = vgg["Layouts are transposed around convolutions"]
     assert transposes.gain_pct == pytest.approx(19.7, abs=0.1) and "nchwToNhwc" in transposes.evidence
+    assert "88% of the time of products and convolutions in TF32" in vgg["The step computes in TF32"].evidence
+    assert told([*vgg.values()]).count(transposes.basis) == 1 and "Interval of 2, 3: " in told([*vgg.values()])
     resnet = advice(profile(real(RESNET)))
     launches, loading = resnet[:2]
     assert launches.evidence.startswith("launches") and "profiler's cost" in launches.evidence

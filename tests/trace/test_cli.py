@@ -103,7 +103,8 @@ def test_pages_of_real_traces(real):
 def test_the_summary_of_a_trace_without_a_device(seer, measurements):
     host_only = measurements / "traces" / "edge_no_gpu_events.json.gz"
     out = seer("summary", host_only)[1]
-    assert "ProfilerActivity.CUDA" in out.splitlines()[0] and "host_us" in out
+    assert "No findings" in out.splitlines()[-1] and "ProfilerActivity.CUDA" in out.splitlines()[-1]
+    assert "host_us" in out and seer("diff", host_only, host_only).is_refusal("compares kernels of a GPU, and this")
     assert "total_us" not in out and "busy" not in out
     refused = seer("whatif", host_only, "amp", "batch=32", "gpu=h100")
     assert refused.is_refusal("record it with ProfilerActivity.CUDA") and refused.err.count("holds no work") == 1

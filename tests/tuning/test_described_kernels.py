@@ -21,6 +21,7 @@ from surrogate.prediction.shipped import load
 from surrogate.uncertainty.domain import References
 from tests.conftest import Outcome
 from tests.known import cases
+from tests.tables import every
 from tests.tuning.conftest import HELD
 from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, VALUES, times
 
@@ -186,8 +187,11 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
         (lambda t: t.assign(m=t["m"] + 0.5), "whole number"),
         (lambda t: t.assign(warps=t["warps"].where(t.index > 3)), "all parameters, or none"),
         (lambda t: t.assign(time_us=-1.0, status="ok"), "above 0"),
-        (lambda t: t.assign(time_us=["fast", *t["time_us"][1:]]), "row 0: time_us is 'fast'"),
-        (lambda t: pd.concat([t.assign(stages=2), t.assign(stages=3)]), "differ in stages: is it a parameter"),
+        (
+            lambda t: t.assign(time_us=["fast", *t["time_us"][1:]]),
+            "row 1: time_us is 'fast'; a number is needed, as in 7.5; of a row that failed leave it empty",
+        ),
+        (lambda t: pd.concat([t.assign(stages=2), t.assign(stages=3)]), "differs in stages: is it a parameter"),
     ],
 )
 def test_a_bad_table_is_one_line(refused, change, words: str) -> None:
@@ -217,6 +221,20 @@ def test_a_bundle_brings_its_kernel(bundle_path: Path) -> None:
     for several in (named, [named], table):
         assert list(served.predict(several).algorithm) == [served.predict(text).algorithm]
     assert COLUMNS.of(times(), "here").text(chosen.candidates[0].parameters or {}) == served.predict(text).algorithm
+
+
+def test_two_kernels_of_one_name_are_each_answered_by_their_own_description(bundle: Bundle, refused, tmp_path) -> None:
+    table = every(gpu=["v100"], m=[64, 128, 256], block=[1, 2]).assign(time_us=lambda t: t["m"] * t["block"])
+    train(table, sizes=["m"], parameters=["block"], name=COLUMNS.name).save(tmp_path / "B")
+    other = load(tmp_path / "B", gpu="v100")
+    first = Predictor(bundle, gpu="v100")
+    problem = first.read("made_up:m64n512")
+    least_us = times(((64, 512),), ("v100-sxm2-16gb",))["time_us"].min()
+    for asked in ([problem], ["m64n512"], pd.DataFrame({"family": ["made_up"], "m": [64], "n": [512]})):
+        assert first.select(asked)[0].time_us == pytest.approx(least_us, rel=1e-5)
+    assert other.predict("made_up:m64").time_us == pytest.approx(64)
+    with refused("made_up:m64n512 is of a kernel of other sizes"):
+        other.predict(problem)
 
 
 @cases(__file__)

@@ -105,7 +105,7 @@ def test_each_reason_of_an_exclusion_has_its_count(own: Bundle) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"formulas": {"flops": "m / (n - 128)"}}, "row 0: formula flops, 'm / (n - 128)', gives inf for m 64, n 128"),
+        ({"formulas": {"flops": "m / (n - 128)"}}, "row 1: formula flops, 'm / (n - 128)', gives inf for m 64, n 128"),
         ({"conditions": ["warps > 99"]}, "condition 'warps > 99' holds in no row"),
     ],
 )
@@ -118,7 +118,7 @@ def test_units_and_conditions_that_rows_contradict_are_warned_of(table: pd.DataF
     kernel = description_of({**PLAIN, "formulas": FORMULAS, "conditions": ["warps < 8"]}, "here")
     for factor, words in ((1.0, []), (1e-6, ["are these s?"] * 2), (1e-3, ["are these ms?"] * 2)):
         data = as_dataset(table.assign(time_us=table["time_us"] * factor), kernel)
-        *units, condition = unit_warnings(data.frame)
+        *units, condition = unit_warnings(data.frame, own=data.own)
         assert [each[-len(word) :] for each, word in zip(units, words, strict=True)] == words
         assert f"'warps < 8' rules out {(table['warps'] == 8).sum():,} of" in condition
 
@@ -194,6 +194,18 @@ def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table:
     said = seer("train", data, *columns, "-o", tmp_path / "B").succeeded().out
     assert "in 5 folds by shape:" in said
     assert "the kernel is called mine; ask for mine:m8n8" in said
+    failed = int((table["status"] == "failed").sum())
+    assert f"{failed} rows failed: their configurations are not chosen there, and the model learned" in said
+    export = seer("export", tmp_path / "B", "--problems", data, "--as", "c", "-o", tmp_path / "picks.h")
+    assert export.is_refusal("did you mean c-header?")
+    assert seer("select", "--bundel", tmp_path / "B", "m8n8").is_refusal("no option --bundel; did you mean --bundle?")
+    for name, content, words in (
+        ("b.xlsx", "PK\x03\x04", "an Excel workbook"), ("c.json", '{"m": {"0": 1}}', "each a number or a text"),
+        ("d.csv", "", "has no rows"), ("e.csv", "gpu, m\nv100,1\n", "e.csv: column n is missing; it has gpu, m"),
+        ("f.csv", "gpu,m,n,w,time_us\nv100,1,1,1,0\n", "f.csv: line 2: time_us is 0"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(content)
+        assert seer("train", tmp_path / name, "--sizes", "m,n", "--parameters", "w", "-o", "C").is_refusal(words)
     asked = tmp_path / "ask.csv"
     pd.DataFrame({"gpu": ["v100"], "m": [64], "n": [128]}).to_csv(asked, index=False)
     out = tmp_path / "out.csv"

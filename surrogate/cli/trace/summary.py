@@ -92,9 +92,8 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
     findings = [] if form == "csv" else advice(only)
     whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies),
              "findings": [finding.to_dict() for finding in findings]}  # fmt: skip
-    if (facts["bound"] or not has_device) and not form:
-        first = f"Bound by {facts['bound']}" if has_device else f"The trace {NO_DEVICE}"
-        click.echo(wrapped(f"{first}\n", terminal_width()))
+    if facts["bound"] and not form:
+        click.echo(wrapped(f"Bound by {facts['bound']}\n", terminal_width()))
     show([facts], form, whole=whole, table=about)
     if not form:
         click.echo()
@@ -104,8 +103,9 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
             click.echo()
             columns = [key for key in table.rows[0] if has_device or any(row[key] for row in table)]
             show(table.rows, table=shared.for_people(table, columns))
-    if has_device and not form:
-        click.echo(f"\n{wrapped(told(findings), terminal_width())}")
+    if not form:
+        last = told(findings) if has_device else f"No findings: they need kernels of a GPU; the trace {NO_DEVICE}"
+        click.echo(f"\n{wrapped(last, terminal_width())}")
 
 
 def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:

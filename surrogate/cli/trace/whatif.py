@@ -56,8 +56,8 @@ def command(
     Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start
     to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it; where the
     device falls behind the host with each iteration, ends are those of its work. throughput (speedup in JSON)
-    compares the samples per second of one GPU. Leave a warm-up out with --iteration. A WHAT-IF that does not apply to
-    FILE is a row without figures and the reason; exit status 2 where none applies.
+    compares the samples per second of one GPU. Leave a warm-up out with --iteration. A WHAT-IF that is unknown or does
+    not apply to FILE is a row without figures and the reason. Exit status 0 where one is answered, else 2.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-adam cuda-graphs
@@ -66,18 +66,27 @@ def command(
     from surrogate.trace import whatif as models
     from surrogate.trace.graph import graph_of
     from surrogate.trace.profiling import profile, renamed_note
+    from surrogate.trace.result import said_once
     from surrogate.trace.tables import outlier_note
 
-    chosen = [*map(_named, what_ifs), *map(models.user_function, functions)]
-    if gpu and not chosen:
-        chosen = [models.what_if("gpu")]
-    if not chosen:
+    # In the order asked: those that are known, by their labels, and why others are refused.
+    names: dict[str, WhatIf | None] = {}
+    refusals: dict[str, str] = {}
+    asked = [(text, _named) for text in what_ifs or ("gpu",) * bool(gpu and not functions)]
+    for text, read in [*asked, *((text, models.user_function) for text in functions)]:
+        try:
+            what_if = read(text)
+            names[what_if.label] = what_if
+        except InputError as error:
+            names[text] = None
+            refusals[text] = str(error)
+    if not names:
         raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
+    chosen = [what_if for what_if in names.values() if what_if]
     profiled = profile(part.load(file), own_gpu)
     shared.echo_notes(filter(None, (outlier_note(profiled), renamed_note(profiled))))
     setting = models.setting_of(profiled, target=gpu, network=models.Network(**network), bundle=bundle)
     graph = graph_of(profiled.trace, profiled.layers)
-    refusals: dict[str, str] = {}
     answers = models.evaluate(graph, chosen, setting, together=together, refusals=refusals)
     if not answers:
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
@@ -87,19 +96,26 @@ def command(
         models.write_figures(answers, figures)
     answered = {answer.name: answer.to_dict() for answer in answers}
     # One that does not apply is a row without figures, in its place.
-    names = dict.fromkeys([*(each.label for each in chosen), *answered])
     empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
     reasons = {name: reason.removeprefix(f"{name}: ") for name, reason in refusals.items()}
-    rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in names]
+    rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in {**names, **answered}]
     flat = [*(name for name, value in answers[0].to_dict().items() if not isinstance(value, dict | list)), "refused"]
     cells = [_cells(row) for row in rows]
     filled = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]
-    table = replace(shared.columns_of(cells, filled), widest=shared.PIPE_WIDTH)
+    count = len(graph.iterations)
+    title = f"Mean of {count} iterations, from one's end to the next one's; summary has the median, from start to end"
+    table = replace(shared.columns_of(cells, filled, title=title * (count > 1)), widest=shared.PIPE_WIDTH)
     show(rows if form == "json" else shared.columns_of(rows, flat).records, form, table=table)
-    for row in rows if not form else []:
-        assumes = [f"assumes {row['assumes']}"] if row["assumes"] else []
-        for note in [f"refused: {row['refused']}"] if row["refused"] else [*assumes, *row["notes"], row["evidence"]]:
-            click.echo(f"{row['name']}: {note}")
+    for line in said_once(remark for row in rows for remark in _remarks(row)) if not form else []:
+        click.echo(line)
+
+
+def _remarks(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is said below the table of an answer, by its name."""
+    if row["refused"]:
+        return [(row["name"], f"refused: {row['refused']}")]
+    assumes = [f"assumes {part}" for part in (row["assumes"] or "").split("; ") if not row["name"].endswith(part)]
+    return [(row["name"], note) for note in (*assumes, *row["notes"], row["evidence"])]
 
 
 def _named(text: str) -> "WhatIf":

@@ -45,7 +45,7 @@ def read_nsys(path: Path) -> Trace:
         # sqlite quotes a damaged name in an error that is no text itself.
         fault = "a name in it is no text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InputError(
-            f"{path}: is no readable Nsight Systems export ({fault}); write it again with nsys export --type sqlite"
+            f"{path}: is no readable Nsight Systems export ({fault}); write it again with `nsys export --type sqlite`"
         ) from None
 
 
@@ -65,7 +65,7 @@ class _Export:
             raise own_database(Path(raw.source))
         if not self.tables & {*_READ, "NVTX_EVENTS", *_LIBRARIES}:
             raise InputError(
-                f"{raw.source}: an sqlite file without CUDA or NVTX events; write it with nsys export --type sqlite"
+                f"{raw.source}: an sqlite file without CUDA or NVTX events; write it with `nsys export --type sqlite`"
             )
         raw.tables["activities"].rows.extend(chain(self.kernels(), self.copies(), self.memsets(), self.graphs()))
         raw.tables["ranges"].rows.extend(chain(self.nvtx(), self.libraries()))

@@ -96,7 +96,7 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
     if not (len(trace.ranges) or len(trace.calls) or len(trace.activities) or len(trace.frames)):
         raise InputError(
             f"{path}: holds no operators, calls or kernels; record it with torch.profiler's"
-            " export_chrome_trace, or export it with nsys export --type sqlite"
+            " export_chrome_trace, or export it with `nsys export --type sqlite`"
         )
     return trace
 
@@ -195,7 +195,7 @@ def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
 def _refusal(source: str, what: str) -> InputError:
     return InputError(
         f"{source}: {what}; give a PyTorch profiler trace (.json, .json.gz) or an Nsight Systems export"
-        " (nsys export --type sqlite)"
+        " (`nsys export --type sqlite`)"
     )
 
 

@@ -37,7 +37,8 @@ Source: eager PyTorch on ScalingIntelligence/KernelBench's memory-bound programs
 its first two levels) and A100 or H100 to one die of an MI250X (1.6 to 2.2). From plain units to TF32 nothing was
 measured by kernels; ResNet-50's published training on a V100 and an A100 is slower there than the prediction by 1.4."""
 SURE_FACTOR = 2.5
-"""Interval of a prediction, as a factor, up to which it tells more of an unmeasured GPU than rates do."""
+"""Interval of a prediction, as a factor, up to which it tells more than rates do. One of a type that nobody measured on
+the GPU is wider, also where its other types were."""
 UNALIGNED = re.compile(r"tensorop.*align[12](?!\d)")
 """In the name of a product's kernel on NVIDIA's matrix units for rows that do not begin at 16 bytes. AMD's have no such
 penalty: of 99 products of rocBLAS's published times on MI60 and Navi 21 with odd rows and 0.5 GFLOP or more, each takes
@@ -122,8 +123,8 @@ def predicted_times(
     """
     groups, reasons = _groups(trace, old_batch, new_batch)
     shortest = operator("fill", n=1)
-    there = answers_of(by, {shortest, *(_as_run(problem, by.gpu) for _, after, _ in groups for problem in after)})
-    here = answers_of(base, {_as_run(p, base.gpu) for before, _, _ in groups for p in before}) if base else {}
+    there = answers_of(by, {shortest, *(as_run(problem, by.gpu) for _, after, _ in groups for problem in after)})
+    here = answers_of(base, {as_run(p, base.gpu) for before, _, _ in groups for p in before}) if base else {}
     least = there[shortest]
     for problem in there:
         if isinstance(problem, Collective) and (by_law := law_us(laws or {}, problem)) is not None:
@@ -133,7 +134,7 @@ def predicted_times(
     minds_rows = base is not None and base.gpu.vendor != by.gpu.vendor == "amd"
     unaligned = trace.named(activities, UNALIGNED.search) & minds_rows
     for before, after, rows in groups:
-        answers = [there[_as_run(problem, by.gpu)] for problem in after]
+        answers = [there[as_run(problem, by.gpu)] for problem in after]
         known = [answer for answer in answers if not isinstance(answer, str)]
         if len(known) < len(answers):
             missing = next(answer for answer in answers if isinstance(answer, str))
@@ -144,7 +145,7 @@ def predicted_times(
         source[rows] = ROOFLINE if ROOFLINE in sources else LAW if LAW in sources else MODEL
         if base and known and not isinstance(after[0], Collective):
             kernels = max(int((activities.kind[rows] == kinds.KERNEL).sum()), 1)
-            own = [here[_as_run(problem, base.gpu)] for problem in before] if unaligned[rows].any() else []
+            own = [here[as_run(problem, base.gpu)] for problem in before] if unaligned[rows].any() else []
             aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else whole for answer in own)
             parts.append(
                 _carried(min(whole, aligned_us or whole), kernels, (base.gpu, by.gpu), (before, after), (here, there))
@@ -169,16 +170,18 @@ def _carried(
 ) -> PredictedWork:  # fmt: skip
     """An operator's time on the target GPU by that on the trace's own; of each pair the trace's own GPU is the first.
 
-    Where both GPUs were measured the time changes as predictions do; where the target alone was, it is the prediction,
-    if that is sure to `SURE_FACTOR`. Else what kernels take at least (`SHORTEST_US`) is the target's, and the rest
-    follows the rates that long kernels reach on both GPUs; where the trace's own alone was measured, predictions in
-    their place if they are as sure: the rates alone make more than 4 times of ResNet-50's published training on an
-    A100 and a V100, 2.56 times as fast. On one GPU, at another batch, what predictions miss cancels whatever they
-    rest on.
+    Where both GPUs were measured, and predictions are sure to `SURE_FACTOR`, the time changes as they do; where the
+    target alone was, it is the prediction, if that is as sure. Else what kernels take at least (`SHORTEST_US`) is the
+    target's, and the rest follows the rates that long kernels reach on both GPUs; where the trace's own alone was
+    measured, predictions in their place if those of the target are as sure: the rates alone make more than 4 times of
+    ResNet-50's published training on an A100 and a V100, 2.56 times as fast. On one GPU, at another batch, what
+    predictions miss cancels whatever they rest on.
     """
-    work = [[_as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
+    work = [[as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
     by_gpu = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
     known, kind = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu], problems[1][0].kind
+    half_widths = [max((answer.half_width for answer in side), default=inf) for side in known]
+    is_sure = [half_width <= log(SURE_FACTOR) for half_width in half_widths]
     own_measured, target_measured = (
         len(side) == len(work[0]) and all(answer.source in (MODEL, MEASURED) for answer in side) for side in known
     )
@@ -186,16 +189,15 @@ def _carried(
     least = [kernels * SHORTEST_US.get(gpu.vendor, SHORTEST_US["amd"]) for gpu in gpus]
     share = min(measured_us / least[0], 1.0)
     predicted = [sum(answer.time_us for answer in side) for side in known]
-    half_widths = [max((answer.half_width for answer in side), default=inf) for side in known]
     on_matrix_units = {getattr(problem, "uses_tensor_cores", False) for problem in (side[0] for side in work)}
     alike = gpus[0].vendor == gpus[1].vendor and len(on_matrix_units) == 1
     rates_half_width = log(UNMEASURED_FACTOR[alike])
     same = gpus[0] == gpus[1]
-    if own_measured and target_measured:
+    if own_measured and target_measured and all(is_sure):
         time_us = max(measured_us * predicted[1] / predicted[0], share * least[1])
         half_width = hypot(*half_widths)
         return PredictedWork(time_us, MODEL, min(half_width, rates_half_width) if same else half_width, kind)
-    if target_measured and half_widths[1] <= log(SURE_FACTOR):
+    if target_measured and is_sure[1]:
         return PredictedWork(max(predicted[1], share * least[1]), MODEL, half_widths[1], kind)
     if same and len(known[0]) == len(work[0]):
         return PredictedWork(measured_us * predicted[1] / predicted[0], RATES, rates_half_width, kind)
@@ -204,7 +206,7 @@ def _carried(
     boards = gpus if limited else [replace(gpu, tensor_pj_per_flop=0.0) for gpu in gpus]
     rates = [sum(_at_rates_us(problem, gpu) for problem in side) for gpu, side in zip(boards, work, strict=True)]
     ratio = rates[1] / rates[0]
-    if own_measured and half_widths[1] <= log(SURE_FACTOR):
+    if own_measured and is_sure[1]:
         ratio = predicted[1] / predicted[0]
     time_us = share * least[1] + ratio * max(measured_us - least[0], 0.0)
     return PredictedWork(time_us, RATES, rates_half_width, kind)
@@ -245,11 +247,6 @@ def _groups(trace: Trace, old: int, new: int) -> tuple[list[Group], list[tuple[i
             continue
         groups.append((before, after, rows))
     return groups, reasons
-
-
-def _as_run(problem: Work, gpu: Gpu) -> Work:
-    """The problem as PyTorch runs it on the GPU, where algorithms are chosen by that; else as the call was read."""
-    return as_run(problem, gpu) if problem.HAS_ALGORITHMS else problem
 
 
 def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:

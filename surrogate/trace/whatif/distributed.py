@@ -1,8 +1,6 @@
-"""Training on several workers, from a trace of one: all-reduce in buckets, whole, in stages or of compressed gradients;
-parameter servers, priorities (P3).
-"""
+"""Training on several workers, from a trace of one: all-reduce in buckets, parameter servers, priorities (P3)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,25 +11,13 @@ from surrogate.network.data_parallel import buckets
 from surrogate.trace.calls import Parameter, parameters_of
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
-from surrogate.trace.whatif.primitives import LINKS, NETWORK, OPTIMIZER, NewTask, insert, schedule, select
-from surrogate.trace.whatif.setting import UNJUDGED, UNMEASURED, Change, Known, Network, Setting, Value, rule
+from surrogate.trace.whatif.primitives import NETWORK, OPTIMIZER, NewTask, insert, schedule, select
+from surrogate.trace.whatif.setting import UNJUDGED, Change, Known, Setting, Value, rule
 
 PULLS = "network back"
 """The channel of what servers send."""
-ON_DEVICE = ""
-"""In the place of a channel: the stream that computes the gradients."""
 SLICE_BYTES = 200e3
 """P3's slices hold 50,000 parameters (Jayarajan et al., MLSys 2019)."""
-COMPRESSION = 270.0
-"""Least compression of gradients that Deep Gradient Compression reports (Lin et al., ICLR 2018: 270 to 600)."""
-_COMPRESS_PASSES = 6.0
-"""Accesses per gradient: gradient, momentum, sum read; the latter two written; the sum read against the threshold."""
-_DECOMPRESS_PASSES = 1.0
-"""The dense gradient is written."""
-Stages = Callable[[float], list[tuple[str, str, float]]]
-"""Bytes of a bucket → (name, channel or `ON_DEVICE`, µs) of what runs one after the other for it."""
-
-
 _WORKERS = Value("workers", lambda setting: setting.network.workers, "--workers", least=1)
 _SPEED = Value("GB/s", lambda setting: setting.network.bandwidth_gbs, "--bandwidth")
 
@@ -44,79 +30,20 @@ def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change
     Buckets fill in the order in which gradients are ready, as PyTorch's do (25 MB). Raises `InputError` where the trace
     shows no parameters.
     """
-    setting = _with_workers(setting, value)
-    return _exchanged(graph, setting, lambda size: [("all-reduce", NETWORK, setting.network.all_reduce_us(size))])
-
-
-# To and fro: 3/4 of 4 MB at 150 GB/s and 3 steps of 3 µs inside, 1/2 at 10 GB/s and a step of 10 µs between.
-@rule("blueconnect", value=_WORKERS, evidence=UNMEASURED,
-      known=Known(2110 + 2 * (20 + 9) + 2 * (200 + 10), network=Network(8, gpus_per_machine=4)))  # fmt: skip
-def blueconnect(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """As data-parallel, but each all-reduce in stages over the hierarchy, on a channel each (BlueConnect, MLSys 2019).
-
-    The stages of several buckets overlap (Cho et al.).
-    """
-    setting = _with_workers(setting, value)
-    change = _exchanged(graph, setting, setting.network.stages)
-    changed = change.graph
-    for channel in {resource.label for resource in changed.resources} & {LINKS, NETWORK}:
-        changed = schedule(changed, channel, "arrival")
-    return replace(change, graph=changed)
-
-
-# Seven passes over 4 MB at 900 GB/s, and data-parallel's all-reduce of a tenth.
-@rule("dgc", value=Value("how many times smaller", COMPRESSION, least=1), evidence=UNMEASURED,
-      known=Known(2110 + 7 * 4e6 / 900e3 + 70 + 140, value=10))  # fmt: skip
-def compressed_gradients(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """As data-parallel, with messages N times smaller (Deep Gradient Compression, ICLR 2018).
-
-    A kernel behind its gradients makes each message and one spreads it out before the update, both bound by memory (Lin
-    et al.).
-    """
-    ratio = value or COMPRESSION
-    network = setting.network
-    pass_us = 1 / (setting.own_gpu.dram_gbs * 1e3)
-    change = _exchanged(graph, setting, lambda size: [
-        ("compression", ON_DEVICE, _COMPRESS_PASSES * size * pass_us),
-        ("all-reduce", NETWORK, network.all_reduce_us(size / ratio)),
-        ("decompression", ON_DEVICE, _DECOMPRESS_PASSES * size * pass_us),
-    ])  # fmt: skip
-    return replace(change, assumes=f"workers: {network.workers}, {change.assumes}")
-
-
-def _with_workers(setting: Setting, value: float | None) -> Setting:
     if value and value % 1:
         raise InputError(f"{value:g} is no number of workers; give a whole number")
-    return replace(setting, network=replace(setting.network, workers=int(value))) if value else setting
-
-
-def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
-    """The stages of every bucket of every iteration, from its last gradient to the optimizer's first task."""
+    network = replace(setting.network, workers=int(value)) if value else setting.network
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
         update = _first_update(graph, iteration)
-        last: list[NewTask] = []
         gradients = ((parameter.ready_ns, int(parameter.size_bytes)) for parameter in parameters)
-        for number, (ready_ns, size) in enumerate(buckets(gradients, setting.network.bucket_bytes)):
+        for number, (ready_ns, size) in enumerate(buckets(gradients, network.bucket_bytes)):
             ready = _last_launched(graph, setting, ready_ns)
             after, before = _links(ready, update if ready >= 0 else -1)
-            every = stages(size)
-            for left, (stage, channel, time_us) in enumerate(every, start=1 - len(every)):
-                kind = "collective"
-                resource = channel
-                to = tasks
-                if channel == ON_DEVICE:
-                    kind = "kernel"
-                    resource = graph.resources[graph.resource[ready]].label if ready >= 0 else NETWORK
-                    if not left and before:  # behind all else on the stream, not in the way of other gradients
-                        after += (int(np.flatnonzero(graph.resource[: before[0]] == graph.resource[ready])[-1]),)
-                        to = last
-                ahead_of = () if left else before
-                name = f"{stage} of bucket {number}"
-                to.append(NewTask(name, kind, resource, time_us, after=after, before=ahead_of, iteration=iteration))
-                after = (len(graph) + len(tasks) - 1,)
-        tasks += last
-    return Change(insert(graph, tasks), gpus=setting.network.workers, assumes=str(setting.network))
+            time_us = network.all_reduce_us(size)
+            name = f"all-reduce of bucket {number}"
+            tasks.append(NewTask(name, "collective", NETWORK, time_us, after=after, before=before, iteration=iteration))
+    return Change(insert(graph, tasks), gpus=network.workers, assumes=str(network))
 
 
 # The gradient is ready after 2,010 µs, and 4 MB go to in 400 and fro in 410: the second step's convolution waits

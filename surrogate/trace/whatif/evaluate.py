@@ -172,13 +172,18 @@ def _answer(
         ends += [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
         share = touched_us / (step_us or 1)
         text += f"; the largest makes the interval, of the part of the step that waits for what changes ({share:.1%})"
+    is_bound_by_host = bound(path_us(predicted)) == "host"
+    if last.other_host:
+        # What the trace's host allows is no end of the step on another machine; the device's time is.
+        ends = [] if is_bound_by_host else [*ends, *device_ends]
     if ends:
         error_us = REPLAY * predicted.per_iteration_us
         ends = [min(*ends, predicted.per_iteration_us - error_us), max(*ends, predicted.per_iteration_us + error_us)]
     low_us, high_us = ends or (None, None)
     device_low_us, device_high_us = device_ends or (None, None)
-    if bound(path_us(predicted)) == "host" != bound(path_us(baseline)):
-        notes.append("the host then bounds the step: its time is the traced one, the profiler's cost included")
+    if is_bound_by_host and (last.other_host or bound(path_us(baseline)) != "host"):
+        unknown = "; of the other machine's host nothing is known, so the step has no interval" * last.other_host
+        notes.append(f"the host bounds the step: its time is the traced one, the profiler's cost included{unknown}")
     return Answer(
         name=label, baseline=baseline, predicted=predicted, low_us=low_us,
         high_us=high_us, notes=tuple(notes), evidence=text, batch=batch_size(setting.profile.trace),

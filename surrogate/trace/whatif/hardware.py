@@ -63,7 +63,7 @@ def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     launches[graph.src[(graph.edge_kind == LAUNCH) & changed[graph.dst]]] = True
     assumes = _OF_AMP.format("sgemm and wgrad outside tensor cores", " (TF32 too)")
     return Change(
-        faster, high=scale(faster, launches, 2.0), assumes=f"{assumes}no casts; the upper end has one for each of them",
+        faster, high=scale(faster, launches, 2.0), assumes=f"{assumes}no casts (the upper end has one for each)",
     )  # fmt: skip
 
 
@@ -88,11 +88,11 @@ def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
 def amp_tensor(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As amp, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
     changed = _fp32_kernels(graph, setting) & ~select(graph, layer=OPTIMIZER)
-    return Change(scale(graph, changed, np.where(_matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)),
+    return Change(scale(graph, changed, np.where(matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)),
                   assumes=_OF_AMP.format("products and convolutions", "") + "no casts")  # fmt: skip
 
 
-def _matrix_kernels(graph: Graph) -> Mask:
+def matrix_kernels(graph: Graph) -> Mask:
     """Kernels of a matrix product or a convolution, those that prepare them (layout, offsets, transforms) left out."""
     kernels = [identify(name) for name in graph.names]
     auxiliary = np.array([kernel is not None and kernel.family in _AUXILIARY for kernel in kernels])
@@ -122,7 +122,7 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     fp32 = np.array([profile.dtype[row] == "fp32" for row in activity.tolist()], np.bool_)
     is_rated = fp32 & (moved > 0)
     # Outside matrix kernels half-precision arithmetic runs at twice the rate.
-    peak = np.where(_matrix_kernels(graph)[rows], fast, 2 * slow)
+    peak = np.where(matrix_kernels(graph)[rows], fast, 2 * slow)
     before = roofline_us(flops, moved, slow, device.dram_gbs)
     after = roofline_us(flops, moved / 2, peak, device.dram_gbs)
     elementwise = np.array(["elementwise" in name for name in graph.names])[graph.name[rows]]
@@ -229,7 +229,8 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
     unseen = f"kernels that nobody measured on both {base.name} and {target.name}"
     note = f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"
-    return Change(changed, *ends, notes=(note,) if share >= 0.005 else (), assumes=f"{target.name}; {HOST}")
+    return Change(changed, *ends, notes=(note,) if share >= 0.005 else (), assumes=f"{target.name}; {HOST}",
+                  other_host=True)  # fmt: skip
 
 
 HOST = "the host of the trace, as recorded (seer trace iteration models it by overheads)"

@@ -33,8 +33,8 @@ from surrogate.trace.layers import PHASES
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"
 """Layers that are the optimizer's, as a regular expression."""
-NETWORK, LINKS = "network", "links inside machines"
-"""Channels of the graph."""
+NETWORK = "network"
+"""A channel of the graph."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.profiling import Profile
-from surrogate.trace.whatif.primitives import LINKS, NETWORK
 
 if TYPE_CHECKING:
     from surrogate.network.predict import Predictors
@@ -66,14 +65,18 @@ class Network:
 
         ``ring``, n workers on m machines: 2(n−1)/n · size over the slowest link, 2(n−1) steps, of which 2(m−1) between
         machines. ``tree``: 2 · size over the slowest link, up and down a chain in each machine and a binary tree of
-        machines. ``hierarchical``: the stages of `stages` after one another. Source: Patarasuk, Yuan, JPDC 69(2), 2009;
-        NCCL 2.4's account of its double binary trees, and its table of steps for tuning.
+        machines. ``hierarchical``: reduce-scatter inside machines, then between them (each GPU its part, all over the
+        machine's one network), and all-gathers back. Source: Patarasuk, Yuan, JPDC 69(2), 2009; NCCL 2.4's account of
+        its double binary trees, and its table of steps for tuning.
         """
-        if self.algorithm == "hierarchical":
-            return sum(time_us for *_, time_us in self.stages(size_bytes))
         workers = self.workers
         inside = self.gpus_per_machine
         machines = workers // inside
+        if self.algorithm == "hierarchical":
+            levels = (
+                (inside, self.link_gbs, self.link_latency_us), (machines, self.bandwidth_gbs, self.latency_us)
+            )  # fmt: skip
+            return 2 * sum((n - 1) * (size_bytes / n / (gbs * 1e3) + latency_us) for n, gbs, latency_us in levels)
         slowest_gbs = min(self.bandwidth_gbs if machines > 1 else np.inf, self.link_gbs if inside > 1 else np.inf)
         # How often the message passes the slowest link, and the steps between machines and inside them.
         if self.algorithm == "tree":
@@ -85,22 +88,6 @@ class Network:
             steps = 2 * (machines - 1)
             link_steps = 2 * (workers - machines)
         return passes * size_bytes / (slowest_gbs * 1e3) + steps * self.latency_us + link_steps * self.link_latency_us
-
-    def stages(self, size_bytes: float) -> list[tuple[str, str, float]]:
-        """(name, channel, µs) of an all-reduce over the hierarchy: reduce-scatter inside machines, then between them
-        (each GPU its part, all over the machine's one network), then all-gather back (BlueConnect, MLSys 2019)."""
-        inside = self.gpus_per_machine
-        levels = (
-            (LINKS, inside, self.link_gbs, self.link_latency_us),
-            (NETWORK, self.workers // inside, self.bandwidth_gbs, self.latency_us),
-        )
-        parts = [
-            (channel, (count - 1) / count * size_bytes / (gbs * 1e3) + (count - 1) * latency_us)
-            for channel, count, gbs, latency_us in levels
-            if count > 1
-        ]
-        down, up = ([(name, *part) for part in parts] for name in ("reduce-scatter", "all-gather"))
-        return [*down, *reversed(up)]
 
 
 @dataclass
@@ -146,7 +133,7 @@ class Change:
     """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside.
 
     ``samples``: a GPU's batch over that of the trace; ``gpus``: how many work at once; ``assumes``: values beside the
-    what-if's own that the answer rests on.
+    what-if's own that the answer rests on; ``other_host``: another machine runs it, of whose host nothing is known.
     """
 
     graph: Graph
@@ -156,6 +143,7 @@ class Change:
     samples: float = 1.0
     gpus: int = 1
     assumes: str = ""
+    other_host: bool = False
 
 
 Model = Callable[[Graph, Setting, float | None], Change]
@@ -201,7 +189,6 @@ def published(errors_pct: Mapping[str, float], of: str = "") -> Evidence:
     return Evidence(text, error=max(errors_pct.values()) / 100)
 
 
-UNMEASURED = Evidence("modelled in Daydream (ATC 2020) without a measured error, so no interval")
 UNJUDGED = Evidence("no times before and after were found in public, so no interval")
 
 
@@ -248,7 +235,6 @@ class Known:
     ops: Sequence[Op] = STEP
     value: float | None = None
     target: str | None = None
-    network: Network = Network()
     algorithms_us: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -40,7 +40,8 @@ static const struct { int name, kind, type, needed; } RULES[] = {
 enum { RULE_COUNT = sizeof RULES / sizeof *RULES };
 /* The engines of every ranking, best first, their numerical notes (-1 ends them), and workspace in units of 1 KiB. */
 static const struct { int engine, notes[3], workspace; } ENGINES[] = {
-    {67, {0, -1}, 4}, {1, {-1}, 1}, {1, {-1}, 1}, {0, {9, -1}, 0}, {5, {99, -1}, 5}};
+    {67, {0, -1}, 4}, {68, {1, -1}, 4}, {1, {-1}, 1}, {1, {-1}, 1}, {0, {9, -1}, 0}, {5, {99, -1}, 5}, {2, {5, -1}, 1},
+    {3, {4, -1}, 1}, {4, {-1}, 1}};
 enum { ENGINE_COUNT = sizeof ENGINES / sizeof *ENGINES };
 
 /* The attribute of a node; NULL where it is not set. */
@@ -89,9 +90,44 @@ int cudnnBackendSetAttribute(Node *node, int name, int type, int64_t count, cons
     return 0;
 }
 
-/* cudnnBackendFinalize: all that is needed is set; alignment a power of two; tensors of four sizes. */
+/* An operation's attributes from `first` on: scales 1 and 0, and tensors that are those of its convolution: sizes,
+ * types, ids, all packed in one of both orders; sums of half-precision values are kept in fp32 (0). */
+static int fake_operation(Node *op, int first) {
+    Node *conv = find(op, first + 2)->values[0].node;
+    int64_t size[3][4], type[3], id[3], order = -1;
+    for (int at = 0; at < 3; at++) {
+        Node *tensor = find(op, first + 3 + at)->values[0].node;
+        Attribute *sizes = find(tensor, 902), *strides = find(tensor, 903);
+        if (sizes->count != 4) return fail(BAD_PARAM, "a tensor has %lld sizes", (long long)sizes->count);
+        for (int axis = 0; axis < 4; axis++) size[at][axis] = sizes->values[axis].number;
+        int64_t *s = size[at], packed[2][4] = {{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}, {s[1] * s[2] * s[3], 1, s[1] * s[3], s[1]}};
+        int fits[2] = {1, 1};
+        for (int axis = 0; axis < 4; axis++)
+            for (int way = 0; way < 2; way++) fits[way] &= strides->values[axis].number == packed[way][axis];
+        if (!fits[0] && !fits[1]) return fail(BAD_PARAM, "tensor %d is not packed", at);
+        if (fits[0] != fits[1] && order >= 0 && order != fits[1]) return fail(BAD_PARAM, "tensors in two orders");
+        if (fits[0] != fits[1]) order = fits[1];
+        type[at] = find(tensor, 901)->values[0].number, id[at] = find(tensor, 906)->values[0].number;
+    }
+    int64_t *w = size[0], *x = size[1], *y = size[2], sums = find(conv, 100)->values[0].number;
+    if (type[0] != type[1] || type[0] != type[2] || sums != (type[0] == 1)) return fail(BAD_PARAM, "types");
+    if (id[0] == id[1] || id[0] == id[2] || id[1] == id[2]) return fail(BAD_PARAM, "two tensors have one id");
+    if (find(op, first)->values[0].real != 1.0 || find(op, first + 1)->values[0].real != 0.0) return fail(BAD_PARAM, "scales");
+    if (y[0] != x[0] || y[1] != w[0] || x[1] % w[1] || w[0] % (x[1] / w[1])) return fail(BAD_PARAM, "channels or groups");
+    for (int axis = 0; axis < 2; axis++) {
+        int64_t pads = find(conv, 104)->values[axis].number + find(conv, 105)->values[axis].number;
+        int64_t taps = find(conv, 102)->values[axis].number * (w[2 + axis] - 1) + 1;
+        if (y[2 + axis] != (x[2 + axis] + pads - taps) / find(conv, 103)->values[axis].number + 1)
+            return fail(BAD_PARAM, "the result has another size on axis %d", axis);
+    }
+    return 0;
+}
+
+/* cudnnBackendFinalize: all that is needed is set; alignment a power of two; tensors of four sizes. Faults go by kind. */
 int cudnnBackendFinalize(Node *node) {
     if (!node || node->final) return fail(BAD_PARAM, "NULL, or final already");
+    int fault = fake_fault("cudnnBackendFinalize", node->kind);
+    if (fault) return fail(fault == FAULT_SOFT ? NOT_SUPPORTED : NOT_INITIALIZED, "ordered");
     for (int rule = 0; rule < RULE_COUNT; rule++)
         if (RULES[rule].kind == node->kind && RULES[rule].needed && !find(node, RULES[rule].name))
             return fail(BAD_PARAM, "attribute %d is not set", RULES[rule].name);
@@ -99,6 +135,10 @@ int cudnnBackendFinalize(Node *node) {
         int64_t alignment = find(node, 900)->values[0].number;
         if (alignment < 1 || alignment & (alignment - 1)) return fail(MISALIGNED, "alignment %lld", (long long)alignment);
         if (find(node, 902)->count != find(node, 903)->count) return fail(BAD_PARAM, "sizes and strides differ");
+    }
+    if (node->kind >= OP_FORWARD && node->kind <= OP_DATA) {
+        int first = node->kind == OP_FORWARD ? 700 : node->kind == OP_DATA ? 706 : 712, refused = fake_operation(node, first);
+        if (refused) return refused;
     }
     if (node->kind == HEURISTIC && !find(node, 204) && !fake_gpu()) return fail(NOT_INITIALIZED, "no device");
     if (node->kind == PLAN && ENGINES[find(node, 401)->values[0].node->engine].engine == 5)

@@ -54,7 +54,7 @@ class Ranks:
 def answer_us(read: Callable[..., Trace], known: Known, name: str = "") -> float:
     """µs per iteration of a known answer's steps as they are, or under the what-if."""
     profiled = profile(read(trace_of(known.ops)))
-    setting = setting_of(profiled, target=known.target, network=known.network)
+    setting = setting_of(profiled, target=known.target)
     if known.algorithms_us:
         ranks = Ranks(dict(known.algorithms_us))
         setting.predictors = lambda device: SimpleNamespace(convs=ranks, algorithms=ranks, gpu=device)

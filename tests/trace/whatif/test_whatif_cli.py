@@ -46,18 +46,21 @@ def test_whatif(seer, file):
 
 def test_one_that_does_not_apply_is_a_row(seer, file):
     """Without figures and with the reason, in its place; the others are answered, together too."""
-    asked = ("faster-kernels=4", "faster-network", "faster-host")
+    asked = ("faster-kernels=4", "faster-network", "faster-hosts", "channels-last", "faster-host")
     rows = seer("whatif", file, *asked, "--together", "--json").succeeded().json
     assert [row["name"] for row in rows] == [*asked, "faster-kernels=4 + faster-host"]
-    assert "no collective" in rows[1]["refused"] and rows[1]["predicted_us"] is None
-    assert all(row["refused"] is None and row["predicted_us"] for row in (rows[0], *rows[2:]))
+    for row, why in zip(rows[1:4], ("no collective", "did you mean faster-host", "it is a finding"), strict=True):
+        assert why in row["refused"] and row["predicted_us"] is None
+    assert all(row["refused"] is None and row["predicted_us"] for row in (rows[0], *rows[4:]))
     code, out, _ = seer("whatif", file, *asked)
-    assert code == 0 and "faster-network: refused" in out
+    assert code == 0 and "faster-network: refused" in out and "Mean of 2 iterations" in out
+    assert "faster-kernels=4, faster-host: an assumption" in out
     code, _, err = seer("whatif", file, "faster-network")
     assert code == 2 and "no collective" in err
     for words, remedy in (
         (("batch", "64"), "as in batch=64"), (("amp,batch=64",), "apart: amp batch=64"),
-        (("batch=8000",), "ask for 512 at most"), (("--function", "nowhere:f"), "no module nowhere"),
+        (("batch=8000",), "ask for 512 at most"), (("amq",), "did you mean amp"),
+        (("--function", "nowhere:f"), "no module nowhere"),
     ):  # fmt: skip
         assert seer("whatif", file, *words).is_refusal(remedy)
     err = seer("whatif", file, "amp", "--own-gpu", "t4").err

@@ -4,8 +4,7 @@ import ctypes
 import os
 
 Pointer, Size, Int = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
-DRIVER_MISSING = 35
-STICKY, SOFT, MEMORY, ERROR, LATE = 3, 4, 5, 7, 8
+SOFT, MEMORY, ERROR, LATE = 4, 5, 7, 8
 """What `fault` answers; fake.h has them all."""
 NAMES = {
     2: ("cudaErrorMemoryAllocation", "out of memory"),

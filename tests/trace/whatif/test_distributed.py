@@ -1,0 +1,55 @@
+"""All-reduces over machines and GPUs by hand; priorities of parameter servers."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from surrogate.trace.graph import graph_of
+from surrogate.trace.profiling import profile
+from surrogate.trace.whatif import Network, evaluate, setting_of, what_if
+from surrogate.trace.whatif.setting import Op
+from tests.trace.whatif.steps import trace_of
+
+
+def test_all_reduces_of_nccl_by_hand(refused):
+    """4 machines of 4 GPUs, 80 MB, 10 GB/s and 20 µs between machines, 100 GB/s and 2 µs inside.
+
+    Ring: 2·15/16 of 8000 µs, 6 steps between machines and 24 inside. Tree: 2 · 8000 µs, 2·2 steps up and down a binary
+    tree of 4 machines, 2·3 along a machine's chain. Hierarchical: 2·3/4 of 800 µs and 6 steps inside, 2·3/4 of 8000 µs
+    and 6 steps between: all GPUs of a machine share its network."""
+    wide = {"workers": 16, "gpus_per_machine": 4, "bandwidth_gbs": 10.0, "latency_us": 20.0, "link_gbs": 100.0}
+    times = {name: Network(**wide, link_latency_us=2.0, algorithm=name).all_reduce_us(80e6)
+             for name in ("ring", "tree", "hierarchical")}  # fmt: skip
+    assert times == pytest.approx({
+        "ring": 15_000 + 6 * 20 + 24 * 2, "tree": 16_000 + 4 * 20 + 6 * 2,
+        "hierarchical": 1200 + 6 * 2 + 12_000 + 6 * 20,
+    })  # fmt: skip
+    alone = Network(8, gpus_per_machine=8, link_gbs=100.0, link_latency_us=2.0)
+    assert alone.all_reduce_us(80e6) == pytest.approx(2 * 7 / 8 * 800 + 14 * 2)
+    for algorithm in ("ring", "tree", "hierarchical"):
+        assert Network(1, algorithm=algorithm).all_reduce_us(80e6) == 0
+    for wrong in ({"workers": 6, "gpus_per_machine": 4}, {"algorithm": "rings"}, {"link_gbs": 0.0}):
+        with refused():
+            Network(**wrong)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4000), st.integers(10, 900)), min_size=1, max_size=6), st.floats(0.2, 50),
+    st.floats(0, 50),
+)  # fmt: skip
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_priorities_never_slow_a_step(read, layers, bandwidth, latency):
+    """Layers of so many thousand parameters and µs forward and backward, in two steps."""
+    forward = [Op("aten::conv2d", f"forward {i}", us, i + 1, [[us]]) for i, (_, us) in enumerate(layers)]
+    backward = [
+        op
+        for i, (thousands, us) in reversed(list(enumerate(layers)))
+        for op in (
+            Op("ConvolutionBackward0", f"backward {i}", us, i + 1),
+            Op("torch::autograd::AccumulateGrad", shapes=[[thousands, 1000]]),
+        )
+    ]
+    profiled = profile(read(trace_of([*forward, *backward])))
+    graph, setting = graph_of(profiled.trace), setting_of(profiled, network=Network(8, bandwidth, latency))
+    plain, urgent = evaluate(graph, [what_if("parameter-server"), what_if("p3")], setting)
+    assert urgent.predicted_us <= plain.predicted_us * (1 + 1e-9)
