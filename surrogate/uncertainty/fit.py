@@ -5,7 +5,7 @@ locally weighted scores |log error| / width. Rows of one shape err alike, so sha
 count shapes, and every shape is scored by widths that were fitted on other shapes before the last constant is taken.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -157,9 +157,17 @@ def _last_fitted(scores: Scores) -> tuple[Widths, np.ndarray]:
     crossed = _crossed(scores, _fitted, seed=0)
     if np.isnan(crossed).all():  # one shape: nothing to cross with
         return widths, scores.half_widths(widths)
-    last = conformal_quantile(scores.error / crossed, scores.shape)
-    bases = {key: max(base * last, LEAST_WIDTH) for key, base in widths.by_key.items()}
-    return replace(widths, by_key=bases), crossed * last
+    # Keys of few shapes have a constant of their own: a new shape is often farther off than those few were.
+    left = scores.error / crossed
+    last = last_of_few = conformal_quantile(left, scores.shape)
+    few = {key: positions for key, positions in _cells(scores) if _shapes(scores, positions) < LEAST_SHAPES}
+    is_few = np.zeros(len(left), dtype=bool)
+    is_few[np.concatenate([np.empty(0, dtype=np.int64), *few.values()])] = True
+    if few:
+        last_of_few = max(last, _few_shapes_quantile(left[is_few], scores.shape[is_few]))
+    factors = {key: last_of_few if key in few else last for key in widths.by_key}
+    bases = {key: max(base * factors[key], LEAST_WIDTH) for key, base in widths.by_key.items()}
+    return replace(widths, by_key=bases), crossed * np.where(is_few, last_of_few, last)
 
 
 def conformal_quantile(scores: np.ndarray, shape: np.ndarray) -> float:
@@ -198,26 +206,33 @@ def _fitted(scores: Scores) -> Widths:
 
 
 def _bases(scores: Scores, left: np.ndarray) -> dict[WidthKey, float]:
-    """The base of all rows, of every candidate, of it on a GPU and in a type there, where it has two shapes.
+    """The base of all rows, of every candidate, of it on a GPU and in a type there.
 
     None is narrower than held its own errors: a few shapes do not tell that errors are small, and do tell that they are
     large. Below `LEAST_SHAPES` the rank of a new shape would be the last, which one outlier decides.
     """
     bases = {ALL: max(conformal_quantile(left, scores.shape), LEAST_WIDTH)}
-    frame = pd.DataFrame({"candidate": scores.candidate, "gpu": scores.gpu, "dtype": scores.dtype})
-    # What draws on another comes behind it.
-    for columns in (("candidate",), ("candidate", "gpu"), ("candidate", "gpu", "dtype")):
-        for (candidate, *where), positions in groups(frame, columns):
-            shape = scores.shape[positions]
-            shapes = len(np.unique(shape))
-            if shapes >= 2:
-                base = max(conformal_quantile(left[positions], shape), LEAST_WIDTH)
-                gpu, dtype = [*where, None, None][:2]
-                parents = (WidthKey(gpu if dtype else None, candidate), WidthKey(None, candidate), ALL)
-                parent = next(bases[key] for key in parents if key in bases)
-                own = base if shapes >= LEAST_SHAPES else np.quantile(left[positions], COVERAGE)
-                bases[WidthKey(gpu, candidate, dtype)] = float(max(own, pooled_base(base, parent, shapes)))
+    for key, positions in _cells(scores):
+        shapes = _shapes(scores, positions)
+        base = max(conformal_quantile(left[positions], scores.shape[positions]), LEAST_WIDTH)
+        parents = (WidthKey(key.gpu if key.dtype else None, key.candidate), WidthKey(None, key.candidate), ALL)
+        parent = next(bases[parent] for parent in parents if parent in bases and parent != key)
+        own = base if shapes >= LEAST_SHAPES else np.quantile(left[positions], COVERAGE)
+        bases[key] = float(max(own, pooled_base(base, parent, shapes)))
     return bases
+
+
+def _cells(scores: Scores) -> Iterator[tuple[WidthKey, np.ndarray]]:
+    """The positions of each candidate's rows, of it on a GPU, and in a type there; what draws on another behind it."""
+    frame = pd.DataFrame({"candidate": scores.candidate, "gpu": scores.gpu, "dtype": scores.dtype})
+    for columns in (("candidate",), ("candidate", "gpu"), ("candidate", "gpu", "dtype")):
+        for values, positions in groups(frame, columns):
+            yield WidthKey(**{"gpu": None, **dict(zip(columns, values, strict=True))}), positions
+
+
+def _shapes(scores: Scores, positions: np.ndarray) -> int:
+    """How many shapes the rows at ``positions`` are of."""
+    return len(np.unique(scores.shape[positions]))
 
 
 def _steps(x: np.ndarray, score: np.ndarray, shape: np.ndarray, bands: int, *, rising: bool) -> StepFunction:

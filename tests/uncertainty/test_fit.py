@@ -119,7 +119,7 @@ def test_base_and_both_factors_multiply(widths: Widths) -> None:
 
 @pytest.mark.parametrize("scale", [0.01, 100.0])
 def test_few_shapes_only_widen(scale: float) -> None:
-    """Of a GPU with few shapes small errors count like its candidate's, large ones by themselves; then comes all."""
+    """Of a GPU with few shapes small errors count like its candidate's at least, large ones by themselves; then comes all."""
     rows, predicted, measured, distance = held_out(fit.LEAST_SHAPES + 5)
     frame = rows.frame
     on_xp = (frame["gpu"] == "TITAN Xp").to_numpy()
@@ -128,7 +128,7 @@ def test_few_shapes_only_widen(scale: float) -> None:
     found = fitted(*part(~few, (rows, predicted, measured, distance)))
     own, parent = found.by_key[WidthKey("titan-xp", FFT)], found.by_key[WidthKey(None, FFT)]
     errors = np.abs(np.log(predicted / measured))[on_xp & ~few & (frame["algorithm"] == "FFT").to_numpy()]
-    assert own == pytest.approx(parent) if scale < 1 else own > 0.5 * np.quantile(errors, 0.9)
+    assert own >= parent if scale < 1 else own > 0.5 * np.quantile(errors, 0.9)
     assert half_width(found, "k80", FFT, 0.5) / half_width(found, "titan-xp", FFT, 0.5) == pytest.approx(parent / own)
     assert half_width(found, "t4", NEW, 0.5, 9.0) == half_width(found, "k80", "cudnn|bwd_data|GEMM", 0.5, 9.0)
 
