@@ -119,7 +119,7 @@ def test_base_and_both_factors_multiply(widths: Widths) -> None:
 
 @pytest.mark.parametrize("scale", [0.01, 100.0])
 def test_few_shapes_only_widen(scale: float) -> None:
-    """Of a GPU with few shapes small errors count like its candidate's or more, large ones by themselves; then comes all."""
+    """Of a GPU with few shapes small errors count like its candidate's or more, large ones by themselves; then all."""
     rows, predicted, measured, distance = held_out(fit.LEAST_SHAPES + 5)
     frame = rows.frame
     on_xp = (frame["gpu"] == "TITAN Xp").to_numpy()
