@@ -45,7 +45,7 @@ FORMATS: Mapping[str, Format] = dict.fromkeys(("TTFT, ms", "TPOT, ms", "tokens/s
 SHOWN = 12
 """Configurations that people see."""
 WAYS = {
-    "TP": ("tensor_parallel", "GPUs that share every layer"), "EP": ("expert_parallel", "GPUs with different experts"),
+    "TP": ("tensor_parallel", "GPUs that share every layer"), "EP": ("expert_parallel", "GPUs with different experts; without EP all share each"),
     "DP": ("attention_parallel", "groups of GPUs that attend to requests of their own"),
     "PP": ("pipeline_parallel", "stages of layers"),
 }  # fmt: skip
@@ -53,6 +53,8 @@ WAYS = {
 MAX_PLANS = 20_000
 UNMEASURED_WIDTH = 0.1
 """Width in log time that kernels add which were not measured on the GPU, from which a note says so."""
+FAR = 100
+"""Times a target that the nearest configuration takes, from which the target may have been meant in seconds."""
 MILLION = 1e6
 NO_TARGETS = (
     "without --ttft or --tpot none is the best: those shown first trade the speed of a user for throughput, or price,"
@@ -88,7 +90,8 @@ class ServerRow(Shown):
     """A configuration: GPUs in all, of which each replica takes a part, and what it does under the load.
 
     Times in ms and tokens of output per second with their 90 % intervals, NaN where it does not fit or there is none;
-    ``concurrency`` users on all replicas together; ``memory_gib`` on each GPU; ``meets``: it fits, and keeps the
+    ``concurrency`` users on all replicas together, of whose requests ``running`` have a place in the cache at a time;
+    ``memory_gib`` on each GPU; ``meets``: it fits, and keeps the
     targets; ``usd_per_million_tokens`` of output, where a price is known.
     """
 
@@ -103,6 +106,7 @@ class ServerRow(Shown):
     dtype: str
     kv_dtype: str
     concurrency: int
+    running: int
     ttft_ms: float
     ttft_low_ms: float
     ttft_high_ms: float
@@ -166,19 +170,21 @@ class Serving(Shown):
             return f"nothing fits: {'; '.join(self._lacks())}"
         if not any(self.targets):
             return NO_TARGETS
-        fitting = [row for row in self.rows if row.fits]
-        least_ms = (min(row.ttft_ms for row in fitting), min(row.tpot_ms for row in fitting))
-        reached = zip(("TTFT", "TPOT"), least_ms, self.targets, strict=True)
-        said = (f"the shortest {name} is {significant(ms)} ms of {most:g}" for name, ms, most in reached if most)
-        return f"no configuration keeps the targets with at most {self.gpus} GPUs: {', '.join(said)}"
+        near = self.rows[0]
+        reached = zip(("TTFT", "TPOT"), (near.ttft_ms, near.tpot_ms), self.targets, strict=True)
+        said = " and ".join(f"{name} {significant(ms)} of {most:g} ms" for name, ms, most in reached if most)
+        far = max(self.targets.shares(near.ttft_ms, near.tpot_ms).values()) > FAR
+        return (
+            f"no configuration keeps {'both' if all(self.targets) else 'the'} targets with at most {self.gpus} GPUs; the"
+            f" nearest, {_named(near)}, has {said}{'; targets are in ms' if far else ''}"
+        )
 
     def _caution(self, best: ServerRow) -> str:
         sure = next(filter(self._is_sure, self.rows), None)
         if sure is best:
             return ""
         instead = (
-            f"{sure.gpus} {sure.gpu} with {_replicas(sure)}, {sure.library} and {sure.concurrency} users keep them with"
-            f" their whole intervals, at {significant(sure.tokens_per_s_per_gpu)} tokens/s per GPU"
+            f"{_named(sure)} keeps them with its whole intervals, at {significant(sure.tokens_per_s_per_gpu)} tokens/s per GPU"
             if sure
             else "no configuration keeps them with its whole intervals"
         )
@@ -248,7 +254,7 @@ class Serving(Shown):
         shares = self.targets.shares(row.ttft_ms, row.tpot_ms)
         marks = [f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1]
         if row is self.best:
-            rivals = f"within the intervals of {self.others}" if self.rivals else ""
+            rivals = f"{self.others} may be as good" if self.rivals else ""
             marks = ["◀ best", "" if self._is_sure(row) else "may miss the targets", rivals]
         elif row.meets:
             marks = ["meets the targets" if self._is_sure(row) else "may meet the targets"]
@@ -372,18 +378,22 @@ def _row(
 ) -> ServerRow:
     how = plan.setup.deployment
     unknown = Interval(nan, nan, nan)
-    first, further = steps.intervals(shipped_laws().laws[library]) if steps.fits else (unknown, unknown)
+    intervals = steps.intervals(shipped_laws().laws[library]) if steps.fits else (unknown,) * 3
+    first, further, held = intervals
     gpus, beyond = plan.replicas * how.gpus, steps.load.output - 1
-    request_ms = (start + (beyond * token if beyond else 0) for start, token in zip(first, further, strict=True))
-    rate, high, low = (1e3 * plan.users * steps.load.output / ms / gpus for ms in request_ms)
+    tokens_per_ms = plan.users * steps.load.output / gpus
+    rate = 1e3 * tokens_per_ms / (first.time + (beyond * further.time if beyond else 0))
+    # Where users wait, the requests that run bound the rate: those who wait do not make the server faster or slower.
+    low, high = (1e3 * tokens_per_ms * steps.running / steps.users / ms for ms in (held.high, held.low))
     return ServerRow(
         gpu=device.name, library=library, gpus=gpus, replicas=plan.replicas, tensor_parallel=how.tensor_parallel,
         pipeline_parallel=how.pipeline_parallel, expert_parallel=how.expert_parallel,
         attention_parallel=how.data_parallel, dtype=main_dtype(decoder, how.dtype),
         kv_dtype=how.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
-        concurrency=plan.users, ttft_ms=first.time, ttft_low_ms=first.low, ttft_high_ms=first.high,
+        concurrency=plan.users, running=min(plan.users, steps.running * how.data_parallel * plan.replicas),
+        ttft_ms=first.time, ttft_low_ms=first.low, ttft_high_ms=first.high,
         tpot_ms=further.time, tpot_low_ms=further.low, tpot_high_ms=further.high, tokens_per_s_per_gpu=rate,
-        tokens_per_s_per_gpu_low=low, tokens_per_s_per_gpu_high=high,
+        tokens_per_s_per_gpu_low=min(low, rate), tokens_per_s_per_gpu_high=max(high, rate),
         tokens_per_s_per_user=1e3 / (further.time if beyond else first.time),
         usd_per_million_tokens=None if price is None else price / 3600 / rate * MILLION,
         memory_gib=steps.memory_bytes / 2**30, fits=steps.fits,
@@ -439,7 +449,7 @@ def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
     """A row of the table for people."""
     shown: dict[str, Any] = {
         "GPUs": f"{row.gpus} {row.gpu}", "with": _replicas(row),
-        "framework": row.library, "dtype": row.dtype, "users in all": row.concurrency,
+        "framework": row.library, "dtype": row.dtype, "cache": row.kv_dtype, "users in all": row.concurrency,
         "TTFT, ms": (row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
         "TPOT, ms": (row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
         "tokens/s per GPU": (row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high),
@@ -452,3 +462,8 @@ def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
 
 def _replicas(row: ServerRow) -> str:
     return f"{row.replicas} × {row.split}" if row.replicas > 1 else row.split
+
+
+def _named(row: ServerRow) -> str:
+    types = f"{row.dtype} with the cache in {row.kv_dtype}"
+    return f"{row.gpus} {row.gpu} as {_replicas(row)} by {row.library} in {types} for {row.concurrency} users"
