@@ -56,8 +56,8 @@ UTILISATION = 0.9
 BATCHED_TOKENS = 8192
 """Tokens of a step at most, which bounds what its activations hold: vLLM's and SGLang's default on data-centre GPUs."""
 SHORT_ANSWER = 33
-"""Tokens of an answer below which no more prompts than `BATCHED_TOKENS`, or those beside an answer of so many, go into a
-step: the others queue. No measured server had shorter answers than 100 tokens."""
+"""Tokens of an answer below which a step takes no more prompts than `BATCHED_TOKENS`, or than go beside an answer of so
+many tokens: the others queue. No measured server had answers of less than 100 tokens."""
 LIMITED = (PRODUCTS, EXPERTS, ATTENTION)
 """Parts whose operands no cache holds from step to step, so that peak rates bound their time."""
 COLLECTIVES = "nccl"
@@ -322,7 +322,9 @@ def _time(
         for count, work in limited
     )
     traffic_us = sum(count * memory_us(work.dram_bytes, device.dram_gbs) for count, work in limited)
-    return _Timed(sum(parts.values()), parts, beyond_us, floored, sums, refused, float(arithmetic_us), float(traffic_us))
+    return _Timed(
+        sum(parts.values()), parts, beyond_us, floored, sums, refused, float(arithmetic_us), float(traffic_us)
+    )
 
 
 def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:

@@ -47,9 +47,9 @@ def serving_page(serving: Serving) -> str:
     if best:
         further = f", {best.tpot_ms:.1f} ms per further one" if serving.load.output > 1 else ""
         answer = (
-            f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}, cache {best.kv_dtype}: {best.ttft_ms:.0f} ms to the first token"
-            f"{further}, {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU."
-            f" {serving.others.capitalize()} may be as good by the 90 % intervals. {verdict}"
+            f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}, cache {best.kv_dtype}:"
+            f" {best.ttft_ms:.0f} ms to the first token{further}, {best.tokens_per_s_per_gpu:.0f} tokens per second and"
+            f" GPU. {serving.others.capitalize()} may be as good by the 90 % intervals. {verdict}"
         )
     sections = [
         Section("Speed for a user against throughput", [], [Figure("pareto", drawn, FRONT)] if drawn else []),

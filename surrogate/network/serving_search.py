@@ -1,7 +1,7 @@
 """What to buy and how to run it: the search over GPUs, frameworks, parallelism and types for a model's server."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from math import ceil, floor, inf, isnan, log2, nan
@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.whole import MAX_INT32, whole
-from surrogate.network.deployment import NODE, main_dtype
+from surrogate.network.deployment import NODE, Deployment, main_dtype
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.language_step import GAP_US
 from surrogate.network.predict import floor_note, frameworks_on
+from surrogate.network.result import UNMEASURED
 from surrogate.network.serving import (
     Interval,
     Load,
@@ -28,7 +29,7 @@ from surrogate.network.serving import (
     server_steps,
     shipped_laws,
 )
-from surrogate.network.serving_choices import Choices, Plan
+from surrogate.network.serving_choices import USERS, Choices, Plan
 from surrogate.report.tables import UNKNOWN, Format, Shown, Table, significant
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ FORMATS: Mapping[str, Format] = dict.fromkeys(("TTFT, ms", "TPOT, ms", "tokens/s
 SHOWN = 12
 """Configurations that people see."""
 WAYS = {
-    "TP": ("tensor_parallel", "GPUs that share every layer"), "EP": ("expert_parallel", "GPUs with different experts; without EP all share each"),
+    "TP": ("tensor_parallel", "GPUs that share every layer"),
+    "EP": ("expert_parallel", "GPUs with different experts (without EP all share each)"),
     "DP": ("attention_parallel", "groups of GPUs that attend to requests of their own"),
     "PP": ("pipeline_parallel", "stages of layers"),
 }  # fmt: skip
@@ -59,6 +61,10 @@ MILLION = 1e6
 NO_TARGETS = (
     "without --ttft or --tpot none is the best: those shown first trade the speed of a user for throughput, or price,"
     " and no other beats them in both"
+)
+SEARCHED = (
+    f"users of one replica: powers of two up to {USERS[-1]}, and the most that keep the targets, to a sixteenth;"
+    " --concurrency names them"
 )
 FASTEST = (
     "each product takes the fastest kernel that any framework has on the GPU, without gaps, as fits measured servers;"
@@ -174,9 +180,10 @@ class Serving(Shown):
         reached = zip(("TTFT", "TPOT"), (near.ttft_ms, near.tpot_ms), self.targets, strict=True)
         said = " and ".join(f"{name} {significant(ms)} of {most:g} ms" for name, ms, most in reached if most)
         far = max(self.targets.shares(near.ttft_ms, near.tpot_ms).values()) > FAR
+        which = "both" if all(self.targets) else "the"
         return (
-            f"no configuration keeps {'both' if all(self.targets) else 'the'} targets with at most {self.gpus} GPUs; the"
-            f" nearest, {_named(near)}, has {said}{'; targets are in ms' if far else ''}"
+            f"no configuration keeps {which} targets with at most {self.gpus} GPUs; the nearest, {_named(near)}, has"
+            f" {said}{'; targets are in ms' if far else ''}"
         )
 
     def _caution(self, best: ServerRow) -> str:
@@ -184,7 +191,8 @@ class Serving(Shown):
         if sure is best:
             return ""
         instead = (
-            f"{_named(sure)} keeps them with its whole intervals, at {significant(sure.tokens_per_s_per_gpu)} tokens/s per GPU"
+            f"{_named(sure)} keeps them with its whole intervals, at {significant(sure.tokens_per_s_per_gpu)} tokens/s"
+            " per GPU"
             if sure
             else "no configuration keeps them with its whole intervals"
         )
@@ -281,17 +289,20 @@ class Serving(Shown):
 def serve(
     config: str | Path | Mapping[str, object], *, gpu: str, input: int, output: int, compare_gpus: Sequence[str] = (),
     ttft_ms: float | None = None, tpot_ms: float | None = None, price: float | Mapping[str, float] | None = None,
-    choices: Choices | None = None,
+    choices: Choices | None = None, **searched: Any,
 ) -> Serving:  # fmt: skip
     """The servers of the model in a ``config.json`` (its folder, its content, or the name of one that ships) on GPUs.
 
     ``input`` and ``output`` are a user's tokens; ``ttft_ms`` and ``tpot_ms`` the targets; ``price`` in US dollars per
-    GPU and hour, of all or by the GPU's name; ``choices`` narrow the search. Raises `InputError` for what cannot be
-    read or is unknown, and where nothing can be said.
+    GPU and hour, of all or by the GPU's name; ``choices`` narrow the search, and so do their fields by name, as in
+    ``concurrency=50``. Raises `InputError` for what cannot be read or is unknown, and where nothing can be said.
     """
     choices = choices or Choices()
     if not isinstance(choices, Choices):
         raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
+    for name in searched:
+        require_known("parameter", name, [field.name for field in fields(Choices)])
+    choices = replace(choices, **{name: value for name, value in searched.items() if value is not None})
     choices.check()
     sizes = {"--input": input, "--output": output}
     load = Load(*(whole("seer serving", name, size, most=MAX_INT32) for name, size in sizes.items()))
@@ -303,7 +314,7 @@ def serve(
     prices = _prices(price, devices)
     rows: list[ServerRow] = []
     decoder.require_context(load.input + load.output)
-    notes = dict.fromkeys(filter(None, [choices.note(decoder)]))
+    notes = dict.fromkeys((*decoder.notes, *choices.notes(decoder)))
     refused: dict[tuple[str, str], dict[str, None]] = {}  # GPU and reason → frameworks
     for device in devices:
         kernels = ServerKernels(device)
@@ -311,26 +322,36 @@ def serve(
             notes[f"no price for {device.name}: its configurations come behind those with one"] = None
         for library in choices.several("libraries") or frameworks_on(device):
             narrowed, model, unpacks = choices.unpacked(decoder, device, library)
+            tried: dict[Deployment, list[ServerRow]] = {}
             try:
                 planned = _planned(narrowed, model, device, library)
-                answers = server_steps(model, load, kernels, library, [plan.setup for plan in planned])
+                left_out = list(choices.left_out(planned))
+                while planned:
+                    answers = server_steps(model, load, kernels, library, [plan.setup for plan in planned])
+                    for plan in planned:
+                        answer = answers[plan.setup]
+                        if isinstance(answer, InputError):
+                            refused.setdefault((device.name, str(answer)), {})[library] = None
+                            continue
+                        row = _row(model, device, library, plan, answer, targets, prices.get(device.name))
+                        tried.setdefault(plan.setup.deployment, []).append(row)
+                        notes |= dict.fromkeys(_notes(device, library, plan.setup, answer))
+                    planned = [] if choices.concurrency else list(_between(tried))
             except InputError as error:
                 refused.setdefault((device.name, str(error)), {})[library] = None
                 continue
-            notes |= dict.fromkeys(filter(None, [unpacks]))
-            for plan in planned:
-                answer = answers[plan.setup]
-                if isinstance(answer, InputError):
-                    refused.setdefault((device.name, str(answer)), {})[library] = None
-                    continue
-                rows.append(_row(model, device, library, plan, answer, targets, prices.get(device.name)))
-                notes |= dict.fromkeys(_notes(device, library, plan.setup, answer))
+            notes |= dict.fromkeys((*filter(None, [unpacks]), *left_out))
+            for tries in tried.values():
+                most = _most(tries)
+                rows += [row for row in tries if choices.concurrency or row.concurrency in USERS or row is most]
     reasons = [f"{name}, {', '.join(libraries)}: {reason}" for (name, reason), libraries in refused.items()]
     if not rows:
         raise InputError(reasons[0])
     rows.sort(key=partial(_rank, targets=targets))
     if not any(targets):
         rows = _front_first(rows)
+    elif not choices.concurrency:
+        notes[SEARCHED] = None
     return Serving(decoder.name, load, tuple(rows), (*notes, FASTEST, *reasons), targets, choices.gpus)
 
 
@@ -373,6 +394,22 @@ def _planned(choices: Choices, decoder: Decoder, device: Gpu, library: str) -> l
     return planned
 
 
+def _most(rows: Sequence[ServerRow]) -> ServerRow | None:
+    """The one with the most users that keeps the targets."""
+    return max((row for row in rows if row.meets), key=lambda row: row.concurrency, default=None)
+
+
+def _between(tried: Mapping[Deployment, Sequence[ServerRow]]) -> Iterator[Plan]:
+    """Plans half-way between the most users with whom a replica keeps the targets and the fewest with whom it does not,
+    unless they lie within a sixteenth."""
+    for how, rows in tried.items():
+        most = row.concurrency if (row := _most(rows)) else MAX_INT32
+        more = min((row.concurrency for row in rows if row.concurrency > most), default=0)
+        if more - most > max(most // 16, 1):
+            users = (most + more) // 2
+            yield Plan(Setup(how, users), 1, users)
+
+
 def _row(
     decoder: Decoder, device: Gpu, library: str, plan: Plan, steps: ServerSteps, targets: Targets, price: float | None
 ) -> ServerRow:
@@ -408,6 +445,9 @@ def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Itera
         yield f"{device.name}, {library}: {floor_note(steps.floors)}; other frameworks' kernels stand in their place"
     if steps.half_width > UNMEASURED_WIDTH:
         yield f"{device.name}, {library}: kernels that nobody measured there go by specification, with wide intervals"
+    if steps.sums and not device.link_gbs:
+        source = "by its data sheet" if steps.sums in UNMEASURED else "as one machine was measured"
+        yield f"{device.name}: no link but PCIe is known; sums over its GPUs are timed {source}; machines differ much"
 
 
 def _rank(row: ServerRow, targets: Targets) -> tuple[float, ...]:
