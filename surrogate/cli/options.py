@@ -124,7 +124,7 @@ class Once(click.Option):
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Let the parser keep every value."""
-        if self.is_flag or self.multiple or self.count:
+        if self.is_flag or self.multiple:
             super().add_to_parser(parser, ctx)
         else:
             parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
@@ -132,15 +132,14 @@ class Once(click.Option):
     def consume_value(self, ctx: click.Context, opts: Any) -> tuple[Any, Any]:
         """The one value."""
         values = opts.get(self.name)
-        if self.is_flag or self.multiple or self.count or not isinstance(values, list):
+        if self.multiple or not isinstance(values, list):
             return super().consume_value(ctx, opts)
-        if len(values) > 1:
+        if len(values) > 1 and not ctx.resilient_parsing:
             has_more = self.name == "gpu" and any(each.name == "compare_gpus" for each in ctx.command.params)
             is_list = "," in (self.metavar or "")
-            remedy = (
-                "give further ones by --compare-gpus" if has_more else "join them by commas" if is_list else "give one"
-            )
-            raise click.UsageError(f"{self.opts[0]} is given {len(values)} times ({', '.join(values)}); {remedy}", ctx)
+            remedy = "further ones by --compare-gpus" if has_more else "them with commas between" if is_list else "one"
+            came = f"{self.opts[0]} is given {len(values)} times ({', '.join(values)})"
+            raise click.UsageError(f"{came}; give {remedy}", ctx)
         return super().consume_value(ctx, {**opts, self.name: values[0]})
 
 

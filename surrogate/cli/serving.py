@@ -10,11 +10,11 @@ from surrogate.cli.network import gpu_names, sizes
 from surrogate.cli.options import PATH, Form, declared, output_options, show
 from surrogate.features.errors import InputError
 
-REFUSED = {
-    "disaggregated": "prefill and decoding on GPUs of their own",
-    "speculative": "tokens that a draft model or MTP guesses",
-}
-"""What servers can do and is not predicted, by its option."""
+
+def _refused(context: click.Context, parameter: click.Parameter, is_asked: bool) -> None:
+    """Refuse what servers can do and is not predicted."""
+    if is_asked:
+        raise InputError(f"--{parameter.name}: {getattr(parameter, 'help', '')}; leave it out for an aggregated server")
 
 
 def _price(context: click.Context, parameter: click.Parameter, text: str | None) -> float | dict[str, float] | None:
@@ -39,13 +39,9 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
 
 @click.command(cls=Grouped)
 @click.argument("config", type=PATH)
-@declared("serving", sizes=sizes, gpu_names=gpu_names, names=_names, price=_price)
+@declared("serving", sizes=sizes, gpu_names=gpu_names, names=_names, price=_price, refused=_refused)
 @output_options
-def command(
-    config: Path, gpu: str, compare_gpus: list[str], input_tokens: int, output_tokens: int, ttft: float | None,
-    tpot: float | None, library: tuple[str, ...], dtype: tuple[str, ...], kv_dtype: tuple[str, ...], price: Any,
-    html: Path | None, form: Form, disaggregated: bool, speculative: bool, **searched: Any,
-) -> None:  # fmt: skip
+def command(config: Path, html: Path | None, form: Form, **asked: Any) -> None:
     """Size a server for a language model: GPUs, parallelism, framework and types that keep your latency targets.
 
     CONFIG is the model's config.json from Hugging Face or its folder, or a model that ships, by name. Every
@@ -61,13 +57,7 @@ def command(
     """
     from surrogate.network.serving_search import serve
 
-    for name, is_asked in (("disaggregated", disaggregated), ("speculative", speculative)):
-        if is_asked:
-            raise InputError(f"--{name}: {REFUSED[name]} are not predicted; leave it out for an aggregated server")
-    serving = serve(
-        config, gpu=gpu, compare_gpus=compare_gpus, input=input_tokens, output=output_tokens, ttft_ms=ttft,
-        tpot_ms=tpot, price=price, libraries=library, dtypes=dtype, kv_dtypes=kv_dtype, **searched,
-    )  # fmt: skip
+    serving = serve(config, **asked)
     if html:
         from surrogate.dataset.files import write_text
         from surrogate.network.serving_page import serving_page

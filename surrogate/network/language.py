@@ -167,18 +167,15 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     stated_type = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch.")
     require_known(f"{path}: torch_dtype", stated_type, TYPES)
     dtype = TYPES[stated_type]
-    kv_heads = sizes.maybe("num_key_value_heads") or heads
-    if not family.latent and heads % kv_heads:
-        raise InputError(
-            f"{path}: num_key_value_heads {kv_heads} is no divisor of {heads} num_attention_heads; give one"
-        )
-    is_assumed = not family.latent and not sizes.config.get("num_key_value_heads")
+    groups = sizes.maybe("num_key_value_heads")
+    if not family.latent and heads % (groups or heads):
+        raise InputError(f"{path}: num_key_value_heads {groups} is no divisor of {heads} num_attention_heads; give one")
     assumed = f"{path}: num_key_value_heads is missing; {heads} are assumed, as many as heads"
     linear = _linear(sizes) if family.recurrent else None
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
         hidden=hidden, vocabulary=sizes.of("vocab_size"), inter=_dense_inter(sizes, own_inter),
-        heads=heads, kv_heads=kv_heads,
+        heads=heads, kv_heads=groups or heads,
         head_dim=sizes.maybe("head_dim") or hidden // heads, windows=_windows(sizes, kind, layers),
         sparse=tuple(experts > 0 and _routes(sizes, layer) for layer in range(layers)),
         dtype=dtype, checkpoint=read_checkpoint(path, stated, dtype),
@@ -189,7 +186,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         recurrent=_recurrent(sizes, layers) if linear else (),
         **{field: sizes.of(name) for field, name in OF_LATENT.items() if family.latent},
         **{field: sizes.of(name) for field, name in OF_SPARSE.items() if family.sparse},
-        positions=_positions(sizes, kind), notes=(assumed,) if is_assumed else (),
+        positions=_positions(sizes, kind), notes=() if groups or family.latent else (assumed,),
     )  # fmt: skip
 
 

@@ -180,9 +180,13 @@ class ServerSteps:
         first = self._interval(self.ttft_ms(law.start_ms, law.share), law.ttft, least_ms)
         further = self._interval(self.tpot_ms, law.tpot, self.least_tpot_ms)
         placed = self._interval(self.placed_ms(law.start_ms, law.share), law.ttft, least_ms)
+        return first, further, self.request_ms(placed, further)
+
+    def request_ms(self, first: Interval, further: Interval) -> Interval:
+        """Time of a whole answer."""
         beyond = self.load.output - 1
-        held = (start + (beyond * token if beyond else 0) for start, token in zip(placed, further, strict=True))
-        return first, further, Interval(*held)
+        times = (start + (beyond * token if beyond else 0) for start, token in zip(first, further, strict=True))
+        return Interval(*times)
 
     def _interval(self, time: float, widths: tuple[float, float], least: float) -> Interval:
         low, high = (hypot(width, self.half_width) for width in widths)
@@ -322,9 +326,8 @@ def _time(
         for count, work in limited
     )
     traffic_us = sum(count * memory_us(work.dram_bytes, device.dram_gbs) for count, work in limited)
-    return _Timed(
-        sum(parts.values()), parts, beyond_us, floored, sums, refused, float(arithmetic_us), float(traffic_us)
-    )
+    limits = float(arithmetic_us), float(traffic_us)
+    return _Timed(sum(parts.values()), parts, beyond_us, floored, sums, refused, *limits)
 
 
 def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:

@@ -1,7 +1,7 @@
 """What to buy and how to run it: the search over GPUs, frameworks, parallelism and types for a model's server."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from math import ceil, floor, inf, isnan, log2, nan
@@ -182,7 +182,7 @@ class Serving(Shown):
         far = max(self.targets.shares(near.ttft_ms, near.tpot_ms).values()) > FAR
         which = "both" if all(self.targets) else "the"
         return (
-            f"no configuration keeps {which} targets with at most {self.gpus} GPUs; the nearest, {_named(near)}, has"
+            f"no configuration keeps {which} targets with at most {self.gpus} GPUs; the nearest, {named(near)}, has"
             f" {said}{'; targets are in ms' if far else ''}"
         )
 
@@ -190,13 +190,9 @@ class Serving(Shown):
         sure = next(filter(self._is_sure, self.rows), None)
         if sure is best:
             return ""
-        instead = (
-            f"{_named(sure)} keeps them with its whole intervals, at {significant(sure.tokens_per_s_per_gpu)} tokens/s"
-            " per GPU"
-            if sure
-            else "no configuration keeps them with its whole intervals"
-        )
-        return f"the best may miss the targets, since they lie within its 90 % intervals; {instead}"
+        rate = f", at {significant(sure.tokens_per_s_per_gpu)} tokens/s per GPU" if sure else ""
+        keeps = f"{named(sure) if sure else 'no configuration'} keeps them with its whole intervals{rate}"
+        return f"the best may miss the targets, since they lie within its 90 % intervals; {keeps}"
 
     def _is_sure(self, row: ServerRow) -> bool:
         """Whether it keeps the targets at the upper ends of its intervals."""
@@ -301,7 +297,7 @@ def serve(
     if not isinstance(choices, Choices):
         raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
     for name in searched:
-        require_known("parameter", name, [field.name for field in fields(Choices)])
+        require_known("parameter", name, tuple(Choices.__slots__))
     choices = replace(choices, **{name: value for name, value in searched.items() if value is not None})
     choices.check()
     sizes = {"--input": input, "--output": output}
@@ -415,11 +411,10 @@ def _row(
 ) -> ServerRow:
     how = plan.setup.deployment
     unknown = Interval(nan, nan, nan)
-    intervals = steps.intervals(shipped_laws().laws[library]) if steps.fits else (unknown,) * 3
-    first, further, held = intervals
-    gpus, beyond = plan.replicas * how.gpus, steps.load.output - 1
+    first, further, held = steps.intervals(shipped_laws().laws[library]) if steps.fits else (unknown,) * 3
+    gpus = plan.replicas * how.gpus
     tokens_per_ms = plan.users * steps.load.output / gpus
-    rate = 1e3 * tokens_per_ms / (first.time + (beyond * further.time if beyond else 0))
+    rate = 1e3 * tokens_per_ms / steps.request_ms(first, further).time
     # Where users wait, the requests that run bound the rate: those who wait do not make the server faster or slower.
     low, high = (1e3 * tokens_per_ms * steps.running / steps.users / ms for ms in (held.high, held.low))
     return ServerRow(
@@ -430,8 +425,8 @@ def _row(
         concurrency=plan.users, running=min(plan.users, steps.running * how.data_parallel * plan.replicas),
         ttft_ms=first.time, ttft_low_ms=first.low, ttft_high_ms=first.high,
         tpot_ms=further.time, tpot_low_ms=further.low, tpot_high_ms=further.high, tokens_per_s_per_gpu=rate,
-        tokens_per_s_per_gpu_low=min(low, rate), tokens_per_s_per_gpu_high=max(high, rate),
-        tokens_per_s_per_user=1e3 / (further.time if beyond else first.time),
+        tokens_per_s_per_gpu_low=low, tokens_per_s_per_gpu_high=max(high, rate),
+        tokens_per_s_per_user=1e3 / (further.time if steps.load.output > 1 else first.time),
         usd_per_million_tokens=None if price is None else price / 3600 / rate * MILLION,
         memory_gib=steps.memory_bytes / 2**30, fits=steps.fits,
         meets=steps.fits and targets.met(first.time, further.time), bound=steps.bound,
@@ -504,6 +499,7 @@ def _replicas(row: ServerRow) -> str:
     return f"{row.replicas} × {row.split}" if row.replicas > 1 else row.split
 
 
-def _named(row: ServerRow) -> str:
+def named(row: ServerRow) -> str:
+    """A configuration in a sentence."""
     types = f"{row.dtype} with the cache in {row.kv_dtype}"
     return f"{row.gpus} {row.gpu} as {_replicas(row)} by {row.library} in {types} for {row.concurrency} users"
