@@ -92,7 +92,10 @@ POSITIVE = Positive(min=0, min_open=True)
 
 
 class Choice(click.Choice):
-    """One of some words; a usage error names the nearest."""
+    """One of some words, in any case; a usage error names the nearest."""
+
+    def __init__(self, choices: Sequence[str]) -> None:
+        super().__init__(choices, case_sensitive=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The word."""
@@ -103,10 +106,10 @@ class Choice(click.Choice):
 
 
 class SettingChoice(Choice):
-    """One of a problem's setting's values, by any name that people call it, such as ``float16``, in any case."""
+    """One of a problem's setting's values, by any name that people call it, such as ``float16``."""
 
     def __init__(self, setting: str, choices: Sequence[str]) -> None:
-        super().__init__(choices, case_sensitive=False)
+        super().__init__(choices)
         self.setting = setting
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -116,11 +119,35 @@ class SettingChoice(Choice):
         return super().convert(setting_value(self.setting, value), param, ctx)
 
 
+class Once(click.Option):
+    """An option, whose second value is refused where it has one: click would take the last without a word."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser keep every value."""
+        if self.is_flag or self.multiple:
+            super().add_to_parser(parser, ctx)
+        else:
+            parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
+
+    def consume_value(self, ctx: click.Context, opts: Any) -> tuple[Any, Any]:
+        """The one value."""
+        values = opts.get(self.name)
+        if self.multiple or not isinstance(values, list):
+            return super().consume_value(ctx, opts)
+        if len(values) > 1 and not ctx.resilient_parsing:
+            has_more = self.name == "gpu" and any(each.name == "compare_gpus" for each in ctx.command.params)
+            is_list = "," in (self.metavar or "")
+            remedy = "further ones by --compare-gpus" if has_more else "them with commas between" if is_list else "one"
+            came = f"{self.opts[0]} is given {len(values)} times ({', '.join(values)})"
+            raise click.UsageError(f"{came}; give {remedy}", ctx)
+        return super().consume_value(ctx, {**opts, self.name: values[0]})
+
+
 def option(
     names: str, text: str, kind: click.ParamType | type | None = None, **settings: Any
 ) -> Callable[[Function], Function]:
     """An option by its flag (its parameter's name after a space), with its help and type; ``settings`` are click's."""
-    return click.option(*names.split(), help=text, type=kind, **settings)
+    return click.option(*names.split(), cls=Once, help=text, type=kind, **settings)
 
 
 def choice_option(

@@ -9,13 +9,12 @@ from surrogate.cli.groups import Grouped
 from surrogate.cli.network import gpu_names, sizes
 from surrogate.cli.options import PATH, Form, declared, output_options, show
 from surrogate.features.errors import InputError
-from surrogate.network.network import FRAMEWORKS
 
-REFUSED = {
-    "disaggregated": "prefill and decoding on GPUs of their own",
-    "speculative": "tokens that a draft model or MTP guesses",
-}
-"""What servers can do and is not predicted, by its option."""
+
+def _refused(context: click.Context, parameter: click.Parameter, is_asked: bool) -> None:
+    """Refuse what servers can do and is not predicted."""
+    if is_asked:
+        raise InputError(f"--{parameter.name}: {getattr(parameter, 'help', '')}; leave it out for an aggregated server")
 
 
 def _price(context: click.Context, parameter: click.Parameter, text: str | None) -> float | dict[str, float] | None:
@@ -34,19 +33,15 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
 
 
 def _names(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    """The names in ``A,B,…``."""
-    return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+    """The names in ``A,B,…``, in any case."""
+    return tuple(dict.fromkeys(name.strip().casefold() for name in (text or "").split(",") if name.strip()))
 
 
 @click.command(cls=Grouped)
 @click.argument("config", type=PATH)
-@declared("serving", sizes=sizes, gpu_names=gpu_names, names=_names, price=_price, frameworks=FRAMEWORKS)
+@declared("serving", sizes=sizes, gpu_names=gpu_names, names=_names, price=_price, refused=_refused)
 @output_options
-def command(
-    config: Path, gpu: str, compare_gpus: list[str], input_tokens: int, output_tokens: int, ttft: float | None,
-    tpot: float | None, library: str | None, dtype: tuple[str, ...], kv_dtype: tuple[str, ...], routing: str | None,
-    price: Any, html: Path | None, form: Form, disaggregated: bool, speculative: bool, **searched: Any,
-) -> None:  # fmt: skip
+def command(config: Path, html: Path | None, form: Form, **asked: Any) -> None:
     """Size a server for a language model: GPUs, parallelism, framework and types that keep your latency targets.
 
     CONFIG is the model's config.json from Hugging Face or its folder, or a model that ships, by name. Every
@@ -60,21 +55,9 @@ def command(
       seer serving config.json --gpu h200 --input 1024 --output 512 --tpot 30
       seer serving llama-3.3-70b --gpu h200 --input 512 --output 99
     """
-    from surrogate.network.deployment import ROUTING
-    from surrogate.network.serving_choices import Choices
     from surrogate.network.serving_search import serve
 
-    for name, is_asked in (("disaggregated", disaggregated), ("speculative", speculative)):
-        if is_asked:
-            raise InputError(f"--{name}: {REFUSED[name]} are not predicted; leave it out for an aggregated server")
-    choices = Choices(
-        libraries=(library,) if library else (), dtypes=dtype, kv_dtypes=kv_dtype, routing=routing or ROUTING,
-        **searched,
-    )  # fmt: skip
-    serving = serve(
-        config, gpu=gpu, compare_gpus=compare_gpus, input=input_tokens, output=output_tokens, ttft_ms=ttft,
-        tpot_ms=tpot, price=price, choices=choices,
-    )  # fmt: skip
+    serving = serve(config, **asked)
     if html:
         from surrogate.dataset.files import write_text
         from surrogate.network.serving_page import serving_page

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.errors import InputError, nearest, read_bounded
+from surrogate.features.errors import InputError, nearest, read_bounded, require_known
 from surrogate.features.families.attention import LATENT, ROPE
 from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.checkpoint import Checkpoint, read_checkpoint
@@ -113,6 +113,8 @@ class Decoder:
     """Which layers are gated delta nets with ``linear`` heads, in the place of attention."""
     positions: int = 0
     """Tokens that the model was made for; 0 where the file does not say."""
+    notes: tuple[str, ...] = ()
+    """What was assumed where the file does not say."""
 
     @property
     def layers(self) -> tuple[LayerKind, ...]:
@@ -162,12 +164,18 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if family.experts else 0
     own_inter = sizes.of("moe_intermediate_size", "intermediate_size") if experts else 0
     shared = sizes.maybe("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
-    dtype = TYPES.get(str(config.get("torch_dtype", config.get("dtype"))), "bf16")
+    stated_type = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch.")
+    require_known(f"{path}: torch_dtype", stated_type, TYPES)
+    dtype = TYPES[stated_type]
+    groups = sizes.maybe("num_key_value_heads")
+    if not family.latent and heads % (groups or heads):
+        raise InputError(f"{path}: num_key_value_heads {groups} is no divisor of {heads} num_attention_heads; give one")
+    assumed = f"{path}: num_key_value_heads is missing; {heads} are assumed, as many as heads"
     linear = _linear(sizes) if family.recurrent else None
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
         hidden=hidden, vocabulary=sizes.of("vocab_size"), inter=_dense_inter(sizes, own_inter),
-        heads=heads, kv_heads=sizes.maybe("num_key_value_heads") or heads,
+        heads=heads, kv_heads=groups or heads,
         head_dim=sizes.maybe("head_dim") or hidden // heads, windows=_windows(sizes, kind, layers),
         sparse=tuple(experts > 0 and _routes(sizes, layer) for layer in range(layers)),
         dtype=dtype, checkpoint=read_checkpoint(path, stated, dtype),
@@ -178,7 +186,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         recurrent=_recurrent(sizes, layers) if linear else (),
         **{field: sizes.of(name) for field, name in OF_LATENT.items() if family.latent},
         **{field: sizes.of(name) for field, name in OF_SPARSE.items() if family.sparse},
-        positions=_positions(sizes, kind),
+        positions=_positions(sizes, kind), notes=() if groups or family.latent else (assumed,),
     )  # fmt: skip
 
 
@@ -252,7 +260,8 @@ def _routes(sizes: _Sizes, layer: int) -> bool:
 
 def _dense_inter(sizes: _Sizes, own_inter: int) -> int:
     """The width of layers that do not route; Llama 4 has a name of its own for it, and models without such none."""
-    return sizes.maybe("intermediate_size_mlp") or sizes.maybe("intermediate_size") or own_inter
+    inter = sizes.maybe("intermediate_size_mlp") or sizes.maybe("intermediate_size") or own_inter
+    return inter or sizes.of("intermediate_size")
 
 
 def _linear(sizes: _Sizes) -> LinearHeads:

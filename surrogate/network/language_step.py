@@ -87,8 +87,9 @@ def language_network(
     stages = deployment.pipeline_parallel
     held = -(-round(step.weights_bytes()) // stages)
     return replace(
-        network, gap_us=GAP_US, state_bytes=-(-step.kv_bytes // stages), weights_bytes=held, notes=deployment.notes()
-    )
+        network, gap_us=GAP_US, state_bytes=-(-step.kv_bytes // stages), weights_bytes=held,
+        notes=(*decoder.notes, *deployment.notes()),
+    )  # fmt: skip
 
 
 def read_language(

@@ -5,7 +5,8 @@ requests as users. It runs one step after the other (continuous batching with ch
 
 - Between two tokens of a request lies a step that decodes one token of every running request, and the prompts that
   arrive meanwhile: while one request reads ``output`` tokens, each other one begins once. So a further token takes
-  ``decode + (running − 1) / (output − 1) · prompt``. Nothing in it is fitted to servers.
+  ``decode + (running − 1) / (output − 1) · prompt``. Nothing in it is fitted to servers. Answers of few tokens have too
+  few steps for all those prompts, which then wait for their first token (`SHORT_ANSWER`).
 - A first token takes ``start + prompt · (1 + share · (running − 1))``: users that began together wait for one another.
   ``start`` and ``share`` are fitted for each framework (`experiments/serving.py`).
 - Running is what the cache holds; who finds no place waits for as many others to end.
@@ -54,6 +55,9 @@ UTILISATION = 0.9
 """Share of a GPU's memory that a server takes: the default of vLLM."""
 BATCHED_TOKENS = 8192
 """Tokens of a step at most, which bounds what its activations hold: vLLM's and SGLang's default on data-centre GPUs."""
+SHORT_ANSWER = 33
+"""Tokens of an answer below which a step takes no more prompts than `BATCHED_TOKENS`, or than go beside an answer of so
+many tokens: the others queue. No measured server had answers of less than 100 tokens."""
 LIMITED = (PRODUCTS, EXPERTS, ATTENTION)
 """Parts whose operands no cache holds from step to step, so that peak rates bound their time."""
 COLLECTIVES = "nccl"
@@ -114,10 +118,11 @@ class ServerSteps:
     """What a replica's steps take under a load, in ms, and what it holds, in bytes on each GPU.
 
     ``users`` and ``running`` are requests of one group of GPUs that attends to its own, ``running`` those that the
-    cache holds at once. ``parts`` has the shares in a further token's time, `PROMPTS` among them. ``half_width`` is
-    what kernels that nobody measured on the GPU add to its interval, in log time; of ``floors`` the framework's own
-    table has only the floor of its harness, so that another's stand in. No first token comes before ``least_ttft_ms``
-    and no further one before ``least_tpot_ms``: peak rates need as long for the arithmetic and the bytes.
+    cache holds at once. ``parts`` has the shares in a further token's time, `PROMPTS` among them without their sums
+    over GPUs, which count as communication. ``half_width`` is what kernels that nobody measured on the GPU add to its
+    interval, in log time; of ``floors`` the framework's own table has only the floor of its harness, so that another's
+    stand in; ``sums`` is the source of its sums over GPUs, "" without. No prompt is done before ``least_ttft_ms`` and
+    no further token comes before ``least_tpot_ms``: peak rates need as long for the arithmetic and the bytes.
     """
 
     load: Load
@@ -131,6 +136,7 @@ class ServerSteps:
     parts: Mapping[str, float]
     half_width: float
     floors: tuple[Operator, ...]
+    sums: str = ""
     least_ttft_ms: float = 0.0
     least_tpot_ms: float = 0.0
 
@@ -147,18 +153,40 @@ class ServerSteps:
     @property
     def prompts_beside(self) -> float:
         """Prompts that a stage takes between two tokens of a request."""
-        return (self.running - 1) / max(self.load.output - 1, 1) / self.stages
+        return min((self.running - 1) / max(self.load.output - 1, 1), self._most_beside) / self.stages
+
+    @property
+    def _most_beside(self) -> float:
+        return max(BATCHED_TOKENS / self.load.input, (self.running - 1) / (SHORT_ANSWER - 1))
+
+    @property
+    def queued(self) -> float:
+        """Prompts that a request's own waits for, since the steps of an answer have no room for all others'."""
+        return max(self.running - 1 - (self.load.output - 1) * self._most_beside, 0.0) / self.stages
 
     def ttft_ms(self, start_ms: float, share: float) -> float:
         """Time to the first token."""
-        prompt_ms = self.prompt_ms * (1 + share * (self.running - 1) / self.stages)
-        request_ms = self.prompt_ms + (self.load.output - 1) * (self.decode_ms + self.beside_ms)
-        return start_ms + prompt_ms + (self.users - self.running) / self.running * request_ms
+        request_ms = self.prompt_ms * (1 + self.queued) + (self.load.output - 1) * (self.decode_ms + self.beside_ms)
+        return self.placed_ms(start_ms, share) + (self.users - self.running) / self.running * request_ms
 
-    def intervals(self, law: ServerLaw) -> tuple[Interval, Interval]:
-        """Time to the first token and per further one; no lower end is before what peak rates allow."""
-        first = self._interval(self.ttft_ms(law.start_ms, law.share), law.ttft, self.least_ttft_ms)
-        return first, self._interval(self.tpot_ms, law.tpot, self.least_tpot_ms)
+    def placed_ms(self, start_ms: float, share: float) -> float:
+        """Time to the first token of a request that has its place in the cache."""
+        return start_ms + self.prompt_ms * (1 + max(share * (self.running - 1) / self.stages, self.queued))
+
+    def intervals(self, law: ServerLaw) -> tuple[Interval, Interval, Interval]:
+        """Time to the first token, per further one, and that a request holds its place; no lower end is before what
+        peak rates allow."""
+        least_ms = self.least_ttft_ms * (1 + self.queued)
+        first = self._interval(self.ttft_ms(law.start_ms, law.share), law.ttft, least_ms)
+        further = self._interval(self.tpot_ms, law.tpot, self.least_tpot_ms)
+        placed = self._interval(self.placed_ms(law.start_ms, law.share), law.ttft, least_ms)
+        return first, further, self.request_ms(placed, further)
+
+    def request_ms(self, first: Interval, further: Interval) -> Interval:
+        """Time of a whole answer."""
+        beyond = self.load.output - 1
+        times = (start + (beyond * token if beyond else 0) for start, token in zip(first, further, strict=True))
+        return Interval(*times)
 
     def _interval(self, time: float, widths: tuple[float, float], least: float) -> Interval:
         low, high = (hypot(width, self.half_width) for width in widths)
@@ -167,7 +195,8 @@ class ServerSteps:
     @property
     def bound(self) -> str:
         """What limits it: the cache's memory where users wait for it, else the largest part."""
-        return "memory" if self.running < self.users else max(self.parts, key=lambda part: self.parts[part])
+        waits = self.running < self.users and not self.queued  # prompts that queue need no more places
+        return "memory" if waits else max(self.parts, key=lambda part: self.parts[part])
 
 
 class ServerKernels:
@@ -237,13 +266,14 @@ class _Sized(NamedTuple):
 
 
 class _Timed(NamedTuple):
-    """A step's time in µs, its parts, the share that is not measured with its upper end, floors, and a refusal; what
-    its arithmetic and its bytes take at peak rates."""
+    """A step's time in µs, its parts, the share that is not measured with its upper end, floors, the source of its sums
+    over GPUs, and a refusal; what its arithmetic and its bytes take at peak rates."""
 
     time_us: float
     parts: Mapping[str, float]
     beyond_us: float
     floors: tuple[Operator, ...]
+    sums: str
     refused: str
     compute_us: float
     memory_us: float
@@ -289,13 +319,15 @@ def _time(
         if answer.source == ROOFLINE and work.MULTIPLIES:
             refused = refused or (missing_units(device, work.dtype, work.math) or "")
     floored = tuple(work for work in kernels if work in floors)
+    sums = next((answers[work].source for work in kernels if part_of(work) == COMMUNICATION), "")
     limited = [(count, work) for work, count in kernels.items() if part_of(work) in LIMITED]
     arithmetic_us = sum(
         count * compute_us(work.flops, peak_tflops(device, work.dtype, work.uses_tensor_cores))
         for count, work in limited
     )
     traffic_us = sum(count * memory_us(work.dram_bytes, device.dram_gbs) for count, work in limited)
-    return _Timed(sum(parts.values()), parts, beyond_us, floored, refused, float(arithmetic_us), float(traffic_us))
+    limits = float(arithmetic_us), float(traffic_us)
+    return _Timed(sum(parts.values()), parts, beyond_us, floored, sums, refused, *limits)
 
 
 def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:
@@ -305,14 +337,16 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
         load=load, users=sized.users, running=sized.running, stages=sized.decode.how.pipeline_parallel,
         decode_ms=decode.time_us / 1e3, prompt_ms=prompt.time_us / 1e3, memory_bytes=sized.memory_bytes,
         fits=sized.fits, parts={}, half_width=log1p(decode.beyond_us / decode.time_us),
-        floors=(*prompt.floors, *decode.floors),
+        floors=(*prompt.floors, *decode.floors), sums=decode.sums,
         least_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,
     )  # fmt: skip
     # A step that takes a prompt beside decoded tokens reads its weights once for both.
     arithmetic_us = decode.compute_us + steps.prompts_beside * prompt.compute_us
     whole_ms = steps.decode_ms + steps.beside_ms
     parts = {name: decode.parts[name] / 1e3 / whole_ms for name in PARTS}
+    summed = steps.prompts_beside * prompt.parts[COMMUNICATION] / 1e3 / whole_ms
+    parts[COMMUNICATION] += summed
     return replace(
-        steps, parts=parts | {PROMPTS: steps.beside_ms / whole_ms},
+        steps, parts=parts | {PROMPTS: steps.beside_ms / whole_ms - summed},
         least_tpot_ms=max(arithmetic_us, decode.memory_us) / 1e3,
     )  # fmt: skip

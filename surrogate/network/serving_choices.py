@@ -40,7 +40,12 @@ class Plan(NamedTuple):
 class Choices:
     """What is searched: each field one or several values, or nothing where the search finds them itself.
 
-    Without ``dtypes`` the checkpoint runs as it is, as servers run it.
+    ``libraries`` are frameworks (vllm, sglang, trtllm; without: all); ``concurrency`` users at a time on all replicas
+    together (without: 1 to 256 on one); ``tensor_parallel`` GPUs share a layer, ``pipeline_parallel`` stages hold
+    different layers, ``attention_parallel`` groups of GPUs attend to requests of their own and share the experts, of
+    which ``expert_parallel`` GPUs hold different ones. ``dtypes`` are the products' element types (without: the
+    checkpoint as it is, as servers run it), ``kv_dtypes`` the cache's (without: the model's own). ``routing`` says how
+    tokens spread over experts (balanced, power_law_1.01 …); ``gpus`` is the most GPUs of all replicas.
     """
 
     libraries: str | Sequence[str] = ()
@@ -103,6 +108,16 @@ class Choices:
             return list(product(tensor, attention or (1,)))
         return [*((way, 1) for way in tensor), *((1, way) for way in powers[1:] if decoder.experts % way == 0)]
 
+    def left_out(self, plans: Sequence[Plan]) -> Iterator[str]:
+        """A note for each number that was asked for and is in no plan."""
+        for name in COUNTS[:-1]:
+            of = name.replace("attention", "data")
+            planned = {plan.users if name == "concurrency" else getattr(plan.setup.deployment, of) for plan in plans}
+            for number in dict.fromkeys(self.several(name)):
+                if number not in planned:
+                    option = name.replace("_", "-")
+                    yield f"--{option} {number} is left out: no configuration within --gpus {self.gpus} has it"
+
     def too_few(self, decoder: Decoder) -> str:
         """Why there is no configuration."""
         stages = min(self.several("pipeline_parallel") or (1,))
@@ -122,12 +137,13 @@ class Choices:
         other = replace(decoder, checkpoint=decoder.checkpoint.with_types(UNPACKED))
         return choices, other, f"{lacks}: servers unpack fp8 weights to 16 bits, timed as kernels measured for int8_wo"
 
-    def note(self, decoder: Decoder) -> str:
-        """What a reader must know of the weights' type, "" where nothing."""
+    def notes(self, decoder: Decoder) -> Iterator[str]:
+        """What a reader must know of the types of weights and cache."""
+        if "fp8" in self.several("kv_dtypes") and decoder.checkpoint.kv_dtype != "fp8":
+            yield f"fp8: a cache quantised from the model's {decoder.dtype}; its quality is not judged"
         own = "own type" if decoder.checkpoint.refusal and self.several("dtypes") else main_dtype(decoder, None)
         asked = [name for name in self.several("dtypes") if name in QUANTISED and name != own]
         if asked:
-            return f"{', '.join(asked)}: weights quantised from the checkpoint's {own}; their quality is not judged"
-        if self.several("dtypes") or own in QUANTISED:
-            return ""
-        return f"the checkpoint as it is, in {own}; --dtype {own},fp8 also tries quantised weights"
+            yield f"{', '.join(asked)}: weights quantised from the checkpoint's {own}; their quality is not judged"
+        elif not self.several("dtypes") and own not in QUANTISED:
+            yield f"the checkpoint as it is, in {own}; --dtype {own},fp8 also tries quantised weights"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from surrogate.network.serving_search import ServerRow, Serving, pareto
+from surrogate.network.serving_search import ServerRow, Serving, named, pareto
 from surrogate.report.page import Figure, Section, page
 from surrogate.report.style import blank, legend, looks, number_axes, svg, theme
 from surrogate.report.tables import Table
@@ -47,9 +47,8 @@ def serving_page(serving: Serving) -> str:
     if best:
         further = f", {best.tpot_ms:.1f} ms per further one" if serving.load.output > 1 else ""
         answer = (
-            f"{best.gpus} × {best.gpu} with {best.library} in {best.dtype}: {best.ttft_ms:.0f} ms to the first token"
-            f"{further}, {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU."
-            f" It lies within the 90 % intervals of {serving.others} that meet the targets. {verdict}"
+            f"{named(best)}: {best.ttft_ms:.0f} ms to the first token{further},"
+            f" {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU. {serving.others} may be as good. {verdict}"
         )
     sections = [
         Section("Speed for a user against throughput", [], [Figure("pareto", drawn, FRONT)] if drawn else []),

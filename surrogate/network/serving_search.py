@@ -1,7 +1,7 @@
 """What to buy and how to run it: the search over GPUs, frameworks, parallelism and types for a model's server."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from math import ceil, floor, inf, isnan, log2, nan
@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.whole import MAX_INT32, whole
-from surrogate.network.deployment import NODE, main_dtype
+from surrogate.network.deployment import NODE, Deployment, main_dtype
 from surrogate.network.language import Decoder, read_decoder
 from surrogate.network.language_step import GAP_US
 from surrogate.network.predict import floor_note, frameworks_on
+from surrogate.network.result import UNMEASURED
 from surrogate.network.serving import (
     Interval,
     Load,
@@ -28,7 +29,7 @@ from surrogate.network.serving import (
     server_steps,
     shipped_laws,
 )
-from surrogate.network.serving_choices import Choices, Plan
+from surrogate.network.serving_choices import USERS, Choices, Plan
 from surrogate.report.tables import UNKNOWN, Format, Shown, Table, significant
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ FORMATS: Mapping[str, Format] = dict.fromkeys(("TTFT, ms", "TPOT, ms", "tokens/s
 SHOWN = 12
 """Configurations that people see."""
 WAYS = {
-    "TP": ("tensor_parallel", "GPUs that share every layer"), "EP": ("expert_parallel", "GPUs with different experts"),
+    "TP": ("tensor_parallel", "GPUs that share every layer"),
+    "EP": ("expert_parallel", "GPUs with different experts (without EP all share each)"),
     "DP": ("attention_parallel", "groups of GPUs that attend to requests of their own"),
     "PP": ("pipeline_parallel", "stages of layers"),
 }  # fmt: skip
@@ -53,10 +55,16 @@ WAYS = {
 MAX_PLANS = 20_000
 UNMEASURED_WIDTH = 0.1
 """Width in log time that kernels add which were not measured on the GPU, from which a note says so."""
+FAR = 100
+"""Times a target that the nearest configuration takes, from which the target may have been meant in seconds."""
 MILLION = 1e6
 NO_TARGETS = (
     "without --ttft or --tpot none is the best: those shown first trade the speed of a user for throughput, or price,"
     " and no other beats them in both"
+)
+SEARCHED = (
+    f"users of one replica: powers of two up to {USERS[-1]}, and the most that keep the targets, to a sixteenth;"
+    " --concurrency names them"
 )
 FASTEST = (
     "each product takes the fastest kernel that any framework has on the GPU, without gaps, as fits measured servers;"
@@ -88,7 +96,8 @@ class ServerRow(Shown):
     """A configuration: GPUs in all, of which each replica takes a part, and what it does under the load.
 
     Times in ms and tokens of output per second with their 90 % intervals, NaN where it does not fit or there is none;
-    ``concurrency`` users on all replicas together; ``memory_gib`` on each GPU; ``meets``: it fits, and keeps the
+    ``concurrency`` users on all replicas together, of whose requests ``running`` have a place in the cache at a time;
+    ``memory_gib`` on each GPU; ``meets``: it fits, and keeps the
     targets; ``usd_per_million_tokens`` of output, where a price is known.
     """
 
@@ -103,6 +112,7 @@ class ServerRow(Shown):
     dtype: str
     kv_dtype: str
     concurrency: int
+    running: int
     ttft_ms: float
     ttft_low_ms: float
     ttft_high_ms: float
@@ -166,23 +176,23 @@ class Serving(Shown):
             return f"nothing fits: {'; '.join(self._lacks())}"
         if not any(self.targets):
             return NO_TARGETS
-        fitting = [row for row in self.rows if row.fits]
-        least_ms = (min(row.ttft_ms for row in fitting), min(row.tpot_ms for row in fitting))
-        reached = zip(("TTFT", "TPOT"), least_ms, self.targets, strict=True)
-        said = (f"the shortest {name} is {significant(ms)} ms of {most:g}" for name, ms, most in reached if most)
-        return f"no configuration keeps the targets with at most {self.gpus} GPUs: {', '.join(said)}"
+        near = self.rows[0]
+        reached = zip(("TTFT", "TPOT"), (near.ttft_ms, near.tpot_ms), self.targets, strict=True)
+        said = " and ".join(f"{name} {significant(ms)} of {most:g} ms" for name, ms, most in reached if most)
+        far = max(self.targets.shares(near.ttft_ms, near.tpot_ms).values()) > FAR
+        which = "both" if all(self.targets) else "the"
+        return (
+            f"no configuration keeps {which} targets with at most {self.gpus} GPUs; the nearest, {named(near)}, has"
+            f" {said}{'; targets are in ms' if far else ''}"
+        )
 
     def _caution(self, best: ServerRow) -> str:
         sure = next(filter(self._is_sure, self.rows), None)
         if sure is best:
             return ""
-        instead = (
-            f"{sure.gpus} {sure.gpu} with {_replicas(sure)}, {sure.library} and {sure.concurrency} users keep them with"
-            f" their whole intervals, at {significant(sure.tokens_per_s_per_gpu)} tokens/s per GPU"
-            if sure
-            else "no configuration keeps them with its whole intervals"
-        )
-        return f"the best may miss the targets, since they lie within its 90 % intervals; {instead}"
+        rate = f", at {significant(sure.tokens_per_s_per_gpu)} tokens/s per GPU" if sure else ""
+        keeps = f"{named(sure) if sure else 'no configuration'} keeps them with its whole intervals{rate}"
+        return f"the best may miss the targets, since they lie within its 90 % intervals; {keeps}"
 
     def _is_sure(self, row: ServerRow) -> bool:
         """Whether it keeps the targets at the upper ends of its intervals."""
@@ -248,7 +258,7 @@ class Serving(Shown):
         shares = self.targets.shares(row.ttft_ms, row.tpot_ms)
         marks = [f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1]
         if row is self.best:
-            rivals = f"within the intervals of {self.others}" if self.rivals else ""
+            rivals = f"{self.others} may be as good" if self.rivals else ""
             marks = ["◀ best", "" if self._is_sure(row) else "may miss the targets", rivals]
         elif row.meets:
             marks = ["meets the targets" if self._is_sure(row) else "may meet the targets"]
@@ -275,17 +285,20 @@ class Serving(Shown):
 def serve(
     config: str | Path | Mapping[str, object], *, gpu: str, input: int, output: int, compare_gpus: Sequence[str] = (),
     ttft_ms: float | None = None, tpot_ms: float | None = None, price: float | Mapping[str, float] | None = None,
-    choices: Choices | None = None,
+    choices: Choices | None = None, **searched: Any,
 ) -> Serving:  # fmt: skip
     """The servers of the model in a ``config.json`` (its folder, its content, or the name of one that ships) on GPUs.
 
     ``input`` and ``output`` are a user's tokens; ``ttft_ms`` and ``tpot_ms`` the targets; ``price`` in US dollars per
-    GPU and hour, of all or by the GPU's name; ``choices`` narrow the search. Raises `InputError` for what cannot be
-    read or is unknown, and where nothing can be said.
+    GPU and hour, of all or by the GPU's name; ``choices`` narrow the search, and so do their fields by name, as in
+    ``concurrency=50``. Raises `InputError` for what cannot be read or is unknown, and where nothing can be said.
     """
     choices = choices or Choices()
     if not isinstance(choices, Choices):
         raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
+    for name in searched:
+        require_known("parameter", name, tuple(Choices.__slots__))
+    choices = replace(choices, **{name: value for name, value in searched.items() if value is not None})
     choices.check()
     sizes = {"--input": input, "--output": output}
     load = Load(*(whole("seer serving", name, size, most=MAX_INT32) for name, size in sizes.items()))
@@ -297,7 +310,7 @@ def serve(
     prices = _prices(price, devices)
     rows: list[ServerRow] = []
     decoder.require_context(load.input + load.output)
-    notes = dict.fromkeys(filter(None, [choices.note(decoder)]))
+    notes = dict.fromkeys((*decoder.notes, *choices.notes(decoder)))
     refused: dict[tuple[str, str], dict[str, None]] = {}  # GPU and reason → frameworks
     for device in devices:
         kernels = ServerKernels(device)
@@ -305,26 +318,36 @@ def serve(
             notes[f"no price for {device.name}: its configurations come behind those with one"] = None
         for library in choices.several("libraries") or frameworks_on(device):
             narrowed, model, unpacks = choices.unpacked(decoder, device, library)
+            tried: dict[Deployment, list[ServerRow]] = {}
             try:
                 planned = _planned(narrowed, model, device, library)
-                answers = server_steps(model, load, kernels, library, [plan.setup for plan in planned])
+                left_out = list(choices.left_out(planned))
+                while planned:
+                    answers = server_steps(model, load, kernels, library, [plan.setup for plan in planned])
+                    for plan in planned:
+                        answer = answers[plan.setup]
+                        if isinstance(answer, InputError):
+                            refused.setdefault((device.name, str(answer)), {})[library] = None
+                            continue
+                        row = _row(model, device, library, plan, answer, targets, prices.get(device.name))
+                        tried.setdefault(plan.setup.deployment, []).append(row)
+                        notes |= dict.fromkeys(_notes(device, library, plan.setup, answer))
+                    planned = [] if choices.concurrency else list(_between(tried))
             except InputError as error:
                 refused.setdefault((device.name, str(error)), {})[library] = None
                 continue
-            notes |= dict.fromkeys(filter(None, [unpacks]))
-            for plan in planned:
-                answer = answers[plan.setup]
-                if isinstance(answer, InputError):
-                    refused.setdefault((device.name, str(answer)), {})[library] = None
-                    continue
-                rows.append(_row(model, device, library, plan, answer, targets, prices.get(device.name)))
-                notes |= dict.fromkeys(_notes(device, library, plan.setup, answer))
+            notes |= dict.fromkeys((*filter(None, [unpacks]), *left_out))
+            for tries in tried.values():
+                most = _most(tries)
+                rows += [row for row in tries if choices.concurrency or row.concurrency in USERS or row is most]
     reasons = [f"{name}, {', '.join(libraries)}: {reason}" for (name, reason), libraries in refused.items()]
     if not rows:
         raise InputError(reasons[0])
     rows.sort(key=partial(_rank, targets=targets))
     if not any(targets):
         rows = _front_first(rows)
+    elif not choices.concurrency:
+        notes[SEARCHED] = None
     return Serving(decoder.name, load, tuple(rows), (*notes, FASTEST, *reasons), targets, choices.gpus)
 
 
@@ -367,24 +390,43 @@ def _planned(choices: Choices, decoder: Decoder, device: Gpu, library: str) -> l
     return planned
 
 
+def _most(rows: Sequence[ServerRow]) -> ServerRow | None:
+    """The one with the most users that keeps the targets."""
+    return max((row for row in rows if row.meets), key=lambda row: row.concurrency, default=None)
+
+
+def _between(tried: Mapping[Deployment, Sequence[ServerRow]]) -> Iterator[Plan]:
+    """Plans half-way between the most users with whom a replica keeps the targets and the fewest with whom it does not,
+    unless they lie within a sixteenth."""
+    for how, rows in tried.items():
+        most = row.concurrency if (row := _most(rows)) else MAX_INT32
+        more = min((row.concurrency for row in rows if row.concurrency > most), default=0)
+        if more - most > max(most // 16, 1):
+            users = (most + more) // 2
+            yield Plan(Setup(how, users), 1, users)
+
+
 def _row(
     decoder: Decoder, device: Gpu, library: str, plan: Plan, steps: ServerSteps, targets: Targets, price: float | None
 ) -> ServerRow:
     how = plan.setup.deployment
     unknown = Interval(nan, nan, nan)
-    first, further = steps.intervals(shipped_laws().laws[library]) if steps.fits else (unknown, unknown)
-    gpus, beyond = plan.replicas * how.gpus, steps.load.output - 1
-    request_ms = (start + (beyond * token if beyond else 0) for start, token in zip(first, further, strict=True))
-    rate, high, low = (1e3 * plan.users * steps.load.output / ms / gpus for ms in request_ms)
+    first, further, held = steps.intervals(shipped_laws().laws[library]) if steps.fits else (unknown,) * 3
+    gpus = plan.replicas * how.gpus
+    tokens_per_ms = plan.users * steps.load.output / gpus
+    rate = 1e3 * tokens_per_ms / steps.request_ms(first, further).time
+    # Where users wait, the requests that run bound the rate: those who wait do not make the server faster or slower.
+    low, high = (1e3 * tokens_per_ms * steps.running / steps.users / ms for ms in (held.high, held.low))
     return ServerRow(
         gpu=device.name, library=library, gpus=gpus, replicas=plan.replicas, tensor_parallel=how.tensor_parallel,
         pipeline_parallel=how.pipeline_parallel, expert_parallel=how.expert_parallel,
         attention_parallel=how.data_parallel, dtype=main_dtype(decoder, how.dtype),
         kv_dtype=how.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
-        concurrency=plan.users, ttft_ms=first.time, ttft_low_ms=first.low, ttft_high_ms=first.high,
+        concurrency=plan.users, running=min(plan.users, steps.running * how.data_parallel * plan.replicas),
+        ttft_ms=first.time, ttft_low_ms=first.low, ttft_high_ms=first.high,
         tpot_ms=further.time, tpot_low_ms=further.low, tpot_high_ms=further.high, tokens_per_s_per_gpu=rate,
-        tokens_per_s_per_gpu_low=low, tokens_per_s_per_gpu_high=high,
-        tokens_per_s_per_user=1e3 / (further.time if beyond else first.time),
+        tokens_per_s_per_gpu_low=low, tokens_per_s_per_gpu_high=max(high, rate),
+        tokens_per_s_per_user=1e3 / (further.time if steps.load.output > 1 else first.time),
         usd_per_million_tokens=None if price is None else price / 3600 / rate * MILLION,
         memory_gib=steps.memory_bytes / 2**30, fits=steps.fits,
         meets=steps.fits and targets.met(first.time, further.time), bound=steps.bound,
@@ -398,6 +440,9 @@ def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Itera
         yield f"{device.name}, {library}: {floor_note(steps.floors)}; other frameworks' kernels stand in their place"
     if steps.half_width > UNMEASURED_WIDTH:
         yield f"{device.name}, {library}: kernels that nobody measured there go by specification, with wide intervals"
+    if steps.sums and not device.link_gbs:
+        source = "by its data sheet" if steps.sums in UNMEASURED else "as one machine was measured"
+        yield f"{device.name}: no link but PCIe is known; sums over its GPUs are timed {source}; machines differ much"
 
 
 def _rank(row: ServerRow, targets: Targets) -> tuple[float, ...]:
@@ -439,7 +484,7 @@ def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
     """A row of the table for people."""
     shown: dict[str, Any] = {
         "GPUs": f"{row.gpus} {row.gpu}", "with": _replicas(row),
-        "framework": row.library, "dtype": row.dtype, "users in all": row.concurrency,
+        "framework": row.library, "dtype": row.dtype, "cache": row.kv_dtype, "users in all": row.concurrency,
         "TTFT, ms": (row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
         "TPOT, ms": (row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
         "tokens/s per GPU": (row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high),
@@ -452,3 +497,9 @@ def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
 
 def _replicas(row: ServerRow) -> str:
     return f"{row.replicas} × {row.split}" if row.replicas > 1 else row.split
+
+
+def named(row: ServerRow) -> str:
+    """A configuration in a sentence."""
+    types = f"{row.dtype} with the cache in {row.kv_dtype}"
+    return f"{row.gpus} {row.gpu} as {_replicas(row)} by {row.library} in {types} for {row.concurrency} users"

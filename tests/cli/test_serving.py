@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 ASKED = (
-    "serving", "llama-3.1-8b", "--gpu", "h100-sxm", "--input", 256, "--output", 64, "--library", "vllm",
-    "--tensor-parallel", "1,2", "--concurrency", "8,16", "--dtype", "bf16,fp8",
+    "serving", "llama-3.1-8b", "--gpu", "h100-sxm", "--input", 256, "--output", 64, "--library", "VLLM",
+    "--tensor-parallel", "1,2", "--concurrency", "8,16", "--dtype", "bf16,FP8",
 )  # fmt: skip
 CONTRACT = {
     "gpu", "library", "gpus", "tensor_parallel", "pipeline_parallel", "expert_parallel", "dtype", "kv_dtype",

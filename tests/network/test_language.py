@@ -76,6 +76,7 @@ def test_tensor_parallelism_divides_a_layer_and_sums_behind_both_halves(step: St
     assert not _works(whole, AllReduce)
     assert Counter(_works(half, AllReduce)) == {AllReduce(elements=5120, ranks=2, dtype="bf16"): 96}
     assert {work.kv_heads for work in _works(step(QWEN, decode=9, tensor_parallel=20), Attention)} == {1}
+    assert "40 are assumed" in step({**QWEN, "num_key_value_heads": None}, decode=9).notes[0]
 
 
 def test_experts_route_and_windows_alternate_in_gpt_oss(step: Step) -> None:
@@ -115,6 +116,9 @@ def test_requests_of_several_lengths_need_the_work_of_all(tmp_path: Path) -> Non
     [
         ({**QWEN, "model_type": "qwen7"}, {"decode": 1}, "did you mean qwen"),
         ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is missing"),
+        ({**QWEN, "intermediate_size": None}, {"decode": 1}, "intermediate_size is missing; add it"),
+        ({**QWEN, "num_key_value_heads": 3}, {"decode": 1}, "num_key_value_heads 3 is no divisor of 40"),
+        ({**QWEN, "torch_dtype": "float8"}, {"decode": 1}, "torch_dtype 'float8' is unknown"),
         (QWEN, {}, "prefill TOKENS or decode CONTEXT"),
         (QWEN, {"decode": 1, "tensor_parallel": 3}, "cannot be divided among 3 GPUs"),
     ],

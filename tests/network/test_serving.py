@@ -50,14 +50,26 @@ def test_who_finds_no_place_in_the_cache_waits_for_others_to_end() -> None:
     assert waiting.ttft_ms(5.0, 0.1) - STEPS.ttft_ms(5.0, 0.1) == pytest.approx(40 + 100 * 14)
 
 
+def test_prompts_of_short_answers_queue_and_none_is_served_sooner_than_its_own_time() -> None:
+    """A step takes 8,192 tokens of prompts at most; the cycle of a user stays that of all prompts and its own steps."""
+    for output, users in ((1, 11), (2, 200), (1, 200)):
+        steps = replace(STEPS, load=Load(4096, output), users=users, running=min(users, 50), least_ttft_ms=20.0)
+        first, further, held = steps.intervals(LAW)
+        token_ms = further.time if output > 1 else 0.0
+        assert first.time + (output - 1) * token_ms >= users * steps.prompt_ms
+        assert steps.running / held.low <= 1 / steps.least_ttft_ms and steps.bound == "products"
+        assert output == 1 or token_ms == pytest.approx(10 + 2 * 40)  # of 49 others
+    assert replace(STEPS, load=Load(8192, 33), running=201, users=201).tpot_ms == pytest.approx(10 + 200 / 32 * 40)
+
+
 def test_intervals_are_the_law_s_and_wider_where_kernels_were_not_measured() -> None:
-    first, further = STEPS.intervals(LAW)
+    first, further, _ = STEPS.intervals(LAW)
     assert (first.low, first.high) == pytest.approx((first.time / 2, first.time * 4))
     assert (further.low, further.high) == pytest.approx((14, 28))
     wider = replace(STEPS, half_width=0.5).intervals(LAW)[1]
     assert wider.low < 14 and wider.high > 28
     bounded = replace(STEPS, least_ttft_ms=60.0, least_tpot_ms=99.0).intervals(LAW)
-    assert [each.low for each in bounded] == pytest.approx([60, bounded[1].time])  # of 85 and 14 ms
+    assert [each.low for each in bounded[:2]] == pytest.approx([60, bounded[1].time])  # of 85 and 14 ms
 
 
 def test_a_law_ships_for_every_framework() -> None:
@@ -84,7 +96,10 @@ def test_the_search_finds_what_keeps_the_targets_at_the_least_price(servers: Ser
 def test_half_the_width_of_weights_fits_where_the_whole_does_not(servers: Serving) -> None:
     rows = {(row.dtype, row.gpus): row for row in servers.rows if row.replicas == 1 and row.concurrency == 16}
     assert not rows["bf16", 1].fits and rows["fp8", 1].fits and rows["bf16", 4].fits
-    assert rows["fp8", 1].bound == "memory" and rows["fp8", 2].bound != "memory"  # room for weights and few users
+    row = rows["fp8", 1]
+    assert row.bound == "memory" and rows["fp8", 2].bound != "memory"  # room for weights and few users
+    assert row.running < row.concurrency == rows["fp8", 2].running
+    assert row.tokens_per_s_per_gpu_high <= row.running * 512 / 511 * 1e3 / row.tpot_low_ms
     memory = {
         row.dtype: row.memory_gib for row in servers.rows if (row.gpus, row.replicas, row.concurrency) == (4, 1, 16)
     }
@@ -128,11 +143,11 @@ def test_others_that_may_be_as_good_are_the_best_s_rivals(servers: Serving) -> N
     best = servers.best
     assert best and best.tokens_per_s_per_gpu_low < best.tokens_per_s_per_gpu < best.tokens_per_s_per_gpu_high
     assert 0 < len(servers.rivals) < len(servers.rows) and all(row.meets for row in servers.rivals)
-    assert f"within the intervals of {len(servers.rivals)} others" in repr(servers)
+    assert f"{len(servers.rivals)} others may be as good" in repr(servers)
     rows = [replace(row, tokens_per_s_per_gpu_high=row.tokens_per_s_per_gpu) for row in servers.rows]
     assert not replace(servers, rows=tuple(rows)).rivals
     alone = replace(servers, rows=(rows[0], servers.rows[1], *rows[2:]))
-    assert "within the intervals of 1 other" in repr(alone) and "others" not in repr(alone)
+    assert "1 other may be as good" in repr(alone) and "others" not in repr(alone)
 
 
 def test_every_number_of_replicas_is_tried_and_users_are_shared_out() -> None:
@@ -169,13 +184,24 @@ def test_where_none_keeps_the_targets_the_closest_come_first(servers: Serving) -
     found = serve(LLAMA, gpu="h100-sxm", input=1024, output=512, ttft_ms=1000, tpot_ms=1.0, choices=choices)
     fitting = [row.tpot_ms for row in found.rows if row.fits]
     assert found.best is None and fitting == sorted(fitting) and "TPOT" in repr(found.rows[0])
-    assert "keeps the targets with at most 8 GPUs" in found.verdict and "its target" in repr(found)
+    assert "keeps both targets with at most 8 GPUs" in found.verdict and "its target" in repr(found)
+    assert f"of 1000 ms and TPOT {found.rows[0].tpot_ms:.1f}" in found.verdict and "in ms" not in found.verdict
+    assert "targets are in ms" in replace(found, targets=Targets(tpot_ms=0.03)).verdict
     assert "TTFT 1." not in repr(found)  # kept by all
     unsure = replace(servers, targets=Targets(tpot_ms=servers.rows[0].tpot_ms))
     assert "◀ best, may miss the targets" in repr(unsure)
-    assert "4 h100-sxm with TP4, vllm and 16 users keep them" in repr(unsure)
+    assert "4 h100-sxm as TP4 by vllm in fp8 with the cache in bf16 for 16 users keeps them" in repr(unsure)
     assert "no configuration keeps them" in replace(unsure, rows=unsure.rows[:1]).verdict
     assert "may miss" not in repr(replace(servers, targets=Targets(tpot_ms=1e3)))
+
+
+def test_the_most_users_that_keep_the_targets_are_found_between_powers_of_two() -> None:
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "input": 512, "output": 64, "tpot_ms": 12, "libraries": "vllm"}
+    found = serve(SMALL, **asked, tensor_parallel=(1, 16))
+    (users,) = {row.concurrency for row in found.rows} - {2**power for power in range(9)}
+    assert users == max(row.concurrency for row in found.rows if row.meets)
+    assert all(said in repr(found) for said in ("powers of two up to 256", "tensor_parallel 16 is left out"))
+    assert not serve(SMALL, **asked, tensor_parallel=1, gpus=1, concurrency=users + 1 + users // 16).best
 
 
 def test_without_targets_none_is_best_and_the_front_comes_first() -> None:
@@ -253,6 +279,13 @@ def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
     assert any("nobody measured" in note for note in unknown.notes)
 
 
+def test_sums_over_pcie_and_a_cache_in_fp8_are_said() -> None:
+    found = serve(SMALL, gpu="l40s", input=512, output=64, concurrency=4, tensor_parallel=8, kv_dtypes="fp8")
+    assert {(row.bound, row.kv_dtype) for row in found.rows} == {("communication", "fp8")}
+    assert all(said in repr(found) for said in ("timed as one machine was measured", "fp8: a cache quantised from"))
+    assert "cache" in repr(found.rows[0])
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -277,6 +310,7 @@ def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
         ({"gpu": ["h100-sxm"]}, "give one name"),
         ({"config": object()}, "config is a object"),
         ({"choices": {"concurrency": 4}}, "choices is a dict; give a surrogate.network.Choices"),
+        ({"users": 4}, "'users' is unknown; known: libraries, concurrency"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:
@@ -382,10 +416,10 @@ def test_no_configuration_beats_one_of_the_front_in_both(servers: Serving, rates
         assert not any(u >= user and e >= each for u, e in rates if (u, e) != (user, each))
 
 
-def test_the_guide_s_five_lines_size_a_server() -> None:
+def test_the_guide_s_four_lines_size_a_server() -> None:
     (block, *_) = blocks(PAGE, "python")
     names: dict[str, Any] = {}
-    assert len([line for line in block.text.splitlines() if line]) == 5
+    assert len([line for line in block.text.splitlines() if line]) == 4
     exec(compile(block.text, str(PAGE), "exec"), names)
     best = names["servers"].best
     assert best.concurrency == 50 and best.tpot_ms <= 30
