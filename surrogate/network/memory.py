@@ -238,7 +238,7 @@ def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) 
                 hold(("gradient", tensor.buffer), tensor, mirrored, mirrored)
     begins: dict[int, list[tuple[int, int, bool]]] = {}  # turn → last turn, bytes, a weight's gradient: what appears
     for key, (first, last, size) in spans.items():
-        begins.setdefault(first, []).append((last, size, last == turns and key[:1] == ("gradient",)))
+        begins.setdefault(first, []).append((last, size, last == turns and isinstance(key, tuple)))
     ends: dict[int, list[Block]] = {}
     for turn in range(turns + 1):
         for block in ends.pop(turn - 1, []):

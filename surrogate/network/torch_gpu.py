@@ -58,10 +58,10 @@ def cuda_autocast() -> Iterator[None]:
 
     begin = torch.autocast.__init__
 
-    def on_cpu(block: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+    def on_cpu(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
         if device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
-        begin(block, device_type, dtype, *args, **kwargs)
+        begin(self, device_type, dtype, *args, **kwargs)
 
     torch.autocast.__init__ = on_cpu
     try:
