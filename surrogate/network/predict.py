@@ -107,9 +107,7 @@ class Predictors:
         product of a type whose units the GPU lacks. Raises `InputError` where it lacks those of all products.
         """
         problems = dict.fromkeys(layer.work for layer in network.layers)
-        runs = {
-            problem: problem if network.own_math else as_run(problem, self.gpu, network.tf32) for problem in problems
-        }
+        runs = {work: work if network.own_math else as_run(work, self.gpu, network.tf32) for work in problems}
         distinct = dict.fromkeys(runs.values())
         selections = self.selections(distinct, **allowed)
         answers = self.answers(distinct, selections)
@@ -124,9 +122,7 @@ class Predictors:
             for problem, run in runs.items()
             if run in answers and run not in lacks
         }
-        least_us = {
-            problem: least_kernel_us(runs[problem], self.gpu, time.algorithm) for problem, time in of_problem.items()
-        }
+        least_us = {work: least_kernel_us(runs[work], self.gpu, time.algorithm) for work, time in of_problem.items()}
         arithmetic = {(tf32_part(run, self.gpu), "TF32" if run.uses_tensor_cores else "fp32") for run in distinct}
         fp32 = ", ".join(" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0])
         times: list[LayerTime] = []
@@ -267,13 +263,8 @@ def _chosen(best: Estimate) -> Answer:
 def least_kernel_us(work: Work, gpu: Gpu, algorithm: str | None = None) -> float:
     """What the GPU's peaks allow, in µs: all operations, save by an ``algorithm`` with fewer, and bytes beyond L2."""
     saves = algorithm is not None and any(word in algorithm.upper() for word in SAVES)
-    peak = (
-        work.peak_tflops(gpu, work.dtype, work.math)
-        if isinstance(work, Operator)
-        else peak_tflops(gpu, work.dtype, work.uses_tensor_cores)
-    )
-    beyond_bytes = max(work.dram_bytes - gpu.l2_bytes, 0)
-    return float(roofline_us(0 if saves else work.flops, beyond_bytes, peak, gpu.dram_gbs))
+    peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores)
+    return float(roofline_us(0 if saves else work.flops, max(work.dram_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
 
 
 def sustained_share(gpu: Gpu) -> float:

@@ -83,8 +83,7 @@ def autocast_around() -> str | None:
     torch.autocast_increment_nesting()
     if torch.autocast_decrement_nesting():
         raise InputError(
-            "the autocast block around it is off, as CUDA's is where torch finds no CUDA; leave the block, and give"
-            " --amp bf16 or fp16"
+            "the autocast block around it is off, as CUDA's is without CUDA; leave it, and give --amp bf16"
         )
     return None
 
@@ -93,10 +92,12 @@ def in_tf32() -> tuple[str, ...]:
     """Which of ``products`` and ``convolutions`` torch's settings let run in TF32 now."""
     import torch
 
-    cudnn = torch.backends.cudnn
-    parts = {"products": torch.backends.cuda.matmul, "convolutions": getattr(cudnn, "conv", cudnn)}
-    allowed = {name: getattr(part, "fp32_precision", None) or part.allow_tf32 for name, part in parts.items()}
-    return tuple(name for name, value in allowed.items() if value in ("tf32", True))
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(products, "fp32_precision"):  # torch 2.9 and later, which may refuse to say allow_tf32
+        allowed = [part.fp32_precision == "tf32" for part in (products, cudnn.conv)]
+    else:
+        allowed = [part.allow_tf32 for part in (products, cudnn)]
+    return tuple(name for name, value in zip(("products", "convolutions"), allowed, strict=True) if value)
 
 
 def _of_fp32(op: Callable[..., object], *args: object, **kwargs: object) -> object:

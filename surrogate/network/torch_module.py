@@ -246,10 +246,9 @@ def _network(
         activation_bytes=recorded.activation_bytes, gradient_bytes=recorded.gradient_bytes,
         rounding_bytes=recorded.rounding_bytes, tf32=in_tf32(),
         state_bytes=OPTIMIZERS[OPTIMIZER].states * sum(map(tensor_bytes, trained)),
+        forward_layers=forward_layers if training else 0, runtime="compiled" if is_compiled else "eager",
     )  # fmt: skip
-    notes = (*network.notes, EVAL_NOTE) if evaluated else network.notes
-    runtime = "compiled" if is_compiled else "eager"
-    return replace(network, forward_layers=forward_layers if training else 0, notes=notes, runtime=runtime)
+    return replace(network, notes=(*network.notes, EVAL_NOTE)) if evaluated else network
 
 
 def _uncompiled(module: Any) -> "tuple[Module, bool]":
@@ -372,6 +371,7 @@ def recorded_calls(
 
     def accumulated(weight: Any) -> None:
         ready[len(calls) - 1] += weight.numel()
+        hold(weight.grad)
         allocator.mark(storages[weight.grad.untyped_storage()])
 
     hooks = [
