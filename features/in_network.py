@@ -43,7 +43,7 @@ class InNetwork:
 
     @property
     def multiply_adds(self) -> int:
-        """Its part of a network's multiply-adds, which count convolutions and products of matrices."""
+        """Its part of a network's multiply-adds, which count convolutions, products and attention."""
         return 0
 
     @property

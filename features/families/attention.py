@@ -108,6 +108,11 @@ class Attending(Operator):
         return self.context_length
 
     @property
+    def multiply_adds(self) -> int:
+        """Half of `flops`."""
+        return int(self.flops) // 2
+
+    @property
     @abstractmethod
     def kv_bytes(self) -> Number:
         """Bytes of keys and values that are read."""

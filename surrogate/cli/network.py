@@ -13,12 +13,11 @@ from surrogate.cli.groups import Grouped
 from surrogate.cli.options import GPU, Form, SettingChoice, declared, limit_options, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.features.families.attention import KV_DTYPES
-from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
+from surrogate.features.problem import ELEMENTS, HALF, LAYOUTS, MATHS
 from surrogate.features.whole import MAX_INT32
 from surrogate.network.memory import OPTIMIZERS
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.runtime import HOSTS, RUNTIMES
-from surrogate.network.torch_gpu import AMP
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
@@ -72,8 +71,8 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @click.argument("source", metavar="FILE")
 @declared(
     "network", dims=_dims, sizes=sizes, gpu_names=gpu_names, share=click.FloatRange(0, 1, min_open=True),
-    dtype=SettingChoice("dtype", list(ELEMENTS)), maths=MATHS, layouts=LAYOUTS, amp_types=AMP, runtimes=RUNTIMES,
-    hosts=HOSTS, optimizers=OPTIMIZERS,
+    dtype=SettingChoice("dtype", list(ELEMENTS)), maths=MATHS, layouts=LAYOUTS, runtimes=RUNTIMES, hosts=HOSTS,
+    amp_types=SettingChoice("dtype", HALF), optimizers=OPTIMIZERS,
 )  # fmt: skip
 @limit_options
 @declared("language_model", kv_dtypes=KV_DTYPES, frameworks=FRAMEWORKS)
@@ -136,9 +135,8 @@ def command(
     for name in (gpu, *compare_gpus):
         try:
             predictors = on(name)
-            if max_batch and name == gpu:
-                network = read(largest_batch(read, predictors, **limits))
-            answered.append((predictors, predictors.time(network, **limits)))
+            asked = read(largest_batch(read, predictors, **limits)) if max_batch else network
+            answered.append((predictors, predictors.time(asked, **limits)))
         except InputError as error:
             if not compare_gpus:
                 raise
@@ -157,8 +155,8 @@ def command(
                 except InputError as error:
                     refused["batch"].append({"batch": size, "refused": str(error)})
                 step(done, len(sweep_batch), f"batch {size}")
-        if max_batch and network.batch is not None:
-            sweep = dict(sorted({**sweep, network.batch: time}.items()))
+        if max_batch and time.batch is not None:
+            sweep = dict(sorted({**sweep, time.batch: time}.items()))
     if figures:
         from surrogate.network.figures import write_figures
 
@@ -212,7 +210,7 @@ def _print_report(
     together = f"; samples/s of all {time.gpus} GPUs" if time.gpus > 1 else ""
     _section(f"batches{each}{together}", [_sweep(row) for row in batches])
     _section(
-        f"GPUs{together}; a speedup is the ratio of expected times, without an interval of its own",
+        f"GPUs{together}; a speedup is the ratio of expected times per sample, without an interval of its own",
         [_sweep(row) for row in gpus],
     )
     counted = {"unsupported, in no sum": time.unsupported, "convolutions outside the training data": time.outside}
@@ -256,7 +254,7 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
     """A batch or a GPU; of several batches the best one is marked, and one that is refused has the reason alone."""
     if "refused" in row:
         return row
-    shown: dict[str, Any] = {name: row[name] for name in ("batch", "gpu", "total_us") if name in row}
+    shown: dict[str, Any] = {name: row[name] for name in ("gpu", "batch", "total_us") if name in row}
     shown |= {
         "90 %, µs": (row["lower_us"], row["upper_us"]), "samples/s": row["samples_per_s"],
         "coverage %": round(100 * row["coverage"], 1), "GiB per GPU": _gib(row["memory_bytes"]), "fits": row["fits"],

@@ -21,13 +21,15 @@ LARGE_SEGMENT = 20 * MIB
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """``size`` bytes of a segment, of which a tensor takes ``wanted``; ``number`` tells apart those of one size."""
+    """``size`` bytes of a segment, of which a tensor (a weight's ``gradient``) takes ``wanted``; ``number`` tells apart
+    those of one size."""
 
     small: bool
     size: int
     number: int
     free: bool = True
     wanted: int = 0
+    gradient: bool = False
     previous: Optional["Block"] = None
     next: Optional["Block"] = None
 
@@ -38,10 +40,11 @@ def _order(block: Block) -> tuple[bool, int, int]:
 
 
 class Allocator:
-    """``held``: bytes that tensors take now, ``peak`` the most so far, ``reserved`` those of all segments."""
+    """``held``: bytes that tensors take now, ``peak`` the most so far, ``peak_gradients`` weights' gradients of it,
+    ``reserved`` those of all segments."""
 
     def __init__(self) -> None:
-        self.held = self.peak = self.reserved = 0
+        self.held = self.peak = self.reserved = self.peak_gradients = self._gradients = 0
         self._free: list[Block] = []  # sorted by `_order`
         self._blocks = 0
 
@@ -65,13 +68,24 @@ class Allocator:
         block.free = False
         block.wanted = wanted
         self.held += wanted
-        self.peak = max(self.peak, self.held)
+        self._note_peak()
         return block
+
+    def mark(self, block: Block) -> None:
+        """The block holds a weight's gradient."""
+        self._gradients += 0 if block.gradient else block.wanted
+        block.gradient = True
+        self._note_peak()
+
+    def _note_peak(self) -> None:
+        if self.held >= self.peak:
+            self.peak, self.peak_gradients = self.held, self._gradients
 
     def give(self, block: Block) -> None:
         """The block is free again, as one with its free neighbours."""
         self.held -= block.wanted
-        block.free = True
+        self._gradients -= block.wanted if block.gradient else 0
+        block.free, block.gradient = True, False
         for first in (block, block.previous):
             if first and first.free and first.next and first.next.free:
                 for each in (first, first.next):

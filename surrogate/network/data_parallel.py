@@ -11,6 +11,7 @@ from itertools import accumulate
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import DTYPES
+from surrogate.features.whole import whole
 from surrogate.network.memory import OPTIMIZERS
 from surrogate.network.network import Network, Work
 from surrogate.network.work import all_reduce
@@ -36,7 +37,11 @@ class Exchange:
 
 
 def require_data_parallel(source: str, gpus: int, *, training: bool) -> None:
-    """Raises `InputError` for more GPUs than a machine has, and for networks that are not trained."""
+    """Raises `InputError` for no number of GPUs of a machine, for networks that are not trained, and where ``training``
+    is no answer to that."""
+    whole(source, "data_parallel", gpus)
+    if training not in (True, False):
+        raise InputError(f"{source}: training is {training!r}; give True or False")
     if gpus > MACHINE:
         raise InputError(
             f"{source}: --data-parallel {gpus}: up to {MACHINE} GPUs of one machine are known; for more give a trace to"

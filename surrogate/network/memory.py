@@ -22,7 +22,8 @@ from surrogate.network.calls import ELEMENTWISE, RULES, add_call, is_view
 from surrogate.network.network import Network, Tally
 
 HOLDERS = (
-    "weights", "activations", "state", "workspace", "rounding", "context", "libraries", "communication", "graphs",
+    "weights", "activations", "gradients", "state", "workspace", "rounding", "context", "libraries", "communication",
+    "graphs",
 )  # fmt: skip
 """What holds memory."""
 DRIVER_SHARE = 0.015
@@ -83,6 +84,7 @@ def chained(network: Network, *, training: bool = False) -> Network:
         "parameters": sum(layer.parameters for layer in network.layers),
         "weights_bytes": sum(weights),
         "activation_bytes": sum(moved) // 2 + sum(weights) if training else max(moved, default=0),
+        "gradient_bytes": sum(weights) if training else 0,
         "rounding_bytes": sum(segment_bytes(size) - size for size in weights if size >= LARGE),
     }
     return replace(network, **{k: value for k, value in chain.items() if getattr(network, k) is None})
@@ -91,13 +93,15 @@ def chained(network: Network, *, training: bool = False) -> Network:
 def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
     """Bytes by what holds them (`HOLDERS`); empty where the network does not say what it holds.
 
-    These are weights; inputs, activations and gradients at their peak; KV cache or optimizer's state; the largest
-    workspace of a layer; and reserves.
+    These are weights; inputs, activations and gradients at their peak, those of weights apart; KV cache or optimizer's
+    state; the largest workspace of a layer; and reserves.
     """
     if network.weights_bytes is None or network.activation_bytes is None:
         return {}
     activation_bytes = max(network.activation_bytes, _sampler_bytes(network))
-    held = (network.weights_bytes, activation_bytes, network.state_bytes, workspace_bytes)
+    gradient_bytes = network.gradient_bytes or 0
+    activation_bytes -= gradient_bytes
+    held = (network.weights_bytes, activation_bytes, gradient_bytes, network.state_bytes, workspace_bytes)
     reserves = (
         network.rounding_bytes or 0, context_bytes(gpu), _libraries_bytes(network, gpu),
         _communication_bytes(network, gpu), _graphs_bytes(network),
@@ -182,7 +186,7 @@ def network_of(
     return tally.network(
         path.stem, batch, parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
         weights_bytes=sum(map(tensor_bytes, stored)), activation_bytes=allocator.peak - lasting_bytes,
-        rounding_bytes=allocator.reserved - allocator.peak,
+        gradient_bytes=allocator.peak_gradients, rounding_bytes=allocator.reserved - allocator.peak,
     )  # fmt: skip
 
 
@@ -232,15 +236,17 @@ def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) 
                 hold((tensor.buffer, tensor.shape, turn) if part else tensor.buffer, tensor, turn, mirrored)
             for tensor in (t for t in (*call.tensors(), *call.outputs) if t.trained):
                 hold(("gradient", tensor.buffer), tensor, mirrored, mirrored)
-    begins: dict[int, list[tuple[int, int]]] = {}  # turn → last turn and bytes of what appears then
-    for first, last, size in spans.values():
-        begins.setdefault(first, []).append((last, size))
+    begins: dict[int, list[tuple[int, int, bool]]] = {}  # turn → last turn, bytes, a weight's gradient: what appears
+    for key, (first, last, size) in spans.items():
+        begins.setdefault(first, []).append((last, size, last == turns and isinstance(key, tuple)))
     ends: dict[int, list[Block]] = {}
     for turn in range(turns + 1):
         for block in ends.pop(turn - 1, []):
             allocator.give(block)
-        for last, size in begins.get(turn, []):
+        for last, size, is_gradient in begins.get(turn, []):
             ends.setdefault(last, []).append(allocator.take(size))
+            if is_gradient:
+                allocator.mark(ends[last][-1])
 
 
 def saved(call: Call) -> Iterable[Tensor]:

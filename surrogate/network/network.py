@@ -1,21 +1,21 @@
 """`Network`: what a model of a network does, as operators with sizes, whatever source it was read from."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from surrogate.features.errors import require_known
 from surrogate.features.families import NetworkProblem
 from surrogate.features.in_network import INPUT, WEIGHT
-from surrogate.features.problem import LAYOUTS, MATHS
+from surrogate.features.problem import LAYOUTS, MATHS, setting
 
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
 __all__ = [
-    "FOLDED", "FOLDED_WITHIN", "FRAMEWORKS", "INPUT", "WEIGHT", "HostTime", "Layer", "Network", "Tally", "Work",
-    "with_settings",
+    "FOLDED", "FOLDED_WITHIN", "FRAMEWORKS", "INPUT", "TF32", "TRAINED", "WEIGHT", "HostTime", "Layer", "Network",
+    "Tally", "Work", "element_type", "with_settings",
 ]  # fmt: skip
 
 Work = NetworkProblem
@@ -29,6 +29,10 @@ FOLDED_WITHIN = 2.0
 """What the intervals of such times are wider by: KernelBench's 3-D convolutions alone are off by 4.2 times at most in
 nine of ten passes of the half that is fitted, where those over two axes are by 2.1."""
 FOLDED_NOTE = "3-D operators (…3d) are timed as 2-D kernels of the same work, their depth folded into batch and window"
+TF32 = ("convolutions",)
+"""Which of fp32's ``products`` and ``convolutions`` run in TF32 where the GPU has it, by PyTorch's defaults."""
+TRAINED = ("fp64", "fp32", "fp16", "bf16")
+"""Element types of what torch trains, and of what its modules run in."""
 FRAMEWORKS = {"vllm": ("nvidia", "amd", "intel"), "sglang": ("nvidia", "amd", "intel"), "trtllm": ("nvidia",)}
 """Servers of language models, each with kernels of its own."""
 
@@ -98,6 +102,10 @@ class Network:
     """How many GPUs of a machine train together, each with this batch."""
     notes: tuple[str, ...] = ()
     """What a reader must know of the whole."""
+    told: tuple[str, ...] = ()
+    """What the headline says of the time: that launches are not in it."""
+    tf32: tuple[str, ...] = TF32
+    """What runs in TF32 where the GPU has it."""
     own_math: bool = False
     """True where the source gave the math types; else all problems run as PyTorch runs them on the GPU."""
     parameters: int | None = None
@@ -105,6 +113,8 @@ class Network:
     weights_bytes: int | None = None
     activation_bytes: int | None = None
     """Most bytes that inputs, activations and gradients take at once; None where the source has no tensors."""
+    gradient_bytes: int | None = None
+    """Of those, the gradients of weights."""
     rounding_bytes: int | None = None
     """What an allocator keeps beyond tensors."""
     state_bytes: int = 0
@@ -114,6 +124,17 @@ class Network:
     def convs(self) -> "tuple[Conv, ...]":
         """Every problem that algorithms are chosen for, in order; one that occurs twice stands twice."""
         return cast("tuple[Conv, ...]", tuple(layer.work for layer in self.layers if layer.work.HAS_ALGORITHMS))
+
+
+def element_type(name: str, value: object, known: Collection[str]) -> str | None:
+    """The element type that ``name`` is given, by any name that people call it (``torch.bfloat16``); None for none.
+
+    Raises `InputError` for one that is not ``known``.
+    """
+    word = None if value is None else setting("dtype", value)
+    if word is not None:
+        require_known(name, word, known)
+    return word
 
 
 class Tally:

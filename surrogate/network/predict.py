@@ -17,7 +17,7 @@ from surrogate.network.data_parallel import exchange
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
-from surrogate.network.work import all_reduce, as_run
+from surrogate.network.work import all_reduce, as_run, tf32_part
 from surrogate.prediction.results import FLOOR, ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ MAX_BATCH = 2**24
 SUSTAINED = 0.94
 """Share of a tensor peak that long products reach where nothing else limits them. Source: fp8 products on H20, whose
 units are held down, in zksainx/pipeweave's table (median 0.93 of those over 4096 × 4096 × 2048, best 0.95)."""
+SAVES = ("WINOGRAD", "FFT")
+"""Of whose algorithms the arithmetic is less than a convolution's."""
 GEFORCE_PIPE = 520.0
 """Most half-precision operations a clock on an SM of GeForce boards, whose units are held down, and no others'."""
 GEFORCE_SUSTAINED = 1.05
@@ -105,7 +107,7 @@ class Predictors:
         product of a type whose units the GPU lacks. Raises `InputError` where it lacks those of all products.
         """
         problems = dict.fromkeys(layer.work for layer in network.layers)
-        runs = {problem: problem if network.own_math else as_run(problem, self.gpu) for problem in problems}
+        runs = {work: work if network.own_math else as_run(work, self.gpu, network.tf32) for work in problems}
         distinct = dict.fromkeys(runs.values())
         selections = self.selections(distinct, **allowed)
         answers = self.answers(distinct, selections)
@@ -120,13 +122,18 @@ class Predictors:
             for problem, run in runs.items()
             if run in answers and run not in lacks
         }
+        least_us = {work: least_kernel_us(runs[work], self.gpu, time.algorithm) for work, time in of_problem.items()}
+        arithmetic = {(tf32_part(run, self.gpu), "TF32" if run.uses_tensor_cores else "fp32") for run in distinct}
+        fp32 = ", ".join(" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0])
         times: list[LayerTime] = []
         unsupported = Counter(network.unsupported)
         for layer in network.layers:
             if layer.work in of_problem:
                 within = FOLDED_WITHIN if layer.operator.endswith(f".{FOLDED}") else 1.0
                 time = of_problem[layer.work].longer(layer.times_longer, within)
-                times.append(replace(time, name=layer.name, operator=layer.operator))
+                least = least_us[layer.work] + network.gap_us
+                lower_us = max(time.lower_us, least) if least < time.time_us else time.lower_us
+                times.append(replace(time, name=layer.name, operator=layer.operator, lower_us=lower_us))
             else:
                 why = lacks.get(runs[layer.work], "no algorithm within the limits")
                 unsupported[f"{layer.operator} ({why})"] += 1
@@ -147,7 +154,7 @@ class Predictors:
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
             notes=(*network.notes, *self._notes(measured, elsewhere, answers), *self._link(network.gpus)),
-            host_time=network.host, exchange=exchanged,
+            told=(*network.told, fp32) if fp32 else network.told, host_time=network.host, exchange=exchanged,
         )  # fmt: skip
 
     def _measured_settings(self) -> set[tuple[str, ...]]:
@@ -251,6 +258,13 @@ def _chosen(best: Estimate) -> Answer:
     factor = exp(best.half_width)
     ends = best.time_us / factor, best.time_us * factor
     return Answer(best.time_us, *ends, half_width=best.half_width, source=best.source, estimate=best)
+
+
+def least_kernel_us(work: Work, gpu: Gpu, algorithm: str | None = None) -> float:
+    """What the GPU's peaks allow, in µs: all operations, save by an ``algorithm`` with fewer, and bytes beyond L2."""
+    saves = algorithm is not None and any(word in algorithm.upper() for word in SAVES)
+    peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores)
+    return float(roofline_us(0 if saves else work.flops, max(work.dram_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
 
 
 def sustained_share(gpu: Gpu) -> float:

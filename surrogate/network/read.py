@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.errors import InputError, require_regular
+from surrogate.features.errors import InputError, nearest, require_regular
 from surrogate.features.families import DescribedProblem, family_of
-from surrogate.features.problem import QUANTISED
+from surrogate.features.problem import ELEMENTS, HALF, QUANTISED
 from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.data_parallel import require_data_parallel
 from surrogate.network.fusion import compiled
 from surrogate.network.memory import OPTIMIZER
-from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work, with_settings
+from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work, element_type, with_settings
 from surrogate.network.runtime import HOSTS, launched
 from surrogate.network.training import completed
 
@@ -25,6 +25,7 @@ NORM_NOTE = (
     "convolutions without norms: a file exported in eval mode holds batch norms as part of them; if yours has some,"
     " their time in training is missing, so give module:callable"
 )
+ALONE = "kernels alone, without launches"
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -52,6 +53,7 @@ def read_network(
     `surrogate.network.deployment.Deployment`. Raises `InputError` for what cannot be read.
     """
     text = str(source)
+    dtype, amp = element_type("dtype", dtype, ELEMENTS), element_type("amp", amp, HALF)
     path = Path(source)
     if text in NETWORKS and not path.exists():
         path = NETWORKS[text]
@@ -95,6 +97,8 @@ def read_network(
     if option or dtype in QUANTISED:
         what = f"--{option.replace('_', '-')}" if option else f"--dtype {dtype}"
         raise InputError(f"{text}: {what} is for language models; give the model's config.json")
+    if dtype == "int8" and (training or _is_module(text)):
+        raise InputError(f"{text}: --dtype int8: torch neither trains nor multiplies in it; give fp16 or bf16")
     if dims and kind not in (".onnx", ".pt2"):
         raise InputError(f"{text}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")
     if kind in (".onnx", ".pt2"):
@@ -120,7 +124,7 @@ def read_network(
         what = "a folder" if path.is_dir() else "no such file"
         raise InputError(
             f"{text}: {what}; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
-            f" module:callable or x.py:callable, or one of {', '.join(NETWORKS)}"
+            f" module:callable or x.py:callable, or one of {', '.join(NETWORKS)}{_alike(path)}"
         )
     is_table = network.own_math
     network = with_settings(completed(network, training, optimizer or OPTIMIZER), math, layout)
@@ -129,10 +133,17 @@ def read_network(
         if host or runtime not in (None, "compiled"):
             wrong = f"--host {host}" if host else f"--runtime {runtime}"
             raise InputError(f"{text}: {wrong}: a table of problems has kernels alone; leave it out")
-        return compiled(network) if runtime else network
+        return replace(compiled(network) if runtime else network, told=(ALONE,))
     if kind == ".onnx" and not (runtime or host):
-        return network
+        return replace(network, told=(f"{ALONE}; --runtime eager adds them",))
     return launched(network, runtime, host or HOSTS[0])
+
+
+def _alike(path: Path) -> str:
+    """The shipped name, or the file beside ``path`` (``x.py:callable``, too), that is nearly called that."""
+    path = Path(str(path).partition(":")[0])
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    return nearest(path.name, [*NETWORKS, *(each.name for each in beside)], count=1)
 
 
 def _is_module(source: str) -> bool:

@@ -75,8 +75,8 @@ class NetworkTime(Shown):
     ``heuristic`` is what the library's own picks take where the source names them: ``convs`` convolutions (``unknown``
     others have no known pick), ``time_us`` under its picks, ``saved_us`` by the best ones. ``outside`` counts
     convolutions unlike anything in the training data, by what was never seen; ``multiply_adds`` are those of
-    convolutions and products; ``memory`` is bytes by what holds them (`surrogate.network.memory.HOLDERS`), empty where
-    not known.
+    convolutions, products and attention; ``memory`` is bytes by what holds them (`surrogate.network.memory.HOLDERS`),
+    empty where not known; ``told`` what the headline adds: what is not in the time, and the arithmetic of fp32.
     """
 
     network: str
@@ -93,6 +93,7 @@ class NetworkTime(Shown):
     memory: Mapping[str, int] = field(default_factory=dict)
     gpu_memory_bytes: int = 0
     notes: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     host_time: HostTime | None = None
     exchange: Exchange | None = None
 
@@ -186,7 +187,7 @@ class NetworkTime(Shown):
             "bytes": sum(layer.bytes for layer in self.layers), "classes": self.classes(),
             "heuristic": dict(self.heuristic), "layers": [layer.to_dict() for layer in self.layers],
             "ignored": dict(self.ignored), "unsupported": dict(self.unsupported), "outside_domain": dict(self.outside),
-            "notes": list(self.notes),
+            "notes": [*self.told, *self.notes],
         }  # fmt: skip
 
     def to_frame(self) -> "pd.DataFrame":
@@ -214,7 +215,7 @@ class NetworkTime(Shown):
         return (
             f"{self.network} on {where}{batch}, {kind}: {self.total_us / 1e3:.3f} ms"
             f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %"
-            f"{measured}{room}"
+            f"{measured}{''.join(f'; {text}' for text in self.told)}{room}"
         )
 
     def parts(self) -> str:
@@ -284,7 +285,8 @@ def compared_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict[s
     for key, time in times.items():
         record = {name: key, **{figure: getattr(time, figure) for figure in COMPARED}, "best": key == best}
         if name == "gpu":
-            record["speedup"] = next(iter(times.values())).total_us / time.total_us if time.total_us else None
+            first, own = (each.total_us / (each.batch or 1) for each in (next(iter(times.values())), time))
+            record |= {"batch": time.batch, "speedup": first / own if own else None}
         records.append(record | {"rivals": _rivals(times, key) if key == best else []})
     return records
 

@@ -9,22 +9,21 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from surrogate.features.errors import require_known
+from surrogate.features.errors import InputError
+from surrogate.features.problem import setting
 from surrogate.network.call import TABLE
 from surrogate.network.torch_recurrent import overrides as recurrent_overrides
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-AMP = ("fp16", "bf16")
-"""Types of autocast."""
 FLASH_WIDTH = 256
 """Most values of a head in the flash kernel."""
 
 
 @contextmanager
 def gpu_calls(amp: str | None = None) -> Iterator[None]:
-    """While it lasts, torch dispatches as on a GPU, under autocast to ``amp``, one of `AMP` or None for none.
+    """While it lasts, torch dispatches as on a GPU, under autocast to ``amp``, one of `HALF` or None for none.
 
     The overrides are the whole process's until the end of the block.
     """
@@ -32,26 +31,73 @@ def gpu_calls(amp: str | None = None) -> Iterator[None]:
     from torch.library import _scoped_library
 
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
-    if amp is not None:
-        require_known("amp", amp, AMP)
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with _scoped_library("aten", "IMPL") as library:
+    with _scoped_library("aten", "IMPL") as library, cuda_autocast():
         fused_kernels = {"scaled_dot_product_attention": _attention, "dropout": _dropout, **recurrent_overrides()}
         for name, fused in fused_kernels.items():
             for key in ("CPU", "AutogradCPU"):
                 library.impl(name, fused, key)
-        if amp:
-            for way, cast in (("arguments", _of_fp32), ("results", _to_fp32)):
-                for name in TABLE["autocast"][way]:
-                    base, _, overload = name.partition(".")
-                    op = getattr(getattr(torch.ops.aten, base), overload or "default")
-                    library.impl(name, partial(cast, op), "AutocastCPU")
+        for way, cast in (("arguments", _of_fp32), ("results", _to_fp32)):
+            for name in TABLE["autocast"][way]:
+                base, _, overload = name.partition(".")
+                op = getattr(getattr(torch.ops.aten, base), overload or "default")
+                library.impl(name, partial(cast, op), "AutocastCPU")
         torch.backends.mha.set_fastpath_enabled(False)  # one call that hides a whole block's kernels
         try:
             with torch.autocast("cpu", dtype=kinds.get(amp or ""), enabled=amp is not None):
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+@contextmanager
+def cuda_autocast() -> Iterator[None]:
+    """While it lasts, new ``torch.autocast("cuda")`` blocks are the CPU's, whose tensors stand for a GPU's; without
+    CUDA torch turns them off."""
+    import torch
+
+    begin = torch.autocast.__init__
+
+    def on_cpu(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda":
+            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+        begin(self, device_type, dtype, *args, **kwargs)
+
+    torch.autocast.__init__ = on_cpu
+    try:
+        yield
+    finally:
+        torch.autocast.__init__ = begin
+
+
+def autocast_around() -> str | None:
+    """The type of the autocast block that the caller stands in, None for none.
+
+    Raises `InputError` for one that is off, as CUDA's is where torch finds no CUDA.
+    """
+    import torch
+
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return setting("dtype", torch.get_autocast_dtype(device))
+    torch.autocast_increment_nesting()
+    if torch.autocast_decrement_nesting():
+        raise InputError(
+            "the autocast block around it is off, as CUDA's is without CUDA; leave it, and give --amp bf16"
+        )
+    return None
+
+
+def in_tf32() -> tuple[str, ...]:
+    """Which of ``products`` and ``convolutions`` torch's settings let run in TF32 now."""
+    import torch
+
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(products, "fp32_precision"):  # torch 2.9 and later, which may refuse to say allow_tf32
+        allowed = [part.fp32_precision == "tf32" for part in (products, cudnn.conv)]
+    else:
+        allowed = [part.allow_tf32 for part in (products, cudnn)]
+    return tuple(name for name, value in zip(("products", "convolutions"), allowed, strict=True) if value)
 
 
 def _of_fp32(op: Callable[..., object], *args: object, **kwargs: object) -> object:

@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.errors import InputError, imported_callable, in_one_line
-from surrogate.features.problem import DTYPES
+from surrogate.features.problem import DTYPES, HALF
+from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import OF_ONE_TYPE, add_call
 from surrogate.network.data_parallel import require_data_parallel
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
-from surrogate.network.network import Network, Tally, with_settings
+from surrogate.network.network import TRAINED, Network, Tally, element_type, with_settings
 from surrogate.network.predict import Allowed, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import HOSTS, launched
-from surrogate.network.torch_gpu import gpu_calls
+from surrogate.network.torch_gpu import autocast_around, cuda_autocast, gpu_calls, in_tf32
 from surrogate.network.training import completed, optimizer_step
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Arguments(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The calls of a pass, the most bytes that its results and inputs took at once, and what an allocator keeps beyond.
+    """The calls of a pass, the most bytes that its results and inputs took at once, those of weights' gradients among
+    them, and what an allocator keeps beyond.
 
     ``ready`` counts the weights whose gradients are complete after a call of the backward pass, by its place.
     """
@@ -66,6 +68,7 @@ class Recorded(NamedTuple):
     forward: list[Call]
     backward: list[Call]
     activation_bytes: int
+    gradient_bytes: int
     rounding_bytes: int
     ready: Mapping[int, int]
 
@@ -81,8 +84,9 @@ def read_module(
     real. Raises `InputError` where torch is missing, or the callable or the module fails.
     """
     fake = _fake_mode(source)
-    build = imported_callable(source, CONTRACT)
-    with _told(source):
+    with cuda_autocast():
+        build = imported_callable(source, CONTRACT)
+    with _told(source), cuda_autocast():
         try:
             with fake:
                 with _copied_without_memory():
@@ -188,7 +192,10 @@ def time_module(
     workspace, time and interval in µs. Raises `InputError` where torch is missing, the module fails, or the GPU or a
     word is unknown.
     """
-    require_data_parallel(type(module).__name__, data_parallel, training=training)
+    name = type(module).__name__
+    require_data_parallel(name, data_parallel, training=training)
+    if batch is not None:
+        whole(name, "batch", batch, most=MAX_INT32)
     predictors = load_predictors(gpu, bundle)
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
@@ -208,6 +215,7 @@ def _network(
     import torch
     from torch.utils._pytree import tree_leaves
 
+    dtype, amp = element_type("dtype", dtype, TRAINED), element_type("amp", amp, HALF) or autocast_around()
     module, is_compiled = _uncompiled(module)
     module._compiled_call_impl = None
     evaluated = training and not all(part.training for part in module.modules())
@@ -235,12 +243,12 @@ def _network(
     network = tally.network(
         source.rpartition(":")[2], first.shape[0] if first is not None else batch, training,
         parameters=sum(weight.numel() for weight in module.parameters()), weights_bytes=sum(map(tensor_bytes, weights)),
-        activation_bytes=recorded.activation_bytes, rounding_bytes=recorded.rounding_bytes,
+        activation_bytes=recorded.activation_bytes, gradient_bytes=recorded.gradient_bytes,
+        rounding_bytes=recorded.rounding_bytes, tf32=in_tf32(),
         state_bytes=OPTIMIZERS[OPTIMIZER].states * sum(map(tensor_bytes, trained)),
+        forward_layers=forward_layers if training else 0, runtime="compiled" if is_compiled else "eager",
     )  # fmt: skip
-    notes = (*network.notes, EVAL_NOTE) if evaluated else network.notes
-    runtime = "compiled" if is_compiled else "eager"
-    return replace(network, forward_layers=forward_layers if training else 0, notes=notes, runtime=runtime)
+    return replace(network, notes=(*network.notes, EVAL_NOTE)) if evaluated else network
 
 
 def _uncompiled(module: Any) -> "tuple[Module, bool]":
@@ -360,13 +368,16 @@ def recorded_calls(
     if not training:
         module.requires_grad_(False)  # what needs a gradient is folded into other products
     ready: Counter[int] = Counter()
+
+    def accumulated(weight: Any) -> None:
+        ready[len(calls) - 1] += weight.numel()
+        hold(weight.grad)
+        allocator.mark(storages[weight.grad.untyped_storage()])
+
     hooks = [
         register_module_forward_pre_hook(lambda part, _: running.append(modules.get(part, ""))),
         register_module_forward_hook(leave, always_call=True),
-        *(
-            weight.register_post_accumulate_grad_hook(lambda weight: ready.update({len(calls) - 1: weight.numel()}))
-            for weight in trained
-        ),
+        *(weight.register_post_accumulate_grad_hook(accumulated) for weight in trained),
     ]
     try:
         with torch.set_grad_enabled(training), Recorder():
@@ -384,7 +395,7 @@ def recorded_calls(
             hook.remove()
     of_backward = {index - forward_calls: weights for index, weights in ready.items()}
     return Recorded(
-        calls[:forward_calls], calls[forward_calls:], allocator.peak - lasting_bytes,
+        calls[:forward_calls], calls[forward_calls:], allocator.peak - lasting_bytes, allocator.peak_gradients,
         allocator.reserved - allocator.peak, of_backward,
     )  # fmt: skip
 

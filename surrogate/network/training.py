@@ -15,7 +15,7 @@ from surrogate.network.network import Layer, Network, Tally, Work
 
 LOSS_NOTE = (
     "the iteration ends with {optimizer} (fused: one pass over all weights); the gradient is that of {loss}, so that a"
-    " loss outside it, clipping and scaling of gradients are in no sum"
+    " loss outside it, clipping and scaling of gradients are in no sum; no training step was public to judge times by"
 )
 
 

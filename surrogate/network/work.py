@@ -4,7 +4,7 @@ Where `surrogate.features.families` has a class for the kind and the shapes fit 
 only knows what is moved: every tensor read or written once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
@@ -21,16 +21,27 @@ from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import DTYPES
 from surrogate.features.shape import output_size
-from surrogate.network.network import Work
+from surrogate.network.network import TF32, Work
 
 Shape = tuple[int, ...]
 
 
-def as_run(work: Work, gpu: Gpu) -> Work:
-    """Under the math type that PyTorch runs by default on the GPU; what is of no family has none and stays."""
+def as_run(work: Work, gpu: Gpu, tf32: Collection[str] = TF32) -> Work:
+    """Under the math type that PyTorch runs by default on the GPU, with ``tf32`` (of `tf32_part`) in TF32; what is of
+    no family has none and stays."""
     if work.kind not in FAMILY_OF_KIND:
         return work
-    return replace(work, math=family_of(work).default_math(work.dtype, gpu))
+    part = tf32_part(work, gpu)
+    math = ("default" if part in tf32 else "fma") if part else family_of(work).default_math(work.dtype, gpu)
+    return replace(work, math=math)
+
+
+def tf32_part(work: Work, gpu: Gpu) -> str:
+    """``convolutions`` or ``products`` in fp32, which have a setting of TF32 each on a GPU of NVIDIA that has it; else
+    ""."""
+    if work.dtype != "fp32" or not gpu.tf32_tflops or gpu.vendor != "nvidia":
+        return ""
+    return "convolutions" if work.HAS_ALGORITHMS else "products" if isinstance(work, Gemm) else ""
 
 
 def streamed(name: str, reads: Sequence[Shape], writes: Sequence[Shape], dtype: str, *, work: int = 1) -> Streamed:

@@ -40,7 +40,7 @@ def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
     """For people, and for pipes."""
     words = ("network", graph, "--gpu", "t4", "--bundle", bundle)
     text = seer(*words).out
-    assert all(part in text for part in ("coverage 100.0 %", "by type", "algorithms", "compute-bound"))
+    assert all(part in text for part in ("coverage 100.0 %", "by type", "algorithms", "compute-bound", "kernels alone"))
     assert text.count("forward: ") == 2 and "18 further layers: --csv" in text
     rows = list(csv.DictReader(io.StringIO(seer(*words, "--csv").out)))
     assert len(rows) == 68
@@ -66,10 +66,13 @@ def test_training_and_figures(seer: Seer, graph: Path, bundle: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_the_largest_batch_stands_in_the_sweep(seer: Seer, graph: Path, bundle: Path) -> None:
-    words = ("--max-batch", "--sweep-batch", "1,8", "--json")
+    """Every GPU that is compared has its own."""
+    words = ("--max-batch", "--sweep-batch", "1,8", "--compare-gpus", "v100,v100-pcie-32gb", "--json")
     data = seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words).json
     assert [row["batch"] for row in data["sweep"]] == [1, 8, data["batch"]]
     assert data["sweep"][-1]["total_us"] == data["total_us"]
+    t4, small, large = (row["batch"] for row in data["gpus"])
+    assert t4 == data["batch"] and 1.9 < large / small < 2.2
 
 
 def test_nothing_known_is_a_negative_answer(seer: Seer, tmp_path: Path, bundle: Path) -> None:

@@ -56,6 +56,13 @@ def test_three_axes_folded_into_two_take_longer_within_wider_ends(predictors: Ca
     assert folded.upper_us == pytest.approx(slower * flat.upper_us * FOLDED_WITHIN)
 
 
+def test_no_lower_end_is_below_what_the_peaks_allow(predictors: Callable[..., Predictors]) -> None:
+    relu = pointwise("relu", [(64, 64, 320, 320)], (64, 64, 320, 320), "fp32")
+    layer = predictors().time(Network("net", (Layer("r", "Relu", relu),), 64)).layers[0]
+    t4 = gpu("t4")
+    assert layer.time_us / 2 < layer.lower_us == pytest.approx((relu.dram_bytes - t4.l2_bytes) / t4.dram_gbs / 1e3)
+
+
 @pytest.mark.parametrize(("name", "math"), [("t4", "fma"), ("a100-sxm4-80gb", "default"), ("mi100", "fma")])
 def test_convolutions_run_as_pytorch_runs_them_on_the_gpu(
     predictors: Callable[..., Predictors], monkeypatch: pytest.MonkeyPatch, name: str, math: str

@@ -72,6 +72,10 @@ def test_what_a_source_can_be(refused, tmp_path: Path) -> None:
     """Nothing there; a symbolic size where there is none."""
     with refused("no such file; give an .onnx or .pt2 file"):
         read_network(tmp_path / "none.bin")
+    (tmp_path / "vit_s.py").touch()
+    for wrong, right in ((tmp_path / "vits.py:build", "vit_s.py"), ("resnet5", "resnet50")):
+        with refused(f"did you mean {right}?"):
+            read_network(wrong)
     with refused("--dim names sizes of .onnx"):
         read_network(tmp_path / "net.csv", dims={"h": 3})
 

@@ -84,7 +84,9 @@ class Parts(torch.nn.Module):
 def test_gradients_stand_under_the_module_that_made_the_forward_call() -> None:
     """Not under one that shared its input or handed its result on."""
     inputs = (torch.zeros(2, 8),), {"scale": torch.zeros(2, 8)}
-    layers = module_network(Parts(), inputs, training=True).layers
+    trained = module_network(Parts(), inputs, training=True)
+    layers = trained.layers
+    assert 0 < trained.gradient_bytes <= 4 * 3 * 8 * 8
     products = Counter(layer.name.partition(".")[0] for layer in layers if layer.operator == "mm")
     assert products == {"query": 2, "key": 2, "value": 2}
     assert not any(layer.name.startswith("dropped") for layer in layers)
@@ -362,6 +364,9 @@ def test_a_live_module_is_timed_in_place(refused, capfd) -> None:
     assert capfd.readouterr().err == ""
     with refused("int"):
         time_module(3, inputs, "t4")
+    for wrong in ({"data_parallel": 0}, {"batch": -1}, {"training": "yes"}, {"dtype": "int8"}):
+        with refused(*wrong):
+            time_module(module, inputs, "t4", **wrong)
 
 
 IMAGE, VOLUME = (2, 4, 12, 12), (2, 4, 6, 6, 6)
@@ -398,6 +403,7 @@ def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bo
     product = "mm" if training else "bmm"
     assert {types["convolution"], types[product], types["_scaled_dot_product_flash_attention"]} == {"fp16"}
     assert types["native_layer_norm"] == "fp32" and not mixed.unsupported
+    assert all(2 * layer.work.multiply_adds == layer.work.flops for layer in mixed.layers if "flash" in layer.operator)
     assert mixed.weights_bytes == plain.weights_bytes == 4 * (8 * 16 * 9 + 16 + 16 * 32 + 32 + 2 * 32)
     casts = [network.layers for network in (plain, mixed)]
     assert sum(layer.operator == "_to_copy" for layer in casts[1]) > sum(
@@ -407,6 +413,41 @@ def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bo
         assert types["native_layer_norm_backward"] == types["adam"] == "fp32"
         assert types["convolution_backward.bwd_filter"] == "fp16"
         assert sum(layer.parameters for layer in mixed.layers[: mixed.forward_layers]) == mixed.parameters
+
+
+class Cast(torch.nn.Linear):
+    """A product under autocast for CUDA."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return super().forward(input)
+
+
+def test_autocast_for_cuda_counts_in_the_module_and_around_it(refused) -> None:
+    """As every name of the type does; torch turns CUDA's off where it finds none, which is refused around it."""
+    plain, inputs = torch.nn.Linear(8, 8), torch.zeros(4, 8)
+    found = [module_network(Cast(8, 8), inputs)]
+    found += [module_network(plain, inputs, **{name: torch.bfloat16}) for name in ("amp", "dtype")]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found.append(module_network(plain, inputs))
+    assert [{layer.work.dtype for layer in each.layers if layer.work.multiply_adds} for each in found] == [{"bf16"}] * 4
+    with torch.autocast("cuda", enabled=False), refused("give amp bf16"):
+        module_network(plain, inputs)
+
+
+def test_products_run_in_tf32_where_torch_is_set_so() -> None:
+    """On a GPU that has it, which the headline says."""
+    from surrogate.network import time_module
+
+    asked = torch.nn.Linear(4096, 4096), torch.zeros(4096, 4096)
+    plain = time_module(*asked, "h100-sxm")
+    torch.set_float32_matmul_precision("high")
+    try:
+        tf32, older = (time_module(*asked, name) for name in ("h100-sxm", "t4"))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert tf32.total_us < plain.total_us / 2 and "TF32" not in older.headline()
+    assert "products TF32" in tf32.headline() and "products fp32" in plain.headline()
 
 
 def test_autocast_is_for_modules_in_their_own_type(refused) -> None:
