@@ -195,7 +195,8 @@ def _by_iteration(trace: Trace, wanted: Sequence[int]) -> Trace:
             listed = f"0 to {last}" if last else "only 0"
             raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[0].by})")
     selected = tuple(every[index] for index in dict.fromkeys(wanted))
-    return _subset(trace, lambda times: iteration_at(selected, times) >= 0, iteration_of(selected, trace)[2] >= 0)
+    part = _subset(trace, lambda times: iteration_at(selected, times) >= 0, iteration_of(selected, trace)[2] >= 0)
+    return replace(part, chosen=True)
 
 
 def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:

@@ -171,12 +171,12 @@ def _carried(
     """An operator's time on the target GPU by that on the trace's own; of each pair the trace's own GPU is the first.
 
     Where both GPUs were measured, and predictions are sure to `SURE_FACTOR`, the time changes as they do; where the
-    target alone was, it is the prediction, if that is as sure, and wherever matrix units are left for plain ones, as the
-    share of the peak that a kernel reached on the former says nothing of the latter. Else what kernels take at least (`SHORTEST_US`) is the
-    target's, and the rest follows the rates that long kernels reach on both GPUs; where the trace's own alone was
-    measured, predictions in their place if those of the target are as sure: the rates alone make more than 4 times of
-    ResNet-50's published training on an A100 and a V100, 2.56 times as fast. On one GPU, at another batch, what
-    predictions miss cancels whatever they rest on.
+    target alone was, it is the prediction, if that is as sure, and wherever matrix units are left for plain ones, as
+    the share of the peak that a kernel reached on the former says nothing of the latter. Else what kernels take at
+    least (`SHORTEST_US`) is the target's, and the rest follows the rates that long kernels reach on both GPUs; where
+    the trace's own alone was measured, predictions in their place if those of the target are as sure: the rates alone
+    make more than 4 times of ResNet-50's published training on an A100 and a V100, 2.56 times as fast. On one GPU, at
+    another batch, what predictions miss cancels whatever they rest on.
     """
     work = [[as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
     by_gpu = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]

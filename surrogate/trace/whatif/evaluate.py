@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
+from itertools import combinations, cycle
 from math import prod
 from pathlib import Path
 from textwrap import wrap
@@ -21,7 +21,7 @@ from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, path_us, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.layers import OUTSIDE
-from surrogate.trace.profiling import NO_DEVICE
+from surrogate.trace.profiling import NO_DEVICE, unfit
 from surrogate.trace.whatif.primitives import remove
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Setting
 
@@ -32,6 +32,12 @@ _CATEGORIES = {
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
 REPLAY = 0.001
 """The most by which the replay of a trace as it is errs, of an iteration's time: no interval is narrower."""
+_ONE_OF = (
+    {"amp", "amp-tensor", "amp-roofline"},
+    {"fused-adam", "fused-optimizer"},
+    {"data-parallel", "parameter-server", "p3"},
+)
+"""What-ifs that a step can have one of; of each other name it can have one value."""
 NAME_WIDTH = 24
 """Letters of a what-if's name on one line."""
 _FILLS = (
@@ -131,10 +137,13 @@ def evaluate(
     `InputError` is raised.
     """
     baseline = simulate(graph)
+    why = unfit(setting.profile.trace)
     applied: list[WhatIf] = []
     answers: list[Answer] = []
     for what_if in what_ifs:
         try:
+            if why:
+                raise InputError(why)
             answers.append(_answer(graph, baseline, [what_if], setting, what_if.evidence))
             applied.append(what_if)
         except InputError as error:
@@ -143,6 +152,15 @@ def evaluate(
             if refusals is None:
                 raise InputError(reason) from None
             refusals[what_if.label] = reason
+    for first, second in combinations(applied, 2) if together else ():
+        names = {first.name, second.name}
+        if len(names) == 1 or any(names <= kind for kind in _ONE_OF):
+            label = " + ".join(what_if.label for what_if in applied)
+            reason = f"{first.label} and {second.label} exclude each other; ask for one of them, or without --together"
+            if refusals is None:
+                raise InputError(reason)
+            refusals[label] = reason
+            return answers
     if together and len(applied) > 1:
         answers.append(_answer(graph, baseline, applied, setting, UNJUDGED))
     return answers

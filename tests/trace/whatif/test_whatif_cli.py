@@ -52,6 +52,10 @@ def test_one_that_does_not_apply_is_a_row(seer, file):
     for row, why in zip(rows[1:4], ("no collective", "did you mean faster-host", "it is a finding"), strict=True):
         assert why in row["refused"] and row["predicted_us"] is None
     assert all(row["refused"] is None and row["predicted_us"] for row in (rows[0], *rows[4:]))
+    # Two of one kind exclude each other.
+    for pair in (("amp", "amp-tensor"), ("gpu=b200", "gpu=h200-sxm"), ("faster-host=2", "faster-host=4")):
+        *each, both = seer("whatif", file, *pair, "--together", "--json").succeeded().json
+        assert all(row["predicted_us"] for row in each) and "exclude each other" in both["refused"]
     code, out, _ = seer("whatif", file, *asked)
     assert code == 0 and "faster-network: refused" in out and "Mean of 2 iterations" in out
     assert "faster-kernels=4, faster-host: an assumption" in out
@@ -60,7 +64,7 @@ def test_one_that_does_not_apply_is_a_row(seer, file):
     for words, remedy in (
         (("batch", "64"), "as in batch=64"), (("amp,batch=64",), "apart: amp batch=64"),
         (("batch=8000",), "ask for 512 at most"), (("amq",), "did you mean amp"),
-        (("--function", "nowhere:f"), "no module nowhere"),
+        (("--function", "nowhere:f"), "no module nowhere"), (("gpu=a100", "--gpu", "b200"), "name a GPU each"),
     ):  # fmt: skip
         assert seer("whatif", file, *words).is_refusal(remedy)
     err = seer("whatif", file, "amp", "--own-gpu", "t4").err
