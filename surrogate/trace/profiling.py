@@ -1,7 +1,6 @@
 """One trace with what its analyses share: layers, work, device, GPU, busy and idle times."""
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify
 from surrogate.trace.calls import CallReader, kernels_by_owner
 from surrogate.trace.events import kinds
-from surrogate.trace.events.iterations import OUTLIER, outliers, trim
+from surrogate.trace.events.iterations import steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
 from surrogate.trace.layers import Layers, find_layers
@@ -81,18 +80,14 @@ def profile(trace: Source, gpu: str | None = None) -> Profile:
 
 
 def steady(given: Profile) -> Profile:
-    """The longest run of iterations between those of over `OUTLIER` times the median, so that a warm-up counts in none.
+    """The profile of `steady_run`'s iterations, so that a warm-up counts in none.
 
     A profile of steady iterations, or of those that were asked for, stays as it is.
     """
-    rounds = given.layers.iterations
-    apart = [] if given.trace.chosen else outliers(rounds)
-    before, behind = max(pairwise([-1, *apart, len(rounds)]), key=lambda pair: pair[1] - pair[0])
-    if not apart or behind - before < 2:
+    kept, text = steady_run(given.layers.iterations)
+    if given.trace.chosen or not text:
         return given
-    part = trim(given.trace, iterations_kept=range(before + 1, behind))
-    text = f"iterations {before + 1} to {behind - 1} count, as {', '.join(map(str, apart))} take over {OUTLIER:g} times"
-    text += " the median; --iteration chooses others"
+    part = trim(given.trace, iterations_kept=kept)
     return replace(profile(part, given.gpu.name if given.gpu else None), left_out=text)
 
 

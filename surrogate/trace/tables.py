@@ -9,7 +9,6 @@ import pandas as pd
 
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events import kinds
-from surrogate.trace.events.iterations import OUTLIER, outliers
 from surrogate.trace.events.nesting import nest_of
 from surrogate.trace.events.read import names_apart
 from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged, take
@@ -45,7 +44,7 @@ def layer_table(given: Source) -> ResultTable:
     ``backward_host_us`` the host's time in its backward pass, ``alloc_mb`` what it allocated on average per run,
     ``source`` the line that called it where stacks were recorded. The rows' totals add up to the trace's.
     """
-    profile = profiled(given)
+    profile = steady(profiled(given))
     types = dict(zip(profile.layers.name, profile.layers.type, strict=True))
     shapes, sources = _shapes(profile), sources_by_layer(profile)
     rows = [
@@ -61,7 +60,7 @@ def layer_table(given: Source) -> ResultTable:
 
 def type_table(given: Source) -> ResultTable:
     """Layer types, the longest first: how many layers, time, share, memory; sums as in `layer_table`."""
-    profile = profiled(given)
+    profile = steady(profiled(given))
     counts = Counter(dict(zip(profile.layers.name, profile.layers.type, strict=True)).values())
     rows: list[Row] = [
         {"type": label, "layers": counts[label] or None, **figures} for label, figures in _figures(profile, "type")
@@ -154,17 +153,8 @@ def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], 
 def _notes(profile: Profile) -> tuple[str, ...]:
     by = Counter(iteration.by for iteration in profile.layers.iterations if iteration.by != "whole")
     words = ", ".join(f"{count} by {how}" for how, count in by.items())
-    apart = outlier_note(profile)
-    mean = f"iterations: {words}; sums are of the whole trace, per_iteration_us their mean"
-    return ((f"{mean}; {apart}" if apart else mean),) if words else ()
-
-
-def outlier_note(profile: Profile) -> str:
-    """Which iterations are far longer than the others, and how to leave them out; "" where none is."""
-    apart = outliers(profile.layers.iterations)
-    listed = ", ".join(map(str, apart))
-    long = f"over {OUTLIER:g} times the median of iterations; every mean counts that, unless --iteration chooses others"
-    return f"iteration {listed}: {long}" if apart else ""
+    sums = f"iterations: {words}; sums are of them all, per_iteration_us their mean"
+    return ("; ".join(filter(None, [sums, profile.left_out])),) if words else ()
 
 
 def copy_table(given: Source) -> ResultTable:
@@ -203,7 +193,7 @@ def step_table(given: Source) -> ResultTable:
     synchronisation's or a copy's while the host is blocked in one, else the host's. Idle time behind the launch is
     latency or another stream's; before a copy it is the copy's.
     """
-    profile = profiled(given)
+    profile = steady(profiled(given))
     trace = profile.trace
     activities = profile.trace.activities
     calls = profile.trace.calls
