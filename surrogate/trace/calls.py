@@ -15,6 +15,7 @@ from typing import TypeGuard, TypeVar, cast
 
 import numpy as np
 
+from surrogate.features.errors import InputError
 from surrogate.network.call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, base_name, recorded
 from surrogate.network.calls import flops_and_bytes, has_rule, problems
 from surrogate.network.network import Work
@@ -291,10 +292,11 @@ class Parameter:
         return 4.0 * self.elements
 
 
-def parameters_of(trace: Trace, iterations: Sequence[Iteration]) -> list[list[Parameter]]:
-    """Of each iteration the parameters in the order in which its backward pass finishes them; [] without shapes.
+def known_parameters(trace: Trace, iterations: Sequence[Iteration]) -> list[list[Parameter]]:
+    """Of each iteration the parameters in the order in which its backward pass finishes them.
 
-    Autograd accumulates each gradient in a range of its own that carries the parameter's shape.
+    Autograd accumulates each gradient in a range of its own that carries the parameter's shape. Raises `InputError`
+    where no iteration has one.
     """
     ranges = trace.ranges
     parameters: list[list[Parameter]] = [[] for _ in iterations]
@@ -303,4 +305,9 @@ def parameters_of(trace: Trace, iterations: Sequence[Iteration]) -> list[list[Pa
         shape = next(iter(trace.shapes_of(row) or ()), ())
         if position >= 0 and shape and is_shape(shape) and prod(shape):
             parameters[position].append(Parameter(prod(shape), int(ranges.start_ns[row])))
+    if not any(parameters):
+        raise InputError(
+            "the trace shows no parameters (ranges of torch::autograd::AccumulateGrad with shapes);"
+            " record a training step with shapes"
+        )
     return parameters

@@ -18,7 +18,7 @@ from surrogate.features.kernels import identify
 from surrogate.trace.calls import is_shape
 from surrogate.trace.events import kinds
 from surrogate.trace.events.iterations import iterations as find_iterations
-from surrogate.trace.events.iterations import trim
+from surrogate.trace.events.iterations import steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace, enclosing, linked, take
 from surrogate.trace.profiling import NO_DEVICE, Profile, profile, union_us
@@ -68,7 +68,7 @@ def trace_diff(
     ``by``: one of `LEVELS`; without it that one of operator, type and kernel that matches most of the time, in tens of
     percent, the first of equal ones, and a note first of all says where less than half of both traces matches by name
     and shape, as different programs do. Operators are the outermost ones with their shapes. ``iterations`` are the
-    indices of those that count in each trace, all where there are none; nothing outside of them counts.
+    indices of those that count in each trace, `steady_run`'s where there are none; nothing outside of them counts.
 
     Raises `InputError` for another level, an iteration that is not there, a trace without device activity, and where
     less than `LEAST_MATCHED_PCT` of the time of one matches.
@@ -91,8 +91,9 @@ def trace_diff(
 def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
     """The profile of the iterations that count, their number, and the median of their times in µs."""
     every = find_iterations(trace)
-    indices = tuple(dict.fromkeys(wanted)) or tuple(range(len(every)))
-    part = profile(trim(trace, iterations_kept=indices))
+    kept, text = steady_run(every)
+    indices = tuple(dict.fromkeys(wanted)) or tuple(kept)
+    part = replace(profile(trim(trace, iterations_kept=indices)), left_out="" if wanted else text)
     if not len(part.trace.activities):
         raise InputError(
             f"{trace.source}: diff compares kernels of a GPU, and this trace, or the part of it, {NO_DEVICE};"
@@ -138,6 +139,7 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
         notes.append("what matches is called {:,.4g} times an iteration in A, {:,.4g} in B".format(*called))
     before, after = map(_totals, sides)
     totals = tuple({"total": name, **_change(time_us, after[name])} for name, time_us in before.items())
+    notes += [f"{part.trace.source}: {part.left_out}" for part, _, _ in sides if part.left_out]
     return TraceDiff(by, matched_pct, shares, totals, tuple(rows), tuple(notes))
 
 

@@ -6,10 +6,10 @@ program are those of its name in `findings.toml`.
 """
 
 import tomllib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,12 @@ from surrogate.features.errors import InputError
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.trace.events import kinds
-from surrogate.trace.events.iterations import OUTLIER, outliers, trim
 from surrogate.trace.graph import Graph, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
-from surrogate.trace.profiling import Profile, Source
+from surrogate.trace.profiling import NO_DEVICE, Profile, Source, steady, unfit
 from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import Row, said_once, short_names
 from surrogate.trace.tables import sources_by_layer
@@ -111,17 +110,7 @@ class Case:
     """What finders look at: a profile, its graph and the replay of it."""
 
     def __init__(self, profile: Profile) -> None:
-        rounds = profile.layers.iterations
-        # The longest run of iterations between outliers, so that a warm-up is no part of any step.
-        edges = [-1, *outliers(rounds), len(rounds)]
-        before, behind = max(pairwise(edges), key=lambda pair: pair[1] - pair[0])
-        steady = range(before + 1, behind)
-        self.steps_text = "per step"
-        if 0 < len(steady) < len(rounds):
-            part = trim(profile.trace, iterations_kept=steady)
-            profile = profiled(part, profile.gpu.name if profile.gpu else None)
-            self.steps_text = f"per step ({before + 1} to {behind - 1}, without those of {OUTLIER:g} times the median)"
-        self.profile = profile
+        self.profile = profile = steady(profile)
         self.trace = profile.trace
         self.graph = graph_of(profile.trace, profile.layers)
         self.setting = Setting(profile)
@@ -159,7 +148,7 @@ class Case:
                 names = ", ".join(short for name, short in short_names(most).items() if name != OUTSIDE_RANGES)
                 time = f"{self.time_us(part) / 1e3:,.4g} ms {where} (×{int(part.sum()) / self.steps:,.4g})"
                 texts.append(f"{time}{names and f': {names}'}")
-        return f"{what}, {self.steps_text} {'; '.join(texts)}"
+        return f"{what}, per step {'; '.join(texts)}"
 
     def where(self, tasks: Mask) -> str:
         """The lines of the program that launched most of the tasks' time, or else the layers."""
@@ -171,14 +160,28 @@ class Case:
 
 
 def advice(given: Source) -> list[Finding]:
-    """What the trace supports of `FINDERS`, the largest gain first; [] without device activity."""
-    profile = profiled(given)
-    if not len(profile.trace.activities):
-        return []
+    """What the trace supports of `FINDERS`, the largest gain first; a warning says what it lacks for others."""
+    findings, why = looked(profiled(given))
+    if why:
+        warnings.warn(why, stacklevel=2)
+    return findings
+
+
+def looked(profile: Profile) -> tuple[list[Finding], str]:
+    """The findings, and what was not looked for and why, "" where everything was."""
+    trace = profile.trace
+    if why := unfit(trace) if len(trace.activities) else f"{trace.source}: {NO_DEVICE}":
+        return [], why
+    lacks = {} if profile.gpu else dict.fromkeys(OF_GPU, "a GPU of the registry; --gpu names one")
+    if not (trace.ranges.shapes >= 0).any():
+        lacks |= dict.fromkeys(OF_SHAPES, "shapes of operators; torch.profiler's record_shapes=True has them")
+    titles = {find: TEXTS[find.__name__]["title"].format(arithmetic="fp32 or TF32") for find in lacks}
+    texts = said_once((f"“{titles[find]}”", f"not looked for, as the trace lacks {lacks[find]}") for find in lacks)
+    why = "; ".join(texts)
     case = Case(profile)
     drafts = {find.__name__: draft for find in FINDERS if (draft := find(case)) and draft.tasks.any()}
     findings = [finding for name, draft in drafts.items() if (finding := _simulated(case, name, draft))]
-    return sorted(findings, key=lambda finding: -finding.gain_us)
+    return sorted(findings, key=lambda finding: -finding.gain_us), why
 
 
 def straggler(compared: RanksSummary) -> Finding | None:
@@ -209,10 +212,10 @@ def straggler(compared: RanksSummary) -> Finding | None:
     )  # fmt: skip
 
 
-def told(findings: Sequence[Finding]) -> str:
-    """The findings as people read them, a paragraph each."""
+def told(findings: Sequence[Finding], why: str = "") -> str:
+    """The findings as people read them, a paragraph each, and what was not looked for."""
     if not findings:
-        return f"Findings: none that the trace supports and that gains {LEAST_GAIN:.0%} of a step"
+        return f"Findings: none that the trace supports and that gains {LEAST_GAIN:.0%} of a step\n{why}".strip()
     lines = ["Findings, the largest gain first; gains do not add up; a step is the mean iteration, from end to end"]
     for number, finding in enumerate(findings, start=1):
         row = finding.row()
@@ -221,7 +224,7 @@ def told(findings: Sequence[Finding]) -> str:
         where = f"in {finding.where}" if finding.where else ""
         lines += [f"   {text}" for text in (finding.evidence, where, f"change: {finding.change}") if text]
     bases = said_once((str(number), finding.basis) for number, finding in enumerate(findings, start=1))
-    return "\n".join([*lines, *(f"Interval of {basis}" for basis in bases)])
+    return "\n".join(filter(None, [*lines, *(f"Interval of {basis}" for basis in bases), why]))
 
 
 def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
@@ -435,6 +438,9 @@ FINDERS: Sequence[Callable[[Case], Draft | None]] = (
     layout_transposes, products_in_fp32, whole_step_in_fp32, small_kernels, unfused_optimizer, data_loading,
     host_outside_layers, device_awaited, unpinned_copies, unaligned_rows, exposed_communication, allocator_stalls,
 )  # fmt: skip
+OF_SHAPES = (products_in_fp32, whole_step_in_fp32, unfused_optimizer)
+OF_GPU = (*OF_SHAPES, unpinned_copies, unaligned_rows)
+"""Finders that need shapes of operators, and those that need the GPU's peaks."""
 
 
 def _unawaited(graph: Graph, calls: Mask) -> Graph:

@@ -197,6 +197,8 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
         notes.append(f"work is known for {covered:.0%} of the kernel time; bytes are the least traffic")
     if any((row["compute_pct"] or 0) > 100 for row in rows):
         notes.append("FLOPs are the direct convolution's; Winograd and FFT need fewer, so they can pass the peak")
+    if any((row["compute_pct"] or 0) > 110 and ("tf32" in row["unit"] or "tensor" in row["unit"]) for row in rows):
+        notes.append("rates above the peak of matrix units: the GPU's name or the shapes are doubtful (--gpu)")
     if profile.counters is not None:
         joined = profile.counters["row"].to_numpy()[kernels] >= 0
         notes.append(

@@ -15,13 +15,13 @@ from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
 from surrogate.report.tables import Facts, Table, interval_us, plain
 from surrogate.trace.events.iterations import iteration_at
 from surrogate.trace.events.tables import linked
-from surrogate.trace.findings import advice, told
+from surrogate.trace.findings import looked, told
 from surrogate.trace.graph import graph_of
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.layers import OUTSIDE
-from surrogate.trace.profiling import NO_DEVICE, Profile
+from surrogate.trace.profiling import NO_DEVICE, Profile, steady
 from surrogate.trace.result import ResultTable, Row, said_once, short_names
-from surrogate.trace.tables import STEP_PARTS, copy_table, layer_table, outlier_note, step_table, summary, type_table
+from surrogate.trace.tables import STEP_PARTS, copy_table, headline, layer_table, step_table, summary, type_table
 from surrogate.trace.whatif import MODELS, Setting, evaluate, what_if
 
 WHAT_IFS = (
@@ -41,6 +41,7 @@ def trace_page(profile: Profile) -> str:
 
     A table has 200 lines at most.
     """
+    profile = steady(profile)
     facts, steps, kernels, layers = summary(profile), step_table(profile), kernel_table(profile), layer_table(profile)
     by_time = replace(layers, rows=tuple(sorted(layers.rows, key=lambda row: -row["total_us"])))
     roofline = roofline_svg(kernels, profile)
@@ -62,11 +63,12 @@ def trace_page(profile: Profile) -> str:
 
 def _advice(profile: Profile) -> list[Table | str]:
     """The findings, and what their intervals rest on."""
-    findings = advice(profile)
+    findings, why = looked(profile)
     if not findings:
-        return [told(findings)]
+        return [told(findings, why)]
     bases = said_once((finding.title, finding.basis) for finding in findings)
-    return [Table([finding.row() for finding in findings], title="Gains do not add up", notes=tuple(bases))]
+    rows = [finding.row() for finding in findings]
+    return [Table(rows, title="Gains do not add up", notes=(*bases, *filter(None, [why])))]
 
 
 def _what_ifs(profile: Profile) -> list[Table]:
@@ -86,7 +88,6 @@ def _what_ifs(profile: Profile) -> list[Table]:
         })  # fmt: skip
     notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
     notes += said_once((answer.name, answer.evidence) for answer in answers)
-    notes += filter(None, [outlier_note(profile)])
     return [Table(rows, title="An iteration's time", notes=tuple(notes), empty="None applies.")]
 
 
@@ -96,8 +97,8 @@ def _answer(facts: Row) -> str:
     device = f"the trace {NO_DEVICE}"
     if busy is not None:
         device = f"the device ({gpu}) was busy {plain(busy)} % of the iterations' time"
-    bound = f"Bound by {facts['bound']}.\n" if facts["bound"] else ""
-    return f"{bound}{plain(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
+    times = f"{plain(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
+    return ".\n".join(filter(None, [headline(facts), times]))
 
 
 def _step_chart(steps: ResultTable) -> Markup:

@@ -1,6 +1,6 @@
 """One trace with what its analyses share: layers, work, device, GPU, busy and idle times."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify
 from surrogate.trace.calls import CallReader, kernels_by_owner
 from surrogate.trace.events import kinds
+from surrogate.trace.events.iterations import steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
 from surrogate.trace.layers import Layers, find_layers
@@ -28,7 +29,7 @@ class Profile:
     ``flops`` and ``dram_bytes`` are NaN where they cannot be derived from shapes; an operator's work is spread over
     its kernels by their time, kernels that only prepare it left out. ``dtype`` is "" where the work is unknown.
     ``gpu`` is None where the registry does not know the device: then there are no peaks and no bounds. ``counters`` are
-    those of `surrogate.trace.kernels`, NaN where a run did not count them.
+    those of `surrogate.trace.kernels`, NaN where a run did not count them. ``left_out`` says which iterations are.
     """
 
     trace: Trace
@@ -41,6 +42,7 @@ class Profile:
     dram_bytes: Floats
     dtype: tuple[str, ...]
     counters: pd.DataFrame | None = None
+    left_out: str = ""
 
     def __repr__(self) -> str:
         return f"Profile({self.trace!r}, {len(self.layers)} layers, {self.gpu.name if self.gpu else 'no known GPU'})"
@@ -75,6 +77,32 @@ def profile(trace: Source, gpu: str | None = None) -> Profile:
     idle_us = idle_before_us(trace.activities, device_of)
     shown = gpu_of(trace, device, gpu)
     return Profile(trace, find_layers(trace), shown, device, device_of, idle_us, *_spread_work(trace))
+
+
+def steady(given: Profile) -> Profile:
+    """The profile of `steady_run`'s iterations, so that a warm-up counts in none.
+
+    A profile of steady iterations, or of those that were asked for, stays as it is.
+    """
+    kept, text = steady_run(given.layers.iterations)
+    if given.trace.chosen or not text:
+        return given
+    part = trim(given.trace, iterations_kept=kept)
+    return replace(profile(part, given.gpu.name if given.gpu else None), left_out=text)
+
+
+def unfit(trace: Trace) -> str:
+    """Why no change to the trace can be simulated, "" where one can."""
+    kernels = trace.activities.kind == kinds.KERNEL
+    lost = int((kernels & (trace.activities.call < 0)).sum())
+    if trace.ends_early:
+        return f"{trace.source}: {trace.notes[0]}, so that a replay would tell nothing; record the trace again"
+    if lost > kernels.sum() / 2 and np.isin(trace.calls.kind, (kinds.LAUNCH, kinds.GRAPH_LAUNCH)).any():
+        return (
+            f"{trace.source}: {lost:,} of {kernels.sum():,} kernels follow no launch (correlation ids are missing), so"
+            " that none waits for the host in a replay; record the trace again"
+        )
+    return ""
 
 
 def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:

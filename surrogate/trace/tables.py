@@ -9,14 +9,14 @@ import pandas as pd
 
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events import kinds
-from surrogate.trace.events.iterations import OUTLIER, outliers
+from surrogate.trace.events.nesting import nest_of
 from surrogate.trace.events.read import names_apart
-from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged
+from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged, take
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.graph.simulate import longest_wait
 from surrogate.trace.layers import BACKWARD, FORWARD
-from surrogate.trace.profiling import Profile, Source
+from surrogate.trace.profiling import Profile, Source, steady, unfit
 from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import ResultTable, Row, short_names
 
@@ -40,11 +40,11 @@ def layer_table(given: Source) -> ResultTable:
     """One row per layer in the order of first use: sums over the trace, and ``per_iteration_us``.
 
     ``total_us`` is the time of the device activities the layer launched, ``forward_us`` and ``backward_us`` parts
-    of it, ``idle_us`` how long the device waited right before them, ``host_us`` the layer's own host window
-    (forward), ``alloc_mb`` what it allocated on average per run, ``source`` the line that called it where stacks
-    were recorded. The rows' totals add up to the trace's.
+    of it, ``idle_us`` how long the device waited right before them, ``host_us`` the layer's own host window (forward),
+    ``backward_host_us`` the host's time in its backward pass, ``alloc_mb`` what it allocated on average per run,
+    ``source`` the line that called it where stacks were recorded. The rows' totals add up to the trace's.
     """
-    profile = profiled(given)
+    profile = steady(profiled(given))
     types = dict(zip(profile.layers.name, profile.layers.type, strict=True))
     shapes, sources = _shapes(profile), sources_by_layer(profile)
     rows = [
@@ -60,7 +60,7 @@ def layer_table(given: Source) -> ResultTable:
 
 def type_table(given: Source) -> ResultTable:
     """Layer types, the longest first: how many layers, time, share, memory; sums as in `layer_table`."""
-    profile = profiled(given)
+    profile = steady(profiled(given))
     counts = Counter(dict(zip(profile.layers.name, profile.layers.type, strict=True)).values())
     rows: list[Row] = [
         {"type": label, "layers": counts[label] or None, **figures} for label, figures in _figures(profile, "type")
@@ -82,17 +82,22 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
 
     own, time, phase = layers.of_activity, activities.time_us, layers.phase_of_activity
     host_us = (layers.end_ns - layers.start_ns) / 1e3
+    # The backward pass has no window of its own: its outermost ranges, on whatever thread.
+    ranges, of_range = trace.ranges, layers.of_range
+    in_backward = (layers.phase_of_range == BACKWARD) & (linked(layers.phase_of_range, ranges.parent) != BACKWARD)
+    backward_us = sums(of_range[in_backward], time=ranges.time_us[in_backward])["time"]
     table = sums(
         own, total_us=time, forward_us=time * ((own >= 0) & (phase == FORWARD)), backward_us=time * (phase == BACKWARD),
         idle_us=profile.idle_us, kernels=activities.kind == kinds.KERNEL, gflop=np.nan_to_num(profile.flops) / 1e9,
     ).join(sums(np.arange(len(layers)), runs=np.ones(len(layers), np.int64), host_us=host_us))  # fmt: skip
     table["runs"] = [*table["runs"][:-1], int((own < 0).any())]
+    table["backward_host_us"] = backward_us
     alloc_of = linked(layers.of_range, trace.allocations.range)
     alloc_bytes = np.maximum(trace.allocations.bytes, 0)
     allocated = sums(alloc_of, moved=alloc_bytes)["moved"].tolist()
     rounds = max(sum(iteration.by != "whole" for iteration in layers.iterations), 1)
     whole = profile.total_us
-    parts = ("forward_us", "backward_us", "idle_us", "host_us", "kernels")
+    parts = ("forward_us", "backward_us", "idle_us", "host_us", "backward_host_us", "kernels")
     return [
         (label, {
             "runs": row["runs"], "total_us": row["total_us"],
@@ -118,14 +123,20 @@ def _shapes(profile: Profile) -> dict[str, str]:
 
 
 def sources_by_layer(profile: Profile) -> dict[str, str]:
-    """Layer → the line of the program that called it, where call stacks were recorded: the first outside torch."""
-    stack = profile.trace.ranges.stack
+    """Layer → the line of the program that called it, where call stacks or frames were recorded: the first outside
+    torch."""
+    trace = profile.trace
+    ranges = trace.ranges
+    lines = np.flatnonzero(~trace.named(trace.frames, lambda name: name.startswith(kinds.MODULE)))
+    frame = linked(lines, nest_of(take(trace.frames, lines)).open_at(ranges.start_ns, ranges.thread))
 
     def text(row: int) -> str:
-        lines = profile.trace.names[int(stack[row])].split(";")
-        return next((line for line in lines if "/torch/" not in line), lines[0])
+        if frame[row] >= 0:
+            return trace.name_of(trace.frames, frame[row])
+        stack = trace.names[int(ranges.stack[row])].split(";")
+        return next((line for line in stack if "/torch/" not in line), stack[0])
 
-    return _first_by_layer(profile, stack >= 0, text)
+    return _first_by_layer(profile, (ranges.stack >= 0) | (frame >= 0), text)
 
 
 def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], str]) -> dict[str, str]:
@@ -142,17 +153,8 @@ def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], 
 def _notes(profile: Profile) -> tuple[str, ...]:
     by = Counter(iteration.by for iteration in profile.layers.iterations if iteration.by != "whole")
     words = ", ".join(f"{count} by {how}" for how, count in by.items())
-    apart = outlier_note(profile)
-    mean = f"iterations: {words}; sums are of the whole trace, per_iteration_us their mean"
-    return ((f"{mean}; {apart}" if apart else mean),) if words else ()
-
-
-def outlier_note(profile: Profile) -> str:
-    """Which iterations are far longer than the others, and how to leave them out; "" where none is."""
-    apart = outliers(profile.layers.iterations)
-    listed = ", ".join(map(str, apart))
-    long = f"over {OUTLIER:g} times the median of iterations; every mean counts that, unless --iteration chooses others"
-    return f"iteration {listed}: {long}" if apart else ""
+    sums = f"iterations: {words}; sums are of them all, per_iteration_us their mean"
+    return ("; ".join(filter(None, [sums, profile.left_out])),) if words else ()
 
 
 def copy_table(given: Source) -> ResultTable:
@@ -191,7 +193,7 @@ def step_table(given: Source) -> ResultTable:
     synchronisation's or a copy's while the host is blocked in one, else the host's. Idle time behind the launch is
     latency or another stream's; before a copy it is the copy's.
     """
-    profile = profiled(given)
+    profile = steady(profiled(given))
     trace = profile.trace
     activities = profile.trace.activities
     calls = profile.trace.calls
@@ -298,9 +300,9 @@ def summary(given: Source) -> Row:
     each from its start to its end on the host as in `step_table`; ``busy_ms`` is the rest of that time, ``busy_pct``
     its share. ``wait_ms`` is what the host spends in synchronising calls. ``activity_ms`` sums up all activities,
     overlapping ones and those behind the last end too. ``batch`` is the leading size of the first convolution or linear
-    operator, None where such rows are a server's tokens.
+    operator, None where such rows are a server's tokens. A warm-up is left out (`steady`), as ``notes`` say.
     """
-    profile = profiled(given)
+    profile = steady(profiled(given))
     trace = profile.trace
     layers = profile.layers
     activities = profile.trace.activities
@@ -309,9 +311,14 @@ def summary(given: Source) -> Row:
     rounds = [iteration.time_us for iteration in layers.iterations]
     batch = batch_size(trace)
     middle_us = float(np.median(rounds))
+    why = unfit(trace)
+    notes = [*trace.notes, "" if trace.ends_early else why, profile.left_out]
+    if trace.format == "kineto" and not (trace.ranges.shapes >= 0).any():
+        notes.append("no operator has a shape: batch and bounds are unknown; record_shapes=True has them")
     span_us, idle_us = (sum(rounds), sum(map(idle_of_step, step_table(profile)))) if len(on_device) else (0.0, 0.0)
     return {
-        "bound": step_bound(profile) if len(on_device) else None, "trace": Path(trace.source).name,
+        "bound": step_bound(profile) if len(on_device) and not why else None,
+        "notes": "; ".join(filter(None, notes)) or None, "trace": Path(trace.source).name,
         "format": trace.format, "rank": trace.rank,
         "gpu": profile.gpu.name if profile.gpu else trace.device_name(profile.device) or None,
         "compute_capability": profile.fact("compute_capability") or None, "sms": profile.fact("sms") or None,
@@ -328,6 +335,11 @@ def summary(given: Source) -> Row:
         "wait_ms": float(trace.calls.time_us[trace.calls.kind == kinds.SYNC_CALL].sum()) / 1e3,
         "unattributed_pct": 100 * float(time[layers.of_activity < 0].sum()) / whole if whole else None,
     }  # fmt: skip
+
+
+def headline(facts: Row) -> str:
+    """What to know first of a `summary`: its notes, and what bounds a step."""
+    return "\n".join(filter(None, [facts["notes"], facts["bound"] and f"Bound by {facts['bound']}"]))
 
 
 def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ()) -> ResultTable:

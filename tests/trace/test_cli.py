@@ -103,10 +103,13 @@ def test_pages_of_real_traces(real):
 def test_the_summary_of_a_trace_without_a_device(seer, measurements):
     host_only = measurements / "traces" / "edge_no_gpu_events.json.gz"
     out = seer("summary", host_only)[1]
-    assert "No findings" in out.splitlines()[-1] and "ProfilerActivity.CUDA" in out.splitlines()[-1]
+    assert "Findings: none" in out.splitlines()[-2] and "ProfilerActivity.CUDA" in out.splitlines()[-1]
     assert "host_us" in out and seer("diff", host_only, host_only).is_refusal("compares kernels of a GPU, and this")
     assert "total_us" not in out and "busy" not in out
-    refused = seer("whatif", host_only, "amp", "batch=32", "gpu=h100")
+    # A rate above the matrix units' peak is none of this GPU's.
+    assert "name or the shapes are doubtful" in seer("kernels", "vgg13_h100", "--gpu", "t4")[1]
+    assert "doubtful" not in seer("kernels", "vgg13_h100")[1]
+    refused = seer("whatif", host_only, "amp", "batch=32", "gpu=h100", "data-parallel=8")
     assert refused.is_refusal("record it with ProfilerActivity.CUDA") and refused.err.count("holds no work") == 1
 
 

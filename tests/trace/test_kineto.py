@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from surrogate.trace.events import kinds
 from surrogate.trace.events.read import read_trace
 from surrogate.trace.events.tables import take
+from surrogate.trace.tables import summary
+from surrogate.trace.whatif import what_ifs
 
 
 def test_every_table_is_filled_and_linked(make_trace, read):
@@ -64,7 +67,7 @@ def test_tables_are_sorted_and_times_start_at_zero(make_trace, read):
     assert trace.span_ns[0] == 0 and trace.origin_ns == 1_700_000_000_000_000_000
 
 
-def test_compressed_and_bare_list_read_alike(make_trace, read, tmp_path):
+def test_compressed_and_bare_list_read_alike(refused, make_trace, read, tmp_path):
     plain = read(make_trace())
     packed = tmp_path / "t.json.gz"
     packed.write_bytes(gzip.compress(json.dumps(make_trace()).encode()))
@@ -73,6 +76,9 @@ def test_compressed_and_bare_list_read_alike(make_trace, read, tmp_path):
     for path in (packed, bare):
         other = read_trace(path)
         assert len(other.ranges) == len(plain.ranges) and len(other.activities) == len(plain.activities)
+    packed.write_bytes(lzma.compress(packed.read_bytes()))
+    with refused("is an archive"):
+        read_trace(packed)
 
 
 def test_fractions_of_a_microsecond_survive(read):
@@ -153,13 +159,15 @@ def test_synchronisation_records(make_trace, read):
     assert found.name_of(found.calls, found.syncs.call[0]) == "cudaMemcpyAsync"
 
 
-def test_a_truncated_file_gives_its_whole_events(make_trace, tmp_path):
+def test_a_truncated_file_gives_its_whole_events(refused, make_trace, tmp_path):
     text = json.dumps(make_trace())
     path = tmp_path / "cut.json"
     path.write_text(text[: len(text) * 2 // 3])
     trace = read_trace(path)
     assert 0 < len(trace.ranges) < 20
-    assert len(trace.notes) == 1 and "ends early" in trace.notes[0]
+    assert len(trace.notes) == 1 and "ends early" in trace.notes[0] and "ends early" in summary(trace)["notes"]
+    with refused("ends early"):
+        what_ifs(path, ["faster-host"])
     assert (trace.rank, trace.devices[0].sms) == (3, 80)  # what stands before the events is kept
 
 

@@ -64,7 +64,7 @@ def test_the_layer_table_by_hand(made):
     rows = _by(layer_table(made), "layer")
     conv = rows["conv2d.0"]
     assert (conv["runs"], conv["total_us"], conv["per_iteration_us"]) == (2, 600.0, 300.0)
-    assert (conv["forward_us"], conv["backward_us"]) == (200.0, 400.0)
+    assert (conv["forward_us"], conv["backward_us"], conv["backward_host_us"]) == (200.0, 400.0, 200.0)
     assert (conv["shape"], conv["kernels"], conv["alloc_mb"]) == ("8x3x32x32", 4, pytest.approx(0.4608))
     # Forward, and convolution_backward's two products, twice.
     assert conv["gflop"] == pytest.approx(2 * 3 * CONV_FLOPS / 1e9)

@@ -37,7 +37,7 @@ def command(
     """
     from surrogate.formats.nvprof import is_summary, read_summary
     from surrogate.trace.kernels import kernel_table, summary_table, with_counters
-    from surrogate.trace.profiling import profile, renamed_note
+    from surrogate.trace.profiling import profile, renamed_note, steady
 
     if is_summary(file):
         from surrogate.features.gpu import gpu as gpu_named
@@ -49,8 +49,8 @@ def command(
         summarised = summary_table(read_summary(file), counters, gpu_named(gpu) if gpu else None).top(top)
         show(summarised.rows, form, table=shared.for_people(summarised))
         return
-    profiled = profile(part.load(file), gpu)
-    shared.echo_notes(filter(None, [renamed_note(profiled)]))
+    profiled = steady(profile(part.load(file), gpu))
+    shared.echo_notes(filter(None, [profiled.left_out, renamed_note(profiled)]))
     profiled = with_counters(profiled, counters) if counters else profiled
     shared.write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)

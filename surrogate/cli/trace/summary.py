@@ -43,7 +43,7 @@ def command(
       seer trace summary b8.json b16.json b32.json
     """
     from surrogate.trace import tables
-    from surrogate.trace.profiling import profile, renamed_note
+    from surrogate.trace.profiling import profile, renamed_note, steady
 
     parts = part.files(files)
     if len(parts) > 1 and (by != "model" or html):
@@ -53,7 +53,7 @@ def command(
     if len(ranks) == len(traces) > 1 and not batch:
         _show_ranks(traces, top, form)
         return
-    profiles = [profile(trace, gpu) for trace in traces]
+    profiles = [steady(profile(trace, gpu)) for trace in traces]
     shared.echo_notes(filter(None, map(renamed_note, profiles)))
     if len(profiles) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(top)
@@ -72,28 +72,25 @@ def command(
 def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form: Form) -> None:
     """What bounds a step, then figures of the whole model, its layer types and its copies; what to change."""
     from surrogate.trace import tables
-    from surrogate.trace.findings import advice, told
-    from surrogate.trace.profiling import NO_DEVICE
+    from surrogate.trace.findings import looked, told
 
     facts = tables.summary(only)
-    if only.trace.format == "kineto" and not (only.trace.ranges.shapes >= 0).any():
-        shared.echo_notes(["no operator has a shape: batch and bounds are unknown; record_shapes=True has them"])
     if batch:
         facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
     types = tables.type_table(only).top(top)
     copies = tables.copy_table(only).top(top)
     has_device = len(only.trace.activities) > 0
-    known = {key: value for key, value in facts.items() if key != "bound" and (has_device or value)}
+    known = {key: value for key, value in facts.items() if key not in ("bound", "notes") and (has_device or value)}
     about = Table([{"of the trace": key, "value": known[key]} for key in known if key not in shared.FIGURES])
     figures = Table([
         {"figure": key, "value": known[key], "of": of, "is": text}
         for key, (of, text) in shared.FIGURES.items() if known.get(key) is not None
     ])  # fmt: skip
-    findings = [] if form == "csv" else advice(only)
+    findings, why = ([], "") if form == "csv" else looked(only)
     whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies),
-             "findings": [finding.to_dict() for finding in findings]}  # fmt: skip
-    if facts["bound"] and not form:
-        click.echo(wrapped(f"Bound by {facts['bound']}\n", terminal_width()))
+             "findings": [finding.to_dict() for finding in findings], "not_looked_for": why}  # fmt: skip
+    if (head := tables.headline(facts)) and not form:
+        click.echo(wrapped(f"{head}\n", terminal_width()))
     show([facts], form, whole=whole, table=about)
     if not form:
         click.echo()
@@ -101,11 +98,12 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
     for table in (types, copies) if not form else ():
         if len(table):
             click.echo()
-            columns = [key for key in table.rows[0] if has_device or any(row[key] for row in table)]
+            every = table.rows[0]
+            filled = {key for key in every if any(row[key] for row in table)}
+            columns = [key for key in every if (key != "backward_host_us" if has_device else key in filled)]
             show(table.rows, table=shared.for_people(table, columns))
     if not form:
-        last = told(findings) if has_device else f"No findings: they need kernels of a GPU; the trace {NO_DEVICE}"
-        click.echo(f"\n{wrapped(last, terminal_width())}")
+        click.echo(f"\n{wrapped(told(findings, why), terminal_width())}")
 
 
 def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:

@@ -48,7 +48,7 @@ class WhatIfCommand(click.Command):
 @output_options
 def command(
     file: Path, what_ifs: tuple[str, ...], functions: tuple[str, ...], together: bool, timeline: Path | None,
-    figures: Path | None, gpu: str | None, own_gpu: str | None, bundle: Path | None, form: Form,
+    gpu: str | None, own_gpu: str | None, bundle: Path | None, form: Form,
     part: shared.Part, **network: Any,
 ) -> None:  # fmt: skip
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
@@ -56,8 +56,9 @@ def command(
     Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start
     to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it; where the
     device falls behind the host with each iteration, ends are those of its work. throughput (speedup in JSON)
-    compares the samples per second of one GPU. Leave a warm-up out with --iteration. A WHAT-IF that is unknown or does
-    not apply to FILE is a row without figures and the reason. Exit status 0 where one is answered, else 2.
+    compares the samples per second of one GPU. A warm-up is left out; --iteration chooses others. A WHAT-IF that is
+    unknown or does not apply to FILE is a row without figures and the reason. Exit status 0 where one is answered,
+    else 2.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-adam cuda-graphs
@@ -65,9 +66,8 @@ def command(
     """
     from surrogate.trace import whatif as models
     from surrogate.trace.graph import graph_of
-    from surrogate.trace.profiling import profile, renamed_note
+    from surrogate.trace.profiling import profile, renamed_note, steady
     from surrogate.trace.result import said_once
-    from surrogate.trace.tables import outlier_note
 
     # In the order asked: those that are known, by their labels, and why others are refused.
     names: dict[str, WhatIf | None] = {}
@@ -83,8 +83,10 @@ def command(
     if not names:
         raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
     chosen = [what_if for what_if in names.values() if what_if]
-    profiled = profile(part.load(file), own_gpu)
-    shared.echo_notes(filter(None, (outlier_note(profiled), renamed_note(profiled))))
+    if gpu and (other := next((what_if for what_if in chosen if what_if.target), None)):
+        raise InputError(f"--gpu {gpu} and {other.label} name a GPU each; write gpu={gpu} in the place of --gpu")
+    profiled = steady(profile(part.load(file), own_gpu))
+    shared.echo_notes(filter(None, (profiled.left_out, renamed_note(profiled))))
     setting = models.setting_of(profiled, target=gpu, network=models.Network(**network), bundle=bundle)
     graph = graph_of(profiled.trace, profiled.layers)
     answers = models.evaluate(graph, chosen, setting, together=together, refusals=refusals)
@@ -92,13 +94,12 @@ def command(
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
         models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
-    if figures is not None:
-        models.write_figures(answers, figures)
     answered = {answer.name: answer.to_dict() for answer in answers}
     # One that does not apply is a row without figures, in its place.
     empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
     reasons = {name: reason.removeprefix(f"{name}: ") for name, reason in refusals.items()}
-    rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in {**names, **answered}]
+    every = {**names, **answered, **reasons}
+    rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in every]
     flat = [*(name for name, value in answers[0].to_dict().items() if not isinstance(value, dict | list)), "refused"]
     cells = [_cells(row) for row in rows]
     filled = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]

@@ -6,7 +6,7 @@ Nsight Systems' sqlite exports; ``with_execution_trace(trace, path)`` adds shape
 Tables (frozen dataclasses of int64 NumPy columns, -1 = not in the trace), each sorted by start (ties: longest first):
 
 - ``trace.ranges``       operators, annotations, steps and NVTX ranges on host threads, with shapes and autograd ids
-- ``trace.frames``       Python frames that are modules (``nn.Module: …``), same columns, nested among themselves only
+- ``trace.frames``       Python frames: modules (``nn.Module: …``) and lines of the program, same columns, nested apart
 - ``trace.calls``        CUDA/HIP runtime and driver calls; ``kind`` tells launches, copies, synchronisations, …
 - ``trace.activities``   kernels, copies, memsets, graphs on the device, with grid, block, registers, shared memory
 - ``trace.syncs``        synchronisation records, where the profiler wrote them (else see ``calls.kind == SYNC_CALL``)

@@ -33,6 +33,11 @@ def build(raw: RawTrace) -> Trace:
     device = _DeviceTables(raw, ranges, calls)
     activities = device.activities(parts["activities"])
     syncs = device.syncs(parts["syncs"])
+    if raw.ends_early:
+        launches = np.flatnonzero(np.isin(calls.kind, (kinds.LAUNCH, kinds.GRAPH_LAUNCH)))
+        lost = np.setdiff1d(launches, activities.call)
+        without = f", and {len(lost):,} of {len(launches):,} launches have no kernel" * bool(len(lost))
+        notes.insert(0, f"the file ends early: what was recorded last is missing{without}")
     return Trace(
         source=raw.source, format=raw.format, origin_ns=origin, names=tuple(names), shapes=tuple(raw.shapes.distinct),
         types=tuple(raw.types.distinct), inputs=tuple(raw.inputs.distinct),
@@ -40,7 +45,7 @@ def build(raw: RawTrace) -> Trace:
         ranges=ranges, frames=frames, calls=calls, activities=activities, syncs=syncs,
         allocations=_allocations(parts["allocations"], nesting), streams=tuple(device.streams),
         devices=tuple(raw.devices), rank=raw.rank, world_size=raw.world_size, notes=tuple(notes),
-        ignored=dict(raw.ignored),
+        ends_early=raw.ends_early, ignored=dict(raw.ignored),
     )  # fmt: skip
 
 
@@ -66,7 +71,7 @@ def _calls(columns: Columns, names: Sequence[str], ranges: Ranges, nesting: Nest
 def _allocations(columns: Columns, nesting: Nesting) -> tables.Allocations:
     time_ns, thread = columns["start_ns"], columns["thread"]
     around = nesting.open_at(time_ns, thread)
-    return tables.Allocations(time_ns, columns["size"], columns["device"], thread, around)
+    return tables.Allocations(time_ns, columns["size"], columns["device"], thread, around, columns["total"])
 
 
 class _DeviceTables:

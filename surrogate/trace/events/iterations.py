@@ -42,10 +42,16 @@ class Iteration:
         return (self.end_ns - self.start_ns) / 1e3
 
 
-def outliers(rounds: Sequence[Iteration]) -> list[int]:
-    """Indices of the iterations that take over `OUTLIER` times the median, such as a warm-up."""
+def steady_run(rounds: Sequence[Iteration]) -> tuple[range, str]:
+    """Indices of the longest run of iterations between those of over `OUTLIER` times the median, such as a warm-up; and
+    what to say of it, "" where there are no such."""
     median_us = float(np.median([iteration.time_us for iteration in rounds]))
-    return [iteration.index for iteration in rounds if iteration.time_us > OUTLIER * median_us]
+    apart = [iteration.index for iteration in rounds if iteration.time_us > OUTLIER * median_us]
+    before, behind = max(pairwise([-1, *apart, len(rounds)]), key=lambda pair: pair[1] - pair[0])
+    if not apart or behind - before < 2:
+        return range(len(rounds)), ""
+    text = f"iterations {before + 1} to {behind - 1} count, as {', '.join(map(str, apart))} take over {OUTLIER:g} times"
+    return range(before + 1, behind), f"{text} the median; --iteration chooses others"
 
 
 def iterations(trace: Trace) -> tuple[Iteration, ...]:
@@ -195,7 +201,8 @@ def _by_iteration(trace: Trace, wanted: Sequence[int]) -> Trace:
             listed = f"0 to {last}" if last else "only 0"
             raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[0].by})")
     selected = tuple(every[index] for index in dict.fromkeys(wanted))
-    return _subset(trace, lambda times: iteration_at(selected, times) >= 0, iteration_of(selected, trace)[2] >= 0)
+    part = _subset(trace, lambda times: iteration_at(selected, times) >= 0, iteration_of(selected, trace)[2] >= 0)
+    return replace(part, chosen=True)
 
 
 def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:

@@ -27,7 +27,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "activities": ("ts", "dur", "name", "kind", "device", "stream", "process", "correlation", "external_id", "grid",
                    "block", "registers", "shared_bytes", "bytes", "copy_kind", "graph_node"),
     "syncs": ("ts", "dur", "name", "kind", "device", "stream", "process", "correlation"),
-    "allocations": ("ts", "size", "device", "thread"),
+    "allocations": ("ts", "size", "device", "thread", "total"),
 }  # fmt: skip
 """Table → the columns of its raw rows, in order; ``ts`` and ``dur`` are the start and the length."""
 
@@ -161,6 +161,7 @@ class RawTrace:
     rank: int | None = None
     world_size: int | None = None
     notes: list[str] = field(default_factory=list)
+    ends_early: bool = False
     ignored: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:

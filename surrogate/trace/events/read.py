@@ -5,10 +5,11 @@ The format is told by the first bytes, never by the name. `trace_files` finds th
 
 import gc
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ Event = Mapping[str, object]
 Handler = Callable[[Row, Event, Event], None]
 """Takes an event's start, length and name, the event, and its arguments."""
 _UNKNOWN = (0, 0, 0)
+_LIBRARIES = {"torch", "<frozen importlib", *sys.stdlib_module_names}
 
 _RANGES = {"operator": kinds.OPERATOR, "cpu_op": kinds.OPERATOR, "user_annotation": kinds.ANNOTATION}
 _CALLS = ("runtime", "cuda_runtime", "cuda_driver", "driver", "hip_runtime", "xpu_runtime", "mtia_runtime")
@@ -79,6 +81,8 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
     except OSError as error:
         ships = ", ".join(TRACES)
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a trace, or {ships}, which ships") from None
+    if start.startswith((b"PK\x03\x04", b"\xfd7zXZ")):
+        raise InputError(f"{path}: is an archive, which is read packed by gzip or bzip2 alone; unpack it first")
     collecting = gc.isenabled()
     gc.disable()  # it would search millions of new objects for cycles that they cannot have
     try:
@@ -173,7 +177,7 @@ def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
     if file.ends_early:
         if not reader.count:
             raise _refusal(source, f"is no JSON or damaged ({file.ends_early})")
-        raw.notes.append("the file ends early; what comes before its end is used")
+        raw.ends_early = True
     elif not isinstance(file.header.get("traceEvents"), list):
         if "nodes" in file.header:
             raise InputError(
@@ -197,6 +201,13 @@ def _refusal(source: str, what: str) -> InputError:
         f"{source}: {what}; give a PyTorch profiler trace (.json, .json.gz) or an Nsight Systems export"
         " (`nsys export --type sqlite`)"
     )
+
+
+@cache
+def _is_kept(name: str) -> bool:
+    """Whether a frame is a module, or a line of neither torch nor Python's library: ``model.py(12): forward``."""
+    file, is_line, _ = name.partition(".py(")
+    return name.startswith(kinds.MODULE) or (bool(is_line) and file.split("/")[0] not in _LIBRARIES)
 
 
 class _EventReader:
@@ -232,8 +243,8 @@ class _EventReader:
             arguments: Event = given if type(given) is dict else {}
             handler = self.handlers.get(category) if phase == "X" and type(category) is str else None
             if handler is not None:
-                # Of Python frames only modules are kept, which are layers; the others are most events of many a trace.
-                if category != "python_function" or (type(name) is str and name.startswith(kinds.MODULE)):
+                # Of Python frames modules are kept, which are layers, and lines of the program: others are most events.
+                if category != "python_function" or (type(name) is str and _is_kept(name)):
                     index = names[name if type(name) is str else repr(name)]
                     handler((event.get("ts"), event.get("dur"), index), event, arguments)
             elif name == "[memory]" and arguments:
@@ -311,7 +322,8 @@ class _EventReader:
     def allocation(self, event: Event, arguments: Event) -> None:
         get = arguments.get
         device = get("Device Id", -1) if get("Device Type", 0) else -1
-        self.add["allocations"]((event.get("ts"), get("Bytes"), device, self.thread(event)))
+        total = get("Total Allocated", -1)
+        self.add["allocations"]((event.get("ts"), get("Bytes"), device, self.thread(event), total))
 
 
 def _devices(properties: Any) -> list[Device]:

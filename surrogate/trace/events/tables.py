@@ -128,13 +128,15 @@ class Syncs(Timed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocations:
-    """Allocations (``bytes`` > 0) and frees (< 0). ``device`` is -1 for host memory; ``range`` the range around it."""
+    """Allocations (``bytes`` > 0) and frees (< 0); ``total``: bytes allocated then. ``device`` is -1 for host memory,
+    ``range`` the range around it."""
 
     time_ns: Ints
     bytes: Ints
     device: Ints
     thread: Ints
     range: Ints
+    total: Ints
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -142,7 +144,10 @@ class Allocations:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trace:
-    """All events of one trace; every table sorted by start. See `surrogate.trace.events` for the contract."""
+    """All events of one trace; every table sorted by start. See `surrogate.trace.events` for the contract.
+
+    ``ends_early``: its file was cut; ``chosen``: it holds iterations that were asked for (`trim`).
+    """
 
     source: str
     format: str
@@ -163,6 +168,8 @@ class Trace:
     rank: int | None = None
     world_size: int | None = None
     notes: tuple[str, ...] = ()
+    ends_early: bool = False
+    chosen: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from surrogate.trace.iteration.clocks import Clocks, clocks_for
 from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, measure_overheads
 from surrogate.trace.iteration.times import DeviceTimes
 from surrogate.trace.iteration.units import HostWork, Unit, host_work
-from surrogate.trace.profiling import NO_DEVICE, gpu_of
+from surrogate.trace.profiling import NO_DEVICE, gpu_of, unfit
 
 SOURCES = ("measured", "surrogate")
 
@@ -168,6 +168,8 @@ def walk_of(
     elsewhere = there is not None and (here is None or there.name != here.name) and gpu is not None
     rescaled = batch is not None and batch != old
     changed = elsewhere or rescaled
+    if changed and (why := unfit(trace)):
+        raise InputError(why)
     require_known("times", times or "measured", SOURCES)
     if times == "measured" and changed:
         raise InputError("measured times are of the trace's own GPU and batch; use the surrogate's")

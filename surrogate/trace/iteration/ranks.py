@@ -128,11 +128,13 @@ def _collectives(walks: Sequence[Walk]) -> list[list[int]]:
         apart = collectives(walk.trace)
         units = (unit for position in range(len(walk.work.iterations)) for unit in walk.work.by_iteration[position])
         rows.append([row for unit in units for row in unit.activities if apart[row]])
-        if not rows[0] or len(rows[-1]) != len(rows[0]):
+        if len(rows[-1]) != len(rows[0]):
             raise InputError(
                 f"{walk.trace.source} has {len(rows[-1])} collectives and {walks[0].trace.source} has {len(rows[0])};"
                 " give the traces of all ranks of one run, over the same iterations"
             )
+    if not rows[0]:
+        raise InputError("no collective in any rank; give the traces of all ranks of one run that exchanges something")
     return rows
 
 

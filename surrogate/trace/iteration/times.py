@@ -171,11 +171,12 @@ def _carried(
     """An operator's time on the target GPU by that on the trace's own; of each pair the trace's own GPU is the first.
 
     Where both GPUs were measured, and predictions are sure to `SURE_FACTOR`, the time changes as they do; where the
-    target alone was, it is the prediction, if that is as sure. Else what kernels take at least (`SHORTEST_US`) is the
-    target's, and the rest follows the rates that long kernels reach on both GPUs; where the trace's own alone was
-    measured, predictions in their place if those of the target are as sure: the rates alone make more than 4 times of
-    ResNet-50's published training on an A100 and a V100, 2.56 times as fast. On one GPU, at another batch, what
-    predictions miss cancels whatever they rest on.
+    target alone was, it is the prediction, if that is as sure, and wherever matrix units are left for plain ones, as
+    the share of the peak that a kernel reached on the former says nothing of the latter. Else what kernels take at
+    least (`SHORTEST_US`) is the target's, and the rest follows the rates that long kernels reach on both GPUs; where
+    the trace's own alone was measured, predictions in their place if those of the target are as sure: the rates alone
+    make more than 4 times of ResNet-50's published training on an A100 and a V100, 2.56 times as fast. On one GPU, at
+    another batch, what predictions miss cancels whatever they rest on.
     """
     work = [[as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
     by_gpu = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
@@ -189,15 +190,16 @@ def _carried(
     least = [kernels * SHORTEST_US.get(gpu.vendor, SHORTEST_US["amd"]) for gpu in gpus]
     share = min(measured_us / least[0], 1.0)
     predicted = [sum(answer.time_us for answer in side) for side in known]
-    on_matrix_units = {getattr(problem, "uses_tensor_cores", False) for problem in (side[0] for side in work)}
-    alike = gpus[0].vendor == gpus[1].vendor and len(on_matrix_units) == 1
+    uses_matrix_units = [getattr(side[0], "uses_tensor_cores", False) for side in work]
+    alike = gpus[0].vendor == gpus[1].vendor and len(set(uses_matrix_units)) == 1
     rates_half_width = log(UNMEASURED_FACTOR[alike])
     same = gpus[0] == gpus[1]
     if own_measured and target_measured and all(is_sure):
         time_us = max(measured_us * predicted[1] / predicted[0], share * least[1])
         half_width = hypot(*half_widths)
         return PredictedWork(time_us, MODEL, min(half_width, rates_half_width) if same else half_width, kind)
-    if target_measured and is_sure[1]:
+    leaves_matrix_units = uses_matrix_units == [True, False] and len(known[1]) == len(work[1])
+    if leaves_matrix_units or (target_measured and is_sure[1]):
         return PredictedWork(max(predicted[1], share * least[1]), MODEL, half_widths[1], kind)
     if same and len(known[0]) == len(work[0]):
         return PredictedWork(measured_us * predicted[1] / predicted[0], RATES, rates_half_width, kind)
@@ -209,6 +211,9 @@ def _carried(
     if own_measured and is_sure[1]:
         ratio = predicted[1] / predicted[0]
     time_us = share * least[1] + ratio * max(measured_us - least[0], 0.0)
+    if all(predicted):
+        # Where the change by the predictions is another one, the interval holds that, too.
+        rates_half_width = max(rates_half_width, abs(log(predicted[1] / predicted[0] / ratio)))
     return PredictedWork(time_us, RATES, rates_half_width, kind)
 
 

@@ -14,15 +14,14 @@ from surrogate.features.errors import InputError, imported_callable, in_one_line
 from surrogate.features.gpu import gpu
 from surrogate.trace.graph import graph_of
 from surrogate.trace.graph.tasks import Graph
-from surrogate.trace.profiling import Source, profile
-from surrogate.trace.whatif.evaluate import Answer, WhatIf, evaluate, write_figures, write_timeline
+from surrogate.trace.profiling import Source, profile, steady
+from surrogate.trace.whatif.evaluate import Answer, WhatIf, evaluate, write_timeline
 from surrogate.trace.whatif.primitives import NewTask, Task, insert, remove, scale, schedule, select
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Network, Rule, Setting, setting_of
 
 __all__ = [
     "MODELS", "Answer", "Change", "Network", "NewTask", "Setting", "Task", "WhatIf", "described", "evaluate", "insert",
-    "remove", "scale", "schedule", "select", "setting_of", "user_function", "what_if", "what_ifs", "write_figures",
-    "write_timeline",
+    "remove", "scale", "schedule", "select", "setting_of", "user_function", "what_if", "what_ifs", "write_timeline",
 ]  # fmt: skip
 
 
@@ -64,7 +63,7 @@ def what_if(text: str) -> WhatIf:
 
 
 def what_ifs(
-    trace: Source, asked: Sequence[str], *, target: str | None = None, own_gpu: str | None = None,
+    trace: Source, asked: Sequence[str] | str, *, target: str | None = None, own_gpu: str | None = None,
     network: Network | None = None,
 ) -> list[Answer]:  # fmt: skip
     """The answers to what-ifs by their names, such as ``amp`` or ``batch=64``, of a trace, its file or a shipped one.
@@ -72,7 +71,9 @@ def what_ifs(
     ``target`` is the GPU asked about, ``own_gpu`` that of the trace, where it does not tell. Raises `InputError` for
     one that is unknown or does not apply.
     """
-    profiled = profile(trace, own_gpu)
+    if isinstance(asked, str):
+        asked = [asked]
+    profiled = steady(profile(trace, own_gpu))
     setting = setting_of(profiled, target=target, network=network)
     return evaluate(graph_of(profiled.trace, profiled.layers), [what_if(text) for text in asked], setting)
 

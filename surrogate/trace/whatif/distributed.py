@@ -8,9 +8,10 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.network.data_parallel import buckets
-from surrogate.trace.calls import Parameter, parameters_of
+from surrogate.trace.calls import Parameter, known_parameters
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
+from surrogate.trace.profiling import NO_DEVICE
 from surrogate.trace.whatif.primitives import NETWORK, OPTIMIZER, NewTask, insert, schedule, select
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Known, Setting, Value, rule
 
@@ -102,12 +103,9 @@ def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _iterations(graph: Graph, setting: Setting) -> Iterator[tuple[int, list[Parameter]]]:
-    every = parameters_of(setting.profile.trace, graph.iterations)
-    if not any(every):
-        raise InputError(
-            "the trace shows no parameters (ranges of torch::autograd::AccumulateGrad with shapes);"
-            " record a training step with shapes"
-        )
+    if not np.isin(graph.kind, DEVICE_KINDS).any():
+        raise InputError(NO_DEVICE)
+    every = known_parameters(setting.profile.trace, graph.iterations)
     yield from ((i, parameters) for i, parameters in enumerate(every) if parameters)
 
 

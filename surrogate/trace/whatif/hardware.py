@@ -11,9 +11,11 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem, family_of
+from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import identify, identify_call, uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.call import UnsupportedError
+from surrogate.network.memory import usable_bytes
 from surrogate.prediction.results import UNSEEN
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
@@ -228,9 +230,23 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
     unseen = f"kernels that nobody measured on both {base.name} and {target.name}"
-    note = f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"
-    return Change(changed, *ends, notes=(note,) if share >= 0.005 else (), assumes=f"{target.name}; {HOST}",
+    notes = [f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"] * (share >= 0.005)
+    notes.append(_memory_note(trace, target))
+    return Change(changed, *ends, notes=tuple(notes), assumes=f"{target.name}; {HOST}",
                   other_host=True)  # fmt: skip
+
+
+UNCHECKED = "whether it fits the GPU's memory is not checked"
+
+
+def _memory_note(trace: Trace, target: Gpu) -> str:
+    """Whether what the program had allocated at most fits the target, as far as the trace tells."""
+    total = trace.allocations.total[trace.allocations.device >= 0]
+    there = usable_bytes(target)
+    if total.max(initial=-1) <= 0 or not there:
+        return UNCHECKED
+    fits = "it fits" if total.max() <= there else "it does not fit"
+    return f"{total.max() / 2**30:.3g} GiB were allocated, and {target.name} has {there / 2**30:.3g}: {fits}"
 
 
 HOST = "the host of the trace, as recorded (seer trace iteration models it by overheads)"
@@ -272,6 +288,8 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     if new % 1:
         raise InputError(f"batch: {new:g} samples are no whole number; give such as batch={round(new) or 1}")
     ratio = new / traced
+    if ratio == 1:
+        raise InputError(f"batch: the trace's is {traced}, so nothing changes; ask for another")
     if ratio > MOST_BATCHES:
         raise InputError(
             f"batch: {new:g} is {ratio:,.0f} times the traced {traced}, whose kernels tell nothing of it; ask for"
@@ -303,7 +321,7 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
         scale(scale(graph, loading, loaded), factor != 1, factor * times.factor_90**side)
         for side, loaded in ((-1, min(ratio, 1.0)), (0, ratio), (1, max(ratio, 1.0)))
     )
-    notes = ["whether it fits the GPU's memory is not checked"] if ratio > 1 else []
+    notes = [UNCHECKED] if ratio > 1 else []
     if share >= 0.005:
         notes.append(f"{share:.1%} of the device time does not tell its batch; it follows kernels of its name")
     assumes = LOADING if loading.any() else ""

@@ -123,8 +123,10 @@ def setting_of(
 ) -> Setting:
     """A setting for a profile; ``target`` a GPU's name, ``bundle`` a fitted bundle's folder.
 
-    Raises `InputError` for an unknown GPU.
+    Raises `InputError` for an unknown GPU, and for a network that is none.
     """
+    if not isinstance(network, Network | None):
+        raise InputError(f"network: {network!r} is none; give such as surrogate.trace.whatif.Network(workers=8)")
     return Setting(profile, None if target is None else gpu(target), network or Network(), bundle)
 
 

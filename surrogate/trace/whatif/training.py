@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.trace.calls import parameters_of
+from surrogate.trace.calls import known_parameters
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, LAUNCH, WORK, Graph, Mask
 from surrogate.trace.whatif.primitives import OPTIMIZER, remove, scale, select
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Known, Setting, published, rule
@@ -25,9 +25,9 @@ _ONE_PASS = Known(2110 - 100 + 28e6 / 900e3)
 def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
     """The kernels and launches of Adam's update become one kernel and one launch per iteration.
 
-    The kernel passes once over weight, gradient and both moments: 28 bytes per parameter at the GPU's bandwidth, where
-    parameters and GPU are known, and never more than the kernels it replaces. Raises `InputError` without an optimizer,
-    and where the trace names another one.
+    The kernel passes once over weight, gradient and both moments: 28 bytes per parameter at the GPU's bandwidth, and
+    never more than the kernels it replaces. Raises `InputError` without an optimizer, where the trace names another
+    one, and where parameters or GPU are not known.
     """
     name = optimizer_of(graph) or "Adam"
     if "adam" not in name.lower():
@@ -63,13 +63,13 @@ def _fused(graph: Graph, setting: Setting, name: str) -> Change:
     if not kernels.any():
         raise InputError("no kernel is of an Optimizer.step range, so there is none to fuse; record one")
     host = inside & np.isin(graph.kind, (CALL, WORK))
-    every = parameters_of(setting.profile.trace, graph.iterations)
+    every = known_parameters(setting.profile.trace, graph.iterations)
     keep = np.zeros(len(graph), np.bool_)
     factor = np.ones(len(graph))
     for iteration in np.unique(graph.iteration[kernels]).tolist():
         members = np.flatnonzero(kernels & (graph.iteration == iteration))
         time_us = float(graph.duration_us[members].sum())
-        if iteration >= 0 and every[iteration] and setting.profile.gpu is not None:
+        if iteration >= 0 and every[iteration]:
             moved = FUSED_BYTES[name] * sum(parameter.elements for parameter in every[iteration])
             time_us = min(time_us, moved / (setting.own_gpu.dram_gbs * 1e3))
         # The last kernel that takes time stands for all of them, with its launch.

@@ -15,7 +15,7 @@ from surrogate.features.gpu import gpu
 from surrogate.trace.events.iterations import trim
 from surrogate.trace.graph import graph_of
 from surrogate.trace.iteration.predict import iteration_times
-from surrogate.trace.iteration.times import UNMEASURED_FACTOR, predicted_times
+from surrogate.trace.iteration.times import predicted_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if, what_ifs
@@ -79,7 +79,7 @@ def test_batch_norm_and_relu(resnet_graph, resnet_setting):
     assert len(left) == 16
 
 
-def test_batch_scales_every_kernel_by_its_own_law(real):
+def test_batch_scales_every_kernel_by_its_own_law(refused, real):
     """VGG13 at an eighth of its batch: an eighth of the device's time but for what does not shrink, weights' gradients
     too; the optimizer, which is of the weights, stays."""
     one = profile(real("vgg13_b128_training_h100.json.gz"))
@@ -93,8 +93,8 @@ def test_batch_scales_every_kernel_by_its_own_law(real):
     assert times(after, **wgrad).sum() == pytest.approx(times(graph, **wgrad).sum() / 8, rel=0.1)
     assert times(after, **optimizer, kind="kernel").sum() == times(graph, **optimizer, kind="kernel").sum()
     assert figures["bound_after"] == "host" and any("profiler's cost" in note for note in figures["notes"])
-    same = what_if("batch=512")(graph, setting_of(one)).graph
-    assert same.duration_us == pytest.approx(graph.duration_us)
+    with refused("nothing changes"):
+        what_if("batch=512")(graph, setting_of(one))
 
 
 def test_iterations_take_as_long_on_the_device_as_what_ifs_say(resnet):
@@ -152,13 +152,13 @@ def test_an_odd_row_stays_behind_on_gpus_that_do_not_mind(resnet_profile, read):
     assert odd < 0.5 * even
     odd, even = after("h200-sxm")
     assert odd == pytest.approx(even)
-    # Products of this type were measured on both, so the width is their own; on a T4, without its units, the rates'.
+    # Products of this type were measured on both, so the width is their own; a T4, which lacks the units, has a wider.
     setting = setting_of(one)
     h200, t4 = (
         predicted_times(one.trace, setting.predictors(gpu(name)), base=setting.predictors(one.gpu)).factor_90
         for name in ("h200-sxm", "t4")
     )
-    assert 1 < h200 < 1.35 and t4 == pytest.approx(UNMEASURED_FACTOR[False])
+    assert 1 < h200 < 1.35 < t4
 
 
 def test_no_kernel_gains_more_than_peaks_and_bandwidths_allow(real):
@@ -179,6 +179,16 @@ def test_no_kernel_gains_more_than_peaks_and_bandwidths_allow(real):
     # Its convolutions do, too, by MIOpen's published times: at least 70 TFLOP/s.
     answer = evaluate(graph, [what_if("gpu=mi300x")], setting_of(one))[0]
     assert answer.predicted_us < 1.5 * answer.baseline_us
+    # On plain units the share of TF32's peak says nothing: such boards reach half of theirs or more, or all.
+    flops = np.nansum(one.flops)
+    for name, peak_tflops in (("t4", 8.1), ("v100", 15.7), ("p100-sxm2-16gb", 10.6), ("rtx-2080-ti", 13.4)):
+        answer = evaluate(graph, [what_if(f"gpu={name}")], setting_of(one))[0]
+        peak_us = flops / peak_tflops / 1e6
+        assert peak_us / 1.5 < answer.predicted_us < 2 * peak_us and answer.low_us < peak_us / 0.7 < answer.high_us
+        assert "36.6 GiB were allocated" in answer.notes[-1] and "does not fit" in answer.notes[-1]
+    # By rates an RTX 4090 stays far below its peak, by predictions it does not: the interval holds both.
+    answer = evaluate(graph, [what_if("gpu=rtx-4090")], setting_of(one))[0]
+    assert answer.low_us < 0.98e6 < answer.high_us
 
 
 def test_amds_products_do_not_mind_odd_rows(measurements):
@@ -379,8 +389,23 @@ def test_what_a_trace_without_device_tasks_or_without_change_answers(refused, ma
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") not in ("kernel", "gpu_memcpy")]
     profiled = profile(read(trace))
     graph = graph_of(profiled.trace, profiled.layers)
-    with refused("no work of a device"):
-        evaluate(graph, [what_if("gpu=t4")], setting_of(profiled))
+    for name in ("gpu=t4", "data-parallel"):
+        with refused("no work of a device"):
+            evaluate(graph, [what_if(name)], setting_of(profiled))
+    # Kernels that follow no launch wait for no host; parameters without shapes tell no optimizer's time.
+    network: Any = {"workers": 8}
+    for key, name, why in (
+        ("correlation", "faster-host", "follow no launch"),
+        ("Input Dims", "fused-optimizer", "no par"),
+    ):
+        trace = make_trace()
+        for each in trace["traceEvents"]:
+            if key == "Input Dims" or each.get("cat") in ("kernel", "gpu_memcpy"):
+                each.get("args", {}).pop(key, None)
+        with refused(why):
+            what_ifs(read(trace), name)
+    with refused("Network(workers=8)"):
+        what_ifs(profiled, "data-parallel", network=network)
     for same, why in (("gpu=v100-sxm2-16gb", "nothing changes"), ("faster-kernels=1", "changes nothing")):
         with refused(why):
             evaluate(made, [what_if(same)], setting)
