@@ -194,18 +194,22 @@ class DescribedFamily(Family[DescribedProblem]):
         return keep
 
     def least_us(self, problem: DescribedProblem, gpu: Gpu, units: Collection[tuple[str, bool]] = ()) -> Number:
-        """What a problem's FLOPs and bytes take at the GPU's bandwidth and at its peak of the dtype; where none is
-        known at the greatest peak, if given of the ``units`` (keys of `peak_flops_table`). 0 where no formula of the
-        sizes, or no data sheet, tells."""
-        if not gpu.vendor:
-            return 0.0
-        peaks = peak_flops_table(gpu)
-        of_dtype = peaks.get((setting_value("dtype", problem.dtype), True))
-        peak = of_dtype or max(peaks[unit] for unit in units or peaks)
-        rates = {"flops": peak * 1e6, "bytes": gpu.dram_gbs * 1e3}
-        known = {name: formula for name, formula in self._of_problem.items() if name in rates}
-        times_us = [formula.value(problem.sizes) / rates[name] for name, formula in known.items()]
+        """What a problem's FLOPs and bytes take at the `rates` of a GPU. 0 where no formula of the sizes, or no data
+        sheet, tells."""
+        rates = self.rates(problem.dtype, gpu, units) if gpu.vendor else {}
+        times_us = [self._of_problem[name].value(problem.sizes) / rate for name, rate in rates.items()]
         return reduce(np.maximum, times_us, 0.0)
+
+    def rates(self, dtype: str, gpu: Gpu, units: Collection[tuple[str, bool]] = ()) -> dict[str, float]:
+        """What a GPU does in a µs, of "flops" and "bytes" those that formulas of the sizes give: its bandwidth, and its
+        peak of the dtype; where none is known the greatest peak, if given of the ``units`` (keys of
+        `peak_flops_table`). Empty where no figure is known."""
+        if not gpu.sms:
+            return {}
+        peaks = peak_flops_table(gpu)
+        peak = peaks.get((setting_value("dtype", dtype), True)) or max(peaks[unit] for unit in units or peaks)
+        rates = {"flops": (peak if gpu.vendor else gpu.fp32_tflops) * 1e6, "bytes": gpu.dram_gbs * 1e3}
+        return {name: rates[name] for name in self._of_problem if name in rates}
 
     def refusals(self, problem: DescribedProblem, parameters: np.ndarray, gpu: Gpu) -> dict[str, np.ndarray]:
         """Reason → (configurations,) True where the conditions rule it out, or its launch is more than a block may have

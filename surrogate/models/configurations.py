@@ -25,6 +25,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.described import RULED_OUT, WORK_NAMES
 from surrogate.features.gpu import Gpu, gpu, gpus
+from surrogate.features.machine import MACHINE_NAMES
 from surrogate.features.problem import DTYPES
 from surrogate.features.roofline import peak_flops_table
 from surrogate.features.terms.tensor_core import LAUNCH_US
@@ -43,7 +44,11 @@ HOPELESS = 0.999
 """Score of what takes a thousand times the best time: nothing is expected to take longer."""
 BELOW = 0.5
 """Share of the work's halvings below the smallest measured problem that the time does not follow."""
-FLOPS, BYTES, ROOFLINE = (WORK_NAMES.index(name) for name in ("log2_flops", "log2_dram_bytes", "log2_roofline_us"))
+FLOPS, ROOFLINE = WORK_NAMES.index("log2_flops"), WORK_NAMES.index("log2_roofline_us")
+FP32 = ("", (("fp32", False),))
+"""No dtype, and the units of fp32."""
+BEYOND_FP32 = 1.25
+"""Multiple of a data sheet's fp32 peak, which boards exceed by their clocks, from which on other units are in use."""
 SLACK = 1e-4
 """Of logarithms that were kept in float32."""
 LIKELY = 0.5
@@ -126,7 +131,7 @@ class Configurations(TimeModel):
         level = np.log(np.nanmin(best_us[drawn], axis=1) / rows.roofline_us[first_row][drawn])
         sized = len(rows.family.problem_names)
         self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level, sized)
-        for name in ("places", "bounds", "gpus", "ran", "units", "boards"):
+        for name in ("places", "bounds", "gpus", "ran", "units", "boards", "_reached", "_log2_best_us"):
             vars(self).pop(name, None)
 
     def _predict(self, rows: Rows) -> np.ndarray:
@@ -147,9 +152,8 @@ class Configurations(TimeModel):
             asked = family.problem(dict(zip(family.size_names, rows.sizes[first].tolist(), strict=True)), settings)
             device = rows.device(str(rows.frame["gpu"].iloc[first]))
             time_us, failure = self.answers(
-                key, float(rows.roofline_us[first]), columns[first], parameters[part], terms[part], known[part],
-                self.least_us(key, asked, device, self.units),
-            )  # fmt: skip
+                key, asked, device, columns[first], parameters[part], terms[part], known[part]
+            )
             refused = np.any([*self.refusals(asked, device, parameters[part], known[part]).values()], axis=0)
             is_measured = self.measured(key, known[part])
             out[part] = np.column_stack(
@@ -200,13 +204,7 @@ class Configurations(TimeModel):
     def units(self) -> list[tuple[str, bool]]:
         """Keys of `peak_flops_table` that are most likely in use: of those whose peaks no measured time exceeds, the
         ones with the least peaks on the measured GPUs."""
-        column = self.level_.linear - len(WORK_NAMES) + FLOPS
-        log2_flops = self.transfer_.columns[:, column] * self.transfer_.spread[column] + self.transfer_.centre[column]
-        best_us = np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1)
-        tflops = np.exp2(log2_flops) / best_us / 1e6
-        measured_on = np.array([key.partition("|")[0] for key in self.problems_])
-        listed = {board.name for board in gpus()} & self.gpus
-        reached = {name: tflops[measured_on == name].max() for name in listed}
+        listed, reached = self._reached.keys(), self._reached
         peaks = {name: peak_flops_table(gpu(name)) for name in listed}
         units = list(next(iter(peaks.values()), ()))
         able = [unit for unit in units if all(peaks[name][unit] >= reached[name] for name in listed)]
@@ -214,6 +212,16 @@ class Configurations(TimeModel):
         able = [unit for unit in able if unit[0] in DTYPES and unit[0] != "fp64"] or able
         of_unit = {unit: [peaks[name][unit] for name in sorted(listed)] for unit in able}
         return [unit for unit, own in of_unit.items() if own == min(of_unit.values(), key=sum)]
+
+    @cached_property
+    def _reached(self) -> dict[str, float]:
+        """Measured GPU that the registry lists → the most TFLOP/s that were reached there."""
+        tflops = (
+            np.exp2(self._work(self._measured)[:, FLOPS]) / np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1) / 1e6
+        )
+        measured_on = np.array([key.partition("|")[0] for key in self.problems_])
+        listed = {board.name for board in gpus()} & self.gpus
+        return {name: tflops[measured_on == name].max() for name in sorted(listed)}
 
     @cached_property
     def ran(self) -> dict[str, np.ndarray]:
@@ -234,50 +242,84 @@ class Configurations(TimeModel):
     def bounds(self) -> np.ndarray:
         """(2, c) the least and the greatest of each of the problem's columns that was measured; the GPU's, and the
         roofline, which is the GPU's as well, have none."""
-        measured = self.transfer_.columns * self.transfer_.spread + self.transfer_.centre
-        free = np.arange(measured.shape[1]) >= self.level_.linear
-        free[self.level_.linear - len(WORK_NAMES) + ROOFLINE] = True
-        return np.where(free, [[-np.inf], [np.inf]], [measured.min(axis=0), measured.max(axis=0)])
+        free = np.arange(self._measured.shape[1]) >= self.level_.linear
+        self._work(free)[ROOFLINE] = True
+        ends = [self._measured.min(axis=0), self._measured.max(axis=0)]
+        return np.where(free, [[-np.inf], [np.inf]], ends)
 
     @cached_property
-    def boards(self) -> dict[str, tuple[np.ndarray, float, float]]:
-        """Measured GPU → its own columns, and log2 of what it does of FLOPs and of bytes in a µs, as rooflines tell."""
-        linear = self.level_.linear
-        measured = self.transfer_.columns * self.transfer_.spread + self.transfer_.centre
-        flops, moved, roofline = (measured[:, linear - len(WORK_NAMES) + i] for i in (FLOPS, BYTES, ROOFLINE))
+    def boards(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Measured GPU → its own columns, and (2,) log2 of what it does of FLOPs and of bytes in a µs, as rooflines
+        tell."""
+        work, roofline = self._work(self._measured)[:, :2], self._work(self._measured)[:, ROOFLINE, None]
         of_gpu = np.array([key.partition("|")[0] for key in self.problems_])
-        boards = {}
-        for name in sorted(self.gpus):
-            on = of_gpu == name
-            rates = ((work[on] - roofline[on]).max() for work in (flops, moved))
-            boards[name] = (measured[on][0, linear:], *map(float, rates))
-        return boards
+        return {
+            name: (
+                self._measured[of_gpu == name][0, -len(MACHINE_NAMES) :],
+                (work - roofline)[of_gpu == name].max(axis=0),
+            )
+            for name in sorted(self.gpus)
+        }
 
-    def _level(self, key: str, columns: np.ndarray) -> float:
-        """log(time of the best configuration / roofline) of a problem with these columns (c,), as of `inside`.
+    @property
+    def _measured(self) -> np.ndarray:
+        """(problems, c) columns as `columns_of` gives them."""
+        return self.transfer_.columns * self.transfer_.spread + self.transfer_.centre
 
-        A GPU that was not measured is as near to its roofline as the measured ones are to theirs, in the mean: a
-        straight line through the rooflines of two GPUs says nothing of a third one's.
+    @cached_property
+    def _log2_best_us(self) -> np.ndarray:
+        """(problems,) of the best time; inf where nothing ran."""
+        return np.log2(np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1))
+
+    def _work(self, columns: np.ndarray) -> np.ndarray:
+        """Of columns (…, c) those of `WORK_NAMES`: a view."""
+        return columns[..., self.level_.linear - len(WORK_NAMES) : self.level_.linear]
+
+    def _best_us(self, problem: DescribedProblem, device: Gpu, columns: np.ndarray) -> float:
+        """Time in µs of the best configuration of a problem that was not measured, with these columns (c,).
+
+        A GPU that was not measured is as near to its roofline as the measured ones are to theirs, in the mean, at the
+        peaks of the units in use: a straight line through the rooflines of two GPUs says nothing of a third one's.
         """
-        of_gpus = [columns]
-        if key.partition("|")[0] not in self.gpus:
-            linear = self.level_.linear
-            work = linear - len(WORK_NAMES)
-            of_gpus = []
-            for own, flops, moved in self.boards.values():
-                there = np.concatenate([columns[:linear], own])
-                there[work + ROOFLINE] = max(columns[work + FLOPS] - flops, columns[work + BYTES] - moved)
-                of_gpus.append(there)
-        standard = np.nan_to_num((np.array(of_gpus) - self.transfer_.centre) / self.transfer_.spread)
-        return float(np.mean([self.level_.at(each) for each in standard]))
+        inside = self.inside(problem, device, columns)
+        listed = self._reached.keys() if device.vendor else ()
+        measured = [device.name] if device.name in self.gpus else sorted(listed or self.gpus)
+        is_beyond = any(tflops > BEYOND_FP32 * gpu(name).fp32_tflops for name, tflops in self._reached.items())
+        unit = (problem.dtype, self.units) if is_beyond and self.units else FP32
+        # 1. log2(time / roofline) of the nearest problem that lies within what was measured.
+        shares = []
+        for name in measured:
+            own, by_roofline = self.boards[name]
+            there = inside.copy()
+            there[-len(own) :] = own
+            self._work(there)[ROOFLINE] = (self._work(there)[:2] - by_roofline).max()
+            standard = np.nan_to_num((there - self.transfer_.centre) / self.transfer_.spread)
+            log2_us = self._work(there)[ROOFLINE] + self.level_.at(standard) / np.log(2)
+            # No problem takes less than a measured one of which no size and no work is larger, or more than one of
+            # which none is smaller.
+            sized = self.level_.linear - 2
+            on = [key.startswith("|".join((name, *problem.settings, ""))) for key in self.problems_]
+            beyond = self._measured[on, :sized] - inside[:sized]
+            smaller, larger = (self._log2_best_us[on][(sign * beyond <= SLACK).all(axis=1)] for sign in (1, -1))
+            log2_us = min(max(log2_us, smaller[np.isfinite(smaller)].max(initial=-np.inf)), larger.min(initial=np.inf))
+            rate = _log2_rates(problem, gpu(name), unit, by_roofline) if name in listed else by_roofline
+            shares.append(log2_us - (self._work(there)[:2] - rate).max())
+        # 2. From there on it goes as its roofline on the GPU, or as the root of that.
+        rate = _log2_rates(problem, device, unit, self._by_work(columns))
+        nearest, asked = ((self._work(each)[:2] - rate).max() for each in (inside, columns))
+        past = asked - nearest
+        return float(2.0 ** (np.mean(shares) + nearest + past * (1.0 if past > 0 else BELOW)))
 
-    def inside(self, columns: np.ndarray) -> tuple[np.ndarray, float]:
-        """A problem's columns (c,) brought into what was measured, and by how many doublings its work lies beyond."""
-        work = self.level_.linear - len(WORK_NAMES)
+    def inside(self, problem: DescribedProblem, device: Gpu, columns: np.ndarray) -> np.ndarray:
+        """A problem's columns (c,) brought into what was measured, with the roofline that the device has there."""
         inside = np.clip(columns, *self.bounds)
-        past = float(columns[work + FLOPS] - inside[work + FLOPS])
-        inside[work + ROOFLINE] -= past
-        return inside, past
+        rates = _log2_rates(problem, device, FP32, self._by_work(columns))
+        self._work(inside)[ROOFLINE] = (self._work(inside)[:2] - rates).max()
+        return inside
+
+    def _by_work(self, columns: np.ndarray) -> np.ndarray:
+        """(2,) log2 of FLOPs in a µs by the roofline of columns (c,), and no bound of bytes: where no figure tells."""
+        return np.array([self._work(columns)[FLOPS] - self._work(columns)[ROOFLINE], np.inf])
 
     def numbers(self, candidates: Sequence[str]) -> np.ndarray:
         """(n,) numbers of the candidates of these names, −1 for one that was never measured."""
@@ -285,25 +327,24 @@ class Configurations(TimeModel):
         return np.array([places.get(name, -1) for name in candidates], dtype=np.int64)
 
     def answers(
-        self, key: str, roofline_us: float, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray,
-        known: np.ndarray, least_us: float = 0.0,
+        self, key: str, problem: DescribedProblem, device: Gpu, columns: np.ndarray, parameters: np.ndarray,
+        terms: np.ndarray, known: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """(n,) times in µs, and (n,) probabilities of a failure, of configurations of one problem.
 
         ``key`` as of `problem_keys`; ``columns`` (c,), ``parameters`` (n, p) and ``terms`` (n, t) as of `columns_of`;
-        ``known`` (n,) as of `numbers`; ``least_us`` lifts the level, so that the order stays.
+        ``known`` (n,) as of `numbers`.
         """
         number = self.places[1].get(key)
-        past = 0.0
         if number is None:
-            columns, past = self.inside(columns)
+            prior = self.transfer_.prior(self.inside(problem, device, columns), parameters, terms, known)
+            best_us = max(self._best_us(problem, device, columns), self.least_us(key, problem, device, self.units))
+            return best_us * np.exp(relative(prior)), prior.failure
         prior = self.transfer_.prior(columns, parameters, terms, known)
-        if number is None:
-            best_us = roofline_us * np.exp(self._level(key, columns)) * 2.0 ** (BELOW * max(-past, 0.0))
-            return max(best_us, least_us) * np.exp(relative(prior)), prior.failure
         own = np.append(self.times_us_[number], np.nan)[known]
         ran = self.times_us_[number][np.isfinite(self.times_us_[number])]
-        best_us = ran.min() if len(ran) else roofline_us * np.exp(self.level_.at(self.transfer_.columns[number]))
+        level = self.level_.at(self.transfer_.columns[number])
+        best_us = ran.min() if len(ran) else 2.0 ** self._work(columns)[ROOFLINE] * np.exp(level)
         time_us = np.where(np.isfinite(own), own, best_us * np.exp(relative(prior)))
         return time_us, np.where(np.isnan(own), prior.failure, np.isinf(own))
 
@@ -355,6 +396,14 @@ class Configurations(TimeModel):
 
 
 _LEVEL = ("columns", "rates", "weights", "mean", "amplitudes", "linear")
+
+
+def _log2_rates(
+    problem: DescribedProblem, board: Gpu, unit: tuple[str, Sequence[tuple[str, bool]]], otherwise: np.ndarray
+) -> np.ndarray:
+    """(2,) log2 of `DescribedFamily.rates` of FLOPs and bytes for a dtype and units, inf where no formula tells."""
+    known = problem.family.rates(unit[0], board, unit[1])
+    return np.log2([known.get(name, np.inf) for name in ("flops", "bytes")]) if known else otherwise
 
 
 def relative(prior: Prior) -> np.ndarray:

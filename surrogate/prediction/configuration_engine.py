@@ -91,9 +91,8 @@ class ConfigurationEngine(Engine):
             ).astype(np.float32)
             columns = np.concatenate([np.array(terms.values, dtype=np.float32), constant])
             answer, failure = self.model.answers(
-                self._key(asked.values), float(terms.roofline_us), columns, parameters, own[:, parameters.shape[1] :],
-                self.known[index[rows]],
-                self.model.least_us(self._key(asked.values), asked, self.context.device, self.model.units),
+                self._key(asked.values), asked, self.context.device, columns, parameters,
+                own[:, parameters.shape[1] :], self.known[index[rows]],
             )  # fmt: skip
             runs = (failure < LIKELY) & ~np.any([*self._refusals(asked, index[rows]).values()], axis=0)
             time_us[rows] = np.where(runs, np.maximum(answer, least_us[index[rows]]), inf)

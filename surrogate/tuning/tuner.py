@@ -216,7 +216,7 @@ def space_of(
     places = {name.rpartition("|")[2]: place for place, name in enumerate(model.configurations_)}
     known_places = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
     problem_columns = np.concatenate([np.array(of_problem.values), np.array(formula.constant)]).astype(np.float32)
-    prior = model.transfer_.prior(model.inside(problem_columns)[0], parameters, terms, known_places)
+    prior = model.transfer_.prior(model.inside(asked, device, problem_columns), parameters, terms, known_places)
     scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, known_places]
     measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MOST_OTHERS]
     ran_us = model.times_us_[np.isfinite(model.times_us_)]
