@@ -48,7 +48,7 @@ class WhatIfCommand(click.Command):
 @output_options
 def command(
     file: Path, what_ifs: tuple[str, ...], functions: tuple[str, ...], together: bool, timeline: Path | None,
-    gpu: str | None, own_gpu: str | None, bundle: Path | None, form: Form,
+    figures: Path | None, gpu: str | None, own_gpu: str | None, bundle: Path | None, form: Form,
     part: shared.Part, **network: Any,
 ) -> None:  # fmt: skip
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
@@ -94,6 +94,8 @@ def command(
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
         models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
+    if figures is not None:
+        models.write_figures(answers, figures)
     answered = {answer.name: answer.to_dict() for answer in answers}
     # One that does not apply is a row without figures, in its place.
     empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
