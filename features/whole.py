@@ -31,7 +31,7 @@ def whole(kind: str, name: str, value: Any, least: int = 1, most: int = MAX_EXAC
 
 def _whole_array(kind: str, name: str, values: np.ndarray, least: int, most: int) -> np.ndarray:
     if values.dtype.kind not in "iuf":
-        for position, value in enumerate(values.flat):
+        for position, value in enumerate(values.ravel().tolist()):
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise RowError(kind, position, f"{name} is {repr(value)[:40]}; a whole number is needed")
         values = values.astype(np.float64)

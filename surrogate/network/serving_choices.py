@@ -111,7 +111,7 @@ class Choices:
     def left_out(self, plans: Sequence[Plan]) -> Iterator[str]:
         """A note for each number that was asked for and is in no plan."""
         for name in COUNTS[:-1]:
-            of = name.replace("attention", "data")
+            of = name.replace("attention_", "data_")
             planned = {plan.users if name == "concurrency" else getattr(plan.setup.deployment, of) for plan in plans}
             for number in dict.fromkeys(self.several(name)):
                 if number not in planned:

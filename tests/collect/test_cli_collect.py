@@ -117,15 +117,15 @@ def test_the_caps_of_a_plan_are_options_and_what_they_take_stands_in_the_log(see
     monkeypatch.setattr("surrogate.collect.cpu.measure_spec", lambda: {"name": "Test CPU"})
     plan, output = tmp_path / "plan.txt", tmp_path / "run.jsonl"
     plan.write_text("n1c32h64k32r3 n8c32h64k32r3 n1c1024h4k1100r1".replace(" ", "\n"))
-    words = ("--device", "cpu", "--plan", plan, "-o", output, "--minutes", 0.001)
-    result = seer(*words, "--max-gflop", "inf", "--max-tensor", "4MiB")
+    words = ("--device", "cpu", "--plan", plan, "--minutes", 0.001)
+    result = seer(*words, "-o", output, "--max-gflop", "inf", "--max-tensor", "4MiB")
     header = log.read(output).header
     assert header is not None
     said = f"plan {plan}: 2 of 3 problems, without 1 with a tensor over 4 MiB (--max-tensor)"
     assert said in result.err and header.description == said
     again = seer(*words, "-o", tmp_path / "2.jsonl")
     assert "2 of 3 problems, without 1 over 0.5 GFLOP (--max-gflop)" in again.err
-    assert seer(*words, "--campaign", "--max-gflop", 1).is_refusal("leave --plan out")
+    assert seer(*words, "-o", output, "--campaign", "--max-gflop", 1).is_refusal("leave --plan out")
 
 
 def test_the_deviceless_heuristic_is_called(seer, tmp_path, monkeypatch):

@@ -158,7 +158,7 @@ def test_an_odd_row_stays_behind_on_gpus_that_do_not_mind(resnet_profile, read):
         predicted_times(one.trace, setting.predictors(gpu(name)), base=setting.predictors(one.gpu)).factor_90
         for name in ("h200-sxm", "t4")
     )
-    assert 1 < h200 < 1.35 < t4
+    assert 1 < h200 < 2 and h200 < t4
 
 
 def test_no_kernel_gains_more_than_peaks_and_bandwidths_allow(real):
