@@ -74,7 +74,8 @@ def parse(words: list[str]) -> None:
     """Fail where the command's own parser would, or a module is missing."""
     if words[0] == "seer":
         command, rest = resolve(words[1:])
-        command.make_context("seer", list(rest))
+        # Click keeps a command's help option as its first context has it.
+        command.make_context("seer", list(rest), parent=click.Context(seer, **seer.context_settings))
     elif words[:2] == ["python", "-c"]:
         check_imports(words[2])
     elif words[:2] == ["python", "-m"]:
