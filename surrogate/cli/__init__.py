@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -37,7 +38,8 @@ def main() -> None:
     """Run ``seer``; what a user, the machine or a signal causes is one line on standard error, no traceback."""
     usable_streams()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait for others leave the CPU to whoever works
-    with ending_signals(), naming_options():
+    with ending_signals(), naming_options(), warnings.catch_warnings():
+        warnings.showwarning = _warn
         try:
             try:
                 status = _run(sys.argv[1:])
@@ -49,6 +51,11 @@ def main() -> None:
                 if line:
                     click.echo(f"seer: {line}", err=True)
     sys.exit(status)
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    """Show a warning as a line, without the line of code that gave it."""
+    click.echo(f"warning: {message}", err=True)
 
 
 def _run(words: Sequence[str]) -> int:

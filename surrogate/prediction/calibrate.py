@@ -1,5 +1,6 @@
 """Adapt a fitted bundle to a GPU from a few measurements there: what answers is multiplied by a learned correction."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
@@ -157,12 +158,20 @@ def _calibrate_part(
 def _record(
     rows: Rows, *, data: str, method: str, measured_us: np.ndarray, before_us: np.ndarray, held_us: np.ndarray
 ) -> dict[str, object]:
-    """What ``rows`` of a device measured, and errors before and after on those that training did not see."""
+    """What ``rows`` of a device measured, and errors before and after on those that training did not see.
+
+    A calibration that makes them larger is warned of.
+    """
+    before, after = _median_ape(before_us, measured_us), _median_ape(held_us, measured_us)
+    if before is not None and after is not None and after > before:
+        device = device_names(rows.frame)[0]
+        warnings.warn(
+            f"{data}: times on {device} came out worse; measure more problems, or keep the bundle", stacklevel=2
+        )
     return {
         "data": data, "rows": len(rows), "problems": len(np.unique(rows.problem)), "shapes": len(np.unique(rows.shape)),
         "method": method, "rows_not_trained_on": len(measured_us),
-        "median_ape_before": _median_ape(before_us, measured_us),
-        "median_ape_held_out": _median_ape(held_us, measured_us),
+        "median_ape_before": before, "median_ape_held_out": after,
     }  # fmt: skip
 
 

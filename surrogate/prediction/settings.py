@@ -42,7 +42,7 @@ from surrogate.uncertainty.intervals import ALL, Widths
 LENT = "{gpu} was never measured so: its choices follow those of {sibling}, which has its architecture"
 NEAR = 0.8
 """How alike a name is that a GPU's may have been meant for."""
-UNLISTED = "nobody knows a GPU {gpu}: nothing but other GPUs' times stands for it{hint}"
+UNCHECKED = "configurations may need more shared memory than the GPU has: no formula of the kernel says shared_bytes"
 BY_NEAREST = "{gpu} was never measured so: its candidates stand in the order of {other}, the nearest measured GPU"
 BY_HABIT = "{gpu} was never measured so: its candidates stand in the order that is best on average on measured GPUs"
 NO_EVIDENCE = "{} was never measured on any GPU: peaks stand in"
@@ -88,6 +88,12 @@ class Alike(NamedTuple):
         if own and not self.is_calibrated:
             return own
         return own | next(filter(None, (set(of(group)) for group in (*alike, self.vendor, self.everywhere))), set())
+
+
+def unlisted_note(gpu: str, measured: Iterable[str]) -> str:
+    """What is said of a GPU that neither the table of GPUs nor the ``measured`` ones have."""
+    hint = nearest_names(gpu, [*measured, *registry().labels], cutoff=NEAR)
+    return f"nobody knows a GPU {gpu}: nothing but other GPUs' times stands for it{hint}"
 
 
 def is_problem(value: object) -> TypeGuard[AnyProblem]:
@@ -265,8 +271,9 @@ class SettingCache:
             widths = Widths({ALL: kinds[kind].half_width}, own_share=part.unseen_gpu.own_share)
             unseen = (part.unseen_gpu.note(kind, described=bool(part.family.parameter_names)),)
             if not device.vendor:
-                hint = nearest_names(device.name, [*part.domain.gpus, *registry().labels], cutoff=NEAR)
-                unseen = (UNLISTED.format(gpu=device.name, hint=hint), *unseen)
+                unseen = (unlisted_note(device.name, part.domain.gpus), *unseen)
+            elif isinstance(part.family, DescribedFamily) and "shared_bytes" not in part.family.description.formulas:
+                unseen = (*unseen, UNCHECKED)
         bases = [widths.base(setting.gpu, candidate.key, dtype) for candidate in candidates]
         if law is not None and is_beside and not seen:
             half_width = law.by_kind[""].half_width

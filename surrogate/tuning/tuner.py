@@ -23,7 +23,7 @@ from surrogate.features.families import DescribedFamily, DescribedProblem
 from surrogate.features.gpu import Gpu, gpu, unlisted
 from surrogate.models.configurations import Configurations
 from surrogate.models.transfer import Prior
-from surrogate.prediction.settings import SettingCache
+from surrogate.prediction.settings import SettingCache, unlisted_note
 from surrogate.prediction.shipped import as_bundle
 from surrogate.tuning.search import Search
 
@@ -228,9 +228,18 @@ def space_of(
 
 
 def device_of(known: Bundle | Description, name: str) -> Gpu:
-    """The GPU of any name, as a bundle's answers take it."""
+    """The GPU of any name, as a bundle's answers take it; a name that nobody knows is warned of.
+
+    Raises `InputError` where none is named and the bundle measured several.
+    """
     if isinstance(known, Bundle):
-        return SettingCache(known).device(name)
+        measured = sorted(known.fitted_gpus)
+        if not name and len(measured) > 1:
+            raise InputError(f"no GPU is named; give gpu, of those measured ({', '.join(measured)}) or another")
+        device = SettingCache(known).device(name or measured[0])
+        if not device.vendor and device.name not in measured:
+            warnings.warn(unlisted_note(device.name, measured), stacklevel=3)
+        return device
     try:
         return gpu(name)
     except InputError:

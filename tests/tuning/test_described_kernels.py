@@ -292,3 +292,13 @@ def test_new_rows_on_a_new_gpu_are_learned(bundle: Bundle) -> None:
     measured = table[table["status"] == "ok"].iloc[0]
     answer = Predictor(calibrated).predict(measured.to_frame().T).predicted_us
     assert answer[0] == pytest.approx(measured["time_us"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_rows_that_make_times_worse_are_warned_of(bundle: Bundle) -> None:
+    """Two in five came out 30 times as slow, for no reason that a model could learn."""
+    table = times(((256, 512), (1024, 128)), ("a100-sxm4-80gb",))
+    table = table[table["status"] == "ok"].sample(20, random_state=0)
+    table["time_us"] *= np.where(np.arange(20) % 5 < 2, 30, 1)
+    with pytest.warns(UserWarning, match="came out worse"):
+        calibrate(bundle, table)

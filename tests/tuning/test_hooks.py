@@ -75,13 +75,20 @@ def test_an_interrupted_search_goes_on(refused, bundle: Bundle, tmp_path: Path) 
     assert again.evaluations == 4
     assert not set(told(again, 6)) & set(first)
     with refused("another file"):
-        Tuner(bundle, "another gpu", problem(), log=log)
+        Tuner(bundle, "l40s", problem(), log=log)
 
 
 @cases(__file__)
 def test_what_is_no_problem_is_one_line(bundle: Bundle, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         Tuner(bundle, GPU, **arguments)
+
+
+def test_a_gpu_is_named_and_an_unknown_one_warned_of(refused, bundle: Bundle) -> None:
+    with refused("no GPU is named"):
+        Tuner(bundle, problem=problem())
+    with pytest.warns(UserWarning, match="nobody knows a GPU rtx-4091.*did you mean"):
+        Tuner(bundle, "rtx-4091", problem())
 
 
 def test_what_cannot_be_told_is_one_line(refused, bundle: Bundle) -> None:
