@@ -261,10 +261,14 @@ def _chosen(best: Estimate) -> Answer:
 
 
 def least_kernel_us(work: Work, gpu: Gpu, algorithm: str | None = None) -> float:
-    """What the GPU's peaks allow, in µs: all operations, save by an ``algorithm`` with fewer, and bytes beyond L2."""
-    saves = algorithm is not None and any(word in algorithm.upper() for word in SAVES)
-    peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores)
-    return float(roofline_us(0 if saves else work.flops, max(work.dram_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
+    """What all operations take at the GPU's peak in µs, 0 for an ``algorithm`` with fewer.
+
+    Bytes set no such bound: what a kernel wrote may lie in L2 for the next one, and a compiler leaves kernels out.
+    """
+    if algorithm is not None and any(word in algorithm.upper() for word in SAVES):
+        return 0.0
+    peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores) * max(sustained_share(gpu), 1.0)
+    return float(compute_us(work.flops, peak))
 
 
 def sustained_share(gpu: Gpu) -> float:
