@@ -33,7 +33,7 @@ def as_run(work: Work, gpu: Gpu, tf32: Collection[str] = TF32) -> Work:
         return work
     part = tf32_part(work, gpu)
     math = ("default" if part in tf32 else "fma") if part else family_of(work).default_math(work.dtype, gpu)
-    return replace(work, math=math)
+    return work if work.math == math else replace(work, math=math)
 
 
 def tf32_part(work: Work, gpu: Gpu) -> str:

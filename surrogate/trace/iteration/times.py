@@ -123,8 +123,13 @@ def predicted_times(
     """
     groups, reasons = _groups(trace, old_batch, new_batch)
     shortest = operator("fill", n=1)
-    there = answers_of(by, {shortest, *(as_run(problem, by.gpu) for _, after, _ in groups for problem in after)})
-    here = answers_of(base, {as_run(p, base.gpu) for before, _, _ in groups for p in before}) if base else {}
+    own = base.gpu if base else by.gpu
+    traced = {problem for before, _, _ in groups for problem in before}
+    asked = {problem for _, after, _ in groups for problem in after}
+    runs_here = {problem: as_run(problem, own) for problem in traced}
+    runs_there = {problem: as_run(problem, by.gpu) for problem in asked}
+    there = answers_of(by, {shortest, *runs_there.values()})
+    here = answers_of(base, set(runs_here.values())) if base else {}
     least = there[shortest]
     for problem in there:
         if isinstance(problem, Collective) and (by_law := law_us(laws or {}, problem)) is not None:
@@ -134,7 +139,8 @@ def predicted_times(
     minds_rows = base is not None and base.gpu.vendor != by.gpu.vendor == "amd"
     unaligned = trace.named(activities, UNALIGNED.search) & minds_rows
     for before, after, rows in groups:
-        answers = [there[as_run(problem, by.gpu)] for problem in after]
+        work = [runs_here[problem] for problem in before], [runs_there[problem] for problem in after]
+        answers = [there[problem] for problem in work[1]]
         known = [answer for answer in answers if not isinstance(answer, str)]
         if len(known) < len(answers):
             missing = next(answer for answer in answers if isinstance(answer, str))
@@ -145,11 +151,9 @@ def predicted_times(
         source[rows] = ROOFLINE if ROOFLINE in sources else LAW if LAW in sources else MODEL
         if base and known and not isinstance(after[0], Collective):
             kernels = max(int((activities.kind[rows] == kinds.KERNEL).sum()), 1)
-            own = [here[as_run(problem, base.gpu)] for problem in before] if unaligned[rows].any() else []
-            aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else whole for answer in own)
-            parts.append(
-                _carried(min(whole, aligned_us or whole), kernels, (base.gpu, by.gpu), (before, after), (here, there))
-            )
+            aligned = [here[problem] for problem in work[0]] if unaligned[rows].any() else []
+            aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else whole for answer in aligned)
+            parts.append(_carried(min(whole, aligned_us or whole), kernels, (base.gpu, by.gpu), work, (here, there)))
             predicted_us, source[rows] = parts[-1].time_us, parts[-1].source
         elif ROOFLINE in sources and not isinstance(least, str):
             predicted_us = max(predicted_us, len(rows) * least.time_us)
@@ -165,10 +169,11 @@ def predicted_times(
 
 
 def _carried(
-    measured_us: float, kernels: int, gpus: tuple[Gpu, Gpu], problems: tuple[Sequence[Work], Sequence[Work]],
+    measured_us: float, kernels: int, gpus: tuple[Gpu, Gpu], work: tuple[Sequence[Work], Sequence[Work]],
     answers: tuple["dict[Work, PredictedWork | str]", "dict[Work, PredictedWork | str]"],
 ) -> PredictedWork:  # fmt: skip
     """An operator's time on the target GPU by that on the trace's own; of each pair the trace's own GPU is the first.
+    ``work`` are its problems as PyTorch runs them there.
 
     Where both GPUs were measured, and predictions are sure to `SURE_FACTOR`, the time changes as they do; where the
     target alone was, it is the prediction, if that is as sure, and wherever matrix units are left for plain ones, as
@@ -178,9 +183,8 @@ def _carried(
     make more than 4 times of ResNet-50's published training on an A100 and a V100, 2.56 times as fast. On one GPU, at
     another batch, what predictions miss cancels whatever they rest on.
     """
-    work = [[as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
     by_gpu = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
-    known, kind = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu], problems[1][0].kind
+    known, kind = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu], work[1][0].kind
     half_widths = [max((answer.half_width for answer in side), default=inf) for side in known]
     is_sure = [half_width <= log(SURE_FACTOR) for half_width in half_widths]
     own_measured, target_measured = (
