@@ -33,17 +33,16 @@ NO_GUIDE = "has no guide, a section with a block that says file=, append= or ins
 
 
 class Expected(NamedTuple):
-    """The page of a guide, how many files of `SOURCES` it touches, whether the default suite follows it, most lines."""
+    """The page of a guide, how many files of `SOURCES` it touches, most lines."""
 
     page: str
     files: int
-    quick: bool = False
     lines: int = MOST_LINES
 
 
 GUIDES: dict[str, Expected] = {
     "GPU": Expected("features/README.md", 1),
-    "operator": Expected("features/families/README.md", 1, quick=True),
+    "operator": Expected("features/families/README.md", 1),
     "family": Expected("features/families/README.md", 2),
     "model": Expected("surrogate/models/README.md", 2),
     "what-if": Expected("surrogate/trace/whatif/README.md", 1),
@@ -206,9 +205,8 @@ def follow(name: str, expected: Expected, root: Path, folder: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the guides' commands are bash's")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if each.quick else pytest.mark.slow) for name, each in GUIDES.items()]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GUIDES)
 def test_a_guide_does_what_it_says(name: str, tmp_path: Path) -> None:
     follow(name, GUIDES[name], ROOT, tmp_path)
 

@@ -61,6 +61,11 @@ class Gemm(Operator):
         """A, B and C once each: batch·(MK + KN + MN) values. Source: Lin et al. (HiPC 2022)."""
         return self._matrix_bytes()
 
+    @property
+    def weight_bytes(self) -> Number:
+        """B once; of several products B, too, may be activations."""
+        return (self.batch == 1) * self.k * self.n * self.element.weight_bytes
+
     def _matrix_bytes(self) -> Number:
         value = self.element
         a, b, c = self.m * self.k, self.k * self.n, self.m * self.n

@@ -181,6 +181,11 @@ class Operator(InNetwork, ABC):
         """Compulsory DRAM traffic in bytes."""
 
     @property
+    def weight_bytes(self) -> Number:
+        """Those of `dram_bytes` that are of weights, where a kind tells them apart; else 0."""
+        return 0
+
+    @property
     @abstractmethod
     def blocks(self) -> Number:
         """Thread blocks that a usual kernel launches."""

@@ -261,14 +261,15 @@ def _chosen(best: Estimate) -> Answer:
 
 
 def least_kernel_us(work: Work, gpu: Gpu, algorithm: str | None = None) -> float:
-    """What all operations take at the GPU's peak in µs, 0 for an ``algorithm`` with fewer.
+    """What the GPU's peaks allow, in µs: all operations, save by an ``algorithm`` with fewer, and weights beyond L2.
 
-    Bytes set no such bound: what a kernel wrote may lie in L2 for the next one, and a compiler leaves kernels out.
+    Other bytes set no bound: what a kernel wrote may lie in L2 for the next one, and a compiler leaves kernels out
+    (passes of timm's networks were measured that are shorter than such bounds).
     """
-    if algorithm is not None and any(word in algorithm.upper() for word in SAVES):
-        return 0.0
+    saves = algorithm is not None and any(word in algorithm.upper() for word in SAVES)
     peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores) * max(sustained_share(gpu), 1.0)
-    return float(compute_us(work.flops, peak))
+    weight_bytes = work.weight_bytes if isinstance(work, Operator) else 0
+    return float(roofline_us(0 if saves else work.flops, max(weight_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
 
 
 def sustained_share(gpu: Gpu) -> float:

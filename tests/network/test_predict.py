@@ -56,11 +56,16 @@ def test_three_axes_folded_into_two_take_longer_within_wider_ends(predictors: Ca
     assert folded.upper_us == pytest.approx(slower * flat.upper_us * FOLDED_WITHIN)
 
 
-def test_no_lower_end_is_below_what_the_peak_allows_for_the_arithmetic(predictors: Callable[..., Predictors]) -> None:
-    """Bytes set no such bound: they may lie in L2."""
+def test_no_lower_end_is_below_what_peaks_allow_for_arithmetic_and_weights(
+    predictors: Callable[..., Predictors],
+) -> None:
+    """Other bytes set no such bound: they may lie in L2."""
     product, known = gemm(8192, 8192, 8192), load_predictors("gtx-1080")
     layer = known.time(Network("net", (Layer("fc", "Gemm", product),))).layers[0]
     assert layer.time_us / 2 < layer.lower_us == pytest.approx(2 * 8192**3 / (known.gpu.fp32_tflops * 1e6))
+    t4, fc = gpu("t4"), gemm(1, 16384, 16384)
+    layer = predictors().time(Network("net", (Layer("fc", "Gemm", fc),))).layers[0]
+    assert layer.time_us / 2 < layer.lower_us == pytest.approx((4 * 16384**2 - t4.l2_bytes) / t4.dram_gbs / 1e3)
     relu = predictors().time(NETWORK).layers[1]
     assert relu.lower_us == pytest.approx(relu.time_us / 2)
 

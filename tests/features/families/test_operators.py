@@ -126,6 +126,15 @@ def test_latent_attention_by_hand() -> None:
     assert prompt.dram_bytes == 2 * (10 * 576 + 16 * 10 * 2 * 320) and prompt.blocks == 16
 
 
+def test_weights_are_b_of_one_product() -> None:
+    """Of several products B may be activations, too; what does not multiply has none."""
+    assert Gemm(m=2, n=3, k=4).weight_bytes == 4 * 3 * 4
+    assert Gemm(m=2, n=3, k=4, dtype="fp16").weight_bytes == 2 * 3 * 4
+    batches = Gemm(batch=np.array([1, 2]), m=2, n=3, k=4)
+    assert batches.weight_bytes.tolist() == [48, 0]
+    assert operator("fill", n=8).weight_bytes == 0
+
+
 def test_experts_by_hand() -> None:
     """16 pairs on 8 experts; on each of 2 ranks 8 pairs and 4 experts, half as wide with 2 ranks a width."""
     layer = {"hidden": 256, "inter": 512, "topk": 2, "experts": 8}
