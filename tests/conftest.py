@@ -22,10 +22,10 @@ from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_
 from surrogate.features.shape import fits
 from surrogate.features.support import unsupported_reason
 
-# The suite draws the same examples every time, so that a failure is the change's own and comes back; search for new
+# The suite draws the same few examples every time, so that a failure is the change's own and comes back; search for new
 # ones with `pytest --hypothesis-profile explore`. No deadline: a busy machine is no failure.
-settings.register_profile("seer", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
+settings.register_profile("seer", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("explore", deadline=None, derandomize=False, max_examples=200, print_blob=True)
 settings.load_profile("seer")
 
 MEASUREMENTS = Path(__file__).resolve().parents[1] / "experiments" / "data"

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ MOST_LEVELS = 10
 """Packages in the longest chain, of which each imports the next."""
 
 
-def _sources() -> dict[str, ast.Module]:
+@cache
+def sources() -> dict[str, ast.Module]:
     """Path below `surrogate` → syntax tree; `bundled` holds data only."""
     folders = {"": ROOT / "surrogate", "features/": ROOT / "features"}
     paths = {
@@ -39,9 +41,6 @@ def _sources() -> dict[str, ast.Module]:
     }
 
 
-SOURCES = _sources()
-
-
 def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Every node outside an ``if TYPE_CHECKING`` block."""
     for node in ast.iter_child_nodes(tree):
@@ -53,7 +52,7 @@ def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 def _imported_modules(name: str) -> Iterator[str]:
     """The modules of ours that a file imports, as ``package.module`` below `surrogate`."""
-    for node in _runtime_nodes(SOURCES[name]):
+    for node in _runtime_nodes(sources()[name]):
         if isinstance(node, ast.Import):
             yield from (alias.name[10:] for alias in node.names if alias.name.startswith("surrogate."))
         elif isinstance(node, ast.ImportFrom) and node.level:
@@ -68,14 +67,14 @@ def _imported_modules(name: str) -> Iterator[str]:
 def _file_of(module: str, name: str = "") -> str | None:
     """The file that an import of ``module``, or of a ``name`` from it, needs; a package's lazy names have their own."""
     path = module.replace(".", "/")
-    if f"{path}/{name}.py" in SOURCES:
+    if f"{path}/{name}.py" in sources():
         return f"{path}/{name}.py"
-    if f"{path}.py" in SOURCES:
+    if f"{path}.py" in sources():
         return f"{path}.py"
     package = f"{path}/__init__.py"
-    if package not in SOURCES:
+    if package not in sources():
         return None
-    for node in ast.walk(SOURCES[package]) if name else ():
+    for node in ast.walk(sources()[package]) if name else ():
         if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
             return _file_of(str(node.module).removeprefix("surrogate."), name)
     return package
@@ -83,7 +82,7 @@ def _file_of(module: str, name: str = "") -> str | None:
 
 def _imported_files(name: str) -> Iterator[str | None]:
     """The files of ours that a file imports when it runs, in functions, too."""
-    for node in _runtime_nodes(SOURCES[name]):
+    for node in _runtime_nodes(sources()[name]):
         if isinstance(node, ast.Import):
             yield from (_file_of(alias.name[10:]) for alias in node.names if alias.name.startswith("surrogate."))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("surrogate"):
@@ -105,7 +104,7 @@ def test_no_files_of_a_package_import_one_another_in_a_circle() -> None:
     """Imports in functions count; those for type checkers alone do not."""
     inside = {
         name: {file for file in _imported_files(name) if file and file.partition("/")[0] == name.partition("/")[0]}
-        for name in SOURCES
+        for name in sources()
         if "/" in name
     }
     assert not {name for name in inside if name in _reached(name, inside)}
@@ -116,7 +115,7 @@ def test_the_packages_stand_on_few_levels() -> None:
     for package in ORDER:
         below = {
             module.partition(".")[0]
-            for name in SOURCES
+            for name in sources()
             if name.startswith(f"{package}/")
             for module in _imported_modules(name)
         }
@@ -125,9 +124,9 @@ def test_the_packages_stand_on_few_levels() -> None:
 
 
 def test_every_package_has_its_place() -> None:
-    packages = {name.partition("/")[0] for name in SOURCES if "/" in name}
+    packages = {name.partition("/")[0] for name in sources() if "/" in name}
     assert packages == set(ORDER)
-    assert {name for name in SOURCES if "/" not in name} == {"__init__.py", "__main__.py"}
+    assert {name for name in sources() if "/" not in name} == {"__init__.py", "__main__.py"}
 
 
 @pytest.mark.parametrize("package", ORDER)
@@ -136,7 +135,7 @@ def test_a_package_imports_only_from_packages_above_it(package: str) -> None:
     allowed = (*ORDER[: ORDER.index(package) + 1], "bundled")
     wrong = {
         (name, module)
-        for name in SOURCES
+        for name in sources()
         if name.startswith(f"{package}/")
         for module in _imported_modules(name)
         if module.partition(".")[0] not in allowed
@@ -152,7 +151,7 @@ OWN_NAMES = {cls.__name__ for cls in OPERATORS.values()} | {name.upper() for nam
 
 def _families_named(name: str) -> Iterator[str]:
     """A family or kind as a text, or its constant or problem class as an import."""
-    for node in _runtime_nodes(SOURCES[name]):
+    for node in _runtime_nodes(sources()[name]):
         if isinstance(node, ast.Constant) and node.value in KINDS:
             yield f"surrogate/{name}:{node.lineno} says {node.value!r}"
         elif isinstance(node, ast.ImportFrom):
@@ -162,6 +161,6 @@ def _families_named(name: str) -> Iterator[str]:
 
 
 def test_only_what_is_about_a_family_names_one() -> None:
-    asking = [name for name in SOURCES if not name.startswith(FAMILIES_ARE_THE_MATTER)]
+    asking = [name for name in sources() if not name.startswith(FAMILIES_ARE_THE_MATTER)]
     named = [line for name in asking for line in _families_named(name)]
     assert not named, "\n".join(named)

@@ -170,8 +170,10 @@ class Bundle:
     @property
     def described(self) -> DescribedFamily | None:
         """The described kernel that the bundle is of, where it is of one."""
-        families = [part.family for part in self.parts.values()]
-        return families[0] if len(families) == 1 and isinstance(families[0], DescribedFamily) else None
+        if len(self.parts) != 1:
+            return None
+        (part,) = self.parts.values()
+        return part.family if isinstance(part.family, DescribedFamily) else None
 
     @property
     def kernel(self) -> "KernelColumns | None":

@@ -46,10 +46,20 @@ def device_names(frame: pd.DataFrame) -> np.ndarray:
 
 
 def codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """One int per row, equal where all ``columns`` are equal, numbered from 0 in order of appearance."""
-    if "gpu" in columns:
-        frame = frame.assign(gpu=device_names(frame))
-    return frame.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup().to_numpy()
+    """One int per row, equal where all ``columns`` are equal, numbered from 0 in order of appearance; GPUs go by their
+    registry names."""
+    return _codes(frame.assign(gpu=device_names(frame)) if "gpu" in columns else frame, columns)
+
+
+def _codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
+    """`codes` of the columns' values as they are; column by column, as pandas' own grouping takes 3 times as long for
+    the few rows of one answer."""
+    code = np.zeros(len(frame), dtype=np.int64)
+    for column in columns:
+        of_column, values = pd.factorize(frame[column], use_na_sentinel=False)
+        if len(values) > 1:
+            code, _ = pd.factorize(code * len(values) + of_column)
+    return code
 
 
 def problem_codes(frame: pd.DataFrame, family: Family) -> np.ndarray:
@@ -108,9 +118,8 @@ def groups(frame: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str,
     """(values, positions) of every combination of the columns' values, in order of appearance."""
     if not columns:
         return [((), np.arange(len(frame)))]
-    code = frame.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup().to_numpy()
     values = [frame[column].to_numpy(dtype=object) for column in columns]
-    return [(tuple(str(column[part[0]]) for column in values), part) for part in rows_by_code(code)]
+    return [(tuple(str(column[part[0]]) for column in values), part) for part in rows_by_code(_codes(frame, columns))]
 
 
 def rows_by_code(code: np.ndarray) -> list[np.ndarray]:

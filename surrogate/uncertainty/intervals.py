@@ -230,5 +230,5 @@ def probability_best(
     others_later = later.prod(axis=1, keepdims=True) / later
     # 3. Trapezoids: the mass of i between two points, times the mean chance that the others come later.
     mass = (later[:-1] - later[1:]) * (others_later[:-1] + others_later[1:])
-    total = mass.sum(axis=0)
+    total = np.maximum(mass.sum(axis=0), 0.0)  # rounding may leave a little less than nothing
     return total / total.sum()

@@ -136,7 +136,7 @@ def test_one_shape_is_held_out_by_gpu_and_one_gpu_by_configuration() -> None:
 
 
 def test_conditions_and_formulas_narrow_and_widen_the_space(tmp_path: Path) -> None:
-    table = times(SHAPES[:6], ("v100-sxm2-16gb", "our own gpu"))
+    table = times(SHAPES[:3], ("v100-sxm2-16gb",))
     first = COLUMNS.of(table, "here").to_plain() | {
         "parameters": {**VALUES, "block_m": [16, 32, 48, 64, 128]},
         "conditions": ["block_m * block_n <= 4096", "block_m <= m"],
@@ -173,9 +173,8 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
     for words in (["info", bundle], ["evaluate", bundle, data], ["data", "check", data]):
         assert seer(*words).code == (2 if words[0] == "data" else 0)
     compared = seer(
-        "compare", data, "--kernel", toml, "--folds", "3", "--models", "configurations,boosted-terms",
-        "-o", tmp_path / "compared", "--json",
-    )  # fmt: skip
+        "compare", data, "--kernel", toml, "--folds", "2", "--models", "configurations,boosted-terms", "--json"
+    )
     assert {row["model"] for row in compared.json["choice_rows"]} >= {"configurations", "boosted-terms"}
 
 

@@ -179,7 +179,13 @@ def test_no_kernel_gains_more_than_peaks_and_bandwidths_allow(real):
     # Its convolutions do, too, by MIOpen's published times: at least 70 TFLOP/s.
     answer = evaluate(graph, [what_if("gpu=mi300x")], setting_of(one))[0]
     assert answer.predicted_us < 1.5 * answer.baseline_us
-    # On plain units the share of TF32's peak says nothing: such boards reach half of theirs or more, or all.
+
+
+@pytest.mark.slow
+def test_boards_without_tf32_reach_half_of_their_peak_or_more(real):
+    """On plain units the share that a kernel reaches of TF32's peak says nothing."""
+    one = profile(real("vgg13_b128_training_h100.json.gz"))
+    graph = graph_of(one.trace, one.layers)
     flops = np.nansum(one.flops)
     for name, peak_tflops in (("t4", 8.1), ("v100", 15.7), ("p100-sxm2-16gb", 10.6), ("rtx-2080-ti", 13.4)):
         answer = evaluate(graph, [what_if(f"gpu={name}")], setting_of(one))[0]
