@@ -213,7 +213,9 @@ def _part(board: Gpu, name: str, slices: int, gib: float) -> Gpu:
 
 
 def gpu(name: str) -> Gpu:
-    """The GPU of that name or alias; see `Registry.find`."""
+    """The GPU of that name or alias; see `Registry.find`. Raises `InputError` for what is no text."""
+    if not isinstance(name, str):
+        raise InputError(f"the GPU is a {type(name).__name__}; give its name, as in h100-sxm")
     return _find(name, os.environ.get(ENVIRONMENT_VARIABLE, ""))
 
 

@@ -305,6 +305,8 @@ def output_options(function: Function) -> Function:
 
     @wraps(function)
     def printed(*words: Any, as_json: bool, as_csv: bool, **named: Any) -> Any:
+        if as_json and as_csv:
+            raise InputError("--json and --csv exclude each other; give one of them")
         return function(*words, form="json" if as_json else "csv" if as_csv else "", **named)
 
     return cast(Function, declared("output")(printed))

@@ -62,6 +62,8 @@ def read_problem(words: tuple[str, ...], options: Options) -> "tuple[AnyProblem,
         if word.startswith("--") and (hint := nearest(word, known, cutoff=ALIKE)):
             raise InputError(f"no option {word}{hint}")
     if len(words) > 1 and not words[0].startswith("-") and not is_driver_line(words):
+        if wrong := next((word for word in words if word.startswith("--")), None):
+            raise InputError(f"no option {wrong}; --help lists those that there are")
         raise InputError(
             f"{len(words)} words came as PROBLEM, {words[0]!r} first; give one, or a file of them to `seer export`"
         )

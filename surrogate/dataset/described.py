@@ -69,7 +69,10 @@ def kernel_of(
     is_named = columns != KernelColumns(())
     if kernel is None:
         if is_named and not columns.parameters:
-            raise InputError("a name, sizes and settings go with parameters; name a configuration's columns, too")
+            raise InputError(
+                "a name, sizes and settings go with parameters, which are missing; name a configuration's columns"
+                " (--parameters)"
+            )
         return columns if is_named else None
     if is_named:
         raise InputError("the kernel names itself, its sizes, parameters and settings; leave those out")

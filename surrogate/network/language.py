@@ -37,7 +37,7 @@ TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 class DecoderFamily:
     """What a ``model_type`` says that its configuration does not; `language.toml` says what the fields are."""
 
-    experts: bool = False
+    experts: str = ""
     latent: bool = False
     sparse: bool = False
     recurrent: bool = False
@@ -162,7 +162,12 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         if sizes.of(name) != size:
             raise InputError(f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone")
     experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if family.experts else 0
-    own_inter = sizes.of("moe_intermediate_size", "intermediate_size") if experts else 0
+    own_inter = sizes.of(family.experts) if experts else 0
+    topk = sizes.of("num_experts_per_tok", "experts_per_token") if experts else 0
+    if topk > experts:
+        raise InputError(
+            f"{path}: a token goes to {topk} experts (num_experts_per_tok), of {experts}; give as many at most"
+        )
     shared = sizes.maybe("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
     stated_type = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch.")
     require_known(f"{path}: torch_dtype", stated_type, TYPES)
@@ -180,8 +185,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         sparse=tuple(experts > 0 and _routes(sizes, layer) for layer in range(layers)),
         dtype=dtype, checkpoint=read_checkpoint(path, stated, dtype),
         tied=bool(sizes.config.get("tie_word_embeddings", False)), experts=experts,
-        topk=sizes.of("num_experts_per_tok", "experts_per_token") if experts else 0,
-        expert_inter=own_inter, shared_inter=own_inter if kind == "llama4" else shared,
+        topk=topk, expert_inter=own_inter, shared_inter=own_inter if kind == "llama4" else shared,
         family=family, query_rank=sizes.maybe("q_lora_rank") if family.latent else 0, linear=linear,
         recurrent=_recurrent(sizes, layers) if linear else (),
         **{field: sizes.of(name) for field, name in OF_LATENT.items() if family.latent},

@@ -282,6 +282,10 @@ class Serving(Shown):
         return pd.DataFrame([asdict(row) for row in self.rows])
 
 
+CONDITIONS = ("compare_gpus", "ttft_ms", "tpot_ms", "price", "choices")
+"""Parameters of `serve` beside the fields of `Choices`."""
+
+
 def serve(
     config: str | Path | Mapping[str, object], *, gpu: str, input: int, output: int, compare_gpus: Sequence[str] = (),
     ttft_ms: float | None = None, tpot_ms: float | None = None, price: float | Mapping[str, float] | None = None,
@@ -297,7 +301,7 @@ def serve(
     if not isinstance(choices, Choices):
         raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
     for name in searched:
-        require_known("parameter", name, tuple(Choices.__slots__))
+        require_known("parameter", name, (*CONDITIONS, *Choices.__slots__))
     choices = replace(choices, **{name: value for name, value in searched.items() if value is not None})
     choices.check()
     sizes = {"--input": input, "--output": output}

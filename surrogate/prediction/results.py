@@ -167,8 +167,12 @@ class Selection(Shown):
 
     @property
     def algorithm(self) -> str | None:
-        """The pick's name, None where nothing is feasible."""
-        return self.estimates[0].candidate.algorithm if self.estimates else None
+        """The pick's name, None where nothing is feasible; of a described kernel its configuration, as in
+        ``block_m=64,warps=4``."""
+        if not self.estimates:
+            return None
+        pick = self.estimates[0].candidate
+        return pick.name if isinstance(self.problem, DescribedProblem) else pick.algorithm
 
     @property
     def time_us(self) -> float | None:

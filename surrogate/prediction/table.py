@@ -127,7 +127,7 @@ def _groups(settings: SettingCache, columns: Mapping[str, Cells], defaults: Defa
 def _with_math(settings: SettingCache, family: Family, setting: dict[str, str]) -> dict[str, str]:
     """The setting with the math type that PyTorch runs by default, where the table names none."""
     if not setting["gpu"]:
-        raise InputError("the table has no column `gpu`; add it, or say which one, as in load(path, gpu=…)")
+        raise InputError("the table has no column `gpu`; add it, or name one: --gpu, in Python load(path, gpu=…)")
     if setting.get("math", "fma"):
         return setting
     return {**setting, "math": family.default_math(setting["dtype"], settings.device(setting["gpu"]))}

@@ -19,7 +19,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.trace.events import kinds
-from surrogate.trace.graph import Graph, graph_of, simulate
+from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
@@ -43,6 +43,8 @@ HALF_TO_ALL = (
     "from what the step gains if half of that time goes and the host waits as it did, to the gain:"
     " an assumption, as nobody has published times before and after"
 )
+RANKS_STEP = "what a rank's device takes from the first task of its trace to the last, on average over the ranks"
+"""… where several ranks are compared (`straggler`)."""
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
 _MANY = 10
@@ -116,9 +118,14 @@ class Case:
         self.setting = Setting(profile)
 
     @cached_property
+    def baseline(self) -> Timeline:
+        """The unchanged graph, simulated."""
+        return simulate(self.graph)
+
+    @property
     def step_us(self) -> float:
-        """The time of an iteration of the unchanged graph, simulated: a what-if's baseline."""
-        return simulate(self.graph).per_iteration_us
+        """The time of an iteration of the unchanged graph: a what-if's baseline."""
+        return self.baseline.per_iteration_us
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -212,11 +219,11 @@ def straggler(compared: RanksSummary) -> Finding | None:
     )  # fmt: skip
 
 
-def told(findings: Sequence[Finding], why: str = "") -> str:
-    """The findings as people read them, a paragraph each, and what was not looked for."""
+def told(findings: Sequence[Finding], why: str = "", step: str = "the mean iteration, from end to end") -> str:
+    """The findings as people read them, a paragraph each, what a ``step`` is, and what was not looked for."""
     if not findings:
         return f"Findings: none that the trace supports and that gains {LEAST_GAIN:.0%} of a step\n{why}".strip()
-    lines = ["Findings, the largest gain first; gains do not add up; a step is the mean iteration, from end to end"]
+    lines = [f"Findings, the largest gain first; gains do not add up; a step is {step}"]
     for number, finding in enumerate(findings, start=1):
         row = finding.row()
         gain = f"{finding.gain_us / 1e3:,.3g} of {finding.step_us / 1e3:,.4g} ms a step"
@@ -240,8 +247,8 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
             (answer,) = evaluate(case.graph, [what_if(draft.what_if)], case.setting)
         except InputError:
             return None
-        after_us = answer.predicted_us
-        changed = answer.predicted.graph
+        after = answer.predicted
+        changed = after.graph
         if answer.low_us is not None and answer.high_us is not None:
             ends_us = [answer.low_us, answer.high_us]
             basis = f"what-if {draft.what_if}: {answer.evidence}"
@@ -252,8 +259,8 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
         only_times = len(changed.src) == len(case.graph.src) and not changed.removed.any()
         if only_times and saved_us < draft.least_gain * step_us:
             return None
-        after_us = simulate(changed).per_iteration_us
-    gain_us = step_us - after_us
+        after = simulate(changed)
+    gain_us = step_us - after.per_iteration_us
     if gain_us < draft.least_gain * step_us:
         return None
     if not ends_us:
@@ -263,12 +270,22 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
     saved = [step_us - end_us for end_us in ends_us]
     text = TEXTS[name]
     return Finding(
-        title=text["title"].format_map(draft.words), evidence=case.told(draft.tasks, draft.what) + draft.more,
+        title=text["title"].format_map(draft.words),
+        evidence=case.told(draft.tasks, draft.what) + draft.more + _in_one_iteration(case.baseline, after),
         evidence_us=case.time_us(draft.tasks), change=text[draft.change].format_map(draft.words),
         where=case.where(draft.tasks), step_us=step_us, gain_us=gain_us,
         low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0), high_us=max(*saved, gain_us),
         basis=basis,
     )  # fmt: skip
+
+
+def _in_one_iteration(before: Timeline, after: Timeline) -> str:
+    """What to say of a gain most of which is in one of several iterations, as of a stall; "" of any other."""
+    gains_us = np.maximum(np.subtract(before.iteration_us(), after.iteration_us()), 0.0)
+    if len(gains_us) < 3 or gains_us.max() <= PART * gains_us.sum():
+        return ""
+    label = before.graph.iterations[int(gains_us.argmax())].label
+    return f"; {gains_us.max() / gains_us.sum():.0%} of the gain is in {label} alone, of {len(gains_us)}"
 
 
 def layout_transposes(case: Case) -> Draft | None:

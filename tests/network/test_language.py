@@ -111,6 +111,16 @@ def test_requests_of_several_lengths_need_the_work_of_all(tmp_path: Path) -> Non
     assert {work.m for work in _works(network, Gemm)} == {2100, 2}
 
 
+def test_sizes_of_experts_are_not_guessed(refused, step: Step) -> None:
+    """Of DeepSeek's files ``intermediate_size`` is the dense layers' width, of gpt-oss's the experts'."""
+    for config, changed, words in (
+        (DEEPSEEK, {"moe_intermediate_size": None}, "moe_intermediate_size is missing"),
+        (GPT_OSS, {"num_experts_per_tok": 999, "experts_per_token": 999}, "a token goes to 999 experts"),
+    ):
+        with refused(words):
+            step(config | changed, decode=100)
+
+
 @pytest.mark.parametrize(
     ("config", "sizes", "said"),
     [

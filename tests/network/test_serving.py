@@ -310,7 +310,8 @@ def test_sums_over_pcie_and_a_cache_in_fp8_are_said() -> None:
         ({"gpu": ["h100-sxm"]}, "give one name"),
         ({"config": object()}, "config is a object"),
         ({"choices": {"concurrency": 4}}, "choices is a dict; give a surrogate.network.Choices"),
-        ({"users": 4}, "'users' is unknown; known: libraries, concurrency"),
+        ({"users": 4}, "'users' is unknown; known: .*libraries, concurrency"),
+        ({"tpot": 20}, "did you mean tpot_ms"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:

@@ -286,12 +286,13 @@ def test_iterations_far_longer_than_the_others_are_no_part_of_findings(real):
     with pytest.warns(UserWarning, match="“The step computes in fp32 or TF32”, .* lacks shapes .* record_shapes=True"):
         findings = {finding.title: finding for finding in advice(trace)}
     loading = findings["The step waits for its data"]
-    assert 150e3 < loading.step_us < 250e3 and "num_workers=8" not in loading.change
+    assert 150e3 < loading.step_us < 200e3 and "num_workers=8" not in loading.change
     for finding in findings.values():
         is_supported(finding)
     # So it is with the headline and the steps of a what-if, unless iterations are asked for.
     facts = summary(trace)
-    assert "1 to 12 count, as 0, 13, 17, 21, 25" in facts["notes"] and facts["iterations"] == 12
+    assert "1 to 9 count" in facts["notes"] and facts["iterations"] == 9
+    assert "in iteration 9 alone, of 9" in loading.evidence  # the one that waits
     (answer,) = what_ifs(trace, "faster-host")
     assert answer.baseline_us == pytest.approx(loading.step_us)
     chosen = trim(trace, iterations_kept=[0, 1, 2])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.iterations import iteration_of, iterations, period, trim
+from surrogate.trace.events.iterations import Iteration, iteration_of, iterations, period, steady_run, trim
 
 
 def test_profiler_steps(make_trace, read):
@@ -87,6 +87,26 @@ def test_trimmed_parts_add_up(resnet):
     parts = [trim(resnet, iterations_kept=[i]) for i in range(len(found))]
     assert sum(len(p.activities) for p in parts) == len(resnet.activities)
     assert sum(p.activities.time_us.sum() for p in parts) == resnet.activities.time_us.sum()
+
+
+def test_a_part_keeps_the_numbers_and_times_of_its_iterations(refused, real):
+    trace = real("resnet_training_2080ti_no_dims.json.gz")
+    whole = {one.index: one for one in iterations(trace)}
+    part = trim(trace, iterations_kept=[5, 10])
+    assert iterations(part) == (whole[5], whole[10])
+    assert iterations(trim(part, iterations_kept=[10])) == (whole[10],)
+    assert iterations(trim(part, from_us=(whole[10].start_ns - part.span_ns[0]) / 1e3)) == (whole[10],)
+    with refused("iteration 6 is not in"):
+        trim(part, iterations_kept=[6])
+
+
+def test_none_that_counts_takes_over_three_times_the_median_of_those():
+    """Long ones make the median of all long: 30 is 3 times that of all, 10, and 6 times that of the steady ones."""
+    times = [400, 5, 5, 5, 5, 30, 10, 10, 200, 90, 100, 300]
+    rounds = [Iteration(i, "", 0, 1000 * time, "step") for i, time in enumerate(times)]
+    kept, text = steady_run(rounds)
+    assert kept == range(1, 5) and "1 to 4 count" in text and "(0, 5, 8, 9, 10, 11)" in text
+    assert steady_run(rounds[1:5]) == (range(4), "")
 
 
 def test_trimming_to_a_gpu(make_trace, read):

@@ -215,6 +215,7 @@ def test_a_bundle_brings_its_kernel(bundle_path: Path) -> None:
     named, table = {"m": 256, "n": 2048}, pd.DataFrame({"m": [256], "n": [2048]})
     chosen = served.select(text, top=1)
     assert served.select(named, top=1) == chosen
+    assert served.predict(text, chosen.algorithm).time_us == pytest.approx(chosen.time_us)
     for several in ([text], [named], table):
         assert served.select(several, top=1) == [chosen]
     for several in (named, [named], table):

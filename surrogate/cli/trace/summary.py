@@ -47,7 +47,8 @@ def command(
 
     parts = part.files(files)
     if len(parts) > 1 and (by != "model" or html):
-        raise InputError(f"{len(parts)} files make a table of ranks or batch sizes; give one with --by {by} or --html")
+        option = "--html" if html else f"--by {by}"
+        raise InputError(f"{len(parts)} traces make a table of ranks or batch sizes; {option} takes one of them")
     traces = [part.of(file) for file in parts]
     ranks = {trace.rank for trace in traces} - {None}
     if len(ranks) == len(traces) > 1 and not batch:
@@ -108,7 +109,7 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
 
 def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:
     """A row per rank, then the collectives that the others wait in."""
-    from surrogate.trace.findings import straggler, told
+    from surrogate.trace.findings import RANKS_STEP, straggler, told
     from surrogate.trace.iteration.ranks import rank_summary
 
     compared = rank_summary(traces)
@@ -123,4 +124,4 @@ def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:
         click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
         show(compared.collectives)
     if findings and not form:
-        click.echo(f"\n{wrapped(told(findings), terminal_width())}")
+        click.echo(f"\n{wrapped(told(findings, step=RANKS_STEP), terminal_width())}")

@@ -85,12 +85,16 @@ def command(
     chosen = [what_if for what_if in names.values() if what_if]
     if gpu and (other := next((what_if for what_if in chosen if what_if.target), None)):
         raise InputError(f"--gpu {gpu} and {other.label} name a GPU each; write gpu={gpu} in the place of --gpu")
+    if gpu and chosen and not any(getattr(models.MODELS.get(each.name), "of_gpu", False) for each in chosen):
+        shared.echo_notes([f"--gpu {gpu} changes none of these answers; ask for gpu={gpu}, too"])
     profiled = steady(profile(part.load(file), own_gpu))
     shared.echo_notes(filter(None, (profiled.left_out, renamed_note(profiled))))
     setting = models.setting_of(profiled, target=gpu, network=models.Network(**network), bundle=bundle)
     graph = graph_of(profiled.trace, profiled.layers)
     answers = models.evaluate(graph, chosen, setting, together=together, refusals=refusals)
     if not answers:
+        if form:
+            show([{"name": name, "refused": refusals[name]} for name in names], form)
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
         models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)

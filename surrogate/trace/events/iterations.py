@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, Ranges, Trace, enclosing, grouped, linked, take
+from surrogate.trace.events.tables import Ints, Iteration, Ranges, Trace, enclosing, grouped, linked, take
 
 Mask = NDArray[np.bool_]
 _MIN_MATCH = 0.9
@@ -23,44 +23,35 @@ OUTLIER = 3.0
 """Times the median from which on an iteration is none of the steady ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Iteration:
-    """One iteration: host events that start in ``[start_ns, end_ns)`` and the device activities they launched.
-
-    ``by`` says how it was found: ``step`` (ProfilerStep), ``optimizer``, ``repetition`` or ``whole``.
-    """
-
-    index: int
-    label: str
-    start_ns: int
-    end_ns: int
-    by: str
-
-    @property
-    def time_us(self) -> float:
-        """Host time from its start to the next one's, in µs."""
-        return (self.end_ns - self.start_ns) / 1e3
-
-
 def steady_run(rounds: Sequence[Iteration]) -> tuple[range, str]:
-    """Indices of the longest run of iterations between those of over `OUTLIER` times the median, such as a warm-up; and
-    what to say of it, "" where there are no such."""
-    median_us = float(np.median([iteration.time_us for iteration in rounds]))
-    apart = [iteration.index for iteration in rounds if iteration.time_us > OUTLIER * median_us]
+    """Positions of the longest run of iterations none of which takes over `OUTLIER` times the median of such ones, as a
+    warm-up does; and what to say of it, "" where no iteration does."""
+    times_us = np.array([iteration.time_us for iteration in rounds])
+    is_steady = np.ones(len(rounds), dtype=bool)
+    # Without the longest ones the median is another, so that more may be over it, until none is.
+    while (times_us[is_steady] > OUTLIER * np.median(times_us[is_steady])).any():
+        is_steady &= times_us <= OUTLIER * np.median(times_us[is_steady])
+    apart = np.flatnonzero(~is_steady).tolist()
     before, behind = max(pairwise([-1, *apart, len(rounds)]), key=lambda pair: pair[1] - pair[0])
     if not apart or behind - before < 2:
         return range(len(rounds)), ""
-    text = f"iterations {before + 1} to {behind - 1} count, as {', '.join(map(str, apart))} take over {OUTLIER:g} times"
-    return range(before + 1, behind), f"{text} the median; --iteration chooses others"
+    first, last, *far = (rounds[at].index for at in (before + 1, behind - 1, *apart))
+    text = (
+        f"iterations {first} to {last} count, the longest run without one of over {OUTLIER:g} times the median of"
+        f" {np.median(times_us[is_steady]) / 1e3:,.4g} ms ({', '.join(map(str, far))}); --iteration chooses others"
+    )
+    return range(before + 1, behind), text
 
 
 def iterations(trace: Trace) -> tuple[Iteration, ...]:
-    """The iterations of ``trace`` in time order, never none.
+    """The iterations of ``trace`` in time order, never none; of a part of a trace those that it was cut to.
 
     ProfilerStep ranges where there are any; else from one end of ``Optimizer.step`` to the next (the first one
     from the trace's start, later events form no iteration); else the period of the sequence of outermost ranges,
     or of kernels; else the whole trace.
     """
+    if trace.chosen:
+        return trace.chosen
     ranges = trace.ranges
     steps = np.flatnonzero(ranges.kind == kinds.STEP)
     if len(steps):
@@ -182,9 +173,10 @@ def trim(
 ) -> Trace:  # fmt: skip
     """The events of ``trace`` that every given limit keeps, linked among themselves; the origin stays.
 
-    ``iterations_kept`` are indices as in `iterations`; ``from_us``/``to_us`` are µs from the first event; ``gpu``
-    keeps one device's activities. Host events stay if they *start* inside; a device activity stays with its launch
-    call, without one by its own start. Raises `InputError` for an iteration or GPU that is not there, or an empty span.
+    ``iterations_kept`` are indices as in `iterations`, which a part keeps; ``from_us``/``to_us`` are µs from the first
+    event; ``gpu`` keeps one device's activities. Host events stay if they *start* inside; a device activity stays with
+    its launch call, without one by its own start. Raises `InputError` for an iteration or GPU that is not there, or an
+    empty span.
     """
     if iterations_kept is not None:
         trace = _by_iteration(trace, iterations_kept)
@@ -194,15 +186,15 @@ def trim(
 
 
 def _by_iteration(trace: Trace, wanted: Sequence[int]) -> Trace:
-    every = iterations(trace)
-    last = len(every) - 1
+    every = {iteration.index: iteration for iteration in iterations(trace)}
     for index in wanted:
-        if not 0 <= index <= last:
-            listed = f"0 to {last}" if last else "only 0"
-            raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[0].by})")
+        if index not in every:
+            first, *_, last = (*every, *every)
+            listed = f"{first} to {last}" if len(every) > 1 else f"only {first}"
+            raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[first].by})")
     selected = tuple(every[index] for index in dict.fromkeys(wanted))
     part = _subset(trace, lambda times: iteration_at(selected, times) >= 0, iteration_of(selected, trace)[2] >= 0)
-    return replace(part, chosen=True)
+    return replace(part, chosen=selected)
 
 
 def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
@@ -222,7 +214,8 @@ def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
         raise InputError(
             f"{trace.source}: nothing starts between {from_us:g} and {to_us:g} µs; it lasts {(last - first) / 1e3:g} µs"
         )
-    return _subset(trace, inside, is_kept)
+    chosen = tuple(each for each in trace.chosen if each.start_ns < high and each.end_ns > low)
+    return replace(_subset(trace, inside, is_kept), chosen=chosen)
 
 
 def _by_gpu(trace: Trace, gpu: int) -> Trace:

@@ -31,7 +31,8 @@ DEFAULT_MAX_BYTES = 2 << 30
 """Most bytes that a JSON trace may unpack to."""
 _SQLITE = b"SQLite format 3\x00"
 _TRACES = (".json", ".json.gz", ".sqlite")
-"""How names of traces in a folder or an archive end."""
+_ARCHIVES = (".tar.gz", ".tgz")
+"""How names of traces in a folder or an archive end, and those of archives."""
 _POINTS = ("i", "I", "C")
 """Phases of marks and counters, which take no time."""
 Event = Mapping[str, object]
@@ -74,6 +75,11 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
     path = Path(path)
     if not path.exists():
         path = TRACES.get(str(path), path)
+    if path.is_dir() or path.name.endswith(_ARCHIVES):
+        raise InputError(
+            f"{path}: holds several traces, one per rank; give one of them (in Python, surrogate.trace.events.read's"
+            " trace_files finds them)"
+        )
     require_regular(path)
     try:
         with path.open("rb") as file:
@@ -134,7 +140,7 @@ def trace_files(paths: Sequence[str | Path], max_bytes: int = DEFAULT_MAX_BYTES)
     with TemporaryDirectory() as folder:
         files: list[TraceFile] = []
         for path in map(Path, paths):
-            if path.name.endswith((".tar.gz", ".tgz")):
+            if path.name.endswith(_ARCHIVES):
                 unpacked = untar(path, Path(folder), _TRACES, max_bytes=max_bytes)
                 held = [TraceFile(file, f"{path}/{name}") for name, file in unpacked]
             elif path.is_dir():

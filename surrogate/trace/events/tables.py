@@ -142,11 +142,30 @@ class Allocations:
         return len(self.time_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration: host events that start in ``[start_ns, end_ns)`` and the device activities they launched.
+
+    ``by`` says how it was found: ``step`` (ProfilerStep), ``optimizer``, ``repetition`` or ``whole``.
+    """
+
+    index: int
+    label: str
+    start_ns: int
+    end_ns: int
+    by: str
+
+    @property
+    def time_us(self) -> float:
+        """Host time from its start to the next one's, in µs."""
+        return (self.end_ns - self.start_ns) / 1e3
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trace:
     """All events of one trace; every table sorted by start. See `surrogate.trace.events` for the contract.
 
-    ``ends_early``: its file was cut; ``chosen``: it holds iterations that were asked for (`trim`).
+    ``ends_early``: its file was cut; ``chosen``: the iterations that it was cut to (`trim`), () where it is whole.
     """
 
     source: str
@@ -169,7 +188,7 @@ class Trace:
     world_size: int | None = None
     notes: tuple[str, ...] = ()
     ends_early: bool = False
-    chosen: bool = False
+    chosen: tuple[Iteration, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ function of a few of them. `MODELS` are those that the modules of this package d
 a function of a graph: see `surrogate.trace.whatif.primitives` for an example.
 """
 
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from math import inf
@@ -69,14 +70,24 @@ def what_ifs(
 ) -> list[Answer]:  # fmt: skip
     """The answers to what-ifs by their names, such as ``amp`` or ``batch=64``, of a trace, its file or a shipped one.
 
-    ``target`` is the GPU asked about, ``own_gpu`` that of the trace, where it does not tell. Raises `InputError` for
-    one that is unknown or does not apply.
+    ``target`` is the GPU asked about, ``own_gpu`` that of the trace, where it does not tell. One that is unknown or
+    does not apply is left out, and a warning says why. Raises `InputError` where none is answered.
     """
-    if isinstance(asked, str):
-        asked = [asked]
+    named: list[WhatIf] = []
+    refusals: dict[str, str] = {}
+    for text in [asked] if isinstance(asked, str) else asked:
+        try:
+            named.append(what_if(text))
+        except InputError as error:
+            refusals[text] = str(error)
     profiled = steady(profile(trace, own_gpu))
     setting = setting_of(profiled, target=target, network=network)
-    return evaluate(graph_of(profiled.trace, profiled.layers), [what_if(text) for text in asked], setting)
+    answers = evaluate(graph_of(profiled.trace, profiled.layers), named, setting, refusals=refusals)
+    if refusals and not answers:
+        raise InputError("; ".join(dict.fromkeys(refusals.values())))
+    for name, reason in refusals.items():
+        warnings.warn(f"{name} is left out: {reason.removeprefix(f'{name}: ')}", stacklevel=2)
+    return answers
 
 
 def described() -> dict[str, str]:

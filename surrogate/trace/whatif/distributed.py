@@ -34,6 +34,8 @@ def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change
     if value and value % 1:
         raise InputError(f"{value:g} is no number of workers; give a whole number")
     network = replace(setting.network, workers=int(value)) if value else setting.network
+    if network.workers == 1:
+        raise InputError("one worker sums gradients with nobody; give 2 or more")
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
         update = _first_update(graph, iteration)
@@ -71,6 +73,8 @@ def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised:
     A machine sends and receives at once. Slices are pulled back while others are still pushed.
     """
     network = replace(setting.network, bandwidth_gbs=value) if value else setting.network
+    if len(graph.iterations) < 2:
+        raise InputError("the trace holds one iteration, so no forward pass waits for a weight; record two or more")
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
         uses = _forward_tasks(graph, iteration + 1, len(parameters))
@@ -92,9 +96,7 @@ def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised:
     changed = insert(graph, tasks)
     for channel in (NETWORK, PULLS):
         changed = schedule(changed, channel, "priority" if prioritised else "arrival")
-    alone = "the trace holds one iteration, so no forward pass waits for a weight"
-    assumes = f"{network.latency_us:g} µs a message"
-    return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else (), assumes=assumes)
+    return Change(changed, assumes=f"{network.latency_us:g} µs a message")
 
 
 def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -117,6 +117,17 @@ def test_traces_by_name(refused):
             what_ifs(source, ["amp"])
 
 
+def test_one_that_is_refused_leaves_the_others(refused, resnet):
+    with pytest.warns(UserWarning, match="fused-adam is left out: .*SGD|gpu=h1000 is left out"):
+        answers = what_ifs(resnet, ["fused-adam", "amp", "gpu=h1000"])
+    assert [answer.name for answer in answers] == ["amp"]
+    for text, why in (("fused-adam", "SGD"), ("data-parallel=1", "2 or more")):
+        with refused(why):
+            what_ifs(resnet, text)
+    with refused("one iteration"):
+        what_ifs("vgg13_h100", ["p3", "parameter-server"])
+
+
 def test_batch_is_refused_where_kernels_do_not_tell_theirs(refused, resnet, made, setting):
     """Most of the time without shapes; part of a sample."""
     unlike = resnet.named(resnet.ranges, lambda name: "backward" in name.lower())
