@@ -389,7 +389,8 @@ def recorded_calls(
                 losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]
                 if not losses:
                     raise InputError("the module's result needs no gradient; --training needs trained weights")
-                torch.stack(losses).sum().backward()
+                with gpu_calls():  # activations that were not kept are computed again, as on a GPU, too
+                    torch.stack(losses).sum().backward()
     finally:
         for hook in hooks:
             hook.remove()

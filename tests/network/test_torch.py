@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -364,9 +365,51 @@ def test_a_live_module_is_timed_in_place(refused, capfd) -> None:
     assert capfd.readouterr().err == ""
     with refused("int"):
         time_module(3, inputs, "t4")
+    with refused("the GPU is a Tensor"):
+        time_module(module, "t4", inputs)
     for wrong in ({"data_parallel": 0}, {"batch": -1}, {"training": "yes"}, {"dtype": "int8"}):
         with refused(*wrong):
             time_module(module, inputs, "t4", **wrong)
+
+
+class Recomputed(torch.nn.Module):
+    """Blocks of dropout and attention, whose activations are kept, or computed again in the backward pass."""
+
+    def __init__(self, *, again: bool) -> None:
+        super().__init__()
+        self.again = again
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4))
+
+    def block(self, linear: Any, x: Any) -> Any:
+        x = torch.nn.functional.dropout(linear(x))
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    def forward(self, x: Any) -> Any:
+        for linear in self.blocks:
+            run = (
+                partial(torch.utils.checkpoint.checkpoint, self.block, use_reentrant=False)
+                if self.again
+                else self.block
+            )
+            x = run(linear, x)
+        return x
+
+
+@pytest.mark.parametrize("amp", [None, "bf16"])
+def test_activations_that_are_computed_again_cost_time_and_save_memory(amp: str | None) -> None:
+    """Each block's forward pass runs twice."""
+    from surrogate.network import time_module
+
+    inputs = torch.zeros(8, 4, 512, 64)
+    kept, again = (
+        time_module(Recomputed(again=again), inputs, "h100-sxm", training=True, amp=amp) for again in (False, True)
+    )
+    for word in ("scaled_dot_product_", "native_dropout"):
+        before, after = (sum(word in layer.name and "backward" not in layer.name for layer in time.layers)
+                         for time in (kept, again))  # fmt: skip
+        assert after == 2 * before > 0
+    assert kept.memory_bytes and again.memory_bytes and again.memory_bytes < kept.memory_bytes
+    assert kept.total_us < again.total_us < 2 * kept.total_us
 
 
 IMAGE, VOLUME = (2, 4, 12, 12), (2, 4, 6, 6, 6)
