@@ -56,10 +56,14 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
     Raises `InputError` where the table lacks sizes or holds a violation, or the options contradict it.
     """
     from surrogate.cli.datasets import progress_bar
+    from surrogate.dataset.problems import device_names
     from surrogate.dataset.tables import table_parts, table_writer
+    from surrogate.features.gpu import registry
+    from surrogate.prediction.settings import unlisted_note
 
     predictor = open_predictor(options)
     done = in_domain = 0
+    named: set[str] = set()
     with (
         table_parts(data) as table,
         table_writer(output, {"schema": 1, **table.metadata}) as write,
@@ -85,6 +89,11 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
             columns = columns[sorted(added, key=lambda name: name != "algorithm")].set_axis(frame.index)
             write(frame.drop(columns=added, errors="ignore").join(columns))
             done += len(frame)
+            if "gpu" in frame:
+                named |= set(device_names(frame[frame["gpu"].notna()]))
             in_domain += int(columns["in_domain"].sum())
             progress(done, table.rows)
-    return f"{output}: {done} rows, {in_domain} in domain"
+    measured = predictor.bundle.fitted_gpus
+    unlisted = sorted(named - measured - {board.name for board in registry().gpus} - {""})
+    notes = [unlisted_note(name, measured) for name in unlisted]
+    return "\n".join([f"{output}: {done} rows, {in_domain} in domain", *notes])

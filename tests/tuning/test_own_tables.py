@@ -214,6 +214,9 @@ def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table:
     out = tmp_path / "out.csv"
     seer("predict", "--bundle", tmp_path / "B", "--data", asked, "-o", out).succeeded()
     assert pd.read_csv(out)["source"].tolist() == ["measured"]
+    pd.DataFrame({"gpu": ["v10", "v100"], "m": 64, "n": 128}).to_csv(asked, index=False)
+    told = seer("predict", "--bundle", tmp_path / "B", "--data", asked, "-o", out).succeeded()
+    assert "nobody knows a GPU v10:" in told.out + told.err and "did you mean" in told.out + told.err
 
 
 def test_one_problem_has_one_shape(seer: Callable[..., Outcome], tmp_path: Path) -> None:
