@@ -56,9 +56,8 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
     Raises `InputError` where the table lacks sizes or holds a violation, or the options contradict it.
     """
     from surrogate.cli.datasets import progress_bar
-    from surrogate.dataset.problems import device_names
     from surrogate.dataset.tables import table_parts, table_writer
-    from surrogate.features.gpu import registry
+    from surrogate.features.gpu import canonical, registry
     from surrogate.prediction.settings import unlisted_note
 
     predictor = open_predictor(options)
@@ -90,7 +89,7 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
             write(frame.drop(columns=added, errors="ignore").join(columns))
             done += len(frame)
             if "gpu" in frame:
-                named |= set(device_names(frame[frame["gpu"].notna()]))
+                named |= {canonical(str(name)) for name in frame["gpu"].dropna().unique()}
             in_domain += int(columns["in_domain"].sum())
             progress(done, table.rows)
     measured = predictor.bundle.fitted_gpus

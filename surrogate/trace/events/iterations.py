@@ -189,9 +189,9 @@ def _by_iteration(trace: Trace, wanted: Sequence[int]) -> Trace:
     every = {iteration.index: iteration for iteration in iterations(trace)}
     for index in wanted:
         if index not in every:
-            first, *_, last = (*every, *every)
-            listed = f"{first} to {last}" if len(every) > 1 else f"only {first}"
-            raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[first].by})")
+            numbers = list(every)
+            listed = f"{numbers[0]} to {numbers[-1]}" if len(every) > 1 else f"only {numbers[0]}"
+            raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[numbers[0]].by})")
     selected = tuple(every[index] for index in dict.fromkeys(wanted))
     part = _subset(trace, lambda times: iteration_at(selected, times) >= 0, iteration_of(selected, trace)[2] >= 0)
     return replace(part, chosen=selected)

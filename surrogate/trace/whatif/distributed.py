@@ -73,8 +73,6 @@ def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised:
     A machine sends and receives at once. Slices are pulled back while others are still pushed.
     """
     network = replace(setting.network, bandwidth_gbs=value) if value else setting.network
-    if len(graph.iterations) < 2:
-        raise InputError("the trace holds one iteration, so no forward pass waits for a weight; record two or more")
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
         uses = _forward_tasks(graph, iteration + 1, len(parameters))
@@ -96,7 +94,9 @@ def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised:
     changed = insert(graph, tasks)
     for channel in (NETWORK, PULLS):
         changed = schedule(changed, channel, "priority" if prioritised else "arrival")
-    return Change(changed, assumes=f"{network.latency_us:g} µs a message")
+    alone = "the trace holds one iteration, so no forward pass waits for a weight"
+    assumes = f"{network.latency_us:g} µs a message"
+    return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else (), assumes=assumes)
 
 
 def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -124,8 +124,6 @@ def test_one_that_is_refused_leaves_the_others(refused, resnet):
     for text, why in (("fused-adam", "SGD"), ("data-parallel=1", "2 or more")):
         with refused(why):
             what_ifs(resnet, text)
-    with refused("one iteration"):
-        what_ifs("vgg13_h100", ["p3", "parameter-server"])
 
 
 def test_batch_is_refused_where_kernels_do_not_tell_theirs(refused, resnet, made, setting):
