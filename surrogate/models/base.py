@@ -4,6 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import numpy as np
@@ -65,6 +66,8 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     """True where a bundle can hold the fitted model (`to_files`, `from_files`); the others are baselines."""
     told: "Told | None" = None
     """Called during a fit, where it has rounds, with the share of them that is done."""
+    fitted_parts: "Mapping[str, TimeModel]" = MappingProxyType({})
+    """Models by name, fitted on the rows of the next fit. A model made of others takes them, with their settings."""
 
     def fit(self, X: pd.DataFrame | Rows, y: "ArrayLike | None" = None) -> Self:  # noqa: N803  scikit-learn's name
         """Fit on the rows with a time. Raises `InputError` where they cannot carry the model."""

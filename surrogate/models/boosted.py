@@ -156,18 +156,26 @@ class _Boosted(TimeModel):
         costs = {key: call_cost_us(self.call_us_, *key) for key in set(keys)}
         return np.array([costs[key] for key in keys], dtype=np.float64)
 
-    def times(self) -> BoostedTimes:
-        """The model as arrays."""
+    def tree_columns(self, family: Family) -> tuple[str, ...]:
+        """Names of the columns of `design` but the last one, the candidate's code."""
+        return self.columns(family)
+
+    def arrays(self) -> BoostedTimes:
+        """The trees, and what the base and the trend hold, as arrays."""
         if not hasattr(self, "times_"):
             self.times_ = BoostedTimes(
-                trees=Trees.from_booster(self.booster_.save_raw("json")), columns=self.columns(self.family_),
+                trees=Trees.from_booster(self.booster_.save_raw("json")), columns=self.tree_columns(self.family_),
                 codes=self.candidates_, own_weight=self.own_weight, call_us=self.call_us_, trend=self.trend_,
             )  # fmt: skip
         return self.times_
 
+    def times(self) -> BoostedTimes | None:
+        """The model as arrays."""
+        return self.arrays()
+
     def to_files(self) -> dict[str, bytes]:
         """The model as arrays."""
-        return self.times().to_files()
+        return self.arrays().to_files()
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:

@@ -1,0 +1,171 @@
+"""`stacked-terms`: boosted trees and SEER's fits together, a convex combination in log time.
+
+Trees repeat what was measured and err where shapes are new; physics errs everywhere by less. Sources: Wolpert 1992,
+"Stacked generalization"; Breiman 1996, "Stacked regressions" (weights that are not negative and sum to one).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+
+from surrogate.dataset.problems import shape_names
+from surrogate.dataset.rows import Rows
+from surrogate.dataset.splits import fold_labels
+from surrogate.features.errors import InputError
+from surrogate.models.base import Span, TimeModel, duplicate
+from surrogate.models.plain import Share, from_plain
+from surrogate.models.registry import model_class
+
+PARTS = ("first", "second")
+WEIGHTS = "weights.json"
+
+
+@dataclass(eq=False, repr=False)
+class StackedTerms(TimeModel):
+    """Combine two models: log time = (1 − w) · log time of the first + w · log time of the second.
+
+    The weight w minimises the mean absolute log error of out-of-fold predictions: the training shapes are split into
+    folds, and each fold is predicted by models fitted on the other folds. A mechanism has a weight of its own, drawn
+    towards the weight of all rows if it has few shapes. Where the second model has no prediction, and for problems
+    outside the family's primary stratum (grouped convolutions), the first model answers alone.
+
+    Parameters
+    ----------
+    first, second
+        Names of the two models.
+    inner_folds
+        Folds of the training shapes. Each costs one fit of both models.
+    pooling
+        Shapes of a mechanism at which its own weight counts as much as the weight of all rows.
+    random_state
+        Seed of the folds and of the models.
+    device
+        Where XGBoost grows trees: ``cpu`` or ``cuda``.
+
+    Attributes
+    ----------
+    first_, second_
+        The models, fitted on all training rows.
+    weight_
+        Weight of the second model over all rows, from 0 to 1.
+    weights_
+        Mechanism's code → its weight.
+
+    References
+    ----------
+    Wolpert 1992, "Stacked generalization"; Breiman 1996, "Stacked regressions".
+    """
+
+    name: ClassVar[str] = "stacked-terms"
+    help: ClassVar[str] = "boosted-terms and seer-time-only together, a weighted mean in log time"
+    storable: ClassVar[bool] = True
+
+    first: str = "boosted-terms"
+    second: str = "boosted-seer"
+    inner_folds: int = 3
+    pooling: Annotated[float, Span(50.0, 5000.0, log=True)] = 1000.0
+    random_state: int = 0
+    device: str = "cpu"
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        """Fit both models on all rows, and the weights on out-of-fold predictions."""
+        self.second_ = self._part(self.second, rows, time_us)  # the quicker one: it says whether the rows suit it
+        self.first_ = self._part(self.first, rows, time_us)
+        log_us = np.log(time_us)
+        # 1. Out-of-fold predictions of both models, in log time.
+        label = fold_labels(shape_names(rows.frame, rows.family), self.inner_folds, self.random_state)
+        predicted = np.full((2, len(rows)), np.nan)
+        for fold in np.unique(label):
+            outside, inside = np.flatnonzero(label == fold), np.flatnonzero(label != fold)
+            if len(inside):
+                train, held = rows.take(inside), rows.take(outside)
+                for row, part in enumerate((self.first_, self.second_)):
+                    predicted[row, outside] = duplicate(part).fit(train, time_us[inside]).predict(held)
+        # 2. The weight over all rows, then those of the mechanisms.
+        used = np.flatnonzero(np.isfinite(predicted).all(axis=0) & _is_primary(rows))
+        left, step = log_us[used] - np.log(predicted[0, used]), np.diff(np.log(predicted[:, used]), axis=0)[0]
+        shape, mechanism = rows.shape[used], _mechanisms(rows)[used]
+        self.weight_ = stacking_weight(left, step)
+        self.weights_: dict[int, float] = {}
+        for code in np.unique(mechanism).tolist():
+            members = mechanism == code
+            own = len(np.unique(shape[members]))
+            share = own / (own + self.pooling)
+            self.weights_[code] = share * stacking_weight(left[members], step[members]) + (1 - share) * self.weight_
+
+    def _part(self, name: str, rows: Rows, time_us: np.ndarray) -> TimeModel:
+        """The fitted model of that name."""
+        if name in self.fitted_parts:
+            return self.fitted_parts[name]
+        cls = model_class(name)
+        settings = cls().get_params(deep=False)
+        shared = {key: getattr(self, key) for key in ("random_state", "device") if key in settings}
+        return cls(**shared).fit(rows, time_us)
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        first, second = self.first_.predict(rows), self.second_.predict(rows)
+        codes, position = np.unique(_mechanisms(rows), return_inverse=True)
+        weight = np.array([self.weights_.get(code, self.weight_) for code in codes.tolist()])[position]
+        weight = np.where(np.isfinite(second) & _is_primary(rows), weight, 0.0)
+        return first ** (1 - weight) * np.where(weight > 0, second, 1.0) ** weight
+
+    def to_files(self) -> dict[str, bytes]:
+        """Both models' files, each under its part's name, and the weights as JSON."""
+        files: dict[str, bytes] = {}
+        content: dict[str, Any] = {"weight": self.weight_, "weights": self.weights_}
+        for part, model in zip(PARTS, (self.first_, self.second_), strict=True):
+            files |= {f"{part}.{name}": data for name, data in model.to_files().items()}
+            content[part] = {"name": model.name, "params": model.get_params(deep=False)}
+        return {**files, WEIGHTS: json.dumps(content, sort_keys=True).encode()}
+
+    @classmethod
+    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """The model that `to_files` described. Raises `InputError` if a part is no model that bundles hold."""
+        model = cls(**params)
+        content = json.loads(files[WEIGHTS])
+        model.weight_ = from_plain(Share, content["weight"])
+        model.weights_ = {int(code): weight for code, weight in from_plain(Mapping[str, Share], content["weights"]).items()}
+        for part in PARTS:
+            inner = {name.removeprefix(f"{part}."): data for name, data in files.items() if name.startswith(f"{part}.")}
+            kind = model_class(content[part]["name"])
+            if not kind.storable or kind is cls:
+                raise InputError(f"{WEIGHTS}: {kind.name} is no part of {cls.name}")
+            setattr(model, f"{part}_", kind.from_files(content[part]["params"], inner))
+        return model
+
+
+def stacking_weight(left: np.ndarray, step: np.ndarray) -> float:
+    """Return the w in [0, 1] that minimises Σ|left − w · step|; 0 without rows.
+
+    Parameters
+    ----------
+    left : (rows,)
+        Log of measured time over the first model's time.
+    step : (rows,)
+        Log of the second model's time over the first model's time.
+
+    Notes
+    -----
+    The sum is convex in w. Its minimum is the median of left / step, in which a row weighs |step|.
+    """
+    moves = np.abs(step) > 0
+    if not moves.any():
+        return 0.0
+    ratio, weight = left[moves] / step[moves], np.abs(step[moves])
+    order = np.argsort(ratio, kind="stable")
+    reached = np.cumsum(weight[order])
+    return float(np.clip(ratio[order][np.searchsorted(reached, reached[-1] / 2)], 0.0, 1.0))
+
+
+def _is_primary(rows: Rows) -> np.ndarray:
+    """(rows,) True in the family's primary stratum."""
+    return rows.family.in_grouping(rows.stratum, rows.family.primary)
+
+
+def _mechanisms(rows: Rows) -> np.ndarray:
+    """(rows,) codes of mechanisms; 0 in families without them."""
+    known = "mechanism" in rows.column_names
+    return rows.column("mechanism").astype(int) if known else np.zeros(len(rows), dtype=int)
