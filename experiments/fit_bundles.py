@@ -56,12 +56,13 @@ class Plan:
 
 PLANS = {name: Plan(**plan) for name, plan in beside(__file__).items()}
 ALIKE = "rows of collectives in fp16 stand for bf16, too: both move as many bytes"
-TABLE = "cudnn_forward"
+TABLES = {"cudnn_forward": "cudnn", "cudnn_partial": "partial"}
+"""Table that `seer compare` takes by default → its source."""
 
 
-def write_forward_table(data: Path, path: Path) -> None:
-    """The forward fp32 rows of the public cuDNN table, with its metadata."""
-    whole = read_dataset(data / FILES["cudnn"][0])
+def write_forward_table(data: Path, source: str, path: Path) -> None:
+    """The forward fp32 rows of a public cuDNN table, with its metadata."""
+    whole = read_dataset(data / FILES[source][0])
     rows = whole.frame[(whole.frame["direction"] == "fwd") & (whole.frame["dtype"] == "fp32")]
     write_dataset(rows, path, candidates=whole.candidates, metadata=whole.metadata)
     click.echo(f"{path}: {len(rows)} rows, {path.stat().st_size / 1e6:.2f} MB")
@@ -70,11 +71,11 @@ def write_forward_table(data: Path, path: Path) -> None:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("data", type=click.Path(path_type=Path), default=DEFAULT_FOLDER)
 @click.argument("out", type=click.Path(path_type=Path), default=SHIPPED)
-@click.option("--only", type=click.Choice([TABLE, *PLANS]), multiple=True, help="These alone, not all.")
+@click.option("--only", type=click.Choice([*TABLES, *PLANS]), multiple=True, help="These alone, not all.")
 def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
     """Fit every bundle on the public tables in DATA (default: experiments/data) and write it as a folder below OUT.
 
-    Beside them goes the table that `seer compare` judges by default. OUT is by default where the package has them.
+    Beside them go the tables that `seer compare` judges and trains on by default. OUT is by default where the package has them.
     """
     from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train
@@ -82,9 +83,9 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
 
     with in_one_line("fit_bundles"):
         out.mkdir(parents=True, exist_ok=True)
-        for name in only or (TABLE, *PLANS):
-            if name == TABLE:
-                write_forward_table(data, out / f"{TABLE}.parquet")
+        for name in only or (*TABLES, *PLANS):
+            if name in TABLES:
+                write_forward_table(data, TABLES[name], out / f"{name}.parquet")
                 continue
             with progress_bar(name) as step:
                 plan = PLANS[name]

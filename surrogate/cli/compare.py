@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 FITS = ".fits"
 """Folder of finished fits inside the output, so that the same command goes on after an interruption."""
+REPORT_FILES = {"results.json", "predictions.parquet", "choices.parquet", "folds.csv", "choice_rows.csv", "time_rows.csv"}
+REPORT_FILES |= {"report.html", "figures"}
+"""Names in a folder that a comparison writes."""
 
 
 @click.command()
@@ -25,27 +28,33 @@ FITS = ".fits"
 @output_options
 def command(
     data: Path | None, also_train: tuple[Path, ...], models: tuple[str, ...], candidates: str | None,
-    where: tuple[str, ...], kernel: "Kernel | None", output: Path, form: Form, **settings: Any,
+    where: tuple[str, ...], kernel: "Kernel | None", output: Path, force: bool, form: Form, **settings: Any,
 ) -> None:  # fmt: skip
     """Fit every model on the training rows of every fold of DATA, predict the held-out rows, judge times and choices.
 
-    DATA is a dataset (parquet, CSV or JSON; - for standard input); without it, the public cuDNN 7 measurements that
-    ship with the package (forward, fp32, nine GPUs; under two minutes on 2 cores). Writes results.json, CSV tables,
-    figures and report.html into a folder, and prints the summary. An interrupted comparison goes on with the same
-    command. `--where` filters DATA and the further training tables alike. Folds share the CPUs that the process, or its
-    container, may use; OMP_NUM_THREADS=N leaves it N of them.
+    DATA is a dataset (parquet, CSV or JSON; - for standard input). Without it, the command takes the public cuDNN 7
+    measurements that ship with the package: forward, fp32, nine GPUs, four minutes on 2 cores. Partly measured networks
+    are added to the training rows. The command writes results.json, CSV tables, figures and report.html into a folder,
+    and prints the summary. A report that is there is overwritten; a folder that holds other files is refused unless
+    `--force` is given. An interrupted comparison goes on with the same command. `--where` filters DATA and the further
+    training tables alike. Folds share the CPUs that the process, or its container, may use; OMP_NUM_THREADS=N leaves it
+    N of them.
 
     Examples:
       seer compare
       seer compare run.parquet --models boosted-terms,roofline --by gpu -o out
       seer compare all.parquet --where dtype=fp32 --where direction=fwd
     """
-    from surrogate.bundled import DATASET
+    from surrogate.bundled import DATASET, TRAINING_DATASET
     from surrogate.cli.datasets import going_on, load, progress_bar
     from surrogate.dataset.files import staged
     from surrogate.evaluation.compare import compare
     from surrogate.report.page import FIGURE_FILES, write_report
 
+    if not force:
+        require_report_folder(output)
+    if data is None:
+        also_train = (TRAINING_DATASET, *also_train)
     table = load(data or DATASET, candidates, where, kernel)
     more = [load(path, candidates, where, kernel) for path in also_train]
     settings |= {"models": ",".join(models) or None, "keep": output / FITS}
@@ -61,6 +70,19 @@ def command(
             raise
     shutil.rmtree(output / FITS, ignore_errors=True)
     _show(result.results, form, page)
+
+
+def require_report_folder(folder: Path) -> None:
+    """Raise `InputError` if the folder holds anything but an earlier report, or the fits of an interrupted one."""
+    if not folder.is_dir():
+        return
+    names = {path.name for path in folder.iterdir()} - {FITS}
+    strangers = sorted(names - REPORT_FILES) or (sorted(names) if "results.json" not in names else [])
+    if strangers:
+        raise InputError(
+            f"{folder} holds {', '.join(strangers[:3])}{', …' * (len(strangers) > 3)}, which is no report of seer compare;"
+            " choose another folder, or give --force to write beside it"
+        )
 
 
 @click.command()

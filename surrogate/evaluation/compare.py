@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,15 +22,22 @@ from surrogate.dataset.store import Data, Dataset, as_dataset, one_kernel
 from surrogate.dataset.tables import write_table
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.evaluation import scorecard
+from surrogate.evaluation.coverage import coverage_rows
+from surrogate.evaluation.importance import column_importance, mean_importance
 from surrogate.evaluation.judge import Choice
-from surrogate.evaluation.scorecard import ORACLE, Judged, Record, plain
+from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES, Judged, Record, plain
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
 from surrogate.features.errors import InputError, in_one_line, require_known
 from surrogate.features.families import FAMILIES, Family
 from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
+from surrogate.models.base import terms
+from surrogate.uncertainty.domain import distances_to, references_of
+from surrogate.uncertainty.fit import held_out_half_widths
+from surrogate.uncertainty.intervals import COVERAGE
 
-RESULTS_SCHEMA = 1
-"""Version of `results.json`. History: 1, the first."""
+RESULTS_SCHEMA = 2
+"""Version of `results.json`. History: 1, the first; 2, paired differences are relative, no logarithms, and there are
+more of them; ``references``, ``reported``, ``costs``, ``coverage`` and ``importance``."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,9 @@ class FamilyRuns:
     ``rows`` of all tables, of which the first ``count`` are held out in turn; ``rounds`` the folds of each seed;
     ``judged`` (count,) rows of judged problems. ``predicted`` model → one array (count,) in µs per seed, NaN where
     never held out; ``supported`` one mask (count,) per seed; ``settings`` model → the hyperparameters of its first fit;
-    ``reasons`` model → why it could not be fitted.
+    ``reasons`` model → why it could not be fitted; ``costs`` model → seconds of every fit, and µs a row of every
+    prediction; ``importance`` one mapping a fold of the first seed; ``distance`` (count,) to the training data of the
+    first seed's folds.
     """
 
     rows: Rows
@@ -52,6 +60,9 @@ class FamilyRuns:
     supported: list[np.ndarray] = field(default_factory=list)
     settings: dict[str, dict[str, object]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    costs: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    importance: list[dict[str, float]] = field(default_factory=list)
+    distance: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     @property
     def main(self) -> Rows:
@@ -161,13 +172,35 @@ def _present(frame: pd.DataFrame, *further: str) -> list[str]:
 
 Settings = dict[str, object]
 """A model's hyperparameters by name."""
-Outcome = tuple[Settings, np.ndarray] | str
-"""A fitted model's settings and its times, or the reason for none."""
+Step = Callable[..., None]
+"""Called with a text as work goes on, and with how many fits begin (1 unless it is said)."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One fit's answers: its settings, times (rows held out,) in µs, seconds of the fit, µs a row of the prediction.
+
+    ``importance``: column → `column_importance`, empty where it was not asked for.
+    """
+
+    settings: Settings
+    predicted_us: np.ndarray
+    fit_s: float
+    predict_us: float
+    importance: dict[str, float] = field(default_factory=dict)
+
+
+Outcome = HeldOut | str
+"""What a fit predicts, or the reason for nothing."""
+
+
+FOLDS, SEEDS = 5, 3
+"""Folds of a seed, and seeds, by default: a single seed's figure differs from another's by more than models do."""
 
 
 def compare(
     data: Data, also_train: Sequence[Data] = (), *,
-    by: str = "shape", folds_count: int = 10, seeds: int = 1, models: str | Sequence[str] | None = None,
+    by: str = "shape", folds_count: int = FOLDS, seeds: int = SEEDS, models: str | Sequence[str] | None = None,
     tune: str = "none", candidate: str = "algorithm", device: str = "cpu",
     progress: Progress | None = None, keep: Path | None = None, kernel: Kernel | str | Path | None = None,
     sizes: Sequence[str] | None = None, parameters: Sequence[str] | None = None, settings: Sequence[str] | None = None,
@@ -201,7 +234,7 @@ def compare(
         try:
             judged = _judged_rows(main, rows, len(main_frame))
             rounds = [folds(by, family, held, trained, count=folds_count, seed=seed) for seed in range(seeds)]
-            parts.append(FamilyRuns(rows, len(main_frame), rounds, judged))
+            parts.append(FamilyRuns(rows, len(main_frame), rounds, judged, distance=np.full(len(main_frame), np.nan)))
         except InputError as error:
             refused[family] = str(error)
     if not parts:
@@ -211,13 +244,16 @@ def compare(
     alone = device != "cpu" or tune != "none"  # one GPU; Optuna changes the process's warnings
     workers = 1 if alone else workers_for(max(part.fits for part in parts))
     left = TimeLeft({cls.name: rows_to_fit for cls in classes}, workers)
-    begun = count()
+    begun = 0
     lock = threading.Lock()
 
-    def step(text: str) -> None:
+    def step(text: str, fits: int = 1) -> None:
+        """Say that so many fits begin, or (0) how far one is."""
+        nonlocal begun
         with lock:
             if progress is not None:
-                progress(next(begun), total, f"{text}{left}")
+                progress(begun, total, f"{text}{left}")
+            begun += fits
 
     def took(name: str, rows: int, seconds: float | None) -> None:
         with lock:
@@ -227,7 +263,7 @@ def compare(
         folder = keep and keep / _signature(part, by, tune, candidate, device)
         _run(part, classes, tune=tune, device=device, workers=workers, step=step, took=took, folder=folder)
     step("judging")
-    return _judged(main, others, parts, refused=refused, models=[cls.name for cls in classes], by=by)
+    return _judged(main, others, parts, refused=refused, models=[cls.name for cls in classes], by=by, tune=tune)
 
 
 def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
@@ -241,7 +277,7 @@ def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
 
 def _run(
     part: FamilyRuns, classes: Sequence[type[TimeModel]], tune: str, device: str, workers: int,
-    step: Callable[[str], None], took: Callable[[str, int, float | None], None], folder: Path | None,
+    step: Step, took: Callable[[str, int, float | None], None], folder: Path | None,
 ) -> None:  # fmt: skip
     """Fit and predict all folds, ``workers`` at a time; ``step`` is called when a fit begins, ``took`` when it ended.
 
@@ -249,96 +285,136 @@ def _run(
     """
     rounds = [(seed, i, fold) for seed, folds in enumerate(part.rounds) for i, fold in enumerate(folds)]
     newest = newest_version(part.main.frame, part.rows.family)
+    # A model that is made of others comes behind them: it takes those of the same fold.
+    ordered = sorted(classes, key=lambda cls: cls.name == REPORTED_MODELS[0])
 
     def fit_all(
         round_: tuple[int, int, Fold], stopped: threading.Event
-    ) -> tuple[np.ndarray, np.ndarray, dict[str, Outcome]]:
-        """(positions held out, which are supported, model → its settings and times, or the reason for none)."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Outcome]]:
+        """(positions held out, which are supported, their distances, model → what it predicts or why nothing)."""
         seed, number, fold = round_
         train = part.rows.take(fold.train)
         test = fold.test[newest[fold.test]]
         if not train.ok.any():
             raise InputError(f"fold {fold.name}: nothing is left to train on; use fewer folds or more data")
         held = part.rows.take(test)
-        outcomes = {}
-        for cls in classes:
+        outcomes: dict[str, Outcome] = {}
+        fitted: dict[str, TimeModel] = {}
+        for cls in ordered:
             if stopped.is_set():
                 break
-            step(f"{part.rows.family.name} seed {seed} fold {fold.name} {cls.name}")
+            said = f"{part.rows.family.name} seed {seed} fold {fold.name} {cls.name}"
+            step(said)
             begun_s = monotonic()
             file = folder and folder / f"{cls.name}-{seed}-{number}.json"
             is_kept = file is not None and file.is_file()
+
+            def trial(done: int, of: int, best: str, said: str = said) -> None:
+                step(f"{said}, trial {done} of {of} {best}".rstrip(), 0)
+
             try:
-                model = partial(tuned, cls, train, tune, seed=seed, device=device)
+                model = partial(tuned, cls, train, tune, seed=seed, device=device, progress=trial)
+                explained = terms(part.rows.family) if (cls.name, seed) == (TREES, 0) else ()
                 with in_one_line(cls.name):  # whatever one model raises, the others are judged
-                    outcomes[cls.name] = _fitted(model, train, held, file)
+                    outcomes[cls.name] = _held_out(model, train, held, file, fitted=fitted, explained=explained)
             except InputError as error:
                 outcomes[cls.name] = str(error)
             took(cls.name, len(fold.train), None if is_kept else monotonic() - begun_s)
-        return test, Support.fit(train).supported(held), outcomes
+        distance = np.full(len(test), np.nan) if seed else distances_to(references_of(train), held)
+        return test, Support.fit(train).supported(held), distance, outcomes
 
-    fitted = in_parallel(fit_all, rounds, workers)
+    answers = in_parallel(fit_all, rounds, workers)
     for cls in classes:
         part.predicted[cls.name] = [np.full(part.count, np.nan) for _ in part.rounds]
     part.supported.extend(np.zeros(part.count, dtype=bool) for _ in part.rounds)
-    for (seed, _, _), (test, feasible, outcomes) in zip(rounds, fitted, strict=True):
+    for (seed, _, _), (test, feasible, distance, outcomes) in zip(rounds, answers, strict=True):
         part.supported[seed][test] = feasible
+        if not seed:
+            part.distance[test] = distance
         for name, outcome in outcomes.items():
             if isinstance(outcome, str):
                 part.reasons.setdefault(name, outcome)
                 continue
-            settings, predicted = outcome
-            part.settings.setdefault(name, settings)
-            part.predicted[name][seed][test] = predicted
+            part.settings.setdefault(name, outcome.settings)
+            part.predicted[name][seed][test] = outcome.predicted_us
+            part.costs.setdefault(name, []).append((outcome.fit_s, outcome.predict_us))
+            if outcome.importance:
+                part.importance.append(outcome.importance)
     if len(part.reasons) == len(classes):
         raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
 
 
-def _fitted(make: Callable[[], TimeModel], train: Rows, held: Rows, file: Path | None) -> tuple[Settings, np.ndarray]:
-    """Settings of a model fitted on ``train``, and its times of ``held``; read from ``file`` where they lie there."""
+def _held_out(
+    make: Callable[[], TimeModel], train: Rows, held: Rows, file: Path | None,
+    fitted: dict[str, TimeModel], explained: tuple[str, ...],
+) -> HeldOut:  # fmt: skip
+    """What a model fitted on ``train`` says of ``held``; read from ``file`` where it lies there.
+
+    ``fitted``: the fold's fitted models by name, to which this one is added; ``explained``: columns whose importance is
+    asked for.
+    """
     if file is not None and file.is_file():
         try:
             content = json.loads(file.read_text())
-            return content["settings"], np.array(content["predicted_us"], dtype=np.float64).reshape(len(held))
-        except (ValueError, KeyError, TypeError):  # damaged since: fit again
+            times = np.array(content.pop("predicted_us"), dtype=np.float64).reshape(len(held))
+            return HeldOut(predicted_us=times, **content)
+        except (ValueError, KeyError, TypeError, AttributeError):  # damaged since: fit again
             pass
     model = make()
-    settings = plain(model.get_params())
-    predicted = model.fit(train).predict(held)
+    settings = plain(model.get_params(deep=False))
+    model.fitted_parts = fitted
+    begun_s = monotonic()
+    model.fit(train)
+    fitted_s = monotonic()
+    predicted_us = model.predict(held)
+    predict_us = 1e6 * (monotonic() - fitted_s) / max(len(held), 1)
+    fitted[model.name] = model
+    importance = column_importance(model, held, explained, seed=0) if explained else {}
+    answer = HeldOut(settings, predicted_us, fitted_s - begun_s, predict_us, importance)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps({"settings": settings, "predicted_us": predicted.tolist()}))
-    return settings, predicted
+        write_text(file, json.dumps({**vars(answer), "predicted_us": predicted_us.tolist()}))
+    return answer
 
 
 def _signature(part: FamilyRuns, *settings: str) -> str:
     """A name for what all fits of a family depend on."""
     family = part.rows.family
-    words = (family.name, family.version, *settings, len(part.rounds[0]), part.count)
+    words = (RESULTS_SCHEMA, family.name, family.version, *settings, len(part.rounds[0]), part.count)
     return "-".join(map(str, (*words, fingerprint(part.rows))))
 
 
 def _judged(
     data: Dataset, also_train: Sequence[Dataset], parts: Sequence[FamilyRuns],
-    refused: Mapping[Family, str], models: Sequence[str], by: str,
+    refused: Mapping[Family, str], models: Sequence[str], by: str, tune: str,
 ) -> Compared:  # fmt: skip
     time_rows, choice_rows, choices, described = [], [], [], []
+    found: dict[str, list[Record]] = {"coverage": [], "importance": [], "costs": []}
+    references: dict[str, dict[str, str]] = {}
     for part in parts:
+        family = part.rows.family
         tested = np.zeros(part.count, dtype=bool)
         for fold in part.rounds[0]:
             tested[fold.test] = True
         positions = np.flatnonzero(part.judged & tested)
-        where = {"split": by, **_common(part.rows.family, part.main.frame.iloc[np.flatnonzero(tested)])}
-        time_rows += [where | row for row in _time_rows(part, tested)]
-        if not len(positions):
+        where = {"split": by, **_common(family, part.main.frame.iloc[np.flatnonzero(tested)])}
+        judged = picks = None
+        paired: dict[str, str] = {kind: name for kind, name in TIME_REFERENCES.items() if name in part.predicted}
+        if len(positions):
+            judged = Judged.of(part.rows.take(positions), _noise(data))
+            picks = _picks(judged, part, positions)
+            paired |= scorecard.references_of(judged, picks)
+        references[family.name] = paired
+        time_rows += [where | row for row in _time_rows(part, tested, paired)]
+        for name, records in _evidence(part).items():
+            found[name] += [{"family": family.name, **record} for record in records]
+        if judged is None or picks is None:
             reason = f"{data.name}: one candidate a problem; a choice needs at least two"
-            choice_rows += [where | row for row in _unjudged(part.rows.family, models, reason)]
+            choice_rows += [where | row for row in _unjudged(family, models, reason)]
             continue
-        judged = Judged.of(part.rows.take(positions), _noise(data))
-        picks = _picks(judged, part, positions)
         missing = f"{data.name} names no heuristic_algorithm for these problems"
         reasons = {judged.heuristic: missing, **part.reasons}
-        choice_rows += [where | row for row in scorecard.choice_rows(judged, picks, reasons)]
+        choice_rows += [where | row for row in scorecard.choice_rows(judged, picks, reasons, paired)]
         choices.append(choice_table(judged, picks))
         described.append(judged)
     for family, reason in refused.items():
@@ -347,9 +423,11 @@ def _judged(
     first = parts[0]
     results = {
         "schema": RESULTS_SCHEMA, "dataset": _describe(data, also_train, parts, described),
-        "seeds": list(range(len(first.rounds))), "folds": len(first.rounds[0]),
+        "seeds": list(range(len(first.rounds))), "folds": len(first.rounds[0]), "tune": tune,
+        "reported": {part.rows.family.name: _reported(part) for part in parts}, "references": references,
         "settings": {name: first.settings.get(name, {}) for name in models},
         "time_rows": plain(time_rows), "choice_rows": plain(choice_rows),
+        **{name: plain(records) for name, records in found.items()},
     }  # fmt: skip
     return Compared(
         results,
@@ -357,6 +435,37 @@ def _judged(
         pd.concat(choices, ignore_index=True) if choices else pd.DataFrame(NO_CHOICES),
         pd.concat([fold_table(part, by) for part in parts], ignore_index=True),
     )
+
+
+TIME_REFERENCES = {"seer": scorecard.SEER, "linear": "linear-terms", "trees": TREES}
+"""What time errors are compared with where no choice is judged."""
+
+
+def _reported(part: FamilyRuns) -> str | None:
+    """The model that a report answers for: the first of `REPORTED_MODELS` that was fitted, else None."""
+    return next((name for name in REPORTED_MODELS if name in part.settings), None)
+
+
+def _evidence(part: FamilyRuns) -> dict[str, list[Record]]:
+    """How the intervals of the reported model hold, what the terms are worth to the trees, and what models cost."""
+    model = _reported(part)
+    costs = [
+        {"model": name, "fits": len(each), "fit_s": np.median(each, axis=0)[0], "predict_us": np.median(each, axis=0)[1]}
+        for name, each in part.costs.items()
+    ]
+    importance = [{"model": TREES, **record} for record in mean_importance(part.importance)]
+    return {"coverage": _coverage(part, model) if model else [], "importance": importance, "costs": costs}
+
+
+def _coverage(part: FamilyRuns, model: str) -> list[Record]:
+    """Coverage of the first seed's held-out rows, by widths that saw other shapes alone; empty for a single shape."""
+    main, predicted_us = part.main, part.predicted[model][0]
+    measured_us = np.where(main.ok, main.time_us, np.nan)
+    if not (np.isfinite(predicted_us) & main.ok).any():
+        return []
+    half_width = held_out_half_widths(main, predicted_us, measured_us, part.distance)
+    records = coverage_rows(main, np.log(predicted_us / measured_us), half_width)
+    return [{"model": model, "claimed": COVERAGE, **record} for record in records]
 
 
 NO_CHOICES = {
@@ -386,7 +495,7 @@ def _picks(judged: Judged, part: FamilyRuns, positions: np.ndarray) -> dict[str,
     return picks
 
 
-def _time_rows(part: FamilyRuns, tested: np.ndarray) -> list[Record]:
+def _time_rows(part: FamilyRuns, tested: np.ndarray, references: Mapping[str, str]) -> list[Record]:
     """Errors over the held-out ok rows of the newest library version."""
     main = part.main
     measured = np.flatnonzero(tested & newest_version(main.frame, main.family) & main.ok)
@@ -398,7 +507,7 @@ def _time_rows(part: FamilyRuns, tested: np.ndarray) -> list[Record]:
         if name in part.reasons or not model_class(name).predicts_time
     }
     times = {name: [] if name in reasons else [run[measured] for run in runs] for name, runs in part.predicted.items()}
-    return scorecard.time_rows(rows, rows.time_us / best, times, reasons)
+    return scorecard.time_rows(rows, rows.time_us / best, times, reasons, references)
 
 
 def _common(family: Family, frame: pd.DataFrame) -> dict[str, str]:

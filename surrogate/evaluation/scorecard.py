@@ -17,6 +17,13 @@ HEURISTIC_SUFFIX = "-heuristic"
 TUNANET = "tunanet"
 ORACLE = "oracle"
 ALL = "all"
+REPORTED_MODELS = ("stacked-terms", "boosted-terms")
+"""The first of these that was judged is the model that a report answers for."""
+TREES = "boosted-terms"
+SEER, SEER_PAPER = "seer-time-only", "seer-paper"
+KINDS = ("heuristic", "seer", "linear", "trees")
+"""References that every row has a difference to: see `references_of`."""
+LINEAR_MODELS = ("linear-terms", "linear-dims", "li-et-al")
 
 
 def heuristic_name(libraries: Iterable[str]) -> str:
@@ -85,16 +92,43 @@ def pick_oracle(judged: Judged) -> judge.Choice:
     return judge.choose(judged.candidates, judged.candidates.time_us, judged.candidates.ok)
 
 
-def choice_rows(judged: Judged, picks: Mapping[str, list[judge.Choice]], reasons: Mapping[str, str]) -> list[Record]:
+def references_of(judged: Judged, picks: Mapping[str, list[judge.Choice]]) -> dict[str, str]:
+    """Return the models that all others are compared with: what they are → their name.
+
+    ``heuristic`` the library's own picker, ``seer`` the paper's fits to times alone, ``paper`` those to counters,
+    ``linear`` the linear model of the smallest macro slowdown in the primary grouping, ``trees`` boosted trees alone. A
+    kind that picked nothing is left out.
+    """
+    primary = judged.rows.family.in_grouping(judged.rows.stratum[judged.problem_row], judged.rows.family.primary)
+    found = {}
+    for name, choices in picks.items():
+        chosen = primary & _chosen(choices)
+        if chosen.any():
+            found[name] = judge.shape_interval(_log_slowdown(choices, chosen), judged.shape[chosen], macro=True).mid
+    linear = sorted((found[name], name) for name in LINEAR_MODELS if name in found)
+    kinds = {
+        "heuristic": judged.heuristic,
+        "seer": SEER,
+        "paper": SEER_PAPER,
+        "linear": linear[0][1] if linear else "",
+        "trees": TREES,
+    }
+    return {kind: name for kind, name in kinds.items() if name in found}
+
+
+def choice_rows(
+    judged: Judged, picks: Mapping[str, list[judge.Choice]], reasons: Mapping[str, str], references: Mapping[str, str]
+) -> list[Record]:
     """One row per model × GPU × grouping. A model's choices (one per seed) are averaged problem by problem, in logs.
 
-    ``picks`` holds the library's own picker under ``judged.heuristic``, which the others are paired with.
+    ``references`` (see `references_of`) are what each model is paired with, in ``paired_vs_heuristic`` and so on.
     """
     rows = []
     family = judged.rows.family
     gpu_of = judged.rows.frame["gpu"].to_numpy()[judged.problem_row]
     stratum_of = judged.rows.stratum[judged.problem_row]
     gpus = sorted(set(gpu_of))
+    paired = {kind: picks[name] for kind, name in references.items()}
     for gpu in [ALL, *(gpus if len(gpus) > 1 else [])]:
         for grouping in family.groupings:
             part = family.in_grouping(stratum_of, grouping) & ((gpu_of == gpu) | (gpu == ALL))
@@ -102,33 +136,32 @@ def choice_rows(judged: Judged, picks: Mapping[str, list[judge.Choice]], reasons
                 continue
             for model, choices in picks.items():
                 where = {"model": model, "family": family.name, "stratum": grouping, "gpu": gpu}
-                reason = reasons.get(model, "")
-                heuristic = picks[judged.heuristic][0]
-                rows.append(where | _choice_row(judged, choices, heuristic, part, reason))
+                rows.append(where | _choice_row(judged, choices, paired, part, reasons.get(model, "")))
     return rows
 
 
+def _chosen(choices: list[judge.Choice]) -> np.ndarray:
+    """(problems,) True where every seed has a pick."""
+    return np.logical_and.reduce([choice.chosen for choice in choices])
+
+
+def _log_slowdown(choices: list[judge.Choice], part: np.ndarray) -> np.ndarray:
+    """(problems of the part,) log slowdown, the mean over the seeds."""
+    return np.mean([np.log(choice.slowdown[part]) for choice in choices], axis=0)
+
+
 def _choice_row(
-    judged: Judged, choices: list[judge.Choice], heuristic: judge.Choice, part: np.ndarray, reason: str
+    judged: Judged, choices: list[judge.Choice], paired: Mapping[str, list[judge.Choice]], part: np.ndarray, reason: str
 ) -> Record:
-    chosen = part & np.logical_and.reduce([choice.chosen for choice in choices])
+    chosen = part & _chosen(choices)
     if not chosen.any():
         return {"n": 0, "shapes": 0, "reason": reason or "no pick for these problems"}
-    log_slowdown = np.mean([np.log(choice.slowdown[chosen]) for choice in choices], axis=0)
+    log_slowdown = _log_slowdown(choices, chosen)
     slowdown = np.concatenate([choice.slowdown[chosen] for choice in choices])
     top2 = np.mean([np.log(choice.top2_slowdown[chosen]) for choice in choices], axis=0)
     # A model's choices of several seeds count as one, problem by problem; its worst figures are those of all choices.
     shape = judged.shape[chosen]
     macro, pooled = (judge.shape_interval(log_slowdown, shape, macro=macro) for macro in (True, False))
-    # The difference to the library's own picker is taken on the problems where both chose.
-    both = chosen & heuristic.chosen
-    macro_difference = pooled_difference = None
-    if both.any():
-        log_picked = np.mean([np.log(choice.slowdown[both]) for choice in choices], axis=0)
-        difference = log_picked - np.log(heuristic.slowdown[both])
-        macro_difference, pooled_difference = (
-            [*judge.shape_interval(difference, judged.shape[both], macro=macro)] for macro in (True, False)
-        )
     infeasible = round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices])))
     return {
         "n": int(chosen.sum()), "shapes": len(np.unique(shape)),
@@ -136,18 +169,44 @@ def _choice_row(
         "slowdown_geomean": np.exp(pooled.mid), "slowdown_geomean_ci": [np.exp(pooled.low), np.exp(pooled.high)],
         "slowdown_p95": np.quantile(slowdown, 0.95), "slowdown_max": slowdown.max(),
         "top1": np.mean(slowdown <= 1.0), "within_10pct": np.mean(slowdown <= judge.WITHIN),
-        "top2_slowdown": np.exp(top2.mean()), "infeasible_picks": infeasible, "paired_problems": int(both.sum()),
-        "paired_vs_heuristic": macro_difference, "paired_pooled_vs_heuristic": pooled_difference,
+        "top2_slowdown": np.exp(top2.mean()), "infeasible_picks": infeasible,
+        **_differences(judged, choices, paired, part),
     }  # fmt: skip
 
 
+def _differences(
+    judged: Judged, choices: list[judge.Choice], paired: Mapping[str, list[judge.Choice]], part: np.ndarray
+) -> Record:
+    """Relative differences to each reference, on the problems of the part where both chose.
+
+    ``paired_vs_KIND`` is [low, mid, high] of the ratio of macro slowdowns less 1, and ``paired_problems_vs_KIND``
+    (``paired_problems`` of the heuristic) the number of problems; None and 0 for a kind of `KINDS` without a reference.
+    ``paired_pooled_vs_heuristic`` weighs problems instead of shapes.
+    """
+    out: Record = {}
+    for kind in dict.fromkeys((*KINDS, *paired)):
+        both = part & _chosen(choices) & _chosen(paired[kind]) if kind in paired else np.zeros(len(part), dtype=bool)
+        count = "paired_problems" if kind == "heuristic" else f"paired_problems_vs_{kind}"
+        out[count] = int(both.sum())
+        difference = _log_slowdown(choices, both) - _log_slowdown(paired[kind], both) if both.any() else None
+        ways = {"paired": True, "paired_pooled": False} if kind == "heuristic" else {"paired": True}
+        for name, macro in ways.items():
+            ends = None
+            if difference is not None:
+                ends = np.expm1(judge.shape_interval(difference, judged.shape[both], macro=macro)).tolist()
+            out[f"{name}_vs_{kind}"] = ends
+    return out
+
+
 def time_rows(
-    rows: Rows, ratio_to_best: np.ndarray, predictions: Mapping[str, list[np.ndarray]], reasons: Mapping[str, str]
-) -> list[Record]:
+    rows: Rows, ratio_to_best: np.ndarray, predictions: Mapping[str, list[np.ndarray]], reasons: Mapping[str, str],
+    references: Mapping[str, str],
+) -> list[Record]:  # fmt: skip
     """One row per model × population × (grouping | GPU | algorithm), over ok rows of one family.
 
     ``ratio_to_best`` (rows,) time over the problem's best; ``predictions`` model → one array (rows,) in µs per seed,
-    whose metrics are averaged. A model without predictions gets one row with n 0 and its reason.
+    whose metrics are averaged. A model without predictions gets one row with n 0 and its reason. In the primary grouping
+    ``median_vs_KIND`` is [low, mid, high] of the median error less that of the reference of ``references``.
     """
     family = rows.family
     blank = {"family": family.name, "stratum": ALL, "gpu": ALL, "algorithm": ALL}
@@ -155,6 +214,7 @@ def time_rows(
     for column in ("gpu", "algorithm"):
         values = rows.frame[column].to_numpy()
         parts += [(blank | {column: str(value)}, values == value) for value in sorted(set(values))]
+    paired = {kind: predictions[name] for kind, name in references.items() if predictions.get(name)}
     records = []
     for model, runs in predictions.items():
         known = np.isfinite(runs).all(axis=0) if runs else np.zeros(len(rows), bool)
@@ -169,8 +229,31 @@ def time_rows(
                     shapes = len(np.unique(rows.shape[counted]))
                     errors = _mean_errors([run[counted] for run in runs], rows.time_us[counted])
                     named = {"model": model, "population": population, **where}
-                    records.append({**named, "shapes": shapes, **errors})
+                    record = {**named, "shapes": shapes, **errors}
+                    if population == ALL and where == blank | {"stratum": family.primary}:
+                        others = {kind: other for kind, other in paired.items() if references[kind] != model}
+                        record |= _median_differences(rows, runs, others, part)
+                    records.append(record)
     return records
+
+
+def _median_differences(
+    rows: Rows, runs: list[np.ndarray], others: Mapping[str, list[np.ndarray]], part: np.ndarray
+) -> Record:
+    """``median_vs_KIND`` of each reference, over the rows of the part that both predict; seeds are pooled."""
+    out: Record = {}
+    for kind, other in others.items():
+        both = np.flatnonzero(part & np.isfinite([*runs, *other]).all(axis=0))
+        if len(both):
+            pair = [np.concatenate([_errors(run, rows)[both] for run in side]) for side in (runs, other)]
+            shapes = [np.tile(rows.shape[both], len(side)) for side in (runs, other)]
+            out[f"median_vs_{kind}"] = [*judge.median_difference(*pair, *shapes)]
+    return out
+
+
+def _errors(predicted_us: np.ndarray, rows: Rows) -> np.ndarray:
+    """(rows,) relative errors."""
+    return np.abs(predicted_us / rows.time_us - 1)
 
 
 def _mean_errors(runs: list[np.ndarray], measured: np.ndarray) -> Record:

@@ -122,7 +122,7 @@ def _log_slowdowns(predicted_us: np.ndarray, held: Rows, judged: np.ndarray) -> 
 
 
 DEFAULT_OBJECTIVE = "both"
-TUNE_TRIALS = {"none": 0, "light": 12, "full": 60}
+TUNE_TRIALS = {"none": 0, "light": 20, "full": 60}
 """Trials per fit of ``seer compare --tune``."""
 LEAST_FOR_IMPORTANCE = 10
 """Completed trials below which shares of the variance are noise."""
@@ -140,10 +140,16 @@ def configured(cls: type[TimeModel], params: Mapping[str, Any], seed: int, devic
     return cls(**{name: value for name, value in run.items() if name in stored}, **params)
 
 
-def tuned(cls: type[TimeModel], rows: Rows, tune: str, seed: int, device: str = "cpu") -> TimeModel:
-    """An unfitted model with its stored settings, or with the best of a search over ``rows``."""
+def tuned(
+    cls: type[TimeModel], rows: Rows, tune: str, seed: int, device: str = "cpu", progress: Progress | None = None
+) -> TimeModel:
+    """An unfitted model with its stored settings, or with the best of a search over ``rows``.
+
+    ``progress`` as of `search`.
+    """
     trials = TUNE_TRIALS[tune]
-    return configured(cls, search(cls, rows, trials, seed, device=device) if trials else {}, seed, device)
+    found = search(cls, rows, trials, seed, device=device, progress=progress) if trials else {}
+    return configured(cls, found, seed, device)
 
 
 def search(

@@ -16,7 +16,7 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.features.families import Family
 from surrogate.models.base import Span
 from surrogate.models.boosted import CANDIDATE_WEIGHT, BoostedTerms
-from surrogate.models.seer.time_only import SeerTimeOnly
+from surrogate.models.seer.time_only import PreparedRows, SeerTimeOnly
 from surrogate.models.times import BoostedTimes
 
 SEER, TREES = "seer.", "trees."
@@ -78,13 +78,14 @@ class BoostedSeer(BoostedTerms):
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit SEER out of fold, the trees on what it leaves, and SEER on all rows."""
         label = fold_labels(shape_names(rows.frame, rows.family), self.cross_folds, self.random_state)
+        prepared = PreparedRows.of(rows)
         seer_us = np.full(len(rows), np.nan)
         for fold in np.unique(label):
             inside, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)
             if len(inside):
-                fitted = SeerTimeOnly(self.least_rows).fit(rows.take(inside), time_us[inside])
-                seer_us[outside] = fitted.predict(rows.take(outside))
-        self.seer_ = SeerTimeOnly(self.least_rows).fit(rows, time_us)
+                fitted = SeerTimeOnly(self.least_rows).fit_prepared(prepared, inside, time_us)
+                seer_us[outside] = fitted.predict_prepared(prepared, outside)
+        self.seer_ = SeerTimeOnly(self.least_rows).fit_prepared(prepared, np.arange(len(rows)), time_us)
         self._last = rows, _or_roofline(seer_us, rows)
         try:
             super()._fit(rows, time_us)
@@ -126,3 +127,8 @@ class BoostedSeer(BoostedTerms):
         model = cls.from_times(BoostedTimes.from_files(trees), params)
         model.seer_ = SeerTimeOnly.from_files({"least_rows": model.least_rows}, seer)
         return model
+
+
+def _or_roofline(seer_us: np.ndarray, rows: Rows) -> np.ndarray:
+    """(rows,) SEER's times; the roofline's where there is none."""
+    return np.where(np.isfinite(seer_us), seer_us, rows.roofline_us)

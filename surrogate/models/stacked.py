@@ -1,13 +1,14 @@
-"""`stacked-terms`: boosted trees and SEER's fits together, a convex combination in log time.
+"""`stacked-terms`: boosted trees on the roofline and on SEER's fits together, a convex combination in log time.
 
-Trees repeat what was measured and err where shapes are new; physics errs everywhere by less. Sources: Wolpert 1992,
-"Stacked generalization"; Breiman 1996, "Stacked regressions" (weights that are not negative and sum to one).
+The two err differently on new shapes: one starts from the roofline, the other from the paper's physics. Sources:
+Wolpert 1992, "Stacked generalization"; Breiman 1996, "Stacked regressions" (weights that are not negative and sum to
+one).
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
-from surrogate.models.base import Span, TimeModel, duplicate
+from surrogate.models.base import TimeModel, duplicate
 from surrogate.models.plain import Share, from_plain
 from surrogate.models.registry import model_class
 
@@ -60,13 +61,14 @@ class StackedTerms(TimeModel):
     """
 
     name: ClassVar[str] = "stacked-terms"
-    help: ClassVar[str] = "boosted-terms and seer-time-only together, a weighted mean in log time"
+    help: ClassVar[str] = "boosted-terms and boosted-seer together, a weighted mean in log time"
     storable: ClassVar[bool] = True
+    tunable: ClassVar[bool] = False  # its models are
 
     first: str = "boosted-terms"
     second: str = "boosted-seer"
     inner_folds: int = 3
-    pooling: Annotated[float, Span(50.0, 5000.0, log=True)] = 1000.0
+    pooling: float = 1000.0
     random_state: int = 0
     device: str = "cpu"
 

@@ -6,12 +6,11 @@ nothing). Units: 1e6 flops over TFLOP/s, 1e3 sectors over GB/s; coefficients in 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import pandas as pd
 
 from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
@@ -25,7 +24,7 @@ from surrogate.features.terms import MECHANISM_TERMS, TILES, Sized, sized
 from surrogate.features.terms.kernel import KernelTerms
 from surrogate.models.base import Span, TimeModel
 from surrogate.models.baselines import LEAST_US
-from surrogate.models.least_squares import fitted_groups, key_columns, relative_fit, relative_loss
+from surrogate.models.least_squares import key_columns, relative_fit, relative_loss
 from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import BUCKETS
@@ -206,26 +205,48 @@ class SeerTimeOnly(TimeModel):
     least_rows: Annotated[int, Span(6, 40, log=True)] = 8
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Every level's fits."""
-        self.fits_: dict[str, TileFit] = {}
-        for part, terms in _mechanisms(rows):
-            for key, index in fitted_groups(_levels(rows.take(part), terms), self.least_rows):
-                self.fits_[key] = TileFit.fit(terms, _form(key, terms), index, time_us[part][index])
+        """Fit every level's groups."""
+        self.fit_prepared(PreparedRows.of(rows), np.arange(len(rows)), time_us)
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """Positive times; NaN for an algorithm that training did not hold."""
-        time_us = np.full(len(rows), np.nan)
-        for part, terms in _mechanisms(rows):
-            part_us = np.full(len(part), np.nan)
-            for level in _levels(rows.take(part), terms):
-                open_rows = np.flatnonzero(np.isnan(part_us))
-                names = level.to_numpy()[open_rows]
-                for key in np.unique(names):
-                    if key in self.fits_:
-                        members = open_rows[names == key]
-                        part_us[members] = self.fits_[key].predict(terms, _form(key, terms), members)
-            time_us[part] = np.maximum(part_us, LEAST_US)
-        return time_us
+        return self.predict_prepared(PreparedRows.of(rows), np.arange(len(rows)))
+
+    def fit_prepared(self, prepared: "PreparedRows", index: np.ndarray, time_us: np.ndarray) -> Self:
+        """Fit on the rows at ``index`` alone; ``time_us`` (rows,) in µs of all prepared rows."""
+        chosen = np.zeros(prepared.count, dtype=bool)
+        chosen[index] = True
+        self.fits_: dict[str, TileFit] = {}
+        for part in prepared.parts:
+            members = np.flatnonzero(chosen[part.rows])
+            part_us = time_us[part.rows]
+            known: dict[tuple[int, bytes], TileFit] = {}  # groups of two levels are often of the same rows
+            for number, level in enumerate(part.levels, 1):
+                for code, group in level.groups(members):
+                    if number < len(part.levels) and len(group) < self.least_rows:
+                        continue
+                    key = level.names[code]
+                    form = _form(key, part.terms)
+                    same = form, group.tobytes()
+                    if same not in known:
+                        known[same] = TileFit.fit(part.terms, form, group, part_us[group])
+                    self.fits_[key] = known[same]
+        return self
+
+    def predict_prepared(self, prepared: "PreparedRows", index: np.ndarray) -> np.ndarray:
+        """(rows at ``index``,) times in µs; NaN for an algorithm that training did not hold."""
+        time_us = np.full(prepared.count, np.nan)
+        chosen = np.zeros(prepared.count, dtype=bool)
+        chosen[index] = True
+        for part in prepared.parts:
+            members = np.flatnonzero(chosen[part.rows])
+            part_us = np.full(len(part.rows), np.nan)
+            for level in part.levels:
+                for code, group in level.groups(members[np.isnan(part_us[members])]):
+                    if fit := self.fits_.get(level.names[code]):
+                        part_us[group] = fit.predict(part.terms, _form(level.names[code], part.terms), group)
+            time_us[part.rows] = np.maximum(part_us, LEAST_US)
+        return time_us[index]
 
     def to_files(self) -> dict[str, bytes]:
         """Every group's coefficients as JSON."""
@@ -249,18 +270,52 @@ _LEVELS = (
 """What names a group, from the closest to the last resort; without ``bound`` the form is the under-utilised one."""
 
 
-def _mechanisms(rows: Rows) -> list[tuple[np.ndarray, Analytical]]:
-    """(positions, terms) of each mechanism among the rows. Raises `InputError` for other kernels than convolutions."""
-    require_convolutions(rows, SeerTimeOnly.name)
-    code = rows.column("mechanism").astype(int)
-    parts = [(np.flatnonzero(code == number), number) for number in range(len(MECHANISMS)) if (code == number).any()]
-    return [(part, analytical(rows.take(part), number)) for part, number in parts]
+class Level(NamedTuple):
+    """Groups of rows: ``codes`` (rows,) number the ``names`` of their keys."""
+
+    codes: np.ndarray
+    names: list[str]
+
+    def groups(self, members: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (code, positions) of every group among the rows at ``members``, which are in order."""
+        codes = self.codes[members]
+        order = np.argsort(codes, kind="stable")
+        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        for group in np.split(order, starts[1:]) if len(starts) else ():
+            yield int(codes[group[0]]), members[group]
 
 
-def _levels(rows: Rows, terms: Analytical) -> list[pd.Series]:
-    """(rows,) the group's key, for each of `_LEVELS`."""
-    columns = key_columns(rows).assign(bound=[f"bound{bound}" for bound in terms.bound])
-    return ["|".join(level) + "|" + joined(columns, level) for level in _LEVELS]
+class PreparedPart(NamedTuple):
+    """The rows of one mechanism: their positions, terms, and the groups of every level, closest first."""
+
+    rows: np.ndarray
+    terms: Analytical
+    levels: tuple[Level, ...]
+
+
+class PreparedRows(NamedTuple):
+    """What SEER's fits take of a table: it serves every fit to a part of the rows."""
+
+    count: int
+    parts: tuple[PreparedPart, ...]
+
+    @classmethod
+    def of(cls, rows: Rows) -> Self:
+        """Prepare all rows. Raises `InputError` if they are no convolutions."""
+        require_convolutions(rows, SeerTimeOnly.name)
+        code = rows.column("mechanism").astype(int)
+        parts = []
+        for number in np.unique(code).tolist():
+            members = np.flatnonzero(code == number)
+            part = rows.take(members)
+            terms = analytical(part, number)
+            columns = key_columns(part).assign(bound=[f"bound{bound}" for bound in terms.bound])
+            levels = []
+            for level in _LEVELS:
+                names, codes = np.unique(joined(columns, level).to_numpy(dtype=str), return_inverse=True)
+                levels.append(Level(codes, ["|".join([*level, name]) for name in names.tolist()]))
+            parts.append(PreparedPart(members, terms, tuple(levels)))
+        return cls(len(rows), tuple(parts))
 
 
 def _form(key: str, terms: Analytical) -> int:

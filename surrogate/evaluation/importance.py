@@ -1,0 +1,80 @@
+"""Permutation importance of a fitted model's columns on held-out rows.
+
+Source: Breiman 2001, "Random forests", section 10; the permutations are scikit-learn's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from surrogate.dataset.rows import Rows
+from surrogate.models import TimeModel
+
+MAX_ROWS = 1000
+"""Held-out rows of a fold that are permuted; more hardly change the mean."""
+REPEATS = 2
+"""Permutations of each column."""
+
+
+@dataclass
+class _OnColumns(BaseEstimator):
+    """A fitted model as scikit-learn asks it: ``predict`` takes values of ``names`` for the ``rows``."""
+
+    model: TimeModel
+    rows: Rows
+    names: tuple[str, ...]
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> "_OnColumns":  # noqa: N803  scikit-learn's name
+        """Nothing: the model is fitted."""
+        del X, y
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:  # noqa: N803
+        """(rows,) times in µs of the rows with other values of the columns."""
+        features = self.rows.features.copy()
+        features[:, [self.rows.column_names.index(name) for name in self.names]] = X
+        return self.model.predict(replace(self.rows, features=features))
+
+
+def column_importance(model: TimeModel, held: Rows, names: tuple[str, ...], seed: int) -> dict[str, float]:
+    """Return column → increase of the mean absolute log error when its values are permuted among held-out rows.
+
+    Parameters
+    ----------
+    model
+        A fitted model that takes the columns from ``Rows.features``.
+    held
+        Rows that the fit did not see. At most `MAX_ROWS` ok rows are drawn.
+    names
+        The columns to permute.
+    seed
+        Of the sample and the permutations.
+    """
+    from sklearn.inspection import permutation_importance
+
+    ok = np.flatnonzero(held.ok)
+    part = held.take(np.sort(np.random.default_rng(seed).permutation(ok)[:MAX_ROWS]))
+    if len(part) < 2:
+        return {}
+    log_us = np.log(part.time_us)
+
+    def accuracy(estimator: _OnColumns, X: np.ndarray, y: np.ndarray) -> float:  # noqa: N803
+        return -float(np.nanmean(np.abs(np.log(estimator.predict(X)) - y)))
+
+    estimator = _OnColumns(model, part, names)
+    settings: dict[str, Any] = {"scoring": accuracy, "n_repeats": REPEATS, "random_state": seed}
+    found = permutation_importance(estimator, part.columns(names), log_us, **settings)
+    return dict(zip(names, found["importances_mean"].tolist(), strict=True))
+
+
+def mean_importance(folds: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return one record per column, the most important first: ``increase`` its mean over folds, ``sd`` their spread."""
+    names = dict.fromkeys(name for fold in folds for name in fold)
+    records = []
+    for name in names:
+        values = [fold[name] for fold in folds if name in fold]
+        records.append({"column": name, "increase": float(np.mean(values)), "sd": float(np.std(values))})
+    return sorted(records, key=lambda record: -record["increase"])
