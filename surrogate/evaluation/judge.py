@@ -144,8 +144,8 @@ def choose_rows(
     return Choice(row, slowdown, infeasible=~feasible, top2_slowdown=top2_slowdown, chosen=chosen)
 
 
-DRAWS = 1000
-"""Bootstrap draws per interval."""
+DRAWS, MEDIAN_DRAWS = 1000, 400
+"""Bootstrap draws per interval of a mean, and of a difference of medians, which takes longer."""
 
 
 @lru_cache(maxsize=4)
@@ -184,7 +184,7 @@ def shape_interval(
 
 
 def median_difference(
-    errors: np.ndarray, others: np.ndarray, shape: np.ndarray, other_shape: np.ndarray, draws: int = DRAWS
+    errors: np.ndarray, others: np.ndarray, shape: np.ndarray, other_shape: np.ndarray, draws: int = MEDIAN_DRAWS
 ) -> Interval:
     """Return the median of ``errors`` less that of ``others``, with a 95 % interval by bootstrap over shapes.
 

@@ -14,6 +14,8 @@ import numpy as np
 from surrogate.models.plain import Microseconds, between
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from surrogate.dataset.rows import Rows
 
 KERNEL_LEAST_US = 2.0
@@ -21,7 +23,7 @@ KERNEL_LEAST_US = 2.0
 take (1 % of them less than 1.4 to 3.5 µs in five traces of an H100, 2.6 on a B200, 0.7 and 4.7 on an MI300X)."""
 LEAST_ROWS = 30
 CALL_QUANTILE = 0.02
-"""This low quantile of a (GPU, library)'s times is its call's fixed cost; the least one alone may be a fluke."""
+"""This low quantile of a (GPU, library)'s times stands for the shortest call; the least one alone may be a fluke."""
 WINDOW = (0.5, 20.0)
 """Roofline times from … to … times the call cost enter the fit: below them the host is seen, above them nothing."""
 HOST_BOUND, LAW_BOUND = 1.15, 4.0
@@ -66,15 +68,32 @@ def call_cost_us(call_us: Mapping[CallKey, float], gpu: str, library: str) -> fl
 
 
 def call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[CallKey, float]:
-    """On each GPU a low quantile of a library's times in µs; on any GPU the median of those."""
+    """On each GPU a low quantile of a library's times in µs."""
+    quantiles = _quantiles(gpus, libraries, time_us)["cost"]
+    return {CallKey(gpu, library): cost for (library, gpu), cost in quantiles.to_dict().items()}
+
+
+def common_call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[CallKey, float]:
+    """Return the cost of a library's call in µs, the same on every GPU: the median of the GPUs' low quantiles.
+
+    A slow GPU's smallest kernels take longer than its calls, so that its own quantile is no cost of a call; and a GPU
+    that was never measured has none. GPUs with fewer than `LEAST_ROWS` rows count if there are no others.
+    """
+    table = _quantiles(gpus, libraries, time_us)
+    costs = {}
+    for library, part in table.groupby(level="library"):
+        enough = part[part["rows"] >= LEAST_ROWS]
+        costs[CallKey("", str(library))] = float((enough if len(enough) else part)["cost"].median())
+    return costs
+
+
+def _quantiles(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> "pd.DataFrame":
+    """``cost`` (the low quantile in µs) and ``rows`` by (library, gpu)."""
     import pandas as pd
 
     table = pd.DataFrame({"gpu": gpus, "library": libraries, "time_us": time_us})
-    quantiles = table.groupby(["library", "gpu"])["time_us"].quantile(CALL_QUANTILE)
-    medians = quantiles.groupby(level="library").median()
-    keyed = zip(quantiles.index, quantiles.tolist(), strict=True)
-    costs = {CallKey(gpu, library): cost for (library, gpu), cost in keyed}
-    return costs | {CallKey("", library): cost for library, cost in zip(medians.index, medians.tolist(), strict=True)}
+    times = table.groupby(["library", "gpu"])["time_us"]
+    return pd.DataFrame({"cost": times.quantile(CALL_QUANTILE), "rows": times.size()})
 
 
 def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, Launch]:
