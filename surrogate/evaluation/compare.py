@@ -450,7 +450,12 @@ def _evidence(part: FamilyRuns) -> dict[str, list[Record]]:
     """How the intervals of the reported model hold, what the terms are worth to the trees, and what models cost."""
     model = _reported(part)
     costs = [
-        {"model": name, "fits": len(each), "fit_s": np.median(each, axis=0)[0], "predict_us": np.median(each, axis=0)[1]}
+        {
+            "model": name,
+            "fits": len(each),
+            "fit_s": np.median(each, axis=0)[0],
+            "predict_us": np.median(each, axis=0)[1],
+        }
         for name, each in part.costs.items()
     ]
     importance = [{"model": TREES, **record} for record in mean_importance(part.importance)]

@@ -14,9 +14,7 @@ import pandas as pd
 from surrogate.dataset.problems import device_names, groups, judged_rows, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import shape_interval, time_errors
-from surrogate.evaluation.scorecard import (
-    Judged, choice_rows, pick_by_heuristic, pick_by_times, plain, references_of,
-)  # fmt: skip
+from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times, plain
 from surrogate.models import Support
 from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths, kinds_of, left_out_gpus
 from surrogate.uncertainty.intervals import UnseenGpu, probability_best
@@ -65,7 +63,7 @@ def choice_figures(
     }
     return {
         str(row["stratum"]): {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
-        for row in choice_rows(judged, chosen, {}, references_of(judged, chosen))
+        for row in choice_rows(judged, chosen, {})
         if row["model"] == "model" and row["gpu"] == "all"
     }
 

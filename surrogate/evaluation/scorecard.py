@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -117,18 +118,23 @@ def references_of(judged: Judged, picks: Mapping[str, list[judge.Choice]]) -> di
 
 
 def choice_rows(
-    judged: Judged, picks: Mapping[str, list[judge.Choice]], reasons: Mapping[str, str], references: Mapping[str, str]
+    judged: Judged,
+    picks: Mapping[str, list[judge.Choice]],
+    reasons: Mapping[str, str],
+    references: Mapping[str, str] | None = None,
 ) -> list[Record]:
     """One row per model × GPU × grouping. A model's choices (one per seed) are averaged problem by problem, in logs.
 
-    ``references`` (see `references_of`) are what each model is paired with, in ``paired_vs_heuristic`` and so on.
+    ``references``, by default those of `references_of`, are what each model is paired with, in ``paired_vs_heuristic``
+    and so on.
     """
+    references = references_of(judged, picks) if references is None else references
     rows = []
     family = judged.rows.family
     gpu_of = judged.rows.frame["gpu"].to_numpy()[judged.problem_row]
     stratum_of = judged.rows.stratum[judged.problem_row]
     gpus = sorted(set(gpu_of))
-    paired = {kind: picks[name] for kind, name in references.items()}
+    paired = {kind: picks[name] for kind, name in references.items() if name in picks}
     for gpu in [ALL, *(gpus if len(gpus) > 1 else [])]:
         for grouping in family.groupings:
             part = family.in_grouping(stratum_of, grouping) & ((gpu_of == gpu) | (gpu == ALL))
@@ -199,9 +205,12 @@ def _differences(
 
 
 def time_rows(
-    rows: Rows, ratio_to_best: np.ndarray, predictions: Mapping[str, list[np.ndarray]], reasons: Mapping[str, str],
-    references: Mapping[str, str],
-) -> list[Record]:  # fmt: skip
+    rows: Rows,
+    ratio_to_best: np.ndarray,
+    predictions: Mapping[str, list[np.ndarray]],
+    reasons: Mapping[str, str],
+    references: Mapping[str, str] = MappingProxyType({}),
+) -> list[Record]:
     """One row per model × population × (grouping | GPU | algorithm), over ok rows of one family.
 
     ``ratio_to_best`` (rows,) time over the problem's best; ``predictions`` model → one array (rows,) in µs per seed,

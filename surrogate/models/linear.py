@@ -9,13 +9,28 @@ import numpy as np
 
 from surrogate.dataset.rows import Rows
 from surrogate.models.base import Span, TimeModel, dims, terms
-from surrogate.models.plain import from_plain
+from surrogate.models.plain import from_plain, to_plain
 
+MAX_VARIANCE = 3.0
+"""Principal components of less variance (a column has 1) are clipped. Components of more are the sizes, which the model
+may extrapolate. On the cuDNN table this clipping changes no choice beyond chance."""
 OVERALL = ""
 """Key of the fit over all rows, for a candidate that training did not see."""
 
 
-class Ridge(TypedDict):
+class Guard(TypedDict, total=False):
+    """Range of the training rows along the clipped components; bundles of version 0.3.0 have none.
+
+    ``directions`` (components, columns), ``slopes`` of log time along them, ``low`` and ``high`` (components,).
+    """
+
+    directions: tuple[tuple[float, ...], ...]
+    slopes: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+class Ridge(Guard):
     """One fit: ``weights`` (columns,) of the columns as they come, and the intercept."""
 
     weights: tuple[float, ...]
@@ -24,7 +39,11 @@ class Ridge(TypedDict):
 
 @dataclass(eq=False, repr=False)
 class _Linear(TimeModel):
-    """log(time) = w · standardised columns + b, penalty α‖w‖², fitted per candidate."""
+    """log(time) = w · standardised columns + b, penalty α‖w‖², fitted per candidate.
+
+    The weights of many correlated columns cancel one another where training varied, and nowhere else: a row of a new
+    shape could be a thousand times off. So its minor principal components are clipped to the range of the training rows.
+    """
 
     storable: ClassVar[bool] = True
     columns = staticmethod(dims)
@@ -47,6 +66,9 @@ class _Linear(TimeModel):
             members = rows.candidate == name
             fit = self.fits_.get(str(name), self.fits_[OVERALL])
             log_time[members] = x[members] @ np.array(fit["weights"]) + fit["intercept"]
+            if "directions" in fit and "slopes" in fit and "low" in fit and "high" in fit:
+                along = x[members] @ np.array(fit["directions"]).T
+                log_time[members] += (np.clip(along, fit["low"], fit["high"]) - along) @ np.array(fit["slopes"])
         return np.exp(np.clip(log_time, -20.0, 40.0))
 
     def _design(self, rows: Rows) -> np.ndarray:
@@ -54,15 +76,23 @@ class _Linear(TimeModel):
         return np.nan_to_num(rows.columns(self.columns(rows.family)).astype(np.float64))
 
     def _ridge(self, x: np.ndarray, y: np.ndarray) -> Ridge:
-        """Ridge on standardised columns; the weights are those of the columns as they come."""
+        """Ridge on standardised columns, as weights of the columns as they come, with its guard."""
         from sklearn.linear_model import Ridge as Estimator
 
         mean, scale = x.mean(axis=0), x.std(axis=0)
         scale[scale < 1e-9] = 1.0
-        ridge = Estimator(alpha=self.alpha).fit((x - mean) / scale, y)
-        weights = np.asarray(ridge.coef_) / scale
+        standardised = (x - mean) / scale
+        ridge = Estimator(alpha=self.alpha).fit(standardised, y)
+        coefficients = np.asarray(ridge.coef_)
+        weights = coefficients / scale
         intercept = float(np.asarray(ridge.intercept_) - weights @ mean)
-        return {"weights": tuple(weights.tolist()), "intercept": intercept}
+        # The guard: components of little variance, as directions in the columns as they come.
+        variance, components = np.linalg.eigh(standardised.T @ standardised / len(x))
+        minor = components[:, variance < MAX_VARIANCE].T
+        along = x @ (minor / scale).T
+        guard = {"directions": minor / scale, "slopes": minor @ coefficients, "low": along.min(0), "high": along.max(0)}
+        plain: dict[str, Any] = {name: to_plain(values) for name, values in guard.items()}
+        return {"weights": tuple(weights.tolist()), "intercept": intercept, **plain}
 
     def to_files(self) -> dict[str, bytes]:
         """Coefficients as JSON."""

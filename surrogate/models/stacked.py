@@ -137,7 +137,9 @@ class StackedTerms(TimeModel):
         model = cls(**params)
         content = json.loads(files[WEIGHTS])
         model.weight_ = from_plain(Share, content["weight"])
-        model.weights_ = {int(code): weight for code, weight in from_plain(Mapping[str, Share], content["weights"]).items()}
+        model.weights_ = {
+            int(code): weight for code, weight in from_plain(Mapping[str, Share], content["weights"]).items()
+        }
         model.gpus_ = list(from_plain(tuple[str, ...], content["gpus"]))
         for part in PARTS:
             inner = {name.removeprefix(f"{part}."): data for name, data in files.items() if name.startswith(f"{part}.")}
