@@ -214,8 +214,8 @@ def time_rows(
     """One row per model × population × (grouping | GPU | algorithm), over ok rows of one family.
 
     ``ratio_to_best`` (rows,) time over the problem's best; ``predictions`` model → one array (rows,) in µs per seed,
-    whose metrics are averaged. A model without predictions gets one row with n 0 and its reason. In the primary grouping
-    ``median_vs_KIND`` is [low, mid, high] of the median error less that of the reference of ``references``.
+    whose metrics are averaged. A model without predictions gets one row with n 0 and its reason. In the primary
+    grouping ``median_vs_KIND`` is [low, mid, high] of the median error less that of the reference.
     """
     family = rows.family
     blank = {"family": family.name, "stratum": ALL, "gpu": ALL, "algorithm": ALL}
@@ -254,9 +254,9 @@ def _median_differences(
     for kind, other in others.items():
         both = np.flatnonzero(part & np.isfinite([*runs, *other]).all(axis=0))
         if len(both):
-            pair = [np.concatenate([_errors(run, rows)[both] for run in side]) for side in (runs, other)]
-            shapes = [np.tile(rows.shape[both], len(side)) for side in (runs, other)]
-            out[f"median_vs_{kind}"] = [*judge.median_difference(*pair, *shapes)]
+            mine, theirs = (np.concatenate([_errors(run, rows)[both] for run in side]) for side in (runs, other))
+            shape, other_shape = (np.tile(rows.shape[both], len(side)) for side in (runs, other))
+            out[f"median_vs_{kind}"] = [*judge.median_difference(mine, theirs, shape, other_shape)]
     return out
 
 

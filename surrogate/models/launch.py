@@ -69,8 +69,9 @@ def call_cost_us(call_us: Mapping[CallKey, float], gpu: str, library: str) -> fl
 
 def call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[CallKey, float]:
     """On each GPU a low quantile of a library's times in µs."""
-    quantiles = _quantiles(gpus, libraries, time_us)["cost"]
-    return {CallKey(gpu, library): cost for (library, gpu), cost in quantiles.to_dict().items()}
+    table = _quantiles(gpus, libraries, time_us).reset_index()
+    keys = map(CallKey, table["gpu"], table["library"])
+    return dict(zip(keys, table["cost"].tolist(), strict=True))
 
 
 def common_call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[CallKey, float]:

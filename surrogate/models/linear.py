@@ -42,7 +42,7 @@ class _Linear(TimeModel):
     """log(time) = w · standardised columns + b, penalty α‖w‖², fitted per candidate.
 
     The weights of many correlated columns cancel one another where training varied, and nowhere else: a row of a new
-    shape could be a thousand times off. So its minor principal components are clipped to the range of the training rows.
+    shape could be a thousand times off. So its minor principal components are clipped to the range of training rows.
     """
 
     storable: ClassVar[bool] = True
@@ -91,8 +91,8 @@ class _Linear(TimeModel):
         minor = components[:, variance < MAX_VARIANCE].T
         along = x @ (minor / scale).T
         guard = {"directions": minor / scale, "slopes": minor @ coefficients, "low": along.min(0), "high": along.max(0)}
-        plain: dict[str, Any] = {name: to_plain(values) for name, values in guard.items()}
-        return {"weights": tuple(weights.tolist()), "intercept": intercept, **plain}
+        plain: Any = {name: to_plain(values) for name, values in guard.items()}
+        return Ridge(weights=tuple(weights.tolist()), intercept=intercept, **plain)
 
     def to_files(self) -> dict[str, bytes]:
         """Coefficients as JSON."""

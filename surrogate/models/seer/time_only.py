@@ -214,7 +214,7 @@ class SeerTimeOnly(TimeModel):
 
     def fit_prepared(self, prepared: "PreparedRows", index: np.ndarray, time_us: np.ndarray) -> Self:
         """Fit on the rows at ``index`` alone; ``time_us`` (rows,) in µs of all prepared rows."""
-        chosen = np.zeros(prepared.count, dtype=bool)
+        chosen = np.zeros(prepared.size, dtype=bool)
         chosen[index] = True
         self.fits_: dict[str, TileFit] = {}
         for part in prepared.parts:
@@ -235,8 +235,8 @@ class SeerTimeOnly(TimeModel):
 
     def predict_prepared(self, prepared: "PreparedRows", index: np.ndarray) -> np.ndarray:
         """(rows at ``index``,) times in µs; NaN for an algorithm that training did not hold."""
-        time_us = np.full(prepared.count, np.nan)
-        chosen = np.zeros(prepared.count, dtype=bool)
+        time_us = np.full(prepared.size, np.nan)
+        chosen = np.zeros(prepared.size, dtype=bool)
         chosen[index] = True
         for part in prepared.parts:
             members = np.flatnonzero(chosen[part.rows])
@@ -296,7 +296,7 @@ class PreparedPart(NamedTuple):
 class PreparedRows(NamedTuple):
     """What SEER's fits take of a table: it serves every fit to a part of the rows."""
 
-    count: int
+    size: int
     parts: tuple[PreparedPart, ...]
 
     @classmethod
