@@ -81,11 +81,8 @@ def curves(
         for axis, title in zip(axes, panels, strict=True):
             for name in names:
                 rows = frame[(frame[series] == name) & (frame[panel] == title)]
-                style = look[name]
-                (handles[name],) = axis.plot(
-                    rows[x].to_numpy(dtype=float), rows[value].to_numpy(dtype=float),
-                    color=style.colour, linestyle=style.dashes, marker=style.marker, fillstyle="none",
-                )  # fmt: skip
+                times, heights = (rows[column].to_numpy(dtype=float) for column in (x, value))
+                handles[name] = axis.plot(times, heights, **look[name].line)[0]
             axis.set_title(str(title))
             axis.set_xscale("log" if log_x else "linear")
             number_axes(axis.xaxis, tick=x_tick)

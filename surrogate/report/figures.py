@@ -11,7 +11,7 @@ from surrogate.evaluation.scorecard import ORACLE
 from surrogate.features.errors import InputError
 from surrogate.report import style
 from surrogate.report.charts import curves, dots
-from surrogate.report.summary import Results, best_model, choice_rows, label, number, shown_models, values
+from surrogate.report.summary import Results, choice_rows, label, number, reported_model, shown_models, span, values
 from surrogate.report.tables import percent, share
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def draw(results: Results, directory: Path, family: str = "") -> tuple[dict[str,
     attempts: dict[str, Callable[[], str | None]] = {
         "slowdowns": lambda: slowdown_figure(read_choices(directory, results, models, family), models),
         "gpus": lambda: gpu_figure(results, models),
-        "predicted": lambda: _best_predicted(results, directory, family),
+        "predicted": lambda: predicted_figure(read_predictions(directory, [reported_model(results) or ""], family)),
         "buckets": lambda: bucket_figure(read_predictions(directory, models, family), models),
     }
     figures: dict[str, str] = {}
@@ -56,12 +56,6 @@ def draw(results: Results, directory: Path, family: str = "") -> tuple[dict[str,
         except FileNotFoundError as missing:
             absent[name] = f"{missing} is missing; seer compare writes it"
     return figures, absent
-
-
-def _best_predicted(results: Results, directory: Path, family: str) -> str | None:
-    model = best_model(results)
-    frame = read_predictions(directory, [model] if model else [], family)
-    return predicted_figure(frame) if model else None
 
 
 def read_predictions(directory: Path, models: list[str], family: str = "") -> pd.DataFrame:
@@ -168,9 +162,8 @@ def _excess(results: Results, gpu: str) -> dict[str, tuple[float, float, float]]
     for row in choice_rows(results, gpu=gpu):
         middle = number(row, "slowdown_macro")
         if middle is not None and row["model"] != ORACLE:
-            low, high = number(row, "ci_low"), number(row, "ci_high")
-            ends = (middle, middle) if low is None or high is None else (low, high)
-            spans[row["model"]] = (ends[0] - 1, middle - 1, ends[1] - 1)
+            low, high = span({"ci": [row.get("ci_low"), row.get("ci_high")]}, "ci") or (middle, middle)
+            spans[row["model"]] = (low - 1, middle - 1, high - 1)
     return spans
 
 
@@ -247,10 +240,8 @@ def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     heights = table["error"][table["error"] > 0]
     # Logarithmic where one model's error would flatten the others'.
     is_log = bool(heights.max() > 12 * heights.min())
-    return curves(
-        table, "time_us", "model", "error", "panel", "measured time", "error, %", log_x=True, log_y=is_log,
-        x_tick=style.time_tick,
-    )  # fmt: skip
+    columns, labels = ("time_us", "model", "error", "panel"), ("measured time", "error, %")
+    return curves(table, *columns, *labels, log_x=True, log_y=is_log, x_tick=style.time_tick)
 
 
 def bucket_errors(frame: pd.DataFrame) -> pd.DataFrame:

@@ -11,22 +11,13 @@ from markupsafe import Markup
 from surrogate.dataset.files import staged, write_text
 from surrogate.report import summary
 from surrogate.report.style import BAND, BLUE, INK, PAPER, RULE
-from surrogate.report.summary import Results, best_model, by_family, csv_text, read_results, readable
+from surrogate.report.summary import TEXTS, Results, by_family, csv_text, read_results, readable, reported_model
 from surrogate.report.tables import Facts, Table, template
 
-CAPTIONS = {
-    "slowdowns": "How much the picks cost, problem by problem: the share of problems whose pick is more than x slower"
-    " than the best. Lower is better; a curve ends where no slower pick is left.",
-    "gpus": "Slowdown (macro) on each GPU, with 95 % intervals where they were computed. Further left is better.",
-    "predicted": "Predicted against measured time of held-out rows, {model}, by algorithm. On the line the prediction"
-    " is exact; the grey band is ±10 %. A panel draws at most 400 points, spread evenly over the times, those far off"
-    " on its frame; its figures are of all rows.",
-    "buckets": "Error of the predicted time by how long the row takes: median above, 90th percentile below.",
-}
+CAPTIONS: dict[str, str] = TEXTS["captions"]
 """Figure → caption; the names are also the files' names under figures/."""
 FIGURE_FILES = tuple(f"figures/{name}.svg" for name in CAPTIONS)
 """What a report may draw; one that this run does not draw is removed, so that an earlier run's cannot pass for it."""
-QUESTION = "How much slower than the fastest algorithm is the one a model picks?"
 Bar = tuple[float, float, int, str, str]
 """Start and length in µs, fill, text inside the bar, text on hover."""
 _VARIABLES = {INK: "ink", PAPER: "paper", RULE: "rule", BAND: "band", BLUE: "blue"}
@@ -88,38 +79,40 @@ def lanes_chart(
 def page(title: str, sections: Sequence[Section], *, kicker: str, question: str = "", answer: str = "") -> str:
     """A whole HTML page. All texts are escaped; ``kicker`` says what kind of page it is, in a line above the title."""
     shown = [section for section in sections if section.parts or section.figures]
-    answer = answer.replace(" %", "\u00a0%")
-    return template("page.html.j2").render(
-        title=title, sections=shown, kicker=kicker, question=question, answer=answer, zoom=ZOOM
-    )  # fmt: skip
+    texts = {"kicker": kicker, "question": question, "answer": answer}
+    return template("page.html.j2").render(title=title, sections=shown, zoom=ZOOM, **texts)
 
 
 @readable()
 def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[str, str]) -> str:
     """The page of a comparison. ``figures``: name → SVG text; ``absent``: name → why a figure is not there."""
     family, drawn_part = next(iter(by_family(results).items()))
-    model = best_model(drawn_part) or ""
+    model = reported_model(drawn_part) or ""
 
     def drawn(*names: str) -> list[Figure]:
         captions = {name: CAPTIONS[name].format(model=model) for name in names}
         whose = f"{family}: " if family else ""
         return [Figure(name, figures[name], whose + captions[name]) for name in names if name in figures]
 
-    unjudged, chosen = summary.reasons(results), summary.settings(results)
+    reasons, chosen, answers = summary.reasons(results), summary.settings(results), summary.answers(results)
+    unjudged = [summary.not_judged(results), Table(reasons, title="Reasons")] if reasons else []
+    details = [sentence for _, *rest in answers for sentence in rest]
     missing = [f"No figure “{name}”: {why}." for name, why in absent.items()]
     sections = [
+        Section("The answer in detail", details),
         Section("The choice of the algorithm", summary.choice_tables(results), drawn("slowdowns", "gpus")),
         Section("By kind of problem and GPU", summary.slice_tables(results)),
         Section("The predicted times", summary.time_tables(results), drawn("predicted", "buckets")),
         Section("Times by algorithm, problem and GPU", summary.part_tables(results)),
-        Section("What could not be judged", [*([Table(unjudged)] if unjudged else []), *missing]),
+        *(Section(title, summary.evidence_tables(results, kind)) for kind, title in TEXTS["sections"].items()),
+        Section("What could not be judged", unjudged + missing),
         Section("The data and the folds", [Facts(summary.provenance(results))]),
         Section("The settings of the models", [Facts(chosen)] if chosen else []),
         Section("What the figures mean", [Markup(template("definitions.html").render())]),
     ]
     name = str(results.get("dataset", {}).get("name") or "unnamed data")
-    kicker = "comparison of models"
-    return page(name, sections, kicker=kicker, question=QUESTION, answer=summary.headline(results))
+    answer = "\n".join(first for first, *_ in answers)
+    return page(name, sections, kicker="comparison of models", question=TEXTS["question"], answer=answer)
 
 
 @readable()

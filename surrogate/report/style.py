@@ -31,17 +31,15 @@ COLUMN_WIDTH = 26
 _COLOURS = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7570b3", "#a6761d")
 _DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 _MARKERS = ("o", "s", "^", "D", "*", "<", "p", ">", "P", "h", "d", "X", "1")
-_HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "oooo", "****")
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Colour, marker, dashes and hatch of one series in every figure."""
+    """Colour, marker and dashes of one series in every figure."""
 
     colour: str
     marker: str
     dashes: Any
-    hatch: str
 
     @property
     def line(self) -> dict[str, Any]:
@@ -50,9 +48,9 @@ class Look:
 
 
 _REFERENCE_LOOKS = {
-    "heuristic": Look(INK, "x", (0, (1, 1)), "||||"),
-    "always-best-single": Look("#8a8d93", "v", (0, (4, 1, 1, 1, 1, 1)), "----"),
-    "oracle": Look("#8a8d93", "+", "-", "++++"),
+    "heuristic": Look(INK, "x", (0, (1, 1))),
+    "always-best-single": Look("#8a8d93", "v", (0, (4, 1, 1, 1, 1, 1))),
+    "oracle": Look("#8a8d93", "+", "-"),
 }
 STYLE = Path(__file__).with_name("figures.mplstyle")
 
@@ -61,7 +59,7 @@ def looks(names: list[str]) -> dict[str, Look]:
     """One look per series: references have their own, the others take theirs by rank, the first 13 all different."""
     kinds = {name: "heuristic" if is_heuristic(name) else name for name in names}
     learned = [name for name in names if kinds[name] not in _REFERENCE_LOOKS]
-    parts = zip(learned, *map(cycle, (_COLOURS, _MARKERS, _DASHES, _HATCHES)), strict=False)
+    parts = zip(learned, *map(cycle, (_COLOURS, _MARKERS, _DASHES)), strict=False)
     ranked = {name: Look(*values) for name, *values in parts}
     return {name: _REFERENCE_LOOKS.get(kinds[name]) or ranked[name] for name in names}
 

@@ -1,37 +1,39 @@
-"""`results.json`: read, narrowed to the slices that tables show, told in words: the answer and what it rests on."""
+"""Read `results.json`, select the rows that tables show, and answer the project's question in sentences."""
 
 import json
 import math
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from html import escape
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from textwrap import shorten
+from typing import Any, Concatenate, ParamSpec
 
-from surrogate.evaluation.scorecard import ORACLE, TUNANET, is_heuristic
+from surrogate.evaluation.scorecard import ORACLE, is_heuristic
 from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.report import tables
-from surrogate.report.tables import Cell, Facts, Table, log_change, percent, plain, ratio, share, to_csv, whole
+from surrogate.report.tables import Cell, Facts, Table, change, percent, plain, to_csv, whole
 
-SCHEMA = 1
-"""Newest version of `results.json` that is read. 1: time_rows and choice_rows, one object per judged slice."""
+SCHEMA = 2
+"""Newest version of `results.json` that is read. 1: paired differences are log ratios; 2: they are relative."""
 STRATA = ("ungrouped", "all", "1x1s1", "1x1s2", "3x3s1", "grouped", "other")
-POPULATIONS = ("all", "within-2x", "best")
 MAX_LEARNED = 4
 SLICE = ("split", "family", "stratum", "population", "gpu", "direction", "dtype", "math", "algorithm")
 """The columns that name a slice, in the order of the CSV files."""
 
 Row = dict[str, Any]
 Results = dict[str, Any]
+P = ParamSpec("P")
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
+"""The fixed texts of a report, and the columns of its tables."""
 
-_SPANS = {
-    "slowdown_geomean_ci": ("slowdown_geomean_ci_low", "slowdown_geomean_ci_high"),
-    "paired_vs_heuristic": ("paired_low", "paired_mid", "paired_high"),
-    "paired_pooled_vs_heuristic": ("paired_pooled_low", "paired_pooled_mid", "paired_pooled_high"),
-}
-"""Interval → the names of its ends."""
+_SPANS = {"paired_vs_heuristic": "paired", "paired_pooled_vs_heuristic": "paired_pooled"}
+"""Interval → the beginning of its columns' names in CSV files, if it is not the interval's own name."""
 _AGAIN = "write it again with seer compare"
 
 
@@ -54,6 +56,8 @@ def read_results(directory: Path) -> Results:
         with readable(str(path)):
             results = json.loads(path.read_text(encoding="utf-8"))
             schema = int(results["schema"])
+            if schema < SCHEMA:
+                results["choice_rows"] = [_relative(row) for row in results["choice_rows"]]
     except FileNotFoundError:
         raise InputError(f"no results.json in {directory}; `seer compare -o` writes one") from None
     except OSError as error:
@@ -63,12 +67,20 @@ def read_results(directory: Path) -> Results:
     return results
 
 
+def _relative(row: Row) -> Row:
+    """Return a choice row of schema 1 with relative differences instead of log ratios."""
+    logs = {key: value for key, value in row.items() if key.startswith("paired") and isinstance(value, list)}
+    return row | {key: [math.expm1(min(end, 700.0)) for end in value] for key, value in logs.items()}
+
+
 def flat(row: Row) -> Row:
-    """``row`` with every interval as keys of its own, as in paired_low, paired_mid and paired_high."""
+    """Return ``row`` with every interval as columns, as in paired_low, paired_mid and paired_high."""
     values: Row = {}
     for key, value in row.items():
-        names = _SPANS.get(key)
-        values |= zip(names, value or [None] * len(names), strict=True) if names else {key: value}
+        ends = ("low", "high") if key.endswith("_ci") else ("low", "mid", "high")
+        is_interval = key.endswith("_ci") or key.startswith(("paired_vs_", "paired_pooled_vs_", "median_vs_"))
+        names = [f"{_SPANS.get(key, key)}_{end}" for end in ends] if is_interval else [key]
+        values |= zip(names, (value or [None] * len(names)) if is_interval else [value], strict=True)
     return values
 
 
@@ -90,6 +102,13 @@ def count(row: Row, key: str = "n") -> int:
     return int(number(row, key) or 0)
 
 
+def span(row: Row, key: str) -> tuple[float, ...] | None:
+    """Return the ends of ``row[key]``, and the middle if it has one; None if one of them is unknown."""
+    ends = [number({key: end}, key) for end in row.get(key) or (None,)]
+    known = tuple(end for end in ends if end is not None)
+    return known if len(known) == len(ends) else None
+
+
 def label(row: Row, key: str) -> str:
     """The slice a row belongs to along ``key``; a row that does not say covers all of it."""
     return row.get(key) or "all"
@@ -109,15 +128,21 @@ def by_family(results: Results) -> dict[str, Results]:
     families = values(results["choice_rows"] + results["time_rows"], "family", (DEFAULT_FAMILY,))
     if len(families) < 2:
         return {"": results}
-    kinds = ("choice_rows", "time_rows")
+    kinds = [kind for kind in ("choice_rows", "time_rows", *TEXTS["sections"]) if kind in results]
     return {
         family: results | {kind: [row for row in results[kind] if label(row, "family") == family] for kind in kinds}
         for family in families
     }
 
 
+def _named(results: Results, key: str) -> Any:
+    """Return what ``results[key]`` says of the family that was judged."""
+    families = values(results["choice_rows"] + results["time_rows"], "family", (DEFAULT_FAMILY,))
+    return next(((results.get(key) or {}).get(family) for family in families), None)
+
+
 def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[Row]:
-    """Choice rows of one slice, one per model, best first: without ``stratum`` ungrouped, all where none is judged."""
+    """Return the judged choice rows of one slice, best first: ungrouped problems by default, all if none is judged."""
     strata = (stratum,) if stratum else ("ungrouped", "all")
     return _ranked(results["choice_rows"], "slowdown_macro", strata, gpu=gpu)
 
@@ -125,9 +150,14 @@ def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[R
 def time_rows(
     results: Results, stratum: str = "all", gpu: str = "all", population: str = "all", algorithm: str = "all"
 ) -> list[Row]:
-    """Time rows of one slice, one per model, smallest median error first."""
+    """Return the judged time rows of one slice, one per model, smallest median error first."""
     part = {"gpu": gpu, "population": population, "algorithm": algorithm}
     return _ranked(results["time_rows"], "median_ape", (stratum,), **part)
+
+
+def _primary_times(results: Results) -> list[Row]:
+    """Return the time rows of the stratum in which the models' errors are compared with those of references."""
+    return time_rows(results, "ungrouped") or time_rows(results)
 
 
 def is_reference(model: str) -> bool:
@@ -136,12 +166,9 @@ def is_reference(model: str) -> bool:
 
 
 def _ranked(rows: Iterable[Row], key: str, strata: Sequence[str], **part: str) -> list[Row]:
-    """One row per model: learned models before references, judged before not judged, then by ``key``.
-
-    Of ``part`` and the first of ``strata`` that was judged.
-    """
-    rows = [row for row in rows if all(label(row, name) == value for name, value in part.items())]
-    judged = {label(row, "stratum") for row in rows if count(row)}
+    """Return the judged rows of ``part`` and the first judged of ``strata``: references last, then by ``key``."""
+    rows = [row for row in rows if count(row) and all(label(row, name) == value for name, value in part.items())]
+    judged = {label(row, "stratum") for row in rows}
     stratum = next((name for name in strata if name in judged), strata[-1])
 
     def rank(row: Row) -> tuple[bool, float, str]:
@@ -151,167 +178,179 @@ def _ranked(rows: Iterable[Row], key: str, strata: Sequence[str], **part: str) -
     return sorted((row for row in rows if label(row, "stratum") == stratum), key=rank)
 
 
-def best_model(results: Results) -> str | None:
-    """The learned model with the smallest macro slowdown, else the smallest median time error, else None."""
-    for rows, key in ((choice_rows(results), "slowdown_macro"), (time_rows(results), "median_ape")):
-        for row in rows:
-            if not is_reference(row["model"]) and number(row, key) is not None:
-                return row["model"]
-    return None
+def reported_model(results: Results) -> str | None:
+    """Return the model that the report answers for: the one fixed in advance, else the best learned one, else None."""
+    slices = (choice_rows(results), "slowdown_macro"), (time_rows(results), "median_ape")
+    judged = [row["model"] for rows, key in slices for row in rows if number(row, key) is not None]
+    learned = [model for model in judged if not is_reference(model)]
+    fixed = _named(results, "reported")
+    return fixed if fixed in learned else next(iter(learned), None)
+
+
+def references(results: Results) -> dict[str, str]:
+    """Return the judged references by kind; a kind that is not in the results is left out."""
+    rows = choice_rows(results) + time_rows(results)
+    pickers = (row["model"] for row in rows if is_heuristic(row["model"]))
+    kinds = {"heuristic": next(pickers, ""), **(_named(results, "references") or {})}
+    judged = {row["model"] for row in rows}
+    return {kind: kinds[kind] for kind in TEXTS["heads"] if kinds.get(kind) in judged}
 
 
 def shown_models(results: Results) -> list[str]:
-    """The models figures draw: the best learned ones and the references other than the oracle, best first."""
-    ranked = dict.fromkeys(row["model"] for row in choice_rows(results) + time_rows(results) if count(row))
-    learned = [model for model in ranked if not is_reference(model)]
-    return learned[:MAX_LEARNED] + [model for model in ranked if is_reference(model) and model != ORACLE]
+    """Return the models that figures draw.
+
+    The reported model, SEER's fits and the best linear model come first, then the best learned models, then the
+    references except the oracle.
+    """
+    ranked = [row["model"] for row in choice_rows(results) + time_rows(results)]
+    others = references(results)
+    first = [reported_model(results), others.get("seer"), others.get("linear")]
+    names = dict.fromkeys([*filter(None, first), *ranked])
+    learned = [model for model in names if not is_reference(model)]
+    return learned[:MAX_LEARNED] + [model for model in names if is_reference(model) and model != ORACLE]
 
 
 WIDTH = 80
 NAME_WIDTH = 18
 """Characters of a model's name with which the widest table keeps to `WIDTH`."""
-PAPER = {"seer-paper": "the fit to counters", "seer-time-only": "the fit to times alone"}
-"""SEER's own models, in words."""
-MAX_REASONS = 12
-MAX_SLICES = 4
+MAX_REASON = 90
+"""Characters of a reason in the line of models that were not judged."""
+MAX_UNFOLDED = 15
+"""Rows of coverage, importance and costs that a page shows at once."""
 
-_Columns = Mapping[str, tuple[str | tuple[str, str], tables.Format]]
-"""Head of a column → key of the judged rows, or the keys of an interval's ends, and how it reads."""
-_SLOWDOWNS: _Columns = {
-    "slowdown": ("slowdown_macro", ratio), "95 % interval": (("ci_low", "ci_high"), tables.interval_ratio),
-    "pooled": ("slowdown_geomean", ratio), "p95": ("slowdown_p95", ratio), "max": ("slowdown_max", ratio),
-    "≤10 %": ("within_10pct", share), "top-2": ("top2_slowdown", ratio),
-}  # fmt: skip
-_PAIRED: _Columns = {
-    "change %": ("paired_mid", log_change),
-    "95 % interval": (("paired_low", "paired_high"), tables.interval_change),
-    "pairs": ("paired_problems", whole),
-}
-_HITS: _Columns = {"best %": ("top1", share), "infeasible": ("infeasible_picks", whole)}
-_ERRORS: _Columns = {
-    "median %": ("median_ape", percent),
-    "mean %": ("mape", percent),
-    "p90 %": ("p90_ape", percent),
-    "RMSPE %": ("rmspe", percent),
-    "GMAE %": ("gmae", percent),
-}
-_ROWS: _Columns = {"rows": ("n", whole)}
-_POPULATIONS = {"all": "all rows", "within-2x": "rows within 2× of their problem's best", "best": "the best rows"}
-_PARTS = {"algorithm": "algorithm", "stratum": "kind of problem", "gpu": "GPU"}
+_Said = tuple[tuple[float, ...] | None, str]
+"""The interval of a difference, and a sentence about it without its first capital letter."""
 
 
 @readable()
 def terminal_summary(results: Results) -> str:
-    """The answer, what it rests on, the choice and time tables, and what was not judged, in 80 columns.
+    """Return the answer, the data, the choice and time tables and the models not judged, in 80 columns.
 
-    Times are shown over all rows; the report's page has the other populations. Has no trailing newline. Raises
-    `InputError` for what are no results.
+    Times are shown over all rows; the report's page has the other populations. The text has no trailing newline. Raises
+    `InputError` if ``results`` is damaged.
     """
-    blocks = [tables.wrapped(headline(results), WIDTH, indent=""), Facts(provenance(results)).text(WIDTH)]
+    answer = "\n\n".join("\n".join(sentences) for sentences in answers(results)).replace(" %", "\u00a0%")
+    blocks = [tables.wrapped(answer, WIDTH).replace("\u00a0%", " %")]
+    blocks.append(Facts(provenance(results)).text(WIDTH))
     for table in _main_tables(results):
         formats = {**table.formats, "model": lambda name: tables.shortened(name, NAME_WIDTH)}
         blocks.append(replace(table, formats=formats).text(WIDTH))
-    lines = [tables.wrapped(f"{r['model']}: {r['reason']} ({r['where']})", WIDTH) for r in reasons(results)]
-    if len(lines) > MAX_REASONS:
-        lines[MAX_REASONS:] = [f"and {len(lines) - MAX_REASONS:,} more"]
-    blocks += ["\n".join(["Not judged", *lines])] if lines else []
+    blocks.append(tables.wrapped(not_judged(results), WIDTH))
     return tables.printable("\n\n".join(block for block in blocks if block))
 
 
 @readable()
 def html_summary(results: Results) -> str:
-    """The answer, the choice tables and the time tables, as a notebook shows them."""
-    return "\n".join([f"<p>{escape(headline(results))}</p>", *(table.__html__() for table in _main_tables(results))])
+    """Return the answer, the choice tables and the time tables as a notebook shows them."""
+    texts = filter(None, [*map(" ".join, answers(results)), not_judged(results)])
+    parts = [*(f"<p>{escape(text)}</p>" for text in texts), *(table.__html__() for table in _main_tables(results))]
+    return "\n".join(parts)
 
 
 def _main_tables(results: Results) -> list[Table]:
-    """The choice tables without strata, and the time tables over all rows."""
-    shown = [row for row in results["time_rows"] if row.get("population", "all") == "all"]
-    return choice_tables(results, strata=False) + time_tables(results | {"time_rows": shown})
+    """Return the tables of choices and times that a terminal and a notebook show."""
+    functions = (choice_tables, time_tables, part_tables)
+    return [table for tables_of in functions for table in tables_of(results, full=False)]
 
 
-def headline(results: Results) -> str:
-    """The answer for the best model of each family, in plain words; says so where nothing was judged."""
-    parts = by_family(results).items()
-    return "\n\n".join((f"{family}: " if family else "") + _headline(part) for family, part in parts)
+def answers(results: Results) -> list[list[str]]:
+    """Return the sentences about each family; the first of them answers the project's question."""
+    parts = [(family, _answer(part)) for family, part in by_family(results).items()]
+    return [[f"{family}: {first}" if family else first, *rest] for family, (first, *rest) in parts]
 
 
-def _headline(results: Results) -> str:
-    model = best_model(results)
+def _answer(results: Results) -> list[str]:
+    model = reported_model(results)
     if model is None:
-        return "No model could be judged on this data; the reasons are listed."
+        return ["No model could be judged on this data; the reasons are listed."]
+    others = references(results)
     choices = {row["model"]: row for row in choice_rows(results)}
-    heuristic = next((row for name, row in choices.items() if is_heuristic(name)), {})
-    picks = _picks(choices.get(model, {}), heuristic)
-    errors = next((row for row in time_rows(results) if row["model"] == model), {})
-    sentences = [picks, _paired(choices.get(model, {}), _picker(heuristic))]
-    if number(errors, "median_ape") is not None:
-        whose = "Its predicted times" if picks else f"The times {model} predicts"
-        error = percent(errors["median_ape"])
-        sentences.append(f"{whose} are off by {error} % in the median over {count(errors):,} rows.")
-    sentences.append(_paper(choices, model))
-    return " ".join(sentence for sentence in sentences if sentence)
+    times = {row["model"]: row for row in time_rows(results) + _primary_times(results)}
+    row, trees = choices.get(model, {}), others.get("trees", "")
+    own = [_picks(row, kind, others) for kind in ("seer", "linear", "paper")]
+    alone = [_picks(choices.get(trees, {}), kind, others) for kind in ("seer", "linear") if trees != model]
+    errors = [_median(times, name, others) for name in dict.fromkeys((model, trees))]
+    heuristic = choices.get(others.get("heuristic", ""), {})
+    picks = [_picks(row, "heuristic", others), _both_slowdowns(row, heuristic), _slowdown_sentence(row)]
+    # Without a comparison with SEER or a linear model, the question has no answer: the picks come first.
+    is_compared = any(own)
+    order = [own, alone, errors, picks] if is_compared else [picks, alone, errors]
+    first, *rest = [said for part in order for said in part if said]
+    ends, text = first
+    has_verdict = model == _named(results, "reported") and (is_compared or not row)
+    held_out = TEXTS["splits"].get(label(row or times.get(model, {}), "split"), "held-out rows")
+    return [_sentence(ends, f"on {held_out}, {text}", has_verdict), *(_sentence(*said) for said in rest)]
 
 
-def _picks(row: Row, heuristic: Row) -> str:
-    """How much slower than the best the model's picks are, and those of the library's heuristic."""
-    slowdown, other = number(row, "slowdown_macro"), number(heuristic, "slowdown_macro")
-    if slowdown is None:
-        return ""
-    low, high, shapes = number(row, "ci_low"), number(row, "ci_high"), count(row, "shapes")
-    span = ""
-    if low is not None and high is not None:
-        span = f", 95 % interval {percent(low - 1)} to {percent(high - 1)} %"
-    over = f"{shapes:,} shapes, " if shapes else ""
-    text = f"The picks of {row['model']} are {percent(slowdown - 1)} % slower than the fastest algorithm"
-    text += f" ({over}{label(row, 'stratum')} problems{span})"
-    if other is None:
-        return f"{text}."
-    picker = _picker(heuristic)
-    pairs = count(heuristic)
-    if pairs == count(row):
-        return f"{text}; those of {picker} are {percent(other - 1)} % slower."
-    text = f"{text}. Of these {count(row):,} problems, {pairs:,} have a pick of {picker}"
-    mid = number(flat(row), "paired_mid")
-    if mid is None or count(row, "paired_problems") != pairs:
-        return f"{text}, which is {percent(other - 1)} % slower."
-    own = percent(other * math.exp(mid) - 1)
-    return f"{text}: there it is {percent(other - 1)} % slower, the model's {own} %."
+def _sentence(ends: tuple[float, ...] | None, text: str, has_verdict: bool = False) -> str:
+    """Return a sentence that says whether a difference is shown; with a verdict it answers yes or no."""
+    if ends and ends[0] <= 0 <= ends[2]:
+        return f"Not shown: {text}"
+    if ends and has_verdict:
+        return f"{'Yes' if ends[2] < 0 else 'No'}: {text}"
+    return text[0].upper() + text[1:]
 
 
-def _paired(row: Row, picker: str) -> str:
-    """The difference to the library's heuristic on the same problems, or that there is none to see."""
-    low, mid, high = row.get("paired_vs_heuristic") or (None, None, None)
-    if low is None or mid is None or high is None or any(map(math.isnan, (low, mid, high))):
-        return ""
+def _interval(ends: tuple[float, ...]) -> str:
+    """Return the interval of a difference, without signs if both ends have the same one."""
+    low, _, high = ends
     if low <= 0 <= high:
-        span = f"{log_change(mid)} % time, 95 % interval {tables.interval_change((low, high))} %"
-        return f"On the same problems it and {picker} cannot be told apart ({span})."
-    near, middle, far = (percent(abs(math.expm1(end))) for end in sorted((low, mid, high), key=abs))
-    text = f"On the same problems its picks take {middle} % {'less' if mid < 0 else 'more'} time than"
-    return f"{text} the heuristic's (95 % interval {near} to {far} %)."
+        return f"95 % interval {change(low)} to {change(high)}"
+    near, far = sorted((abs(low), abs(high)))
+    return f"95 % interval {percent(near)} to {percent(far)}"
 
 
-def _paper(choices: Mapping[str, Row], best: str) -> str:
-    """What SEER's own fits do on the same problems, where they were compared and neither is the best model."""
-    parts = []
-    for name, what in PAPER.items():
-        row = choices.get(name, {})
-        figures = [number(row, key) for key in ("slowdown_macro", "ci_low", "ci_high")]
-        slower, low, high = (percent(figure - 1) if figure is not None else None for figure in figures)
-        if slower and low and high:
-            parts.append(f"{what} ({name}) picks {slower} % slower than the fastest ({low} to {high} %)")
-        elif row:
-            parts.append(f"{what} ({name}) could not be judged, for the reason given below")
-    return f"Of the paper, {'; '.join(parts)}." if parts and best not in PAPER else ""
+def _picks(row: Row, kind: str, others: Mapping[str, str]) -> _Said | None:
+    """Return how much less time the picks of a model take than the picks of a reference."""
+    ends, other = span(row, f"paired_vs_{kind}"), others.get(kind)
+    if ends is None or other in (None, row["model"]):
+        return None
+    whose = TEXTS["owners"][kind].format(_picker(other))
+    amount = f"{percent(abs(ends[1]))} % {'less' if ends[1] < 0 else 'more'} time"
+    return ends, f"the picks of {row['model']} take {amount} than {whose} ({other}; {_interval(ends)} %)."
 
 
-def _picker(heuristic: Row) -> str:
-    """The library's own picker in words, from its row."""
-    name = heuristic.get("model", "library-heuristic")
-    library = name.rpartition("-")[0]
-    library = {"library": "the library", "cudnn": "cuDNN"}.get(library, library)
-    return "TunaNet" if name == TUNANET else f"{library}'s heuristic"
+def _both_slowdowns(row: Row, heuristic: Row) -> _Said | None:
+    """Return the slowdowns of a model and of the library's picker on the same problems."""
+    ends, other, pairs = span(row, "paired_vs_heuristic"), number(heuristic, "slowdown_macro"), count(heuristic)
+    if ends is None or other is None or count(row, "paired_problems") != pairs or row["model"] == heuristic["model"]:
+        return None
+    own, picker = percent((1 + ends[1]) * other - 1), _picker(heuristic["model"])
+    text = f"on the {pairs:,} problems with a pick of {picker}, {row['model']} is {own} % slower than the fastest"
+    return None, f"{text} algorithm, {picker} {percent(other - 1)} %."
+
+
+def _slowdown_sentence(row: Row) -> _Said | None:
+    """Return how much slower than the fastest algorithm the picks of a model are."""
+    slowdown, low, high = (number(row, key) for key in ("slowdown_macro", "ci_low", "ci_high"))
+    if slowdown is None:
+        return None
+    shapes = count(row, "shapes")
+    over = (f"{shapes:,} shapes, " if shapes else "") + f"{label(row, 'stratum')} problems"
+    if low is not None and high is not None:
+        over += f"; 95 % interval {percent(low - 1)} to {percent(high - 1)} %"
+    text = f"the picks of {row['model']} are {percent(slowdown - 1)} % slower than the fastest algorithm"
+    return None, f"{text} ({over})."
+
+
+def _median(times: Mapping[str, Row], model: str, others: Mapping[str, str]) -> _Said | None:
+    """Return the median error of the predicted times, compared with the first of SEER and the best linear model."""
+    row = times.get(model, {})
+    error = number(row, "median_ape")
+    if error is None:
+        return None
+    text = f"the median time error of {model} on {label(row, 'stratum')} problems is {percent(error)} %"
+    for kind in ("seer", "linear"):
+        ends, other = span(row, f"median_vs_{kind}"), number(times.get(others.get(kind, ""), {}), "median_ape")
+        if ends and other is not None:
+            amount = f"{percent(abs(ends[1]))} points {'less' if ends[1] < 0 else 'more'}"
+            return ends, f"{text}, {amount} than {TEXTS['owners'][kind]} {percent(other)} % ({_interval(ends)})."
+    return None, f"{text} ({count(row):,} rows)."
+
+
+def _picker(name: str) -> str:
+    """Return the name of the library's own picker in words; the name itself if it is another model."""
+    return TEXTS["pickers"].get(name, name.replace("-heuristic", "'s heuristic"))
 
 
 def provenance(results: Results) -> list[tuple[str, str]]:
@@ -319,6 +358,7 @@ def provenance(results: Results) -> list[tuple[str, str]]:
     titles = {"name": "dataset", "gpus": "GPUs", "where": "only rows where", "also_train": "also trained on"}
     facts = {str(titles.get(key, key)): value for key, value in results.get("dataset", {}).items()}
     facts |= {"folds": results.get("folds"), "seeds": len(results.get("seeds", [])) or None}
+    facts["tuning"] = results.get("tune")
     return [(name, _said(value)) for name, value in facts.items() if value not in (None, [], {}, "")]
 
 
@@ -332,117 +372,130 @@ def _said(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
 
 
-def choice_tables(results: Results, strata: bool = True) -> list[Table]:
-    """Slowdowns and hits on each family's primary slice; with ``strata`` also on all strata, where that differs."""
-    return _each_family(results, lambda part: _choices(part, strata))
+_TablesOf = Callable[Concatenate[Results, P], list[Table]]
 
 
-def time_tables(results: Results) -> list[Table]:
-    """One time table per family and population that was judged."""
-    return _each_family(results, _times)
+def _each_family(tables_of: _TablesOf[P]) -> _TablesOf[P]:
+    """Return a function of the results of all families; if there are several, each table names its own."""
+
+    @wraps(tables_of)
+    def of_all(results: Results, *args: P.args, **kwargs: P.kwargs) -> list[Table]:
+        return [
+            replace(table, title=f"{family}: {table.title}") if family else table
+            for family, part in by_family(results).items()
+            for table in tables_of(part, *args, **kwargs)
+        ]
+
+    return of_all
 
 
-def slice_tables(results: Results) -> list[Table]:
-    """Slowdowns by kind of problem and by GPU, as far as they were told apart."""
-    return _each_family(results, _slices)
+@_each_family
+def choice_tables(results: Results, full: bool = True) -> list[Table]:
+    """Return slowdowns and paired differences of each family's primary slice; if ``full``, hits too."""
+    primary, columns = choice_rows(results), _columns("slowdowns", *["hits"] * full)
+    shown = [_of_models(primary, columns, "Algorithm choice", _sample(primary))] if primary else []
+    return shown + _differences(results, primary, "paired", "Difference in the time of the picks, %")
 
 
-def part_tables(results: Results) -> list[Table]:
-    """Time errors of the best model per algorithm, kind of problem and GPU, as far as they were told apart."""
-    return _each_family(results, _parts)
+def _differences(results: Results, rows: list[Row], prefix: str, title: str) -> list[Table]:
+    """Return a table of the differences to each reference, or none; a reference has no difference to itself."""
+    others = references(results)
+    keys = {kind: f"{prefix}_vs_{kind}" for kind in others}
+    rows = [row | {key: None for kind, key in keys.items() if others[kind] == row["model"]} for row in rows]
+    columns: _Columns = {
+        TEXTS["heads"][kind].format(_picker(others[kind])): ((key,), tables.interval_change)
+        for kind, key in keys.items()
+        if any(map(span, rows, repeat(key)))
+    }
+    return [_of_models(rows, columns, title)] if columns else []
 
 
-def _each_family(results: Results, tables_of: Callable[[Results], list[Table]]) -> list[Table]:
-    """The tables of every family; of several, each table names its own."""
-    return [
-        replace(table, title=f"{family}: {table.title}") if family else table
-        for family, part in by_family(results).items()
-        for table in tables_of(part)
+@_each_family
+def time_tables(results: Results, full: bool = True) -> list[Table]:
+    """Return time errors over all rows of each family; if ``full``, differences and other populations too."""
+    names = {"all": "all rows", **(TEXTS["populations"] if full else {})}
+    slices = {name: time_rows(results, population=population) for population, name in names.items()}
+    columns = _columns("errors")
+    shown = [
+        _of_models(rows, columns, f"Time error, {name}", _sample(rows, "rows")) for name, rows in slices.items() if rows
     ]
+    title = "Difference in the median time error, percentage points"
+    return shown + (_differences(results, _primary_times(results), "median", title) if full else [])
 
 
-def _choices(results: Results, strata: bool) -> list[Table]:
-    primary = choice_rows(results)
-    if not primary:
-        return []
-    shown = [_of_models(primary, _SLOWDOWNS, "Algorithm choice", _sample(primary))]
-    # Against itself the heuristic has no difference to show.
-    unpaired = {"paired_vs_heuristic": None, "paired_problems": None}
-    rows = [row | unpaired if is_heuristic(row["model"]) else row for row in primary]
-    heuristic = next((row for row in primary if is_heuristic(row["model"])), {})
-    if any(row.get("paired_vs_heuristic") for row in rows):
-        shown.append(_of_models(rows, {**_PAIRED, **_HITS}, f"Paired against {_picker(heuristic)}"))
-    elif any(number(row, "top1") is not None for row in rows):
-        shown.append(_of_models(rows, {**_HITS, "problems": ("n", whole)}, "Picks of the best algorithm"))
-    everything = choice_rows(results, stratum="all")
-    if strata and label(primary[0], "stratum") != "all" and any(map(count, everything)):
-        shown.append(_of_models(everything, _SLOWDOWNS, "Algorithm choice", _sample(everything)))
-    return shown
-
-
-def _times(results: Results) -> list[Table]:
-    populations = values(results["time_rows"], "population", POPULATIONS)
-    if any(map(count, time_rows(results, population="all"))):
-        populations.insert(0, "all")
-    columns = {**_ERRORS, "Spearman": ("spearman", ratio), **_ROWS}
-    shown = []
-    for population in populations:
-        rows = [row for row in time_rows(results, population=population) if count(row) or row.get("reason")]
-        title = f"Time error, {_POPULATIONS.get(population, population)}"
-        shown.append(_of_models(rows, columns, title, _sample(rows, "rows")))
-    return shown
-
-
-def _slices(results: Results) -> list[Table]:
-    rows = results["choice_rows"]
+@_each_family
+def slice_tables(results: Results) -> list[Table]:
+    """Return slowdowns by kind of problem and by GPU."""
+    rows, shown = results["choice_rows"], []
     strata = values(rows, "stratum", STRATA)
-    strata += ["all"] if any(map(count, choice_rows(results, stratum="all"))) else []
-    gpus = values(rows, "gpu")
-    shown = [_across(results, "stratum", strata, "kind of problem")] if len(strata) > 1 else []
-    return shown + ([_across(results, "gpu", gpus, "GPU")] if gpus else [])
+    names = {"stratum": [*strata, "all"] * (len(strata) > 1), "gpu": values(rows, "gpu")}
+    for key, parts in names.items():
+        sliced = {part: choice_rows(results, **{key: part}) for part in parts}
+        shown += _across(sliced, choice_rows(results), key, "Slowdown", "slowdown_macro", tables.ratio)
+    return shown
 
 
-def _across(results: Results, key: str, parts: list[str], title: str) -> Table:
-    """Macro slowdown: rows are ``parts``, columns the models in the order of the primary choice table."""
-    sliced = {part: {row["model"]: row for row in choice_rows(results, **{key: part})} for part in parts}
-    judged = {model for rows in sliced.values() for model, row in rows.items() if count(row)}
-    order = dict.fromkeys([row["model"] for row in choice_rows(results)] + sorted(judged))
-    models = [model for model in order if model in judged]
-    head = "GPU" if key == "gpu" else key
+@_each_family
+def part_tables(results: Results, full: bool = True) -> list[Table]:
+    """Return the median time errors by algorithm, kind of problem and GPU.
+
+    If not ``full``, only by algorithm, and only of the reported model and the learned references.
+    """
+    rows, shown = results["time_rows"], []
+    models = {row["model"] for row in rows} if full else shown_models(results)[: MAX_LEARNED - 1]
+    results = results | {"time_rows": [row for row in rows if row["model"] in models]}
+    for key in TEXTS["parts"] if full else ["algorithm"]:
+        sliced = {part: time_rows(results, **{key: part}) for part in values(rows, key, STRATA)}
+        shown += _across(sliced, time_rows(results), key, "Median time error, %,", "median_ape", percent)
+    return shown
+
+
+@_each_family
+def evidence_tables(results: Results, kind: str) -> list[Table]:
+    """Return the table of coverage, importance or costs, if the results have it."""
+    columns, rows = _columns(kind), results.get(kind) or []
+    models, title = {row["model"] for row in rows}, TEXTS[kind]["title"]
+    title = f"{title}, {min(models)}" if len(models) == 1 else title
+    records = [_figures(row, columns) for row in rows]
+    return [Table(records, _formats(columns), title, unfolded=MAX_UNFOLDED)] if records else []
+
+
+def _across(
+    sliced: Mapping[str, list[Row]], order: list[Row], key: str, title: str, figure: str, form: tables.Format
+) -> list[Table]:
+    """Return a table of ``figure``: a row per slice, a column per model in the ``order`` of other rows."""
+    judged = {row["model"] for rows in sliced.values() for row in rows}
+    models = [name for name in dict.fromkeys([row["model"] for row in order] + sorted(judged)) if name in judged]
+    counted, what = ("shapes", "shapes") if figure == "slowdown_macro" else ("n", "rows")
     records = []
     for part, rows in sliced.items():
-        best = _best(list(rows.values()), "slowdown_macro")
-        shapes = max((count(row, "shapes") for row in rows.values()), default=0)
-        cells = {model: _slowdown(rows.get(model, {}), model == best) for model in models}
-        records.append({head: part, "shapes": shapes, **cells})
-    return Table(records, {"shapes": whole, **dict.fromkeys(models, ratio)}, f"Slowdown by {title}")
+        best = _best(rows, figure)
+        cells = {row["model"]: _figure_cell(row, figure, row["model"] == best) for row in rows}
+        size = {what: max((count(row, counted) for row in rows), default=0)}
+        records.append({"GPU" if key == "gpu" else key: part, **size, **{model: cells.get(model) for model in models}})
+    formats = {what: whole, **dict.fromkeys(models, form)}
+    return [Table(records, formats, f"{title} by {TEXTS['parts'][key]}", best_mark="*")] if records else []
 
 
-def _slowdown(row: Row, best: bool) -> Cell:
-    ends = _figures(row, _SLOWDOWNS)["95 % interval"]
-    return Cell(number(row, "slowdown_macro"), tables.interval_ratio(ends) if isinstance(ends, tuple) else "", best)
+def _figure_cell(row: Row, figure: str, best: bool) -> Cell:
+    ends = span({"ci": [row.get("ci_low"), row.get("ci_high")]}, "ci")
+    return Cell(number(row, figure), tables.interval_ratio(ends) if ends else "", best)
 
 
-def _parts(results: Results) -> list[Table]:
-    model = best_model(results)
-    columns = {**_ERRORS, **_ROWS}
-    shown = []
-    model_results = results | {"time_rows": [row for row in results["time_rows"] if row["model"] == model]}
-    for key, words in _PARTS.items():
-        records = [
-            {"GPU" if key == "gpu" else key: part, **_figures(row, columns)}
-            for part in values(model_results["time_rows"], key, STRATA)
-            for row in time_rows(model_results, **{key: part})
-        ]
-        if records:
-            shown.append(Table(records, _formats(columns), f"Time error by {words}, {model}"))
-    return shown
+_Columns = Mapping[str, tuple[tuple[str, ...], tables.Format]]
+"""Head of a column → the key of the rows, or the keys of an interval's ends, and the format."""
+
+
+def _columns(*names: str) -> _Columns:
+    """Return the columns of tables of `TEXTS`."""
+    found = [item for name in names for item in TEXTS[name]["columns"].items()]
+    return {head: (tuple(keys), getattr(tables, form)) for head, (*keys, form) in found}
 
 
 def _of_models(rows: list[Row], columns: _Columns, title: str, note: str = "") -> Table:
     """A row per model, references last; in the first column the best is marked, the title says what is covered."""
-    head, (key, _) = next(iter(columns.items()))
-    best = _best(rows, str(key)) if key in ("slowdown_macro", "median_ape") else None
+    head, ((key, *_), _) = next(iter(columns.items()))
+    best = _best(rows, key) if key in ("slowdown_macro", "median_ape") else None
     records = [{"model": row["model"], **_figures(row, columns)} for row in rows]
     for record in records:
         record[head] = Cell(record[head], best=record["model"] == best)
@@ -455,17 +508,14 @@ def _of_models(rows: list[Row], columns: _Columns, title: str, note: str = "") -
     return Table(records, _formats(columns), f"{title}, {covered}", note, references=references)
 
 
-def _figures(row: Row, columns: _Columns) -> dict[str, float | tuple[float, float] | None]:
-    """A row's values by head; an interval with an unknown end is None."""
-    values = {}
-    row = flat(row)
-    for head, (key, _) in columns.items():
-        if isinstance(key, str):
-            values[head] = number(row, key)
-        else:
-            low, high = (number(row, end) for end in key)
-            values[head] = None if low is None or high is None else (low, high)
-    return values
+def _figures(row: Row, columns: _Columns) -> dict[str, float | str | tuple[float, ...] | None]:
+    """Return a row's texts, numbers and intervals by head; None if they are unknown."""
+    figures = {}
+    for head, (keys, _) in columns.items():
+        value = row.get(keys[0]) if len(keys) == 1 else [row.get(key) for key in keys]
+        is_text, read = isinstance(value, str), span if isinstance(value, list) else number
+        figures[head] = value if is_text else read({head: value}, head)
+    return figures
 
 
 def _formats(columns: _Columns) -> dict[str, tables.Format]:
@@ -486,24 +536,37 @@ def _best(rows: list[Row], key: str) -> str | None:
     return next((model for model in known if not is_reference(model)), None)
 
 
+def _unjudged(results: Results) -> dict[tuple[str, str], dict[tuple[bool, str], None]]:
+    """Return model and reason of rows with n 0 → where: whether others of the model were judged there, and words."""
+    rows = [(kind, label(row, "family"), row) for kind in ("choice", "time") for row in results[f"{kind}_rows"]]
+    judged = {(kind, family, row["model"]) for kind, family, row in rows if count(row)}
+    has_several = len({family for _, family, _ in rows}) > 1
+    found: dict[tuple[str, str], dict[tuple[bool, str], None]] = {}
+    for kind, family, row in rows:
+        model, reason = row["model"], row.get("reason") or "no reason was recorded"
+        is_part = (kind, family, model) in judged
+        words = ("some " if is_part else "") + (f"{family} {kind}s" if has_several else f"{kind}s")
+        if not count(row):
+            found.setdefault((model, reason.removeprefix(f"{model} ")), {})[is_part, words] = None
+    return found
+
+
 def reasons(results: Results) -> list[dict[str, str]]:
-    """Rows with n 0 by model and reason, in the order of the results: records of model, reason and where."""
-    slices: dict[tuple[str, str], dict[str, None]] = {}
-    for kind in ("choice", "time"):
-        rows = results[f"{kind}_rows"]
-        # A key with one value in all rows tells nothing apart.
-        keys = [key for key in SLICE if len({label(row, key) for row in rows}) > 1]
-        judged = {row["model"] for row in rows if count(row)}
-        for row in rows:
-            if count(row):
-                continue
-            model, reason = row["model"], row.get("reason") or "no reason was recorded"
-            parts = [label(row, key) for key in keys if label(row, key) != "all"]
-            where = f"{kind}: {', '.join(parts) or 'all'}" if model in judged else kind
-            slices.setdefault((model, reason.removeprefix(f"{model} ")), {})[where] = None
-    records = []
-    for (model, reason), names in slices.items():
-        more = [f"and {len(names) - MAX_SLICES:,} more"] if len(names) > MAX_SLICES else []
-        where = "; ".join([*list(names)[:MAX_SLICES], *more])
-        records.append({"model": model, "reason": reason, "where": where})
-    return records
+    """Return records of model, where and reason for rows with n 0, in the order of the results."""
+    return [
+        {"model": model, "where": "; ".join(words for _, words in places), "reason": reason}
+        for (model, reason), places in _unjudged(results).items()
+    ]
+
+
+def not_judged(results: Results) -> str:
+    """Return one line about the models without a judged choice or without a judged time, with shortened reasons."""
+    models: dict[str, list[str]] = {}
+    for (model, reason), places in _unjudged(results).items():
+        words = [words for is_part, words in places if not is_part]
+        short = shorten(reason.split(";")[0], MAX_REASON, placeholder="…")
+        text = short if words == ["choices", "times"] else f"{', '.join(words)}: {short}"
+        if words:
+            models.setdefault(text, []).append(model)
+    texts = [f"{', '.join(names)} ({text})" for text, names in models.items()]
+    return f"Not judged: {', '.join(texts)}." if texts else ""

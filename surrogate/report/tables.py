@@ -100,7 +100,7 @@ def ratio(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
-def interval_ratio(ends: tuple[float, float]) -> str:
+def interval_ratio(ends: tuple[float, ...]) -> str:
     """An interval of ratios: ``1.008–1.017``."""
     return "–".join(map(ratio, ends))
 
@@ -118,15 +118,26 @@ def share(fraction: float) -> str:
     return f"{100 * fraction:.0f}" if fraction in (0.0, 1.0) else f"{min(100 * fraction, 99.9):.1f}"
 
 
+def interval_share(ends: tuple[float, float]) -> str:
+    """Return an interval of shares in percent: ``88.7–93.1``."""
+    return "–".join(map(share, ends))
+
+
 def log_change(log_difference: float) -> str:
     """A log difference as a signed change in percent: ``-0.075`` → ``−7.2``."""
-    change = 100 * math.expm1(min(log_difference, 700.0))
-    return f"{change:+.1f}".replace("-", "−") if abs(change) < 1e4 else f"{change:+.0e}"
+    return change(math.expm1(min(log_difference, 700.0)))
 
 
-def interval_change(ends: tuple[float, float]) -> str:
-    """An interval of log differences: ``−7.7 to −3.9``."""
-    return " to ".join(map(log_change, ends))
+def change(fraction: float) -> str:
+    """Return a relative difference as a signed change in percent: ``-0.072`` → ``−7.2``."""
+    percents = 100 * fraction
+    return f"{percents:+.1f}".replace("-", "−") if abs(percents) < 1e4 else f"{percents:+.0e}"
+
+
+def interval_change(ends: tuple[float, float, float]) -> str:
+    """Return low end, middle and high end of a relative difference in percent: ``−5.8 [−7.7, −3.9]``."""
+    low, middle, high = map(change, ends)
+    return f"{middle} [{low}, {high}]"
 
 
 class Cell(NamedTuple):
@@ -149,7 +160,7 @@ class Table:
     parentheses, ``notes`` stand below the table. The last ``references`` records are yardsticks: a rule parts them from
     the others. ``empty`` is printed where there is no record. With ``widest``, the characters of a
     line where output is no terminal, the last columns are left out where a line is too long, which a note says.
-    On a page the records behind the first ``unfolded`` are folded away.
+    On a page the records behind the first ``unfolded`` are folded away. In text, ``best_mark`` follows the best cells.
     """
 
     records: Sequence[Mapping[str, object]]
@@ -161,6 +172,7 @@ class Table:
     empty: str = "(no rows)"
     widest: int | None = None
     unfolded: int | None = None
+    best_mark: str = ""
 
     @property
     def columns(self) -> list[str]:
@@ -181,6 +193,7 @@ class Table:
         if dropped:
             notes.append(f"left out for want of room: {', '.join(dropped)}; --csv and --json have every column")
         shown = replace(self, records=[{k: v for k, v in row.items() if k not in dropped} for row in self.records])
+        notes += [f"{self.best_mark} best of its row"] if self.best_mark else []
         lines = [*([wrapped(title, width)] if title else []), shown._grid(width)]
         return printable("\n".join([*lines, *(wrapped(note, width) for note in notes)]))
 
@@ -194,27 +207,29 @@ class Table:
             for record, cells in zip(self.records, zip(*texts, strict=True), strict=True)
         ]
         split = len(rows) - self.references
-        return template("table.html.j2").render(
-            table=self, heads=list(zip(names, sides, strict=True)), longest=LONGEST_NAME, shortened=shortened,
-            bodies=[("", rows[:split][: self.unfolded]), ("references", rows[split:])],
-            closed=rows[self.unfolded : split] if self.unfolded else [],
-        )  # fmt: skip
+        bodies = [("", rows[:split][: self.unfolded]), ("references", rows[split:])]
+        closed = rows[self.unfolded : split] if self.unfolded else []
+        given = {"table": self, "heads": list(zip(names, sides, strict=True)), "bodies": bodies, "closed": closed}
+        return template("table.html.j2").render(given, longest=LONGEST_NAME, shortened=shortened)
 
     def _repr_html_(self) -> str:
         return self.__html__()
 
-    def _values(self, column: str) -> list[object]:
-        return [_cell(record.get(column)).value for record in self.records]
+    def _cells(self, column: str) -> list[Cell]:
+        return [_cell(record.get(column)) for record in self.records]
 
-    def _texts(self, column: str) -> list[str]:
+    def _texts(self, column: str, best_mark: str = "") -> list[str]:
         form = self.formats.get(column, plain)
-        return [UNKNOWN if v is None or v != v else form(v) for v in self._values(column)]
+        return [
+            UNKNOWN if value is None or value != value else form(value) + best_mark * best
+            for value, _, best in self._cells(column)
+        ]
 
     def _leftward(self, column: str) -> bool:
         """Whether a column stands to the left: it holds something that is no number, nor an interval of numbers."""
         return any(
             value is not None and (isinstance(value, bool) or not isinstance(value, Number | tuple))
-            for value in self._values(column)
+            for value, _, _ in self._cells(column)
         )
 
     def _dropped(self, width: int, key: int) -> list[str]:
@@ -229,7 +244,7 @@ class Table:
     def _grid(self, width: int | None) -> str:
         if not self.records:
             return self.empty
-        columns = [[name, *self._texts(name)] for name in self.columns]
+        columns = [[name, *self._texts(name, self.best_mark)] for name in self.columns]
         left = [self._leftward(name) for name in self.columns]
         tables = [list(range(len(columns)))]
         if width is not None:

@@ -11,7 +11,7 @@ import pytest
 from surrogate.features.problem import SIZE_COLUMNS
 from tests.tables import every
 
-MODELS = {"booster": 0.10, "booster-raw": 0.16, "seer-time-only": 0.30, "roofline": 0.80, "nearest": 0.24}
+MODELS = {"stacked-terms": 0.10, "boosted-terms": 0.16, "seer-time-only": 0.30, "roofline": 0.80, "linear-terms": 0.24}
 REFERENCES = {"cudnn-heuristic": 0.3, "always-best-single": 0.6, "oracle": 0.0}
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4", "TITAN Xp", "Tesla K80")
 STRATA = ("1x1s1", "1x1s2", "3x3s1", "grouped", "other")

@@ -1,5 +1,7 @@
 """`write_report`: the whole folder, and the page in it."""
 
+import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -85,7 +87,7 @@ def test_data_is_escaped_everywhere(tmp_path: Path, results: dict[str, Any]) -> 
     results["settings"] = {evil: {evil: evil}}
     for row in results["choice_rows"] + results["time_rows"]:
         row["reason"] = evil
-        row |= {key: evil for key in list(row) if row[key] in ("booster", "Tesla T4", "grouped", "GEMM")}
+        row |= {key: evil for key in list(row) if row[key] in ("stacked-terms", "Tesla T4", "grouped", "GEMM")}
     page = _Page(report_page(results, *draw(results, tmp_path)))
     assert "script" not in page.tags
     assert any(evil in word for word in page.words)
@@ -121,6 +123,42 @@ def test_a_damaged_file_leaves_the_earlier_page_and_a_missing_one_costs_its_figu
     assert {path.name for path in (folder / "figures").iterdir()} == {"gpus.svg"}  # no stale figure stays
 
 
+def test_the_page_answers_the_question_first(results: dict[str, Any]) -> None:
+    text = report_page(results, {}, {})
+    answer, *details = (
+        paragraph.replace("\u00a0", " ") for paragraph in re.findall(r'<p(?: class="answer")?>(.*)</p>', text)
+    )
+    assert answer.startswith("Yes: on held-out shapes, the picks of stacked-terms take 3.6 % less time than SEER")
+    assert details[0].startswith("The picks of stacked-terms take 2.2 % less time than the best linear model")
+    assert text.index('class="question">Are boosted trees') < text.index('class="answer"') < text.index("<nav>")
+    links = re.findall(r'<a href="#([^"]+)">', text)
+    assert links[0] == "the-answer-in-detail"
+    assert {"prediction-intervals", "importance-of-the-columns", "costs", "what-could-not-be-judged"} <= set(links)
+
+
+def test_models_that_were_not_judged_are_in_the_last_tables_alone(results: dict[str, Any]) -> None:
+    text = report_page(results, {}, {})
+    start = text.index('<section id="what-could-not-be-judged">')
+    assert "configurations" not in text[:start]
+    assert "<p>Not judged: seer-paper (needs kernel metrics &lt;b&gt;" in text[start:]
+    assert "is for described kernels, not conv; use boosted-terms" in text[start:]  # the full reason
+
+
+def test_results_of_schema_1_can_be_drawn(tmp_path: Path, results: dict[str, Any]) -> None:
+    """Their paired differences are log ratios, and they name no reported model and no references."""
+    kept = {key: results[key] for key in ("dataset", "seeds", "folds", "time_rows")}
+    choices = [{k: v for k, v in row.items() if "_vs_" not in k} for row in results["choice_rows"]]
+    for old, row in zip(choices, results["choice_rows"], strict=True):
+        if paired := row.get("paired_vs_heuristic"):
+            old["paired_vs_heuristic"] = [math.log1p(end) for end in paired]
+    text = json.dumps({"schema": 1, "choice_rows": choices, **kept})
+    (tmp_path / "results.json").write_text(text, encoding="utf-8")
+    words = " ".join(_page(write_report(tmp_path)).words).replace("\u00a0", " ")
+    said = "On held-out shapes, the picks of stacked-terms take 5.8 % less time than the picks of cuDNN's heuristic"
+    assert f"{said} (cudnn-heuristic; 95 % interval 3.9 to 7.7 %)." in words
+    assert "−5.8 [−7.7, −3.9]" in words and "vs SEER" not in words.split("What the figures mean")[1]
+
+
 def _only(results: dict[str, Any], keep: Any) -> dict[str, Any]:
     parts = {kind: [row for row in results[kind] if keep(row)] for kind in ("choice_rows", "time_rows")}
     return {**results, **parts}
@@ -136,7 +174,7 @@ def _nulled(results: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "thin",
     [
-        pytest.param(lambda r: _only(r, lambda row: row["model"] == "booster"), id="one model"),
+        pytest.param(lambda r: _only(r, lambda row: row["model"] == "stacked-terms"), id="one model"),
         pytest.param(lambda r: _only(r, lambda row: row["gpu"] == "Tesla T4"), id="one gpu, no all"),
         pytest.param(lambda r: _only(r, lambda row: row["model"] != "cudnn-heuristic"), id="no heuristic"),
         pytest.param(lambda r: _only(r, lambda row: row["model"] == "oracle"), id="references only"),

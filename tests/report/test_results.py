@@ -3,13 +3,24 @@
 import csv
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.report.page import write_report
-from surrogate.report.summary import best_model, by_family, choice_rows, csv_text, shown_models, time_rows, values
+from surrogate.report.summary import (
+    by_family,
+    choice_rows,
+    csv_text,
+    read_results,
+    references,
+    reported_model,
+    shown_models,
+    time_rows,
+    values,
+)
 from tests.known import cases
 
 
@@ -27,8 +38,9 @@ def test_what_no_report_can_be_made_of_is_one_line_and_leaves_the_folder(tmp_pat
 
 def test_learned_models_come_first_then_references(results: dict[str, Any]) -> None:
     names = [row["model"] for row in choice_rows(results)]
-    assert names[0] == "booster"
-    assert names[-4:] == ["seer-paper", "oracle", "cudnn-heuristic", "always-best-single"]
+    assert names[0] == "stacked-terms"
+    assert names[-3:] == ["oracle", "cudnn-heuristic", "always-best-single"]
+    assert not {"seer-paper", "configurations"} & set(names)  # they were not judged
 
 
 def test_the_primary_slice_is_ungrouped_over_all_gpus(results: dict[str, Any]) -> None:
@@ -46,13 +58,40 @@ def test_all_strata_stand_in_where_nothing_ungrouped_was_judged(results: dict[st
     assert [row["model"] for row in choice_rows({"choice_rows": [{"model": "a", "n": 1}]})] == ["a"]
 
 
-def test_best_model_is_never_a_reference(results: dict[str, Any]) -> None:
-    assert best_model(results) == "booster"
-    references = ("oracle", "cudnn-heuristic")
-    results["choice_rows"] = [row for row in results["choice_rows"] if row["model"] in references]
-    assert best_model(results) == "booster"  # by its times
+def test_the_reported_model_is_fixed_in_advance_or_the_best_learned_one(results: dict[str, Any]) -> None:
+    results["reported"] = {"conv": "linear-terms"}
+    assert reported_model(results) == "linear-terms"
+    for unknown in ({"conv": None}, {"conv": "not-judged"}, {"gemm": "linear-terms"}, None):
+        results["reported"] = unknown
+        assert reported_model(results) == "stacked-terms"
+    names = ("oracle", "cudnn-heuristic")
+    results["choice_rows"] = [row for row in results["choice_rows"] if row["model"] in names]
+    assert reported_model(results) == "stacked-terms"  # by its times
     results["time_rows"] = []
-    assert best_model(results) is None
+    assert reported_model(results) is None
+
+
+def test_references_are_judged_models_and_without_names_the_heuristic(results: dict[str, Any]) -> None:
+    named = results["references"]["conv"]
+    assert references(results) == named and len(named) == 4
+    named["paper"] = "seer-paper"
+    assert "paper" not in references(results)
+    del results["references"]
+    assert references(results) == {"heuristic": "cudnn-heuristic"}
+
+
+def test_log_ratios_of_schema_1_become_relative(results: dict[str, Any], tmp_path: Path) -> None:
+    row = {"model": "m", "n": 1, "slowdown_macro": 1.0, "paired_problems": 9}
+    logs = {"paired_vs_heuristic": [math.log(0.9), math.log(1.1), 1e4], "paired_pooled_vs_heuristic": None}
+    old = {"schema": 1, "time_rows": [], "choice_rows": [row | logs]}
+    (tmp_path / "results.json").write_text(json.dumps(old))
+    (read,) = read_results(tmp_path)["choice_rows"]
+    assert read["paired_vs_heuristic"][:2] == pytest.approx([-0.1, 0.1]) and math.isfinite(
+        read["paired_vs_heuristic"][2]
+    )
+    assert read["paired_problems"] == 9 and read["paired_pooled_vs_heuristic"] is None
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert read_results(tmp_path) == results  # schema 2 is relative
 
 
 def test_values_are_of_judged_rows_in_the_wanted_order() -> None:
@@ -61,20 +100,23 @@ def test_values_are_of_judged_rows_in_the_wanted_order() -> None:
     assert values(rows, "gpu", ("b",)) == ["b", "A"]
 
 
-def test_shown_models_are_the_best_four_and_two_references(results: dict[str, Any]) -> None:
-    assert shown_models(results) == [
-        "booster", "booster-raw", "nearest", "seer-time-only", "cudnn-heuristic", "always-best-single",
-    ]  # fmt: skip
+def test_shown_models_are_the_reported_one_its_references_and_the_best_others(results: dict[str, Any]) -> None:
+    four = ["stacked-terms", "seer-time-only", "linear-terms", "boosted-terms"]
+    assert shown_models(results) == [*four, "cudnn-heuristic", "always-best-single"]
+    del results["reported"], results["references"]
+    assert shown_models(results)[:4] == ["stacked-terms", "boosted-terms", "linear-terms", "seer-time-only"]
 
 
 def test_several_families_are_told_apart_and_one_is_everything(results: dict[str, Any]) -> None:
     assert by_family(results) == {"": results}
+    results["costs"].append({"family": "gemm", "model": "m", "fits": 1})
     results["choice_rows"] = [
         {**row, "family": family} for family in ("gemm", "conv") for row in results["choice_rows"]
     ]
     parts = by_family(results)
     assert list(parts) == ["conv", "gemm"] and parts["gemm"]["dataset"] == results["dataset"]
     assert {row["family"] for row in parts["gemm"]["choice_rows"]} == {"gemm"}
+    assert len(parts["gemm"]["costs"]) == 1 and len(parts["conv"]["costs"]) == 5 and not parts["gemm"]["coverage"]
 
 
 def test_csv_has_every_row_and_column(results: dict[str, Any]) -> None:
@@ -82,14 +124,15 @@ def test_csv_has_every_row_and_column(results: dict[str, Any]) -> None:
     assert len(read) == len(results["choice_rows"])
     for got, row in zip(read, results["choice_rows"], strict=True):
         assert got["model"] == row["model"] and got["reason"] == row.get("reason", "")
-        assert got["paired_low"] == str((row["paired_vs_heuristic"] or [""])[0])
-        assert got["slowdown_macro"] == ("" if row["slowdown_macro"] is None else repr(row["slowdown_macro"]))
+        assert got["paired_low"] == str((row.get("paired_vs_heuristic") or [""])[0])
+        assert got["paired_vs_seer_mid"] == str((row.get("paired_vs_seer") or ["", ""])[1])
+        assert got["slowdown_macro"] == ("" if row.get("slowdown_macro") is None else repr(row["slowdown_macro"]))
 
 
 def test_csv_of_intervals_nulls_nested_values_and_nothing() -> None:
     names = ("model", "n", "slowdown_geomean_ci", "paired_vs_heuristic", "x")
     values = [("a,b", 1, [1.0, 2.0], None, {"k": [1]}), ("c", 0, None, [1, 2, 3], math.nan)]
-    rows = [dict(zip(names, row, strict=True)) for row in values]
+    rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in values]
     assert csv_text(rows).splitlines() == [
         "model,n,slowdown_geomean_ci_low,slowdown_geomean_ci_high,paired_low,paired_mid,paired_high,x",
         '"a,b",1,1.0,2.0,,,,"{""k"": [1]}"',

@@ -1,10 +1,11 @@
-"""A comparison in words and tables: a golden file, known cells, and what is left out."""
+"""A comparison in sentences and tables: a golden file, known sentences and cells, and models that were not judged."""
 
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from surrogate.report import summary
 from surrogate.report.tables import Cell, Table
@@ -14,37 +15,175 @@ KNOWN = known(__file__)
 
 GOLDEN = Path(__file__).with_name("summary.txt")
 ROW = KNOWN["row"]
+REFERENCES = {"conv": {"seer": "seer-time-only", "linear": "linear-terms", "heuristic": "cudnn-heuristic"}}
 
 
 def _texts(table: Table) -> list[list[str]]:
-    """What a page shows, row by row."""
+    """Return the cells that a page shows, row by row."""
     rows = re.findall(r"<tr>(.*)</tr>\n", table.__html__())
     return [re.findall(r"<t[dh][^>]*>([^<]*)<", row) for row in rows]
 
 
-def _judged(*rows: dict[str, Any], times: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    return {"schema": 1, "choice_rows": list(rows), "time_rows": list(times)}
+def _judged(*rows: dict[str, Any], times: Sequence[dict[str, Any]] = (), reported: str | None = "m") -> dict[str, Any]:
+    named = {"reported": {"conv": reported}, "references": REFERENCES}
+    return {"schema": 2, "choice_rows": list(rows), "time_rows": list(times), **named}
 
 
-def test_known_choice_and_paired_row() -> None:
-    slowdowns, paired = summary.choice_tables(_judged(ROW))
-    assert _texts(slowdowns) == [["m", "1.012", "1.010–1.015", "1.011", "1.070", "50.4", "96.4", "1.002"]]
-    assert slowdowns.note == "40 problems of 8 shapes"
-    assert _texts(paired) == [["m", "−3.9", "−7.2 to −1.4", "30", "75.0", "3"]]
+def _of(results: dict[str, Any], model: str, stratum: str = "ungrouped") -> dict[str, Any]:
+    """Return the choice row of a model over all GPUs."""
+    rows = [
+        row for row in results["choice_rows"] if (row["model"], row["stratum"], row["gpu"]) == (model, stratum, "all")
+    ]
+    (row,) = rows
+    return row
 
 
-def test_without_a_heuristic_hits_and_counts_stand_alone() -> None:
-    _, table = summary.choice_tables(_judged({**ROW, "paired_vs_heuristic": None}))
-    assert table.title.startswith("Picks of the best algorithm, ")
-    assert table.columns == ["model", "best %", "infeasible", "problems"]
-    assert _texts(table) == [["m", "75.0", "3", "40"]]
+def _best(table: Table) -> list[str]:
+    """Return the column of the best cell of each row that has one."""
+    cells = [(head, cell) for record in table.records for head, cell in record.items()]
+    return [head for head, cell in cells if isinstance(cell, Cell) and cell.best]
 
 
-def test_the_heuristic_is_not_paired_with_itself() -> None:
-    _, table = summary.choice_tables(_judged(ROW, {**ROW, "model": "cudnn-heuristic"}))
-    assert [row[1:3] for row in _texts(table)] == [["−3.9", "−7.2 to −1.4"], ["–", "–"]]
-    text = summary.terminal_summary(_judged(ROW, {**ROW, "model": "tunanet"}))
-    assert "those of TunaNet are" in text and "Paired against TunaNet" in text
+SEER = {**ROW, "model": "seer-time-only"}
+HEURISTIC = {**ROW, "model": "cudnn-heuristic", "slowdown_macro": 1.05, "n": 30}
+
+
+@pytest.mark.parametrize(
+    ("ends", "sentence"),
+    [
+        (
+            [-0.048, -0.0285, -0.013],
+            "Yes: on held-out shapes, the picks of m take 2.9 % less time than SEER's (seer-time-only; 95 % interval"
+            " 1.3 to 4.8 %).",
+        ),
+        (
+            [-0.02, -0.0035, 0.0128],
+            "Not shown: on held-out shapes, the picks of m take 0.35 % less time than SEER's (seer-time-only; 95 %"
+            " interval −2.0 to +1.3 %).",
+        ),
+        (
+            [0.012, 0.051, 0.099],
+            "No: on held-out shapes, the picks of m take 5.1 % more time than SEER's (seer-time-only; 95 % interval"
+            " 1.2 to 9.9 %).",
+        ),
+    ],
+)
+def test_the_first_sentence_is_the_answer(ends: list[float], sentence: str) -> None:
+    ((first, *rest),) = summary.answers(_judged({**ROW, "paired_vs_seer": ends}, SEER))
+    assert first == sentence and len(first.split()) <= 25
+    assert rest == [
+        "The picks of m are 1.2 % slower than the fastest algorithm (8 shapes, ungrouped problems; 95 % interval 1.0 to"
+        " 1.5 %)."
+    ]
+    assert summary.terminal_summary(_judged({**ROW, "paired_vs_seer": ends}, SEER)).startswith(first[:60])
+
+
+@pytest.mark.parametrize(
+    ("left_out", "beginning"),
+    [
+        ((), "Yes: on held-out shapes, the picks of m take 2.0 % less time than SEER's (seer-time-only;"),
+        (
+            ("seer",),
+            "Yes: on held-out shapes, the picks of m take 3.0 % less time than the best linear model's (linear-",
+        ),
+        (
+            ("seer", "linear"),
+            "On held-out shapes, the picks of m take 3.9 % less time than the picks of cuDNN's heuristic",
+        ),
+        (
+            ("seer", "linear", "heuristic"),
+            "On held-out shapes, the picks of m are 1.2 % slower than the fastest algorithm",
+        ),
+    ],
+)
+def test_without_seer_the_answer_compares_with_what_there_is(left_out: tuple[str, ...], beginning: str) -> None:
+    ends = {"seer": [-0.03, -0.02, -0.01], "linear": [-0.04, -0.03, -0.02], "heuristic": ROW["paired_vs_heuristic"]}
+    row = {**ROW, **{f"paired_vs_{kind}": None if kind in left_out else ends[kind] for kind in ends}}
+    others = [SEER, {**ROW, "model": "linear-terms"}, HEURISTIC]
+    ((first, *_),) = summary.answers(_judged(row, *others))
+    assert first.startswith(beginning)
+
+
+def test_a_model_that_was_not_fixed_in_advance_gets_no_verdict() -> None:
+    results = _judged({**ROW, "paired_vs_seer": [-0.03, -0.02, -0.01]}, {**SEER, "slowdown_macro": 1.1}, reported=None)
+    assert summary.answers(results)[0][0].startswith("On held-out shapes, the picks of m take 2.0 % less time")
+
+
+def test_the_answer_holds_for_trees_alone_times_and_the_heuristic(results: dict[str, Any]) -> None:
+    (sentences,) = summary.answers(results)
+    beginnings = [
+        "Yes: on held-out shapes, the picks of stacked-terms take 3.6 % less time than SEER's (seer-time-only; ",
+        "The picks of stacked-terms take 2.2 % less time than the best linear model's (linear-terms; ",
+        "The picks of boosted-terms take 2.9 % less time than SEER's (seer-time-only; ",
+        "The picks of boosted-terms take 1.4 % less time than the best linear model's (linear-terms; ",
+        "The median time error of stacked-terms on ungrouped problems is 9.2 %, 20.0 points less than SEER's 29.2 %",
+        "The median time error of boosted-terms on ungrouped problems is 16.2 %, 12.9 points less than SEER's 29.2 %",
+        "The picks of stacked-terms take 5.8 % less time than the picks of cuDNN's heuristic (cudnn-heuristic; ",
+        "On the 1,060 problems with a pick of cuDNN's heuristic, stacked-terms is 2.4 % slower than the fastest ",
+        "The picks of stacked-terms are 1.7 % slower than the fastest algorithm (212 shapes, ungrouped problems; ",
+    ]
+    for sentence, beginning in zip(sentences, beginnings, strict=True):
+        assert sentence.startswith(beginning) and len(sentence.split()) <= 26
+
+
+def test_times_alone_answer_where_no_choice_was_judged(results: dict[str, Any]) -> None:
+    results["choice_rows"] = []
+    ((first, *_),) = summary.answers(results)
+    assert first.startswith("Yes: on held-out shapes, the median time error of stacked-terms on ungrouped problems is")
+    assert first.endswith("20.0 points less than SEER's 29.2 % (95 % interval 19.0 to 21.0).")
+
+
+def test_the_paper_is_compared_if_it_was_judged(results: dict[str, Any]) -> None:
+    results["references"]["conv"]["paper"] = "seer-paper"
+    assert "counters" not in " ".join(summary.answers(results)[0])
+    _of(results, "stacked-terms")["paired_vs_paper"] = [-0.05, -0.04, -0.03]
+    unjudged = _of(results, "seer-paper")
+    unjudged |= {**_of(results, "seer-time-only"), "model": "seer-paper"}
+    sentence = "The picks of stacked-terms take 4.0 % less time than the picks of SEER's fits to counters (seer-paper;"
+    assert any(text.startswith(sentence) for text in summary.answers(results)[0])
+
+
+def test_both_slowdowns_are_of_the_same_problems() -> None:
+    """The heuristic's slowdown on its problems, and the model's derived from the paired difference."""
+    row = {**ROW, "paired_vs_heuristic": [-0.09, -0.02, -0.01], "paired_problems": 30}
+    said = "On the 30 problems with a pick of cuDNN's heuristic, m is 2.9 % slower than the fastest algorithm, cuDNN's"
+    assert f"{said} heuristic 5.0 %." in summary.answers(_judged(row, HEURISTIC))[0]
+    (sentences,) = summary.answers(_judged(row, {**HEURISTIC, "n": 31}))
+    assert len(sentences) == 2 and "On the 3" not in " ".join(sentences)  # not the same problems
+
+
+def test_known_choice_row() -> None:
+    (table,) = summary.choice_tables(_judged({**ROW, "paired_vs_heuristic": None}))
+    expected = ["m", "1.012", "1.010–1.015", "1.011", "1.070", "50.4", "96.4", "1.002", "75.0", "3"]
+    assert _texts(table) == [expected]
+    assert table.note == "40 problems of 8 shapes" and table.columns[-2:] == ["best %", "infeasible"]
+
+
+def test_differences_are_relative_and_no_reference_is_compared_with_itself() -> None:
+    rows = [
+        {**ROW, "paired_vs_seer": [-0.048, -0.0285, -0.013]},
+        {**SEER, "paired_vs_seer": [0, 0, 0], "paired_vs_heuristic": None},
+        {**HEURISTIC, "paired_vs_seer": [-0.014, 0.015, 0.045], "paired_vs_heuristic": [0, 0, 0]},
+    ]
+    _, table = summary.choice_tables(_judged(*rows))
+    assert table.columns == ["model", "vs SEER's fits", "vs cuDNN's heuristic"]
+    assert _texts(table) == [
+        ["m", "−2.9 [−4.8, −1.3]", "−3.9 [−7.2, −1.4]"],
+        ["seer-time-only", "–", "–"],
+        ["cudnn-heuristic", "+1.5 [−1.4, +4.5]", "–"],
+    ]
+    text = summary.terminal_summary(_judged(ROW, {**HEURISTIC, "model": "tunanet"}))
+    assert "vs cuDNN's heuristic" not in text  # the results name a reference that was not judged
+
+
+def test_every_reference_is_a_column(results: dict[str, Any]) -> None:
+    heads = ["vs SEER's fits", "vs best linear (linear-terms)", "vs boosted trees", "vs cuDNN's heuristic"]
+    _, table = summary.choice_tables(results)
+    assert table.columns == ["model", *heads]
+    lines = table.text(summary.WIDTH).splitlines()
+    assert max(map(len, lines)) <= summary.WIDTH and all(any(head in line for line in lines) for head in heads)
+    times = summary.time_tables(results)[-1]
+    assert times.columns == ["model", *heads[:3]] and _texts(times)[0][1] == "−20.0 [−21.0, −19.0]"
 
 
 def test_known_time_row() -> None:
@@ -55,16 +194,18 @@ def test_known_time_row() -> None:
 
 
 def test_the_best_learned_model_is_marked_once_per_table(results: dict[str, Any]) -> None:
-    for table in (summary.choice_tables(results)[0], *summary.time_tables(results)):
+    shown = [summary.choice_tables(results)[0], *summary.time_tables(results)[:-1]]
+    for table in shown:
         cells = [(row["model"], cell) for row in table.records for cell in row.values()]
-        assert [model for model, cell in cells if isinstance(cell, Cell) and cell.best] == ["booster"]
+        assert [model for model, cell in cells if isinstance(cell, Cell) and cell.best] == ["stacked-terms"]
+    assert len(shown) == 4
 
 
 def test_every_stratum_and_gpu_is_a_row(results: dict[str, Any]) -> None:
     results["choice_rows"].append({**ROW, "model": "local", "gpu": "Tesla T4"})
     strata, gpus = summary.slice_tables(results)
     assert [row[0] for row in _texts(strata)] == ["ungrouped", "1x1s1", "1x1s2", "3x3s1", "grouped", "other", "all"]
-    assert gpus.columns[:3] == ["GPU", "shapes", "booster"]
+    assert gpus.columns[:3] == ["GPU", "shapes", "stacked-terms"]
     at = gpus.columns.index("local")
     shown = {row[0]: row[at] for row in _texts(gpus)}
     assert shown == {"Tesla K80": "–", "Tesla T4": "1.012", "Tesla V100-SXM2-16GB": "–", "TITAN Xp": "–"}
@@ -74,58 +215,89 @@ def test_one_stratum_and_gpu_make_no_tables() -> None:
     assert summary.slice_tables(_judged(ROW)) == [] == summary.part_tables(_judged(ROW))
 
 
-def test_part_tables_show_the_best_model(results: dict[str, Any]) -> None:
-    titles = [table.title for table in summary.part_tables(results)]
-    assert titles == ["Time error by algorithm, booster", "Time error by GPU, booster"]
+def test_times_of_every_model_by_algorithm_and_gpu_mark_seer_if_it_is_best(results: dict[str, Any]) -> None:
+    for row in results["time_rows"]:
+        if (row["model"], row.get("algorithm")) == ("seer-time-only", "WINOGRAD"):
+            row["median_ape"] = 0.0123
+    algorithms, strata, gpus = summary.part_tables(results)
+    models = ["stacked-terms", "boosted-terms", "linear-terms", "seer-time-only", "roofline"]
+    assert algorithms.columns == ["algorithm", "rows", *models] and gpus.columns == ["GPU", "rows", *models]
+    assert _best(algorithms) == ["stacked-terms", "stacked-terms", "seer-time-only"]
+    assert _texts(algorithms)[2][0] == "WINOGRAD" and _texts(algorithms)[2][5] == "1.2"
+    assert '<td class="best">1.2</td>' in algorithms.__html__()
+    assert _best(gpus) == ["stacked-terms"] * 4 and len(strata.records) == 1
+    text = summary.terminal_summary(results)
+    (line,) = [line for line in text.splitlines() if line.startswith("WINOGRAD")]
+    assert line.split() == ["WINOGRAD", "8,000", "11.3", "25.6", "1.2*"]  # the reported model and two references
+
+
+def test_coverage_importance_and_costs_have_known_cells(results: dict[str, Any]) -> None:
+    (coverage,), (importance,), (costs,) = (
+        summary.evidence_tables(results, kind) for kind in ("coverage", "importance", "costs")
+    )
+    assert coverage.title.endswith(", stacked-terms") and importance.title.endswith(", boosted-terms")
+    assert _texts(coverage)[0] == ["all", "all", "90.0", "91.2", "89.2–93.2", "1.310", "33,000", "264"]
+    assert _texts(coverage)[2][:4] == ["t4", "fp16", "90.0", "85.3"]
+    assert [row[1:] for row in _texts(importance)[:2]] == [["0.700", "0.100"], ["0.247", "0.050"]]
+    assert len(importance.records) == 20 and "<summary>5 more</summary>" in importance.__html__()
+    assert ["stacked-terms", "15.3", "36", "30"] in _texts(costs) and len(costs.records) == 5
+    assert summary.evidence_tables(_judged(ROW), "costs") == []
+
+
+def test_models_without_a_judged_row_are_one_line_and_in_no_table(results: dict[str, Any]) -> None:
+    shown = [
+        *summary.choice_tables(results),
+        *summary.time_tables(results),
+        *summary.slice_tables(results),
+        *summary.part_tables(results),
+    ]
+    assert len(shown) == 2 + 4 + 2 + 3
+    for table in shown:
+        text = table.text()
+        assert "seer-paper" not in text and "configurations" not in text
+    assert summary.not_judged(results) == (
+        "Not judged: seer-paper (needs kernel metrics <b>grid & block</b>, which this data lacks), configurations (is"
+        " for described kernels, not conv), always-best-single (times: it ranks algorithms and predicts no time)."
+    )
+    assert " ".join(summary.terminal_summary(results).split()).count("seer-paper") == 1
+    assert summary.not_judged(_judged(ROW)) == ""
+
+
+def test_long_reasons_are_cut_at_a_clause_or_at_90_characters() -> None:
+    rows = [{"model": name, "n": 0, "reason": reason} for name, reason in {"a": "x; y", "b": "word " * 30}.items()]
+    line = summary.not_judged({"choice_rows": rows, "time_rows": []})
+    assert line.startswith("Not judged: a (choices: x), b (choices: word word") and line.endswith("word…).")
+    assert len(line) < 150
 
 
 def test_of_several_families_each_has_its_tables_and_its_answer(results: dict[str, Any]) -> None:
     gemm = {**ROW, "model": "other", "family": "gemm", "stratum": "all"}
-    results["choice_rows"] = [{**row, "family": "conv"} for row in results["choice_rows"]] + [gemm]
+    results["choice_rows"].append(gemm)
     titles = [table.title.split(":")[0] for table in summary.choice_tables(results)]
-    assert titles == ["conv", "conv", "conv", "gemm", "gemm"]
+    assert titles == ["conv", "conv", "gemm"]
     text = summary.terminal_summary(results)
-    assert text.startswith("conv: The picks of booster") and "\n\ngemm: The picks of other are 1.2 %" in text
+    assert text.startswith("conv: Yes: on held-out shapes, the picks of stacked-terms")
+    assert "\n\ngemm: On held-out shapes, the picks of other are 1.2 %" in text
     assert max(map(len, text.splitlines())) <= summary.WIDTH
+    assert "seer-paper (conv choices, conv times: needs" in " ".join(text.split())
 
 
-def test_reasons_are_grouped_and_counted(results: dict[str, Any]) -> None:
-    for i, row in enumerate(row for row in results["choice_rows"] if row["model"] == "seer-paper"):
-        row |= {"n": i == 0, "stratum": f"part {i}"}
-    (reason,) = summary.reasons(results)
-    assert reason["model"] == "seer-paper"
-    assert reason["where"].startswith("choice: part 1") and reason["where"].endswith("and 5 more")
-    assert "fwd" not in reason["where"]  # that are all of them
-
-
-def test_a_reason_does_not_repeat_the_model() -> None:
-    rows = [{"model": "m", "n": 0, "reason": "m needs counters"}]
-    (reason,) = summary.reasons({"choice_rows": rows, "time_rows": rows})
-    assert reason["reason"] == "needs counters" and reason["where"] == "choice; time"
+def test_reasons_are_full_and_say_where(results: dict[str, Any]) -> None:
+    _of(results, "seer-paper")["n"] = 1
+    records = {record["model"]: record for record in summary.reasons(results)}
+    assert records["seer-paper"]["where"] == "some choices; times"
+    assert "seer-paper (times: needs" in summary.not_judged(results)
+    assert records["configurations"] == {
+        "model": "configurations",
+        "where": "choices; times",
+        "reason": "is for described kernels, not conv; use boosted-terms",
+    }
 
 
 def test_summary_is_the_golden_file(results: dict[str, Any]) -> None:
     assert summary.terminal_summary(results) + "\n" == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_the_answer_compares_paired(results: dict[str, Any]) -> None:
-    assert "less time than the heuristic's" in " ".join(summary.terminal_summary(results).split())
-    for row in results["choice_rows"]:
-        row["paired_vs_heuristic"] = [-0.02, 0.001, 0.02]
-    assert "cannot be told apart (+0.1 % time" in " ".join(summary.terminal_summary(results).split())
-
-
-def test_the_answer_says_where_the_heuristic_covers_less(results: dict[str, Any]) -> None:
-    for row in results["choice_rows"]:
-        if row["model"] == "cudnn-heuristic":
-            row |= {"n": 17, "slowdown_macro": 1.05}
-        row |= {"paired_problems": 17, "paired_vs_heuristic": [-0.02, math.log(1.1 / 1.05), 0.02]}
-    text = " ".join(summary.terminal_summary(results).split())
-    assert "Of these 1,060 problems, 17 have a pick of cuDNN's heuristic" in text
-    assert "there it is 5.0 % slower, the model's 10.0 %" in text
-    assert "cudnn-heuristic on 17" in text
-
-
 def test_nothing_at_all() -> None:
-    text = summary.terminal_summary({"schema": 1, "time_rows": [], "choice_rows": []})
+    text = summary.terminal_summary({"schema": 2, "time_rows": [], "choice_rows": []})
     assert text == "No model could be judged on this data; the reasons are listed."

@@ -38,7 +38,9 @@ WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size
         (tables.percent, {0.0: "0.00", 0.0054: "0.54", 0.1234: "12.3", 37.68: "3,768", 1e9: "1.0e+11"}),
         (tables.share, {1.0: "100", 0.99999: "99.9", 0.0: "0", 0.964: "96.4"}),
         (tables.log_change, {0.0: "+0.0", -0.075: "−7.2", 0.1: "+10.5", 12.0: "+2e+07"}),
-        (tables.interval_change, {(-0.075, -0.014): "−7.2 to −1.4"}),
+        (tables.change, {0.0: "+0.0", -0.0285: "−2.9", 0.317: "+31.7", 2e5: "+2e+07"}),
+        (tables.interval_change, {(-0.048, -0.0285, -0.013): "−2.9 [−4.8, −1.3]"}),
+        (tables.interval_share, {(0.887, 0.931): "88.7–93.1"}),
     ],
 )  # fmt: skip
 def test_how_numbers_read(form: tables.Format, cases: dict[Any, str]) -> None:
@@ -72,6 +74,16 @@ def test_title_notes_references_and_cells() -> None:
     page = table.__html__()
     assert '<td class="best">1.000<small>1.0–1.1</small></td>' in page and "<p>told</p>" in page
     assert '<tbody class="references"><tr><th scope="row" style="text-align:left">oracle' in page
+
+
+def test_text_marks_the_best_cell_if_it_is_asked_to() -> None:
+    records = [{"part": "a", "x": Cell(1.0, best=True), "y": 2.0}]
+    assert Table(records, {"x": tables.ratio}, best_mark="*").text().splitlines() == [
+        "part       x  y",
+        "a     1.000*  2",
+        "* best of its row",
+    ]
+    assert "*" not in Table(records, {"x": tables.ratio}).text()
 
 
 def test_a_pipe_gets_whole_cells_and_a_terminal_names_cut_in_the_middle() -> None:

@@ -1,0 +1,154 @@
+"""Stacks of two models and trees on SEER's fits: the weight by hand, no leak, files, and where one part answers alone."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.dataset.problems import shape_names
+from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
+from surrogate.models.base import TimeModel
+from surrogate.models.boosted_seer import BoostedSeer
+from surrogate.models.registry import DECLARED, Declaration
+from surrogate.models.seer.time_only import PreparedRows, SeerTimeOnly
+from surrogate.models.stacked import UNSEEN_GPU_SHARE, StackedTerms, stacking_weight
+from tests.tables import checked, every
+
+Table = Callable[..., pd.DataFrame]
+FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
+
+
+@pytest.mark.parametrize(
+    ("left", "step", "weight"),
+    [
+        ([0.0, 0.0, 1.0], [1.0, 1.0, 1.0], 0.0),  # two of three rows agree with the first model
+        ([1.0, 1.0, 0.0], [1.0, 1.0, 1.0], 1.0),
+        ([0.5, 0.5], [1.0, -1.0], 0.0),  # equal steps both ways: no gain
+        ([0.3, 0.6], [1.0, 2.0], 0.3),
+        ([9.0, 9.0], [1.0, 1.0], 1.0),  # never beyond the second model
+        ([1.0], [0.0], 0.0),
+        ([], [], 0.0),
+    ],
+)
+def test_the_weight_by_hand(left: list[float], step: list[float], weight: float) -> None:
+    assert stacking_weight(np.array(left), np.array(step)) == pytest.approx(weight)
+
+
+@given(st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=1, max_size=30))
+def test_no_weight_of_a_grid_is_better(rows: list[tuple[float, float]]) -> None:
+    left, step = np.array(rows).T
+
+    def loss(weight: float) -> float:
+        return float(np.abs(left - weight * step).sum())
+
+    found = loss(stacking_weight(left, step))
+    assert all(found <= loss(weight) + 1e-9 for weight in np.linspace(0, 1, 41))
+
+
+class Factor(TimeModel):
+    """The time of the column ``true_us``, times a factor that shapes seen in training lack."""
+
+    name: ClassVar[str] = "factor"
+    storable: ClassVar[bool] = True
+    factor: ClassVar[float] = 2.0
+    fits: ClassVar[list[set[str]]] = []
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        self.shapes_ = set(shape_names(rows.frame, rows.family))
+        self.fits.append(self.shapes_)
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        is_new = np.array([shape not in self.shapes_ for shape in shape_names(rows.frame, rows.family)])
+        return rows.frame["true_us"].to_numpy() * np.where(is_new, self.factor, 1.0)
+
+
+class Half(Factor):
+    name: ClassVar[str] = "half"
+    factor: ClassVar[float] = 0.5
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cls in (Factor, Half):
+        monkeypatch.setitem(DECLARED, cls.name, Declaration(__name__, cls.__name__, cls.name))
+        monkeypatch.setattr(Declaration, "load", lambda self: {"factor": Factor, "half": Half}[self.name])
+    Factor.fits.clear()
+
+
+@pytest.mark.usefixtures("parts")
+def test_weights_come_from_shapes_that_neither_model_saw(table: Table) -> None:
+    """In sample both models are exact; out of fold one is twice, the other half the time: the weight is a half."""
+    frame = table(12)
+    rows = checked(frame.assign(true_us=frame["time_us"]))
+    stack = StackedTerms(first="factor", second="half").fit(rows)
+    assert stack.weight_ == pytest.approx(0.5)
+    assert stack.weights_ and all(weight == pytest.approx(0.5) for weight in stack.weights_.values())
+    everything = set(shape_names(rows.take(rows.ok).frame, rows.family))
+    inner = [shapes for shapes in Factor.fits if shapes != everything]
+    assert len(inner) == 2 * stack.inner_folds
+    new = table(30, seed=5)
+    new = checked(new.assign(true_us=new["time_us"]))
+    unseen = np.array([name not in everything for name in shape_names(new.frame, new.family)])
+    is_primary = new.family.in_grouping(new.stratum, new.family.primary)
+    predicted = stack.predict(new) / new.frame["true_us"].to_numpy()
+    assert (unseen & is_primary).any() and (unseen & ~is_primary).any()
+    np.testing.assert_allclose(predicted[unseen & is_primary], 1.0)  # sqrt(2 · 1/2)
+    np.testing.assert_allclose(predicted[unseen & ~is_primary], 2.0)  # grouped: the first model alone
+    other = checked(new.frame.assign(gpu="h200"))
+    np.testing.assert_allclose(
+        (stack.predict(other) / other.frame["true_us"].to_numpy())[unseen & is_primary],
+        2.0 ** (1 - 2 * 0.5 * UNSEEN_GPU_SHARE),
+    )
+
+
+@pytest.mark.usefixtures("parts")
+def test_fitted_parts_are_taken_as_they_are(table: Table) -> None:
+    frame = table(8)
+    rows = checked(frame.assign(true_us=frame["time_us"]))
+    ready = Factor().fit(rows)
+    Factor.fits.clear()
+    stack = StackedTerms(first="factor", second="half")
+    stack.fitted_parts = {"factor": ready}
+    assert stack.fit(rows).first_ is ready
+    assert len(Factor.fits) == 1 + 2 * stack.inner_folds
+
+
+def test_prepared_rows_serve_every_part_of_a_table(table: Table) -> None:
+    rows = checked(table(16, batches=(1, 8)))
+    rows = rows.take(rows.ok)
+    index = np.flatnonzero(np.random.default_rng(0).random(len(rows)) < 0.7)
+    prepared = PreparedRows.of(rows)
+    some = SeerTimeOnly().fit_prepared(prepared, index, rows.time_us)
+    np.testing.assert_allclose(some.predict_prepared(prepared, index), SeerTimeOnly().fit(rows.take(index)).predict(rows.take(index)))
+
+
+def test_trees_on_seer_come_back_from_their_files(table: Table) -> None:
+    rows = checked(table(12))
+    rows = rows.take(rows.ok)
+    model = BoostedSeer(**FEW).fit(rows)
+    predicted = model.predict(rows)
+    assert np.isfinite(predicted).all() and np.median(np.abs(predicted / rows.time_us - 1)) < 0.1
+    again = BoostedSeer.from_files(model.get_params(), model.to_files())
+    np.testing.assert_allclose(again.predict(rows), predicted, rtol=1e-6)
+    stack = StackedTerms(second="seer-time-only")
+    stack.fitted_parts = {"boosted-terms": BoostedSeer(**FEW).fit(rows)}
+    stack.fit(rows)
+    stored = StackedTerms.from_files(stack.get_params(), stack.to_files())
+    np.testing.assert_allclose(stored.predict(rows), stack.predict(rows), rtol=1e-6)
+    damaged = {**stack.to_files(), "weights.json": stack.to_files()["weights.json"].replace(b"seer-time-only", b"roofline")}
+    with pytest.raises(InputError, match="roofline is no part"):
+        StackedTerms.from_files(stack.get_params(), damaged)
+
+
+def test_other_families_are_refused() -> None:
+    frame = every(m=(64, 128), n=(64, 128)).assign(family="gemm", operator="gemm", gpu="t4", batch=1, k=64, time_us=9.0)
+    frame = frame.assign(dtype="fp32", math="fma", variant="", library="cublas", library_version="1", status="ok")
+    rows = checked(frame.assign(algorithm="default"))
+    for model in (BoostedSeer(), StackedTerms()):
+        with pytest.raises(InputError, match="knows convolutions"):
+            model.fit(rows)
