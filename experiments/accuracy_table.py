@@ -5,7 +5,6 @@ behind the table tells how far the first one's seeds lie apart, and how few shap
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,32 +13,37 @@ import pandas as pd
 
 from surrogate.dataset.problems import shape_names
 from surrogate.features.families import CONV
-from surrogate.report.summary import Results, choice_rows, time_rows
-from surrogate.report.tables import log_change
+from surrogate.report.summary import Results, choice_rows, read_results, time_rows
+from surrogate.report.tables import change
 
 FEW = 6
 """Shapes whose share of the loss is given."""
 LEFT_OUT = ("oracle",)
 """Models that the table would say nothing of."""
-POPULATIONS = ("all", "within-2x")
 HEADS = ("model", "slowdown [95 %]", "pooled", "p95", "≤ 10 % slower")
-PAIRED = "change to the library's own picker [95 %]"
-TIMES = "median time error, all rows / within 2× of the best"
+PAIRED = {
+    "to SEER's fits [95 %]": "paired_vs_seer",
+    "to the best linear model [95 %]": "paired_vs_linear",
+    "to the library's own picker [95 %]": "paired_vs_heuristic",
+}
+"""Head → key of a relative difference."""
+TIMES = "median / p90 time error, ungrouped"
 
 
 def markdown(results: Results) -> str:
-    """The table: choices on ungrouped problems, time errors on all; a dash where a model has none."""
+    """Return the table: choices and time errors on ungrouped problems; a dash where a model has none."""
     choices = [row for row in choice_rows(results, "ungrouped") if row["n"] and row["model"] not in LEFT_OUT]
-    judged = [row for population in POPULATIONS for row in time_rows(results, population=population) if row["n"]]
-    heads = [*HEADS, *([PAIRED] * any(row.get("paired_vs_heuristic") for row in choices)), TIMES]
+    errors = {row["model"]: row for row in time_rows(results, "ungrouped") if row["n"]}
+    paired = {head: key for head, key in PAIRED.items() if any(row.get(key) for row in choices)}
+    heads = [*HEADS, *paired, TIMES]
     lines = [heads, ["---"] * len(heads)]
     for row in sorted(choices, key=lambda row: row["slowdown_macro"]):
-        errors = [_percent(each["median_ape"]) for each in judged if each["model"] == row["model"]]
         interval = f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
         cells = [row["model"], f"{row['slowdown_macro']:.3f} {interval}", f"{row['slowdown_geomean']:.3f}"]
         cells += [f"{row['slowdown_p95']:.3f}", _percent(row["within_10pct"])]
-        cells += [_change(row.get("paired_vs_heuristic"))] * (PAIRED in heads)
-        lines.append([*cells, " / ".join(errors) or "–"])
+        cells += [_change(row.get(key)) for key in paired.values()]
+        error = errors.get(row["model"])
+        lines.append([*cells, f"{_percent(error['median_ape'])} / {_percent(error['p90_ape'])}" if error else "–"])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -48,10 +52,10 @@ def _percent(share: float) -> str:
 
 
 def _change(paired: Sequence[float] | None) -> str:
-    """Of a log difference and its interval; the heuristic against itself has none."""
+    """A relative difference and its interval in percent; a model against itself has none."""
     if not paired or not any(paired):
         return "–"
-    low, middle, high = map(log_change, paired)
+    low, middle, high = map(change, paired)
     return f"{middle} % [{low}, {high}]"
 
 
@@ -72,6 +76,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Print a comparison as the README's table.")
     parser.add_argument("directory", type=Path, help="folder that `seer compare` wrote")
     folder = parser.parse_args().directory
-    table = markdown(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+    table = markdown(read_results(folder))
     first = table.split("\n")[2].split(" | ")[0].removeprefix("| ")
     print(table, spread(pd.read_parquet(folder / "choices.parquet"), first), sep="\n\n")

@@ -9,7 +9,7 @@ from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 
 NAMES = (
-    "test_set_i", "test_set_ii", "picker", "same_rows", "learning_curve", "calibration", "miopen",
+    "test_set_i", "test_set_ii", "picker", "same_rows", "learning_curve", "stacking", "calibration", "miopen",
     "small_to_large", "versions", "ablation", "counters", "whole_networks", "widths", "operators",
     "iteration_time", "replay_error", "what_if", "tuning", "cpu_choice", "speed", "large_inputs",
 )  # fmt: skip

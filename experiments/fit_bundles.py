@@ -75,7 +75,8 @@ def write_forward_table(data: Path, source: str, path: Path) -> None:
 def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
     """Fit every bundle on the public tables in DATA (default: experiments/data) and write it as a folder below OUT.
 
-    Beside them go the tables that `seer compare` judges and trains on by default. OUT is by default where the package has them.
+    Beside them go the tables that `seer compare` judges and trains on by default. OUT is by default where the package
+    has them.
     """
     from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train

@@ -87,8 +87,8 @@ def require_report_folder(folder: Path) -> None:
     strangers = sorted(names - REPORT_FILES) or (sorted(names) if "results.json" not in names else [])
     if strangers:
         raise InputError(
-            f"{folder} holds {', '.join(strangers[:3])}{', …' * (len(strangers) > 3)}, which is no report of seer compare;"
-            " choose another folder, or give --force to write beside it"
+            f"{folder} holds {', '.join(strangers[:3])}{', …' * (len(strangers) > 3)}, no report of seer compare;"
+            " choose another folder, or give --force to write into this one"
         )
 
 

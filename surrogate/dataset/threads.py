@@ -18,8 +18,9 @@ from threadpoolctl import threadpool_limits
 ROWS_PER_THREAD = 25_000
 """Rows that are worth a thread, so that a second one begins at twice as many."""
 SWITCH_S = 1e-4
-"""Seconds after which a thread of `in_parallel` that runs Python lets another one run. A tree takes 5 ms outside Python;
-with Python's own 5 ms it would then wait as long to go on."""
+"""Seconds after which a thread of `in_parallel` that runs Python lets another one run.
+
+A tree takes 5 ms outside Python. With Python's own interval of 5 ms it would then wait as long to go on."""
 MAX_WORKERS = 8
 """Fits at a time: each holds its own training rows."""
 

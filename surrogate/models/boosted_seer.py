@@ -53,6 +53,7 @@ class BoostedSeer(BoostedTerms):
 
     name: ClassVar[str] = "boosted-seer"
     help: ClassVar[str] = "gradient-boosted trees that correct seer-time-only"
+    storable: ClassVar[bool] = True
 
     cross_folds: int = 5
     least_rows: Annotated[int, Span(6, 40, log=True)] = 8

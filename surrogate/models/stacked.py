@@ -16,7 +16,7 @@ from surrogate.dataset.problems import device_names, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
-from surrogate.models.base import TimeModel, duplicate
+from surrogate.models.base import TimeModel
 from surrogate.models.plain import Share, from_plain
 from surrogate.models.registry import model_class
 
@@ -91,7 +91,7 @@ class StackedTerms(TimeModel):
             if len(inside):
                 train, held = rows.take(inside), rows.take(outside)
                 for row, part in enumerate((self.first_, self.second_)):
-                    predicted[row, outside] = duplicate(part).fit(train, time_us[inside]).predict(held)
+                    predicted[row, outside] = _quicker(part).fit(train, time_us[inside]).predict(held)
         # 2. The weight over all rows, then those of the mechanisms.
         used = np.flatnonzero(np.isfinite(predicted).all(axis=0) & _is_primary(rows))
         left, step = log_us[used] - np.log(predicted[0, used]), np.diff(np.log(predicted[:, used]), axis=0)[0]
@@ -171,6 +171,20 @@ def stacking_weight(left: np.ndarray, step: np.ndarray) -> float:
     order = np.argsort(ratio, kind="stable")
     reached = np.cumsum(weight[order])
     return float(np.clip(ratio[order][np.searchsorted(reached, reached[-1] / 2)], 0.0, 1.0))
+
+
+def _quicker(model: TimeModel) -> TimeModel:
+    """An unfitted model of the same settings, with half the trees at twice the learning rate.
+
+    The weight depends on how two models differ, which both halves leave as it is.
+    """
+    settings = model.get_params(deep=False)
+    if {"rounds", "learning_rate"} <= set(settings):
+        settings |= {
+            "rounds": max(settings["rounds"] // 2, 1),
+            "learning_rate": min(2 * settings["learning_rate"], 1.0),
+        }
+    return type(model)(**settings)
 
 
 def _is_primary(rows: Rows) -> np.ndarray:

@@ -123,11 +123,6 @@ def interval_share(ends: tuple[float, float]) -> str:
     return "–".join(map(share, ends))
 
 
-def log_change(log_difference: float) -> str:
-    """A log difference as a signed change in percent: ``-0.075`` → ``−7.2``."""
-    return change(math.expm1(min(log_difference, 700.0)))
-
-
 def change(fraction: float) -> str:
     """Return a relative difference as a signed change in percent: ``-0.072`` → ``−7.2``."""
     percents = 100 * fraction

@@ -34,7 +34,7 @@ def test_compare_writes_results_tables_and_report(seer, dataset, tmp_path):
 @pytest.mark.usefixtures("undrawn")
 def test_json_and_csv_are_whole(seer, dataset, tmp_path):
     as_json = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--json", "-o", tmp_path / "a").json
-    assert as_json["schema"] == 1 and as_json["dataset"]["candidates"] == "all"
+    assert as_json["schema"] == 2 and as_json["dataset"]["candidates"] == "all"
     as_csv = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--csv", "-o", tmp_path / "b").out
     assert {"model", "stratum", "gpu", "slowdown_macro"} <= set(as_csv.splitlines()[0].split(","))
     assert len(as_csv.splitlines()) == len(as_json["choice_rows"]) + 1
@@ -83,7 +83,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_work(seer, dataset, t
 
 @pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_run_says_how_far_it_came_and_goes_on(seer, dataset, tmp_path, monkeypatch):
-    words = ["compare", dataset, "--models", "roofline,linear-dims", "--folds", 2, "-o", tmp_path / "out"]
+    words = ["compare", dataset, "--models", "roofline,linear-dims", "--folds", 2, "--seeds", 1, "-o", tmp_path / "out"]
     seer(*words)
     results = tmp_path / "out" / "results.json"
     before = results.read_bytes()
@@ -97,5 +97,42 @@ def test_an_interrupted_run_says_how_far_it_came_and_goes_on(seer, dataset, tmp_
     assert stopped.code == 130
     assert re.search(r"after [1-4] of 4 fits; the same command goes on", stopped.err)
     assert results.read_bytes() == before
-    assert seer(*words).code == 0 and results.read_bytes() == before
+    assert seer(*words).code == 0
+    one, other = (json.loads(text) for text in (results.read_bytes(), before))
+    assert one.pop("costs") and other.pop("costs") and one == other
     assert not (tmp_path / "out" / ".fits").exists()
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("strangers", [("thesis.tex",), ("results.json", "thesis.tex"), ("report.html",)])
+def test_a_folder_of_other_files_is_left_alone(seer, dataset, tmp_path, strangers):
+    out = tmp_path / "mine"
+    out.mkdir()
+    for name in strangers:
+        (out / name).write_text("mine")
+    words = ["compare", dataset, "--models", "roofline", "--folds", 2, "--seeds", 1, "-o", out]
+    result = seer(*words)
+    assert result.is_refusal(strangers[-1]) and "--force" in result.err, result.err
+    assert {path.name for path in out.iterdir()} == set(strangers)
+    assert all((out / name).read_text() == "mine" for name in strangers)
+    assert seer(*words, "--force").code == 0
+    if "thesis.tex" in strangers:
+        assert (out / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_its_own_report_is_overwritten(seer, dataset, tmp_path):
+    words = ["compare", dataset, "--folds", 2, "--seeds", 1, "-o", tmp_path / "out"]
+    seer(*words, "--models", "roofline").succeeded()
+    (tmp_path / "out" / ".fits").mkdir()  # of an interrupted run
+    seer(*words, "--models", "linear-dims").succeeded()
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert "linear-dims" in results["settings"] and "roofline" not in results["settings"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_without_data_the_partly_measured_networks_train_too(seer, tmp_path):
+    words = ["compare", "--models", "roofline", "--folds", 2, "--seeds", 1, "--json", "-o", tmp_path / "out"]
+    results = seer(*words).json
+    assert results["dataset"]["name"] == "cudnn_forward.parquet"
+    assert results["dataset"]["also_train"] == ["cudnn_partial.parquet"]

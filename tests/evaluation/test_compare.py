@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import SPLITS
 from surrogate.dataset.store import Dataset, merge, write_dataset
-from surrogate.evaluation.compare import compare
+from surrogate.evaluation import compare as evaluation
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.registry import DECLARED, Declaration
@@ -21,6 +22,7 @@ from tests.known import known
 from tests.tables import every
 
 Table = Callable[..., pd.DataFrame]
+compare = partial(evaluation.compare, seeds=1)
 CHEAP = ("always-best-single", "roofline", "linear-dims")
 REFERENCES = {"cudnn-heuristic", "oracle"}
 KNOWN = known(__file__)
@@ -35,6 +37,11 @@ def _row(rows: list[dict[str, Any]], **where: Any) -> dict[str, Any]:
     found = [row for row in rows if all(row.get(key) == value for key, value in where.items())]
     assert len(found) == 1, where
     return found[0]
+
+
+def _timeless(results: dict[str, Any]) -> dict[str, Any]:
+    """What does not depend on a clock."""
+    return {name: value for name, value in results.items() if name != "costs"}
 
 
 SHAPE = ("c", "h", "k", "r", "groups", "stride_h")  # what tells the invented shapes apart
@@ -124,7 +131,7 @@ def test_contract_of_results_json(table: Table, tmp_path: Path) -> None:
     read = json.loads(text)
     assert read == result.results
     assert {"schema", "dataset", "seeds", "folds", "time_rows", "choice_rows"} <= set(read)
-    assert read["seeds"] == [0, 1] and read["folds"] == 3 and read["schema"] == 1
+    assert read["seeds"] == [0, 1] and read["folds"] == 3 and read["schema"] == evaluation.RESULTS_SCHEMA
     assert read["dataset"]["name"] == "invented.parquet" and read["dataset"]["problems"] == 8 * 2 * 2
     assert read["dataset"]["shapes"] == 8 and read["dataset"]["gpus"] == ["TITAN Xp", "Tesla T4"]
     for row in read["choice_rows"]:
@@ -272,10 +279,65 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(table, memory, tmp_p
         compare(data, **options, progress=stop, keep=tmp_path / "fits")
     assert 0 < len(memory.rounds) < 4
     resumed = compare(data, **options, keep=tmp_path / "fits")
-    assert len(memory.rounds) == 4 and resumed.results == whole.results
+    assert len(memory.rounds) == 4 and _timeless(resumed.results) == _timeless(whole.results)
     pd.testing.assert_frame_equal(resumed.predictions, whole.predictions)
     compare(_data(table(8, seed=1)), **options, keep=tmp_path / "fits")
     assert len(memory.rounds) == 8  # other measurements are another comparison
     for file in (tmp_path / "fits").rglob("*.json"):
         file.write_text("{")
-    assert compare(data, **options, keep=tmp_path / "fits").results == whole.results
+    again = compare(data, **options, keep=tmp_path / "fits")
+    assert _timeless(again.results) == _timeless(whole.results)
+
+
+def test_the_question_has_its_answer_in_the_results(table: Table) -> None:
+    """Differences to SEER's fits, linear models and trees; coverage, importance and costs of what was fitted."""
+    models = ["boosted-terms", "seer-time-only", "linear-dims", "linear-terms", "stacked-terms"]
+    results = compare(_data(table(24, noise=0.1)), folds_count=3, seeds=2, models=models).results
+    assert results["reported"] == {"conv": "stacked-terms"}
+    references = results["references"]["conv"]
+    assert references["seer"] == "seer-time-only" and references["trees"] == "boosted-terms"
+    rows = {row["model"]: row for row in results["choice_rows"] if (row["stratum"], row["gpu"]) == ("ungrouped", "all")}
+    linear = min(("linear-terms", "linear-dims"), key=lambda name: rows[name]["slowdown_macro"])
+    assert references["linear"] == linear and references["heuristic"] == "cudnn-heuristic"
+    for kind, name in references.items():
+        low, mid, high = rows["stacked-terms"][f"paired_vs_{kind}"]
+        assert low <= mid <= high
+        assert rows[name][f"paired_vs_{kind}"] == [0, 0, 0]
+    ratio = rows["stacked-terms"]["slowdown_macro"] / rows["seer-time-only"]["slowdown_macro"] - 1
+    assert rows["stacked-terms"]["paired_vs_seer"][1] == pytest.approx(ratio)
+    time = _row(results["time_rows"], model="stacked-terms", stratum="ungrouped", population="all", algorithm="all")
+    seer = _row(results["time_rows"], model="seer-time-only", stratum="ungrouped", population="all", algorithm="all")
+    assert time["median_vs_seer"][1] == pytest.approx(time["median_ape"] - seer["median_ape"], abs=0.02)
+    assert {row["model"] for row in results["costs"]} == set(models)
+    assert all(row["fits"] == 6 and row["fit_s"] > 0 and row["predict_us"] > 0 for row in results["costs"])
+    whole, *parts = results["coverage"]
+    assert (
+        whole["gpu"] == "all" and whole["claimed"] == 0.9 and 0 <= whole["coverage_low"] <= whole["coverage_high"] <= 1
+    )
+    assert whole["rows"] == sum(part["rows"] for part in parts if part["dtype"] == "all")
+    increase = [row["increase"] for row in results["importance"]]
+    assert increase == sorted(increase, reverse=True) and increase[0] > 0
+    assert {row["model"] for row in results["importance"]} == {"boosted-terms"}
+
+
+def test_a_stack_takes_the_models_that_the_fold_has_fitted(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    fits: list[int] = []
+    fit = BoostedTerms._fit
+
+    def counted(self: BoostedTerms, rows: Rows, time_us: np.ndarray) -> None:
+        fits.append(len(rows))
+        fit(self, rows, time_us)
+
+    monkeypatch.setattr(BoostedTerms, "_fit", counted)
+    models = ["stacked-terms", "boosted-terms", "boosted-seer"]
+    compare(_data(table(12)), folds_count=2, models=models)
+    assert len(fits) == 2 * (2 + 2 * 3)  # per fold both once, and both in each of three inner folds
+
+
+def test_a_search_says_how_far_it_is(table: Table) -> None:
+    steps: list[tuple[int, str]] = []
+    options: dict[str, Any] = {"tune": "light", "folds_count": 2, "models": ["linear-dims"]}
+    compare(_data(table(12)), **options, progress=lambda done, total, text: steps.append((done, text)))
+    trials = [text for _, text in steps if "trial" in text]
+    assert len(trials) >= 2 * 20 and "trial 20 of 20" in trials[-1]
+    assert [done for done, _ in steps] == sorted(done for done, _ in steps)

@@ -112,3 +112,22 @@ def test_macro_and_pooled_by_hand() -> None:
     assert (macro.mid, pooled.mid) == (5.0, 3.5)
     # Draws of two shapes: (0, 0), (0, 1), (1, 1): macro 2, 5, 8 and pooled 2, 3.5, 8 are the only values.
     assert (macro.low, macro.high) == (pooled.low, pooled.high) == (2.0, 8.0)
+
+
+def test_a_difference_of_medians_by_hand() -> None:
+    """Errors of 0.1 against 0.3 on every shape: each draw differs by as much."""
+    shape = np.repeat(["a", "b", "c"], 4)
+    interval = judge.median_difference(np.full(12, 0.1), np.full(12, 0.3), shape, shape)
+    assert interval == pytest.approx((-0.2, -0.2, -0.2))
+
+
+def test_a_difference_of_medians_is_paired_by_shape() -> None:
+    """Shapes differ much, models little: an interval that took shapes apart would cross zero."""
+    random = np.random.default_rng(0)
+    shape = np.repeat(np.arange(60), 5)
+    errors = random.uniform(0.05, 1.0, 60)[shape]
+    interval = judge.median_difference(errors, errors + 0.02, shape, shape)
+    assert interval.low <= interval.mid <= interval.high < 0
+    assert interval.mid == pytest.approx(-0.02)
+    twice = judge.median_difference(errors, np.tile(errors + 0.02, 2), shape, np.tile(shape, 2))
+    assert twice.mid == pytest.approx(-0.02)  # another number of seeds

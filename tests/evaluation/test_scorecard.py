@@ -66,8 +66,9 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
     # Paired, per shape: (ln 4 + ln 2)/2 and −ln 2, mean of the two.
     low, mid, high = row["paired_vs_heuristic"]
     assert row["paired_problems"] == 3
-    assert mid == pytest.approx((1.5 * math.log(2) - math.log(2)) / 2) and low <= mid <= high
-    assert row["paired_pooled_vs_heuristic"][1] == pytest.approx((2 + 1 - 1) * math.log(2) / 3)
+    assert mid == pytest.approx(2 ** (1 / 4) - 1) and low <= mid <= high
+    assert row["paired_pooled_vs_heuristic"][1] == pytest.approx(2 ** (2 / 3) - 1)
+    assert row["paired_vs_seer"] is None and row["paired_problems_vs_seer"] == 0
     oracle = _row(rows, model=scorecard.ORACLE, stratum="all", gpu="all")
     assert (oracle["slowdown_macro"], oracle["slowdown_max"], oracle["top1"]) == (1, 1, 1)
     heuristic = _row(rows, model=HEURISTIC, stratum="all", gpu="all")
@@ -113,7 +114,7 @@ def test_problems_without_a_heuristic_are_not_counted_for_it(frame: pd.DataFrame
     assert _row(rows, model=HEURISTIC, stratum="all", gpu="all")["n"] == 2
     # The pair is taken on the two problems where both chose; on the other GPU there is none.
     assert _row(rows, model=scorecard.ORACLE, stratum="all", gpu="all")["paired_vs_heuristic"][1] == pytest.approx(
-        -math.log(2) / 2
+        2**-0.5 - 1
     )
     assert _row(rows, model=scorecard.ORACLE, stratum="all", gpu="TITAN V")["paired_vs_heuristic"] is None
     absent = _row(rows, model=HEURISTIC, stratum="all", gpu="TITAN V")
@@ -191,3 +192,31 @@ def test_another_familys_rows_are_grouped_by_its_own_strata() -> None:
     mine = [row for row in rows if row["model"] == "m"]
     assert {row["stratum"]: row["n"] for row in mine} == {"all": 4, "softmax": 2, "layer_norm": 2}
     assert all(row["family"] == "rowwise" and row["slowdown_macro"] == pytest.approx(2) for row in mine)
+
+
+def test_references_are_those_that_picked_and_the_better_linear_model(frame: pd.DataFrame) -> None:
+    judged = _judged(frame)
+    gemm = [scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))]
+    winograd = [scorecard.pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))]
+    nothing = [scorecard.pick_by_times(judged, np.full(9, NAN), np.ones(9, bool))]
+    picks = {"linear-dims": winograd, "linear-terms": gemm, "seer-time-only": winograd, "boosted-terms": nothing}
+    picks[HEURISTIC] = [scorecard.pick_by_heuristic(judged)]
+    references = scorecard.references_of(judged, picks)
+    assert references == {"heuristic": HEURISTIC, "seer": "seer-time-only", "linear": "linear-terms"}
+    row = _row(scorecard.choice_rows(judged, picks, {}), model="linear-terms", stratum="ungrouped", gpu="all")
+    # Ungrouped: GEMM 1 and 2 times the best, Winograd 4 and 4, batches of one shape.
+    assert row["paired_vs_seer"][1] == pytest.approx(math.sqrt(2) / 4 - 1)
+    assert row["paired_problems_vs_seer"] == 2 and row["paired_vs_trees"] is None
+
+
+def test_median_errors_are_compared_on_the_rows_that_both_predict(frame: pd.DataFrame) -> None:
+    ok = _ok(frame)
+    predicted, seer = ok.time_us * 1.1, ok.time_us * 1.3
+    seer[0] = NAN
+    models = {"m": [predicted], "seer-time-only": [seer]}
+    rows = scorecard.time_rows(ok, np.ones(len(ok)), models, {}, {"seer": "seer-time-only"})
+    row = _row(rows, model="m", population="all", stratum="ungrouped", gpu="all", algorithm="all")
+    assert row["median_vs_seer"] == pytest.approx([-0.2, -0.2, -0.2])
+    assert "median_vs_seer" not in _row(rows, model="m", population="all", stratum="all", gpu="all", algorithm="all")
+    own = _row(rows, model="seer-time-only", population="all", stratum="ungrouped", gpu="all", algorithm="all")
+    assert "median_vs_seer" not in own

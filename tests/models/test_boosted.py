@@ -8,7 +8,7 @@ import pytest
 
 from surrogate.dataset.problems import device_names
 from surrogate.models.boosted import BoostedDims, BoostedTerms
-from surrogate.models.launch import CallKey
+from surrogate.models.launch import CallKey, call_costs, common_call_costs
 from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.trend import Trend, trend_names
 from tests.tables import checked, every
@@ -46,12 +46,12 @@ def test_prediction_does_not_depend_on_neighbours_or_order(table: Table) -> None
 
 
 def test_the_base_of_operators_holds_the_cost_of_a_call() -> None:
-    """Twelve microseconds whatever the size: the base alone says so, on a GPU never seen too."""
+    """Twelve microseconds whatever the size: the base alone says so, on every GPU alike, and on one never seen."""
     frame = every(gpu=("Tesla T4", "TITAN V"), m=(64, 128, 256, 512)).assign(batch=1, n=64, k=64, time_us=12.0)
     setting = {"family": "gemm", "operator": "gemm", "dtype": "fp32", "math": "fma", "variant": ""}
     frame = frame.assign(library="cublas", library_version="1", algorithm="default", status="ok", **setting)
     fitted = BoostedTerms(**FEW).fit(checked(frame))
-    assert fitted.call_us_ == {CallKey(gpu, "cublas"): 12.0 for gpu in ("t4", "titan-v", "")}
+    assert fitted.call_us_ == {CallKey("", "cublas"): 12.0}
     new = checked(frame[:4].assign(gpu="h200"))
     np.testing.assert_allclose(fitted.base_us(new), new.roofline_us + 12.0)
 
@@ -142,3 +142,13 @@ def test_known_answer_of_the_trend() -> None:
         np.testing.assert_allclose(beyond(candidate, gpu), expected, atol=0.1)
     again = from_plain(Trend, to_plain(trend))
     np.testing.assert_array_equal(again.beyond(at, np.full(3, "a"), np.full(3, "fast")), beyond("a", "fast"))
+
+
+def test_the_cost_of_a_call_is_one_for_all_gpus_of_a_library() -> None:
+    """Of each GPU the low quantile, of those the median; a slow GPU's, or a handful of rows, moves nobody's base."""
+    gpus = np.repeat(["a", "b", "slow", "few"], [50, 50, 50, 3])
+    time_us = np.concatenate([np.full(50, 10.0), np.full(50, 14.0), np.full(50, 90.0), np.full(3, 1.0)])
+    libraries = np.full(len(gpus), "cudnn")
+    assert common_call_costs(gpus, libraries, time_us) == {CallKey("", "cudnn"): 14.0}
+    assert common_call_costs(gpus[-3:], libraries[-3:], time_us[-3:]) == {CallKey("", "cudnn"): 1.0}
+    assert call_costs(gpus, libraries, time_us)[CallKey("slow", "cudnn")] == 90.0

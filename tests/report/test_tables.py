@@ -37,7 +37,6 @@ WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size
         (tables.interval_ratio, {(1.01, 1.015): "1.010–1.015"}),
         (tables.percent, {0.0: "0.00", 0.0054: "0.54", 0.1234: "12.3", 37.68: "3,768", 1e9: "1.0e+11"}),
         (tables.share, {1.0: "100", 0.99999: "99.9", 0.0: "0", 0.964: "96.4"}),
-        (tables.log_change, {0.0: "+0.0", -0.075: "−7.2", 0.1: "+10.5", 12.0: "+2e+07"}),
         (tables.change, {0.0: "+0.0", -0.0285: "−2.9", 0.317: "+31.7", 2e5: "+2e+07"}),
         (tables.interval_change, {(-0.048, -0.0285, -0.013): "−2.9 [−4.8, −1.3]"}),
         (tables.interval_share, {(0.887, 0.931): "88.7–93.1"}),

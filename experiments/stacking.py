@@ -1,0 +1,118 @@
+"""Do boosted trees and SEER's fits together predict and choose better than either alone?
+
+Ways to put them together, on few and on many shapes: `stacked-terms` with the weight of one or of all mechanisms, and
+trees that correct SEER's times. The choice of the default rests on MI210's shapes; the cuDNN table confirms it.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.held_out import Predictions, candidate_rows, predict_rounds, rounds_by
+from experiments.sources import LABELS, Sources
+from experiments.verdicts import counted_rows, percent, ratio
+from surrogate.dataset.problems import judged_rows
+from surrogate.evaluation.judge import time_errors
+from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times
+from surrogate.models import TimeModel, model_frame
+from surrogate.models.boosted import BoostedTerms
+from surrogate.models.boosted_seer import BoostedSeer
+from surrogate.models.seer.time_only import SeerTimeOnly
+from surrogate.models.stacked import StackedTerms
+from surrogate.report.charts import dots
+from surrogate.report.tables import interval_change
+
+FOLDS = 5
+SHAPES = (200, 500, 1500, None)
+"""Shapes of MI210 that a cross-validation has (None: all)."""
+TREES, SEER, DEFAULT = "boosted-terms", "seer-time-only", "stacked-terms"
+ONE_WEIGHT, BY_MECHANISM = "trees + SEER, one weight", "trees + SEER, a weight per mechanism"
+CHANGE = ("change_low_pct", "slowdown_change_pct", "change_high_pct")
+POOLED, APART = 1e9, 0.0
+"""Shapes that count as much as the weight of all rows: one weight, and weights of their own."""
+
+
+def variants(seed: int) -> dict[str, TimeModel]:
+    """Label → model; both parts first."""
+    return {
+        TREES: BoostedTerms(random_state=seed),
+        SEER: SeerTimeOnly(),
+        "boosted-seer": BoostedSeer(random_state=seed),
+        ONE_WEIGHT: StackedTerms(second=SEER, pooling=POOLED, random_state=seed),
+        BY_MECHANISM: StackedTerms(second=SEER, pooling=APART, random_state=seed),
+        DEFAULT: StackedTerms(random_state=seed),
+    }
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """Whole shapes held out; a quick run leaves MI210's largest sets out."""
+    parts = []
+    for shapes in SHAPES[:2] if effort.quick else SHAPES:
+        data = effort.sample(sources.dataset("mi210"), shapes)
+        rows = candidate_rows([data])
+        rounds = rounds_by("shape", rows, FOLDS, effort.seed)
+        predictions = predict_rounds(rows, data.candidates, rounds, variants(effort.seed), effort.tick)
+        parts.append(verdict(predictions).assign(data=LABELS["mi210"]))
+    data, partial = sources.dataset("cudnn"), sources.dataset("partial")
+    rows = candidate_rows([data, partial])
+    main_rows = len(model_frame(data))
+    rounds = rounds_by("shape", rows, FOLDS, effort.seed, main_rows)
+    predictions = predict_rounds(rows, data.candidates, rounds, variants(effort.seed), effort.tick)
+    parts.append(verdict(predictions.take(np.arange(main_rows))).assign(data=LABELS["cudnn"]))
+    table = columns_first(pd.concat(parts, ignore_index=True), "data", "shapes", "model")
+    figure = dots(
+        table.assign(category=table["data"] + ", " + table["shapes"].astype(str) + " shapes"),
+        "category", "model", "slowdown_change_pct", "change of the slowdown against boosted-terms, %",
+        arms=("change_low_pct", "change_high_pct"),
+    )  # fmt: skip
+    return Outcome(table, figure, answer(table))
+
+
+def verdict(predictions: Predictions) -> pd.DataFrame:
+    """Errors and slowdowns on ungrouped problems, and the paired change against the trees alone, of each variant."""
+    rows = predictions.rows
+    family = rows.family
+    counted = counted_rows(predictions, family.in_grouping(rows.stratum, family.primary))
+    errors = {name: time_errors(times[counted], rows.time_us[counted]) for name, times in predictions.time_us.items()}
+    index = np.flatnonzero(judged_rows(rows.frame, family, predictions.candidates) & predictions.tested)
+    judged = Judged.of(rows.take(index))
+    allowed = predictions.allowed[index]
+    picks = {name: [pick_by_times(judged, times[index], allowed)] for name, times in predictions.time_us.items()}
+    picks[judged.heuristic] = [pick_by_heuristic(judged)]
+    choices = {row["model"]: row for row in choice_rows(judged, picks, {}) if _is_primary(row, family.primary)}
+    records = []
+    for name, error in errors.items():
+        row = choices[name]
+        low, middle, high = (100 * float(value) for value in row["paired_vs_trees"])  # type: ignore[union-attr]
+        records.append({
+            "model": name, "shapes": row["shapes"], "problems": row["n"], "rows": error.n,
+            "median_error_pct": 100 * error.median_ape, "p90_error_pct": 100 * error.p90_ape,
+            "slowdown_macro": row["slowdown_macro"], "ci_low": row["ci_low"], "ci_high": row["ci_high"],
+            "slowdown_change_pct": middle, "change_low_pct": low, "change_high_pct": high,
+        })  # fmt: skip
+    return pd.DataFrame(records)
+
+
+def _is_primary(row: Mapping[str, object], primary: str) -> bool:
+    return (row["stratum"], row["gpu"]) == (primary, "all")
+
+
+def answer(table: pd.DataFrame) -> str:
+    """Errors and slowdowns of the trees, of the default, and of both weights, on each set of shapes."""
+    sentences = []
+    for (data, shapes), part in table.groupby(["data", "shapes"], sort=False):
+        rows = part.set_index("model")
+        each = [
+            f"{name} {percent(rows.at[name, 'median_error_pct'])} / {percent(rows.at[name, 'p90_error_pct'])},"
+            f" {ratio(rows.at[name, 'slowdown_macro'])}"
+            for name in (TREES, SEER, ONE_WEIGHT, BY_MECHANISM, DEFAULT)
+        ]
+        low, middle, high = (float(rows.at[DEFAULT, key]) / 100 for key in CHANGE)
+        gain = f"{DEFAULT} against {TREES} {interval_change((low, middle, high))} %"
+        sentences.append(f"{data}, {shapes} shapes: {'; '.join(each)}; {gain}")
+    return "Median / p90 error and slowdown — " + ". ".join(sentences) + "."
+
+
+EXPERIMENT = program(run, "mi210", "cudnn", "partial")
