@@ -47,8 +47,8 @@ class FamilyRuns:
     ``rows`` of all tables, of which the first ``count`` are held out in turn; ``rounds`` the folds of each seed;
     ``judged`` (count,) rows of judged problems. ``predicted`` model → one array (count,) in µs per seed, NaN where
     never held out; ``supported`` one mask (count,) per seed; ``settings`` model → the hyperparameters of its first fit;
-    ``reasons`` model → why it could not be fitted; ``costs`` model → seconds of every fit, and µs a row of every
-    prediction; ``importance`` one mapping a fold of the first seed; ``distance`` (count,) to the training data of the
+    ``reasons`` model → why it could not be fitted; ``costs`` model → seconds of every search and fit, and µs a row of
+    every prediction; ``importance`` one mapping a fold of the first seed; ``distance`` (count,) to the training data of the
     first seed's folds.
     """
 
@@ -60,7 +60,7 @@ class FamilyRuns:
     supported: list[np.ndarray] = field(default_factory=list)
     settings: dict[str, dict[str, object]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    costs: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    costs: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
     importance: list[dict[str, float]] = field(default_factory=list)
     distance: np.ndarray = field(default_factory=lambda: np.empty(0))
 
@@ -178,13 +178,15 @@ Step = Callable[..., None]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One fit's answers: its settings, times (rows held out,) in µs, seconds of the fit, µs a row of the prediction.
+    """One fit's answers: its settings, and times (rows held out,) in µs.
 
+    ``tune_s`` seconds of the search for settings, ``fit_s`` of the fit; ``predict_us`` µs a row of the prediction.
     ``importance``: column → `column_importance`, empty where it was not asked for.
     """
 
     settings: Settings
     predicted_us: np.ndarray
+    tune_s: float
     fit_s: float
     predict_us: float
     importance: dict[str, float] = field(default_factory=dict)
@@ -337,7 +339,7 @@ def _run(
                 continue
             part.settings.setdefault(name, outcome.settings)
             part.predicted[name][seed][test] = outcome.predicted_us
-            part.costs.setdefault(name, []).append((outcome.fit_s, outcome.predict_us))
+            part.costs.setdefault(name, []).append((outcome.tune_s, outcome.fit_s, outcome.predict_us))
             if outcome.importance:
                 part.importance.append(outcome.importance)
     if len(part.reasons) == len(classes):
@@ -360,17 +362,19 @@ def _held_out(
             return HeldOut(predicted_us=times, **content)
         except (ValueError, KeyError, TypeError, AttributeError):  # damaged since: fit again
             pass
+    begun_s = monotonic()
     model = make()
+    tuned_s = monotonic()
     settings = plain(model.get_params(deep=False))
     model.fitted_parts = fitted
-    begun_s = monotonic()
     model.fit(train)
     fitted_s = monotonic()
     predicted_us = model.predict(held)
     predict_us = 1e6 * (monotonic() - fitted_s) / max(len(held), 1)
     fitted[model.name] = model
     importance = column_importance(model, held, explained, seed=0) if explained else {}
-    answer = HeldOut(settings, predicted_us, fitted_s - begun_s, predict_us, importance)
+    seconds = tuned_s - begun_s, fitted_s - tuned_s
+    answer = HeldOut(settings, predicted_us, *seconds, predict_us, importance)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, json.dumps({**vars(answer), "predicted_us": predicted_us.tolist()}))
@@ -449,15 +453,9 @@ def _reported(part: FamilyRuns) -> str | None:
 def _evidence(part: FamilyRuns) -> dict[str, list[Record]]:
     """How the intervals of the reported model hold, what the terms are worth to the trees, and what models cost."""
     model = _reported(part)
-    costs = [
-        {
-            "model": name,
-            "fits": len(each),
-            "fit_s": np.median(each, axis=0)[0],
-            "predict_us": np.median(each, axis=0)[1],
-        }
-        for name, each in part.costs.items()
-    ]
+    names = ("tune_s", "fit_s", "predict_us")
+    medians = {name: dict(zip(names, np.median(each, axis=0), strict=True)) for name, each in part.costs.items()}
+    costs = [{"model": name, "fits": len(part.costs[name]), **values} for name, values in medians.items()]
     importance = [{"model": TREES, **record} for record in mean_importance(part.importance)]
     return {"coverage": _coverage(part, model) if model else [], "importance": importance, "costs": costs}
 
