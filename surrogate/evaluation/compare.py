@@ -48,8 +48,8 @@ class FamilyRuns:
     ``judged`` (count,) rows of judged problems. ``predicted`` model → one array (count,) in µs per seed, NaN where
     never held out; ``supported`` one mask (count,) per seed; ``settings`` model → the hyperparameters of its first fit;
     ``reasons`` model → why it could not be fitted; ``costs`` model → seconds of every search and fit, and µs a row of
-    every prediction; ``importance`` one mapping a fold of the first seed; ``distance`` (count,) to the training data of the
-    first seed's folds.
+    every prediction; ``importance`` one mapping a fold of the first seed; ``distance`` (count,) to the training data of
+    the first seed's folds.
     """
 
     rows: Rows
