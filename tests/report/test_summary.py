@@ -240,7 +240,7 @@ def test_coverage_importance_and_costs_have_known_cells(results: dict[str, Any])
     assert _texts(coverage)[2][:4] == ["t4", "fp16", "90.0", "85.3"]
     assert [row[1:] for row in _texts(importance)[:2]] == [["0.700", "0.100"], ["0.247", "0.050"]]
     assert len(importance.records) == 20 and "<summary>5 more</summary>" in importance.__html__()
-    assert ["stacked-terms", "15.3", "36", "30"] in _texts(costs) and len(costs.records) == 5
+    assert ["stacked-terms", "0.5", "15.3", "36", "30"] in _texts(costs) and len(costs.records) == 5
     assert summary.evidence_tables(_judged(ROW), "costs") == []
 
 
