@@ -1,6 +1,8 @@
 """What every model keeps, on convolutions and on operators; and known answers of each."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,11 @@ from tests.tables import checked, every
 Table = Callable[..., pd.DataFrame]
 FAST: dict[str, dict[str, Any]] = {
     "forest": {"trees": 8}, "mlp": {"width": 24, "depth": 2, "epochs": 60, "batch": 32, "learning_rate": 3e-3},
-    "boosted-dims": {"rounds": 60}, "boosted-terms": {"rounds": 60},
+    "boosted-dims": {"rounds": 60}, "boosted-terms": {"rounds": 60}, "boosted-seer": {"rounds": 60},
 }  # fmt: skip
-CONV_ONLY = ("seer-paper", "seer-time-only")
+CONV_ONLY = ("seer-paper", "seer-time-only", "boosted-seer", "stacked-terms")
 LEARNED = {
+    "boosted-seer": 0.4, "stacked-terms": 0.4,
     "boosted-dims": 0.4, "boosted-terms": 0.4, "forest": 0.4, "li-et-al": 0.4, "linear-dims": 0.8, "linear-terms": 0.8,
     "mlp": 0.4, "seer-time-only": 0.4,
 }  # fmt: skip
@@ -225,3 +228,25 @@ def test_a_forest_never_leaves_the_measured_times_and_an_mlp_stays_finite(rows: 
     assert np.nanmin(rows.time_us) <= predicted.min() and predicted.max() <= np.nanmax(rows.time_us)
     absurd = Mlp(**FAST["mlp"]).fit(rows).predict(checked(rows.frame.assign(n=10**6)))
     assert np.isfinite(absurd).all()
+
+
+def test_a_linear_model_keeps_to_the_range_along_its_minor_components(table: Table) -> None:
+    """A row whose columns are torn apart, each within its range, is no farther off than training allows.
+
+    Along the largest components, the sizes, nothing is clipped.
+    """
+    rows = checked(table(24))
+    rows = rows.take(rows.ok)
+    fitted = LinearTerms(alpha=1e-3).fit(rows)
+    np.testing.assert_allclose(fitted.predict(rows), _unclipped(fitted).predict(rows), rtol=1e-6)
+    random = np.random.default_rng(0)
+    torn = np.column_stack([random.permutation(column) for column in rows.features.T])
+    strange = replace(rows, features=torn)
+    ratio = np.abs(np.log(fitted.predict(strange) / rows.time_us))
+    assert ratio.max() < np.abs(np.log(_unclipped(fitted).predict(strange) / rows.time_us)).max()
+
+
+def _unclipped(model: LinearTerms) -> LinearTerms:
+    """The same weights, as a bundle of version 0.3.0 holds them."""
+    fits = {name: {key: fit[key] for key in ("weights", "intercept")} for name, fit in model.fits_.items()}
+    return LinearTerms.from_files(model.get_params(), {"coefficients.json": json.dumps(fits).encode()})
