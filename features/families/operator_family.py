@@ -36,8 +36,8 @@ class Declaration:
     """A family by what it declares; its operators name it, and their classes declare sizes and settings.
 
     ``columns`` gives the values of ``column_names`` for a problem on a machine; ``dimension_names`` are those of them
-    that are raw sizes. ``batch``, ``strata`` (by default the operators), ``candidate_key``, ``lines``, ``ticks`` and
-    ``tiled_kinds`` as in `Family`; ``counted`` are the sizes whose product bounds the work (none: all that count).
+    that are raw sizes. ``batch``, ``strata`` (by default the operators), ``candidate_key``, ``lines``, ``ticks``,
+    ``tiled_kinds`` and ``call_cost_by_gpu`` as in `Family`; ``counted`` are the sizes whose product bounds the work (none: all that count).
     """
 
     name: str
@@ -51,12 +51,14 @@ class Declaration:
     lines: tuple[Mapping[str, int], ...] = ()
     ticks: tuple[str, ...] = ()
     tiled_kinds: tuple[str, ...] = ()
+    call_cost_by_gpu: bool = False
 
     @classmethod
     def of(cls, name: str, columns: Callable[[Any, Machine], tuple[Number, ...]]) -> Self:
         """What `families.toml` says of a family; without names of columns they are those of a pass over memory."""
         row = {"column_names": DECLARED["memory_names"], **DECLARED[name]}
-        return cls(name=name, columns=columns, **{key: tuple(values) for key, values in row.items()})
+        declared = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        return cls(name=name, columns=columns, **declared)
 
 
 class OperatorFamily(Family[Operator]):
@@ -87,6 +89,7 @@ class OperatorFamily(Family[Operator]):
         self.strata = declaration.strata or (tuple(self.kinds) if len(self.kinds) > 1 else ())
         self.candidate_key, self.lines = declaration.candidate_key, declaration.lines
         self.ticks, self.tiled_kinds = declaration.ticks, declaration.tiled_kinds
+        self.call_cost_by_gpu = declaration.call_cost_by_gpu
         self.problem_names = (*declaration.column_names, *COMMON_NAMES)
         self.dimension_names = (*declaration.dimension_names, *self.setting_columns, *MACHINE_NAMES)
         self._counted = declaration.counted

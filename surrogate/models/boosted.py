@@ -19,7 +19,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.threads import threads_for
 from surrogate.features.families import Family
 from surrogate.models.base import Span, TimeModel, Told, dims, terms
-from surrogate.models.launch import CallKey, call_cost_us, common_call_costs
+from surrogate.models.launch import CallKey, call_cost_us, call_costs, common_call_costs
 from surrogate.models.times import BoostedTimes
 from surrogate.models.trees import ReadyTrees, Trees
 from surrogate.models.trend import Trend, trend_names
@@ -114,7 +114,11 @@ class _Boosted(TimeModel):
 
         vars(self).pop("times_", None)
         self.family_ = rows.family
-        self.call_us_ = common_call_costs(*_gpus_and_libraries(rows), time_us) if self.has_physics else {}
+        self.call_us_ = {}
+        if self.has_physics:
+            timed = (*_gpus_and_libraries(rows), time_us)
+            own = call_costs(*timed) if rows.family.call_cost_by_gpu else {}
+            self.call_us_ = {**common_call_costs(*timed), **own}
         self.trend_ = None
         target = self.target(rows, time_us)
         middle = pd.Series(target).groupby(rows.candidate.astype(str)).median().sort_values(kind="stable")
@@ -150,7 +154,7 @@ class _Boosted(TimeModel):
         return weight / weight.mean()
 
     def _call_us(self, rows: Rows) -> np.ndarray:
-        """(rows,) what a call costs by the row's library; bundles of version 0.3.0 hold a cost for each GPU."""
+        """(rows,) the cost of a call by the row's library, on its GPU if the family has such costs."""
         gpus, libraries = _gpus_and_libraries(rows)
         keys = list(map(CallKey, gpus, libraries))
         costs = {key: call_cost_us(self.call_us_, *key) for key in set(keys)}

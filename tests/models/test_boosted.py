@@ -46,12 +46,12 @@ def test_prediction_does_not_depend_on_neighbours_or_order(table: Table) -> None
 
 
 def test_the_base_of_operators_holds_the_cost_of_a_call() -> None:
-    """Twelve microseconds whatever the size: the base alone says so, on every GPU alike, and on one never seen."""
+    """Twelve microseconds whatever the size: the base alone says so, on a GPU never seen too."""
     frame = every(gpu=("Tesla T4", "TITAN V"), m=(64, 128, 256, 512)).assign(batch=1, n=64, k=64, time_us=12.0)
     setting = {"family": "gemm", "operator": "gemm", "dtype": "fp32", "math": "fma", "variant": ""}
     frame = frame.assign(library="cublas", library_version="1", algorithm="default", status="ok", **setting)
     fitted = BoostedTerms(**FEW).fit(checked(frame))
-    assert fitted.call_us_ == {CallKey("", "cublas"): 12.0}
+    assert fitted.call_us_ == {CallKey(gpu, "cublas"): 12.0 for gpu in ("t4", "titan-v", "")}
     new = checked(frame[:4].assign(gpu="h200"))
     np.testing.assert_allclose(fitted.base_us(new), new.roofline_us + 12.0)
 
@@ -152,3 +152,8 @@ def test_the_cost_of_a_call_is_one_for_all_gpus_of_a_library() -> None:
     assert common_call_costs(gpus, libraries, time_us) == {CallKey("", "cudnn"): 14.0}
     assert common_call_costs(gpus[-3:], libraries[-3:], time_us[-3:]) == {CallKey("", "cudnn"): 1.0}
     assert call_costs(gpus, libraries, time_us)[CallKey("slow", "cudnn")] == 90.0
+
+
+def test_a_convolution_costs_a_call_of_its_library_alone(table: Table) -> None:
+    rows = checked(table(6))
+    assert set(BoostedTerms(**FEW).fit(rows).call_us_) == {CallKey("", "cudnn")}
