@@ -100,8 +100,10 @@ class Family(ABC, Generic[P]):
     has_call_cost: bool = True
     """True where times hold a call's fixed cost that no term of the family describes."""
     call_cost_by_gpu: bool = False
-    """True if the base of the trees holds the cost of a call on each GPU, not one of all GPUs. On GPUs left out, products
-    are 15.5 % off in the median with costs of their own and 17.7 % with one; of the other families none loses by one."""
+    """True if the base of the trees holds the cost of a call on each GPU, not one for all GPUs.
+
+    On GPUs left out, matrix products are 15.5 % off in the median with a cost for each GPU, and 17.7 % with one for all.
+    The other families do not lose by one for all."""
     tensor_core_mechanism: str = ""
     """The mechanism whose times `TensorCoreLaw` gives from a GPU's specification; empty where it describes none."""
     tiled_kinds: tuple[str, ...] = ()
