@@ -37,8 +37,8 @@ class Declaration:
 
     ``columns`` gives the values of ``column_names`` for a problem on a machine; ``dimension_names`` are those of them
     that are raw sizes. ``batch``, ``strata`` (by default the operators), ``candidate_key``, ``lines``, ``ticks``,
-    ``tiled_kinds`` and ``call_cost_by_gpu`` as in `Family`; ``counted`` are the sizes whose product bounds the work (none:
-    all that count).
+    ``tiled_kinds`` and ``call_cost_by_gpu`` as in `Family`; ``counted`` are the sizes whose product bounds the work
+    (none: all that count).
     """
 
     name: str
