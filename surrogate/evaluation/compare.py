@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -243,8 +244,7 @@ def compare(
         raise InputError("; ".join(dict.fromkeys(refused.values())))
     total = sum(part.fits for part in parts) * len(classes)
     rows_to_fit = sum(len(fold.train) for part in parts for each in part.rounds for fold in each)
-    alone = device != "cpu" or tune != "none"  # one GPU; Optuna changes the process's warnings
-    workers = 1 if alone else workers_for(max(part.fits for part in parts))
+    workers = 1 if device != "cpu" else workers_for(max(part.fits for part in parts))  # one GPU serves one fit
     left = TimeLeft({cls.name: rows_to_fit for cls in classes}, workers)
     begun = 0
     lock = threading.Lock()
@@ -312,6 +312,8 @@ def _run(
             is_kept = file is not None and file.is_file()
 
             def trial(done: int, of: int, best: str, said: str = said) -> None:
+                if stopped.is_set():  # another fit failed, or the command was interrupted: no search is finished
+                    raise CancelledError
                 step(f"{said}, trial {done} of {of} {best}".rstrip(), 0)
 
             try:

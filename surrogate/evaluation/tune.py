@@ -186,13 +186,17 @@ def stored_settings(cls: type[TimeModel]) -> dict[str, Any]:
     return dict(cls.space(optuna.trial.FixedTrial(cls().get_params())))
 
 
+_WARNINGS = threading.Lock()
+"""Held while the process's warnings are changed: searches may run in several threads."""
+
+
 def _search_method(seed: int | None) -> dict[str, Any]:
     """TPE that takes the running trials of others for bad ones; after each fold, a trial above the median of its
     predecessors at that fold ends, but the first five never do.
     """
     import optuna
 
-    with warnings.catch_warnings():
+    with _WARNINGS, warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     return {"sampler": sampler, "pruner": optuna.pruners.MedianPruner(n_startup_trials=5)}
