@@ -71,7 +71,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def verdict(predictions: Predictions) -> pd.DataFrame:
-    """Errors and slowdowns on ungrouped problems, and the paired change against the trees alone, of each variant."""
+    """Return errors and slowdowns on ungrouped problems, and the paired change against the trees, of each variant."""
     rows = predictions.rows
     family = rows.family
     counted = counted_rows(predictions, family.in_grouping(rows.stratum, family.primary))

@@ -29,7 +29,7 @@ RATIO = "seer_over_roofline"
 class BoostedSeer(BoostedTerms):
     """Correct the times of `seer-time-only` by boosted trees on sizes, terms, and SEER's time over the roofline's.
 
-    Where SEER has no time (an algorithm that training did not hold) the roofline takes its place.
+    The roofline replaces SEER's time for an algorithm that training did not hold.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class BoostedSeer(BoostedTerms):
     least_rows: Annotated[int, Span(6, 40, log=True)] = 8
 
     def base_us(self, rows: Rows) -> np.ndarray:
-        """(rows,) SEER's time in µs, which the correction multiplies; the roofline's where SEER has none."""
+        """(rows,) SEER's time in µs, which the correction multiplies, or the roofline's if SEER has no time."""
         return self._seer_us(rows)
 
     def design(self, rows: Rows) -> np.ndarray:
@@ -77,7 +77,7 @@ class BoostedSeer(BoostedTerms):
         return np.insert(super().column_weights(family), -1, CANDIDATE_WEIGHT)
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Fit SEER out of fold, the trees on what it leaves, and SEER on all rows."""
+        """Fit SEER out of fold, then the trees on its residuals, then SEER on all rows."""
         label = fold_labels(shape_names(rows.frame, rows.family), self.cross_folds, self.random_state)
         prepared = PreparedRows.of(rows)
         seer_us = np.full(len(rows), np.nan)
@@ -101,7 +101,7 @@ class BoostedSeer(BoostedTerms):
             del self._last
 
     def _seer_us(self, rows: Rows) -> np.ndarray:
-        """(rows,) SEER's times in µs: those of the fit or prediction that is under way, if ``rows`` are its rows."""
+        """(rows,) SEER's times in µs, from the fit or prediction that is under way if ``rows`` are its rows."""
         known, seer_us = getattr(self, "_last", (None, None))
         return seer_us if known is rows and seer_us is not None else _or_roofline(self.seer_.predict(rows), rows)
 
@@ -131,5 +131,5 @@ class BoostedSeer(BoostedTerms):
 
 
 def _or_roofline(seer_us: np.ndarray, rows: Rows) -> np.ndarray:
-    """(rows,) SEER's times; the roofline's where there is none."""
+    """(rows,) SEER's times in µs, or the roofline's if SEER has no time."""
     return np.where(np.isfinite(seer_us), seer_us, rows.roofline_us)
