@@ -18,8 +18,9 @@ HEURISTIC_SUFFIX = "-heuristic"
 TUNANET = "tunanet"
 ORACLE = "oracle"
 ALL = "all"
-REPORTED_MODELS = ("stacked-terms", "boosted-terms")
-"""The first of these that was judged is the model that a report answers for."""
+REPORTED_MODELS = ("stacked-terms", "configurations", "interpolated-terms", "boosted-terms")
+"""The first of these that was fitted is the model that a report answers for. The first three are for convolutions, for
+described kernels, and for families with lines."""
 TREES = "boosted-terms"
 SEER, SEER_PAPER = "seer-time-only", "seer-paper"
 KINDS = ("heuristic", "seer", "linear", "trees")
