@@ -32,6 +32,7 @@ from surrogate.features.errors import InputError, in_one_line, require_known
 from surrogate.features.families import FAMILIES, Family
 from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
 from surrogate.models.base import terms
+from surrogate.models.stacked import StackedTerms
 from surrogate.uncertainty.domain import distances_to, references_of
 from surrogate.uncertainty.fit import held_out_half_widths
 from surrogate.uncertainty.intervals import COVERAGE
@@ -320,6 +321,8 @@ def _run(
                 model = partial(tuned, cls, train, tune, seed=seed, device=device, progress=trial)
                 explained = terms(part.rows.family) if (cls.name, seed) == (TREES, 0) else ()
                 with in_one_line(cls.name):  # whatever one model raises, the others are judged
+                    if cls.name == REPORTED_MODELS[0] and not is_kept:
+                        _refit_kept(fitted, outcomes, train)
                     outcomes[cls.name] = _held_out(model, train, held, file, fitted=fitted, explained=explained)
             except InputError as error:
                 outcomes[cls.name] = str(error)
@@ -346,6 +349,15 @@ def _run(
                 part.importance.append(outcome.importance)
     if len(part.reasons) == len(classes):
         raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
+
+
+def _refit_kept(fitted: dict[str, TimeModel], outcomes: Mapping[str, Outcome], train: Rows) -> None:
+    """Add the parts of a stack whose answers came from files, with the settings of those files."""
+    stack = StackedTerms()
+    for name in (stack.first, stack.second):
+        outcome = outcomes.get(name)
+        if isinstance(outcome, HeldOut) and name not in fitted:
+            fitted[name] = model_class(name)(**outcome.settings).fit(train)
 
 
 def _held_out(

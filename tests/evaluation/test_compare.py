@@ -341,3 +341,22 @@ def test_a_search_says_how_far_it_is(table: Table) -> None:
     trials = [text for _, text in steps if "trial" in text]
     assert len(trials) >= 2 * 20 and "trial 20 of 20" in trials[-1]
     assert [done for done, _ in steps] == sorted(done for done, _ in steps)
+
+
+def test_a_resumed_stack_is_made_of_the_kept_models(table: Table, tmp_path: Path) -> None:
+    """Its parts were tuned before the interruption: their settings come from the files."""
+    options: dict[str, Any] = {"folds_count": 2, "models": ["boosted-terms", "stacked-terms"]}
+    data = _data(table(12))
+    keep = tmp_path / "fits"
+    compare(data, **options, keep=keep)
+    for file in keep.rglob("stacked-terms-*.json"):
+        file.unlink()
+    kept = [*keep.rglob("boosted-terms-*.json")]
+    for file in kept:
+        content = json.loads(file.read_text())
+        content["settings"]["rounds"] = 3
+        file.write_text(json.dumps(content))
+    changed = compare(data, **options, keep=keep).predictions
+    whole = compare(data, **options).predictions
+    of_stack = [frame.loc[frame["model"] == "stacked-terms", "predicted_us"].to_numpy() for frame in (changed, whole)]
+    assert len(kept) == 2 and len(of_stack[0]) and (of_stack[0] != of_stack[1]).any()
