@@ -142,7 +142,7 @@ def invented(values: Sequence[int]) -> Bundle:
 def alone(served: Predictor, convs: Sequence[Conv]) -> Figures:
     """The shipped trees in XGBoost, asked about columns that lie ready."""
     model, design = finished(served, big_table(convs))
-    booster = model.times().trees.booster(design.shape[1])
+    booster = model.arrays().trees.booster(design.shape[1])
     questions = [design[row : row + 1] for row in range(0, 3000, 10)]
     booster.set_param({"nthread": 1})
     figures = {"one algorithm, µs": median_us(booster.inplace_predict, questions)}

@@ -109,7 +109,7 @@ def answer(table: pd.DataFrame) -> str:
             f" {ratio(rows.at[name, 'slowdown_macro'])}"
             for name in (TREES, SEER, ONE_WEIGHT, BY_MECHANISM, DEFAULT)
         ]
-        low, middle, high = (float(rows.at[DEFAULT, key]) / 100 for key in CHANGE)
+        low, middle, high = rows.loc[DEFAULT, list(CHANGE)].to_numpy(dtype=float) / 100
         gain = f"{DEFAULT} against {TREES} {interval_change((low, middle, high))} %"
         sentences.append(f"{data}, {shapes} shapes: {'; '.join(each)}; {gain}")
     return "Median / p90 error and slowdown — " + ". ".join(sentences) + "."
