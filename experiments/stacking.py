@@ -64,9 +64,12 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "shapes", "model")
     figure = dots(
         table.assign(category=table["data"] + ", " + table["shapes"].astype(str) + " shapes"),
-        "category", "model", "slowdown_change_pct", "change of the slowdown against boosted-terms, %",
+        "category",
+        "model",
+        "slowdown_change_pct",
+        "change of the slowdown against boosted-terms, %",
         arms=("change_low_pct", "change_high_pct"),
-    )  # fmt: skip
+    )
     return Outcome(table, figure, answer(table))
 
 
@@ -86,12 +89,22 @@ def verdict(predictions: Predictions) -> pd.DataFrame:
     for name, error in errors.items():
         row = choices[name]
         low, middle, high = (100 * float(value) for value in row["paired_vs_trees"])  # type: ignore[union-attr]
-        records.append({
-            "model": name, "shapes": row["shapes"], "problems": row["n"], "rows": error.n,
-            "median_error_pct": 100 * error.median_ape, "p90_error_pct": 100 * error.p90_ape,
-            "slowdown_macro": row["slowdown_macro"], "ci_low": row["ci_low"], "ci_high": row["ci_high"],
-            "slowdown_change_pct": middle, "change_low_pct": low, "change_high_pct": high,
-        })  # fmt: skip
+        records.append(
+            {
+                "model": name,
+                "shapes": row["shapes"],
+                "problems": row["n"],
+                "rows": error.n,
+                "median_error_pct": 100 * error.median_ape,
+                "p90_error_pct": 100 * error.p90_ape,
+                "slowdown_macro": row["slowdown_macro"],
+                "ci_low": row["ci_low"],
+                "ci_high": row["ci_high"],
+                "slowdown_change_pct": middle,
+                "change_low_pct": low,
+                "change_high_pct": high,
+            }
+        )
     return pd.DataFrame(records)
 
 

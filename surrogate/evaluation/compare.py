@@ -288,8 +288,8 @@ def _run(
     """
     rounds = [(seed, i, fold) for seed, folds in enumerate(part.rounds) for i, fold in enumerate(folds)]
     newest = newest_version(part.main.frame, part.rows.family)
-    # A model that is made of others comes behind them: it takes those of the same fold.
-    ordered = sorted(classes, key=lambda cls: cls.name == REPORTED_MODELS[0])
+    # The stack comes last: it takes the fold's fits of its two models.
+    ordered = sorted(classes, key=lambda cls: cls is StackedTerms)
 
     def fit_all(
         round_: tuple[int, int, Fold], stopped: threading.Event
@@ -321,7 +321,7 @@ def _run(
                 model = partial(tuned, cls, train, tune, seed=seed, device=device, progress=trial)
                 explained = terms(part.rows.family) if (cls.name, seed) == (TREES, 0) else ()
                 with in_one_line(cls.name):  # whatever one model raises, the others are judged
-                    if cls.name == REPORTED_MODELS[0] and not is_kept:
+                    if cls is StackedTerms and not is_kept:
                         _refit_kept(fitted, outcomes, train)
                     outcomes[cls.name] = _held_out(model, train, held, file, fitted=fitted, explained=explained)
             except InputError as error:
@@ -351,23 +351,30 @@ def _run(
         raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
 
 
+STACK_PARTS = (StackedTerms.first, StackedTerms.second)
+"""Names of the models whose fits the stack takes."""
+
+
 def _refit_kept(fitted: dict[str, TimeModel], outcomes: Mapping[str, Outcome], train: Rows) -> None:
     """Add the parts of a stack whose answers came from files, with the settings of those files."""
-    stack = StackedTerms()
-    for name in (stack.first, stack.second):
+    for name in STACK_PARTS:
         outcome = outcomes.get(name)
         if isinstance(outcome, HeldOut) and name not in fitted:
             fitted[name] = model_class(name)(**outcome.settings).fit(train)
 
 
 def _held_out(
-    make: Callable[[], TimeModel], train: Rows, held: Rows, file: Path | None,
-    fitted: dict[str, TimeModel], explained: tuple[str, ...],
-) -> HeldOut:  # fmt: skip
+    make: Callable[[], TimeModel],
+    train: Rows,
+    held: Rows,
+    file: Path | None,
+    fitted: dict[str, TimeModel],
+    explained: tuple[str, ...],
+) -> HeldOut:
     """What a model fitted on ``train`` says of ``held``; read from ``file`` where it lies there.
 
-    ``fitted``: the fold's fitted models by name, to which this one is added; ``explained``: columns whose importance is
-    asked for.
+    ``fitted``: the fold's fits of `STACK_PARTS` by name, to which this one is added if it is one of them;
+    ``explained``: columns whose importance is asked for.
     """
     if file is not None and file.is_file():
         try:
@@ -385,7 +392,8 @@ def _held_out(
     fitted_s = monotonic()
     predicted_us = model.predict(held)
     predict_us = 1e6 * (monotonic() - fitted_s) / max(len(held), 1)
-    fitted[model.name] = model
+    if model.name in STACK_PARTS:
+        fitted[model.name] = model
     importance = column_importance(model, held, explained, seed=0) if explained else {}
     seconds = tuned_s - begun_s, fitted_s - tuned_s
     answer = HeldOut(settings, predicted_us, *seconds, predict_us, importance)

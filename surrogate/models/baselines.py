@@ -21,7 +21,7 @@ from surrogate.dataset.problems import by_setting, joined
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import Span, TimeModel, traffic_column
-from surrogate.models.least_squares import fitted_groups, key_columns, relative_fit
+from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit
 
 LEAST_US = 0.1
 """No launch is faster; keeps every prediction positive."""
@@ -93,18 +93,18 @@ class LiEtAl(TimeModel):
     least_rows: Annotated[int, Span(3, 60, log=True)] = 8
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """One fit per GPU and candidate, and the general ones that stand in (see `_keys`)."""
+        """One fit per GPU and candidate, and the general ones that stand in (see `_levels`)."""
         columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
         self.coefficients_ = {
             key: relative_fit(columns[index], time_us[index], nonnegative=True)
-            for key, index in fitted_groups(_keys(rows), self.least_rows)
+            for key, index in fitted_groups(_levels(rows), self.least_rows, np.arange(len(rows)))
         }
 
     def _predict(self, rows: Rows) -> np.ndarray:
         columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
         time_us = np.full(len(rows), np.nan)
-        for keys in reversed(_keys(rows)):  # the closer fit overwrites the general one
-            for key, index in fitted_groups([keys], 1):
+        for level in reversed(_levels(rows)):  # the closer fit overwrites the general one
+            for key, index in level.groups(np.arange(len(rows))):
                 if key in self.coefficients_:
                     time_us[index] = columns[index] @ self.coefficients_[key]
         return np.maximum(time_us, LEAST_US)
@@ -117,11 +117,11 @@ def peak_times(rows: Rows) -> np.ndarray:
     return np.column_stack([np.exp2(flops - peak) / 1e6, np.exp2(traffic - bandwidth) / 1e3])
 
 
-def _keys(rows: Rows) -> list[pd.Series]:
-    """Text per row: the candidate with its group of kernels and the GPU; without the GPU; alone."""
+def _levels(rows: Rows) -> list[GroupLevel]:
+    """The candidate with its group of kernels and the GPU; without the GPU; alone."""
     columns = key_columns(rows)
     levels = (("candidate", "grouping", "gpu"), ("candidate", "grouping"), ("candidate",))
-    return [joined(columns, names) for names in levels]
+    return [GroupLevel.of(joined(columns, names).to_numpy()) for names in levels]
 
 
 SIZES = ("batch", "m", "n", "k")

@@ -1,7 +1,7 @@
 """Least squares on the relative residual, one fit per group of rows: behind the formulas of SEER and of Li et al."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -21,15 +21,36 @@ def key_columns(rows: "Rows") -> "pd.DataFrame":
     return frame[["gpu"]].assign(version=frame["library_version"], candidate=candidate, grouping=grouping)
 
 
-def fitted_groups(levels: "Sequence[pd.Series]", least_rows: int) -> Iterator[tuple[str, np.ndarray]]:
-    """(key, positions) of every group to fit: of each level's keys (rows,) those with ``least_rows`` rows or more.
+class GroupLevel(NamedTuple):
+    """Groups of rows: ``codes`` (rows,) number the ``names`` of their keys."""
 
-    The last level takes what there is.
-    """
-    for number, keys in enumerate(levels, 1):
-        for key, members in keys.groupby(keys).indices.items():
-            if number == len(levels) or len(members) >= least_rows:
-                yield str(key), np.asarray(members)
+    codes: np.ndarray
+    names: list[str]
+
+    @classmethod
+    def of(cls, keys: np.ndarray) -> Self:
+        """From the key of every row, (rows,) texts."""
+        names, codes = np.unique(keys.astype(str), return_inverse=True)
+        return cls(codes, names.tolist())
+
+    def groups(self, members: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (key, positions) of every group among the rows at ``members``, which are in order."""
+        codes = self.codes[members]
+        order = np.argsort(codes, kind="stable")
+        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        for group in np.split(order, starts[1:]) if len(starts) else ():
+            yield self.names[codes[group[0]]], members[group]
+
+
+def fitted_groups(
+    levels: Sequence[GroupLevel], least_rows: int, members: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (key, positions) of every group to fit among the rows at ``members``: of each level those with
+    ``least_rows`` rows or more, of the last level all."""
+    for number, level in enumerate(levels, 1):
+        for key, group in level.groups(members):
+            if number == len(levels) or len(group) >= least_rows:
+                yield key, group
 
 
 def relative_fit(terms: np.ndarray, target: np.ndarray, *, nonnegative: bool = False) -> np.ndarray:

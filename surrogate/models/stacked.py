@@ -82,7 +82,7 @@ class StackedTerms(TimeModel):
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit both models on all rows, and the weights on out-of-fold predictions."""
-        self.second_ = self._part(self.second, rows, time_us)  # the quicker one: it says whether the rows suit it
+        self.second_ = self._part(self.second, rows, time_us)  # first, as it may refuse the rows
         self.first_ = self._part(self.first, rows, time_us)
         log_us = np.log(time_us)
         # 1. Out-of-fold predictions of both models, in log time.

@@ -6,7 +6,7 @@ nothing). Units: 1e6 flops over TFLOP/s, 1e3 sectors over GB/s; coefficients in 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -24,7 +24,7 @@ from surrogate.features.terms import MECHANISM_TERMS, TILES, Sized, sized
 from surrogate.features.terms.kernel import KernelTerms
 from surrogate.models.base import Span, TimeModel
 from surrogate.models.baselines import LEAST_US
-from surrogate.models.least_squares import key_columns, relative_fit, relative_loss
+from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit, relative_loss
 from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import BUCKETS
@@ -221,16 +221,12 @@ class SeerTimeOnly(TimeModel):
             members = np.flatnonzero(chosen[part.rows])
             part_us = time_us[part.rows]
             known: dict[tuple[int, bytes], TileFit] = {}  # groups of two levels are often of the same rows
-            for number, level in enumerate(part.levels, 1):
-                for code, group in level.groups(members):
-                    if number < len(part.levels) and len(group) < self.least_rows:
-                        continue
-                    key = level.names[code]
-                    form = _form(key, part.terms)
-                    same = form, group.tobytes()
-                    if same not in known:
-                        known[same] = TileFit.fit(part.terms, form, group, part_us[group])
-                    self.fits_[key] = known[same]
+            for key, group in fitted_groups(part.levels, self.least_rows, members):
+                form = _form(key, part.terms)
+                same = form, group.tobytes()
+                if same not in known:
+                    known[same] = TileFit.fit(part.terms, form, group, part_us[group])
+                self.fits_[key] = known[same]
         return self
 
     def predict_prepared(self, prepared: "PreparedRows", index: np.ndarray) -> np.ndarray:
@@ -242,9 +238,9 @@ class SeerTimeOnly(TimeModel):
             members = np.flatnonzero(chosen[part.rows])
             part_us = np.full(len(part.rows), np.nan)
             for level in part.levels:
-                for code, group in level.groups(members[np.isnan(part_us[members])]):
-                    if fit := self.fits_.get(level.names[code]):
-                        part_us[group] = fit.predict(part.terms, _form(level.names[code], part.terms), group)
+                for key, group in level.groups(members[np.isnan(part_us[members])]):
+                    if fit := self.fits_.get(key):
+                        part_us[group] = fit.predict(part.terms, _form(key, part.terms), group)
             time_us[part.rows] = np.maximum(part_us, LEAST_US)
         return time_us[index]
 
@@ -270,27 +266,12 @@ _LEVELS = (
 """What names a group, from the closest to the last resort; without ``bound`` the form is the under-utilised one."""
 
 
-class Level(NamedTuple):
-    """Groups of rows: ``codes`` (rows,) number the ``names`` of their keys."""
-
-    codes: np.ndarray
-    names: list[str]
-
-    def groups(self, members: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (code, positions) of every group among the rows at ``members``, which are in order."""
-        codes = self.codes[members]
-        order = np.argsort(codes, kind="stable")
-        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-        for group in np.split(order, starts[1:]) if len(starts) else ():
-            yield int(codes[group[0]]), members[group]
-
-
 class PreparedPart(NamedTuple):
     """The rows of one mechanism: their positions, terms, and the groups of every level, closest first."""
 
     rows: np.ndarray
     terms: Analytical
-    levels: tuple[Level, ...]
+    levels: tuple[GroupLevel, ...]
 
 
 class PreparedRows(NamedTuple):
@@ -310,10 +291,7 @@ class PreparedRows(NamedTuple):
             part = rows.take(members)
             terms = analytical(part, number)
             columns = key_columns(part).assign(bound=[f"bound{bound}" for bound in terms.bound])
-            levels = []
-            for level in _LEVELS:
-                names, codes = np.unique(joined(columns, level).to_numpy(dtype=str), return_inverse=True)
-                levels.append(Level(codes, ["|".join([*level, name]) for name in names.tolist()]))
+            levels = [GroupLevel.of(("|".join(level) + "|" + joined(columns, level)).to_numpy()) for level in _LEVELS]
             parts.append(PreparedPart(members, terms, tuple(levels)))
         return cls(len(rows), tuple(parts))
 
