@@ -26,9 +26,15 @@ MI210_FOLDS = 5
 
 WHOLE = "boosted-terms"
 CHOICES = {
-    "model": "variant", "n": "problems", "shapes": "problem_shapes", "slowdown_macro": "slowdown_macro",
-    "ci_low": "ci_low", "ci_high": "ci_high", "slowdown_geomean": "slowdown_pooled", "slowdown_p95": "slowdown_p95",
-}  # fmt: skip
+    "model": "variant",
+    "n": "problems",
+    "shapes": "problem_shapes",
+    "slowdown_macro": "slowdown_macro",
+    "ci_low": "ci_low",
+    "ci_high": "ci_high",
+    "slowdown_geomean": "slowdown_pooled",
+    "slowdown_p95": "slowdown_p95",
+}
 """Column of `verdicts.choice_verdicts` → what it is called here."""
 GROUPS: Mapping[str, Sequence[str]] = beside(__file__)
 """Group → the columns that it takes away."""

@@ -70,11 +70,14 @@ def _operation(query: Any) -> tuple[Any, dict[str, int]]:
     heads, options = (query.heads, query.kv_heads), {"window_size": query.window, "head_size": query.head_dim}
     if query.kind == "generation":
         return GenerationAttention("", 1.0, *heads, cache, **options), {
-            "batch_size": query.batch, "s": query.context_length,
-        }  # fmt: skip
+            "batch_size": query.batch,
+            "s": query.context_length,
+        }
     return ContextAttention("", 1.0, *heads, cache, common.FMHAQuantMode[dtype], **options), {
-        "batch_size": query.batch, "s": query.query_length, "prefix": query.context_length - query.query_length,
-    }  # fmt: skip
+        "batch_size": query.batch,
+        "s": query.query_length,
+        "prefix": query.context_length - query.query_length,
+    }
 
 
 def heuristics(queries: pd.DataFrame) -> np.ndarray:
@@ -82,8 +85,15 @@ def heuristics(queries: pd.DataFrame) -> np.ndarray:
     import nvMatmulHeuristics as nv  # noqa: N813
 
     time_us = np.full(len(queries), np.nan)
-    known = {"h100_sxm": "H100_SXM", "h200_sxm": "H200_SXM", "b200_sxm": "B200", "l40s": "L40S",
-             "a100_sxm": "A100_SXM_80GB", "gb200": "GB200_NVL", "gb300": "GB300_NVL"}  # fmt: skip
+    known = {
+        "h100_sxm": "H100_SXM",
+        "h200_sxm": "H200_SXM",
+        "b200_sxm": "B200",
+        "l40s": "L40S",
+        "a100_sxm": "A100_SXM_80GB",
+        "gb200": "GB200_NVL",
+        "gb300": "GB300_NVL",
+    }
     # Of its targets and flags those that err least here.
     tuned = nv.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING
     library = nv.NvMatmulHeuristicsInterface(nv.NvMatmulHeuristicsTarget.GENERIC, "TST", flags=tuned)

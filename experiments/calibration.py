@@ -117,12 +117,15 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
             elsewhere = data.with_frame(frame[~left].reset_index(drop=True))
             alike = {gpu_named(name).architecture for name in np.unique(device[~left])}
             yield NewGpu(
-                name, gpu, bundle=fit(known),
+                name,
+                gpu,
+                bundle=fit(known),
                 informed=fit(elsewhere) if gpu_named(gpu).architecture in alike else None,
-                candidates=data.candidates, habit=habit_costs(rows_of(known.frame, family)),
+                candidates=data.candidates,
+                habit=habit_costs(rows_of(known.frame, family)),
                 judged=rows_of(frame[left & held].reset_index(drop=True), family),
                 pool=rows_of(frame[left & ~held].reset_index(drop=True), family),
-            )  # fmt: skip
+            )
 
 
 def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:

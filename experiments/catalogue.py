@@ -9,10 +9,29 @@ from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 
 NAMES = (
-    "test_set_i", "test_set_ii", "picker", "same_rows", "learning_curve", "stacking", "calibration", "miopen",
-    "small_to_large", "versions", "ablation", "counters", "whole_networks", "widths", "operators",
-    "iteration_time", "replay_error", "what_if", "tuning", "cpu_choice", "speed", "large_inputs",
-)  # fmt: skip
+    "test_set_i",
+    "test_set_ii",
+    "picker",
+    "same_rows",
+    "learning_curve",
+    "stacking",
+    "calibration",
+    "miopen",
+    "small_to_large",
+    "versions",
+    "ablation",
+    "counters",
+    "whole_networks",
+    "widths",
+    "operators",
+    "iteration_time",
+    "replay_error",
+    "what_if",
+    "tuning",
+    "cpu_choice",
+    "speed",
+    "large_inputs",
+)
 """All experiments, in the order in which the table lists them."""
 ALONE = ("speed", "large_inputs")
 """Those that read clocks: nothing runs beside them, and they do not repeat bit for bit."""

@@ -210,11 +210,15 @@ def time_errors(counted: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> l
     times = {"SEER's forms": seer_times(rows, tile, rounds), **held.time_us}
     return [
         _row(
-            "time", FP32, f"implicit GEMM {tile}", name, note if name == "SEER's forms" else "",
+            "time",
+            FP32,
+            f"implicit GEMM {tile}",
+            name,
+            note if name == "SEER's forms" else "",
             **error_record(time_us, rows.time_us, np.arange(len(rows))),
         )
         for name, time_us in times.items()
-    ]  # fmt: skip
+    ]
 
 
 def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:

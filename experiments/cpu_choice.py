@@ -56,9 +56,14 @@ class Measured:
         plain = data.frame.assign(time_us=np.where(data.frame["status"] == "ok", data.frame["time_us"], np.inf))
         table = plain.pivot(index=sizes, columns=names, values="time_us")
         return cls(
-            str(data.frame["gpu"].iloc[0]), tuple(sizes), tuple(names), np.array(table.index.to_list()),
-            np.array(table.columns.to_list()), table.to_numpy(), float(data.metadata.get("noise", 0.0)),
-        )  # fmt: skip
+            str(data.frame["gpu"].iloc[0]),
+            tuple(sizes),
+            tuple(names),
+            np.array(table.index.to_list()),
+            np.array(table.columns.to_list()),
+            table.to_numpy(),
+            float(data.metadata.get("noise", 0.0)),
+        )
 
     @property
     def log_slowdown(self) -> np.ndarray:
@@ -85,9 +90,16 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     table = summary(found)
     drawn = table.assign(panel=f"{found['shape'].nunique()} shapes held out")
     figure = curves(
-        drawn, x="evaluations", series="method", value="slowdown_macro", panel="panel",
-        xlabel="configurations tried", ylabel="best of them / optimum", log_x=True, log_y=True,
-    )  # fmt: skip
+        drawn,
+        x="evaluations",
+        series="method",
+        value="slowdown_macro",
+        panel="panel",
+        xlabel="configurations tried",
+        ylabel="best of them / optimum",
+        log_x=True,
+        log_y=True,
+    )
     return Outcome(table, figure, answer(table, measured, found["shape"].nunique()))
 
 
@@ -113,7 +125,7 @@ def played(data: Dataset, measured: Measured, fold: int, effort: Effort) -> pd.D
 
 def orders(
     bundle: Bundle, measured: Measured, shape: int, taught: np.ndarray, effort: Effort
-) -> dict[str, Callable[[], Order]]:  # fmt: skip
+) -> dict[str, Callable[[], Order]]:
     """Method → the configurations that it would try on ``shape`` in turn, from the ``taught`` shapes (shapes,)."""
     target = Target(measured.names, measured.values, measured.time_us[shape], effort.seed, max(BUDGETS))
     known = measured.log_slowdown[taught]

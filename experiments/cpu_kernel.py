@@ -126,9 +126,14 @@ class Bench:
             for shape in RAGGED:
                 a, b, *_ = self.arguments[shape]
                 self._device.check_kernel_output(
-                    func=self._functions[number], gpu_args=self._buffers[shape], instance=self._instance(number, shape),
-                    answer=[None, None, a @ b, None, None, None], atol=1e-4, verify=None, verbose=False,
-                )  # fmt: skip
+                    func=self._functions[number],
+                    gpu_args=self._buffers[shape],
+                    instance=self._instance(number, shape),
+                    answer=[None, None, a @ b, None, None, None],
+                    atol=1e-4,
+                    verify=None,
+                    verbose=False,
+                )
         except Exception as error:  # whatever the compiler or the driver raises is the row's reason
             self.failures[number] = reason_of(error)
 
@@ -137,9 +142,12 @@ class Bench:
         instance = self._instance(number, shape)
         try:
             result: dict[str, Any] = self._device.benchmark(
-                func=self._functions[number], gpu_args=self._buffers[shape], instance=instance, verbose=False,
+                func=self._functions[number],
+                gpu_args=self._buffers[shape],
+                instance=instance,
+                verbose=False,
                 objective="time",
-            )  # fmt: skip
+            )
         except Exception as error:  # as above
             result = {"__error__": reason_of(error)}
         if "__error__" in result:
@@ -155,9 +163,14 @@ class Bench:
         values["block_size_x"] = values["tile_n"] // values["item_n"]
         values["block_size_y"] = values["tile_m"] // values["item_m"]
         options = Options(
-            kernel_name=FUNCTION, problem_size=(shape.n, shape.m), arguments=self.arguments[shape],
-            grid_div_x=["tile_n"], grid_div_y=["tile_m"], grid_div_z=None, block_size_names=None,
-        )  # fmt: skip
+            kernel_name=FUNCTION,
+            problem_size=(shape.n, shape.m),
+            arguments=self.arguments[shape],
+            grid_div_x=["tile_n"],
+            grid_div_y=["tile_m"],
+            grid_div_z=None,
+            block_size_names=None,
+        )
         return self._device.create_kernel_instance(self._source, options, values, False)
 
 
@@ -238,9 +251,12 @@ def table_of(
     times = np.where(reasons.isna(), times, np.nan).reshape(len(times), -1)
     problems, parameters = pd.DataFrame(shapes), pd.DataFrame([*space]).assign(reason=reasons)
     frame = problems.merge(parameters, how="cross").assign(
-        status=np.where([*reasons.isna()] * len(shapes), "ok", "failed"), time_us=np.median(times, axis=0),
-        time_us_min=times.min(axis=0), time_us_max=times.max(axis=0), repeats=np.isfinite(times).sum(axis=0),
-    )  # fmt: skip
+        status=np.where([*reasons.isna()] * len(shapes), "ok", "failed"),
+        time_us=np.median(times, axis=0),
+        time_us_min=times.min(axis=0),
+        time_us_max=times.max(axis=0),
+        repeats=np.isfinite(times).sum(axis=0),
+    )
     frame.insert(0, "gpu", gpu)
     return frame
 

@@ -20,9 +20,12 @@ from surrogate.prediction.shipped import answering
 FAMILIES = {"conv": "convolutions", "gemm": "matrix products", "attention": "attention", "moe": "mixtures of experts"}
 """Family → its head; the others stand in `seer gpus`."""
 PASSES = {
-    "transformers": "transformers", "torch7": "fp32 image networks", "timm, convolutions, NCHW": "image networks",
-    "small programs, eager": "small programs", "llm": "language models",
-}  # fmt: skip
+    "transformers": "transformers",
+    "torch7": "fp32 image networks",
+    "timm, convolutions, NCHW": "image networks",
+    "small programs, eager": "small programs",
+    "llm": "language models",
+}
 """How the name of a set of whole passes begins → what the table calls it."""
 MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 

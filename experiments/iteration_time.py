@@ -73,10 +73,16 @@ def by_laws(name: str, messages: Sequence[Row]) -> list[dict[str, object]]:
             [[each["predicted_us"], each["measured_us"]] for each in messages if each["collective"] == kind]
         )
         errors = 100 * np.abs(times[:, 0] / times[:, 1] - 1)
-        rows.append({
-            "trace": name, "setting": f"{kind}{OTHER_SIZES}", "n": len(times), "error_geomean_pct": geomean(errors),
-            "error_median_pct": float(np.median(errors)), "error_max_pct": float(errors.max()),
-        })  # fmt: skip
+        rows.append(
+            {
+                "trace": name,
+                "setting": f"{kind}{OTHER_SIZES}",
+                "n": len(times),
+                "error_geomean_pct": geomean(errors),
+                "error_median_pct": float(np.median(errors)),
+                "error_max_pct": float(errors.max()),
+            }
+        )
     return rows
 
 

@@ -91,9 +91,12 @@ def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
             how, tokens = Deployment(tensor_parallel=int(ranks)), sum(new for new, _ in requests)
             network = language_network(decoder, grouped(requests), how, tokens)
             row = {
-                "network": f"{model}, {workload}", "gpu": name, "tensor_parallel": int(ranks), "phase": phase,
+                "network": f"{model}, {workload}",
+                "gpu": name,
+                "tensor_parallel": int(ranks),
+                "phase": phase,
                 "measured_ms": 1e3 * median(run[field] for run in runs),
-            }  # fmt: skip
+            }
             published = zip(predictions["predictor"], predictions[f"pred_{phase}_ms"], strict=True)
             row |= {f"{predictor}_ms": float(time_ms) for predictor, time_ms in published}
             yield row, gpu(name.removesuffix("_S")), replace(network, gap_us=0.0)

@@ -28,9 +28,15 @@ from surrogate.bundled import FOLDER
 
 PLAN = beside(__file__)
 _IDS = {
-    "External id", "external id", "correlation", "Ev Idx", "Python id", "Python parent id", "Python module id",
+    "External id",
+    "external id",
+    "correlation",
+    "Ev Idx",
+    "Python id",
+    "Python parent id",
+    "Python module id",
     "Sequence number",
-}  # fmt: skip
+}
 """Arguments of an event that count events, and so differ from step to step."""
 _BREAK_US = 1000
 """From the end of a step to the next one."""

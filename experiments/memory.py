@@ -130,11 +130,17 @@ def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:
                 state = network.state_bytes if optimizer == "adam" else 0
                 predicted = (network.weights_bytes or 0) + (network.activation_bytes or 0) + state
                 tracked = tracked_bytes(runs, inputs, amp, optimizer)
-                found.append({
-                    "module": name, "source": source, "arithmetic": f"amp {amp}" if amp else "fp32",
-                    "optimizer": optimizer, "predicted_mib": round(predicted / 2**20, 1),
-                    "tracked_mib": round(tracked / 2**20, 1), "error_pct": round(100 * (predicted / tracked - 1), 2),
-                })  # fmt: skip
+                found.append(
+                    {
+                        "module": name,
+                        "source": source,
+                        "arithmetic": f"amp {amp}" if amp else "fp32",
+                        "optimizer": optimizer,
+                        "predicted_mib": round(predicted / 2**20, 1),
+                        "tracked_mib": round(tracked / 2**20, 1),
+                        "error_pct": round(100 * (predicted / tracked - 1), 2),
+                    }
+                )
                 print(*found[-1].values(), sep="  ", flush=True)
     return pd.DataFrame(found)
 
@@ -153,10 +159,17 @@ def served() -> pd.DataFrame:
         held = memory(step, 0, gpu(each["gpu"]))
         left = each["utilization"] * usable_bytes(gpu(each["gpu"])) - sum(held.values()) + step.state_bytes
         logged = each.get("kv_gib", each.get("kv_tokens", 0) * step.state_bytes / 2**30)
-        found.append({
-            "model": each["model"], "gpu": each["gpu"], "tensor_parallel": ranks, "utilization": each["utilization"],
-            "predicted_gib": round(left / 2**30, 2), "logged_gib": round(logged, 2), "source": each["source"],
-        })  # fmt: skip
+        found.append(
+            {
+                "model": each["model"],
+                "gpu": each["gpu"],
+                "tensor_parallel": ranks,
+                "utilization": each["utilization"],
+                "predicted_gib": round(left / 2**30, 2),
+                "logged_gib": round(logged, 2),
+                "source": each["source"],
+            }
+        )
     return pd.DataFrame(found)
 
 

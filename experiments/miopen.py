@@ -33,9 +33,13 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     for candidate in ("algorithm", "solver"):
         for name in GPUS:
             predictions = cross_validate(
-                data[name], models, count=min(effort.folds, FOLDS), seed=effort.seed, candidate=candidate,
+                data[name],
+                models,
+                count=min(effort.folds, FOLDS),
+                seed=effort.seed,
+                candidate=candidate,
                 tick=effort.tick,
-            )  # fmt: skip
+            )
             both = picks_and_times(predictions, SHOWN)
             parts.append(both.assign(gpu=LABELS[name], candidate=candidate, split=BY_SHAPE))
         for split, predictions in _unseen(data, candidate, models, effort):

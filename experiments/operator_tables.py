@@ -94,13 +94,19 @@ def _dense(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
 def _deepbench(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     part = frame[frame["precision"].isin(_NAMES["precisions"])]
     rows = {
-        "operator": "gemm", "gpu": part["device"], "library_version": part.get("cuda"),
+        "operator": "gemm",
+        "gpu": part["device"],
+        "library_version": part.get("cuda"),
         "library": _registered(part["device"], "vendor").eq("amd").map({True: "rocblas", False: "cublas"}),
         "variant": (part["ta"].astype(str) + part["tb"].astype(str)).replace("NN", ""),
         "dtype": part["precision"].map(_NAMES["precisions"]).str[0],
         "math": part["precision"].map(_NAMES["precisions"]).str[1],
-        "batch": 1, "m": part["M"], "n": part["N"], "k": part["K"], "time_us": part["time_ms"] * 1e3,
-    }  # fmt: skip
+        "batch": 1,
+        "m": part["M"],
+        "n": part["N"],
+        "k": part["K"],
+        "time_us": part["time_ms"] * 1e3,
+    }
     yield pd.DataFrame(rows, index=part.index)
 
 

@@ -31,8 +31,16 @@ SUFFIX = "_backward"
 EVALUATIONS = 10
 """Minimum leaf sizes that the tree of ratios tries."""
 RATIO_COLUMNS = (
-    "log2_n", "log2_c", "log2_h", "log2_w", "log2_window", "log2_window_w", "log2_stride", "log2_elements", "itemsize",
-)  # fmt: skip
+    "log2_n",
+    "log2_c",
+    "log2_h",
+    "log2_w",
+    "log2_window",
+    "log2_window_w",
+    "log2_stride",
+    "log2_elements",
+    "itemsize",
+)
 CONV_RATIO_COLUMNS = ("log2_n", "log2_c", "log2_h", "log2_k", "log2_out_h", "log2_r", "stride_h")
 
 

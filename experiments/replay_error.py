@@ -90,10 +90,11 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 def variants(graph: Graph) -> list[dict[str, object]]:
     """A row per iteration and variant of one graph."""
     facts = {
-        "serialised_pct": serialised_pct(simulate(graph)), "attached_pct": graph.coverage["attached_pct"],
+        "serialised_pct": serialised_pct(simulate(graph)),
+        "attached_pct": graph.coverage["attached_pct"],
         "unexplained_us": graph.coverage["unexplained_us"],
         **{f"edges_{kind.replace(' ', '_').replace('-', '_')}": graph.coverage["edges"][kind] for kind in EDGE_KINDS},
-    }  # fmt: skip
+    }
     rows = []
     for name, change in VARIANTS.items():
         changed = change(graph)
@@ -101,8 +102,16 @@ def variants(graph: Graph) -> list[dict[str, object]]:
             continue
         for iteration, time_us in zip(graph.iterations, simulate(changed).iteration_us(), strict=True):
             error = 100 * (time_us / iteration.time_us - 1)
-            rows.append({"iteration": iteration.index, "variant": name, "measured_us": iteration.time_us,
-                         "simulated_us": time_us, "error_pct": error, **facts})  # fmt: skip
+            rows.append(
+                {
+                    "iteration": iteration.index,
+                    "variant": name,
+                    "measured_us": iteration.time_us,
+                    "simulated_us": time_us,
+                    "error_pct": error,
+                    **facts,
+                }
+            )
     return rows
 
 

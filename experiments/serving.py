@@ -66,15 +66,26 @@ def read_sample(systems: Path) -> pd.DataFrame:
     stated = table["silicon_data_source"].str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
     table["users"] = stated.fillna(table["batch_size"]).astype(int)
     models = NAMES["models"]
-    return pd.DataFrame({
-        "id": table["id"], "model": table["model_path"], "family": [models[name][1] for name in table["model_path"]],
-        "gpu": table["system"].map(NAMES["gpus"]), "library": table["backend"],
-        "precision": table["precision"].fillna("bf16"), "input": table["isl"], "output": table["osl"],
-        "users": table["users"], "batch": table["batch_size"], "gemm": table["gemm_quant_mode"].fillna(""),
-        "moe": table["moe_quant_mode"].fillna(""), "system": table["system"],
-        "ttft_ms": table["silicon_ttft_ms"], "tpot_ms": table["silicon_tpot_ms"],
-        "row": [_row(entry, systems.parent / "model_configs") for _, entry in table.iterrows()],
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "id": table["id"],
+            "model": table["model_path"],
+            "family": [models[name][1] for name in table["model_path"]],
+            "gpu": table["system"].map(NAMES["gpus"]),
+            "library": table["backend"],
+            "precision": table["precision"].fillna("bf16"),
+            "input": table["isl"],
+            "output": table["osl"],
+            "users": table["users"],
+            "batch": table["batch_size"],
+            "gemm": table["gemm_quant_mode"].fillna(""),
+            "moe": table["moe_quant_mode"].fillna(""),
+            "system": table["system"],
+            "ttft_ms": table["silicon_ttft_ms"],
+            "tpot_ms": table["silicon_tpot_ms"],
+            "row": [_row(entry, systems.parent / "model_configs") for _, entry in table.iterrows()],
+        }
+    )
 
 
 def _row(entry: Any, configs: Path) -> Row:
@@ -209,10 +220,12 @@ def peer(rows: pd.DataFrame, python: str) -> pd.DataFrame:
     configs = {name: file.replace("--", "/", 1) for name, (file, _) in NAMES["models"].items()}
     deployments = [row.setup.deployment for row in rows["row"]]
     questions = rows[["system", "gemm", "moe", "batch", "input", "output"]].assign(
-        backend=rows["library"], model=rows["model"].map(configs),
-        tensor=[each.tensor_parallel for each in deployments], data=[each.data_parallel for each in deployments],
+        backend=rows["library"],
+        model=rows["model"].map(configs),
+        tensor=[each.tensor_parallel for each in deployments],
+        data=[each.data_parallel for each in deployments],
         expert=[each.expert_parallel for each in deployments],
-    )  # fmt: skip
+    )
     said, _ = asked(python, "serving_queries.py", questions.astype({"batch": int}))
     return said.set_index(rows.index)
 
@@ -238,11 +251,13 @@ def scores(rows: pd.DataFrame, word: str) -> dict[str, float]:
     columns = [f"{word}_ms", f"{word}_predicted"]
     ranks = [part[columns].rank().corr().to_numpy()[0, 1] for _, part in groups if len(part) >= LEAST_GROUP]
     return {
-        f"{word}_median": error.median(), f"{word}_p90": error.quantile(0.9),
-        f"{word}_ratio": float((predicted / measured).median()), f"{word}_holds": holds.mean(),
+        f"{word}_median": error.median(),
+        f"{word}_p90": error.quantile(0.9),
+        f"{word}_ratio": float((predicted / measured).median()),
+        f"{word}_holds": holds.mean(),
         f"{word}_width": (rows[f"{word}_high"] / rows[f"{word}_low"]).median() ** 0.5,
         f"{word}_rank": float(np.median(ranks)) if ranks else float("nan"),
-    }  # fmt: skip
+    }
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:

@@ -25,9 +25,14 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     """Folds of whole networks of the cuDNN table; the partial table trains where its shapes are not held out."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
     predictions = cross_validate(
-        data, effort.named(), by="network", count=QUICK_FOLDS if effort.quick else 10, seed=effort.seed,
-        also=[also], tick=effort.tick,
-    )  # fmt: skip
+        data,
+        effort.named(),
+        by="network",
+        count=QUICK_FOLDS if effort.quick else 10,
+        seed=effort.seed,
+        also=[also],
+        tick=effort.tick,
+    )
     table = by_network(predictions)
     shown = table[table["model"].isin([*named_models(answer_model(table), table["model"]), HEURISTIC])]
     shown = shown.assign(loss_pct=np.maximum(100 * (shown["slowdown_geomean"] - 1), 0.01))

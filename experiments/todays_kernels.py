@@ -47,7 +47,7 @@ Scores = dict[str, np.ndarray]
 
 def rounds(
     frame: pd.DataFrame, kind: Family, gpus: list[str], judge: list[str], siblings: bool, count: int, seed: int
-) -> Iterator[Round]:  # fmt: skip
+) -> Iterator[Round]:
     """``count`` of the folds by shape, each with all judged GPUs, or with one of them and without its siblings."""
     label, boards = fold_labels(shape_names(frame, kind), FOLDS, seed), frame["gpu"].astype(str).to_numpy()
     is_judged = np.ones(len(frame), dtype=bool)
@@ -185,9 +185,17 @@ def answer(table: pd.DataFrame, reasons: list[str]) -> str:
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=HOME, help="Where tables/ and figures/ lie.")
 def main(
-    family: str, table: Path | None, folds: int | None, gpus: str, judge: str, leave_out: str,
-    most_rows: int, python: str, seed: int, out: Path,
-) -> None:  # fmt: skip
+    family: str,
+    table: Path | None,
+    folds: int | None,
+    gpus: str,
+    judge: str,
+    leave_out: str,
+    most_rows: int,
+    python: str,
+    seed: int,
+    out: Path,
+) -> None:
     """The head-to-head on one family of today's kernels."""
     siblings = leave_out == "siblings"
     name = f"todays_{family}{'_siblings' if siblings else ''}"

@@ -62,9 +62,12 @@ def forward(
     depth = sizes["hidden"] // sizes["heads"]
     # GPT-2 and OPT choose the larger of two scores; masks are shared by the heads, BERT's and GPT-2's by samples, too.
     tensors = {
-        "hidden": (rows, sizes["hidden"]), "inner": (rows, sizes["inner"]), "scores": (groups, sequence, sequence),
-        "mask": (sequence, sequence), "masks": (batch, sequence, sequence),
-    }  # fmt: skip
+        "hidden": (rows, sizes["hidden"]),
+        "inner": (rows, sizes["inner"]),
+        "scores": (groups, sequence, sequence),
+        "mask": (sequence, sequence),
+        "masks": (batch, sequence, sequence),
+    }
     works: dict[str, tuple[Operator, int]] = {
         "norm": (LayerNorm(n=rows, c=sizes["hidden"]), 2 * sizes["hidden"]),
         "softmax": (Softmax(n=groups * sequence, c=sequence), 0),

@@ -96,9 +96,16 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     table = summary(pd.concat(played(cells, effort.tick), ignore_index=True))
     drawn = table.assign(panel="geometric mean over kernels and GPUs")
     figure = curves(
-        drawn, x="evaluations", series="method", value="found_over_optimum", panel="panel",
-        xlabel="different configurations evaluated", ylabel="time found / optimum", log_x=True, log_y=True,
-    )  # fmt: skip
+        drawn,
+        x="evaluations",
+        series="method",
+        value="found_over_optimum",
+        panel="panel",
+        xlabel="different configurations evaluated",
+        ylabel="time found / optimum",
+        log_x=True,
+        log_y=True,
+    )
     return Outcome(table[table["evaluations"].isin(BUDGETS)].reset_index(drop=True), figure, answer(table, rivals))
 
 
@@ -156,8 +163,13 @@ def gpu_columns(name: str) -> list[float]:
     """What tells GPUs apart, amounts in log2."""
     device = gpu(name)
     amounts = (
-        device.sms, device.cores_per_sm, device.boost_mhz, device.dram_gbs, device.l2_bytes, device.shared_per_sm_bytes
-    )  # fmt: skip
+        device.sms,
+        device.cores_per_sm,
+        device.boost_mhz,
+        device.dram_gbs,
+        device.l2_bytes,
+        device.shared_per_sm_bytes,
+    )
     return [*np.log2(amounts).tolist(), device.compute_capability, float(device.vendor == "nvidia")]
 
 
@@ -218,9 +230,13 @@ def kernel_tuner_order(strategy: str, target: Target) -> list[int]:
         for key, time_us in zip(keys, target.time_us.tolist(), strict=True)
     }
     content = {
-        "device_name": "left out", "kernel_name": "kernel", "problem_size": [1],
-        "tune_params_keys": list(target.names), "tune_params": parameters, "cache": cache,
-    }  # fmt: skip
+        "device_name": "left out",
+        "kernel_name": "kernel",
+        "problem_size": [1],
+        "tune_params_keys": list(target.names),
+        "tune_params": parameters,
+        "cache": cache,
+    }
 
     def in_space(values: dict[str, int]) -> bool:
         return tuple(values[name] for name in target.names) in index_of
@@ -232,10 +248,19 @@ def kernel_tuner_order(strategy: str, target: Target) -> list[int]:
         path = Path(folder) / "cache.json"
         path.write_text(json.dumps(content), encoding="utf-8")
         results = tune_kernel(
-            "kernel", "__global__ void kernel() {}", (1,), [], parameters, restrictions=in_space, strategy=strategy,
-            strategy_options={"max_fevals": target.most}, simulation_mode=True, cache=str(path), quiet=True,
+            "kernel",
+            "__global__ void kernel() {}",
+            (1,),
+            [],
+            parameters,
+            restrictions=in_space,
+            strategy=strategy,
+            strategy_options={"max_fevals": target.most},
+            simulation_mode=True,
+            cache=str(path),
+            quiet=True,
             lang="CUDA",
-        )[0]  # fmt: skip
+        )[0]
     order = dict.fromkeys(index_of[tuple(result[name] for name in target.names)] for result in results if result)
     return list(order)[: target.most]
 

@@ -106,11 +106,15 @@ def transformer_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
     frame = frame[frame["model"].isin(list(known)) & one_gpu]
     networks = {
         row["config"]: transformer(
-            row["config"], known[row["model"]], int(row["sequence"]), int(row["batch"]),
-            training=row["mode"] == "train", fused=row["variant"] == "fusion",
+            row["config"],
+            known[row["model"]],
+            int(row["sequence"]),
+            int(row["batch"]),
+            training=row["mode"] == "train",
+            fused=row["variant"] == "fusion",
         )
         for row in frame.to_dict("records")
-    }  # fmt: skip
+    }
     records, isolated = [], []
     for name, part in frame.groupby("gpu"):
         device = gpu(str(name))

@@ -27,16 +27,27 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {
 }
 """Name → what it computes, and how many arguments it takes at least and at most."""
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.true_divide,
-    ast.FloorDiv: np.floor_divide, ast.Mod: np.mod, ast.Pow: np.power,
-}  # fmt: skip
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.true_divide,
+    ast.FloorDiv: np.floor_divide,
+    ast.Mod: np.mod,
+    ast.Pow: np.power,
+}
 _UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.USub: np.negative, ast.UAdd: np.positive, ast.Not: np.logical_not,
-}  # fmt: skip
+    ast.USub: np.negative,
+    ast.UAdd: np.positive,
+    ast.Not: np.logical_not,
+}
 _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
-}  # fmt: skip
+}
 _JOINED: Mapping[type[ast.boolop], Any] = {ast.And: np.logical_and, ast.Or: np.logical_or}
 _Values = Mapping[str, Any]
 _Compute = Callable[[_Values], Any]

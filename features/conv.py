@@ -167,9 +167,11 @@ class Conv(InNetwork):
     def __str__(self) -> str:
         """The canonical text form, as in ``n32c256h14w14k256r3s3p1u1``: what differs from its default is left out."""
         is_shown = {
-            "q": self.pad_w != self.pad_h, "v": self.stride_w != self.stride_h,
-            "l": self.dilation_h != 1 or self.dilation_w != 1, "j": self.dilation_w != self.dilation_h,
+            "q": self.pad_w != self.pad_h,
+            "v": self.stride_w != self.stride_h,
+            "l": self.dilation_h != 1 or self.dilation_w != 1,
+            "j": self.dilation_w != self.dilation_h,
             "g": self.groups != 1,
-        }  # fmt: skip
+        }
         named = zip(LETTERS, self.sizes, strict=True)
         return "".join(f"{letter}{size}" for letter, size in named if is_shown.get(letter, True))

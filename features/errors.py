@@ -22,9 +22,13 @@ _LONGEST_NAME, _MOST_KNOWN = 200, 2000
 """Bounds within which a name is compared: a damaged table may have a million columns."""
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)\b")
 _PARAMETERS = {
-    "ttft": "ttft_ms", "tpot": "tpot_ms", "dim": "dims", "training": "training=True", "csv": "to_frame()",
+    "ttft": "ttft_ms",
+    "tpot": "tpot_ms",
+    "dim": "dims",
+    "training": "training=True",
+    "csv": "to_frame()",
     "json": "to_dict()",
-}  # fmt: skip
+}
 """Option → what it is in Python, where that is not its name with underscores."""
 
 

@@ -97,9 +97,19 @@ def unlisted(name: str, like: Collection[Gpu] = ()) -> Gpu:
     """A GPU of which nothing but the name is known: it has no vendor, and its figures are 0. Where it is asked about
     beside GPUs that it may be ``like``, the geometric means of their fp32 peaks and bandwidths stand for its own."""
     unknown = Gpu(
-        name=name, vendor="", architecture="", sms=0, cores_per_sm=0, boost_mhz=0.0, fp64_tflops=0.0, dram_gbs=0.0,
-        l2_bytes=0, shared_per_sm_bytes=0, source="by name alone", checked=False,
-    )  # fmt: skip
+        name=name,
+        vendor="",
+        architecture="",
+        sms=0,
+        cores_per_sm=0,
+        boost_mhz=0.0,
+        fp64_tflops=0.0,
+        dram_gbs=0.0,
+        l2_bytes=0,
+        shared_per_sm_bytes=0,
+        source="by name alone",
+        checked=False,
+    )
     if not like:
         return unknown
     tflops = geometric_mean(each.fp32_tflops for each in like)

@@ -30,10 +30,19 @@ BLOCK_LIMITS: dict[str, float] = _TABLE["block"]
 """Device attribute → its value on every NVIDIA GPU since compute capability 3.0."""
 
 
-SmLimits = namedtuple("SmLimits", (
-    "warps", "blocks", "shared_bytes", "optin_bytes", "reserved_bytes", "shared_unit_bytes", "partitions",
-    "header_partitions",
-))  # fmt: skip
+SmLimits = namedtuple(
+    "SmLimits",
+    (
+        "warps",
+        "blocks",
+        "shared_bytes",
+        "optin_bytes",
+        "reserved_bytes",
+        "shared_unit_bytes",
+        "partitions",
+        "header_partitions",
+    ),
+)
 """What one SM holds: warps, blocks, shared memory and its allocation rules, register-file partitions."""
 LIMITS = {
     float(capability): SmLimits(warps, blocks, 1024 * kib, 1024 * optin_kib, *rest)

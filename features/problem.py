@@ -9,8 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SIZE_COLUMNS = (
-    "n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups",
-)  # fmt: skip
+    "n",
+    "c",
+    "h",
+    "w",
+    "k",
+    "r",
+    "s",
+    "pad_h",
+    "pad_w",
+    "stride_h",
+    "stride_w",
+    "dilation_h",
+    "dilation_w",
+    "groups",
+)
 """The problem columns of a dataset, in order: input n, c, h, w; output channels k; filter r × s; and so on."""
 
 FLAGS = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cores")

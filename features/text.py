@@ -114,9 +114,23 @@ DRIVER_DIRECTIONS = {"1": "fwd", "2": "bwd_data", "4": "bwd_filter"}
 """Value of ``-F`` → direction; sums ask for several at once."""
 DRIVER_LAYOUTS = ("-I", "--in_layout", "-O", "--out_layout", "-f", "--fil_layout")
 DRIVER_IGNORED = frozenset(
-    ("-t", "--time", "-V", "--verify", "-i", "--iter", "-w", "--wall", "-s", "--search", "-P", "--printconv", "-S",
-     "--solution")
-)  # fmt: skip
+    (
+        "-t",
+        "--time",
+        "-V",
+        "--verify",
+        "-i",
+        "--iter",
+        "-w",
+        "--wall",
+        "-s",
+        "--search",
+        "-P",
+        "--printconv",
+        "-S",
+        "--solution",
+    )
+)
 """How the driver runs, not what: a flag and its value change nothing about the time."""
 
 

@@ -30,22 +30,53 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = homes_in(__name__, {
-    "bundle.bundle": "Bundle save", "bundle.train": "train", "dataset.store": "Dataset read_dataset write_dataset",
-    "features.conv": "Conv", "features.errors": "InputError", "features.gpu": "Gpu gpu gpus",
-    "prediction.autotune": "autotune", "prediction.calibrate": "calibrate", "prediction.evaluate": "evaluate",
-    "prediction.predictor": "Predictor", "prediction.results": "Prediction Predictions Selection",
-    "prediction.shipped": "load predict select", "report.comparison": "Comparison compare",
-})  # fmt: skip
+_HOMES = homes_in(
+    __name__,
+    {
+        "bundle.bundle": "Bundle save",
+        "bundle.train": "train",
+        "dataset.store": "Dataset read_dataset write_dataset",
+        "features.conv": "Conv",
+        "features.errors": "InputError",
+        "features.gpu": "Gpu gpu gpus",
+        "prediction.autotune": "autotune",
+        "prediction.calibrate": "calibrate",
+        "prediction.evaluate": "evaluate",
+        "prediction.predictor": "Predictor",
+        "prediction.results": "Prediction Predictions Selection",
+        "prediction.shipped": "load predict select",
+        "report.comparison": "Comparison compare",
+    },
+)
 """Public name → the module that defines it; each is imported when it is first asked for."""
 _ROOMS = ("formats", "models", "network", "trace")
 """Packages with public names of their own, as in ``surrogate.trace.span``."""
 
 __all__ = [
-    "Bundle", "Comparison", "Conv", "Dataset", "Gpu", "InputError", "Prediction", "Predictions", "Predictor",
-    "Selection", "autotune", "calibrate", "compare", "evaluate", "gpu", "gpus", "load", "predict", "read_dataset",
-    "save", "select", "train", "write_dataset",
-]  # fmt: skip
+    "Bundle",
+    "Comparison",
+    "Conv",
+    "Dataset",
+    "Gpu",
+    "InputError",
+    "Prediction",
+    "Predictions",
+    "Predictor",
+    "Selection",
+    "autotune",
+    "calibrate",
+    "compare",
+    "evaluate",
+    "gpu",
+    "gpus",
+    "load",
+    "predict",
+    "read_dataset",
+    "save",
+    "select",
+    "train",
+    "write_dataset",
+]
 
 _named, __dir__ = lazy_names(__name__, _HOMES)
 

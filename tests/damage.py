@@ -11,9 +11,26 @@ import numpy as np
 import pandas as pd
 
 ODD: tuple[Any, ...] = (
-    None, True, -1, 0, 0.5, 7, 2**70, 1e308, -1e30, float("nan"), float("inf"), "", "x", "1|2", [], [[]], {}, [0.5],
+    None,
+    True,
+    -1,
+    0,
+    0.5,
+    7,
+    2**70,
+    1e308,
+    -1e30,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "1|2",
+    [],
+    [[]],
+    {},
+    [0.5],
     {"x": 1},
-)  # fmt: skip
+)
 
 
 def in_json(content: bytes, random: Random, odd: Sequence[Any] = ODD) -> bytes:
@@ -46,9 +63,13 @@ def in_array(array: np.ndarray, random: Random) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         values[random.sample(range(len(array)), random.choice((1, len(array))))] = np.float64(odd).astype(array.dtype)
     changed = (
-        array.astype(random.choice(("f8", "i8", "i2", "U8", "?", "c8"))), array[: len(array) // 2],
-        np.concatenate([array, array]), array[:, None], values, values,
-    )  # fmt: skip
+        array.astype(random.choice(("f8", "i8", "i2", "U8", "?", "c8"))),
+        array[: len(array) // 2],
+        np.concatenate([array, array]),
+        array[:, None],
+        values,
+        values,
+    )
     return random.choice(changed)
 
 
@@ -71,9 +92,13 @@ def in_columns(content: bytes, random: Random) -> bytes:
     values = in_array(frame[name].to_numpy(), random)
     fits = values.shape == (len(frame),) and values.dtype.kind != "c"
     changed = (
-        frame.assign(**{name: values if fits else None}), frame.assign(**{name: values if fits else "x"}),
-        frame.drop(columns=name), frame.rename(columns={name: "x"}), frame.iloc[:0], frame.iloc[:, ::-1],
-    )  # fmt: skip
+        frame.assign(**{name: values if fits else None}),
+        frame.assign(**{name: values if fits else "x"}),
+        frame.drop(columns=name),
+        frame.rename(columns={name: "x"}),
+        frame.iloc[:0],
+        frame.iloc[:, ::-1],
+    )
     out = io.BytesIO()
     random.choice(changed).to_parquet(out)
     return out.getvalue()

@@ -9,10 +9,30 @@ import surrogate
 from surrogate.cli import COMMANDS
 
 NAMES = {
-    "Bundle", "Comparison", "Conv", "Dataset", "Gpu", "InputError", "Prediction", "Predictions", "Predictor",
-    "Selection", "autotune", "calibrate", "compare", "evaluate", "gpu", "gpus", "load", "predict", "read_dataset",
-    "save", "select", "train", "write_dataset",
-}  # fmt: skip
+    "Bundle",
+    "Comparison",
+    "Conv",
+    "Dataset",
+    "Gpu",
+    "InputError",
+    "Prediction",
+    "Predictions",
+    "Predictor",
+    "Selection",
+    "autotune",
+    "calibrate",
+    "compare",
+    "evaluate",
+    "gpu",
+    "gpus",
+    "load",
+    "predict",
+    "read_dataset",
+    "save",
+    "select",
+    "train",
+    "write_dataset",
+}
 PACKAGES = ("models", "network", "trace")
 """Packages with public names of their own."""
 
@@ -34,9 +54,25 @@ def test_every_name_that_a_package_lists_is_there(package: str) -> None:
 
 def test_the_commands() -> None:
     assert set(COMMANDS) == {
-        "collect", "doctor", "import", "data", "compare", "report", "train", "tune", "evaluate", "calibrate", "predict",
-        "select", "export", "network", "serving", "info", "trace", "gpus",
-    }  # fmt: skip
+        "collect",
+        "doctor",
+        "import",
+        "data",
+        "compare",
+        "report",
+        "train",
+        "tune",
+        "evaluate",
+        "calibrate",
+        "predict",
+        "select",
+        "export",
+        "network",
+        "serving",
+        "info",
+        "trace",
+        "gpus",
+    }
 
 
 def test_neither_the_package_nor_the_help_imports_anything_heavy() -> None:

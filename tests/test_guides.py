@@ -245,8 +245,10 @@ def test_a_page_may_hold_several_guides(small: Path) -> None:
     page.write_text(PAGE.replace("exit 4\n```", "exit 4\n```\n\n```toml file=features/else.toml\n```"))
     guides = [guide_of(page, name) for name in ("thing", "ELSE", "nothing")]
     assert [guide and [block.action for block in guide.blocks] for guide in guides] == [
-        ["append", "insert", "file", "run"], ["run", "file"], None
-    ]  # fmt: skip
+        ["append", "insert", "file", "run"],
+        ["run", "file"],
+        None,
+    ]
 
 
 def test_a_guide_that_is_right_passes_and_the_repository_stays(small: Path, tmp_path: Path) -> None:

@@ -23,9 +23,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 PACKAGES = ("features", "surrogate")
 MOST_WHEEL_BYTES = 30 * 2**20
 DISTRIBUTIONS = {
-    "cuda": "cuda-pathfinder", "cupti": "cupti-python", "cupy": "cupy-cuda12x", "cupyx": "cupy-cuda12x",
-    "dask": "dask", "pynvml": "nvidia-ml-py", "sklearn": "scikit-learn", "yaml": "pyyaml",
-}  # fmt: skip
+    "cuda": "cuda-pathfinder",
+    "cupti": "cupti-python",
+    "cupy": "cupy-cuda12x",
+    "cupyx": "cupy-cuda12x",
+    "dask": "dask",
+    "pynvml": "nvidia-ml-py",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 """Import name → distribution, where they differ."""
 NOT_DECLARED = {
     "google": "protobuf, which onnx brings",
@@ -132,8 +138,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(folder), str(ROOT)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip(f"pip builds no wheel here: {done.stderr.strip()[-300:]}")
     (found,) = folder.glob("*.whl")

@@ -11,14 +11,33 @@ from surrogate.features.families import FAMILIES, FAMILY_OF_KIND, OPERATORS
 
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
-    "features", "dataset", "formats", "collect", "models", "uncertainty", "evaluation", "report", "bundle",
-    "prediction", "tuning", "network", "trace", "cli",
-)  # fmt: skip
+    "features",
+    "dataset",
+    "formats",
+    "collect",
+    "models",
+    "uncertainty",
+    "evaluation",
+    "report",
+    "bundle",
+    "prediction",
+    "tuning",
+    "network",
+    "trace",
+    "cli",
+)
 """A package imports only from packages before it."""
 FAMILIES_ARE_THE_MATTER = (
-    "features/", "formats/", "collect/", "models/seer/", "prediction/export", "network/call", "network/language",
-    "network/work", "__init__.py",
-)  # fmt: skip
+    "features/",
+    "formats/",
+    "collect/",
+    "models/seer/",
+    "prediction/export",
+    "network/call",
+    "network/language",
+    "network/work",
+    "__init__.py",
+)
 """The places that may name a family; everything else asks it."""
 
 MOST_LEVELS = 10

@@ -142,7 +142,26 @@ def operator(kind: str, **sizes: Any) -> Operator:
 
 
 __all__ = [
-    "CONV", "DEFAULT_ALGORITHM", "DEFAULT_FAMILY", "FAMILIES", "FAMILY_OF_KIND", "OPERATORS", "AnyProblem", "Candidate",
-    "DescribedFamily", "DescribedProblem", "Families", "Family", "Formula", "NetworkProblem", "Operator",
-    "OperatorFamily", "ProblemTerms", "family", "family_of", "operator", "operator_class", "parse_problem",
-]  # fmt: skip
+    "CONV",
+    "DEFAULT_ALGORITHM",
+    "DEFAULT_FAMILY",
+    "FAMILIES",
+    "FAMILY_OF_KIND",
+    "OPERATORS",
+    "AnyProblem",
+    "Candidate",
+    "DescribedFamily",
+    "DescribedProblem",
+    "Families",
+    "Family",
+    "Formula",
+    "NetworkProblem",
+    "Operator",
+    "OperatorFamily",
+    "ProblemTerms",
+    "family",
+    "family_of",
+    "operator",
+    "operator_class",
+    "parse_problem",
+]

@@ -51,8 +51,11 @@ class Attending(Operator):
     BATCH: ClassVar[str] = "batch"
     MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "dtype": ("bf16", "fp16", "fp8", "fp32"), "math": MATHS, "phase": PHASES, "kv_dtype": KV_DTYPES,
-    }  # fmt: skip
+        "dtype": ("bf16", "fp16", "fp8", "fp32"),
+        "math": MATHS,
+        "phase": PHASES,
+        "kv_dtype": KV_DTYPES,
+    }
 
     dtype: str = "bf16"
     math: str = "default"
@@ -229,13 +232,24 @@ def pair_columns(op: Attending, m: Machine) -> tuple[Number, ...]:
     waves, use, whole = waves_of(blocks, m)
     groups = op.batch * getattr(op, "kv_heads", 1)
     return (
-        log2(op.batch), log2(op.heads), log2(op.query_length), log2(op.context_length), log2(keys),
-        log2(op.batch * op.heads * pairs / m.sms), log2(kv_bytes), log2(kv_bytes / op.dram_bytes),
-        log2(kv_bytes / (m.dram_gbs * 1e3)), log2(groups / m.sms), op.kv_itemsize,
-        float(op.phase == "context"), float(op.phase == "generation"), waves, use,
+        log2(op.batch),
+        log2(op.heads),
+        log2(op.query_length),
+        log2(op.context_length),
+        log2(keys),
+        log2(op.batch * op.heads * pairs / m.sms),
+        log2(kv_bytes),
+        log2(kv_bytes / op.dram_bytes),
+        log2(kv_bytes / (m.dram_gbs * 1e3)),
+        log2(groups / m.sms),
+        op.kv_itemsize,
+        float(op.phase == "context"),
+        float(op.phase == "generation"),
+        waves,
+        use,
         log2(whole * (op.flops / blocks) * m.sms / (m.peak_tflops * 1e6)),
         op.query_length / round_up(op.query_length, QUERY_ROWS),
-    )  # fmt: skip
+    )
 
 
 def attention_columns(op: Attention, m: Machine) -> tuple[Number, ...]:
@@ -243,10 +257,16 @@ def attention_columns(op: Attention, m: Machine) -> tuple[Number, ...]:
     group = op.heads // op.kv_heads
     span = op.seen[0]
     return (
-        *pair_columns(op, m), log2(op.kv_heads), log2(op.head_dim), log2(span), 1.0 * (span < op.context_length),
-        log2(group), op.head_dim / round_up(op.head_dim, 64), op.head_dim / round_up(op.head_dim, 128),
+        *pair_columns(op, m),
+        log2(op.kv_heads),
+        log2(op.head_dim),
+        log2(span),
+        1.0 * (span < op.context_length),
+        log2(group),
+        op.head_dim / round_up(op.head_dim, 64),
+        op.head_dim / round_up(op.head_dim, 128),
         group / round_up(group, 16),
-    )  # fmt: skip
+    )
 
 
 ATTENTION = Declaration.of("attention", attention_columns)

@@ -31,9 +31,21 @@ def dimensions(p: Problem) -> tuple[Number, ...]:
     """``size_names`` of a problem (all names of columns: `families.toml`)."""
     log2 = log2_for(p.n)
     return (
-        log2(p.n), log2(p.c), log2(p.h), log2(p.w), log2(p.k), log2(p.r), log2(p.s),
-        p.pad_h, p.pad_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, log2(p.groups),
-    )  # fmt: skip
+        log2(p.n),
+        log2(p.c),
+        log2(p.h),
+        log2(p.w),
+        log2(p.k),
+        log2(p.r),
+        log2(p.s),
+        p.pad_h,
+        p.pad_w,
+        p.stride_h,
+        p.stride_w,
+        p.dilation_h,
+        p.dilation_w,
+        log2(p.groups),
+    )
 
 
 def problem_roofline_us(p: Problem, m: Machine) -> Number:
@@ -49,12 +61,24 @@ def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, .
     log_work = log2(z.flops)
     log_traffic = log2(z.tensor_bytes)
     return (
-        log2(z.c_per_group), log2(z.k_per_group), log2(z.out_h), log2(z.out_w),
-        log2(z.gemm_m), log2(z.gemm_n), log2(z.gemm_k),
-        log_work, log_traffic, log_work - log_traffic, log2(base_us), is_depthwise(z),
-        log_traffic - log2(m.l2_bytes), log_work - log2(m.sms),
-        _padding_share(z.gemm_n, 32), _padding_share(z.gemm_n, 128), _padding_share(z.gemm_k, 8),
-    )  # fmt: skip
+        log2(z.c_per_group),
+        log2(z.k_per_group),
+        log2(z.out_h),
+        log2(z.out_w),
+        log2(z.gemm_m),
+        log2(z.gemm_n),
+        log2(z.gemm_k),
+        log_work,
+        log_traffic,
+        log_work - log_traffic,
+        log2(base_us),
+        is_depthwise(z),
+        log_traffic - log2(m.l2_bytes),
+        log_work - log2(m.sms),
+        _padding_share(z.gemm_n, 32),
+        _padding_share(z.gemm_n, 128),
+        _padding_share(z.gemm_k, 8),
+    )
 
 
 def algorithm_features(
@@ -74,13 +98,27 @@ def algorithm_features(
     efficiency = maximum(maximum(small_use, middle_use), large_use)
     held = workspace + 1.0
     return (
-        mechanism_code, log2(work / z.flops), log2(traffic / z.tensor_bytes), log2(operands), log2(held), log2(kernels),
-        log2(own_us / base_us), log2(held / m.l2_bytes), log2(blocks),
-        log2(small_waves), small_last, small_useful,
-        log2(middle_waves), middle_last, middle_useful,
-        log2(large_waves), large_last, large_useful,
-        efficiency, log2(own_us / efficiency),
-    )  # fmt: skip
+        mechanism_code,
+        log2(work / z.flops),
+        log2(traffic / z.tensor_bytes),
+        log2(operands),
+        log2(held),
+        log2(kernels),
+        log2(own_us / base_us),
+        log2(held / m.l2_bytes),
+        log2(blocks),
+        log2(small_waves),
+        small_last,
+        small_useful,
+        log2(middle_waves),
+        middle_last,
+        middle_useful,
+        log2(large_waves),
+        large_last,
+        large_useful,
+        efficiency,
+        log2(own_us / efficiency),
+    )
 
 
 def _padding_share(length: Number, step: int) -> Number:
@@ -95,8 +133,11 @@ class ConvFamily(Family[Problem]):
     kinds: Mapping[str, type[Problem]] = {"conv": Conv}
     sizes = declared_sizes(Conv)
     settings: Mapping[str, tuple[str, ...]] = {
-        "direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS,
-    }  # fmt: skip
+        "direction": DIRECTIONS,
+        "dtype": tuple(DTYPES),
+        "math": MATHS,
+        "layout": LAYOUTS,
+    }
     setting_defaults: Mapping[str, str] = {"direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
     batch = ("n",)
     strata = ("1x1s1", "1x1s2", "3x3s1", "grouped", "other")
@@ -202,12 +243,15 @@ class ConvFamily(Family[Problem]):
         """Filter, stride, dilation, groups (1 none, 2 some, 3 depthwise), padding against filter, and size over 256."""
         p = problem
         return (
-            p.r, p.s, p.stride_h, p.stride_w,
+            p.r,
+            p.s,
+            p.stride_h,
+            p.stride_w,
             1 * ((p.dilation_h > 1) | (p.dilation_w > 1)),
             where(p.groups == 1, 1, where(p.groups == p.c, 3, 2)),
             1 * ((p.pad_h >= p.r) | (p.pad_w >= p.s)),
             1 * ((p.h + 2 * p.pad_h > 256) | (p.w + 2 * p.pad_w > 256)),
-        )  # fmt: skip
+        )
 
     def refusal(
         self, library: str, setting: tuple[str, ...], algorithm: str, problem: Problem, gpu_name: str

@@ -73,9 +73,14 @@ class Moe(Operator):
     MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(ELEMENTS), "math": MATHS}
     LETTERS: ClassVar[Mapping[str, str]] = {
-        "t": "tokens", "h": "hidden", "i": "inter", "k": "topk", "e": "experts", "tp": "tensor_parallel",
+        "t": "tokens",
+        "h": "hidden",
+        "i": "inter",
+        "k": "topk",
+        "e": "experts",
+        "tp": "tensor_parallel",
         "ep": "expert_parallel",
-    }  # fmt: skip
+    }
 
     dtype: str = "bf16"
     math: str = "default"
@@ -195,12 +200,27 @@ def moe_columns(op: Moe, m: Machine) -> tuple[Number, ...]:
         tile_us = 2.0 * TILE * TILE * length * m.sms / (m.peak_tflops * 1e6)
         columns += [waves, use, log2(whole * tile_us)]
     return (
-        log2(op.tokens), log2(op.hidden), log2(op.topk), log2(op.local_experts), log2(op.width), log2(pairs),
-        log2(touched), touched / op.local_experts, log2(pairs / touched), log2(largest),
-        log2(pairs * op.expert_parallel / (op.tokens * op.topk)), log2(weights), log2(weights / (m.dram_gbs * 1e3)),
-        log2(op.activation_bytes), op.element.activation_bytes, op.exponent, op.matrices, pairs / (tiles * TILE),
-        op.width / round_up(op.width, TILE), *columns,
-    )  # fmt: skip
+        log2(op.tokens),
+        log2(op.hidden),
+        log2(op.topk),
+        log2(op.local_experts),
+        log2(op.width),
+        log2(pairs),
+        log2(touched),
+        touched / op.local_experts,
+        log2(pairs / touched),
+        log2(largest),
+        log2(pairs * op.expert_parallel / (op.tokens * op.topk)),
+        log2(weights),
+        log2(weights / (m.dram_gbs * 1e3)),
+        log2(op.activation_bytes),
+        op.element.activation_bytes,
+        op.exponent,
+        op.matrices,
+        pairs / (tiles * TILE),
+        op.width / round_up(op.width, TILE),
+        *columns,
+    )
 
 
 MOE = Declaration.of("moe", moe_columns)

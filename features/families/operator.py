@@ -424,13 +424,19 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
             wrong = f"lacks {missing}" if missing else f"has {unknown}; known: {', '.join(sorted(OPTIONAL_KEYS))}"
             raise TypeError(f"{base.__module__.rpartition('.')[2]}.toml: the row of operator {kind} {wrong}")
         members = {
-            "__slots__": (), "__doc__": f"{kind}: {row['meaning']}.", "__module__": base.__module__,
-            "FLOPS": row["flops"], "ACCESSES": row["accesses"], "GRADIENT": tuple(row.get("gradient", base.GRADIENT)),
-            "WEIGHT_GRADIENT": row.get("weight_gradient", ""), "IN_TRAINING": row.get("in_training", ""),
-            "MOVES_LIKE": tuple(row.get("like", ())), "BANDWIDTH": row.get("bandwidth", base.BANDWIDTH),
+            "__slots__": (),
+            "__doc__": f"{kind}: {row['meaning']}.",
+            "__module__": base.__module__,
+            "FLOPS": row["flops"],
+            "ACCESSES": row["accesses"],
+            "GRADIENT": tuple(row.get("gradient", base.GRADIENT)),
+            "WEIGHT_GRADIENT": row.get("weight_gradient", ""),
+            "IN_TRAINING": row.get("in_training", ""),
+            "MOVES_LIKE": tuple(row.get("like", ())),
+            "BANDWIDTH": row.get("bandwidth", base.BANDWIDTH),
             "APPLIED_BY": row.get("applied_by", ""),
             "SERIAL": tuple(row.get("serial", base.SERIAL)),
-        }  # fmt: skip
+        }
         name = "".join(word.capitalize() for word in kind.split("_"))
         flops, dram_bytes, blocks = row["known"]
         enter = declared(f"{kind}:{KNOWN_IMAGE}", flops=flops, dram_bytes=dram_bytes, blocks=blocks)

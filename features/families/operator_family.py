@@ -27,8 +27,13 @@ from .operator import MemoryBound, Operator
 AMD_GENERATION = 8.0
 """What AMD's GPUs have as compute capability: 0, below NVIDIA's oldest, made trees take them for a Pascal."""
 COMMON_NAMES = (
-    "log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensity", "log2_blocks_per_sm", "log2_bytes_per_l2",
-)  # fmt: skip
+    "log2_flops",
+    "log2_dram_bytes",
+    "log2_roofline_us",
+    "log2_intensity",
+    "log2_blocks_per_sm",
+    "log2_bytes_per_l2",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +166,13 @@ class OperatorFamily(Family[Operator]):
             work = op.flops + 1.0  # copies have none
             traffic = 1.0 * op.dram_bytes
             common = (
-                log2(work), log2(traffic), log2(base_us), log2(work / traffic),
-                log2(maximum(op.blocks, 1) / m.sms), log2(traffic / m.l2_bytes),
-            )  # fmt: skip
+                log2(work),
+                log2(traffic),
+                log2(base_us),
+                log2(work / traffic),
+                log2(maximum(op.blocks, 1) / m.sms),
+                log2(traffic / m.l2_bytes),
+            )
             return ProblemTerms(self._columns(op, m) + common, base_us, op)
 
         def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:
@@ -208,12 +217,23 @@ def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
     e = op.extents
     outputs = e.elements if e.outputs is None else e.outputs
     return (
-        log2(e.n), log2(e.c), log2(e.h), log2(e.w), log2(e.elements),
-        log2(e.window), log2(e.window_w), log2(e.stride), e.pad,
-        log2(maximum(outputs, 1) / e.elements), e.c % 4, e.elements % 4,
+        log2(e.n),
+        log2(e.c),
+        log2(e.h),
+        log2(e.w),
+        log2(e.elements),
+        log2(e.window),
+        log2(e.window_w),
+        log2(e.stride),
+        e.pad,
+        log2(maximum(outputs, 1) / e.elements),
+        e.c % 4,
+        e.elements % 4,
         2.0 ** -((-log2(e.c)) // 1) / e.c,  # what a power of two above c would waste
-        log2(e.tables), log2(e.bag), log2(e.rows),
-    )  # fmt: skip
+        log2(e.tables),
+        log2(e.bag),
+        log2(e.rows),
+    )
 
 
 memory_family = partial(Declaration.of, columns=memory_columns)

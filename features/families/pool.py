@@ -49,9 +49,17 @@ class MaxPool(MemoryBound):
     def extents(self) -> Extents:
         """The image, the window with its step and padding, and the pooled image."""
         return Extents(
-            self.elements, n=self.n, c=self.c, h=self.h, w=self.w, window=self.window, window_w=self.window_w,
-            stride=self.stride, pad=self.pad, outputs=self.outputs,
-        )  # fmt: skip
+            self.elements,
+            n=self.n,
+            c=self.c,
+            h=self.h,
+            w=self.w,
+            window=self.window,
+            window_w=self.window_w,
+            stride=self.stride,
+            pad=self.pad,
+            outputs=self.outputs,
+        )
 
     @property
     def out_h(self) -> Number:

@@ -34,10 +34,25 @@ WINOGRAD_BLOCKS = ((1, 4, 8), (2, 2, 8), (4, 1, 8))
 """Images × tile rows × tile columns of one block of the fused Winograd kernel (SEER §2, launched blocks)."""
 
 
-Sized = namedtuple("Sized", (
-    *ConvColumns._fields, "out_h", "out_w", "flops", "tensor_bytes", "gemm_m", "gemm_n", "gemm_k", "c_per_group",
-    "k_per_group", "channels_in", "channels_out", "result_h", "result_w",
-))  # fmt: skip
+Sized = namedtuple(
+    "Sized",
+    (
+        *ConvColumns._fields,
+        "out_h",
+        "out_w",
+        "flops",
+        "tensor_bytes",
+        "gemm_m",
+        "gemm_n",
+        "gemm_k",
+        "c_per_group",
+        "k_per_group",
+        "channels_in",
+        "channels_out",
+        "result_h",
+        "result_w",
+    ),
+)
 """A `Problem` of numbers or of arrays, and the sizes derived from it.
 
 ``channels_in`` and ``channels_out`` are *per group* as the direction sees them (forward and filter gradient read c and
@@ -59,14 +74,42 @@ def sized(p: Problem) -> Sized:
     k = p.k // p.groups
     back = p.is_bwd_data
     produced = gemm_n(p)
-    return _sized((
-        p.n, p.c, p.h, p.w, p.k, p.r, p.s,
-        p.pad_h, p.pad_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.groups,
-        p.itemsize, back, p.is_bwd_filter, p.is_nhwc, p.uses_tensor_cores,
-        height, width, flops(p, extents), tensor_bytes(p, extents),
-        gemm_m(p, extents), produced, gemm_k(p, extents), c, k,
-        where(back, k, c), produced, where(back, p.h, height), where(back, p.w, width),
-    ))  # fmt: skip
+    return _sized(
+        (
+            p.n,
+            p.c,
+            p.h,
+            p.w,
+            p.k,
+            p.r,
+            p.s,
+            p.pad_h,
+            p.pad_w,
+            p.stride_h,
+            p.stride_w,
+            p.dilation_h,
+            p.dilation_w,
+            p.groups,
+            p.itemsize,
+            back,
+            p.is_bwd_filter,
+            p.is_nhwc,
+            p.uses_tensor_cores,
+            height,
+            width,
+            flops(p, extents),
+            tensor_bytes(p, extents),
+            gemm_m(p, extents),
+            produced,
+            gemm_k(p, extents),
+            c,
+            k,
+            where(back, k, c),
+            produced,
+            where(back, p.h, height),
+            where(back, p.w, width),
+        )
+    )
 
 
 class Launch(NamedTuple):

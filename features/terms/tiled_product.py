@@ -18,10 +18,25 @@ from ..roofline import compute_us, memory_us
 TENSILE_TYPES = {"fp32": "SB", "fp16": "HHS", "bf16": "BBS", "fp64": "DB", "int8": "I8II"}
 """Element type → the tensile type of a product that names none: sums in fp32, or as wide as the inputs."""
 TRANSPOSES = ("NN", "NT", "TN", "TT")
-TILES = np.array([
-    (16, 16), (32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256),
-    (16, 64), (64, 16), (16, 128), (128, 16),
-], dtype=np.float64)  # fmt: skip
+TILES = np.array(
+    [
+        (16, 16),
+        (32, 32),
+        (64, 32),
+        (32, 64),
+        (64, 64),
+        (128, 64),
+        (64, 128),
+        (128, 128),
+        (256, 128),
+        (128, 256),
+        (16, 64),
+        (64, 16),
+        (16, 128),
+        (128, 16),
+    ],
+    dtype=np.float64,
+)
 """Rows and columns of the macro tiles that most of Tensile's winners have."""
 SPLITS = np.array([1.0, 4.0, 16.0])
 """Parts of a sum that tiles of their own work on (Tensile's GlobalSplitU)."""

@@ -229,12 +229,16 @@ class Bundle:
             # A calibrated model keeps the parameters of its base with its own files.
             params = {k: v for k, v in part.model.get_params(deep=False).items() if isinstance(v, Parameter)}
             parts[name] = StoredPart(
-                model=part.model.name, params=params, features=part.family.version, unseen_gpu=part.unseen_gpu,
+                model=part.model.name,
+                params=params,
+                features=part.family.version,
+                unseen_gpu=part.unseen_gpu,
                 candidates=tuple(sorted(map(joined, part.candidates))),
-                row_counts={joined(key): count for key, count in part.row_counts.items()}, least_us=part.least_us,
+                row_counts={joined(key): count for key, count in part.row_counts.items()},
+                least_us=part.least_us,
                 kernel=part.family.description.to_plain() if isinstance(part.family, DescribedFamily) else None,
                 floors=part.floors,
-            )  # fmt: skip
+            )
         hashes = {name: _sha256(content) for name, content in files.items()}
         devices = {name: replace(gpu, aliases=()) for name, gpu in self.devices.items()}
         index = Index(
@@ -384,13 +388,17 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Par
         if widths.greatest > MOST_WIDTH:
             raise InputError(f"half widths reach more than {MOST_WIDTH} in log time")
     part = Part(
-        family=family, fitted=StoredModel(stored.model, stored.params, model_files),
-        support=support, widths=widths, domain=domain, unseen_gpu=stored.unseen_gpu,
+        family=family,
+        fitted=StoredModel(stored.model, stored.params, model_files),
+        support=support,
+        widths=widths,
+        domain=domain,
+        unseen_gpu=stored.unseen_gpu,
         candidates=frozenset(CandidateKey.from_text(text, family) for text in stored.candidates),
         row_counts={ReferenceKey.from_text(text, family): count for text, count in stored.row_counts.items()},
         least_us=stored.least_us,
         floors=stored.floors,
-    )  # fmt: skip
+    )
     if ARRAYS in model_files:
         _ = part.times  # damaged arrays are told now
     return part

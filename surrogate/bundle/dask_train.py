@@ -39,10 +39,16 @@ RowGroup = tuple[str, int]
 
 
 def train_on_dask(
-    paths: Sequence[str | Path], address: str | None = None, *, model: str = DEFAULT_MODEL,
-    params: Mapping[str, object] | None = None, candidate: str = "algorithm", candidates: str = "all",
-    seed: int = 0, progress: Progress | None = None,
-) -> Bundle:  # fmt: skip
+    paths: Sequence[str | Path],
+    address: str | None = None,
+    *,
+    model: str = DEFAULT_MODEL,
+    params: Mapping[str, object] | None = None,
+    candidate: str = "algorithm",
+    candidates: str = "all",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Bundle:
     """`train` on parquet datasets by the workers of a Dask cluster at ``address`` (None: processes of this machine).
 
     A sample of whole problems is trained on first, as `train` does; then each family's booster is trained again on all
@@ -95,11 +101,18 @@ def _grown_by_workers(
         joined = client.run_on_scheduler(_start_tracker, len(threads), host)
         grown = [
             client.submit(
-                _grow, joined, groups[place :: len(threads)], model, family, candidate, count,
-                workers=[address], pure=False,
+                _grow,
+                joined,
+                groups[place :: len(threads)],
+                model,
+                family,
+                candidate,
+                count,
+                workers=[address],
+                pure=False,
             )
             for place, (address, count) in enumerate(threads.items())
-        ]  # fmt: skip
+        ]
         return xgboost.Booster(model_file=client.gather(grown)[0])
 
 
@@ -112,9 +125,13 @@ def _start_tracker(workers: int, host: str) -> dict[str, str | int]:
 
 
 def _grow(
-    joined: Mapping[str, str | int], groups: Sequence[RowGroup], model: BoostedTerms, family: Family, candidate: str,
+    joined: Mapping[str, str | int],
+    groups: Sequence[RowGroup],
+    model: BoostedTerms,
+    family: Family,
+    candidate: str,
     threads: int,
-) -> bytearray:  # fmt: skip
+) -> bytearray:
     """On a worker: the booster's file, the same on all of them."""
     from distributed import get_worker
 

@@ -28,9 +28,15 @@ POOL = 400
 
 
 def plan_calibration(
-    bundle: Bundle, gpu: str, count: int, problems: Sequence[PlannedProblem] | None = None, *,
-    library: str | None = None, seed: int = 0, progress: Progress | None = None,
-) -> list[PlannedProblem]:  # fmt: skip
+    bundle: Bundle,
+    gpu: str,
+    count: int,
+    problems: Sequence[PlannedProblem] | None = None,
+    *,
+    library: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[PlannedProblem]:
     """The ``count`` problems to measure on ``gpu``, most telling first; a prefix is a plan of its own.
 
     ``problems`` to choose from; by default a sample of the measuring campaign's mixture. Raises `InputError` for an
@@ -76,16 +82,18 @@ def candidates_of(
     algorithms = sorted({key.algorithm for key in part.domain.settings if key.library == library})
     records = [
         {
-            **fixed, "family": family.name,
+            **fixed,
+            "family": family.name,
             **dict(zip(family.setting_names, family.setting_of(problem), strict=True)),
-            **dict(zip(family.size_names, family.sizes_of(problem), strict=True)), "algorithm": algorithm,
+            **dict(zip(family.size_names, family.sizes_of(problem), strict=True)),
+            "algorithm": algorithm,
             "place": index,
         }
         for index, problem in enumerate(problems)
         for algorithm in algorithms
         if not (offered := family.candidates(library, family.setting_of(problem)))
         or any(candidate.algorithm == algorithm for candidate in offered)
-    ]  # fmt: skip
+    ]
     if not records:
         raise InputError(f"the bundle knows no {library} algorithm for these problems")
     rows = rows_of(pd.DataFrame(records), family, bundle.devices)
@@ -137,9 +145,15 @@ def write_plan(problems: Sequence[PlannedProblem], path: str | Path) -> None:
     """A plan file that ``seer collect --plan`` reads: JSON lines, one problem with its settings each."""
     lines = [
         json.dumps(
-            {"problem": str(p.conv), "dtype": p.conv.dtype, "math": p.conv.math, "layout": p.conv.layout,
-             "direction": p.conv.direction, **({"networks": ",".join(p.networks)} if p.networks else {})}
+            {
+                "problem": str(p.conv),
+                "dtype": p.conv.dtype,
+                "math": p.conv.math,
+                "layout": p.conv.layout,
+                "direction": p.conv.direction,
+                **({"networks": ",".join(p.networks)} if p.networks else {}),
+            }
         )
         for p in problems
-    ]  # fmt: skip
+    ]
     write_text(path, "\n".join([*lines, ""]))

@@ -58,11 +58,21 @@ LEAST_TIME = 0.001
 
 
 def train(
-    data: Data, *, model: str | None = None, trials: int = 0, params: Mapping[str, object] | None = None,
-    candidate: str = "algorithm", seed: int = 0, progress: Progress | None = None, keep: Path | None = None,
-    kernel: Kernel | str | Path | None = None, sizes: Sequence[str] | None = None,
-    parameters: Sequence[str] | None = None, settings: Sequence[str] | None = None, name: str | None = None,
-) -> Bundle:  # fmt: skip
+    data: Data,
+    *,
+    model: str | None = None,
+    trials: int = 0,
+    params: Mapping[str, object] | None = None,
+    candidate: str = "algorithm",
+    seed: int = 0,
+    progress: Progress | None = None,
+    keep: Path | None = None,
+    kernel: Kernel | str | Path | None = None,
+    sizes: Sequence[str] | None = None,
+    parameters: Sequence[str] | None = None,
+    settings: Sequence[str] | None = None,
+    name: str | None = None,
+) -> Bundle:
     """Fit ``model`` on all ok rows of ``data``, for each of its families, with ``params`` over its stored settings.
 
     ``model`` None is each family's `default_model`. Of a table of a user's own kernel ``kernel`` is its description, or
@@ -97,9 +107,16 @@ def train(
         for family, rows in trained_tables.items():
             steps.family = f"{family.name}: " if len(trained_tables) > 1 else ""
             parts[family.name], cards[family.name] = _train_family(
-                rows, unfitted[family], data, folds=folds[family], gpus=gpus[family], trials=trials, seed=seed,
-                steps=steps, keep=keep,
-            )  # fmt: skip
+                rows,
+                unfitted[family],
+                data,
+                folds=folds[family],
+                gpus=gpus[family],
+                trials=trials,
+                seed=seed,
+                steps=steps,
+                keep=keep,
+            )
     steps.say("done")
     training = {"trials": trials, "seed": seed, "left_out": few}
     card = {"data": data_card(data, list(trained_tables.values())), "training": training, "held_out": cards}
@@ -190,9 +207,17 @@ def _folds(rows: Rows, seed: int) -> list[Split]:
 
 
 def _train_family(
-    rows: Rows, model: TimeModel, data: Dataset, *, folds: Sequence[Split], gpus: Sequence[Split], trials: int,
-    seed: int, steps: _Steps, keep: Path | None,
-) -> tuple[Part, dict[str, object]]:  # fmt: skip
+    rows: Rows,
+    model: TimeModel,
+    data: Dataset,
+    *,
+    folds: Sequence[Split],
+    gpus: Sequence[Split],
+    trials: int,
+    seed: int,
+    steps: _Steps,
+    keep: Path | None,
+) -> tuple[Part, dict[str, object]]:
     """The fitted part of one family, and what the card says of its held-out rows."""
     if trials:
         best_params = search(
@@ -222,10 +247,17 @@ def _train_family(
     support = Support.fit(rows)
     ok = rows.take(rows.ok)
     part = Part(
-        family=rows.family, fitted=whole, support=support, widths=widths, domain=Domain.of(ok, distance[rows.ok]),
-        unseen_gpu=unseen, candidates=candidate_keys(ok), row_counts=row_counts(ok), least_us=least_times(ok),
+        family=rows.family,
+        fitted=whole,
+        support=support,
+        widths=widths,
+        domain=Domain.of(ok, distance[rows.ok]),
+        unseen_gpu=unseen,
+        candidates=candidate_keys(ok),
+        row_counts=row_counts(ok),
+        least_us=least_times(ok),
         floors=harness_floors(data, rows.family),
-    )  # fmt: skip
+    )
     card = held_out_card(
         rows, held, measured, distance, own_share=widths.own_share, support=support, candidates=data.candidates
     )
@@ -286,12 +318,15 @@ def harness_floors(data: Dataset, family: Family) -> tuple[HarnessFloor, ...]:
     """What the importer of the data says of times that it left out (`surrogate.formats.cleaning.without_floors`)."""
     return tuple(
         HarnessFloor(
-            record["gpu"], record["library"], record["algorithm"], limit_us=float(record["limit_us"]),
+            record["gpu"],
+            record["library"],
+            record["algorithm"],
+            limit_us=float(record["limit_us"]),
             settings={name: record[name] for name in family.setting_names if name in record},
         )
         for part in _parts(data)
         for record in part.get("floors", ())
-    )  # fmt: skip
+    )
 
 
 def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
@@ -300,19 +335,26 @@ def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
     for rows in tables:
         frame = rows.frame
         families[rows.family.name] = {
-            "rows": len(rows), "ok_rows": int(rows.ok.sum()), "shapes": len(np.unique(rows.shape)),
+            "rows": len(rows),
+            "ok_rows": int(rows.ok.sum()),
+            "shapes": len(np.unique(rows.shape)),
             **{name: sorted(map(str, frame[name].unique())) for name in rows.family.setting_names},
             "algorithms": sorted(frame["algorithm"].unique()),
             "ranges": {name: [int(frame[name].min()), int(frame[name].max())] for name in rows.family.size_names},
-        }  # fmt: skip
+        }
     frame = pd.concat([rows.frame[["gpu", "library", "library_version"]] for rows in tables])
     releases = (frame["library"] + " " + frame["library_version"]).str.strip()
     origins = data.frame["origin"].dropna().unique() if "origin" in data.frame else []
     return {
-        "name": data.name, "rows": len(frame), "ok_rows": sum(int(rows.ok.sum()) for rows in tables),
-        "gpus": sorted(frame["gpu"].unique()), "libraries": sorted(releases.unique()),
-        "origins": sorted(map(str, origins)), "where": each(data, "where"), "families": families,
-    }  # fmt: skip
+        "name": data.name,
+        "rows": len(frame),
+        "ok_rows": sum(int(rows.ok.sum()) for rows in tables),
+        "gpus": sorted(frame["gpu"].unique()),
+        "libraries": sorted(releases.unique()),
+        "origins": sorted(map(str, origins)),
+        "where": each(data, "where"),
+        "families": families,
+    }
 
 
 def each(data: Dataset, name: str) -> list[str]:

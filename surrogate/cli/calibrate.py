@@ -24,9 +24,17 @@ if TYPE_CHECKING:
 @seed_option
 @output_option("The bundle, or the plan, to write.", kind=BUNDLE_OR_FILE)
 def command(
-    bundle: str, data: tuple[Path, ...], count: int | None, gpu: str | None, library: str | None, problems: Path | None,
-    candidates: str | None, where: tuple[str, ...], seed: int, output: Path,
-) -> None:  # fmt: skip
+    bundle: str,
+    data: tuple[Path, ...],
+    count: int | None,
+    gpu: str | None,
+    library: str | None,
+    problems: Path | None,
+    candidates: str | None,
+    where: tuple[str, ...],
+    seed: int,
+    output: Path,
+) -> None:
     """Correct the times of BUNDLE on the GPUs of DATA, from at least 10 measured problems each.
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it (the vendor's, for one never measured). Times

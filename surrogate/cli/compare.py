@@ -34,9 +34,17 @@ REPORT_FILES |= {"report.html", "figures"}
 @declared("report_folder")
 @output_options
 def command(
-    data: Path | None, also_train: tuple[Path, ...], models: tuple[str, ...], candidates: str | None,
-    where: tuple[str, ...], kernel: "Kernel | None", output: Path, force: bool, form: Form, **settings: Any,
-) -> None:  # fmt: skip
+    data: Path | None,
+    also_train: tuple[Path, ...],
+    models: tuple[str, ...],
+    candidates: str | None,
+    where: tuple[str, ...],
+    kernel: "Kernel | None",
+    output: Path,
+    force: bool,
+    form: Form,
+    **settings: Any,
+) -> None:
     """Fit every model on the training rows of every fold of DATA, predict the held-out rows, judge times and choices.
 
     DATA is a dataset (parquet, CSV or JSON; - for standard input). Without it, the command takes the public cuDNN 7

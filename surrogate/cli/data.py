@@ -104,8 +104,18 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "K
 _SHORT = {"judged_problems": "judged", "judged_shapes": "in_shapes"}
 """Heads that let the counts fit 80 columns."""
 _FACTS = (
-    "family", "gpu", "library", "versions", "operator", "direction", "dtype", "math", "layout", "variant", "candidates",
-)  # fmt: skip
+    "family",
+    "gpu",
+    "library",
+    "versions",
+    "operator",
+    "direction",
+    "dtype",
+    "math",
+    "layout",
+    "variant",
+    "candidates",
+)
 """Columns that are told once where all records agree in them."""
 
 
@@ -149,7 +159,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
 @output_option("The description to write, TOML; without it, it is printed.", required=False)
 def describe(
     path: Path, name: str, sizes: str | None, parameters: str | None, settings: str | None, output: Path | None
-) -> None:  # fmt: skip
+) -> None:
     """Write a first description of the kernel whose configurations the table at PATH holds, with all their values.
 
     Read it before use: columns that are not named are guessed, unless the file tells them, as imported ones do. Add

@@ -23,9 +23,7 @@ MOST_LISTED = 12
 """Values of a column that a message names."""
 
 
-def load(
-    path: Path, candidates: str | None = None, where: Sequence[str] = (), kernel: Kernel | None = None
-) -> Dataset:  # fmt: skip
+def load(path: Path, candidates: str | None = None, where: Sequence[str] = (), kernel: Kernel | None = None) -> Dataset:
     """A checked dataset with the filters applied; the filters are noted in its metadata."""
     data = read_dataset(path, candidates=candidates, kernel=kernel)
     warn(path, data)
@@ -49,7 +47,7 @@ def warn(path: Path, data: Dataset) -> None:
 
 def load_all(
     paths: Sequence[Path], candidates: str | None, where: Sequence[str], kernel: Kernel | None = None
-) -> Dataset:  # fmt: skip
+) -> Dataset:
     """Several datasets as one; rows of different candidate lists may train together, the first list's kind counts."""
     parts = [load(path, candidates, where, kernel) for path in paths]
     if not parts:

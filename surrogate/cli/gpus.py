@@ -68,11 +68,16 @@ def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str,
     shown = [{"field": key, "unit and meaning": text, "value": values[key]} for key, text in figures.items()]
     families = [
         {
-            "kernels": family, "bundle": row["bundle"], "rows measured here": row["rows"], "in": row["dtypes"],
-            "times from": row["source"], "median error %": row["median_ape"], "90 % within ×": row["factor_90"],
+            "kernels": family,
+            "bundle": row["bundle"],
+            "rows measured here": row["rows"],
+            "in": row["dtypes"],
+            "times from": row["source"],
+            "median error %": row["median_ape"],
+            "90 % within ×": row["factor_90"],
         }
         for family, row in answers.items()
-    ]  # fmt: skip
+    ]
     show([], table=Table(shown, notes=["– not known, or no such unit"]))
     click.echo("")
     show([], table=Table(families, {"median error %": percent}, "times of kernels on it", notes=[ERRORS]))

@@ -46,9 +46,14 @@ def _readers_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_readers_options
 @declared("quiet")
 def command(
-    format_name: str, paths: tuple[Path, ...], output: Path | None, how: bool, quiet: bool, gpu: tuple[str, ...],
+    format_name: str,
+    paths: tuple[Path, ...],
+    output: Path | None,
+    how: bool,
+    quiet: bool,
+    gpu: tuple[str, ...],
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Import PATHS and write them to OUTPUT."""
     from surrogate.cli.datasets import progress_bar
 

@@ -11,9 +11,14 @@ from surrogate.cli.options import PATH, Form, output_options, rows_options, show
 from surrogate.report.tables import Facts, Format, Table, plain, ratio, terminal_width, whole
 
 FORMATS: dict[str, Format] = {
-    "rows": whole, "shapes": whole, "median_ape": "{:.1%}".format, "p90_ape": "{:.1%}".format, "slowdown": ratio,
-    "coverage": "{:.1%}".format, "interval_factor": ratio,
-}  # fmt: skip
+    "rows": whole,
+    "shapes": whole,
+    "median_ape": "{:.1%}".format,
+    "p90_ape": "{:.1%}".format,
+    "slowdown": ratio,
+    "coverage": "{:.1%}".format,
+    "interval_factor": ratio,
+}
 LEGEND = (
     "Figures are of rows left out of fits, by whole shapes: half of the times are off by less than median_ape, nine in"
     " ten by less than p90_ape; slowdown is the time of what is chosen over the fastest's; coverage of the times lie in"
@@ -80,9 +85,13 @@ def _family_records(index: Mapping[str, Any], family: str) -> list[dict[str, obj
         for row in held["intervals"][1:]
     ]
     total = {
-        "family": family, "gpu": "all", "model": index["parts"][family]["model"], "rows": data["ok_rows"],
-        "shapes": data["shapes"], **held_out_record(family, held),
-    }  # fmt: skip
+        "family": family,
+        "gpu": "all",
+        "model": index["parts"][family]["model"],
+        "rows": data["ok_rows"],
+        "shapes": data["shapes"],
+        **held_out_record(family, held),
+    }
     return [total, *gpus]
 
 

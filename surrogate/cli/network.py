@@ -70,18 +70,39 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @click.command(cls=Grouped)
 @click.argument("source", metavar="FILE")
 @declared(
-    "network", dims=_dims, sizes=sizes, gpu_names=gpu_names, share=click.FloatRange(0, 1, min_open=True),
-    dtype=SettingChoice("dtype", list(ELEMENTS)), maths=MATHS, layouts=LAYOUTS, runtimes=RUNTIMES, hosts=HOSTS,
-    amp_types=SettingChoice("dtype", HALF), optimizers=OPTIMIZERS,
-)  # fmt: skip
+    "network",
+    dims=_dims,
+    sizes=sizes,
+    gpu_names=gpu_names,
+    share=click.FloatRange(0, 1, min_open=True),
+    dtype=SettingChoice("dtype", list(ELEMENTS)),
+    maths=MATHS,
+    layouts=LAYOUTS,
+    runtimes=RUNTIMES,
+    hosts=HOSTS,
+    amp_types=SettingChoice("dtype", HALF),
+    optimizers=OPTIMIZERS,
+)
 @limit_options
 @declared("language_model", kv_dtypes=KV_DTYPES, frameworks=FRAMEWORKS)
 @output_options
 def command(
-    source: str, gpu: str, bundle: Path | None, batch: int | None, sweep_batch: tuple[int, ...], max_batch: bool,
-    compare_gpus: list[str], workspace_limit: int | None, deterministic: bool, library: str | None,
-    by_type: bool, figures: Path | None, utilization: float | None, form: Form, **reading: Any,
-) -> None:  # fmt: skip
+    source: str,
+    gpu: str,
+    bundle: Path | None,
+    batch: int | None,
+    sweep_batch: tuple[int, ...],
+    max_batch: bool,
+    compare_gpus: list[str],
+    workspace_limit: int | None,
+    deterministic: bool,
+    library: str | None,
+    by_type: bool,
+    figures: Path | None,
+    utilization: float | None,
+    form: Form,
+    **reading: Any,
+) -> None:
     """Predict the time of every layer of a network, without running it.
 
     FILE is an .onnx or .pt2 file (weights are not needed), a network that ships, by its name, a table of problems
@@ -256,9 +277,12 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
         return row
     shown: dict[str, Any] = {name: row[name] for name in ("gpu", "batch", "total_us") if name in row}
     shown |= {
-        "90 %, µs": (row["lower_us"], row["upper_us"]), "samples/s": row["samples_per_s"],
-        "coverage %": round(100 * row["coverage"], 1), "GiB per GPU": _gib(row["memory_bytes"]), "fits": row["fits"],
-    }  # fmt: skip
+        "90 %, µs": (row["lower_us"], row["upper_us"]),
+        "samples/s": row["samples_per_s"],
+        "coverage %": round(100 * row["coverage"], 1),
+        "GiB per GPU": _gib(row["memory_bytes"]),
+        "fits": row["fits"],
+    }
     if "gpu" in row:
         shown["measured %"] = round(100 * row["measured_share"], 1)
     shown |= {"speedup": row["speedup"]} if "speedup" in row else {}

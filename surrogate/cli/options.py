@@ -203,9 +203,17 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
 )
 """Command, or a part of its options → parameter → what `declared` makes an option of."""
 _WORDS = {
-    "path": PATH, "out": OUT, "folder": FOLDER, "gpu": GPU, "count": COUNT, "index": INDEX, "size": SIZE,
-    "positive": POSITIVE, "float": float, "bytes": size,
-}  # fmt: skip
+    "path": PATH,
+    "out": OUT,
+    "folder": FOLDER,
+    "gpu": GPU,
+    "count": COUNT,
+    "index": INDEX,
+    "size": SIZE,
+    "positive": POSITIVE,
+    "float": float,
+    "bytes": size,
+}
 _LOOKED_UP = ("kind", "callback", "choices")
 
 
@@ -216,8 +224,10 @@ def declared(section: str, **words: Any) -> Callable[[Function], Function]:
 
     def add(function: Function) -> Function:
         for name, given in reversed(OPTIONS[section].items()):
-            settings = {key: known[value] if key in _LOOKED_UP and isinstance(value, str) else value
-                        for key, value in given.items()}  # fmt: skip
+            settings = {
+                key: known[value] if key in _LOOKED_UP and isinstance(value, str) else value
+                for key, value in given.items()
+            }
             flags = settings.pop("flags", f"--{name.replace('_', '-')}")
             if choices := settings.pop("choices", ()):
                 settings["kind"] = Choice(choices)
@@ -253,9 +263,7 @@ def kernel_options(function: Function) -> Function:
     return cast(Function, declared("kernel")(described))
 
 
-def _kernel(
-    kernel_file: Path | None, sizes: str | None, parameters: str | None, texts: str | None
-) -> "Kernel | None":  # fmt: skip
+def _kernel(kernel_file: Path | None, sizes: str | None, parameters: str | None, texts: str | None) -> "Kernel | None":
     """What the options say of the table's columns. Raises `InputError` where they contradict one another."""
     if not (kernel_file or sizes or parameters or texts):
         return None

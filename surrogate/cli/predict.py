@@ -19,9 +19,13 @@ ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 @output_option("The table to write, with --data; - for CSV on standard output.", required=False)
 @output_options
 def command(
-    problem: tuple[str, ...], algorithm: str | None, data: Path | None, output: Path | None, form: Form,
+    problem: tuple[str, ...],
+    algorithm: str | None,
+    data: Path | None,
+    output: Path | None,
+    form: Form,
     **options: Unpack[Options],
-) -> None:  # fmt: skip
+) -> None:
     """Predict the time of PROBLEM (as `seer select` takes it), or of every row of a table, with 90 % intervals.
 
     Of a table all rows and columns are kept in order; neither status nor time need to be in it. Added are predicted_us,

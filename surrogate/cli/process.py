@@ -18,8 +18,18 @@ import click
 from surrogate.features.errors import InputError
 
 PLAIN = {
-    "×": "x", "µ": "u", "…": "...", "–": "-", "−": "-", "≤": "<=", "≥": ">=", "²": "2", "◀": "<", "→": "->", "·": "*",
-}  # fmt: skip
+    "×": "x",
+    "µ": "u",
+    "…": "...",
+    "–": "-",
+    "−": "-",
+    "≤": "<=",
+    "≥": ">=",
+    "²": "2",
+    "◀": "<",
+    "→": "->",
+    "·": "*",
+}
 """What is printed of our own signs where the encoding of a stream lacks them."""
 ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 

@@ -86,9 +86,14 @@ def _measured(
 
     opened = open_device(device, recording=options["recording"]) if device == "replay" else device
     tuned = autotune(
-        problem, opened, limits.top or MEASURED_TOP, predictor=predictor, workspace_limit=limits.workspace_bytes,
-        deterministic=limits.deterministic, cache=TuningCache() if options["no_cache"] else None,
-    )  # fmt: skip
+        problem,
+        opened,
+        limits.top or MEASURED_TOP,
+        predictor=predictor,
+        workspace_limit=limits.workspace_bytes,
+        deterministic=limits.deterministic,
+        cache=TuningCache() if options["no_cache"] else None,
+    )
     version = options["library_version"] or tuned.library_version
     if version != tuned.library_version:
         raise InputError(
@@ -107,9 +112,17 @@ FUNCTIONS = ("python", "triton")
 @limit_options
 @output_option("The file to write.")
 def export(
-    bundle: str, problems: Path, form: str, leaves: int | None, top: int | None, gpu: str | None,
-    library_version: str | None, workspace_limit: int | None, deterministic: bool, output: Path,
-) -> None:  # fmt: skip
+    bundle: str,
+    problems: Path,
+    form: str,
+    leaves: int | None,
+    top: int | None,
+    gpu: str | None,
+    library_version: str | None,
+    workspace_limit: int | None,
+    deterministic: bool,
+    output: Path,
+) -> None:
     """Pick the fastest candidate of every problem and write the picks for other programs, of any family of kernels.
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
@@ -135,9 +148,13 @@ def export(
         raise InputError("--leaves goes with --as python and triton, --top with triton; a lookup has neither")
     predictor, listed, others, name = _listed(bundle, problems, gpu)
     picks = picks_for(
-        predictor, listed, workspace_limit=workspace_limit, deterministic=deterministic,
-        library_version=library_version, name=name,
-    )  # fmt: skip
+        predictor,
+        listed,
+        workspace_limit=workspace_limit,
+        deterministic=deterministic,
+        library_version=library_version,
+        name=name,
+    )
     if not picks.feasible:
         click.echo(f"seer export: none of {len(picks.selections)} problems has a pick", err=True)
         sys.exit(1)

@@ -22,9 +22,18 @@ STORABLE = ", ".join(name for name in COMPARED if DECLARED[name].storable)
 @training_options
 @output_option("The bundle, a folder.", kind=BUNDLE)
 def command(
-    data: tuple[Path, ...], model: str | None, trials: int, params_file: Path | None, cluster: str | None, device: str,
-    candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", output: Path, **settings: Any,
-) -> None:  # fmt: skip
+    data: tuple[Path, ...],
+    model: str | None,
+    trials: int,
+    params_file: Path | None,
+    cluster: str | None,
+    device: str,
+    candidates: str | None,
+    where: tuple[str, ...],
+    kernel: "Kernel | None",
+    output: Path,
+    **settings: Any,
+) -> None:
     """Fit a model on all rows of DATA and save it as a bundle: a folder of JSON and UBJ files, nothing executable.
 
     DATA may hold several families of kernels; each gets a model of its own. The model card's errors and the intervals
@@ -66,8 +75,10 @@ def command(
     for family, held in bundle.card["held_out"].items():
         rows = bundle.card["data"]["families"][family]["ok_rows"]
         figures = held_out_record(family, held)
-        words = [f"half of the times are off by less than {figures['median_ape']:.1%}, nine in ten by less than"
-                 f" {figures['p90_ape']:.1%}"]  # fmt: skip
+        words = [
+            f"half of the times are off by less than {figures['median_ape']:.1%}, nine in ten by less than"
+            f" {figures['p90_ape']:.1%}"
+        ]
         if figures["slowdown"] is not None:
             words.append(f"what is chosen takes {figures['slowdown']:.3f} times as long as the fastest")
         if figures["coverage"] is not None:
@@ -75,8 +86,10 @@ def command(
         fitted = bundle.parts[family].fitted.name
         learned = bundle.card["training"].get("rows_on_workers")
         sample = f"the trees learned from {learned:,} rows, these of " if learned else ""
-        click.echo(f"{output}: {fitted}, {family}, {sample}{rows} rows; on rows left out of fits, in {held['split']}:"
-                   f" {'; '.join(words)}")  # fmt: skip
+        click.echo(
+            f"{output}: {fitted}, {family}, {sample}{rows} rows; on rows left out of fits, in {held['split']}:"
+            f" {'; '.join(words)}"
+        )
     if own := bundle.described:
         click.echo(f"{output}: the kernel is called {own.name}; ask for {own.example}")
         counts = bundle.card["data"]["families"][own.name]

@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 @output_option("Write the best settings for `seer train --params`.", required=False)
 @output_options
 def command(
-    data: tuple[Path, ...], candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", storage: str,
-    output: Path | None, form: Form, **settings: Any,
-) -> None:  # fmt: skip
+    data: tuple[Path, ...],
+    candidates: str | None,
+    where: tuple[str, ...],
+    kernel: "Kernel | None",
+    storage: str,
+    output: Path | None,
+    form: Form,
+    **settings: Any,
+) -> None:
     """Search settings of a model on DATA, valued on shapes held out within it; the stored settings are tried first.
 
     Start the same command as often as you like, on any machine that reaches the storage: all share one study, until it

@@ -84,14 +84,16 @@ def page(conclusion: str, lines: Sequence[str], tables: Mapping[str, Dataset], c
     results = [(check.name, check.status, check.value) for check in checks]
     publish = "" if device["library"] == "reference" else f"\n    {publishing_command(device['gpu'])}"
     parts = [
-        f"# Kernel times of {device['gpu']}", conclusion,
+        f"# Kernel times of {device['gpu']}",
+        conclusion,
         _table(("table", "what"), ((name, _described(table)) for name, table in tables.items())),
         "## Slices\n\n" + "\n".join(f"- {line}" for line in lines),
-        "## Machine", _table(("what", "value"), shown),
+        "## Machine",
+        _table(("what", "value"), shown),
         _table(("check", "status", "value"), results) if results else "",
         "## Use\n\nIn this folder, with seer-surrogate installed:\n\n    seer data info convolutions.parquet\n"
         f"    seer compare convolutions.parquet -o report{publish}",
-    ]  # fmt: skip
+    ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -35,9 +35,13 @@ class CpuDevice(Device):
     """A `Device` on this machine's CPU."""
 
     def __init__(
-        self, algorithms: Mapping[str, CpuAlgorithm] = ALGORITHMS, spec: Mapping[str, object] | None = None, *,
-        max_workspace_bytes: int = CPU_CAPS.max_workspace_bytes, clock: Callable[[], float] = time.perf_counter,
-    ) -> None:  # fmt: skip
+        self,
+        algorithms: Mapping[str, CpuAlgorithm] = ALGORITHMS,
+        spec: Mapping[str, object] | None = None,
+        *,
+        max_workspace_bytes: int = CPU_CAPS.max_workspace_bytes,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """``algorithms``: as `ALGORITHMS`; the CPU's ``spec`` defaults to a measurement of about 2 s."""
         if spec is None:
             steady_threads()

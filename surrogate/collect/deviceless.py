@@ -180,19 +180,33 @@ def properties_json(gpu: Gpu) -> str:
         raise InputError(f"GPU {gpu.name} cannot be described to cuDNN 9; NVIDIA's of compute capability {known} can")
     limits = LIMITS[gpu.compute_capability]
     memory_clock_khz = gpu.dram_gbs * 1e9 / (2 * 5120 / 8) / 1e3
-    return json.dumps({
-        "deviceVer": round(gpu.compute_capability * 100), "multiProcessorCount": gpu.sms, "warpSize": WARP_THREADS,
-        "maxSharedMemoryPerBlock": BLOCK_SHARED_BYTES, "maxSharedMemoryPerBlockOptin": int(limits.optin_bytes),
-        "reservedSharedMemoryPerBlock": int(limits.reserved_bytes), "maxRegistersPerSM": REGISTERS_PER_SM,
-        "maxCtasPerSM": int(limits.blocks), "maxThreadsPerBlock": MAX_THREADS,
-        "maxThreadsPerSM": int(limits.warps) * WARP_THREADS, "regsPerBlock": REGISTERS_PER_SM,
-        "totalGlobalMem": gpu.memory_bytes, "smClockRateKHz": round(gpu.boost_mhz * 1e3),
-        "memClockRateKHz": round(memory_clock_khz), "l2CacheSize": gpu.l2_bytes,
-        "maxBlockSize": [1024, 1024, 64], "maxGridSize": [2**31 - 1, 65535, 65535],
-        "supportCoopLaunch": int(gpu.compute_capability >= 6.0), "pciDeviceId": 0, "isTccDriver": 0,
-        "cudaDeviceId": 0, "driverVer": DRIVER_VERSION,
-        "deviceName": gpu.aliases[0] if gpu.aliases else gpu.name,
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "deviceVer": round(gpu.compute_capability * 100),
+            "multiProcessorCount": gpu.sms,
+            "warpSize": WARP_THREADS,
+            "maxSharedMemoryPerBlock": BLOCK_SHARED_BYTES,
+            "maxSharedMemoryPerBlockOptin": int(limits.optin_bytes),
+            "reservedSharedMemoryPerBlock": int(limits.reserved_bytes),
+            "maxRegistersPerSM": REGISTERS_PER_SM,
+            "maxCtasPerSM": int(limits.blocks),
+            "maxThreadsPerBlock": MAX_THREADS,
+            "maxThreadsPerSM": int(limits.warps) * WARP_THREADS,
+            "regsPerBlock": REGISTERS_PER_SM,
+            "totalGlobalMem": gpu.memory_bytes,
+            "smClockRateKHz": round(gpu.boost_mhz * 1e3),
+            "memClockRateKHz": round(memory_clock_khz),
+            "l2CacheSize": gpu.l2_bytes,
+            "maxBlockSize": [1024, 1024, 64],
+            "maxGridSize": [2**31 - 1, 65535, 65535],
+            "supportCoopLaunch": int(gpu.compute_capability >= 6.0),
+            "pciDeviceId": 0,
+            "isTccDriver": 0,
+            "cudaDeviceId": 0,
+            "driverVer": DRIVER_VERSION,
+            "deviceName": gpu.aliases[0] if gpu.aliases else gpu.name,
+        }
+    )
 
 
 def _library() -> Library:

@@ -78,9 +78,13 @@ class Header:
         """The JSON of the first line."""
         plan = {"digest": self.plan_digest, "shard": list(self.shard), "description": self.description}
         return {
-            "kind": HEADER, "schema": SCHEMA_VERSION, "created_s": self.created_s, "device": self.device.to_dict(),
-            "plan": plan | {"seed": self.seed}, "protocol": dict(self.protocol),
-        }  # fmt: skip
+            "kind": HEADER,
+            "schema": SCHEMA_VERSION,
+            "created_s": self.created_s,
+            "device": self.device.to_dict(),
+            "plan": plan | {"seed": self.seed},
+            "protocol": dict(self.protocol),
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], path: Path) -> Self:
@@ -92,9 +96,14 @@ class Header:
         first, last = plan["shard"]
         device = DeviceInfo.from_dict(values["device"])
         return cls(
-            device, plan["digest"], (first, last), plan.get("description", ""), plan.get("seed", 0),
-            dict(values.get("protocol", {})), values.get("created_s", 0.0),
-        )  # fmt: skip
+            device,
+            plan["digest"],
+            (first, last),
+            plan.get("description", ""),
+            plan.get("seed", 0),
+            dict(values.get("protocol", {})),
+            values.get("created_s", 0.0),
+        )
 
     def conflict(self, other: "Header") -> str:
         """Why a run with this header cannot go on as ``other``; empty where it can."""
@@ -109,11 +118,13 @@ class Header:
     def _identity(self) -> dict[str, object]:
         """What must agree, by the name that a person is told."""
         return {
-            "GPU": self.device.gpu, "library": self.device.library, "library version": self.device.library_version,
+            "GPU": self.device.gpu,
+            "library": self.device.library,
+            "library version": self.device.library_version,
             "shard": "/".join(map(str, self.shard)),
             "plan": f"{self.description}, seed {self.seed}, digest {self.plan_digest[:12]}",
             "timing protocol": dict(self.protocol),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)

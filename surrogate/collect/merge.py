@@ -99,12 +99,17 @@ def _measurement(values: Mapping[str, object]) -> dict[str, Any]:
     if wrong:
         result = Measurement("failed", f"a repeat of {wrong[0]:g} µs")
     return {
-        "status": result.status, "reason": result.reason or None, "workspace_bytes": result.workspace_bytes,
-        "deterministic": result.deterministic, **summarise(result.times_us),
+        "status": result.status,
+        "reason": result.reason or None,
+        "workspace_bytes": result.workspace_bytes,
+        "deterministic": result.deterministic,
+        **summarise(result.times_us),
         "span_us": statistics.median(result.spans_us) if result.spans_us else None,
-        "timer": result.timer or None, "sm_clock_mhz": result.sm_clock_mhz,
-        "throttle_reasons": result.throttle_reasons, "kernels": result.kernels,
-    }  # fmt: skip
+        "timer": result.timer or None,
+        "sm_clock_mhz": result.sm_clock_mhz,
+        "throttle_reasons": result.throttle_reasons,
+        "kernels": result.kernels,
+    }
 
 
 def merge_runs(paths: Sequence[str | Path]) -> Dataset:
@@ -204,10 +209,15 @@ def _rows(visits: pd.DataFrame, notes: Mapping[tuple[str, ...], ProblemNotes]) -
         known = notes[*device, problem]
         find_us = known.find_us.get(algorithm)
         find_time_us = statistics.median(find_us) if find_us else None
-        described.append({
-            **_settings((*device, problem, algorithm)), "find_time_us": find_time_us, "origin": known.origin,
-            "heuristic_algorithm": known.heuristic, "networks": ",".join(known.networks) or None,
-        })  # fmt: skip
+        described.append(
+            {
+                **_settings((*device, problem, algorithm)),
+                "find_time_us": find_time_us,
+                "origin": known.origin,
+                "heuristic_algorithm": known.heuristic,
+                "networks": ",".join(known.networks) or None,
+            }
+        )
     return pd.DataFrame(described).join(table.reset_index(drop=True))
 
 
@@ -244,11 +254,15 @@ def _anchors(visits: pd.DataFrame) -> list[dict[str, object]]:
     repeated: Any = ok[ok.duplicated(list(ROW), keep=False)].sort_values("at_s", kind="stable").groupby(list(ROW))
     return [
         {
-            "gpu": row[0], "problem": row[-2], "algorithm": row[-1], "visits": len(times),
-            "drift": float(times.max() / times.min() - 1.0), "trend": float(times.iloc[-1] / times.iloc[0] - 1.0),
+            "gpu": row[0],
+            "problem": row[-2],
+            "algorithm": row[-1],
+            "visits": len(times),
+            "drift": float(times.max() / times.min() - 1.0),
+            "trend": float(times.iloc[-1] / times.iloc[0] - 1.0),
         }
         for row, times in repeated["time_us"]
-    ]  # fmt: skip
+    ]
 
 
 def _latest(runs: Sequence[Log], kind: str, rows_of: Callable[[tuple[str, str, str], Entry], Any]) -> list[Any]:
@@ -278,13 +292,16 @@ def _ranked(device: tuple[str, str, str], record: Entry) -> list[dict[str, objec
     names = dict.fromkeys(entry["algorithm"] for entry in ok)
     return [
         {
-            **_settings((*device, record["problem"], name)), "heuristic_rank": rank,
-            "heuristic_algorithm": ok[0]["algorithm"], "workspace_bytes": first[name].get("workspace_bytes"),
-            "deterministic": first[name].get("deterministic"), "networks": ",".join(record["networks"]) or None,
+            **_settings((*device, record["problem"], name)),
+            "heuristic_rank": rank,
+            "heuristic_algorithm": ok[0]["algorithm"],
+            "workspace_bytes": first[name].get("workspace_bytes"),
+            "deterministic": first[name].get("deterministic"),
+            "networks": ",".join(record["networks"]) or None,
             "origin": record["origin"],
         }
         for rank, name in enumerate(names, 1)
-    ]  # fmt: skip
+    ]
 
 
 def _operators(runs: Sequence[Log], metadata: dict[str, object]) -> Dataset:
@@ -303,10 +320,15 @@ def _operator_row(device: tuple[str, str, str], record: Entry) -> dict[str, obje
     held_down = throttled(values.pop("throttle_reasons"))
     longest = max(kernels, key=lambda kernel: kernel.time_us, default=None)
     return {
-        **dict(zip(DEVICE_COLUMNS, device, strict=True)), "family": FAMILY_OF_KIND[operator.kind],
-        "operator": operator.kind, **{name: getattr(operator, name) for name in operator.setting_names()},
-        **operator.sizes, "algorithm": "default",
-        **values, "sm_clock_mhz": values["sm_clock_mhz"] or record["conditions"].get("sm_clock_mhz"),
-        "throttled": held_down, "kernels": len(kernels),
+        **dict(zip(DEVICE_COLUMNS, device, strict=True)),
+        "family": FAMILY_OF_KIND[operator.kind],
+        "operator": operator.kind,
+        **{name: getattr(operator, name) for name in operator.setting_names()},
+        **operator.sizes,
+        "algorithm": "default",
+        **values,
+        "sm_clock_mhz": values["sm_clock_mhz"] or record["conditions"].get("sm_clock_mhz"),
+        "throttled": held_down,
+        "kernels": len(kernels),
         "kernel_name": demangled(longest.kernel_name) if longest else None,
-    }  # fmt: skip
+    }

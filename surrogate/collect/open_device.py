@@ -196,8 +196,10 @@ def _end_with_parent(requests: TextIO) -> None:
 
 
 READERS: Mapping[str, Callable[[Any], object]] = {
-    "conv": lambda values: Conv(**values), "operator": parse, "policy": lambda values: RepeatPolicy(**values),
-}  # fmt: skip
+    "conv": lambda values: Conv(**values),
+    "operator": parse,
+    "policy": lambda values: RepeatPolicy(**values),
+}
 """Argument of a device's methods → how it is read from JSON; the others are plain."""
 
 

@@ -20,10 +20,17 @@ GEMM = ("batch", "m", "n", "k")
 EMBEDDING = ("batch", "rows", "tables", "bag", "dim", "rows_per_block")
 SOFTMAX = ("n", "c")
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "max_pool": POOL, "max_pool_backward": POOL, "batch_norm": IMAGE, "relu": IMAGE, "add": IMAGE,
-    "layout_transform": IMAGE, "softmax": SOFTMAX, "gemm": GEMM, "embedding_bag": EMBEDDING,
+    "max_pool": POOL,
+    "max_pool_backward": POOL,
+    "batch_norm": IMAGE,
+    "relu": IMAGE,
+    "add": IMAGE,
+    "layout_transform": IMAGE,
+    "softmax": SOFTMAX,
+    "gemm": GEMM,
+    "embedding_bag": EMBEDDING,
     "embedding_bag_backward": EMBEDDING,
-}  # fmt: skip
+}
 """Kind → the sizes that its name holds; others have their defaults."""
 MIN_BYTES, MAX_BYTES = 1 << 12, 4 << 30
 """Bounds of the drawn problems."""
@@ -104,5 +111,9 @@ def _embedding(random: np.random.Generator) -> tuple[int, ...]:
 
 
 _DRAWS: dict[tuple[str, ...], Callable[[np.random.Generator], tuple[int, ...]]] = {
-    IMAGE: _image, POOL: _pool, SOFTMAX: _softmax, GEMM: _gemm, EMBEDDING: _embedding,
-}  # fmt: skip
+    IMAGE: _image,
+    POOL: _pool,
+    SOFTMAX: _softmax,
+    GEMM: _gemm,
+    EMBEDDING: _embedding,
+}

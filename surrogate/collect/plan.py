@@ -119,10 +119,15 @@ def problem_key(conv: Conv) -> str:
 
 
 def build(
-    problems: Iterable[PlannedProblem], *, description: str, seed: int = 0, caps: Caps | None = None,
-    settings: Settings | None = None, shard: tuple[int, int] = (1, 1),
+    problems: Iterable[PlannedProblem],
+    *,
+    description: str,
+    seed: int = 0,
+    caps: Caps | None = None,
+    settings: Settings | None = None,
+    shard: tuple[int, int] = (1, 1),
     anchors: Sequence[PlannedProblem] | None = None,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The plan of one shard ``(i, n)`` of ``problems`` under ``settings``.
 
     Anchors are chosen from ``anchors``, or from the plan's own problems, spread over the FLOPs; they are in

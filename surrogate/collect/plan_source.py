@@ -87,9 +87,19 @@ def _problem(u: Sequence[float] | np.ndarray) -> Conv | None:
     if h + 2 * _pad(pad, reach_h) <= reach_h or w + 2 * _pad(pad, reach_w) <= reach_w:
         return None
     return Conv(
-        n=_log_uniform(1, 256, u[0]), c=c, h=h, w=w, k=k, r=r, s=s, pad_h=_pad(pad, reach_h),
-        pad_w=_pad(pad, reach_w), stride_h=stride, dilation_h=dilation, groups=groups,
-    )  # fmt: skip
+        n=_log_uniform(1, 256, u[0]),
+        c=c,
+        h=h,
+        w=w,
+        k=k,
+        r=r,
+        s=s,
+        pad_h=_pad(pad, reach_h),
+        pad_w=_pad(pad, reach_w),
+        stride_h=stride,
+        dilation_h=dilation,
+        groups=groups,
+    )
 
 
 def _grouped(c: int, k: int, u: float, v: float) -> tuple[int, int, int]:
@@ -211,9 +221,14 @@ class PlanSource:
             raise InputError(f"{came} came as the plan; name one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
         return build(
-            problems, description=named[0], seed=self.seed, caps=caps, settings=self.settings, shard=self.shard,
+            problems,
+            description=named[0],
+            seed=self.seed,
+            caps=caps,
+            settings=self.settings,
+            shard=self.shard,
             anchors=anchors,
-        )  # fmt: skip
+        )
 
     def _problems(self, caps: Caps) -> tuple[Sequence[PlannedProblem], Sequence[PlannedProblem] | None]:
         """The problems, and the pool of anchors where it is another than the problems."""

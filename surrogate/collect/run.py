@@ -169,15 +169,26 @@ def header_for(plan: Plan, device: Device, policy: RepeatPolicy = POLICY) -> Hea
 
 def _header(plan: Plan, info: DeviceInfo, protocol: Mapping[str, object]) -> Header:
     return Header(
-        device=info, plan_digest=plan.digest, shard=plan.shard, description=plan.description, seed=plan.seed,
-        protocol=protocol, created_s=round(time.time(), 3),
-    )  # fmt: skip
+        device=info,
+        plan_digest=plan.digest,
+        shard=plan.shard,
+        description=plan.description,
+        seed=plan.seed,
+        protocol=protocol,
+        created_s=round(time.time(), 3),
+    )
 
 
 def run(
-    plan: Plan, device: Device, log: RunLog, *, policy: RepeatPolicy = POLICY, minutes: float | None = None,
-    progress: Progress | None = None, clock: Callable[[], float] = time.monotonic,
-) -> Outcome:  # fmt: skip
+    plan: Plan,
+    device: Device,
+    log: RunLog,
+    *,
+    policy: RepeatPolicy = POLICY,
+    minutes: float | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
     """Measure what ``log`` does not hold yet of ``plan``, within ``minutes`` of this call.
 
     Interrupting it (Ctrl-C, SIGTERM, SIGKILL) leaves a log that the same call goes on with.
@@ -288,9 +299,14 @@ def collect_heuristic(
 
 
 def collect_operators(
-    operators: Sequence[Operator], device: "WorkerOperators | GpuOperators", path: str | Path, *,
-    minutes: float | None = None, progress: Progress | None = None, clock: Callable[[], float] = time.monotonic,
-) -> Outcome:  # fmt: skip
+    operators: Sequence[Operator],
+    device: "WorkerOperators | GpuOperators",
+    path: str | Path,
+    *,
+    minutes: float | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
     """Measure what the log at ``path`` does not hold yet, within ``minutes``; the same call goes on later.
 
     ``device`` (as `WorkerOperators`) has ``describe``, ``measure(operator, policy)`` and ``conditions``.

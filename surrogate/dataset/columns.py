@@ -100,15 +100,21 @@ _DATASET = (*_settings(), *_sizes(), *_declared("dataset"))
 _PREDICTIONS = tuple(_declared("predictions"))
 COLUMNS = (
     *_DATASET,
-    *_taken("kernels", _DATASET, ROW_KEY), *_declared("kernels"),
+    *_taken("kernels", _DATASET, ROW_KEY),
+    *_declared("kernels"),
     *_PREDICTIONS,
-    *_declared("time_rows", "slice"), *_declared("time_rows"),
-    *_declared("choice_rows", "slice"), *_declared("choice_rows"),
-    *_declared("held_out"), *_taken("held_out", _DATASET, (*ROW_KEY, "solver", "status", "time_us"), optional="solver"),
+    *_declared("time_rows", "slice"),
+    *_declared("time_rows"),
+    *_declared("choice_rows", "slice"),
+    *_declared("choice_rows"),
+    *_declared("held_out"),
+    *_taken("held_out", _DATASET, (*ROW_KEY, "solver", "status", "time_us"), optional="solver"),
     *_taken("held_out", _PREDICTIONS, ("predicted_us", "supported")),
-    *_declared("choices"), *_taken("choices", _DATASET, (*_DEFAULT.problem_key, "networks"), optional="networks"),
-    *_taken("folds", _DATASET, _DEFAULT.shape_names), *_declared("folds"),
-)  # fmt: skip
+    *_declared("choices"),
+    *_taken("choices", _DATASET, (*_DEFAULT.problem_key, "networks"), optional="networks"),
+    *_taken("folds", _DATASET, _DEFAULT.shape_names),
+    *_declared("folds"),
+)
 """All of them, table by table."""
 _KERNELS = list(_CONTENT["kernels"]["optional"])
 KERNEL_NUMBERS = tuple(_KERNELS[: _KERNELS.index("l2_read_sectors")])

@@ -57,9 +57,12 @@ Kernel = Description | KernelColumns
 
 
 def kernel_of(
-    kernel: Kernel | str | Path | None = None, sizes: str | Sequence[str] | None = None,
-    parameters: str | Sequence[str] | None = None, settings: str | Sequence[str] | None = None, name: str | None = None,
-) -> Kernel | None:  # fmt: skip
+    kernel: Kernel | str | Path | None = None,
+    sizes: str | Sequence[str] | None = None,
+    parameters: str | Sequence[str] | None = None,
+    settings: str | Sequence[str] | None = None,
+    name: str | None = None,
+) -> Kernel | None:
     """What a caller says of a table's kernel: a description or its file, or its ``name`` and the names of columns; None
     for nothing.
 
@@ -84,9 +87,14 @@ def kernel_of(
 
 
 def describe_table(
-    frame: pd.DataFrame, name: str, *, sizes: Sequence[str], parameters: Sequence[str], settings: Sequence[str] = (),
+    frame: pd.DataFrame,
+    name: str,
+    *,
+    sizes: Sequence[str],
+    parameters: Sequence[str],
+    settings: Sequence[str] = (),
     where: str = "the table",
-) -> Description:  # fmt: skip
+) -> Description:
     """A first description: the named columns with the values that they hold.
 
     Raises `InputError`, which begins with ``where``, for a column that is missing or no parameter.
@@ -220,9 +228,14 @@ def with_values(first: Description, second: Description) -> Description:
     joined = {name: tuple(dict.fromkeys((*own, *second.parameters[name]))) for name, own in first.parameters.items()}
     texts = {name: tuple(dict.fromkeys((*own, *second.settings[name]))) for name, own in first.settings.items()}
     return Description(
-        first.name, first.sizes, joined, texts, first.conditions or second.conditions,
-        {**second.formulas, **first.formulas}, first.batch,
-    )  # fmt: skip
+        first.name,
+        first.sizes,
+        joined,
+        texts,
+        first.conditions or second.conditions,
+        {**second.formulas, **first.formulas},
+        first.batch,
+    )
 
 
 def _values(cells: pd.Series, where: str, column: str) -> tuple[Value, ...]:

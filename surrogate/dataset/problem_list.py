@@ -227,9 +227,14 @@ def _from_rows(rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, ask
             raise InputError(f"{path}: {where}: {error}") from None
         networks = tuple(name.strip() for name in text.get("networks", "").split(",") if name.strip())
         yield Listed(
-            problem=problem, where=where, name=text.get("name", ""), networks=networks, operator=operator,
-            heuristic=text.get("heuristic_algorithm"), algorithm=text.get("algorithm"),
-        )  # fmt: skip
+            problem=problem,
+            where=where,
+            name=text.get("name", ""),
+            networks=networks,
+            operator=operator,
+            heuristic=text.get("heuristic_algorithm"),
+            algorithm=text.get("algorithm"),
+        )
 
 
 def _number(value: object) -> object:

@@ -145,11 +145,20 @@ def rows_of(
     times_us = times.to_numpy(dtype=np.float64)
     ok = (frame["status"] == "ok").to_numpy() if "status" in frame else np.isfinite(times_us)
     return Rows(
-        family=family, frame=frame, features=features, roofline_us=roofline_us, workspace_bytes=workspace_bytes,
-        time_us=times_us, ok=ok & np.isfinite(times_us), candidate=problems.candidate_names(frame, family),
-        problem=problems.problem_codes(frame, family), shape=problems.shape_codes(frame, family),
-        stratum=problems.strata(frame, family), order=_order(frame, family), devices=devices,
-    )  # fmt: skip
+        family=family,
+        frame=frame,
+        features=features,
+        roofline_us=roofline_us,
+        workspace_bytes=workspace_bytes,
+        time_us=times_us,
+        ok=ok & np.isfinite(times_us),
+        candidate=problems.candidate_names(frame, family),
+        problem=problems.problem_codes(frame, family),
+        shape=problems.shape_codes(frame, family),
+        stratum=problems.strata(frame, family),
+        order=_order(frame, family),
+        devices=devices,
+    )
 
 
 def rows_by_family(

@@ -122,9 +122,13 @@ def as_dataset(data: Data, kernel: Kernel | None = None) -> Dataset:
 
 
 def write_dataset(
-    frame: pd.DataFrame, path: str | Path, *, candidates: str = "all", kernels: pd.DataFrame | None = None,
+    frame: pd.DataFrame,
+    path: str | Path,
+    *,
+    candidates: str = "all",
+    kernels: pd.DataFrame | None = None,
     metadata: dict[str, object] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write a dataset (and ``NAME.kernels.parquet`` beside it) atomically: whole, or not at all.
 
     ``metadata`` must be JSON; the schema version and ``candidates`` join it. What is written as text (see
@@ -205,13 +209,20 @@ def describe(data: Dataset) -> list[dict[str, object]]:
         names = ("gpu", "library", *family.setting_names)
         for values, rows in sorted(problems.groups(frame, names), key=lambda group: group[0]):
             counted = rows[judged[rows]]
-            records.append({
-                "family": family.name, **dict(zip(names, values, strict=True)),
-                "versions": sorted(frame["library_version"].iloc[rows].unique()), "candidates": data.candidates,
-                "rows": len(rows), "ok": int((frame["status"].iloc[rows] == "ok").sum()),
-                "problems": len(set(problem[rows])), "shapes": len(set(shape[rows])),
-                "judged_problems": len(set(problem[counted])), "judged_shapes": len(set(shape[counted])),
-            })  # fmt: skip
+            records.append(
+                {
+                    "family": family.name,
+                    **dict(zip(names, values, strict=True)),
+                    "versions": sorted(frame["library_version"].iloc[rows].unique()),
+                    "candidates": data.candidates,
+                    "rows": len(rows),
+                    "ok": int((frame["status"].iloc[rows] == "ok").sum()),
+                    "problems": len(set(problem[rows])),
+                    "shapes": len(set(shape[rows])),
+                    "judged_problems": len(set(problem[counted])),
+                    "judged_shapes": len(set(shape[counted])),
+                }
+            )
     return records
 
 

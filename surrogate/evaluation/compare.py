@@ -203,13 +203,24 @@ FOLDS, SEEDS = 5, 3
 
 
 def compare(
-    data: Data, also_train: Sequence[Data] = (), *,
-    by: str = "shape", folds_count: int = FOLDS, seeds: int = SEEDS, models: str | Sequence[str] | None = None,
-    tune: str = "none", candidate: str = "algorithm", device: str = "cpu",
-    progress: Progress | None = None, keep: Path | None = None, kernel: Kernel | str | Path | None = None,
-    sizes: Sequence[str] | None = None, parameters: Sequence[str] | None = None, settings: Sequence[str] | None = None,
+    data: Data,
+    also_train: Sequence[Data] = (),
+    *,
+    by: str = "shape",
+    folds_count: int = FOLDS,
+    seeds: int = SEEDS,
+    models: str | Sequence[str] | None = None,
+    tune: str = "none",
+    candidate: str = "algorithm",
+    device: str = "cpu",
+    progress: Progress | None = None,
+    keep: Path | None = None,
+    kernel: Kernel | str | Path | None = None,
+    sizes: Sequence[str] | None = None,
+    parameters: Sequence[str] | None = None,
+    settings: Sequence[str] | None = None,
     name: str | None = None,
-) -> Compared:  # fmt: skip
+) -> Compared:
     """Fit every model on every fold's training rows, predict the held-out rows, judge times and choices.
 
     ``data`` is a table, the path of one, or a list of them; ``models`` are names (None: all), also as one text with
@@ -279,9 +290,15 @@ def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
 
 
 def _run(
-    part: FamilyRuns, classes: Sequence[type[TimeModel]], tune: str, device: str, workers: int,
-    step: Step, took: Callable[[str, int, float | None], None], folder: Path | None,
-) -> None:  # fmt: skip
+    part: FamilyRuns,
+    classes: Sequence[type[TimeModel]],
+    tune: str,
+    device: str,
+    workers: int,
+    step: Step,
+    took: Callable[[str, int, float | None], None],
+    folder: Path | None,
+) -> None:
     """Fit and predict all folds, ``workers`` at a time; ``step`` is called when a fit begins, ``took`` when it ended.
 
     A model that the data cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
@@ -411,9 +428,14 @@ def _signature(part: FamilyRuns, *settings: str) -> str:
 
 
 def _judged(
-    data: Dataset, also_train: Sequence[Dataset], parts: Sequence[FamilyRuns],
-    refused: Mapping[Family, str], models: Sequence[str], by: str, tune: str,
-) -> Compared:  # fmt: skip
+    data: Dataset,
+    also_train: Sequence[Dataset],
+    parts: Sequence[FamilyRuns],
+    refused: Mapping[Family, str],
+    models: Sequence[str],
+    by: str,
+    tune: str,
+) -> Compared:
     time_rows, choice_rows, choices, described = [], [], [], []
     found: dict[str, list[Record]] = {"coverage": [], "importance": [], "costs": []}
     references: dict[str, dict[str, str]] = {}
@@ -448,13 +470,18 @@ def _judged(
             rows += [{"split": by} | row for row in _unjudged(family, models, reason)]
     first = parts[0]
     results = {
-        "schema": RESULTS_SCHEMA, "dataset": _describe(data, also_train, parts, described),
-        "seeds": list(range(len(first.rounds))), "folds": len(first.rounds[0]), "tune": tune,
-        "reported": {part.rows.family.name: _reported(part) for part in parts}, "references": references,
+        "schema": RESULTS_SCHEMA,
+        "dataset": _describe(data, also_train, parts, described),
+        "seeds": list(range(len(first.rounds))),
+        "folds": len(first.rounds[0]),
+        "tune": tune,
+        "reported": {part.rows.family.name: _reported(part) for part in parts},
+        "references": references,
         "settings": {name: first.settings.get(name, {}) for name in models},
-        "time_rows": plain(time_rows), "choice_rows": plain(choice_rows),
+        "time_rows": plain(time_rows),
+        "choice_rows": plain(choice_rows),
         **{name: plain(records) for name, records in found.items()},
-    }  # fmt: skip
+    }
     return Compared(
         results,
         pd.concat([prediction_table(part) for part in parts], ignore_index=True),
@@ -545,9 +572,14 @@ def _common(family: Family, frame: pd.DataFrame) -> dict[str, str]:
 def _describe(data: Dataset, also: Sequence[Dataset], parts: Sequence[FamilyRuns], judged: Sequence[Judged]) -> Record:
     gpus = sorted({gpu for each in judged for gpu in each.rows.frame["gpu"].unique()})
     return {
-        "name": data.name, "rows": len(data), "families": [part.rows.family.name for part in parts],
+        "name": data.name,
+        "rows": len(data),
+        "families": [part.rows.family.name for part in parts],
         "problems": sum(each.candidates.count for each in judged),
-        "shapes": sum(len(np.unique(each.shape)) for each in judged), "gpus": gpus,
-        "candidates": data.candidates, "noise": _noise(data), "where": data.metadata.get("where", []),
+        "shapes": sum(len(np.unique(each.shape)) for each in judged),
+        "gpus": gpus,
+        "candidates": data.candidates,
+        "noise": _noise(data),
+        "where": data.metadata.get("where", []),
         "also_train": [part.name for part in also],
-    }  # fmt: skip
+    }

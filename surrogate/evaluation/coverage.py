@@ -27,9 +27,14 @@ EDGES = (0.0, 0.4, 0.6, 0.8, 0.95, 1.0)
 
 
 def held_out_card(
-    rows: Rows, predicted_us: np.ndarray, measured_us: np.ndarray, distance: np.ndarray,
-    own_share: float, support: Support, candidates: str,
-) -> dict[str, Any]:  # fmt: skip
+    rows: Rows,
+    predicted_us: np.ndarray,
+    measured_us: np.ndarray,
+    distance: np.ndarray,
+    own_share: float,
+    support: Support,
+    candidates: str,
+) -> dict[str, Any]:
     """Errors, slowdowns, and how intervals and probabilities hold, of one family's held-out predictions (rows,).
 
     Interval widths are those of models and widths that never saw the row's shape. NaN where a value is unknown.
@@ -87,12 +92,19 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
         covered = (np.abs(log_error[part]) <= half_width[part]).astype(float)
         shape = rows.shape[part]
         interval = shape_interval(covered, shape, macro=False)
-        records.append({
-            "gpu": gpu, "dtype": dtype, "rows": len(part), "shapes": len(np.unique(shape)),
-            "coverage": interval.mid, "coverage_low": interval.low, "coverage_high": interval.high,
-            "half_width": float(half_width[part].mean()),
-            "interval_factor": float(np.exp(np.median(half_width[part]))),
-        })  # fmt: skip
+        records.append(
+            {
+                "gpu": gpu,
+                "dtype": dtype,
+                "rows": len(part),
+                "shapes": len(np.unique(shape)),
+                "coverage": interval.mid,
+                "coverage_low": interval.low,
+                "coverage_high": interval.high,
+                "half_width": float(half_width[part].mean()),
+                "interval_factor": float(np.exp(np.median(half_width[part]))),
+            }
+        )
     return records
 
 

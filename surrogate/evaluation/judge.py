@@ -39,10 +39,14 @@ def time_errors(predicted_us: np.ndarray, measured_us: np.ndarray) -> TimeErrors
         return TimeErrors(0, *[float("nan")] * 6)
     error = np.abs(predicted / measured - 1)
     return TimeErrors(
-        len(error), median_ape=float(np.median(error)), mape=float(error.mean()),
-        p90_ape=float(np.quantile(error, 0.9)), rmspe=float(np.sqrt(np.mean(error**2))),
-        gmae=float(np.exp(np.mean(np.log(np.maximum(error, GMAE_FLOOR))))), spearman=_spearman(predicted, measured),
-    )  # fmt: skip
+        len(error),
+        median_ape=float(np.median(error)),
+        mape=float(error.mean()),
+        p90_ape=float(np.quantile(error, 0.9)),
+        rmspe=float(np.sqrt(np.mean(error**2))),
+        gmae=float(np.exp(np.mean(np.log(np.maximum(error, GMAE_FLOOR))))),
+        spearman=_spearman(predicted, measured),
+    )
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float:

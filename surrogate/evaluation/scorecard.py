@@ -171,14 +171,21 @@ def _choice_row(
     macro, pooled = (judge.shape_interval(log_slowdown, shape, macro=macro) for macro in (True, False))
     infeasible = round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices])))
     return {
-        "n": int(chosen.sum()), "shapes": len(np.unique(shape)),
-        "slowdown_macro": np.exp(macro.mid), "ci_low": np.exp(macro.low), "ci_high": np.exp(macro.high),
-        "slowdown_geomean": np.exp(pooled.mid), "slowdown_geomean_ci": [np.exp(pooled.low), np.exp(pooled.high)],
-        "slowdown_p95": np.quantile(slowdown, 0.95), "slowdown_max": slowdown.max(),
-        "top1": np.mean(slowdown <= 1.0), "within_10pct": np.mean(slowdown <= judge.WITHIN),
-        "top2_slowdown": np.exp(top2.mean()), "infeasible_picks": infeasible,
+        "n": int(chosen.sum()),
+        "shapes": len(np.unique(shape)),
+        "slowdown_macro": np.exp(macro.mid),
+        "ci_low": np.exp(macro.low),
+        "ci_high": np.exp(macro.high),
+        "slowdown_geomean": np.exp(pooled.mid),
+        "slowdown_geomean_ci": [np.exp(pooled.low), np.exp(pooled.high)],
+        "slowdown_p95": np.quantile(slowdown, 0.95),
+        "slowdown_max": slowdown.max(),
+        "top1": np.mean(slowdown <= 1.0),
+        "within_10pct": np.mean(slowdown <= judge.WITHIN),
+        "top2_slowdown": np.exp(top2.mean()),
+        "infeasible_picks": infeasible,
         **_differences(judged, choices, paired, part),
-    }  # fmt: skip
+    }
 
 
 def _differences(

@@ -153,9 +153,15 @@ def tuned(
 
 
 def search(
-    cls: type[TimeModel], rows: Rows, trials: int, seed: int, *,
-    objective: str = DEFAULT_OBJECTIVE, device: str = "cpu", progress: Progress | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    cls: type[TimeModel],
+    rows: Rows,
+    trials: int,
+    seed: int,
+    *,
+    objective: str = DEFAULT_OBJECTIVE,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """The best of ``trials`` settings by their loss over inner folds (`InnerFolds`); the stored settings come first.
 
     ``progress`` is called with (trials finished, trials in all, the best so far). Raises `InputError` where the rows
@@ -265,9 +271,14 @@ class _Valuing:
 
 
 def _optimise(
-    study: "Study", storage: "BaseStorage", valuing: _Valuing, trials: int, *,
-    timeout_s: float | None, progress: Progress | None,
-) -> None:  # fmt: skip
+    study: "Study",
+    storage: "BaseStorage",
+    valuing: _Valuing,
+    trials: int,
+    *,
+    timeout_s: float | None,
+    progress: Progress | None,
+) -> None:
     """Trials until the study has finished ``trials`` of them, by all workers, or the time is up.
 
     A worker begins none that would be one too many. It waits for those that others run, of which one may be lost.
@@ -363,11 +374,19 @@ class Tuned:
 
 
 def tune(
-    data: Data, *,
-    trials: int, model: str = DEFAULT_MODEL, storage: str = DEFAULT_STORAGE, study: str | None = None,
-    objective: str = DEFAULT_OBJECTIVE, candidate: str = "algorithm", seed: int = 0, device: str = "cpu",
-    timeout_minutes: float | None = None, progress: Progress | None = None,
-) -> Tuned:  # fmt: skip
+    data: Data,
+    *,
+    trials: int,
+    model: str = DEFAULT_MODEL,
+    storage: str = DEFAULT_STORAGE,
+    study: str | None = None,
+    objective: str = DEFAULT_OBJECTIVE,
+    candidate: str = "algorithm",
+    seed: int = 0,
+    device: str = "cpu",
+    timeout_minutes: float | None = None,
+    progress: Progress | None = None,
+) -> Tuned:
     """Search settings of ``model`` over ``data`` until the study in ``storage`` has ``trials`` finished ones.
 
     All who give the same arguments share one study, and end together. ``study``: its name, by default made of model,
@@ -388,9 +407,14 @@ def tune(
     if not folds.can_hold_out:
         raise InputError(f"{data.name}: measured rows of two shapes or more are needed to hold one out")
     identity = {
-        "model": model, "objective": objective, "candidate": candidate, "data": fingerprint(rows), "seed": seed,
-        "folds": INNER_FOLDS, "features": rows.family.version,
-    }  # fmt: skip
+        "model": model,
+        "objective": objective,
+        "candidate": candidate,
+        "data": fingerprint(rows),
+        "seed": seed,
+        "folds": INNER_FOLDS,
+        "features": rows.family.version,
+    }
     name = study or f"{model}-{objective}-{identity['data'][:8]}"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with opened(storage) as held:
@@ -444,10 +468,16 @@ def _outcome(study: "Study", model: str, objective: str, where: str, stored: dic
             importance = optuna.importance.get_param_importances(study)
     complete = [trial for trial in trials if trial.state == optuna.trial.TrialState.COMPLETE]
     return Tuned(
-        model, objective, study=study.study_name, storage=where, params=dict(best.params), value=study.best_value,
+        model,
+        objective,
+        study=study.study_name,
+        storage=where,
+        params=dict(best.params),
+        value=study.best_value,
         stored_value=next((trial.value for trial in complete if trial.params == stored), None),
-        time_loss=best.user_attrs["time_loss"], absolute_loss=best.user_attrs["absolute_loss"],
+        time_loss=best.user_attrs["time_loss"],
+        absolute_loss=best.user_attrs["absolute_loss"],
         choice_loss=choice if np.isfinite(choice) else None,
         trials={state: count[state] for state in ("complete", "pruned", "running")},
         importance={name: float(share) for name, share in importance.items()},
-    )  # fmt: skip
+    )

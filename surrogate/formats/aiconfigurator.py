@@ -184,9 +184,11 @@ def _cleaned(frame: pd.DataFrame, family: Family, left_out: Counter[str]) -> tup
         raise InputError(f"no row of family {family.name} is left: {_listed(left_out)}")
     spike, distance = along_lines(frame, family)
     quality = {
-        "noise": noise_of(distance), "noise_by": noise_records(frame, distance), "floors": floors,
+        "noise": noise_of(distance),
+        "noise_by": noise_records(frame, distance),
+        "floors": floors,
         "spikes": int(spike.sum()),
-    }  # fmt: skip
+    }
     return frame.assign(spike=spike).reset_index(drop=True), quality
 
 
@@ -267,10 +269,16 @@ def _rows(table: pd.DataFrame, source: Source, name: str, family: Family) -> pd.
     library, version = source.library
     try:
         values = {
-            **family.setting_defaults, "math": "default", "library": library,
-            **{COLUMNS.get(str(name), str(name)): table[name] for name in table}, **TABLES[source.table][1],
-            "gpu": name, "library_version": version, "family": family.name, "status": "ok",
-        }  # fmt: skip
+            **family.setting_defaults,
+            "math": "default",
+            "library": library,
+            **{COLUMNS.get(str(name), str(name)): table[name] for name in table},
+            **TABLES[source.table][1],
+            "gpu": name,
+            "library_version": version,
+            "family": family.name,
+            "status": "ok",
+        }
         values |= _special(table, source.table, version)
         if "query_length" in values:
             length = values["query_length"] + values.get("step", 0)

@@ -84,9 +84,11 @@ def medians(repeats: pd.DataFrame, key: list[str], **rest: tuple[str, str]) -> p
     ``rest`` says how another column is aggregated; those that it does not name keep the first value that is known.
     """
     times = {
-        "time_us": ("time_us", "median"), "time_us_min": ("time_us", "min"), "time_us_max": ("time_us", "max"),
+        "time_us": ("time_us", "median"),
+        "time_us_min": ("time_us", "min"),
+        "time_us_max": ("time_us", "max"),
         "repeats": ("time_us", "count"),
-    }  # fmt: skip
+    }
     first = {name: (name, "first") for name in repeats if name not in (*key, *times)}
     grouped = repeats.groupby(key, sort=False, dropna=False)
     return grouped.agg(**{**times, **first, **rest}).reset_index()  # type: ignore[arg-type]  # pandas' stubs

@@ -27,10 +27,17 @@ class Profiled(TypedDict, total=False):
 
 
 def imported_launches(
-    runs: list[list[Record]], metrics: list[list[Record]], averages: list[Record], notes: list[str], *,
-    gpu: str | None = None, library_version: str = imported.UNKNOWN_VERSION, problems: str | Path | None = None,
-    kernel: str | None = None, numbering: str = "enum",
-) -> imported.Imported:  # fmt: skip
+    runs: list[list[Record]],
+    metrics: list[list[Record]],
+    averages: list[Record],
+    notes: list[str],
+    *,
+    gpu: str | None = None,
+    library_version: str = imported.UNKNOWN_VERSION,
+    problems: str | Path | None = None,
+    kernel: str | None = None,
+    numbering: str = "enum",
+) -> imported.Imported:
     """The kernel table of profiler runs, or with ``problems`` their dataset rows (see `attach`).
 
     Each run, and each run that counted metrics, is a list of records in launch order with ``kernel_name``, ``device``
@@ -134,9 +141,13 @@ def attach(
     keys = keys.assign(**imported.cudnn_settings(gpu, library_version))[list(imported.KEY_COLUMNS)]
     times = pd.DataFrame(main["time_us"].to_numpy().reshape(-1, len(keys)))  # (runs, problems)
     rows = keys.assign(
-        status="ok", time_us=times.median().to_numpy(), time_us_min=times.min().to_numpy(),
-        time_us_max=times.max().to_numpy(), repeats=len(times), origin="profiler",
-    )  # fmt: skip
+        status="ok",
+        time_us=times.median().to_numpy(),
+        time_us_min=times.min().to_numpy(),
+        time_us_max=times.max().to_numpy(),
+        repeats=len(times),
+        origin="profiler",
+    )
     first = main[main["run"] == main["run"].min()].reset_index(drop=True).assign(kernel_index=0)
     numbers = [name for name in names("kernels", required=False) if name in first]
     kernels = pd.concat([keys, first[["kernel_index", "kernel_name", *numbers]]], axis=1)

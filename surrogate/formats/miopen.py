@@ -182,18 +182,30 @@ def parse_key(text: str) -> Key | None:
     groups = _GROUPS.search(match[20])
     sizes = (n, c, h, w, k, r, s, *numbers[9:15], int(groups[1]) if groups else 1)
     return Key(
-        sizes=sizes, out_h=out_h, out_w=out_w, bias=numbers[15],
-        layout=layouts[0] if len(set(layouts)) == 1 else match[17], dtype=DTYPES.get(match[18], match[18].lower()),
-        direction=DIRECTIONS[match[19]], casts=_GROUPS.sub("", match[20]),
-    )  # fmt: skip
+        sizes=sizes,
+        out_h=out_h,
+        out_w=out_w,
+        bias=numbers[15],
+        layout=layouts[0] if len(set(layouts)) == 1 else match[17],
+        dtype=DTYPES.get(match[18], match[18].lower()),
+        direction=DIRECTIONS[match[19]],
+        casts=_GROUPS.sub("", match[20]),
+    )
 
 
 _GPU_NAME = re.compile(r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE)
 _GPUS = {
-    ("gfx900", 56): "Vega 56", ("gfx900", 64): "MI25", ("gfx906", 60): "MI50", ("gfx906", 64): "MI60",
-    ("gfx908", 120): "MI100", ("gfx90a", 104): "MI210", ("gfx90a", 110): "MI250", ("gfx942", 304): "MI300X",
-    ("gfx1030", 36): "Navi21", ("gfx1030", None): "Navi21",
-}  # fmt: skip
+    ("gfx900", 56): "Vega 56",
+    ("gfx900", 64): "MI25",
+    ("gfx906", 60): "MI50",
+    ("gfx906", 64): "MI60",
+    ("gfx908", 120): "MI100",
+    ("gfx90a", 104): "MI210",
+    ("gfx90a", 110): "MI250",
+    ("gfx942", 304): "MI300X",
+    ("gfx1030", 36): "Navi21",
+    ("gfx1030", None): "Navi21",
+}
 """(architecture, compute units) → GPU. RDNA parts count work-group processors."""
 
 

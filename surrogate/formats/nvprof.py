@@ -184,13 +184,19 @@ class _Log:
         registers = count("Registers Per Thread", row.get("Registers Per Thread", ""), where)
         # sizes are printed with five digits
         static, dynamic = (float(round(quantity(f"{kind} SMem", SIZE_BYTES, "B"))) for kind in ("Static", "Dynamic"))
-        self.launches.append({
-            "kernel_name": kernel_name(row["Name"]),
-            **{column: count(column, value, where) for column, value in zip(_GRID, dimensions, strict=True)},
-            "registers_per_thread": registers, "static_shared_bytes": static, "dynamic_shared_bytes": dynamic,
-            "time_us": quantity("Duration", TIME_US), "start_us": quantity("Start", TIME_US),
-            "device": row.get("Device", ""), "stream": row.get("Stream", ""),
-        })  # fmt: skip
+        self.launches.append(
+            {
+                "kernel_name": kernel_name(row["Name"]),
+                **{column: count(column, value, where) for column, value in zip(_GRID, dimensions, strict=True)},
+                "registers_per_thread": registers,
+                "static_shared_bytes": static,
+                "dynamic_shared_bytes": dynamic,
+                "time_us": quantity("Duration", TIME_US),
+                "start_us": quantity("Start", TIME_US),
+                "device": row.get("Device", ""),
+                "stream": row.get("Stream", ""),
+            }
+        )
 
     def _summarise(self, table: _Table, row: dict[str, str], where: str) -> None:
         """A name's line; only the first of a type tells the type in text."""
@@ -274,10 +280,14 @@ _RATE_GBS = {"B/s": 1e-9, "KB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0, "TB/s": 1e3}
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*(?:/s)?)", re.ASCII)
 _LEVEL = re.compile(r"(?:Idle|Low|Mid|High|Max)?\s*\((\d+)\)", re.ASCII)
 _COLUMNS = {
-    "inst_fp_32": "fp32_instructions", "single_precision_fu_utilization": "fp32_utilization_pct",
-    "dram_utilization": "dram_utilization_pct", "achieved_occupancy": "achieved_occupancy_pct",
-    "flops_sp_add": "fadd_instructions", "flops_sp_mul": "fmul_instructions", "flops_sp_fma": "ffma_instructions",
-}  # fmt: skip
+    "inst_fp_32": "fp32_instructions",
+    "single_precision_fu_utilization": "fp32_utilization_pct",
+    "dram_utilization": "dram_utilization_pct",
+    "achieved_occupancy": "achieved_occupancy_pct",
+    "flops_sp_add": "fadd_instructions",
+    "flops_sp_mul": "fmul_instructions",
+    "flops_sp_fma": "ffma_instructions",
+}
 """nvprof metric → kernel table column; other metrics keep their name, with their unit's suffix."""
 
 

@@ -128,14 +128,18 @@ def _assemble(content: _Content, settings: dict[str, str]) -> imported.Imported:
 def _variant_frame(content: _Content) -> pd.DataFrame:
     """Rows of the main kernels; the time of a pre/post workbook joins that of its problem and algorithm."""
     pre_us = {(row.conv, row.algorithm): row.time_us for row in content.pre}
-    return pd.DataFrame([
-        {
-            **imported.conv_sizes(row.conv), "algorithm": row.algorithm,
-            "status": "ok" if row.time_us > 0 else "failed", "seer_part": row.part,
-            "time_us": row.time_us + pre_us.get((row.conv, row.algorithm), 0.0) if row.time_us > 0 else nan,
-        }
-        for row in content.variants
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                **imported.conv_sizes(row.conv),
+                "algorithm": row.algorithm,
+                "status": "ok" if row.time_us > 0 else "failed",
+                "seer_part": row.part,
+                "time_us": row.time_us + pre_us.get((row.conv, row.algorithm), 0.0) if row.time_us > 0 else nan,
+            }
+            for row in content.variants
+        ]
+    )
 
 
 def _kernels(content: _Content, settings: dict[str, str]) -> pd.DataFrame | None:
@@ -207,10 +211,15 @@ def _counters(cells: list[float], where: str) -> dict[str, float]:
         if not 0 <= level <= _LEVELS:
             raise InputError(f"{where}: {name} utilisation {level:g}; nvprof's levels go from 0 to 10")
     return {
-        "blocks": blocks, "b_max": b_max, "waves": ceil(blocks / b_max), "fp32_instructions": instructions,
-        "dram_read_transactions": reads, "dram_write_transactions": writes,
-        "fp32_utilization_pct": fp32_level * 100 / _LEVELS, "dram_utilization_pct": dram_level * 100 / _LEVELS,
-    }  # fmt: skip
+        "blocks": blocks,
+        "b_max": b_max,
+        "waves": ceil(blocks / b_max),
+        "fp32_instructions": instructions,
+        "dram_read_transactions": reads,
+        "dram_write_transactions": writes,
+        "fp32_utilization_pct": fp32_level * 100 / _LEVELS,
+        "dram_utilization_pct": dram_level * 100 / _LEVELS,
+    }
 
 
 # The algorithm-pick workbook (and Test-set-II's): the times of all eight algorithms of each problem.
@@ -248,10 +257,15 @@ def _pick_rows(sheet: Sheet, names: tuple[str, ...]) -> tuple[list[dict[str, obj
         for name, time_ms in zip(names, times_ms, strict=True):
             if time_ms > 0:
                 _check_possible(conv, name, where)
-            rows.append({
-                **imported.conv_sizes(conv), "algorithm": name, "status": "ok" if time_ms > 0 else "failed",
-                "time_us": time_ms * 1000 if time_ms > 0 else nan, "heuristic_algorithm": heuristic,
-            })  # fmt: skip
+            rows.append(
+                {
+                    **imported.conv_sizes(conv),
+                    "algorithm": name,
+                    "status": "ok" if time_ms > 0 else "failed",
+                    "time_us": time_ms * 1000 if time_ms > 0 else nan,
+                    "heuristic_algorithm": heuristic,
+                }
+            )
     if not rows:
         raise InputError(f"{sheet.path}: no rows under its header; a row per problem is needed")
     notes = [f"{sheet.path.name}: times have a resolution of 0.01 ms"]

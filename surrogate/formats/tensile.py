@@ -153,11 +153,14 @@ def _logic(path: Path, limits: Limits) -> Table:
     wide = 6 if LETTERS.get(str(inputs)) == "I8" else 0
     sums = problem.get("ComputeDataType", wide if problem.get("HighPrecisionAccumulate") else inputs)
     return Table(
-        "hipblaslt" if "UseBias" in problem else _library(path), str(board), str(architecture),
+        "hipblaslt" if "UseBias" in problem else _library(path),
+        str(board),
+        str(architecture),
         _type(inputs, problem.get("DestDataType", inputs), sums),
         "".join("NT"[bool(problem[name])] for name in ("TransposeA", "TransposeB")),
-        names=tuple(_SIZES[str(each)] for each in order), rows=[(sizes, *winner[:2]) for sizes, winner in rows or ()],
-    )  # fmt: skip
+        names=tuple(_SIZES[str(each)] for each in order),
+        rows=[(sizes, *winner[:2]) for sizes, winner in rows or ()],
+    )
 
 
 def _unpacked(path: Path, limits: Limits) -> Iterator[Table]:

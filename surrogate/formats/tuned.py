@@ -26,9 +26,14 @@ _JOINED |= {"reason": "first", "origin": "first"}
 
 
 def outcome(
-    problem: Mapping[str, object], configuration: Mapping[str, Any], time_ms: Any, *, spread_ms: Sequence[Any] = (),
-    repeats: int = 1, reason: str = "no time",
-) -> Outcome:  # fmt: skip
+    problem: Mapping[str, object],
+    configuration: Mapping[str, Any],
+    time_ms: Any,
+    *,
+    spread_ms: Sequence[Any] = (),
+    repeats: int = 1,
+    reason: str = "no time",
+) -> Outcome:
     """A configuration's outcome on a ``problem`` (gpu, sizes, settings, library, origin), which may be without a time.
 
     ``time_ms`` is a number, or what stands in its place: a text is the reason. ``spread_ms`` are times of its runs.
@@ -48,10 +53,16 @@ def is_time(value: Any) -> TypeGuard[float]:
 
 
 def tuned(
-    outcomes: Sequence[Outcome], name: str, *, sizes: Sequence[str], where: str | Path, settings: Sequence[str] = (),
-    values: Sequence[Mapping[str, Sequence[Any]]] = (), conditions: Sequence[str] | None = None,
+    outcomes: Sequence[Outcome],
+    name: str,
+    *,
+    sizes: Sequence[str],
+    where: str | Path,
+    settings: Sequence[str] = (),
+    values: Sequence[Mapping[str, Sequence[Any]]] = (),
+    conditions: Sequence[str] | None = None,
     notes: Sequence[str] = (),
-) -> Imported:  # fmt: skip
+) -> Imported:
     """The table of one kernel: a row per problem and configuration, the median where it was measured several times.
 
     ``values`` (parameter → list, by file) may hold more than the measured ones; of ``conditions`` those are left out

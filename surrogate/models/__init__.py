@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from surrogate.models.registry import DEFAULT_MODEL, MODELS, model_class, model_frame
     from surrogate.models.support import Support
 
-_HOMES = homes_in(__name__, {
-    "base": "TimeModel", "registry": "DEFAULT_MODEL MODELS model_class model_frame", "support": "Support",
-})  # fmt: skip
+_HOMES = homes_in(
+    __name__, {"base": "TimeModel", "registry": "DEFAULT_MODEL MODELS model_class model_frame", "support": "Support"}
+)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = ["DEFAULT_MODEL", "MODELS", "Support", "TimeModel", "model_class", "model_frame"]

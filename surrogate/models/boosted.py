@@ -131,9 +131,13 @@ class _Boosted(TimeModel):
             )
         threads = threads_for(len(rows))
         data = xgboost.QuantileDMatrix(
-            self.design(rows), label=target, weight=self.weights(rows, time_us), max_bin=self.max_bin,
-            feature_weights=self.column_weights(rows.family), nthread=threads,
-        )  # fmt: skip
+            self.design(rows),
+            label=target,
+            weight=self.weights(rows, time_us),
+            max_bin=self.max_bin,
+            feature_weights=self.column_weights(rows.family),
+            nthread=threads,
+        )
         self.booster_: Any = None
         told = told_rounds(self.told, sum(rounds for _, rounds in self.stages()))
         for settings, rounds in self.stages():
@@ -168,9 +172,13 @@ class _Boosted(TimeModel):
         """The trees, and what the base and the trend hold, as arrays."""
         if not hasattr(self, "times_"):
             self.times_ = BoostedTimes(
-                trees=Trees.from_booster(self.booster_.save_raw("json")), columns=self.tree_columns(self.family_),
-                codes=self.candidates_, own_weight=self.own_weight, call_us=self.call_us_, trend=self.trend_,
-            )  # fmt: skip
+                trees=Trees.from_booster(self.booster_.save_raw("json")),
+                columns=self.tree_columns(self.family_),
+                codes=self.candidates_,
+                own_weight=self.own_weight,
+                call_us=self.call_us_,
+                trend=self.trend_,
+            )
         return self.times_
 
     def times(self) -> BoostedTimes | None:

@@ -25,11 +25,16 @@ from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.times import BoostedTimes
 
 PRIORS: dict[str, tuple[float, float]] = {
-    "common": (0.30, 0.5), "linear": (0.10, 0.5), "smooth": (0.15, 0.5),
-    "mechanism": (0.15, 0.5), "mechanism_smooth": (0.15, 0.5),
-    "candidate": (0.15, 0.5), "candidate_smooth": (0.15, 0.5),
-    "length": (1.5, 0.5), "noise": (0.10, 0.5),
-}  # fmt: skip
+    "common": (0.30, 0.5),
+    "linear": (0.10, 0.5),
+    "smooth": (0.15, 0.5),
+    "mechanism": (0.15, 0.5),
+    "mechanism_smooth": (0.15, 0.5),
+    "candidate": (0.15, 0.5),
+    "candidate_smooth": (0.15, 0.5),
+    "length": (1.5, 0.5),
+    "noise": (0.10, 0.5),
+}
 """Hyperparameter → (median, spread of its natural logarithm); standard deviations are in log time."""
 FITTED_ROWS = 400
 """Rows on which the hyperparameters are fitted: their likelihood costs the cube of the rows."""

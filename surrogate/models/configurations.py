@@ -180,7 +180,7 @@ class Configurations(TimeModel):
 
     def least_us(
         self, key: str, problem: DescribedProblem, device: Gpu, units: Collection[tuple[str, bool]] = ()
-    ) -> float:  # fmt: skip
+    ) -> float:
         """What no configuration of a ``problem`` that was not measured is faster than, in µs: a launch, and on a GPU or
         of a size beyond the measured ones its roofline (`DescribedFamily.least_us`). 0 for a measured one. With the
         ``units`` that it runs on what is expected, without the least of any: profilers report empty kernels of
@@ -327,9 +327,15 @@ class Configurations(TimeModel):
         return np.array([places.get(name, -1) for name in candidates], dtype=np.int64)
 
     def answers(
-        self, key: str, problem: DescribedProblem, device: Gpu, columns: np.ndarray, parameters: np.ndarray,
-        terms: np.ndarray, known: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        self,
+        key: str,
+        problem: DescribedProblem,
+        device: Gpu,
+        columns: np.ndarray,
+        parameters: np.ndarray,
+        terms: np.ndarray,
+        known: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(n,) times in µs, and (n,) probabilities of a failure, of configurations of one problem.
 
         ``key`` as of `problem_keys`; ``columns`` (c,), ``parameters`` (n, p) and ``terms`` (n, t) as of `columns_of`;

@@ -104,9 +104,14 @@ class InterpolatedTerms(TimeModel):
         for members, codes, measured in self._measured_rows(rows):
             part = rows.take(members)
             log[members] = log_corrections(
-                measured, rows.family, codes=codes, sizes=part.sizes, library=part.frame["library"].to_numpy(),
-                terms=partial(self._terms_at, part), residual=residual,
-            )  # fmt: skip
+                measured,
+                rows.family,
+                codes=codes,
+                sizes=part.sizes,
+                library=part.frame["library"].to_numpy(),
+                terms=partial(self._terms_at, part),
+                residual=residual,
+            )
         time_us = self.terms_.base_us(rows) * np.exp(log)
         far = np.flatnonzero(np.isnan(log))
         time_us[far] = self.terms_.predict(rows.take(far))

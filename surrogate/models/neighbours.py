@@ -43,9 +43,14 @@ def line_columns(measured: Measured, keys: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def log_corrections(
-    measured: Measured, family: Family, codes: np.ndarray, sizes: np.ndarray, library: np.ndarray,
-    terms: Terms, residual: Residual | None,
-) -> np.ndarray:  # fmt: skip
+    measured: Measured,
+    family: Family,
+    codes: np.ndarray,
+    sizes: np.ndarray,
+    library: np.ndarray,
+    terms: Terms,
+    residual: Residual | None,
+) -> np.ndarray:
     """(rows,) log(time / base) of candidates ``codes`` (rows,), all of them measured ones, at ``sizes`` (rows, sizes).
 
     A size between two measured ones takes the mean over both, each weighed by its nearness; outside the range that of

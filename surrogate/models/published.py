@@ -43,9 +43,13 @@ class Forest(TimeModel):
         self.forests_ = {}
         for name in np.unique(rows.candidate):
             forest = RandomForestRegressor(
-                n_estimators=self.trees, min_samples_leaf=self.min_samples_leaf, max_features=self.max_features,
-                max_depth=self.max_depth, random_state=self.random_state, n_jobs=1,
-            )  # fmt: skip
+                n_estimators=self.trees,
+                min_samples_leaf=self.min_samples_leaf,
+                max_features=self.max_features,
+                max_depth=self.max_depth,
+                random_state=self.random_state,
+                n_jobs=1,
+            )
             members = rows.candidate == name
             self.forests_[str(name)] = forest.fit(x[members], log_us[members])
 

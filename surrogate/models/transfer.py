@@ -23,9 +23,17 @@ from surrogate.models.trees import ReadyTrees, Trees
 
 ROUNDS, FAILURE_ROUNDS = 120, 40
 SETTINGS = {
-    "tree_method": "hist", "grow_policy": "lossguide", "max_depth": 6, "max_leaves": 24, "max_bin": 64,
-    "learning_rate": 0.1, "min_child_weight": 0.1, "subsample": 0.8, "colsample_bynode": 0.4, "verbosity": 0,
-}  # fmt: skip
+    "tree_method": "hist",
+    "grow_policy": "lossguide",
+    "max_depth": 6,
+    "max_leaves": 24,
+    "max_bin": 64,
+    "learning_rate": 0.1,
+    "min_child_weight": 0.1,
+    "subsample": 0.8,
+    "colsample_bynode": 0.4,
+    "verbosity": 0,
+}
 MOST_ROWS = 100_000
 """Measured rows that the trees are fitted on; more are sampled."""
 MOST_FOLDS = 5
@@ -125,10 +133,18 @@ class Transfer:
                 failing.append(_boosted(design[mask], failed[mask], None, FAILURE_ROUNDS, seed))
         # 3. Similarity, then the parts' shares.
         transfer = cls(
-            scores=scores, columns=standard, centre=centre, spread=spread, rates=np.ones(columns.shape[1]),
-            shares=np.full(2, 0.5), fold_of=fold_of, pairs=pairs, relative=tuple(relative), failing=tuple(failing),
+            scores=scores,
+            columns=standard,
+            centre=centre,
+            spread=spread,
+            rates=np.ones(columns.shape[1]),
+            shares=np.full(2, 0.5),
+            fold_of=fold_of,
+            pairs=pairs,
+            relative=tuple(relative),
+            failing=tuple(failing),
             width=design.shape[1],
-        )  # fmt: skip
+        )
         if folds == 1:
             return transfer
         if len(centre):
@@ -136,9 +152,13 @@ class Transfer:
         return replace(transfer, shares=transfer._learned_shares(parameters, terms, columns))
 
     def prior(
-        self, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray, known: np.ndarray,
+        self,
+        columns: np.ndarray,
+        parameters: np.ndarray,
+        terms: np.ndarray,
+        known: np.ndarray,
         exclude: Sequence[int] = (),
-    ) -> Prior:  # fmt: skip
+    ) -> Prior:
         """What is expected of configurations ``parameters`` (n, p) of a problem with ``columns`` (c,).
 
         ``terms`` (n, t) as in `fit`; ``known`` (n,) each one's number among the training configurations, −1 for a new

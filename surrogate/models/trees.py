@@ -79,10 +79,13 @@ class Trees:
         left = joined("left_children", np.int32)
         base = np.float32(str(learner["learner_model_param"]["base_score"]).strip("[]"))
         return cls(
-            feature=joined("split_indices", np.int32), value=joined("split_conditions", np.float32),
-            left=np.where(left < 0, -1, left + shift).astype(np.int32), missing_left=joined("default_left", np.bool_),
-            roots=starts[:-1].astype(np.int32), base_score=np.array([base]),
-        )  # fmt: skip
+            feature=joined("split_indices", np.int32),
+            value=joined("split_conditions", np.float32),
+            left=np.where(left < 0, -1, left + shift).astype(np.int32),
+            missing_left=joined("default_left", np.bool_),
+            roots=starts[:-1].astype(np.int32),
+            base_score=np.array([base]),
+        )
 
     def to_bytes(self) -> bytes:
         """A NumPy archive of the arrays."""
@@ -162,11 +165,15 @@ class Trees:
             parents = np.full(count, 2**31 - 1)
             parents[left[inner]] = parents[left[inner] + 1] = inner
             arrays = {
-                "left_children": left, "right_children": np.where(left < 0, -1, left + 1), "parents": parents,
-                "split_conditions": self.value[start:end].astype(np.float64), "split_indices": self.feature[start:end],
-                "split_type": np.zeros(count, dtype=np.int64), "default_left": self.missing_left[start:end].astype(int),
+                "left_children": left,
+                "right_children": np.where(left < 0, -1, left + 1),
+                "parents": parents,
+                "split_conditions": self.value[start:end].astype(np.float64),
+                "split_indices": self.feature[start:end],
+                "split_type": np.zeros(count, dtype=np.int64),
+                "default_left": self.missing_left[start:end].astype(int),
                 **dict.fromkeys(("base_weights", "loss_changes", "sum_hessian"), np.zeros(count)),
-            }  # fmt: skip
+            }
             lists = {name: values.tolist() for name, values in arrays.items()}
             trees.append({**leaf, **lists, "id": number, "tree_param": leaf["tree_param"] | {"num_nodes": str(count)}})
         model["gbtree_model_param"]["num_trees"] = str(len(trees))
@@ -209,9 +216,13 @@ class Trees:
         if (feature < 0).any():
             raise InputError(f"a column of the trees is neither varying nor constant; {REMEDY}")
         return Trees(
-            feature=feature, value=self.value[nodes], left=np.where(leaf, -1, number_of[goal[self.left[nodes]]]),
-            missing_left=self.missing_left[nodes], roots=number_of[goal[self.roots]], base_score=self.base_score,
-        )  # fmt: skip
+            feature=feature,
+            value=self.value[nodes],
+            left=np.where(leaf, -1, number_of[goal[self.left[nodes]]]),
+            missing_left=self.missing_left[nodes],
+            roots=number_of[goal[self.roots]],
+            base_score=self.base_score,
+        )
 
 
 class ReadyTrees:

@@ -13,14 +13,30 @@ if TYPE_CHECKING:
     from surrogate.network.serving_search import Serving, serve
     from surrogate.network.torch_module import time_module
 
-_HOMES = homes_in(__name__, {
-    "network": "Layer Network", "predict": "Predictors load_predictors", "read": "read_network",
-    "result": "LayerTime NetworkTime", "serving_choices": "Choices",
-    "serving_search": "Serving serve", "torch_module": "time_module",
-})  # fmt: skip
+_HOMES = homes_in(
+    __name__,
+    {
+        "network": "Layer Network",
+        "predict": "Predictors load_predictors",
+        "read": "read_network",
+        "result": "LayerTime NetworkTime",
+        "serving_choices": "Choices",
+        "serving_search": "Serving serve",
+        "torch_module": "time_module",
+    },
+)
 
 __all__ = [
-    "Choices", "Layer", "LayerTime", "Network", "NetworkTime", "Predictors", "Serving", "load_predictors",
-    "read_network", "serve", "time_module",
-]  # fmt: skip
+    "Choices",
+    "Layer",
+    "LayerTime",
+    "Network",
+    "NetworkTime",
+    "Predictors",
+    "Serving",
+    "load_predictors",
+    "read_network",
+    "serve",
+    "time_module",
+]
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -195,9 +195,12 @@ def argument_name(op: str, position: int) -> str:
 
 
 def recorded(
-    name: str, shapes: Sequence[object], types: Sequence[str] = (), values: Sequence[str] = (),
+    name: str,
+    shapes: Sequence[object],
+    types: Sequence[str] = (),
+    values: Sequence[str] = (),
     output: Shape | None = None,
-) -> Call:  # fmt: skip
+) -> Call:
     """The call of an operator (``aten::addmm``) as a profiler or an execution trace records it, argument by argument.
 
     ``shapes`` holds () for what is no tensor and shapes within a tuple for a list of tensors; ``types`` are the

@@ -73,10 +73,13 @@ def _unfused_attention(call: Call) -> tuple[int, dict[str, tuple[int, int, int]]
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     (*batches, rows, depth), columns, width = query, key[-2], value[-1]
     return prod(batches), {
-        "scores": (rows, columns, depth), "values": (rows, width, columns), "grad_value": (columns, width, rows),
-        "grad_weights": (rows, columns, width), "grad_query": (rows, depth, columns),
+        "scores": (rows, columns, depth),
+        "values": (rows, width, columns),
+        "grad_value": (columns, width, rows),
+        "grad_weights": (rows, columns, width),
+        "grad_query": (rows, depth, columns),
         "grad_key": (columns, depth, rows),
-    }  # fmt: skip
+    }
 
 
 def _fused_attention(call: Call) -> Attention | None:
@@ -85,9 +88,15 @@ def _fused_attention(call: Call) -> Attention | None:
     if call.dtype not in Attention.CHOICES["dtype"] or len(query) != 4 or query[-2] > key[-2]:
         return None
     return Attention(
-        phase="context" if call.arguments.get("is_causal") else "encoder", batch=query[0], heads=query[1],
-        kv_heads=key[1], head_dim=query[-1], query_length=query[-2], context_length=key[-2], dtype=call.dtype,
-    )  # fmt: skip
+        phase="context" if call.arguments.get("is_causal") else "encoder",
+        batch=query[0],
+        heads=query[1],
+        kv_heads=key[1],
+        head_dim=query[-1],
+        query_length=query[-2],
+        context_length=key[-2],
+        dtype=call.dtype,
+    )
 
 
 def attention_backward(call: Call) -> Layers:
@@ -238,9 +247,15 @@ def lookup(call: Call, kind: str) -> Layers:
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
     bag = max(1, round(lookups / (batch * tables)))
     work = operator(
-        kind, batch=batch, tables=tables, rows=max(1, elements // width), bag=bag, dim=width // tables,
-        rows_per_block=rows_per_block, dtype=call.dtype,
-    )  # fmt: skip
+        kind,
+        batch=batch,
+        tables=tables,
+        rows=max(1, elements // width),
+        bag=bag,
+        dim=width // tables,
+        rows_per_block=rows_per_block,
+        dtype=call.dtype,
+    )
     yield call.layer(work)
 
 

@@ -186,9 +186,11 @@ def read_checkpoint(path: Path, config: Json, plain: str) -> Checkpoint:
         return Checkpoint(plain, model_type, READERS[method](_object(said)))
     except _UnreadError as reason:
         return Checkpoint(
-            plain, model_type, refusal=f"{path}: quantization_config: {reason}; give --dtype, one of"
+            plain,
+            model_type,
+            refusal=f"{path}: quantization_config: {reason}; give --dtype, one of"
             f" {', '.join((plain, *QUANTISED))}, to time products of that type in their place",
-        )  # fmt: skip
+        )
 
 
 def _beside(path: Path) -> object:
@@ -291,8 +293,10 @@ def _model_optimizer(said: Json) -> Read:
     if listed:
         # What is not listed is as another method says beside it (experts alone in 4 bits, the rest in fp8).
         base = _fp8(inner).rules if inner.get("quant_method") == "fp8" else ()
-        modules = [(Names([name for name in listed if listed[name] == algo]), _algorithm(algo)) for algo in
-                   dict.fromkeys(listed.values())]  # fmt: skip
+        modules = [
+            (Names([name for name in listed if listed[name] == algo]), _algorithm(algo))
+            for algo in dict.fromkeys(listed.values())
+        ]
         return Read((*modules, *base), Names(["lm_head"]) if base else kept, kv_dtype)
     algorithm = inner.get("quant_algo")
     if algorithm == MIXED and inner.get("config_groups"):
@@ -395,9 +399,18 @@ def _fixed(rules: Mapping[str, str], said: Json) -> Read:
 
 
 READERS: Mapping[str | None, Callable[[Json], Read]] = {
-    "compressed-tensors": _compressed_tensors, "modelopt": _model_optimizer, "modelopt-fp4": _model_optimizer,
-    "fp8": _fp8, "awq": _integers, "gptq": _integers, "auto-round": _integers, "intel/auto-round": _integers,
-    "auto-awq": _integers, "bitsandbytes": _bits_and_bytes, "torchao": _torchao, "quark": _quark,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _model_optimizer,
+    "modelopt-fp4": _model_optimizer,
+    "fp8": _fp8,
+    "awq": _integers,
+    "gptq": _integers,
+    "auto-round": _integers,
+    "intel/auto-round": _integers,
+    "auto-awq": _integers,
+    "bitsandbytes": _bits_and_bytes,
+    "torchao": _torchao,
+    "quark": _quark,
     **{method: partial(_fixed, rules) for method, rules in TABLE["fixed"].items()},
-}  # fmt: skip
+}
 """``quant_method``, or the form's own marks → its reader."""

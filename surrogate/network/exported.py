@@ -35,15 +35,26 @@ AS_IS = ("contiguous", "to")
 """What gives its argument back where there is nothing to do."""
 MAX_LETTERS = 2000
 _FUNCTIONS: dict[str, Callable[..., int]] = {
-    "Add": lambda *values: sum(values), "Mul": lambda *values: prod(values), "Max": max, "Min": min,
-    "FloorDiv": floordiv, "CleanDiv": floordiv, "CeilDiv": ceil_div, "Mod": mod, "PythonMod": mod,
-}  # fmt: skip
+    "Add": lambda *values: sum(values),
+    "Mul": lambda *values: prod(values),
+    "Max": max,
+    "Min": min,
+    "FloorDiv": floordiv,
+    "CleanDiv": floordiv,
+    "CeilDiv": ceil_div,
+    "Mod": mod,
+    "PythonMod": mod,
+}
 
 
 def read_exported(
-    path: str | Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None, dtype: str | None = None,
+    path: str | Path,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    dtype: str | None = None,
     training: bool = False,
-) -> Network:  # fmt: skip
+) -> Network:
     """The network in an exported program.
 
     ``batch`` replaces the first size of the inputs where the program was exported with a dynamic one, ``dims`` other
@@ -126,9 +137,12 @@ def _files_of(weights: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _tensors(
-    graph: Mapping[str, Any], signature: Mapping[str, Any], files: Mapping[str, str], known: Mapping[str, int],
+    graph: Mapping[str, Any],
+    signature: Mapping[str, Any],
+    files: Mapping[str, str],
+    known: Mapping[str, int],
     dtype: str | None,
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """Name → tensor, parameters marked; those that are tied lie in one buffer."""
     weights, buffers = (
         {spec[kind]["arg"]["name"]: spec[kind] for spec in signature["input_specs"] if spec.get(kind)}
@@ -142,9 +156,14 @@ def _tensors(
         steps = [_size(step, known) for step in meta.get("strides", ())]
         nhwc = len(steps) in (4, 5) and steps[1] == 1 and min(shape[1], prod(shape[2:])) > 1
         tensors[name] = Tensor(
-            shape, kind, floating, constant=name in weights or name in buffers, parameter=name in weights,
-            buffer=files.get(weights.get(name, {}).get("parameter_name"), name), channels_last=nhwc,
-        )  # fmt: skip
+            shape,
+            kind,
+            floating,
+            constant=name in weights or name in buffers,
+            parameter=name in weights,
+            buffer=files.get(weights.get(name, {}).get("parameter_name"), name),
+            channels_last=nhwc,
+        )
     return tensors
 
 

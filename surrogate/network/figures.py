@@ -44,10 +44,14 @@ def batches_figure(times: Mapping[int, NetworkTime]) -> str | None:
     """Throughput of each batch with its 90 % interval, the best one apart; None where nothing fits."""
     best = best_of(times)
     rows = [
-        (batch, "best" if batch == best else "others", *(1e6 * time.gpus * batch / us for us in
-         (time.total_us, time.upper_us, time.lower_us)))
-        for batch, time in sorted(times.items()) if time.layers
-    ]  # fmt: skip
+        (
+            batch,
+            "best" if batch == best else "others",
+            *(1e6 * time.gpus * batch / us for us in (time.total_us, time.upper_us, time.lower_us)),
+        )
+        for batch, time in sorted(times.items())
+        if time.layers
+    ]
     frame = pd.DataFrame(rows, columns=["batch", "kind", "rate", "low", "high"])
     label = "samples per second, by batch (90 % interval)"
     return None if best is None else dots(frame, "batch", "kind", "rate", label, arms=("low", "high"))

@@ -179,19 +179,30 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     linear = _linear(sizes) if family.recurrent else None
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
-        hidden=hidden, vocabulary=sizes.of("vocab_size"), inter=_dense_inter(sizes, own_inter),
-        heads=heads, kv_heads=groups or heads,
-        head_dim=sizes.maybe("head_dim") or hidden // heads, windows=_windows(sizes, kind, layers),
+        hidden=hidden,
+        vocabulary=sizes.of("vocab_size"),
+        inter=_dense_inter(sizes, own_inter),
+        heads=heads,
+        kv_heads=groups or heads,
+        head_dim=sizes.maybe("head_dim") or hidden // heads,
+        windows=_windows(sizes, kind, layers),
         sparse=tuple(experts > 0 and _routes(sizes, layer) for layer in range(layers)),
-        dtype=dtype, checkpoint=read_checkpoint(path, stated, dtype),
-        tied=bool(sizes.config.get("tie_word_embeddings", False)), experts=experts,
-        topk=topk, expert_inter=own_inter, shared_inter=own_inter if kind == "llama4" else shared,
-        family=family, query_rank=sizes.maybe("q_lora_rank") if family.latent else 0, linear=linear,
+        dtype=dtype,
+        checkpoint=read_checkpoint(path, stated, dtype),
+        tied=bool(sizes.config.get("tie_word_embeddings", False)),
+        experts=experts,
+        topk=topk,
+        expert_inter=own_inter,
+        shared_inter=own_inter if kind == "llama4" else shared,
+        family=family,
+        query_rank=sizes.maybe("q_lora_rank") if family.latent else 0,
+        linear=linear,
         recurrent=_recurrent(sizes, layers) if linear else (),
         **{field: sizes.of(name) for field, name in OF_LATENT.items() if family.latent},
         **{field: sizes.of(name) for field, name in OF_SPARSE.items() if family.sparse},
-        positions=_positions(sizes, kind), notes=() if groups or family.latent else (assumed,),
-    )  # fmt: skip
+        positions=_positions(sizes, kind),
+        notes=() if groups or family.latent else (assumed,),
+    )
 
 
 def _json_of(path: Path) -> dict[str, object]:

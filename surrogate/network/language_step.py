@@ -71,9 +71,7 @@ def part_of(work: Operator) -> str:
     return next((part for kind, part in kinds if isinstance(work, kind)), OTHERS)
 
 
-def language_network(
-    decoder: Decoder, groups: Sequence[Requests], deployment: Deployment, tokens: int = 0
-) -> Network:  # fmt: skip
+def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: Deployment, tokens: int = 0) -> Network:
     """One step of ``groups`` of equal requests on one of the GPUs of a ``deployment``; ``tokens``: the new ones of all,
     where they are not the groups'.
 
@@ -87,15 +85,22 @@ def language_network(
     stages = deployment.pipeline_parallel
     held = -(-round(step.weights_bytes()) // stages)
     return replace(
-        network, gap_us=GAP_US, state_bytes=-(-step.kv_bytes // stages), weights_bytes=held,
+        network,
+        gap_us=GAP_US,
+        state_bytes=-(-step.kv_bytes // stages),
+        weights_bytes=held,
         notes=(*decoder.notes, *deployment.notes()),
-    )  # fmt: skip
+    )
 
 
 def read_language(
-    path: Path, *, prefill: int | None = None, decode: int | None = None, batch: int | None = None,
+    path: Path,
+    *,
+    prefill: int | None = None,
+    decode: int | None = None,
+    batch: int | None = None,
     deployment: Deployment | None = None,
-) -> Network:  # fmt: skip
+) -> Network:
     """`language_network` of a ``config.json`` for ``batch`` equal requests (default: one).
 
     Raises `InputError` for a bad file, and unless one of ``prefill`` and ``decode`` is given.
@@ -273,9 +278,16 @@ class Step:
         yield Kernel("rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys))
         for count, new, context in self.groups:
             work = Attention(
-                batch=count, heads=heads, kv_heads=kv_heads, head_dim=d.head_dim, window=kind.window, query_length=new,
-                context_length=context, dtype=self.dtype, kv_dtype=self.kv_dtype,
-            )  # fmt: skip
+                batch=count,
+                heads=heads,
+                kv_heads=kv_heads,
+                head_dim=d.head_dim,
+                window=kind.window,
+                query_length=new,
+                context_length=context,
+                dtype=self.dtype,
+                kv_dtype=self.kv_dtype,
+            )
             yield Kernel("attention", work)
         yield from [Kernel("gate", self.moved("gate", 2 * queries, queries))] * d.family.recurrent
         yield from self.product("o_proj", queries, d.hidden, layer=kind.like, fused=False)
@@ -306,9 +318,13 @@ class Step:
             yield self.per_head("absorbed_keys", heads, LATENT, d.nope, count)
             seen = min(context, d.index_topk or context)
             work = Mla(
-                batch=count, heads=heads, query_length=new, context_length=seen, dtype=self.dtype,
+                batch=count,
+                heads=heads,
+                query_length=new,
+                context_length=seen,
+                dtype=self.dtype,
                 kv_dtype=self.kv_dtype,
-            )  # fmt: skip
+            )
             yield Kernel("attention", work)
             yield self.per_head("absorbed_values", heads, d.value, LATENT, count)
         yield from product("o_proj", heads * d.value, d.hidden, fused=False)
@@ -377,10 +393,16 @@ class Step:
         if how.data_parallel > 1:
             yield Kernel("gather", AllGather(elements=elements, ranks=min(self.ranks, how.node), dtype=self.dtype))
         work = Moe(
-            tokens=self.tokens * how.data_parallel, hidden=d.hidden, inter=d.expert_inter, topk=d.topk,
-            experts=d.experts, tensor_parallel=self.ranks // how.expert_parallel, expert_parallel=how.expert_parallel,
-            dtype=self.arithmetic.of("experts", kind.like), routing=how.routing,
-        )  # fmt: skip
+            tokens=self.tokens * how.data_parallel,
+            hidden=d.hidden,
+            inter=d.expert_inter,
+            topk=d.topk,
+            experts=d.experts,
+            tensor_parallel=self.ranks // how.expert_parallel,
+            expert_parallel=how.expert_parallel,
+            dtype=self.arithmetic.of("experts", kind.like),
+            routing=how.routing,
+        )
         own = work.local_experts * work.matrices * d.hidden * work.width
         yield Kernel("experts", work, own)
         if d.shared_inter:

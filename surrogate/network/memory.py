@@ -22,9 +22,17 @@ from surrogate.network.calls import ELEMENTWISE, RULES, add_call, is_view
 from surrogate.network.network import Network, Tally
 
 HOLDERS = (
-    "weights", "activations", "gradients", "state", "workspace", "rounding", "context", "libraries", "communication",
+    "weights",
+    "activations",
+    "gradients",
+    "state",
+    "workspace",
+    "rounding",
+    "context",
+    "libraries",
+    "communication",
     "graphs",
-)  # fmt: skip
+)
 """What holds memory."""
 DRIVER_SHARE = 0.015
 """Share of an NVIDIA GPU's memory that its driver keeps: PyTorch's errors and vLLM's logs name totals of 0.976 to 0.992
@@ -57,9 +65,11 @@ class Optimizer(NamedTuple):
 
 
 OPTIMIZERS = {
-    "adam": Optimizer(states=2, work=4), "adamw": Optimizer(states=2, work=4), "sgd": Optimizer(states=0, work=2),
+    "adam": Optimizer(states=2, work=4),
+    "adamw": Optimizer(states=2, work=4),
+    "sgd": Optimizer(states=0, work=2),
     "sgd-momentum": Optimizer(states=1, work=2),
-}  # fmt: skip
+}
 """Each as one fused pass: it reads weights, gradients and states, and writes weights and states."""
 OPTIMIZER = "adam"
 """Which one trains where nobody says."""
@@ -103,9 +113,12 @@ def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
     activation_bytes -= gradient_bytes
     held = (network.weights_bytes, activation_bytes, gradient_bytes, network.state_bytes, workspace_bytes)
     reserves = (
-        network.rounding_bytes or 0, context_bytes(gpu), _libraries_bytes(network, gpu),
-        _communication_bytes(network, gpu), _graphs_bytes(network),
-    )  # fmt: skip
+        network.rounding_bytes or 0,
+        context_bytes(gpu),
+        _libraries_bytes(network, gpu),
+        _communication_bytes(network, gpu),
+        _graphs_bytes(network),
+    )
     return dict(zip(HOLDERS, (*held, *reserves), strict=True))
 
 
@@ -184,10 +197,14 @@ def network_of(
     if not tally.layers and not tally.unsupported:
         raise InputError(f"{path}: nothing in it costs time (only views and constants); give a network that computes")
     return tally.network(
-        path.stem, batch, parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
-        weights_bytes=sum(map(tensor_bytes, stored)), activation_bytes=allocator.peak - lasting_bytes,
-        gradient_bytes=allocator.peak_gradients, rounding_bytes=allocator.reserved - allocator.peak,
-    )  # fmt: skip
+        path.stem,
+        batch,
+        parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
+        weights_bytes=sum(map(tensor_bytes, stored)),
+        activation_bytes=allocator.peak - lasting_bytes,
+        gradient_bytes=allocator.peak_gradients,
+        rounding_bytes=allocator.reserved - allocator.peak,
+    )
 
 
 def tensor_bytes(tensor: Tensor) -> int:

@@ -14,9 +14,21 @@ if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
 __all__ = [
-    "FOLDED", "FOLDED_WITHIN", "FRAMEWORKS", "INPUT", "TF32", "TRAINED", "WEIGHT", "HostTime", "Layer", "Network",
-    "Tally", "Work", "element_type", "with_settings",
-]  # fmt: skip
+    "FOLDED",
+    "FOLDED_WITHIN",
+    "FRAMEWORKS",
+    "INPUT",
+    "TF32",
+    "TRAINED",
+    "WEIGHT",
+    "HostTime",
+    "Layer",
+    "Network",
+    "Tally",
+    "Work",
+    "element_type",
+    "with_settings",
+]
 
 Work = NetworkProblem
 """What a layer computes: a problem of any family, or an operator of which only the traffic is known."""
@@ -157,9 +169,15 @@ class Tally:
         """Everything collected; ``held`` are the fields on memory."""
         folded = any(layer.operator.endswith(f".{FOLDED}") for layer in self.layers)
         return Network(
-            name=name, layers=tuple(self.layers), batch=batch, training=training, ignored=dict(self.ignored),
-            unsupported=dict(self.unsupported), notes=(FOLDED_NOTE,) if folded else (), **held,
-        )  # fmt: skip
+            name=name,
+            layers=tuple(self.layers),
+            batch=batch,
+            training=training,
+            ignored=dict(self.ignored),
+            unsupported=dict(self.unsupported),
+            notes=(FOLDED_NOTE,) if folded else (),
+            **held,
+        )
 
 
 def with_settings(network: Network, math: str | None, layout: str | None) -> Network:

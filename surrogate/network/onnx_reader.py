@@ -20,9 +20,10 @@ DTYPES = {int(code): dtype for code, dtype in TABLE["types"]["onnx"].items()}
 """TensorProto's element type → ours; integers stand as the type of their width."""
 FLOATS = (1, 10, 11, 16)
 _VALUES: dict[int, "Callable[[AttributeProto], object]"] = {
-    2: lambda attribute: attribute.i, 7: lambda attribute: list(attribute.ints),
+    2: lambda attribute: attribute.i,
+    7: lambda attribute: list(attribute.ints),
     3: lambda attribute: attribute.s.decode("utf-8", "replace"),
-}  # fmt: skip
+}
 """Type of an attribute (AttributeProto's INT, INTS and STRING; others are not asked for) → how its value is read."""
 CONSTANT_FOLDED = "(computed from constants)"
 """An operator that is ignored (`calls.toml`)."""
@@ -31,9 +32,13 @@ _ATTRIBUTES: Mapping[str, str] = TABLE["onnx_attributes"]
 
 
 def read_onnx(
-    path: str | Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None, dtype: str | None = None,
+    path: str | Path,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    dtype: str | None = None,
     training: bool = False,
-) -> Network:  # fmt: skip
+) -> Network:
     """The network in an ONNX file; weights are not needed and external data is not opened.
 
     ``batch`` replaces the first size of every input, ``dims`` other symbolic sizes, ``dtype`` the floating-point type;

@@ -147,15 +147,24 @@ class Predictors:
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.work].reason for layer in network.layers if layer.work in choices)
         return NetworkTime(
-            network=network.name, gpu=self.gpu.name, layers=tuple(times), batch=network.batch,
-            training=network.training, ignored=network.ignored, unsupported=dict(unsupported),
-            heuristic=_heuristic(network, choices), outside=Counter(reason for reason in reasons if reason),
-            parameters=network.parameters, multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
+            network=network.name,
+            gpu=self.gpu.name,
+            layers=tuple(times),
+            batch=network.batch,
+            training=network.training,
+            ignored=network.ignored,
+            unsupported=dict(unsupported),
+            heuristic=_heuristic(network, choices),
+            outside=Counter(reason for reason in reasons if reason),
+            parameters=network.parameters,
+            multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
             notes=(*network.notes, *self._notes(measured, elsewhere, answers), *self._link(network.gpus)),
-            told=(*network.told, fp32) if fp32 else network.told, host_time=network.host, exchange=exchanged,
-        )  # fmt: skip
+            told=(*network.told, fp32) if fp32 else network.told,
+            host_time=network.host,
+            exchange=exchanged,
+        )
 
     def _measured_settings(self) -> set[tuple[str, ...]]:
         """The settings that convolutions were measured in on this GPU; empty where they were in none."""
@@ -224,11 +233,19 @@ class Predictors:
         algorithm = estimate.candidate if estimate else None
         bound = run.seer_class(self.gpu, algorithm.mechanism) if algorithm else problem.seer_class(self.gpu)
         return LayerTime(
-            name="", operator="", problem=str(problem), algorithm=algorithm.name if algorithm else None,
-            time_us=answer.time_us + gap_us, lower_us=answer.lower_us + gap_us, upper_us=answer.upper_us + gap_us,
-            workspace_bytes=int(estimate.workspace_bytes) if estimate else 0, flops=problem.flops,
-            bytes=problem.dram_bytes, bound=bound if known is None else known, source=answer.source,
-        )  # fmt: skip
+            name="",
+            operator="",
+            problem=str(problem),
+            algorithm=algorithm.name if algorithm else None,
+            time_us=answer.time_us + gap_us,
+            lower_us=answer.lower_us + gap_us,
+            upper_us=answer.upper_us + gap_us,
+            workspace_bytes=int(estimate.workspace_bytes) if estimate else 0,
+            flops=problem.flops,
+            bytes=problem.dram_bytes,
+            bound=bound if known is None else known,
+            source=answer.source,
+        )
 
     def _classes(self, selections: Mapping[Work, Selection]) -> dict[Work, str]:
         """Problem → the class of its pick by the paper's trees, "" where they tell none; empty without them."""
@@ -239,11 +256,14 @@ class Predictors:
 
         records = [
             {
-                **asdict(problem), "gpu": choice.gpu, "library": choice.library,
-                "library_version": choice.library_version, "algorithm": choice.estimates[0].candidate.name,
+                **asdict(problem),
+                "gpu": choice.gpu,
+                "library": choice.library,
+                "library_version": choice.library_version,
+                "algorithm": choice.estimates[0].candidate.name,
             }
             for problem, choice in picks.items()
-        ]  # fmt: skip
+        ]
         classes = self.paper.bound(pd.DataFrame(records))
         return {problem: BOUNDS[bound] if bound >= 0 else "" for problem, bound in zip(picks, classes, strict=True)}
 

@@ -30,13 +30,27 @@ MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def read_network(
-    source: str | Path, *, batch: int | None = None, training: bool = False, dims: Mapping[str, int] | None = None,
-    dtype: str | None = None, amp: str | None = None, math: str | None = None, layout: str | None = None,
-    runtime: str | None = None, host: str | None = None, optimizer: str | None = None, data_parallel: int = 1,
-    prefill: int | None = None, decode: int | None = None, tensor_parallel: int | None = None,
-    expert_parallel: int | None = None, pipeline_parallel: int | None = None, routing: str | None = None,
+    source: str | Path,
+    *,
+    batch: int | None = None,
+    training: bool = False,
+    dims: Mapping[str, int] | None = None,
+    dtype: str | None = None,
+    amp: str | None = None,
+    math: str | None = None,
+    layout: str | None = None,
+    runtime: str | None = None,
+    host: str | None = None,
+    optimizer: str | None = None,
+    data_parallel: int = 1,
+    prefill: int | None = None,
+    decode: int | None = None,
+    tensor_parallel: int | None = None,
+    expert_parallel: int | None = None,
+    pipeline_parallel: int | None = None,
+    routing: str | None = None,
     kv_dtype: str | None = None,
-) -> Network:  # fmt: skip
+) -> Network:
     """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
 
     A name is that of a network that ships without its weights, or of a language model's configuration
@@ -62,9 +76,12 @@ def read_network(
     require_regular(path)
     kind = path.suffix.lower()
     spread: dict[str, Any] = {
-        "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel, "pipeline_parallel": pipeline_parallel,
-        "routing": routing, "kv_dtype": kv_dtype,
-    }  # fmt: skip
+        "tensor_parallel": tensor_parallel,
+        "expert_parallel": expert_parallel,
+        "pipeline_parallel": pipeline_parallel,
+        "routing": routing,
+        "kv_dtype": kv_dtype,
+    }
     language = {"prefill": prefill, "decode": decode, **spread}
     for name, size in {"batch": batch, **(dims or {}), **language}.items():
         if size is not None and not isinstance(size, str):
@@ -75,9 +92,13 @@ def read_network(
         from surrogate.network.language_step import read_language
 
         absent = {
-            "--training": training, "--optimizer": optimizer, "--dim": dims, "--amp": amp, "--runtime": runtime,
+            "--training": training,
+            "--optimizer": optimizer,
+            "--dim": dims,
+            "--amp": amp,
+            "--runtime": runtime,
             "--host": host,
-        }  # fmt: skip
+        }
         if wrong := next((name for name, value in absent.items() if value), None):
             raise InputError(f"{text}: a language model's step has no {wrong}; its server's CUDA graph runs it")
         given = {name: value for name, value in spread.items() if value is not None}

@@ -24,13 +24,25 @@ MOSTLY = 90
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
 TOTALS = (
-    "network", "gpu", "batch", "training", "gpus", "total_us", "lower_us", "upper_us", "kernels_us", "coverage",
-    "samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits",
-)  # fmt: skip
+    "network",
+    "gpu",
+    "batch",
+    "training",
+    "gpus",
+    "total_us",
+    "lower_us",
+    "upper_us",
+    "kernels_us",
+    "coverage",
+    "samples_per_s",
+    "measured_share",
+    "parameters",
+    "multiply_adds",
+    "memory_bytes",
+    "fits",
+)
 """What `NetworkTime.to_dict` begins with."""
-COMPARED = (
-    "total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage",
-)  # fmt: skip
+COMPARED = ("total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage")
 """Figures of a network that batches and GPUs are compared by."""
 
 
@@ -183,12 +195,17 @@ class NetworkTime(Shown):
             **{name: getattr(self.host_time, name, None) for name in ("runtime", "host", "launch_us", "floor_us")},
             "all_reduce_us": getattr(self.exchange, "all_reduce_us", None),
             "waits_us": getattr(self.exchange, "time_us", None),
-            "memory": dict(self.memory), "flops": sum(layer.flops for layer in self.layers),
-            "bytes": sum(layer.bytes for layer in self.layers), "classes": self.classes(),
-            "heuristic": dict(self.heuristic), "layers": [layer.to_dict() for layer in self.layers],
-            "ignored": dict(self.ignored), "unsupported": dict(self.unsupported), "outside_domain": dict(self.outside),
+            "memory": dict(self.memory),
+            "flops": sum(layer.flops for layer in self.layers),
+            "bytes": sum(layer.bytes for layer in self.layers),
+            "classes": self.classes(),
+            "heuristic": dict(self.heuristic),
+            "layers": [layer.to_dict() for layer in self.layers],
+            "ignored": dict(self.ignored),
+            "unsupported": dict(self.unsupported),
+            "outside_domain": dict(self.outside),
             "notes": [*self.told, *self.notes],
-        }  # fmt: skip
+        }
 
     def to_frame(self) -> "pd.DataFrame":
         """A DataFrame, one row per layer."""
@@ -255,12 +272,15 @@ def aggregated(layers: Iterable[LayerTime], key: str) -> list[dict[str, Any]]:
     total = sum(layer.time_us for part in groups.values() for layer in part)
     rows = [
         {
-            key: name, "count": len(part), "time_us": sum(layer.time_us for layer in part),
+            key: name,
+            "count": len(part),
+            "time_us": sum(layer.time_us for layer in part),
             "share": _share(sum(layer.time_us for layer in part), total),
-            "flops": sum(layer.flops for layer in part), "bytes": sum(layer.bytes for layer in part),
+            "flops": sum(layer.flops for layer in part),
+            "bytes": sum(layer.bytes for layer in part),
         }
         for name, part in groups.items()
-    ]  # fmt: skip
+    ]
     return sorted(rows, key=lambda row: -row["time_us"])
 
 

@@ -334,12 +334,20 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
     if prompt.refused or decode.refused:
         return InputError(f"{prompt.refused or decode.refused}; give another --dtype, or --gpu")
     steps = ServerSteps(
-        load=load, users=sized.users, running=sized.running, stages=sized.decode.how.pipeline_parallel,
-        decode_ms=decode.time_us / 1e3, prompt_ms=prompt.time_us / 1e3, memory_bytes=sized.memory_bytes,
-        fits=sized.fits, parts={}, half_width=log1p(decode.beyond_us / decode.time_us),
-        floors=(*prompt.floors, *decode.floors), sums=decode.sums,
+        load=load,
+        users=sized.users,
+        running=sized.running,
+        stages=sized.decode.how.pipeline_parallel,
+        decode_ms=decode.time_us / 1e3,
+        prompt_ms=prompt.time_us / 1e3,
+        memory_bytes=sized.memory_bytes,
+        fits=sized.fits,
+        parts={},
+        half_width=log1p(decode.beyond_us / decode.time_us),
+        floors=(*prompt.floors, *decode.floors),
+        sums=decode.sums,
         least_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,
-    )  # fmt: skip
+    )
     # A step that takes a prompt beside decoded tokens reads its weights once for both.
     arithmetic_us = decode.compute_us + steps.prompts_beside * prompt.compute_us
     whole_ms = steps.decode_ms + steps.beside_ms
@@ -347,6 +355,7 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
     summed = steps.prompts_beside * prompt.parts[COMMUNICATION] / 1e3 / whole_ms
     parts[COMMUNICATION] += summed
     return replace(
-        steps, parts=parts | {PROMPTS: steps.beside_ms / whole_ms - summed},
+        steps,
+        parts=parts | {PROMPTS: steps.beside_ms / whole_ms - summed},
         least_tpot_ms=max(arithmetic_us, decode.memory_us) / 1e3,
-    )  # fmt: skip
+    )

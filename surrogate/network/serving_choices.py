@@ -18,9 +18,7 @@ from surrogate.network.serving import Setup
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of users of a replica that are tried where a caller names none."""
-COUNTS = (
-    "concurrency", "tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_parallel", "gpus",
-)  # fmt: skip
+COUNTS = ("concurrency", "tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_parallel", "gpus")
 """Fields of `Choices` that are whole numbers."""
 UNPACKED = {"fp8": "int8_wo", "fp8_block": "int8_wo"}
 """What stands for weights in fp8 on GPUs without units for it: kernels that unpack weights of 8 bits, too."""
@@ -88,9 +86,15 @@ class Choices:
             ways = product(dict.fromkeys(experts), stages, dtypes or (None,), kv_dtypes or (None,))
             for expert, pipeline, dtype, kv_dtype in ways:
                 deployment = Deployment(
-                    tensor_parallel=tensor, data_parallel=data, expert_parallel=expert, pipeline_parallel=pipeline,
-                    dtype=dtype, kv_dtype=kv_dtype, routing=self.routing, node=node,
-                )  # fmt: skip
+                    tensor_parallel=tensor,
+                    data_parallel=data,
+                    expert_parallel=expert,
+                    pipeline_parallel=pipeline,
+                    dtype=dtype,
+                    kv_dtype=kv_dtype,
+                    routing=self.routing,
+                    node=node,
+                )
                 most = self.gpus // deployment.gpus
                 for users in concurrency or USERS:
                     before = 0

@@ -50,7 +50,7 @@ WAYS = {
     "EP": ("expert_parallel", "GPUs with different experts (without EP all share each)"),
     "DP": ("attention_parallel", "groups of GPUs that attend to requests of their own"),
     "PP": ("pipeline_parallel", "stages of layers"),
-}  # fmt: skip
+}
 """Short name of a way to share a model → its field of a `ServerRow`, and what it counts."""
 MAX_PLANS = 20_000
 UNMEASURED_WIDTH = 0.1
@@ -230,10 +230,12 @@ class Serving(Shown):
         least = self.best.cost(self.best.tokens_per_s_per_gpu)
         is_priced = self.best.usd_per_million_tokens is not None
         return tuple(
-            row for row in self.rows[1:]
-            if row.meets and row.cost(row.tokens_per_s_per_gpu_high) <= least
+            row
+            for row in self.rows[1:]
+            if row.meets
+            and row.cost(row.tokens_per_s_per_gpu_high) <= least
             and (row.usd_per_million_tokens is not None) == is_priced
-        )  # fmt: skip
+        )
 
     def table(self, most: int = SHOWN) -> Table:
         """The best configurations for people, ``most`` of them, before the others the best of each GPU."""
@@ -287,10 +289,18 @@ CONDITIONS = ("compare_gpus", "ttft_ms", "tpot_ms", "price", "choices")
 
 
 def serve(
-    config: str | Path | Mapping[str, object], *, gpu: str, input: int, output: int, compare_gpus: Sequence[str] = (),
-    ttft_ms: float | None = None, tpot_ms: float | None = None, price: float | Mapping[str, float] | None = None,
-    choices: Choices | None = None, **searched: Any,
-) -> Serving:  # fmt: skip
+    config: str | Path | Mapping[str, object],
+    *,
+    gpu: str,
+    input: int,
+    output: int,
+    compare_gpus: Sequence[str] = (),
+    ttft_ms: float | None = None,
+    tpot_ms: float | None = None,
+    price: float | Mapping[str, float] | None = None,
+    choices: Choices | None = None,
+    **searched: Any,
+) -> Serving:
     """The servers of the model in a ``config.json`` (its folder, its content, or the name of one that ships) on GPUs.
 
     ``input`` and ``output`` are a user's tokens; ``ttft_ms`` and ``tpot_ms`` the targets; ``price`` in US dollars per
@@ -422,19 +432,34 @@ def _row(
     # Where users wait, the requests that run bound the rate: those who wait do not make the server faster or slower.
     low, high = (1e3 * tokens_per_ms * steps.running / steps.users / ms for ms in (held.high, held.low))
     return ServerRow(
-        gpu=device.name, library=library, gpus=gpus, replicas=plan.replicas, tensor_parallel=how.tensor_parallel,
-        pipeline_parallel=how.pipeline_parallel, expert_parallel=how.expert_parallel,
-        attention_parallel=how.data_parallel, dtype=main_dtype(decoder, how.dtype),
+        gpu=device.name,
+        library=library,
+        gpus=gpus,
+        replicas=plan.replicas,
+        tensor_parallel=how.tensor_parallel,
+        pipeline_parallel=how.pipeline_parallel,
+        expert_parallel=how.expert_parallel,
+        attention_parallel=how.data_parallel,
+        dtype=main_dtype(decoder, how.dtype),
         kv_dtype=how.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
-        concurrency=plan.users, running=min(plan.users, steps.running * how.data_parallel * plan.replicas),
-        ttft_ms=first.time, ttft_low_ms=first.low, ttft_high_ms=first.high,
-        tpot_ms=further.time, tpot_low_ms=further.low, tpot_high_ms=further.high, tokens_per_s_per_gpu=rate,
-        tokens_per_s_per_gpu_low=low, tokens_per_s_per_gpu_high=max(high, rate),
+        concurrency=plan.users,
+        running=min(plan.users, steps.running * how.data_parallel * plan.replicas),
+        ttft_ms=first.time,
+        ttft_low_ms=first.low,
+        ttft_high_ms=first.high,
+        tpot_ms=further.time,
+        tpot_low_ms=further.low,
+        tpot_high_ms=further.high,
+        tokens_per_s_per_gpu=rate,
+        tokens_per_s_per_gpu_low=low,
+        tokens_per_s_per_gpu_high=max(high, rate),
         tokens_per_s_per_user=1e3 / (further.time if steps.load.output > 1 else first.time),
         usd_per_million_tokens=None if price is None else price / 3600 / rate * MILLION,
-        memory_gib=steps.memory_bytes / 2**30, fits=steps.fits,
-        meets=steps.fits and targets.met(first.time, further.time), bound=steps.bound,
-    )  # fmt: skip
+        memory_gib=steps.memory_bytes / 2**30,
+        fits=steps.fits,
+        meets=steps.fits and targets.met(first.time, further.time),
+        bound=steps.bound,
+    )
 
 
 def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Iterator[str]:
@@ -476,9 +501,10 @@ def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
     """
     is_priced = any(row.usd_per_million_tokens is not None for row in rows)
     served = [
-        row for row in rows
+        row
+        for row in rows
         if row.fits and row.bound != "memory" and (row.usd_per_million_tokens is not None) == is_priced
-    ]  # fmt: skip
+    ]
     front = pareto(served, lambda row: 1 / row.cost(row.tokens_per_s_per_gpu))
     ahead = front[:: ceil_div(len(front), SHOWN) or 1]
     return [*ahead, *(row for row in rows if row not in ahead)]
@@ -487,13 +513,17 @@ def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
 def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
     """A row of the table for people."""
     shown: dict[str, Any] = {
-        "GPUs": f"{row.gpus} {row.gpu}", "with": _replicas(row),
-        "framework": row.library, "dtype": row.dtype, "cache": row.kv_dtype, "users in all": row.concurrency,
+        "GPUs": f"{row.gpus} {row.gpu}",
+        "with": _replicas(row),
+        "framework": row.library,
+        "dtype": row.dtype,
+        "cache": row.kv_dtype,
+        "users in all": row.concurrency,
         "TTFT, ms": (row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
         "TPOT, ms": (row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
         "tokens/s per GPU": (row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high),
         "tokens/s per user": round(row.tokens_per_s_per_user, 1),
-    }  # fmt: skip
+    }
     if row.usd_per_million_tokens is not None:
         shown["$ per M output tokens"] = round(row.usd_per_million_tokens, 3)
     return shown | {"GiB per GPU": round(row.memory_gib, 1), "bound by": row.bound, "": mark}

@@ -118,8 +118,9 @@ def _to_fp32(op: Callable[..., object], values: "Tensor", *args: object, **kwarg
     aten = torch.ops.aten
     halves = values.dtype in (torch.float16, torch.bfloat16)
     at_once: dict[object, Callable[..., object]] = {
-        aten.softmax.int: aten._softmax, aten.log_softmax.int: aten._log_softmax
-    }  # fmt: skip
+        aten.softmax.int: aten._softmax,
+        aten.log_softmax.int: aten._log_softmax,
+    }
     with torch.autocast("cpu", enabled=False):
         if not halves or kwargs.get("dtype") is not None:
             return op(values, *args, **kwargs)
@@ -129,9 +130,16 @@ def _to_fp32(op: Callable[..., object], values: "Tensor", *args: object, **kwarg
 
 
 def _attention(
-    query: "Tensor", key: "Tensor", value: "Tensor", attn_mask: "Tensor | None" = None, dropout_p: float = 0.0,
-    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-) -> "Tensor":  # fmt: skip
+    query: "Tensor",
+    key: "Tensor",
+    value: "Tensor",
+    attn_mask: "Tensor | None" = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> "Tensor":
     """Flash attention of half precision without a mask, else the memory-efficient kernel.
 
     As torch does, those whose shape neither takes go by their products and a softmax.
@@ -148,9 +156,7 @@ def _attention(
             query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
         )[0]
     if halves and attn_mask is None and query.size(-1) == value.size(-1) <= FLASH_WIDTH and query.size(-1) % 8 == 0:
-        return aten._scaled_dot_product_flash_attention(
-            query, key, value, dropout_p, is_causal, False, scale=scale
-        )[0]  # fmt: skip
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
     trained = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     mask: Any = attn_mask
     if mask is not None:

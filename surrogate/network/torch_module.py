@@ -149,9 +149,14 @@ def _copied_without_memory() -> "TorchFunctionMode":
 
 
 def module_network(
-    module: "Module", inputs: object, *, batch: int | None = None, training: bool = False, dtype: str | None = None,
+    module: "Module",
+    inputs: object,
+    *,
+    batch: int | None = None,
+    training: bool = False,
+    dtype: str | None = None,
     amp: str | None = None,
-) -> Network:  # fmt: skip
+) -> Network:
     """What one pass of a live ``module`` over ``inputs`` calls, which are those of `time_module`.
 
     A copy without memory runs in its place: the module's weights, gradients and mode stay as they are, on whatever
@@ -174,11 +179,24 @@ def module_network(
 
 
 def time_module(
-    module: "Module", inputs: object, gpu: str, *, training: bool = False, dtype: str | None = None,
-    amp: str | None = None, batch: int | None = None, max_batch: bool = False, layout: str | None = None,
-    optimizer: str = OPTIMIZER, data_parallel: int = 1, runtime: str | None = None, host: str = HOSTS[0],
-    bundle: str | Path | None = None, workspace_limit: int | None = None, deterministic: bool = False,
-) -> NetworkTime:  # fmt: skip
+    module: "Module",
+    inputs: object,
+    gpu: str,
+    *,
+    training: bool = False,
+    dtype: str | None = None,
+    amp: str | None = None,
+    batch: int | None = None,
+    max_batch: bool = False,
+    layout: str | None = None,
+    optimizer: str = OPTIMIZER,
+    data_parallel: int = 1,
+    runtime: str | None = None,
+    host: str = HOSTS[0],
+    bundle: str | Path | None = None,
+    workspace_limit: int | None = None,
+    deterministic: bool = False,
+) -> NetworkTime:
     """The predicted time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
 
     ``inputs`` is a tensor, a tuple or list of the module's arguments, a dict of those by name, or (tuple, dict). The
@@ -208,9 +226,14 @@ def time_module(
 
 
 def _network(
-    source: str, module: "Module", inputs: Arguments, training: bool, dtype: str | None, amp: str | None,
+    source: str,
+    module: "Module",
+    inputs: Arguments,
+    training: bool,
+    dtype: str | None,
+    amp: str | None,
     batch: int | None,
-) -> Network:  # fmt: skip
+) -> Network:
     """The calls of one pass on fake tensors as layers, with the optimizer's step and what is held in memory."""
     import torch
     from torch.utils._pytree import tree_leaves
@@ -241,13 +264,19 @@ def _network(
     leaves = tree_leaves(tuple(inputs))
     first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
     network = tally.network(
-        source.rpartition(":")[2], first.shape[0] if first is not None else batch, training,
-        parameters=sum(weight.numel() for weight in module.parameters()), weights_bytes=sum(map(tensor_bytes, weights)),
-        activation_bytes=recorded.activation_bytes, gradient_bytes=recorded.gradient_bytes,
-        rounding_bytes=recorded.rounding_bytes, tf32=in_tf32(),
+        source.rpartition(":")[2],
+        first.shape[0] if first is not None else batch,
+        training,
+        parameters=sum(weight.numel() for weight in module.parameters()),
+        weights_bytes=sum(map(tensor_bytes, weights)),
+        activation_bytes=recorded.activation_bytes,
+        gradient_bytes=recorded.gradient_bytes,
+        rounding_bytes=recorded.rounding_bytes,
+        tf32=in_tf32(),
         state_bytes=OPTIMIZERS[OPTIMIZER].states * sum(map(tensor_bytes, trained)),
-        forward_layers=forward_layers if training else 0, runtime="compiled" if is_compiled else "eager",
-    )  # fmt: skip
+        forward_layers=forward_layers if training else 0,
+        runtime="compiled" if is_compiled else "eager",
+    )
     return replace(network, notes=(*network.notes, EVAL_NOTE)) if evaluated else network
 
 
@@ -296,9 +325,13 @@ def _at_batch(arguments: Arguments, batch: int | None) -> Arguments:
 
 
 def recorded_calls(
-    module: "Module", inputs: tuple[object, ...], training: bool, dtype: str | None = None, amp: str | None = None,
+    module: "Module",
+    inputs: tuple[object, ...],
+    training: bool,
+    dtype: str | None = None,
+    amp: str | None = None,
     named_inputs: Mapping[str, object] | None = None,
-) -> Recorded:  # fmt: skip
+) -> Recorded:
     """Every ATen call that a GPU would run of the forward and, under ``training``, of the backward pass.
 
     A dispatch mode under autograd sees them, with the module that runs; in the backward pass it is the module whose
@@ -345,9 +378,12 @@ def recorded_calls(
 
     class Recorder(TorchDispatchMode):
         def __torch_dispatch__(
-            self, func: "OpOverload", types: object, args: Sequence[object] = (),
+            self,
+            func: "OpOverload",
+            types: object,
+            args: Sequence[object] = (),
             kwargs: Mapping[str, object] | None = None,
-        ) -> object:  # fmt: skip
+        ) -> object:
             path = running_module()
             result = func(*args, **(kwargs or {}))
             hold(result)
@@ -396,9 +432,13 @@ def recorded_calls(
             hook.remove()
     of_backward = {index - forward_calls: weights for index, weights in ready.items()}
     return Recorded(
-        calls[:forward_calls], calls[forward_calls:], allocator.peak - lasting_bytes, allocator.peak_gradients,
-        allocator.reserved - allocator.peak, of_backward,
-    )  # fmt: skip
+        calls[:forward_calls],
+        calls[forward_calls:],
+        allocator.peak - lasting_bytes,
+        allocator.peak_gradients,
+        allocator.reserved - allocator.peak,
+        of_backward,
+    )
 
 
 def _require_one_type(call: Call) -> None:

@@ -32,9 +32,18 @@ def overrides() -> dict[str, Callable[..., object]]:
 
 
 def _layers(
-    mode: int, values: "Tensor", hx: "Tensor | list[Tensor]", params: "list[Tensor]", has_biases: bool,
-    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool, sizes: tuple[int, ...] = (),
-) -> tuple[object, ...]:  # fmt: skip
+    mode: int,
+    values: "Tensor",
+    hx: "Tensor | list[Tensor]",
+    params: "list[Tensor]",
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    sizes: tuple[int, ...] = (),
+) -> tuple[object, ...]:
     """All layers of a recurrent network in one call; ``sizes``: sequences at each step of packed ones."""
     import torch
 
@@ -45,18 +54,38 @@ def _layers(
     projected = len(params) // num_layers // (1 + bidirectional) > 2 + 2 * has_biases
     hidden = params[1].shape[0] // (1, 1, 4, 3)[mode]
     result = torch.ops.aten._cudnn_rnn(
-        values, params, 2 + 2 * has_biases + projected, values.new_empty(0), states[0],
+        values,
+        params,
+        2 + 2 * has_biases + projected,
+        values.new_empty(0),
+        states[0],
         states[1] if mode == MODES["lstm"] else None,
-        mode, hidden, params[1].shape[1] if projected else 0, num_layers, batch_first, dropout, train, bidirectional,
-        list(sizes), None,
-    )  # fmt: skip
+        mode,
+        hidden,
+        params[1].shape[1] if projected else 0,
+        num_layers,
+        batch_first,
+        dropout,
+        train,
+        bidirectional,
+        list(sizes),
+        None,
+    )
     return result[:3] if mode == MODES["lstm"] else result[:2]
 
 
 def _packed_layers(
-    mode: int, data: "Tensor", batch_sizes: "Tensor", hx: "Tensor | list[Tensor]", params: "list[Tensor]",
-    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
-) -> tuple[object, ...]:  # fmt: skip
+    mode: int,
+    data: "Tensor",
+    batch_sizes: "Tensor",
+    hx: "Tensor | list[Tensor]",
+    params: "list[Tensor]",
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[object, ...]:
     """The same of packed sequences, whose lengths nobody knows without memory: all count as equally long."""
     steps = batch_sizes.shape[0]
     sizes = (-(-data.shape[0] // steps),) * steps
@@ -66,9 +95,13 @@ def _packed_layers(
 
 
 def _lstm_cell(
-    values: "Tensor", hx: "list[Tensor]", w_ih: "Tensor", w_hh: "Tensor", b_ih: "Tensor | None" = None,
+    values: "Tensor",
+    hx: "list[Tensor]",
+    w_ih: "Tensor",
+    w_hh: "Tensor",
+    b_ih: "Tensor | None" = None,
     b_hh: "Tensor | None" = None,
-) -> tuple[object, ...]:  # fmt: skip
+) -> tuple[object, ...]:
     """Two products and one kernel for the rest."""
     import torch
 
@@ -77,9 +110,13 @@ def _lstm_cell(
 
 
 def _gru_cell(
-    values: "Tensor", hx: "Tensor", w_ih: "Tensor", w_hh: "Tensor", b_ih: "Tensor | None" = None,
+    values: "Tensor",
+    hx: "Tensor",
+    w_ih: "Tensor",
+    w_hh: "Tensor",
+    b_ih: "Tensor | None" = None,
     b_hh: "Tensor | None" = None,
-) -> object:  # fmt: skip
+) -> object:
     """The same of a GRU."""
     import torch
 

@@ -52,9 +52,7 @@ def iteration(network: Network) -> Network:
     parameters = sum(layer.parameters for layer in forward if not layer.work.UPDATES_WEIGHTS)
     tally.add(optimizer_step(parameters))
     state = OPTIMIZERS[OPTIMIZER].states * (network.weights_bytes or 0)
-    return replace(
-        network, layers=tuple(tally.layers), training=True, state_bytes=state, forward_layers=len(forward)
-    )  # fmt: skip
+    return replace(network, layers=tuple(tally.layers), training=True, state_bytes=state, forward_layers=len(forward))
 
 
 def optimizer_step(parameters: int) -> list[Layer]:

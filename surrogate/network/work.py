@@ -139,9 +139,13 @@ class Window(NamedTuple):
         pad = max(0, (reach - height) // 2)
         height = min(max(height, reach - 2 * pad), reach - 2 * pad + step - 1)
         return Window(
-            self.images * deep, (height, self.size[2]), (rows, self.taps[2]), (pad, self.pad[2]),
-            (step, self.stride[2]), (1, self.dilation[2]),
-        )  # fmt: skip
+            self.images * deep,
+            (height, self.size[2]),
+            (rows, self.taps[2]),
+            (pad, self.pad[2]),
+            (step, self.stride[2]),
+            (1, self.dilation[2]),
+        )
 
 
 def pool(kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str) -> MaxPool:
@@ -156,9 +160,18 @@ def pool(kind: str, size: Shape, result: Shape | None, window: Shape, stride: Sh
     at = Window(size[0], tuple(extents), window, pad, stride, (1,) * len(window)).plane()
     (h, w), (high, wide), (step, step_w), (above, left) = at.size, at.taps, at.stride, at.pad
     return (MaxPool if kind == "max" else AvgPool)(
-        n=at.images, c=size[1], h=h, w=w, window=high, window_w=wide, stride=step, stride_w=step_w, pad=above,
-        pad_w=left, dtype=dtype,
-    )  # fmt: skip
+        n=at.images,
+        c=size[1],
+        h=h,
+        w=w,
+        window=high,
+        window_w=wide,
+        stride=step,
+        stride_w=step_w,
+        pad=above,
+        pad_w=left,
+        dtype=dtype,
+    )
 
 
 def softmax(shape: Shape, axis: int, dtype: str) -> Operator:
@@ -183,7 +196,20 @@ def convolution(
     at = Window(image[0], grown, filters[2:], padding, stride, dilation).plane()
     (h, w), (r, s), (pad_h, pad_w), (stride_h, stride_w), (dilation_h, dilation_w) = at[1:]
     return Conv(
-        n=at.images, c=image[1], h=h, w=w, k=filters[0], r=r, s=s, pad_h=pad_h, pad_w=pad_w, stride_h=stride_h,
-        stride_w=stride_w, dilation_h=dilation_h, dilation_w=dilation_w, groups=groups, dtype=dtype,
+        n=at.images,
+        c=image[1],
+        h=h,
+        w=w,
+        k=filters[0],
+        r=r,
+        s=s,
+        pad_h=pad_h,
+        pad_w=pad_w,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        dilation_h=dilation_h,
+        dilation_w=dilation_w,
+        groups=groups,
+        dtype=dtype,
         math=family(Conv.kind).default_math(dtype),
-    )  # fmt: skip
+    )

@@ -87,8 +87,10 @@ class TuningCache:
     def _give_up(self, error: Exception) -> None:
         _log.warning(
             "seer: %s: measurements are not kept (%s); %s names another file for them",
-            self.path, error, ENVIRONMENT_VARIABLE,
-        )  # fmt: skip
+            self.path,
+            error,
+            ENVIRONMENT_VARIABLE,
+        )
         self._open(":memory:")
 
     def get(self, device: "DeviceInfo", problem: AnyProblem) -> dict[str, Tuning]:
@@ -193,10 +195,15 @@ class Tuned:
 
 
 def autotune(
-    problem: AnyProblem | str, device: "str | Device", k: int = 2, *, predictor: Predictor | None = None,
-    workspace_limit: int | str | None = None, deterministic: bool = False,
+    problem: AnyProblem | str,
+    device: "str | Device",
+    k: int = 2,
+    *,
+    predictor: Predictor | None = None,
+    workspace_limit: int | str | None = None,
+    deterministic: bool = False,
     cache: TuningCache | str | Path | None = None,
-) -> Tuned:  # fmt: skip
+) -> Tuned:
     """The fastest of the ``k`` best predictions, by measurement.
 
     ``device``: a name that `surrogate.collect.open_device` knows (opened for this call), or an open device.
@@ -231,16 +238,28 @@ def autotune(
     ran = [attempt for attempt in tried if attempt.measured_us is not None]
     best = min(ran, key=lambda attempt: attempt.measured_us or 0.0, default=None)
     return Tuned(
-        problem=setting_line(problem), gpu=info.gpu, library=info.library, library_version=info.library_version,
-        algorithm=best.algorithm if best else None, time_us=best.measured_us if best else None,
-        source="cache" if best and best.cached else "measured", tried=tuple(tried), cost_ms=round(cost_ms, 3),
-    )  # fmt: skip
+        problem=setting_line(problem),
+        gpu=info.gpu,
+        library=info.library,
+        library_version=info.library_version,
+        algorithm=best.algorithm if best else None,
+        time_us=best.measured_us if best else None,
+        source="cache" if best and best.cached else "measured",
+        tried=tuple(tried),
+        cost_ms=round(cost_ms, 3),
+    )
 
 
 def _search(
-    problem: Any, device: "Device", info: "DeviceInfo", *, cache: TuningCache, limits: Limits,
-    ranking: Sequence[Ranked], k: int,
-) -> tuple[list[Attempt], float]:  # fmt: skip
+    problem: Any,
+    device: "Device",
+    info: "DeviceInfo",
+    *,
+    cache: TuningCache,
+    limits: Limits,
+    ranking: Sequence[Ranked],
+    k: int,
+) -> tuple[list[Attempt], float]:
     """Down the ranking until ``k`` algorithms ran, then whatever else the cache knows; and what measuring took in ms.
 
     A lost device costs one algorithm, for a worker process starts afresh; twice in a row it is gone.

@@ -93,9 +93,13 @@ def _learned_again(
     for name in sorted(set(device)):
         apart = new[device[new] == name]
         records[name] = _record(
-            rows.take(device == name), data=data.name, method="fitted again with the new rows",
-            measured_us=rows.time_us[apart], before_us=before_us[apart], held_us=held_us[apart],
-        )  # fmt: skip
+            rows.take(device == name),
+            data=data.name,
+            method="fitted again with the new rows",
+            measured_us=rows.time_us[apart],
+            before_us=before_us[apart],
+            held_us=held_us[apart],
+        )
     return replace(again, card={**again.card, "calibration": {**bundle.card.get("calibration", {}), **records}})
 
 
@@ -115,12 +119,14 @@ def _calibrate_part(
     ok = rows.take(rows.ok)
     tried = Support.fit(rows)
     told = replace(
-        part, fitted=model, candidates=part.candidates | candidate_keys(ok),
+        part,
+        fitted=model,
+        candidates=part.candidates | candidate_keys(ok),
         # What was never seen before joins the general table, nothing known is changed.
         support=Support({**part.support.exact, **tried.exact}, {**tried.general, **part.support.general}),
         domain=_domain(part.domain, Domain.of(ok)),
         least_us=_least(part.least_us, least_times(ok)),
-    )  # fmt: skip
+    )
     settings = SettingCache(replace(bundle, parts={**bundle.parts, rows.family.name: told}))
     base_us = predict_table(settings, rows.frame, dict.fromkeys(("gpu", "library", "library_version"))).predicted_us
     # A model that is no trees says nothing of candidates that it never saw, where rooflines stand in.
@@ -149,9 +155,13 @@ def _calibrate_part(
         on_device = np.flatnonzero((of_device == device) & np.isfinite(held_us))
         apart = np.intersect1d(on_device, judged)
         records[device] = _record(
-            rows.take(on_device), data=name, method=method(len(on_device)), measured_us=rows.time_us[apart],
-            before_us=base_us[apart], held_us=held_us[apart],
-        )  # fmt: skip
+            rows.take(on_device),
+            data=name,
+            method=method(len(on_device)),
+            measured_us=rows.time_us[apart],
+            before_us=base_us[apart],
+            held_us=held_us[apart],
+        )
     return calibrated, records
 
 
@@ -169,10 +179,15 @@ def _record(
             f"{data}: times on {device} came out worse; measure more problems, or keep the bundle", stacklevel=2
         )
     return {
-        "data": data, "rows": len(rows), "problems": len(np.unique(rows.problem)), "shapes": len(np.unique(rows.shape)),
-        "method": method, "rows_not_trained_on": len(measured_us),
-        "median_ape_before": before, "median_ape_held_out": after,
-    }  # fmt: skip
+        "data": data,
+        "rows": len(rows),
+        "problems": len(np.unique(rows.problem)),
+        "shapes": len(np.unique(rows.shape)),
+        "method": method,
+        "rows_not_trained_on": len(measured_us),
+        "median_ape_before": before,
+        "median_ape_held_out": after,
+    }
 
 
 def check_libraries(part: Part, rows: Rows, name: str) -> None:

@@ -91,9 +91,14 @@ class ConfigurationEngine(Engine):
             ).astype(np.float32)
             columns = np.concatenate([np.array(terms.values, dtype=np.float32), constant])
             answer, failure = self.model.answers(
-                self._key(asked.values), asked, self.context.device, columns, parameters,
-                own[:, parameters.shape[1] :], self.known[index[rows]],
-            )  # fmt: skip
+                self._key(asked.values),
+                asked,
+                self.context.device,
+                columns,
+                parameters,
+                own[:, parameters.shape[1] :],
+                self.known[index[rows]],
+            )
             runs = (failure < LIKELY) & ~np.any([*self._refusals(asked, index[rows]).values()], axis=0)
             time_us[rows] = np.where(runs, np.maximum(answer, least_us[index[rows]]), inf)
         return time_us, np.zeros(len(index))
@@ -134,9 +139,13 @@ def predict_configurations(
     half = np.where(seen, half, part.unseen_gpu.by_kind[""].half_width) + growth
     factor = np.exp(np.where(measured, MEASURED_HALF_WIDTH, half))
     return Predictions(
-        library=frame["library"].to_numpy(dtype=object), algorithm=frame["algorithm"].to_numpy(dtype=object),
-        predicted_us=predicted_us, lower_us=np.minimum(predicted_us, np.maximum(predicted_us / factor, least_us)),
-        upper_us=predicted_us * factor, in_domain=seen & (growth == 0) & known_values, supported=runs,
+        library=frame["library"].to_numpy(dtype=object),
+        algorithm=frame["algorithm"].to_numpy(dtype=object),
+        predicted_us=predicted_us,
+        lower_us=np.minimum(predicted_us, np.maximum(predicted_us / factor, least_us)),
+        upper_us=predicted_us * factor,
+        in_domain=seen & (growth == 0) & known_values,
+        supported=runs,
         workspace_bytes=np.full(len(rows), np.nan),
         source=np.where(measured, MEASURED, np.where(seen, MODEL, OTHERS)).astype(object),
-    )  # fmt: skip
+    )

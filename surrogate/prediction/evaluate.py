@@ -65,12 +65,15 @@ def _evaluate_part(
         errors = asdict(time_errors(times[counted], rows.time_us[counted]))
         choice = choices.get(grouping, {"n": 0, "shapes": 0})
         record = {
-            "stratum": grouping, "rows": errors.pop("n"), **errors,
+            "stratum": grouping,
+            "rows": errors.pop("n"),
+            **errors,
             "in_domain": float(predicted["in_domain"].to_numpy()[counted].mean()) if counted.any() else None,
-            **_interval_figures(rows, predicted, counted), "problems": choice["n"],
+            **_interval_figures(rows, predicted, counted),
+            "problems": choice["n"],
             **{key: value for key, value in choice.items() if key != "n"},
             **_pick_figures(rows, predicted, judged_mask & counted & supported, own_share),
-        }  # fmt: skip
+        }
         records.append(plain(record, DIGITS))
     return records
 

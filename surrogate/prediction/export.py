@@ -102,9 +102,14 @@ def named(problem: AnyProblem) -> dict[str, Any]:
 
 
 def picks_for(
-    predictor: Predictor, problems: Sequence[AnyProblem], *, workspace_limit: int | None = None,
-    deterministic: bool = False, library_version: str | None = None, name: str = "",
-) -> Picks:  # fmt: skip
+    predictor: Predictor,
+    problems: Sequence[AnyProblem],
+    *,
+    workspace_limit: int | None = None,
+    deterministic: bool = False,
+    library_version: str | None = None,
+    name: str = "",
+) -> Picks:
     """Rank every distinct problem once; ``name`` is the bundle's.
 
     Raises `InputError` where there is no problem, and for problems of several families.
@@ -121,10 +126,16 @@ def picks_for(
     bundle = predictor.bundle
     data = bundle.card.get("data", {})
     return Picks(
-        tuple(selections), workspace_limit, deterministic, bundle.parts[family].fitted.name,
-        data=data.get("name", "unnamed data"), candidate=bundle.candidate, bundle=name,
-        gpus=tuple(data.get("gpus", ())), held_out=bundle.card.get("held_out", {}).get(family, {}).get("choice", {}),
-    )  # fmt: skip
+        tuple(selections),
+        workspace_limit,
+        deterministic,
+        bundle.parts[family].fitted.name,
+        data=data.get("name", "unnamed data"),
+        candidate=bundle.candidate,
+        bundle=name,
+        gpus=tuple(data.get("gpus", ())),
+        held_out=bundle.card.get("held_out", {}).get(family, {}).get("choice", {}),
+    )
 
 
 def export(picks: Picks, form: str) -> str:
@@ -166,12 +177,14 @@ def json_table(picks: Picks) -> str:
     """
     first = picks.selections[0]
     whole = {
-        "kind": KIND, "schema": SCHEMA,
+        "kind": KIND,
+        "schema": SCHEMA,
         **{name: getattr(first, name) for name in ("gpu", "library", "library_version")},
         "workspace_limit_bytes": picks.workspace_limit,
         **{name: getattr(picks, name) for name in ("deterministic", "model", "data")},
-        "picks": list(map(_pick, picks.feasible)), "infeasible": list(map(_refused, picks.infeasible)),
-    }  # fmt: skip
+        "picks": list(map(_pick, picks.feasible)),
+        "infeasible": list(map(_refused, picks.infeasible)),
+    }
     return json.dumps(whole, indent=1) + "\n"
 
 
@@ -181,10 +194,15 @@ def _pick(selection: Selection) -> dict[str, object]:
     best, *others = (Ranked.of(estimate, nan, problem) for estimate in selection.estimates[:shown])
     several = ", " in selection.library
     return {
-        "problem": str(problem), **problem.to_dict(), **_candidate(best, problem, several), "lower_us": best.lower_us,
-        "upper_us": best.upper_us, "source": best.source, "in_domain": selection.in_domain,
+        "problem": str(problem),
+        **problem.to_dict(),
+        **_candidate(best, problem, several),
+        "lower_us": best.lower_us,
+        "upper_us": best.upper_us,
+        "source": best.source,
+        "in_domain": selection.in_domain,
         "fallbacks": [_candidate(other, problem, several) for other in others],
-    }  # fmt: skip
+    }
 
 
 def _candidate(ranked: Ranked, problem: AnyProblem, several_libraries: bool) -> dict[str, object]:
@@ -236,14 +254,20 @@ def c_header(picks: Picks) -> str:
         raise InputError(EMPTY)
     of_family = "" if is_conv else f"_{_identifier(family.name)}"
     # Python's texts have the order of their UTF-8 bytes, which strcmp goes by.
-    return template("picks.h.j2", "surrogate.prediction").render(
-        prefix=f"seer{of_family}", name=f"seer_{_identifier(picks.selections[0].gpu)}{of_family}",
-        family="" if is_conv else family.name, comment=map(_plain, picks.provenance),
-        choices=CHOICES if is_conv else {}, numbers=FIELDS if is_conv else [*map(_field, family.size_names)],
-        texts=() if is_conv else [*map(_field, family.setting_names)],
-        parameters={_field(name): _c_type(values) for name, values in parameters.items()},
-        rows=[_row(*row) for row in sorted(rows, key=lambda row: row[0])],
-    ) + "\n"  # fmt: skip
+    return (
+        template("picks.h.j2", "surrogate.prediction").render(
+            prefix=f"seer{of_family}",
+            name=f"seer_{_identifier(picks.selections[0].gpu)}{of_family}",
+            family="" if is_conv else family.name,
+            comment=map(_plain, picks.provenance),
+            choices=CHOICES if is_conv else {},
+            numbers=FIELDS if is_conv else [*map(_field, family.size_names)],
+            texts=() if is_conv else [*map(_field, family.setting_names)],
+            parameters={_field(name): _c_type(values) for name, values in parameters.items()},
+            rows=[_row(*row) for row in sorted(rows, key=lambda row: row[0])],
+        )
+        + "\n"
+    )
 
 
 def _conv_values(conv: Conv, selection: Selection) -> tuple[int, int]:
@@ -341,10 +365,18 @@ def find_db_key(conv: Conv) -> str:
     near, far = (conv.c, conv.h, conv.w), (conv.k, conv.out_h, conv.out_w)
     first, last = (near, far) if conv.direction == "fwd" else (far, near)
     parts = [
-        *first, f"{conv.r}x{conv.s}", *last, conv.n, f"{conv.pad_h}x{conv.pad_w}",
-        f"{conv.stride_h}x{conv.stride_w}", f"{conv.dilation_h}x{conv.dilation_w}", 0, conv.layout,
-        types[conv.dtype], letters[conv.direction],
-    ]  # fmt: skip
+        *first,
+        f"{conv.r}x{conv.s}",
+        *last,
+        conv.n,
+        f"{conv.pad_h}x{conv.pad_w}",
+        f"{conv.stride_h}x{conv.stride_w}",
+        f"{conv.dilation_h}x{conv.dilation_w}",
+        0,
+        conv.layout,
+        types[conv.dtype],
+        letters[conv.direction],
+    ]
     return "-".join(map(str, parts)) + (f"_g{conv.groups}" if conv.groups > 1 else "")
 
 

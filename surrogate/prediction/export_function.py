@@ -33,9 +33,14 @@ MOST_BEST = 20
 MOST_CANDIDATES = 400
 """and together, beside the fastest of every problem, those that are among the fastest most often."""
 TRITON_ARGUMENTS = {
-    "num_warps": "num_warps", "warps": "num_warps", "num_stages": "num_stages", "stages": "num_stages",
-    "num_ctas": "num_ctas", "ctas": "num_ctas", "maxnreg": "maxnreg",
-}  # fmt: skip
+    "num_warps": "num_warps",
+    "warps": "num_warps",
+    "num_stages": "num_stages",
+    "stages": "num_stages",
+    "num_ctas": "num_ctas",
+    "ctas": "num_ctas",
+    "maxnreg": "maxnreg",
+}
 """Parameter → which of ``triton.Config``'s own arguments it is; others are the kernel's."""
 
 
@@ -128,18 +133,28 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     judged = picks.held_out if first.gpu in map(canonical, picks.gpus) else {}
     what = "configurations to time, the most promising first" if lists else "configuration to run"
     text = template("function.py.j2", "surrogate.prediction").render(
-        picks=picks, family=family.name, notes=first.notes, folds=decision_tree.FOLDS, lists=lists,
+        picks=picks,
+        family=family.name,
+        notes=first.notes,
+        folds=decision_tree.FOLDS,
+        lists=lists,
         where=first.gpu if described else f"{first.gpu}, {picks.releases}",
         measured=sum(each.estimates[0].source == MEASURED for each in picks.feasible),
-        problems=len(function.cost), left_out=len(picks.selections) - len(function.cost), leaves=len(every_leaf),
-        slowdown=said(function.slowdown), held_out=function.held_out and said(function.held_out),
-        bundle_slowdown=judged.get(family.primary, {}).get("slowdown_macro"), gpu=first.gpu,
-        name="configs" if lists else "select", doc=f"The {what if described else '(library, algorithm) to run'}.",
+        problems=len(function.cost),
+        left_out=len(picks.selections) - len(function.cost),
+        leaves=len(every_leaf),
+        slowdown=said(function.slowdown),
+        held_out=function.held_out and said(function.held_out),
+        bundle_slowdown=judged.get(family.primary, {}).get("slowdown_macro"),
+        gpu=first.gpu,
+        name="configs" if lists else "select",
+        doc=f"The {what if described else '(library, algorithm) to run'}.",
         sizes=[argument(name) + default for name, default in absent.items()],
         texts=[f"{name}={values[0]}" for name, values in settings.items()],
         followers={argument(size.name): argument(size.follows) for size in sizes if size.follows},
-        settings=settings, body="\n".join(function.lines(function.tree, returned)),
-    )  # fmt: skip
+        settings=settings,
+        body="\n".join(function.lines(function.tree, returned)),
+    )
     plain = "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
     summary = f"leaves: {len(every_leaf)}, predicted slowdown on the listed problems: {said(function.slowdown)}"
     return f"{plain}\n", summary
@@ -174,10 +189,15 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
     tree = decision_tree.learn(table, cost, leaves)
     shape = np.array(["|".join(str(problem[name]) for name in family.shape_names) for problem in problems])
     return DecisionFunction(
-        picks=picks, settings=settings, columns=columns, candidates=candidates, cost=cost, tree=tree,
+        picks=picks,
+        settings=settings,
+        columns=columns,
+        candidates=candidates,
+        cost=cost,
+        tree=tree,
         slowdown=Slowdown.of(cost, decision_tree.choices(tree, table)),
         held_out=decision_tree.held_out_slowdown(table, cost, shape, leaves),
-    )  # fmt: skip
+    )
 
 
 def _times_us(selection: Selection, configurations_only: bool) -> dict[Choice, float]:

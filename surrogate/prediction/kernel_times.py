@@ -183,12 +183,25 @@ def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:
 
 
 def _kernel_time(
-    problem: AnyProblem, gpu: str, time_us: float, ends: tuple[float, float], *, source: str,
-    best: Estimate | None = None, in_domain: bool = False,
-) -> KernelTime:  # fmt: skip
+    problem: AnyProblem,
+    gpu: str,
+    time_us: float,
+    ends: tuple[float, float],
+    *,
+    source: str,
+    best: Estimate | None = None,
+    in_domain: bool = False,
+) -> KernelTime:
     """A time and its interval, of the ``best`` candidate's kernel; None: of no library's in particular."""
     return KernelTime(
-        problem=problem, gpu=gpu, library=best.candidate.library if best else "",
-        algorithm=best.candidate.name if best else "", time_us=time_us, lower_us=ends[0], upper_us=ends[1],
-        call_us=best.time_us if best else time_us, source=source, in_domain=in_domain,
-    )  # fmt: skip
+        problem=problem,
+        gpu=gpu,
+        library=best.candidate.library if best else "",
+        algorithm=best.candidate.name if best else "",
+        time_us=time_us,
+        lower_us=ends[0],
+        upper_us=ends[1],
+        call_us=best.time_us if best else time_us,
+        source=source,
+        in_domain=in_domain,
+    )

@@ -80,23 +80,43 @@ class Predictor:
 
     @overload
     def predict(  # pyright: ignore[reportOverlappingOverload]
-        self, problem: AnyProblem | str, algorithm: str | None = ..., *, library_version: str | None = ...,
-        library: str | None = ..., **settings: str,
-    ) -> Prediction: ...  # fmt: skip
+        self,
+        problem: AnyProblem | str,
+        algorithm: str | None = ...,
+        *,
+        library_version: str | None = ...,
+        library: str | None = ...,
+        **settings: str,
+    ) -> Prediction: ...
     @overload
     def predict(
-        self, problem: Problems, algorithm: str | None = ..., *, library_version: str | None = ...,
-        library: str | None = ..., **settings: str,
-    ) -> list[Prediction]: ...  # fmt: skip
+        self,
+        problem: Problems,
+        algorithm: str | None = ...,
+        *,
+        library_version: str | None = ...,
+        library: str | None = ...,
+        **settings: str,
+    ) -> list[Prediction]: ...
     @overload
     def predict(
-        self, problem: object, algorithm: str | None = ..., *, library_version: str | None = ...,
-        library: str | None = ..., **settings: str,
-    ) -> Predictions: ...  # fmt: skip
+        self,
+        problem: object,
+        algorithm: str | None = ...,
+        *,
+        library_version: str | None = ...,
+        library: str | None = ...,
+        **settings: str,
+    ) -> Predictions: ...
     def predict(
-        self, problem: object, algorithm: str | None = None, *, library_version: str | None = None,
-        library: str | None = None, **settings: str,
-    ) -> Prediction | list[Prediction] | Predictions:  # fmt: skip
+        self,
+        problem: object,
+        algorithm: str | None = None,
+        *,
+        library_version: str | None = None,
+        library: str | None = None,
+        **settings: str,
+    ) -> Prediction | list[Prediction] | Predictions:
         """The time of ``algorithm``, or of the best one, on a problem; or on every row of a table.
 
         ``problem``: a `Conv` or operator, or its text → `Prediction`; a list of them → a list; a table (a DataFrame, a
@@ -127,9 +147,16 @@ class Predictor:
         return predict_table(self._settings, problem, defaults, algorithm)
 
     def select(
-        self, problem: object, *, workspace_limit: int | str | None = None, deterministic: bool = False,
-        top: int | None = None, library_version: str | None = None, library: str | None = None, **settings: str,
-    ) -> Any:  # fmt: skip
+        self,
+        problem: object,
+        *,
+        workspace_limit: int | str | None = None,
+        deterministic: bool = False,
+        top: int | None = None,
+        library_version: str | None = None,
+        library: str | None = None,
+        **settings: str,
+    ) -> Any:
         """The candidates of a problem in the order of their predicted times, within the limits.
 
         Of a list, a list; of a table (as `predict` takes it) a list of one selection for each distinct problem, in the
@@ -259,12 +286,18 @@ def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking,
     estimates, refused = within(problem, ranking.estimates, limits)
     pick = (estimates or ranking.estimates)[0].candidate if ranking.estimates else prepared.candidates[0]
     return Selection(
-        problem=problem, gpu=prepared.setting.gpu,
+        problem=problem,
+        gpu=prepared.setting.gpu,
         library=", ".join(library for library, _ in prepared.setting.versions),
-        library_version=", ".join(version for _, version in prepared.setting.versions), estimates=estimates,
-        excluded=ranking.excluded + refused, reason=prepared.reason(problem, pick, ranking.distances),
-        own_share=prepared.widths.own_share, top=limits.top, source=prepared.source, notes=prepared.notes[pick.library],
-    )  # fmt: skip
+        library_version=", ".join(version for _, version in prepared.setting.versions),
+        estimates=estimates,
+        excluded=ranking.excluded + refused,
+        reason=prepared.reason(problem, pick, ranking.distances),
+        own_share=prepared.widths.own_share,
+        top=limits.top,
+        source=prepared.source,
+        notes=prepared.notes[pick.library],
+    )
 
 
 def within(
@@ -323,10 +356,18 @@ def _prediction(
     lower_us, upper_us = estimate.ends_us
     described = isinstance(problem, DescribedProblem)
     return Prediction(
-        problem=problem, gpu=prepared.setting.gpu, library=library,
+        problem=problem,
+        gpu=prepared.setting.gpu,
+        library=library,
         library_version=dict(prepared.setting.versions)[library],
-        algorithm=candidate.name if described else candidate.algorithm, time_us=estimate.time_us,
-        lower_us=lower_us, upper_us=upper_us, workspace_bytes=None if described else estimate.workspace_bytes,
-        source=estimate.source, in_domain=reason is None, reason=refusal or reason, supported=refusal is None,
+        algorithm=candidate.name if described else candidate.algorithm,
+        time_us=estimate.time_us,
+        lower_us=lower_us,
+        upper_us=upper_us,
+        workspace_bytes=None if described else estimate.workspace_bytes,
+        source=estimate.source,
+        in_domain=reason is None,
+        reason=refusal or reason,
+        supported=refusal is None,
         notes=prepared.notes[library],
-    )  # fmt: skip
+    )

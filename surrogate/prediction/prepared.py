@@ -155,19 +155,26 @@ class PreparedSetting:
         asked = zip(problems, sizes.tolist(), reasons, accepted, by_problem, strict=True)
         return [
             self._ranking(
-                of_problem, refusals, islice(answers, len(wanted)), dict(zip(distances, near, strict=True)),
+                of_problem,
+                refusals,
+                islice(answers, len(wanted)),
+                dict(zip(distances, near, strict=True)),
                 self.engine.measured(problem, wanted),
             )
             for problem, of_problem, refusals, wanted, near in asked
-        ]  # fmt: skip
+        ]
 
     def _accepted(self, reasons: Reasons) -> list[int]:
         return [i for i in self.ranked if reasons[i] is None]
 
     def _ranking(
-        self, sizes: Sequence[Number], reasons: Reasons, answers: Iterable[tuple[int, float, float]],
-        distances: Mapping[str, float], measured: Collection[int] = (),
-    ) -> Ranking:  # fmt: skip
+        self,
+        sizes: Sequence[Number],
+        reasons: Reasons,
+        answers: Iterable[tuple[int, float, float]],
+        distances: Mapping[str, float],
+        measured: Collection[int] = (),
+    ) -> Ranking:
         """The estimates of a problem of these sizes with their intervals.
 
         ``answers`` are positions of candidates, each with its time in µs and its workspace in bytes; ``distances`` as

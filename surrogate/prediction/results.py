@@ -31,9 +31,25 @@ SHOWN = 5
 FORMATS = {"90 %, µs": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
 """How the columns of predictions and selections read."""
 UNITS = {
-    "": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12, "tb": 10**12,
-    "ki": 2**10, "kib": 2**10, "mi": 2**20, "mib": 2**20, "gi": 2**30, "gib": 2**30, "ti": 2**40, "tib": 2**40,
-}  # fmt: skip
+    "": 1,
+    "b": 1,
+    "k": 10**3,
+    "kb": 10**3,
+    "m": 10**6,
+    "mb": 10**6,
+    "g": 10**9,
+    "gb": 10**9,
+    "t": 10**12,
+    "tb": 10**12,
+    "ki": 2**10,
+    "kib": 2**10,
+    "mi": 2**20,
+    "mib": 2**20,
+    "gi": 2**30,
+    "gib": 2**30,
+    "ti": 2**40,
+    "tib": 2**40,
+}
 """Unit in lower case → bytes: decimal ones as SI has them, binary ones with an i."""
 
 
@@ -85,12 +101,18 @@ class Ranked(NamedTuple):
         lower_us, upper_us = estimate.ends_us
         told = not isinstance(problem, DescribedProblem)
         return cls(
-            algorithm=candidate.algorithm, library=candidate.library, time_us=estimate.time_us, lower_us=lower_us,
-            upper_us=upper_us, workspace_bytes=estimate.workspace_bytes if told else None,
+            algorithm=candidate.algorithm,
+            library=candidate.library,
+            time_us=estimate.time_us,
+            lower_us=lower_us,
+            upper_us=upper_us,
+            workspace_bytes=estimate.workspace_bytes if told else None,
             deterministic=candidate.deterministic if told else None,
-            source=estimate.source, probability_best=probability_best, solver=candidate.solver,
+            source=estimate.source,
+            probability_best=probability_best,
+            solver=candidate.solver,
             parameters=configuration_of(problem, candidate.solver),
-        )  # fmt: skip
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Field name → value; ``solver`` only where solvers are chosen, ``parameters`` of configurations."""
@@ -196,11 +218,14 @@ class Selection(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "problem": str(self.problem), "gpu": self.gpu, "library_version": self.library_version,
-            "source": self.source, "notes": self._told(),
+            "problem": str(self.problem),
+            "gpu": self.gpu,
+            "library_version": self.library_version,
+            "source": self.source,
+            "notes": self._told(),
             "candidates": [ranked.to_dict() for ranked in self.candidates],
             "excluded": [candidate._asdict() for candidate in self.excluded],
-        }  # fmt: skip
+        }
 
     def to_frame(self) -> "pd.DataFrame":
         """The candidates as a pandas table, the fastest first."""
@@ -218,11 +243,17 @@ class Selection(Shown):
             costs = {"workspace": ranked.workspace_bytes, "determ.": ranked.deterministic}
             if described is not None:
                 name, costs = varying_parameters(described, ranked), {}
-            records.append({
-                **name, **({"library": ranked.library} if several else {}), "time_us": ranked.time_us,
-                "90 %, µs": (ranked.lower_us, ranked.upper_us), **costs, "source": ranked.source,
-                "P(best)": ranked.probability_best,
-            })  # fmt: skip
+            records.append(
+                {
+                    **name,
+                    **({"library": ranked.library} if several else {}),
+                    "time_us": ranked.time_us,
+                    "90 %, µs": (ranked.lower_us, ranked.upper_us),
+                    **costs,
+                    "source": ranked.source,
+                    "P(best)": ranked.probability_best,
+                }
+            )
         notes = excluded_notes(self.excluded, described is not None)
         return Table(records, FORMATS, _title(self), notes=notes + self._told(), empty="nothing is feasible")
 
@@ -293,10 +324,14 @@ class Prediction(Shown):
     def table(self) -> Table:
         """What people see."""
         record = {
-            "algorithm": self.algorithm, "time_us": self.time_us, "90 %, µs": (self.lower_us, self.upper_us),
-            **({} if self.workspace_bytes is None else {"workspace": self.workspace_bytes}), "source": self.source,
-            "in_domain": self.in_domain, "supported": self.supported,
-        }  # fmt: skip
+            "algorithm": self.algorithm,
+            "time_us": self.time_us,
+            "90 %, µs": (self.lower_us, self.upper_us),
+            **({} if self.workspace_bytes is None else {"workspace": self.workspace_bytes}),
+            "source": self.source,
+            "in_domain": self.in_domain,
+            "supported": self.supported,
+        }
         notes = [*self.notes, *([f"note: {self.reason}"] if self.reason else [])]
         return Table([record], FORMATS, _title(self), notes=notes)
 

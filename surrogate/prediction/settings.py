@@ -292,14 +292,20 @@ class SettingCache:
         if setting.gpu in part.corrections:
             engine = CorrectedEngine(context, engine, part.corrections[setting.gpu])
         return PreparedSetting(
-            setting=setting, candidates=candidates, ranked=tuple(np.flatnonzero(list(choosable.values())).tolist()),
-            engine=engine, rules=rules, part=part,
-            source=source, widths=widths,
-            bases=tuple(bases), is_whole=tuple(is_whole),
+            setting=setting,
+            candidates=candidates,
+            ranked=tuple(np.flatnonzero(list(choosable.values())).tolist()),
+            engine=engine,
+            rules=rules,
+            part=part,
+            source=source,
+            widths=widths,
+            bases=tuple(bases),
+            is_whole=tuple(is_whole),
             references={name: part.domain.reference_key(name, setting.values) for name, _ in setting.versions},
             notes=_notes(context, lenders, never, general=unseen),
             floors=_floors(part, setting, candidates),
-        )  # fmt: skip
+        )
 
     def _by_habit(
         self, engine: Engine, part: Part, rules: SupportRules, choosable: np.ndarray
@@ -372,12 +378,15 @@ def _candidates(
     keys += [CandidateKey(library, key_values, name) for name in registry if name not in measured]
     return {
         Candidate(
-            key=key.name, library=library, algorithm=key.algorithm, solver=key.solver or "",
+            key=key.name,
+            library=library,
+            algorithm=key.algorithm,
+            solver=key.solver or "",
             mechanism=family.mechanism(library, values, key.algorithm),
             deterministic=registry[key.algorithm].deterministic if key.algorithm in registry else True,
         ): key.algorithm in measured
         for key in keys
-    }  # fmt: skip
+    }
 
 
 def _floors(part: Part, setting: Setting, candidates: Sequence[Candidate]) -> dict[int, float]:

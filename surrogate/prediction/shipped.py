@@ -55,11 +55,13 @@ class Shipped:
         unseen = by_law.by_kind[""] if by_law else unseen.by_kind[unseen.kind(gpu(gpu_name).line, "")]
         interval = next((row for row in known["intervals"] if row.get("gpu") == gpu_name), None)
         return {
-            "bundle": self.path.name, "rows": interval["rows"] if interval else 0,
-            "dtypes": _load(self.path).parts[family].domain.dtypes(gpu_name), "source": MODEL if interval else SPEC,
+            "bundle": self.path.name,
+            "rows": interval["rows"] if interval else 0,
+            "dtypes": _load(self.path).parts[family].domain.dtypes(gpu_name),
+            "source": MODEL if interval else SPEC,
             "median_ape": known["time"]["median_ape"] if interval else unseen.median_ape,
             "factor_90": interval["interval_factor"] if interval else exp(unseen.half_width),
-        }  # fmt: skip
+        }
 
 
 @cache
@@ -279,9 +281,14 @@ def _loaded(name: str, library: str | None, user_gpus: str) -> Predictor:
 
 
 def predict(
-    problem: object, *, gpu: str, algorithm: str | None = None, library: str | None = None,
-    library_version: str | None = None, **settings: str,
-) -> Prediction | list[Prediction] | Predictions:  # fmt: skip
+    problem: object,
+    *,
+    gpu: str,
+    algorithm: str | None = None,
+    library: str | None = None,
+    library_version: str | None = None,
+    **settings: str,
+) -> Prediction | list[Prediction] | Predictions:
     """`Predictor.predict` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
     predictor = _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, ""))
     return predictor.predict(problem, algorithm, library_version=library_version, **settings)

@@ -103,14 +103,17 @@ class BoosterEngine(Engine):
             lenders = _lenders(context, times.neighbours.grid, codes, (gpu, *siblings))
         libraries = zip(lenders, (candidate.library for candidate in candidates), strict=True)
         return cls(
-            context=context, times=times, trees=ReadyTrees(lambda: times.trees, columns.positions, columns.decided),
+            context=context,
+            times=times,
+            trees=ReadyTrees(lambda: times.trees, columns.positions, columns.decided),
             template=_template(context, times, len(columns.positions)),
             own_column=columns.varying.index(family.own_roofline) if family.own_roofline else -1,
             call_us=np.array([call_cost_us(times.call_us, lender or gpu, library) for lender, library in libraries]),
             trend_positions=np.array([columns.varying.index(name) for name in trend.names] if trend else []),
             trend_ranges=np.array([trend.range_of(candidate.key, gpu) for candidate in candidates] if trend else []),
-            lenders=lenders, near=_neighbourhood(context, times, columns, codes, lenders),
-        )  # fmt: skip
+            lenders=lenders,
+            near=_neighbourhood(context, times, columns, codes, lenders),
+        )
 
     def one(self, problem: AnyProblem, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """As `Engine.one`, in Python numbers up to the trees' input."""
@@ -185,10 +188,14 @@ class BoosterEngine(Engine):
             return design, self._log_terms(design, candidate, group)
 
         measured_log = log_corrections(
-            near.measured, self.context.setting.family, codes=code[rows], sizes=sizes[rows],
+            near.measured,
+            self.context.setting.family,
+            codes=code[rows],
+            sizes=sizes[rows],
             library=np.array([self.context.candidates[i].library for i in candidates.tolist()], dtype=object),
-            terms=terms, residual=near.residual.inplace_predict if near.residual else None,
-        )  # fmt: skip
+            terms=terms,
+            residual=near.residual.inplace_predict if near.residual else None,
+        )
         if len(rows) == len(index):
             return measured_log
         log_correction = np.empty(len(index))

@@ -64,9 +64,13 @@ ZOOM = (1, 4, 16)
 
 
 def lanes_chart(
-    name: str, caption: str, lanes: Mapping[str, Sequence[Bar]], legend: Mapping[int, str], whole_us: float,
+    name: str,
+    caption: str,
+    lanes: Mapping[str, Sequence[Bar]],
+    legend: Mapping[int, str],
+    whole_us: float,
     zoom: Sequence[int] = (),
-) -> Markup:  # fmt: skip
+) -> Markup:
     """Bars in lanes (by label) of ``whole_us`` µs as inline SVG, as wide as its place with letters of one size.
 
     Of the fills, 0 to 7 differ in colour and hatch, 8 is the others'; ``legend`` says what each stands for. ``zoom``:

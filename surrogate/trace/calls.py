@@ -28,13 +28,21 @@ _FORWARD = ("aten::cudnn_convolution", "aten::miopen_convolution")
 _GRADIENT = {_CONV_BACKWARD: 1, "aten::convolution_backward": 0}
 """Backward convolution → the place of its output's gradient among its arguments."""
 _JOINED = {
-    "CatBackward": "aten::cat", "CatBackward0": "aten::cat", "IndexBackward": "aten::index",
+    "CatBackward": "aten::cat",
+    "CatBackward0": "aten::cat",
+    "IndexBackward": "aten::index",
     "IndexBackward0": "aten::index",
-}  # fmt: skip
+}
 """Autograd node whose only argument has the shape of a result → the operator whose arguments do not tell it."""
 _WITH_BATCH = {
-    *_FORWARD, "aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm",
-}  # fmt: skip
+    *_FORWARD,
+    "aten::conv1d",
+    "aten::conv2d",
+    "aten::convolution",
+    "aten::_convolution",
+    "aten::linear",
+    "aten::addmm",
+}
 _OF_TOKENS = re.compile(r"\b(?:vllm|sglang|sgl_kernel|sglang_profiler)::|RadixAttention|batch_prefill|paged_attention")
 """Names in traces of servers, whose layers take the tokens of many requests as rows."""
 _LOOK_AHEAD = 12
@@ -119,9 +127,12 @@ class CallReader:
             raise UnsupportedError("shapes" if source >= 0 else "shapes of the convolution around it")
         types, values = int(ranges.types[source]), int(ranges.inputs[source])
         call = recorded(
-            trace.name_of(ranges, row), shapes, trace.types[types] if types >= 0 else (),
-            trace.inputs[values] if values >= 0 else (), output,
-        )  # fmt: skip
+            trace.name_of(ranges, row),
+            shapes,
+            trace.types[types] if types >= 0 else (),
+            trace.inputs[values] if values >= 0 else (),
+            output,
+        )
         mask = call.arguments.get("output_mask")
         if isinstance(mask, list):  # in a trace an operator of its own sums up the bias's gradient
             extra = {**extra, "output_mask": mask[:2]}

@@ -60,9 +60,11 @@ class TraceDiff:
 
 
 def trace_diff(
-    before: Trace | str | Path, after: Trace | str | Path, by: str | None = None,
+    before: Trace | str | Path,
+    after: Trace | str | Path,
+    by: str | None = None,
     iterations: Sequence[Sequence[int]] = ((), ()),
-) -> TraceDiff:  # fmt: skip
+) -> TraceDiff:
     """Device times of two traces, or of their files, side by side, the largest change first.
 
     ``by``: one of `LEVELS`; without it that one of operator, type and kernel that matches most of the time, in tens of
@@ -226,8 +228,10 @@ def _totals(side: _Side) -> dict[str, float]:
     steps = step_table(part).rows
     idle_us = sum(map(idle_of_step, steps)) / count
     return {
-        "iteration": iteration_us, "device": part.total_us / count,
-        "device busy": sum(step["time_us"] for step in steps) / count - idle_us, "device idle": idle_us,
+        "iteration": iteration_us,
+        "device": part.total_us / count,
+        "device busy": sum(step["time_us"] for step in steps) / count - idle_us,
+        "device idle": idle_us,
         "host": union_us(*host) / count,
         "host waiting": float(calls.time_us[calls.kind == kinds.SYNC_CALL].sum()) / count,
-    }  # fmt: skip
+    }

@@ -86,10 +86,14 @@ class Finding:
         """What people read of it in a table."""
         low_pct, high_pct = (100 * end_us / (self.step_us or 1) for end_us in (self.low_us, self.high_us))
         return {
-            "finding": self.title, "gain_ms": self.gain_us / 1e3, "gain_pct": self.gain_pct,
-            "interval": f"{low_pct:.2g} to {high_pct:.2g} %", "evidence": self.evidence,
-            "change": self.change, "where": self.where,
-        }  # fmt: skip
+            "finding": self.title,
+            "gain_ms": self.gain_us / 1e3,
+            "gain_pct": self.gain_pct,
+            "interval": f"{low_pct:.2g} to {high_pct:.2g} %",
+            "evidence": self.evidence,
+            "change": self.change,
+            "where": self.where,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +215,18 @@ def straggler(compared: RanksSummary) -> Finding | None:
     figures = ["{:,.4g} ms and idles {:,.4g}".format(*each) for each in (own, others)]
     text = TEXTS["straggler"]
     return Finding(
-        title=text["title"].format(rank=rank), evidence_us=gain_us,
+        title=text["title"].format(rank=rank),
+        evidence_us=gain_us,
         evidence=f"it computes {figures[0]}, of the others the median {figures[1]}: {gain_us / 1e3:,.4g} ms of the"
-                 f" {awaited_us / 1e3:,.4g} that they wait on average; the rest is of starts that lie apart",
-        change=text["computing" if computes else "idling"], where=f"rank {rank}", step_us=step_us, gain_us=gain_us,
-        low_us=PART * gain_us, high_us=gain_us, basis=HALF_TO_ALL,
-    )  # fmt: skip
+        f" {awaited_us / 1e3:,.4g} that they wait on average; the rest is of starts that lie apart",
+        change=text["computing" if computes else "idling"],
+        where=f"rank {rank}",
+        step_us=step_us,
+        gain_us=gain_us,
+        low_us=PART * gain_us,
+        high_us=gain_us,
+        basis=HALF_TO_ALL,
+    )
 
 
 def told(findings: Sequence[Finding], why: str = "", step: str = "the mean iteration, from end to end") -> str:
@@ -272,11 +282,15 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
     return Finding(
         title=text["title"].format_map(draft.words),
         evidence=case.told(draft.tasks, draft.what) + draft.more + _in_one_iteration(case.baseline, after),
-        evidence_us=case.time_us(draft.tasks), change=text[draft.change].format_map(draft.words),
-        where=case.where(draft.tasks), step_us=step_us, gain_us=gain_us,
-        low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0), high_us=max(*saved, gain_us),
+        evidence_us=case.time_us(draft.tasks),
+        change=text[draft.change].format_map(draft.words),
+        where=case.where(draft.tasks),
+        step_us=step_us,
+        gain_us=gain_us,
+        low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0),
+        high_us=max(*saved, gain_us),
         basis=basis,
-    )  # fmt: skip
+    )
 
 
 def _in_one_iteration(before: Timeline, after: Timeline) -> str:
@@ -325,9 +339,11 @@ def whole_step_in_fp32(case: Case) -> Draft | None:
     units = f"; {tf32:.0%} of the time of products and convolutions in TF32" if tf32 else ""
     return Draft(
         f"kernels (of fp32: {share:.0%} of the time of those whose type is known{units})",
-        select(graph, kind="kernel"), what_if="amp", change="bf16" if gpu.bf16_tensor_tflops else "fp16",
+        select(graph, kind="kernel"),
+        what_if="amp",
+        change="bf16" if gpu.bf16_tensor_tflops else "fp16",
         words={"arithmetic": arithmetic},
-    )  # fmt: skip
+    )
 
 
 def _on_matrix_units(graph: Graph) -> Mask:
@@ -345,9 +361,12 @@ def small_kernels(case: Case) -> Draft | None:
     saved = MODELS["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed
     is_torch = any(name.startswith("aten::") for name in graph.names)
     return Draft(
-        "launches and the work around them", saved, what_if="cuda-graphs", change="torch" if is_torch else "cuda",
+        "launches and the work around them",
+        saved,
+        what_if="cuda-graphs",
+        change="torch" if is_torch else "cuda",
         more=f"; for {kernels.sum() / case.steps:,.4g} kernels; the host's time has the profiler's cost in it",
-    )  # fmt: skip
+    )
 
 
 def unfused_optimizer(case: Case) -> Draft | None:
@@ -382,9 +401,13 @@ def host_outside_layers(case: Case) -> Draft | None:
     once = longest_us > PART * case.time_us(tasks)
     beside_it = " and ".join(dict.fromkeys(ends)) or "no operator"
     return Draft(
-        "work outside of operators", tasks, scale(graph, tasks, 0.0), least_gain=LEAST_OF_HOST,
-        more=f"; the longest, {longest_us / 1e3:,.4g} ms, is beside {beside_it}", change="once" if once else "often",
-    )  # fmt: skip
+        "work outside of operators",
+        tasks,
+        scale(graph, tasks, 0.0),
+        least_gain=LEAST_OF_HOST,
+        more=f"; the longest, {longest_us / 1e3:,.4g} ms, is beside {beside_it}",
+        change="once" if once else "often",
+    )
 
 
 def device_awaited(case: Case) -> Draft | None:
@@ -435,9 +458,12 @@ def unaligned_rows(case: Case) -> Draft | None:
     sizes = {size for shape in shapes for each in shape or () for size in np.ravel(each).tolist() if size % 8}
     largest = int(max(sizes, default=0))
     return Draft(
-        "products of rows without alignment", tasks, scale(case.graph, tasks, factor),
-        change="known" if largest else "unknown", words={"largest": largest, "padded": -(-largest // 8) * 8},
-    )  # fmt: skip
+        "products of rows without alignment",
+        tasks,
+        scale(case.graph, tasks, factor),
+        change="known" if largest else "unknown",
+        words={"largest": largest, "padded": -(-largest // 8) * 8},
+    )
 
 
 def exposed_communication(case: Case) -> Draft | None:
@@ -452,9 +478,19 @@ def allocator_stalls(case: Case) -> Draft | None:
 
 
 FINDERS: Sequence[Callable[[Case], Draft | None]] = (
-    layout_transposes, products_in_fp32, whole_step_in_fp32, small_kernels, unfused_optimizer, data_loading,
-    host_outside_layers, device_awaited, unpinned_copies, unaligned_rows, exposed_communication, allocator_stalls,
-)  # fmt: skip
+    layout_transposes,
+    products_in_fp32,
+    whole_step_in_fp32,
+    small_kernels,
+    unfused_optimizer,
+    data_loading,
+    host_outside_layers,
+    device_awaited,
+    unpinned_copies,
+    unaligned_rows,
+    exposed_communication,
+    allocator_stalls,
+)
 OF_SHAPES = (products_in_fp32, whole_step_in_fp32, unfused_optimizer)
 OF_GPU = (*OF_SHAPES, unpinned_copies, unaligned_rows)
 """Finders that need shapes of operators, and those that need the GPU's peaks."""

@@ -86,19 +86,29 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
     registers = int(activities.registers[longest])
     shared = int(activities.shared_bytes[longest])
     use = launch_use(
-        profile.fact("compute_capability"), int(profile.fact("sms")), blocks=int(grid.prod()),
-        threads=int(block.prod()), registers=registers, shared_bytes=shared,
-    )  # fmt: skip
+        profile.fact("compute_capability"),
+        int(profile.fact("sms")),
+        blocks=int(grid.prod()),
+        threads=int(block.prod()),
+        registers=registers,
+        shared_bytes=shared,
+    )
     return {
-        "time_pct": 100 * float(time.sum()) / total if total else 0.0, "total_us": float(time.sum()),
-        "calls": len(members), "avg_us": float(time.mean()), "min_us": float(time.min()), "max_us": float(time.max()),
+        "time_pct": 100 * float(time.sum()) / total if total else 0.0,
+        "total_us": float(time.sum()),
+        "calls": len(members),
+        "avg_us": float(time.mean()),
+        "min_us": float(time.min()),
+        "max_us": float(time.max()),
         **_work(profile, members, use["waves"]),
         **({"bound": COMMUNICATION} if kinds.COLLECTIVE_NAME.search(label) else {}),
         **({} if profile.counters is None else measured(profile.counters, activities.time_us, members, profile.gpu)),
         "grid": "x".join(map(str, grid.tolist())) if grid.all() else None,
         "block": "x".join(map(str, block.tolist())) if block.all() else None,
-        "registers": registers if registers >= 0 else None, "shared_bytes": shared if shared >= 0 else None, **use,
-    }  # fmt: skip
+        "registers": registers if registers >= 0 else None,
+        "shared_bytes": shared if shared >= 0 else None,
+        **use,
+    }
 
 
 def _work(profile: Profile, members: Ints, waves: float | None) -> Row:
@@ -136,11 +146,13 @@ def measured(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu: Gpu | 
         peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[rated["width"].astype(int)]
     judged = {**dict.fromkeys(_JUDGED), **_by_levels(counted), **_judged(flops, moved, rated_us, peaks=peaks, gpu=gpu)}
     return {
-        "counted": int((counted["row"] >= 0).sum()), "measured_gflop": _total(counted["flops"], 1e9),
-        "read_mb": _total(counted["read_bytes"], 1e6), "write_mb": _total(counted["write_bytes"], 1e6),
+        "counted": int((counted["row"] >= 0).sum()),
+        "measured_gflop": _total(counted["flops"], 1e9),
+        "read_mb": _total(counted["read_bytes"], 1e6),
+        "write_mb": _total(counted["write_bytes"], 1e6),
         "measured_occupancy_pct": float(weighted_us / busy_us) if busy_us else None,
         **{f"measured_{name}": judged[name] for name in _JUDGED},
-    }  # fmt: skip
+    }
 
 
 def _by_levels(counted: pd.DataFrame) -> Row:
@@ -211,9 +223,15 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
 
 
 def verdict(
-    flops: float, dram_bytes: float, time_us: float, peak: float, dram_gbs: float, *, launches: int = 1,
+    flops: float,
+    dram_bytes: float,
+    time_us: float,
+    peak: float,
+    dram_gbs: float,
+    *,
+    launches: int = 1,
     waves: float | None = None,
-) -> Row:  # fmt: skip
+) -> Row:
     """Shares of the peaks (TFLOP/s and GB/s) of ``launches`` in percent, and what bounds them.
 
     From 60 % of a peak on it is that peak. Below it a launch is latency-bound for too few bytes (or FLOPs) where they
@@ -327,10 +345,15 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
         )
     flops, width = _flops(counted)
     columns = {
-        "flops": flops, "width": width, "read_bytes": _bytes(counted, "read"), "write_bytes": _bytes(counted, "write"),
-        "occupancy_pct": _of(counted, "achieved_occupancy_pct"), "launches": len(counted),
-        "units_pct": counted.reindex(columns=_UNITS).max(axis=1), "dram_pct": _of(counted, "dram_utilization_pct"),
-    }  # fmt: skip
+        "flops": flops,
+        "width": width,
+        "read_bytes": _bytes(counted, "read"),
+        "write_bytes": _bytes(counted, "write"),
+        "occupancy_pct": _of(counted, "achieved_occupancy_pct"),
+        "launches": len(counted),
+        "units_pct": counted.reindex(columns=_UNITS).max(axis=1),
+        "dram_pct": _of(counted, "dram_utilization_pct"),
+    }
     return pd.DataFrame(columns).reindex(row).reset_index(names="row")
 
 

@@ -151,9 +151,20 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
     texts = [trace.name_of(frames if is_frame else ranges, at) for at, is_frame in zip(row, from_frame, strict=True)]
     names, types = _labels(texts, iteration)
     return Layers(
-        names, types, row, from_frame, starts, ends, iteration, of_range, linked(of_range, around),
-        phases, linked(phases, around, OTHER), every, iteration_of(every, trace)[2],
-    )  # fmt: skip
+        names,
+        types,
+        row,
+        from_frame,
+        starts,
+        ends,
+        iteration,
+        of_range,
+        linked(of_range, around),
+        phases,
+        linked(phases, around, OTHER),
+        every,
+        iteration_of(every, trace)[2],
+    )
 
 
 def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -25,9 +25,16 @@ from surrogate.trace.tables import STEP_PARTS, copy_table, headline, layer_table
 from surrogate.trace.whatif import MODELS, Setting, evaluate, what_if
 
 WHAT_IFS = (
-    "amp", "batch", "batch-norm", "cuda-graphs", "faster-host", "faster-kernels", "faster-network", "fused-adam",
+    "amp",
+    "batch",
+    "batch-norm",
+    "cuda-graphs",
+    "faster-host",
+    "faster-kernels",
+    "faster-network",
+    "fused-adam",
     "fused-optimizer",
-)  # fmt: skip
+)
 """Those that need nothing but the trace."""
 MAX_LINES = 200
 _MAX_STEPS = 12
@@ -47,8 +54,13 @@ def trace_page(profile: Profile) -> str:
     roofline = roofline_svg(kernels, profile)
     caption = f"Roofs of {facts['gpu']}; a dot per kernel, area by total time. Bytes are the least traffic."
     caption += " FLOPs are the direct convolution's: Winograd's and FFT's kernels do fewer, and may lie above a roof."
-    tables = {"Kernels": kernels, "Layer types": type_table(profile), "Layers": by_time,
-              "Copies and memsets": copy_table(profile), "Iterations": steps}  # fmt: skip
+    tables = {
+        "Kernels": kernels,
+        "Layer types": type_table(profile),
+        "Layers": by_time,
+        "Copies and memsets": copy_table(profile),
+        "Iterations": steps,
+    }
     sections = [
         Section("What bounds the step", [_step_chart(steps)] if facts["bound"] else []),
         Section("What to change", _advice(profile) if facts["bound"] else []),
@@ -80,12 +92,18 @@ def _what_ifs(profile: Profile) -> list[Table]:
     for answer in answers:
         whole = answer.to_dict()
         ends = [end / 1e3 for end in (answer.low_us, answer.high_us) if end is not None]
-        rows.append({
-            "what-if": answer.name, "before_ms": answer.baseline_us / 1e3, "after_ms": answer.predicted_us / 1e3,
-            "interval_ms": interval_us((ends[0], ends[1]), between=" to ") if ends else "–",
-            "throughput": f"{plain(answer.speedup)}×",
-            "bound after": whole["bound_after"], "help": MODELS[answer.name].help, "assumes": answer.assumes,
-        })  # fmt: skip
+        rows.append(
+            {
+                "what-if": answer.name,
+                "before_ms": answer.baseline_us / 1e3,
+                "after_ms": answer.predicted_us / 1e3,
+                "interval_ms": interval_us((ends[0], ends[1]), between=" to ") if ends else "–",
+                "throughput": f"{plain(answer.speedup)}×",
+                "bound after": whole["bound_after"],
+                "help": MODELS[answer.name].help,
+                "assumes": answer.assumes,
+            }
+        )
     notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
     notes += said_once((answer.name, answer.evidence) for answer in answers)
     return [Table(rows, title="An iteration's time", notes=tuple(notes), empty="None applies.")]
@@ -138,16 +156,23 @@ def _layer_chart(profile: Profile) -> Markup:
         (activities, layers.iteration_of_activity == chosen, layers.of_activity, streams, activities.stream),
     )
     on_host, on_device = (
-        pd.DataFrame({
-            "start": (table.start_ns[rows] - rounds[chosen].start_ns) / 1e3, "time": table.time_us[rows],
-            **{
-                name: np.array([*texts, OUTSIDE], object)[index[rows]]
-                for name, texts, index in (("type", layers.type, of_layer), ("layer", layers.name, of_layer),
-                                           ("name", trace.names, table.name), ("lane", labels, lane))
-            },
-        })
+        pd.DataFrame(
+            {
+                "start": (table.start_ns[rows] - rounds[chosen].start_ns) / 1e3,
+                "time": table.time_us[rows],
+                **{
+                    name: np.array([*texts, OUTSIDE], object)[index[rows]]
+                    for name, texts, index in (
+                        ("type", layers.type, of_layer),
+                        ("layer", layers.name, of_layer),
+                        ("name", trace.names, table.name),
+                        ("lane", labels, lane),
+                    )
+                },
+            }
+        )
         for table, rows, of_layer, labels, lane in lanes
-    )  # fmt: skip
+    )
     bars = pd.concat([on_host, on_device], ignore_index=True)
     bars["end"] = bars["start"] + bars["time"]
     whole_us = max(rounds[chosen].time_us, bars["end"].max())

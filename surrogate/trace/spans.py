@@ -66,14 +66,18 @@ class Spans:
         time = self.time_us
         rows = tuple(
             {
-                "id": row, "parent": int(self.parent[row]) if self.parent[row] >= 0 else None,
-                "level": LEVELS[self.level[row]], "span": "  " * depth + self.name[row],
-                "start_us": (int(self.start_ns[row]) - first) / 1e3, "time_us": float(time[row]),
-                "track": self.track[row], "tags": dict(self.tags[row]),
+                "id": row,
+                "parent": int(self.parent[row]) if self.parent[row] >= 0 else None,
+                "level": LEVELS[self.level[row]],
+                "span": "  " * depth + self.name[row],
+                "start_us": (int(self.start_ns[row]) - first) / 1e3,
+                "time_us": float(time[row]),
+                "track": self.track[row],
+                "tags": dict(self.tags[row]),
             }
             for row, depth in self.depth_first()
             if self.level[row] <= last
-        )  # fmt: skip
+        )
         short = short_names(row["span"].lstrip() for row in rows if row["level"] == LEVELS[-1])
         return ResultTable(f"Spans down to {deepest}: {len(rows):,}", rows, short=short)
 
@@ -113,9 +117,14 @@ def _including(spans: Ints, upper: Ints, level: Ints, start_ns: Ints, end_ns: In
 
 
 def in_time_order(
-    name: Sequence[str], level: Ints, start_ns: Ints, end_ns: Ints, track: Sequence[str], parent: Ints,
+    name: Sequence[str],
+    level: Ints,
+    start_ns: Ints,
+    end_ns: Ints,
+    track: Sequence[str],
+    parent: Ints,
     tags: Sequence[Mapping[str, object]],
-) -> Spans:  # fmt: skip
+) -> Spans:
     """`Spans` from columns in any order, sorted by start (ties: the upper level first), parents renumbered."""
     order = np.lexsort((-end_ns, level, start_ns))
     rows = order.tolist()
@@ -157,10 +166,15 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
         for table in (calls, activities)
         for span in [linked(span_of_range, table.range)]
     )
-    parent = np.concatenate([
-        np.full(len(every), -1, np.int64), layers.iteration, np.where(around >= 0, around, first_layer + layer),
-        of_call, np.where(activities.call >= 0, first_call + activities.call, of_activity),
-    ])  # fmt: skip
+    parent = np.concatenate(
+        [
+            np.full(len(every), -1, np.int64),
+            layers.iteration,
+            np.where(around >= 0, around, first_layer + layer),
+            of_call,
+            np.where(activities.call >= 0, first_call + activities.call, of_activity),
+        ]
+    )
     # The columns, level by level, too.
     inner = take(ranges, operators)
     streams = [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams]

@@ -49,11 +49,14 @@ def layer_table(given: Source) -> ResultTable:
     shapes, sources = _shapes(profile), sources_by_layer(profile)
     rows = [
         {
-            "layer": label, "type": types.get(label, ""), "shape": shapes.get(label), **figures,
+            "layer": label,
+            "type": types.get(label, ""),
+            "shape": shapes.get(label),
+            **figures,
             "source": sources.get(label),
         }
         for label, figures in _figures(profile, "layer")
-    ]  # fmt: skip
+    ]
     title = f"Layers: {len(rows):,}, {profile.total_us / 1e3:.3f} ms on the device"
     return ResultTable(title, tuple(rows), _notes(profile))
 
@@ -87,9 +90,14 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     in_backward = (layers.phase_of_range == BACKWARD) & (linked(layers.phase_of_range, ranges.parent) != BACKWARD)
     backward_us = sums(of_range[in_backward], time=ranges.time_us[in_backward])["time"]
     table = sums(
-        own, total_us=time, forward_us=time * ((own >= 0) & (phase == FORWARD)), backward_us=time * (phase == BACKWARD),
-        idle_us=profile.idle_us, kernels=activities.kind == kinds.KERNEL, gflop=np.nan_to_num(profile.flops) / 1e9,
-    ).join(sums(np.arange(len(layers)), runs=np.ones(len(layers), np.int64), host_us=host_us))  # fmt: skip
+        own,
+        total_us=time,
+        forward_us=time * ((own >= 0) & (phase == FORWARD)),
+        backward_us=time * (phase == BACKWARD),
+        idle_us=profile.idle_us,
+        kernels=activities.kind == kinds.KERNEL,
+        gflop=np.nan_to_num(profile.flops) / 1e9,
+    ).join(sums(np.arange(len(layers)), runs=np.ones(len(layers), np.int64), host_us=host_us))
     table["runs"] = [*table["runs"][:-1], int((own < 0).any())]
     table["backward_host_us"] = backward_us
     alloc_of = linked(layers.of_range, trace.allocations.range)
@@ -99,15 +107,21 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     whole = profile.total_us
     parts = ("forward_us", "backward_us", "idle_us", "host_us", "backward_host_us", "kernels")
     return [
-        (label, {
-            "runs": row["runs"], "total_us": row["total_us"],
-            "share_pct": 100 * row["total_us"] / whole if whole else None, "per_iteration_us": row["total_us"] / rounds,
-            **{name: row[name] for name in parts},
-            "alloc_mb": moved / row["runs"] / 1e6 if len(trace.allocations) else None, "gflop": row["gflop"] or None,
-        })
+        (
+            label,
+            {
+                "runs": row["runs"],
+                "total_us": row["total_us"],
+                "share_pct": 100 * row["total_us"] / whole if whole else None,
+                "per_iteration_us": row["total_us"] / rounds,
+                **{name: row[name] for name in parts},
+                "alloc_mb": moved / row["runs"] / 1e6 if len(trace.allocations) else None,
+                "gflop": row["gflop"] or None,
+            },
+        )
         for label, row, moved in zip(labels, table.to_dict("records"), allocated, strict=True)
         if row["runs"] and (row["total_us"] or not whole)
-    ]  # fmt: skip
+    ]
 
 
 def _shapes(profile: Profile) -> dict[str, str]:
@@ -173,14 +187,20 @@ def copy_table(given: Source) -> ResultTable:
         direction = int(activities.copy_kind[members[0]])
         gbs = moved / time_us / 1e3 if time_us and moved else None
         link = profile.gpu.pcie_gbs if profile.gpu and direction in _OVER_PCIE else 0.0
-        rows.append({
-            "copy": profile.trace.names[name],
-            "direction": kinds.COPY_KINDS[direction] if direction >= 0 else "memset", "calls": len(members),
-            "total_us": time_us, "time_pct": 100 * time_us / profile.total_us if profile.total_us else None,
-            "total_mb": moved / 1e6, "avg_us": time_us / len(members),
-            "max_us": float(activities.time_us[members].max()), "gbs": gbs,
-            "pcie_pct": 100 * gbs / link if gbs and link else None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "copy": profile.trace.names[name],
+                "direction": kinds.COPY_KINDS[direction] if direction >= 0 else "memset",
+                "calls": len(members),
+                "total_us": time_us,
+                "time_pct": 100 * time_us / profile.total_us if profile.total_us else None,
+                "total_mb": moved / 1e6,
+                "avg_us": time_us / len(members),
+                "max_us": float(activities.time_us[members].max()),
+                "gbs": gbs,
+                "pcie_pct": 100 * gbs / link if gbs and link else None,
+            }
+        )
     rows.sort(key=lambda row: -row["total_us"])
     total = float(activities.time_us[moving].sum())
     return ResultTable(f"Copies and memsets: {len(moving):,}, {total / 1e3:.3f} ms", tuple(rows))
@@ -232,8 +252,16 @@ def step_table(given: Source) -> ResultTable:
     copy, launched = (
         inside((launch_ns[mask], gap_end[mask])) for mask in (has_launch & before_copy, has_launch & ~before_copy)
     )
-    parts = (compute, kernel - compute, busy - kernel, waits - blocked, sync, blocked - sync + copy, launched,
-             inside(unknown))  # fmt: skip
+    parts = (
+        compute,
+        kernel - compute,
+        busy - kernel,
+        waits - blocked,
+        sync,
+        blocked - sync + copy,
+        launched,
+        inside(unknown),
+    )
     rows = [
         {"iteration": part.label, "time_us": part.time_us, **dict(zip(STEP_PARTS, times, strict=True))}
         for part, times in zip(rounds, np.column_stack(parts).tolist(), strict=True)
@@ -242,8 +270,10 @@ def step_table(given: Source) -> ResultTable:
     idle = gap_end - gap_start
     after = np.diff(_covered_us(*blocks, near_ns)).ravel() > 0
     share = 100 * idle[after].sum() / max(idle.sum(), 1)
-    notes = (f"{share:.0f} % of the idle time begins while the host is blocked in a synchronisation or a copy",
-             "the profiler slows the host, so without it a step waits less for the host")  # fmt: skip
+    notes = (
+        f"{share:.0f} % of the idle time begins while the host is blocked in a synchronisation or a copy",
+        "the profiler slows the host, so without it a step waits less for the host",
+    )
     return ResultTable(f"Iterations: {len(rows)}", tuple(rows), notes)
 
 
@@ -318,23 +348,35 @@ def summary(given: Source) -> Row:
     span_us, idle_us = (sum(rounds), sum(map(idle_of_step, step_table(profile)))) if len(on_device) else (0.0, 0.0)
     return {
         "bound": step_bound(profile) if len(on_device) and not why else None,
-        "notes": "; ".join(filter(None, notes)) or None, "trace": Path(trace.source).name,
-        "format": trace.format, "rank": trace.rank,
+        "notes": "; ".join(filter(None, notes)) or None,
+        "trace": Path(trace.source).name,
+        "format": trace.format,
+        "rank": trace.rank,
         "gpu": profile.gpu.name if profile.gpu else trace.device_name(profile.device) or None,
-        "compute_capability": profile.fact("compute_capability") or None, "sms": profile.fact("sms") or None,
-        "devices": len(np.unique(profile.device_of)), "streams": len(np.unique(activities.stream)),
-        "iterations": len(rounds), "iterations_by": layers.iterations[0].by, "iteration_ms": middle_us / 1e3,
-        "iteration_min_ms": min(rounds) / 1e3, "iteration_max_ms": max(rounds) / 1e3, "batch": batch,
+        "compute_capability": profile.fact("compute_capability") or None,
+        "sms": profile.fact("sms") or None,
+        "devices": len(np.unique(profile.device_of)),
+        "streams": len(np.unique(activities.stream)),
+        "iterations": len(rounds),
+        "iterations_by": layers.iterations[0].by,
+        "iteration_ms": middle_us / 1e3,
+        "iteration_min_ms": min(rounds) / 1e3,
+        "iteration_max_ms": max(rounds) / 1e3,
+        "batch": batch,
         "samples_per_s": batch / middle_us * 1e6 if batch and middle_us else None,
-        "operators": int(np.sum(trace.ranges.kind == kinds.OPERATOR)), "calls": len(trace.calls),
+        "operators": int(np.sum(trace.ranges.kind == kinds.OPERATOR)),
+        "calls": len(trace.calls),
         "launches": int(np.isin(trace.calls.kind, (kinds.LAUNCH, kinds.GRAPH_LAUNCH)).sum()),
-        "kernels": int(np.sum(kind == kinds.KERNEL)), "activity_ms": whole / 1e3,
+        "kernels": int(np.sum(kind == kinds.KERNEL)),
+        "activity_ms": whole / 1e3,
         "kernel_ms": float(time[kind == kinds.KERNEL].sum()) / 1e3,
-        "copy_ms": float(time[np.isin(kind, _MOVES)].sum()) / 1e3, "busy_ms": (span_us - idle_us) / 1e3,
-        "idle_ms": idle_us / 1e3, "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,
+        "copy_ms": float(time[np.isin(kind, _MOVES)].sum()) / 1e3,
+        "busy_ms": (span_us - idle_us) / 1e3,
+        "idle_ms": idle_us / 1e3,
+        "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,
         "wait_ms": float(trace.calls.time_us[trace.calls.kind == kinds.SYNC_CALL].sum()) / 1e3,
         "unattributed_pct": 100 * float(time[layers.of_activity < 0].sum()) / whole if whole else None,
-    }  # fmt: skip
+    }
 
 
 def headline(facts: Row) -> str:

@@ -143,9 +143,7 @@ class Tracer:
 
 
 _shared = Tracer()
-clear, disable, enable, recorded, span = (
-    _shared.clear, _shared.disable, _shared.enable, _shared.spans, _shared.span,
-)  # fmt: skip
+clear, disable, enable, recorded, span = (_shared.clear, _shared.disable, _shared.enable, _shared.spans, _shared.span)
 """The methods of one shared tracer, all of whose levels are off until one is enabled."""
 
 
@@ -191,9 +189,12 @@ def operator_spans(tracer: Tracer) -> Iterator[None]:
 
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(
-            self, func: Callable[..., object], types: object, args: tuple[object, ...] = (),
+            self,
+            func: Callable[..., object],
+            types: object,
+            args: tuple[object, ...] = (),
             kwargs: Mapping[str, object] | None = None,
-        ) -> object:  # fmt: skip
+        ) -> object:
             with tracer.span("operator", str(func)):
                 return func(*args, **(kwargs or {}))
 
@@ -235,11 +236,16 @@ class Leveled:
         for before, run in zip((self.runs[0], *self.runs), self.runs, strict=False):
             added = run.median_us - before.median_us
             on_level = run.spans.level == LEVELS.index(run.level)
-            rows.append({
-                "level": run.level, "model_us": run.median_us, "overhead_us": added,
-                "overhead_pct": 100 * added / shallow_us if shallow_us else None, "spans": int(on_level.sum()),
-                "spans_us": float(run.spans.time_us[on_level].sum()),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "level": run.level,
+                    "model_us": run.median_us,
+                    "overhead_us": added,
+                    "overhead_pct": 100 * added / shallow_us if shallow_us else None,
+                    "spans": int(on_level.sum()),
+                    "spans_us": float(run.spans.time_us[on_level].sum()),
+                }
+            )
         return ResultTable(f"Leveled experiment, {len(self.runs[0].model_us)} batches each", tuple(rows))
 
 
@@ -352,11 +358,14 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
             rows.append(placed[number[i]])
         reached = max(reached, int(spans.level.max(initial=-1)))
     merged = in_time_order(
-        [row.spans.name[row.of] for row in rows], np.array([row.spans.level[row.of] for row in rows], np.int64),
+        [row.spans.name[row.of] for row in rows],
+        np.array([row.spans.level[row.of] for row in rows], np.int64),
         np.rint([row.start for row in rows]).astype(np.int64),
-        end_ns=np.rint([row.end for row in rows]).astype(np.int64), track=[row.spans.track[row.of] for row in rows],
-        parent=np.array([row.parent for row in rows], np.int64), tags=[row.spans.tags[row.of] for row in rows],
-    )  # fmt: skip
+        end_ns=np.rint([row.end for row in rows]).astype(np.int64),
+        track=[row.spans.track[row.of] for row in rows],
+        parent=np.array([row.parent for row in rows], np.int64),
+        tags=[row.spans.tags[row.of] for row in rows],
+    )
     return merged, lost
 
 

@@ -28,9 +28,13 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     source = options.get("bundle") or cold_description(getattr(runner.kernel_options, "kernel_name", "kernel"), space)
     named = options.get("gpu") or runner.get_environment(tuning_options).get("device_name", "")
     tuner = Tuner(
-        source, str(named), options.get("problem"), seed=options.get("seed", 0), log=options.get("log"),
+        source,
+        str(named),
+        options.get("problem"),
+        seed=options.get("seed", 0),
+        log=options.get("log"),
         configurations=space,
-    )  # fmt: skip
+    )
     # What a bundle's kernel calls a configuration may lack parameters that follow from the others, such as block sizes.
     whole = {tuner.place(each): each for each in space}
     if len(whole) < len(space):
@@ -55,8 +59,16 @@ def as_time_us(cost: float, higher_is_better: object) -> float | None:
 
 
 OPTIONS = (
-    "bundle", "gpu", "problem", "seed", "log", "max_fevals", "time_limit", "x0", "searchspace_construction_options",
-)  # fmt: skip
+    "bundle",
+    "gpu",
+    "problem",
+    "seed",
+    "log",
+    "max_fevals",
+    "time_limit",
+    "x0",
+    "searchspace_construction_options",
+)
 """The module's, and those that Kernel Tuner gives to every strategy."""
 FAILED = 1e30
 """Kernel Tuner's cost of a configuration that failed is the greatest number."""

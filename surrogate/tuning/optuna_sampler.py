@@ -42,7 +42,7 @@ class Sampler(BaseSampler):
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Nothing; see `sample_independent`."""
         return {}
 

@@ -69,9 +69,15 @@ class Search:
     """
 
     def __init__(
-        self, parameters: np.ndarray, prior: np.ndarray | None = None, failure: np.ndarray | None = None,
-        others: np.ndarray | None = None, terms: np.ndarray | None = None, *, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        parameters: np.ndarray,
+        prior: np.ndarray | None = None,
+        failure: np.ndarray | None = None,
+        others: np.ndarray | None = None,
+        terms: np.ndarray | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
         count = len(parameters)
         self._random = np.random.default_rng(seed)
         self._has_prior = prior is not None
@@ -251,7 +257,7 @@ class _Process:
 
     def __init__(
         self, candidates: np.ndarray, points: np.ndarray, linear: np.ndarray, scales: Scales, held: list[int]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.candidates = candidates
         self.order = list(held)
         self._position = {index: position for position, index in enumerate(candidates.tolist())}

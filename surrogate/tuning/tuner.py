@@ -64,18 +64,28 @@ class Tuner:
     """
 
     def __init__(
-        self, source: Source, gpu: str = "", problem: object = None, *, seed: int = 0, log: str | Path | None = None,
+        self,
+        source: Source,
+        gpu: str = "",
+        problem: object = None,
+        *,
+        seed: int = 0,
+        log: str | Path | None = None,
         configurations: Iterable[Mapping[str, Value]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         known = opened(source)
         self.gpu = gpu
         self._space = space_of(known, gpu, problem, configurations)
         self._places = {text: place for place, text in enumerate(self._space.texts)}
         prior = self._space.prior
         self._search = Search(
-            self._space.parameters, prior and prior.score, prior and prior.failure, self._space.others,
-            self._space.terms if self._space.terms.size else None, seed=seed,
-        )  # fmt: skip
+            self._space.parameters,
+            prior and prior.score,
+            prior and prior.failure,
+            self._space.others,
+            self._space.terms if self._space.terms.size else None,
+            seed=seed,
+        )
         self._log = None if log is None else Path(log)
         self._told: dict[int, list[float]] = {}
         if self._log is not None:
@@ -222,9 +232,14 @@ def space_of(
     ran_us = model.times_us_[np.isfinite(model.times_us_)]
     plausible_us = (max(least_us, ran_us.min() / UNIT), ran_us.max() * UNIT)
     return Space(
-        family.description, texts, parameters, known_terms, prior=prior, others=scores[measured],
+        family.description,
+        texts,
+        parameters,
+        known_terms,
+        prior=prior,
+        others=scores[measured],
         plausible_us=plausible_us,
-    )  # fmt: skip
+    )
 
 
 def device_of(known: Bundle | Description, name: str) -> Gpu:

@@ -83,11 +83,14 @@ class Scores:
         return cls(
             position=position,
             error=np.maximum(np.abs(np.log(predicted_us[position] / measured_us[position])), LEAST_ERROR),
-            predicted_us=predicted_us[position], distance=distance[position],
-            shape=np.unique(rows.shape[position], return_inverse=True)[1], gpu=device_names(rows.frame)[position],
-            candidate=rows.candidate[position], dtype=dtypes_of(rows)[position],
+            predicted_us=predicted_us[position],
+            distance=distance[position],
+            shape=np.unique(rows.shape[position], return_inverse=True)[1],
+            gpu=device_names(rows.frame)[position],
+            candidate=rows.candidate[position],
+            dtype=dtypes_of(rows)[position],
             described=bool(rows.family.parameter_names),
-        )  # fmt: skip
+        )
 
     def take(self, mask: np.ndarray) -> "Scores":
         """The rows where the mask holds."""

@@ -29,10 +29,12 @@ from surrogate.prediction.export import export, picks_for
 from tests.damage import INSIDE, in_bytes, write
 
 BUNDLES = {
-    "cudnn7": ("v100", "n8c16h14k32r3p1"), "miopen": ("mi100", "n8c16h14k32r3p1"),
-    "operators": ("v100", "softmax:n64c100"), "language_quantise": ("b200", "quantise:n64c4096"),
+    "cudnn7": ("v100", "n8c16h14k32r3p1"),
+    "miopen": ("mi100", "n8c16h14k32r3p1"),
+    "operators": ("v100", "softmax:n64c100"),
+    "language_quantise": ("b200", "quantise:n64c4096"),
     "language_mla": ("h100", "mla:b8h32q1k2048"),
-}  # fmt: skip
+}
 """Shipped bundle → a GPU and a problem that it is asked about."""
 Files = dict[str, bytes]
 SOUND = ("answered", "refused")

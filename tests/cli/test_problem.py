@@ -17,8 +17,15 @@ LINE = "-n 8 -c 64 -H 28 -W 28 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -m 
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
 
 
-@pytest.mark.parametrize("words", [["./bin/MIOpenDriver", "conv", *LINE.split()], ["conv", *LINE.split()],
-                                   [f"MIOpenDriver conv {LINE}"], [LINE.split(" -m")[0]]])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["./bin/MIOpenDriver", "conv", *LINE.split()],
+        ["conv", *LINE.split()],
+        [f"MIOpenDriver conv {LINE}"],
+        [LINE.split(" -m")[0]],
+    ],
+)
 def test_a_line_of_miopen_s_log(seer, trained, words) -> None:
     """As words, in quotes, or its sizes alone."""
     found = seer("select", "--bundle", trained, "--gpu", "t4", "--json", *words).succeeded()

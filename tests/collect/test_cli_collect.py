@@ -52,9 +52,21 @@ def test_a_plan_file_and_shards(seer, recording, tmp_path):
 
 def test_settings_reach_the_plan(seer, tmp_path, recording):
     result = seer(
-        "--device", "replay", "--recording", recording, "--math", "default", "--dtype", "fp16", "--layout", "NHWC",
-        "--direction", "bwd_data", "-o", tmp_path / "run",
-    )  # fmt: skip
+        "--device",
+        "replay",
+        "--recording",
+        recording,
+        "--math",
+        "default",
+        "--dtype",
+        "fp16",
+        "--layout",
+        "NHWC",
+        "--direction",
+        "bwd_data",
+        "-o",
+        tmp_path / "run",
+    )
     assert result.code == 2
     assert "fp16 default NHWC bwd_data was not recorded" in result.err
 

@@ -222,8 +222,9 @@ def test_find_runs_warm(opened, chain, tmp_path):
     assert device.find(CONV)[0].status == "ok"
     launched = Counter(line.split("\t")[1] for line in log.read_text().splitlines())
     assert {name: launched[name] for name in ("ampere_sgemm_128x64_nn", "ampere_sgemm_64x64_nn")} == {
-        "ampere_sgemm_128x64_nn": 1, "ampere_sgemm_64x64_nn": 2,
-    }  # fmt: skip
+        "ampere_sgemm_128x64_nn": 1,
+        "ampere_sgemm_64x64_nn": 2,
+    }
 
 
 def test_a_sticky_error_loses_the_device(opened, chain):
@@ -277,11 +278,15 @@ def test_an_unfinished_event_has_no_time(opened):
 IMAGE = {"n": 2, "c": 16, "h": 8, "w": 8}
 BAG = {"batch": 64, "rows": 100, "tables": 2, "bag": 4, "dim": 16, "rows_per_block": 4}
 OPERATORS = (
-    operator("max_pool", **IMAGE, window=3, stride=2), operator("max_pool_backward", **IMAGE, window=2, stride=2),
+    operator("max_pool", **IMAGE, window=3, stride=2),
+    operator("max_pool_backward", **IMAGE, window=2, stride=2),
     *(operator(kind, **IMAGE) for kind in ("batch_norm", "relu", "add", "layout_transform")),
-    operator("softmax", n=8, c=100), operator("gemm", m=8, n=9, k=10), operator("gemm", batch=3, m=8, n=9, k=10),
-    operator("embedding_bag", **BAG), operator("embedding_bag_backward", **BAG),
-)  # fmt: skip
+    operator("softmax", n=8, c=100),
+    operator("gemm", m=8, n=9, k=10),
+    operator("gemm", batch=3, m=8, n=9, k=10),
+    operator("embedding_bag", **BAG),
+    operator("embedding_bag_backward", **BAG),
+)
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)
@@ -296,10 +301,15 @@ def test_every_operator_is_timed(chain, operator):
         assert device.measure(operator, POLICY).status == "ok"
 
 
-@pytest.mark.parametrize(("order", "operator"), [
-    ("soft cudnnSoftmaxForward -1 0", OPERATORS[6]), ("soft cupy_add__float32_float32_float32 -1 0", OPERATORS[4]),
-    ("error cublasSgemm -1 0", OPERATORS[7]), ("error nvrtc -1 0", OPERATORS[4]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("order", "operator"),
+    [
+        ("soft cudnnSoftmaxForward -1 0", OPERATORS[6]),
+        ("soft cupy_add__float32_float32_float32 -1 0", OPERATORS[4]),
+        ("error cublasSgemm -1 0", OPERATORS[7]),
+        ("error nvrtc -1 0", OPERATORS[4]),
+    ],
+)
 def test_an_operator_that_fails_is_a_status(chain, order, operator):
     """cuDNN's, CUDA's, cuBLAS's and the compiler's errors are of four kinds, none a child of another."""
     with closing(GpuOperators()) as device:

@@ -45,8 +45,14 @@ def test_algo_perf_has_the_headers_layout():
     offsets = {name: getattr(abi.AlgoPerf, name).offset for name, _ in abi.AlgoPerf._fields_}
     assert ctypes.sizeof(abi.AlgoPerf) == 48
     assert offsets == {
-        "algo": 0, "status": 4, "time": 8, "memory": 16, "determinism": 24, "math_type": 28, "reserved": 32,
-    }  # fmt: skip
+        "algo": 0,
+        "status": 4,
+        "time": 8,
+        "memory": 16,
+        "determinism": 24,
+        "math_type": 28,
+        "reserved": 32,
+    }
 
 
 def test_status_codes():
@@ -113,13 +119,18 @@ def test_enumerations_agree_with_the_header():
             suffixes = (name, name.removeprefix("ALGO_"))
             assert number in {theirs.get(prefix + suffix) for suffix in suffixes}, name
     for name, number in {
-        "CUDNN_DEFAULT_MATH": enums.MATHS["default"], "CUDNN_TENSOR_OP_MATH": enums.MATHS["tensor_op"],
+        "CUDNN_DEFAULT_MATH": enums.MATHS["default"],
+        "CUDNN_TENSOR_OP_MATH": enums.MATHS["tensor_op"],
         "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION": enums.MATHS["tensor_op_allow_conversion"],
-        "CUDNN_FMA_MATH": enums.MATHS["fma"], "CUDNN_DATA_FLOAT": enums.DTYPES["fp32"],
-        "CUDNN_DATA_DOUBLE": enums.DTYPES["fp64"], "CUDNN_DATA_HALF": enums.DTYPES["fp16"],
-        "CUDNN_DATA_BFLOAT16": enums.DTYPES["bf16"], "CUDNN_TENSOR_NCHW": enums.LAYOUTS["NCHW"],
-        "CUDNN_TENSOR_NHWC": enums.LAYOUTS["NHWC"], "CUDNN_CROSS_CORRELATION": enums.CROSS_CORRELATION,
-    }.items():  # fmt: skip
+        "CUDNN_FMA_MATH": enums.MATHS["fma"],
+        "CUDNN_DATA_FLOAT": enums.DTYPES["fp32"],
+        "CUDNN_DATA_DOUBLE": enums.DTYPES["fp64"],
+        "CUDNN_DATA_HALF": enums.DTYPES["fp16"],
+        "CUDNN_DATA_BFLOAT16": enums.DTYPES["bf16"],
+        "CUDNN_TENSOR_NCHW": enums.LAYOUTS["NCHW"],
+        "CUDNN_TENSOR_NHWC": enums.LAYOUTS["NHWC"],
+        "CUDNN_CROSS_CORRELATION": enums.CROSS_CORRELATION,
+    }.items():
         assert int(values[name]) == number, name
 
 
@@ -129,8 +140,10 @@ def test_numbers_of_the_graph_api_agree_with_the_header():
     values = re.findall(r"\b(CUDNN_\w+)\s*=\s*(\d+)", HEADER)
     shorter = {"CONFIG": "ENGINE_?C", "OPERATIONS": "OPS", "BYTES": "SIZE"}
     for numbers, prefix in (
-        (backend.Descriptor, "CUDNN_BACKEND_"), (backend.Kind, "CUDNN_TYPE_"), (backend.Attribute, "CUDNN_ATTR_"),
-    ):  # fmt: skip
+        (backend.Descriptor, "CUDNN_BACKEND_"),
+        (backend.Kind, "CUDNN_TYPE_"),
+        (backend.Attribute, "CUDNN_ATTR_"),
+    ):
         names = {int(number): name for name, number in values if name.startswith(prefix)}
         for member in numbers:
             word = member.name.split("_")[-1]

@@ -26,10 +26,16 @@ def test_rows_hold_the_datasets_columns(make_plan, record):
     assert set(rows.find_time_us[rows.algorithm == "WINOGRAD"]) == {7.5}
     assert rows.find_time_us[rows.algorithm == "IMPLICIT_GEMM"].isna().all()
     for name, values in {
-        "gpu": {"Fake GPU"}, "library": {"cudnn"}, "library_version": {"9.1.0"}, "direction": {"fwd"},
-        "status": {"ok", "not_supported"}, "networks": {"Net"}, "origin": {"test"}, "reason": {"filter of 1"},
+        "gpu": {"Fake GPU"},
+        "library": {"cudnn"},
+        "library_version": {"9.1.0"},
+        "direction": {"fwd"},
+        "status": {"ok", "not_supported"},
+        "networks": {"Net"},
+        "origin": {"test"},
+        "reason": {"filter of 1"},
         "heuristic_algorithm": {"GEMM"},  # the first supported one of the ranking
-    }.items():  # fmt: skip
+    }.items():
         assert set(rows[name].dropna()) == values, name
     row = rows[rows.status == "ok"].iloc[0]
     base = row.time_us_min
@@ -181,10 +187,16 @@ def ranked(path, *rankings, version="9.19.0", gpu="h200-sxm"):
     header = Header(DeviceInfo(gpu, "cudnn-graph", version), "a" * 64, (1, 1), protocol={"heuristic_only": True})
     with RunLog(path, header) as log:
         for n, entries in enumerate(rankings, 1):
-            log.append({
-                "kind": "problem", "problem": PROBLEM.format(n), "origin": "networks", "networks": ["Net", "Other"],
-                "candidates": [], "heuristic": entries,
-            })  # fmt: skip
+            log.append(
+                {
+                    "kind": "problem",
+                    "problem": PROBLEM.format(n),
+                    "origin": "networks",
+                    "networks": ["Net", "Other"],
+                    "candidates": [],
+                    "heuristic": entries,
+                }
+            )
     return path
 
 

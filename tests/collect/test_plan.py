@@ -85,8 +85,10 @@ def test_caps_name_what_they_leave_out():
     plan = build(listed, description="t", caps=GPU_CAPS)
     assert len(plan) == 3
     assert plan.left_out == {
-        "under 1e+06 FLOPs": 1, "with a tensor over 2,048 MiB (--max-tensor)": 1, "over 150 GFLOP (--max-gflop)": 1,
-    }  # fmt: skip
+        "under 1e+06 FLOPs": 1,
+        "with a tensor over 2,048 MiB (--max-tensor)": 1,
+        "over 150 GFLOP (--max-gflop)": 1,
+    }
     assert plan.description.startswith("t: 3 of 6 problems, without 1 under 1e+06 FLOPs, 1 with a tensor over 2,048")
 
 

@@ -38,8 +38,11 @@ def test_clocks_leave_out_what_the_gpu_does_not_tell(chain):
         chain.setattr(pynvml, f"nvmlDeviceGet{name}", answer, raising=False)
     clocks = Clocks.open("0000:01:00.0")
     assert clocks.sample() == {
-        "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "temperature_c": 41, "throttle_reasons": 4,
-    }  # fmt: skip
+        "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 2619,
+        "temperature_c": 41,
+        "throttle_reasons": 4,
+    }
     assert clocks.load() == {"sm_clock_mhz": 1980, "throttle_reasons": 4}
     assert "ecc" not in clocks.facts() and clocks.facts()["other_processes"] == 0
     assert clocks.driver_version() == "575.57.08"

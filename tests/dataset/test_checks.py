@@ -29,8 +29,14 @@ def test_families_take_their_defaults() -> None:
     rows = KNOWN["test_families_take_their_defaults"]["rows"]
     out = normalise(pd.DataFrame(rows[:1]), "test")
     assert out.loc[0, ["family", "h", "w", "dtype", "math", "variant", "algorithm"]].tolist() == [
-        "rowwise", 1, 1, "fp32", "fma", "", "default",
-    ]  # fmt: skip
+        "rowwise",
+        1,
+        1,
+        "fp32",
+        "fma",
+        "",
+        "default",
+    ]
     both = normalise(pd.DataFrame(rows[1:]), "test")
     assert both["family"].tolist() == ["gemm", "gemm"] and both["operator"].tolist() == ["gemm", "linear"]
     assert both["batch"].tolist() == [1, 1] and both["algorithm"].tolist() == ["TN", "default"]

@@ -90,9 +90,12 @@ def test_problems_of_a_described_kernel(tmp_path: Path, text: str) -> None:
 def test_what_is_wrong_in_a_described_kernel_s_list(refused, tmp_path: Path) -> None:
     family = FAMILIES.describe(Description("listed_kernel", ("m",), {"block": (1, 2)}, {"layout": ("NCHW", "NHWC")}))
     for text, named in (
-        ("m\n64\nx\n", "line 3"), ("x,layout\n1,NCHW\n", "column m"), ("m,layout\n1,tiled\n", "tiled"),
-        ("n64\n", "not readable"), ("m\n", "no problem"),
-    ):  # fmt: skip
+        ("m\n64\nx\n", "line 3"),
+        ("x,layout\n1,NCHW\n", "column m"),
+        ("m,layout\n1,tiled\n", "tiled"),
+        ("n64\n", "not readable"),
+        ("m\n", "no problem"),
+    ):
         with refused(str(tmp_path), named):
             read_list(_write(tmp_path, text), family)
     pd.DataFrame({"m": [64, 64, 8], "block": [1, 2, 1]}).to_parquet(tmp_path / "table")

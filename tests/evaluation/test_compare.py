@@ -124,8 +124,11 @@ def test_contract_of_results_json(table: Table, tmp_path: Path) -> None:
     result = compare(data, folds_count=3, seeds=2, models=CHEAP)
     result.write(tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "choices.parquet", "folds.csv", "predictions.parquet", "results.json",
-    ]  # fmt: skip
+        "choices.parquet",
+        "folds.csv",
+        "predictions.parquet",
+        "results.json",
+    ]
     text = (tmp_path / "out" / "results.json").read_text()
     assert "NaN" not in text and "Infinity" not in text
     read = json.loads(text)

@@ -16,7 +16,9 @@ AMD = "direction == 'fwd' and dtype == 'fp32' and layout == 'NCHW' and n < 65"
 SAMPLES = {
     "cudnn": (
         "gpu in ('Tesla V100-SXM2-16GB', 'Tesla T4') and n in (1, 128) and dtype == 'fp32'"
-        " and library_version in ('7.6.3', '7.6.4')", CONV, 16,
+        " and library_version in ('7.6.3', '7.6.4')",
+        CONV,
+        16,
     ),
     "partial": ("gpu == 'TITAN Xp'", CONV, 8),
     **dict.fromkeys(("mi210", "mi100", "mi300x", "navi21"), (AMD, CONV, 12)),
@@ -27,7 +29,7 @@ SAMPLES = {
     "deepbench": ("device == 'NV_V100' and precision == 'Float'", [*"MNK"], 12),
     "transformers": ("batch == '2'", ["config"], 4),
     "cpu_matmul": ("m > 0", [*"mnk"], 12),
-}  # fmt: skip
+}
 """Source → which of its rows, and of how many of their problems."""
 
 

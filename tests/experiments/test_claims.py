@@ -55,12 +55,14 @@ def test_a_figure_beside_a_paper_s_is_one_that_its_command_prints(cells: list[st
     assert not (strange and any(module for module, _ in names)), f"{', '.join(strange)}: no run of {command} prints it"
 
 
-COMMANDS = sorted({
-    text
-    for cells in CLAIMS.values()
-    for text in re.findall(r"`(seer [^`]+)`", cells[1])
-    if not re.search(r"\b[A-Z_]{3,}\b|…", text)
-})  # fmt: skip
+COMMANDS = sorted(
+    {
+        text
+        for cells in CLAIMS.values()
+        for text in re.findall(r"`(seer [^`]+)`", cells[1])
+        if not re.search(r"\b[A-Z_]{3,}\b|…", text)
+    }
+)
 
 
 @pytest.mark.slow

@@ -15,9 +15,18 @@ COLUMNS = known(__file__)["columns"]
 
 
 LONG = {
-    "whole_networks", "ablation", "miopen", "learning_curve", "calibration", "small_to_large", "same_rows", "operators",
-    "cpu_choice", "test_set_i", "test_set_ii",
-}  # fmt: skip
+    "whole_networks",
+    "ablation",
+    "miopen",
+    "learning_curve",
+    "calibration",
+    "small_to_large",
+    "same_rows",
+    "operators",
+    "cpu_choice",
+    "test_set_i",
+    "test_set_ii",
+}
 """Those that take over three seconds."""
 
 

@@ -22,9 +22,18 @@ def test_a_head_to_head_without_the_sdk(leave_out: str, tmp_path: Path, monkeypa
     frame = pd.DataFrame(list(sizes), columns=["gpu", "library", "m", "n", "k"])
     time_us = (5.0 + frame["m"] * frame["n"] * frame["k"] / 1e8) * frame["library"].map(SLOW)
     frame = frame.assign(
-        family="gemm", operator="gemm", dtype="bf16", math="default", variant="", batch=1, library_version="1",
-        algorithm=frame["library"], status="ok", time_us=time_us, spike=np.arange(len(frame)) % 10 == 0,
-    )  # fmt: skip
+        family="gemm",
+        operator="gemm",
+        dtype="bf16",
+        math="default",
+        variant="",
+        batch=1,
+        library_version="1",
+        algorithm=frame["library"],
+        status="ok",
+        time_us=time_us,
+        spike=np.arange(len(frame)) % 10 == 0,
+    )
     write_dataset(frame, tmp_path / "gemm.parquet", candidates="listed")
     words = f"--family gemm --table {tmp_path / 'gemm.parquet'} --judge h100-sxm --most-rows 90 --leave-out {leave_out}"
     words += f" --aiconfigurator-python {sys.executable}-none --out {tmp_path}"

@@ -75,9 +75,14 @@ def test_changes_between_versions_known_answers() -> None:
     newer = version({"A": [2.0, 2.0], "B": [1.5, 4.0], "C": [7.0, 9.0]})
     table = changes(older, newer).set_index("algorithm")
     known = {
-        ("A", "ratio_median"): 2, ("A", "changed_pct"): 100, ("B", "changed_pct"): 0, ("C", "newly_supported"): 1,
-        ("all", "no_longer_supported"): 0, ("all", "pairs"): 5, ("all", "best_changed_pct"): 50,
-    }  # fmt: skip
+        ("A", "ratio_median"): 2,
+        ("A", "changed_pct"): 100,
+        ("B", "changed_pct"): 0,
+        ("C", "newly_supported"): 1,
+        ("all", "no_longer_supported"): 0,
+        ("all", "pairs"): 5,
+        ("all", "best_changed_pct"): 50,
+    }
     assert {place: table.loc[place] for place in known} == known
 
 

@@ -24,14 +24,16 @@ def test_known_answers(text: str, expected: float) -> None:
     assert arrays.tolist() == [expected, expected]
 
 
-@given(st.recursive(
-    st.sampled_from(["a", "b", "2", "0.5"]),
-    lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from(["+", "-", "*"]), inner).map("({0[0]} {0[1]} {0[2]})".format),
-        st.tuples(st.sampled_from(["min", "max"]), inner, inner).map("{0[0]}({0[1]}, {0[2]})".format),
-    ),
-    max_leaves=12,
-))  # fmt: skip
+@given(
+    st.recursive(
+        st.sampled_from(["a", "b", "2", "0.5"]),
+        lambda inner: st.one_of(
+            st.tuples(inner, st.sampled_from(["+", "-", "*"]), inner).map("({0[0]} {0[1]} {0[2]})".format),
+            st.tuples(st.sampled_from(["min", "max"]), inner, inner).map("{0[0]}({0[1]}, {0[2]})".format),
+        ),
+        max_leaves=12,
+    )
+)
 def test_it_gives_what_python_gives(text: str) -> None:
     names = {"a": 3.0, "b": -1.5, "min": min, "max": max}
     assert value(text, a=3.0, b=-1.5) == pytest.approx(eval(text, {"__builtins__": {}}, names))

@@ -14,9 +14,18 @@ from surrogate.features.problem import ConvColumns
 
 CONVS = st.from_type(Conv)
 FUNCTIONS = (
-    shape.out_h, shape.out_w, shape.flops, shape.input_bytes, shape.filter_bytes, shape.output_bytes,
-    shape.tensor_bytes, shape.gemm_m, shape.gemm_n, shape.gemm_k, shape.is_depthwise,
-)  # fmt: skip
+    shape.out_h,
+    shape.out_w,
+    shape.flops,
+    shape.input_bytes,
+    shape.filter_bytes,
+    shape.output_bytes,
+    shape.tensor_bytes,
+    shape.gemm_m,
+    shape.gemm_n,
+    shape.gemm_k,
+    shape.is_depthwise,
+)
 
 
 def _positions(size: int, taps: int, pad: int, stride: int, dilation: int) -> int:

@@ -51,8 +51,9 @@ def test_repeats_unlike_parameters_and_symbolic_sizes(tmp_path: Path) -> None:
     imported = read(save(tmp_path, [PRODUCTS[2], *again]))
     columns = ["BLOCK_M", "GROUP_M", "time_us", "time_us_min", "time_us_max", "repeats"]
     assert imported.rows[columns].to_numpy().tolist() == [
-        [64, 0, 500.0, 250.0, 750.0, 2], [64, 8, 1000.0, 1000.0, 1000.0, 1],
-    ]  # fmt: skip
+        [64, 0, 500.0, 250.0, 750.0, 2],
+        [64, 8, 1000.0, 1000.0, 1000.0, 1],
+    ]
     assert imported.notes == ("1 tuning with symbolic sizes left out", "GROUP_M: None is 0")
 
 
@@ -74,9 +75,14 @@ def test_attention(refused, tmp_path: Path, is_old: bool) -> None:
         key = str((kind, *SHAPE.values()))
         choice = triton(0.5, 64)
         log.append(
-            {key: [choice]} if is_old else
-            {"query_shape": "[1, 2, 128, 64]", "kernel_type": kind, "choices": [choice | SHAPE | {"kernel_type": kind}]}
-        )  # fmt: skip
+            {key: [choice]}
+            if is_old
+            else {
+                "query_shape": "[1, 2, 128, 64]",
+                "kernel_type": kind,
+                "choices": [choice | SHAPE | {"kernel_type": kind}],
+            }
+        )
     path = save(tmp_path, log)
     with refused("choose with --name: inductor_backward, inductor_forward"):
         read(path)

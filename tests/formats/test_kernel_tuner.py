@@ -19,9 +19,17 @@ from tests.known import cases
 SAMPLES = Path(__file__).parent / "samples"
 CACHE, T4, T1 = (SAMPLES / f"convolution_milo{name}.json" for name in ("_A4000.cache", "_A4000.T4", ".T1"))
 PARAMETERS = [
-    "block_size_x", "block_size_y", "tile_size_x", "tile_size_y", "read_only", "use_padding", "use_shmem", "use_cmem",
-    "filter_height", "filter_width",
-]  # fmt: skip
+    "block_size_x",
+    "block_size_y",
+    "tile_size_x",
+    "tile_size_y",
+    "read_only",
+    "use_padding",
+    "use_shmem",
+    "use_cmem",
+    "filter_height",
+    "filter_width",
+]
 TIMES = ["status", "time_us", "time_us_min", "time_us_max", "repeats", "reason"]
 
 
@@ -81,8 +89,13 @@ def test_t4_is_the_cache_in_other_words(refused, tmp_path: Path) -> None:
 
 def test_units_and_repeats_of_t4(tmp_path: Path) -> None:
     def result(value: object, **rest: Any) -> dict[str, Any]:
-        return {"configuration": {"a": 1}, "times": {}, "invalidity": "correct",
-                "measurements": [{"name": "time", "value": value, "unit": "us"}], **rest}  # fmt: skip
+        return {
+            "configuration": {"a": 1},
+            "times": {},
+            "invalidity": "correct",
+            "measurements": [{"name": "time", "value": value, "unit": "us"}],
+            **rest,
+        }
 
     runs = {"times": {"runtimes": [2e6, 4e6, 9e6]}, "measurements": []}
     results = [result(1000.0), result(3000), result(50.0, invalidity="correctness"), result(0, **runs)]
@@ -100,8 +113,9 @@ def test_files_of_several_sizes_and_devices_are_one_table(refused, tmp_path: Pat
     line = save(tmp_path, problem_size=100_000, device_name="Tesla T4")
     rows = read(tmp_path / "b.json.gz", line, CACHE).rows
     assert rows.groupby(["gpu", "size_x", "size_y"]).size().to_dict() == {
-        ("NVIDIA RTX A4000", 4096, 4096): 7, ("Tesla T4", 100_000, 1): 7,
-    }  # fmt: skip
+        ("NVIDIA RTX A4000", 4096, 4096): 7,
+        ("Tesla T4", 100_000, 1): 7,
+    }
     assert rows["repeats"].tolist()[:4] == [64, 64, 64, 0]
     unsized = save(tmp_path, problem_size="callable")
     assert kernel(read(unsized))["sizes"] == []
@@ -133,11 +147,17 @@ def test_texts_and_missing_values_of_parameters(tmp_path: Path) -> None:
     }
     imported = read(save(tmp_path, tune_params=values, tune_params_keys=list(values), cache=entries))
     assert kernel(imported)["parameters"] == {
-        "vector": ["float", "float4"], "mixed": ["1", "auto"], "limit": [0, 128], "scale": [0.5, 1],
-    }  # fmt: skip
+        "vector": ["float", "float4"],
+        "mixed": ["1", "auto"],
+        "limit": [0, 128],
+        "scale": [0.5, 1],
+    }
     assert imported.rows["limit"].dtype == "int64" and imported.rows["scale"].dtype == "float64"
-    assert imported.notes == ("mixed: values of several types, taken as texts", "limit: None is 0",
-                              "off: None everywhere, left out")  # fmt: skip
+    assert imported.notes == (
+        "mixed: values of several types, taken as texts",
+        "limit: None is 0",
+        "off: None everywhere, left out",
+    )
 
 
 def test_conditions_that_are_no_arithmetic_are_left_out(tmp_path: Path) -> None:

@@ -98,10 +98,13 @@ class _Metric:
 
 
 _REPORTED = {
-    "gpu__time_duration.sum": _Metric("nsecond", 1234.0), "dram__sectors_read.sum": _Metric("sector", 320.0),
-    "launch__grid_dim_x": _Metric("", 8.0), "launch__grid_dim_y": _Metric("", 2.0),
-    "launch__grid_dim_z": _Metric("", 1.0), "smsp__other.sum": _Metric("", 1.0),
-}  # fmt: skip
+    "gpu__time_duration.sum": _Metric("nsecond", 1234.0),
+    "dram__sectors_read.sum": _Metric("sector", 320.0),
+    "launch__grid_dim_x": _Metric("", 8.0),
+    "launch__grid_dim_y": _Metric("", 2.0),
+    "launch__grid_dim_z": _Metric("", 1.0),
+    "smsp__other.sum": _Metric("", 1.0),
+}
 
 
 class _Action:

@@ -90,7 +90,7 @@ def test_trees_of_the_absolute_error_move_to_the_median(table: Table) -> None:
     errors = [
         np.median(np.abs(np.log(model.fit(rows, rows.time_us * np.where(slow, 3, 1)).predict(rows) / rows.time_us)))
         for model in (BoostedTerms(**stumps), BoostedTerms(**stumps, median_rounds=40))
-    ]  # fmt: skip
+    ]
     assert errors[1] < 0.7 * errors[0]
 
 

@@ -19,9 +19,17 @@ def products(ms=MS, ns=NS, ks=KS, gpu: str = "h100-sxm") -> Rows:
     m, n, k = (axis.ravel() for axis in np.meshgrid(ms, ns, ks, indexing="ij"))
     time_us = 4 + 2e-6 * (m * n * k) ** 0.8 + 1e-5 * n * k**0.9
     frame = pd.DataFrame({"m": m, "n": n, "k": k, "batch": 1, "time_us": time_us}).assign(
-        family="gemm", gpu=gpu, library="vllm", library_version="0.24.0", operator="gemm", dtype="bf16",
-        math="default", variant="", algorithm="cutlass", status="ok",
-    )  # fmt: skip
+        family="gemm",
+        gpu=gpu,
+        library="vllm",
+        library_version="0.24.0",
+        operator="gemm",
+        dtype="bf16",
+        math="default",
+        variant="",
+        algorithm="cutlass",
+        status="ok",
+    )
     return checked(frame)
 
 

@@ -21,12 +21,16 @@ WAVES = f.waves(gemm_blocks(N, O, K, 32, 32), B_MAX)
 UNDER = (1e-8, 2e-10, 0.05, 3e-8)
 UNITS = {"time": np.array([5.5, 2.25, 9.75]), "instructions": I}
 TERMS = {
-    "compute": f.compute_terms(WAVES, B_MAX, I), "memory": f.memory_terms(WAVES, B_MAX, R, WR),
-    "under-utilised": f.under_utilised_terms(WAVES, B_MAX, I, R, WR), "fft": f.fft_terms(C, K),
-    "fft tiling": f.fft_tiling_terms(C, K, O, FILTER), "gemm instructions": f.gemm_instruction_terms(C, FILTER),
-    "winograd instructions": f.winograd_instruction_terms(C), "im2col": f.im2col_terms(SIZES),
+    "compute": f.compute_terms(WAVES, B_MAX, I),
+    "memory": f.memory_terms(WAVES, B_MAX, R, WR),
+    "under-utilised": f.under_utilised_terms(WAVES, B_MAX, I, R, WR),
+    "fft": f.fft_terms(C, K),
+    "fft tiling": f.fft_tiling_terms(C, K, O, FILTER),
+    "gemm instructions": f.gemm_instruction_terms(C, FILTER),
+    "winograd instructions": f.winograd_instruction_terms(C),
+    "im2col": f.im2col_terms(SIZES),
     "transforms": f.transform_terms(SIZES),
-}  # fmt: skip
+}
 
 
 def weighted_sum(coefficients: Sequence[float], terms: f.Terms) -> Any:

@@ -90,12 +90,20 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
         fp32_pct, dram_pct = np.array(CLASS_PCT)[bound].T
         parts.append(
             key.iloc[here].assign(
-                kernel_index=0, kernel_name="algo", tile=tile, blocks=blocks, b_max=b_max, waves=w.count,
+                kernel_index=0,
+                kernel_name="algo",
+                tile=tile,
+                blocks=blocks,
+                b_max=b_max,
+                waves=w.count,
                 time_us=scale * np.choose(bound, list(map(weighted_sum, TIME, forms))),
-                fp32_instructions=instructions * blocks, dram_read_transactions=reads * blocks,
-                dram_write_transactions=writes * blocks, fp32_utilization_pct=fp32_pct, dram_utilization_pct=dram_pct,
+                fp32_instructions=instructions * blocks,
+                dram_read_transactions=reads * blocks,
+                dram_write_transactions=writes * blocks,
+                fp32_utilization_pct=fp32_pct,
+                dram_utilization_pct=dram_pct,
             )
-        )  # fmt: skip
+        )
         extra[here] = extra_us(algorithm, s, scale)
     main = pd.concat(parts).sort_index()
     if not extra.any():

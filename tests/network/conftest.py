@@ -86,9 +86,14 @@ def onnx_file(tmp_path: Path) -> Callable[..., Path]:
     onnx = pytest.importorskip("onnx")
 
     def write(
-        nodes: list[Any], inputs: dict[str, list[Any] | None], weights: dict[str, Any] | None = None, *,
-        name: str = "net.onnx", elem_type: int = 1, **graph: Any,
-    ) -> Path:  # fmt: skip
+        nodes: list[Any],
+        inputs: dict[str, list[Any] | None],
+        weights: dict[str, Any] | None = None,
+        *,
+        name: str = "net.onnx",
+        elem_type: int = 1,
+        **graph: Any,
+    ) -> Path:
         made = onnx.helper.make_graph(
             nodes,
             "g",

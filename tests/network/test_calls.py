@@ -107,8 +107,11 @@ def test_the_mask_of_convolution_backward() -> None:
     parts = layers(recorded("aten::convolution_backward", shapes, values=values))
     assert [part.operator for part in parts] == ["convolution_backward.bwd_filter", "convolution_backward.bias"]
     for half, way in (("input", "bwd_data"), ("weight", "bwd_filter")):
-        call = recorded(f"aten::cudnn_convolution_backward_{half}", [shapes[1], shapes[0], shapes[2]],
-                        values=("", "", "", "[1, 0]", "[2, 1]", "[1, 1]"))  # fmt: skip
+        call = recorded(
+            f"aten::cudnn_convolution_backward_{half}",
+            [shapes[1], shapes[0], shapes[2]],
+            values=("", "", "", "[1, 0]", "[2, 1]", "[1, 1]"),
+        )
         assert problems(call) == (Conv(**sizes, direction=way),)
 
 
@@ -123,8 +126,12 @@ def test_a_known_half_settles_the_other() -> None:
     """9 → 4 by a filter of 3: either value tells the other; a whole call with one of them."""
     assert solved(9, 3, 4, stride=2) == (2, 0)
     assert solved(9, 3, 4, pad=2) == (3, 2)
-    call = recorded("aten::cudnn_convolution", [(8, 3, 9, 9), (4, 3, 3, 3)], values=("", "", "", "[2, 2]", "[1, 1]"),
-                    output=(8, 4, 4, 4))  # fmt: skip
+    call = recorded(
+        "aten::cudnn_convolution",
+        [(8, 3, 9, 9), (4, 3, 3, 3)],
+        values=("", "", "", "[2, 2]", "[1, 1]"),
+        output=(8, 4, 4, 4),
+    )
     assert problems(call) == (Conv(n=8, c=3, h=9, k=4, r=3, stride_h=2),)
     long = recorded("aten::cudnn_convolution", [(8, 128, 17, 17), (192, 128, 1, 7)], output=(8, 192, 17, 17))
     assert problems(long) == (Conv(n=8, c=128, h=17, k=192, r=1, s=7, pad_h=0, pad_w=3),)

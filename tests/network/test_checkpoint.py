@@ -85,9 +85,14 @@ def test_a_cache_of_another_type_is_refused() -> None:
 
 
 LLAMA: Json = {
-    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
 
 
 @pytest.fixture
@@ -154,12 +159,41 @@ def test_a_gpu_without_units_for_the_file_s_arithmetic_is_refused(seer: Any, fol
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from([*READERS, "Linear", "re:a*"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([
-        "config_groups", "weights", "input_activations", "num_bits", "type", "targets", "ignore", "dynamic", "bits",
-        "group_size", "quant_algo", "quantization", "quantized_layers", "weight_block_size", "global_quant_config",
-        "weight", "dtype", "quant_type", "default", "_type", "kv_cache_scheme", "modules_to_not_convert"]),
-        inner, max_size=4), max_leaves=12,
-)  # fmt: skip
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "config_groups",
+                    "weights",
+                    "input_activations",
+                    "num_bits",
+                    "type",
+                    "targets",
+                    "ignore",
+                    "dynamic",
+                    "bits",
+                    "group_size",
+                    "quant_algo",
+                    "quantization",
+                    "quantized_layers",
+                    "weight_block_size",
+                    "global_quant_config",
+                    "weight",
+                    "dtype",
+                    "quant_type",
+                    "default",
+                    "_type",
+                    "kv_cache_scheme",
+                    "modules_to_not_convert",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
 
 
 @given(st.sampled_from([*READERS, "aqlm"]), JSON)

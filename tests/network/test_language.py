@@ -42,9 +42,10 @@ def _works(network: Network, kind: type) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("config", "billions"), [(QWEN, 14.77), (LLAMA, 1.236), (GPT_OSS, 116.8), (DEEPSEEK, 671.0)],
+    ("config", "billions"),
+    [(QWEN, 14.77), (LLAMA, 1.236), (GPT_OSS, 116.8), (DEEPSEEK, 671.0)],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
-)  # fmt: skip
+)
 def test_a_model_has_the_parameters_that_its_makers_state(step: Step, config: dict[str, Any], billions: float) -> None:
     parameters = sum(layer.parameters for layer in step(config, decode=100).layers)
     assert parameters / 1e9 == pytest.approx(billions, rel=2e-3)
@@ -53,8 +54,11 @@ def test_a_model_has_the_parameters_that_its_makers_state(step: Step, config: di
 def test_prefill_computes_every_token_but_the_head_the_last_alone(step: Step) -> None:
     network = step(QWEN, prefill=1000, batch=4)
     assert {(work.n, work.m) for work in _works(network, Gemm)} == {
-        (7168, 4000), (5120, 4000), (27648, 4000), (152064, 4)
-    }  # fmt: skip
+        (7168, 4000),
+        (5120, 4000),
+        (27648, 4000),
+        (152064, 4),
+    }
     attention = Attention(batch=4, heads=40, kv_heads=8, head_dim=128, query_length=1000)
     assert set(_works(network, Attention)) == {attention}
     flops = sum(layer.work.flops for layer in network.layers)

@@ -46,9 +46,12 @@ def test_buffers_live_until_their_last_reader(onnx_file) -> None:
     onnx = pytest.importorskip("onnx")
     node = onnx.helper.make_node
     nodes = [
-        node("Sigmoid", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Flatten", ["b"], ["c"]),
-        node("Relu", ["c"], ["d"]), node("Add", ["d", "a"], ["y"]),
-    ]  # fmt: skip
+        node("Sigmoid", ["x"], ["a"]),
+        node("Relu", ["a"], ["b"]),
+        node("Flatten", ["b"], ["c"]),
+        node("Relu", ["c"], ["d"]),
+        node("Add", ["d", "a"], ["y"]),
+    ]
     read = read_network(onnx_file(nodes, {"x": ["n", 256]}), batch=4)
     assert (read.parameters, read.weights_bytes) == (0, 0)
     assert read.activation_bytes == 4 * (4 * 256 * 4)
@@ -105,11 +108,21 @@ def test_torch_counts_the_same(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seen_gib"),
     [
-        ("h100-sxm", 79.22), ("a100-sxm4-80gb", 79.25), ("a100-sxm4-40gb", 39.39), ("v100-sxm2-16gb", 15.78),
-        ("rtx-3090", 23.69), ("rtx-4090", 23.64), ("rtx-5090", 31.37), ("rtx-a6000", 47.53), ("a30", 23.50),
-        ("t4", 14.76), ("l40s", 44.42), ("l40", 44.40), ("mi300x", 191.98),
+        ("h100-sxm", 79.22),
+        ("a100-sxm4-80gb", 79.25),
+        ("a100-sxm4-40gb", 39.39),
+        ("v100-sxm2-16gb", 15.78),
+        ("rtx-3090", 23.69),
+        ("rtx-4090", 23.64),
+        ("rtx-5090", 31.37),
+        ("rtx-a6000", 47.53),
+        ("a30", 23.50),
+        ("t4", 14.76),
+        ("l40s", 44.42),
+        ("l40", 44.40),
+        ("mi300x", 191.98),
     ],
-)  # fmt: skip
+)
 def test_programs_see_less_than_the_board_has(name: str, seen_gib: float) -> None:
     """What `torch.cuda.mem_get_info` and PyTorch's errors name as the total, in published logs."""
     assert usable_bytes(gpu(name)) / GIB == pytest.approx(seen_gib, rel=0.01)
@@ -126,8 +139,11 @@ def test_reserves_are_named_and_only_where_they_are() -> None:
     alone = memory(_of_batch(1), 7, gpu("h100-sxm"))
     assert tuple(alone) == HOLDERS
     assert {name: alone[name] for name in ("workspace", "libraries", "communication", "graphs")} == {
-        "workspace": 7, "libraries": 32 * 2**20, "communication": 0, "graphs": 0,
-    }  # fmt: skip
+        "workspace": 7,
+        "libraries": 32 * 2**20,
+        "communication": 0,
+        "graphs": 0,
+    }
     trained = replace(_of_batch(1), training=True, gpus=2)
     assert memory(trained, 0, gpu("t4"))["libraries"] == 2 * (2**23 + 2**17)
     assert memory(trained, 0, gpu("h100-sxm"))["communication"] == 544 * 2**20 + GIB

@@ -119,10 +119,12 @@ def test_batch_reaches_fixed_reshapes_and_not_those_of_weights(onnx_file) -> Non
         ],
         {"x": [1, 4, 2, 2]},
         {
-            "s": np.ones(4, "f4"), "shape4": np.array([1, 4, 1, 1]), "shape2": np.array([1, 16]),
+            "s": np.ones(4, "f4"),
+            "shape4": np.array([1, 4, 1, 1]),
+            "shape2": np.array([1, 16]),
             "v": np.zeros((16, 3), "f4"),
         },
-    )  # fmt: skip
+    )
     found = read_onnx(path, batch=6)
     assert found.layers[-1].work.sizes["m"] == 6
     assert found.layers and not found.unsupported
@@ -192,10 +194,13 @@ def test_sizes_that_a_graph_computes(onnx_file) -> None:
     nodes = [node("Shape", ["x"], ["s"])]
     nodes += [node("Gather", ["s", f"i{axis}"], [f"d{axis}"]) for axis in range(3)]
     nodes += [
-        node("Div", ["d2", "four"], ["width"]), node("Concat", ["d0", "d1", "four", "width"], ["heads"], axis=0),
-        node("Reshape", ["x", "heads"], ["q"]), node("Transpose", ["q"], ["t"], perm=[0, 2, 1, 3]),
-        node("Transpose", ["q"], ["k"], perm=[0, 2, 3, 1]), node("MatMul", ["t", "k"], ["y"]),
-    ]  # fmt: skip
+        node("Div", ["d2", "four"], ["width"]),
+        node("Concat", ["d0", "d1", "four", "width"], ["heads"], axis=0),
+        node("Reshape", ["x", "heads"], ["q"]),
+        node("Transpose", ["q"], ["t"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["q"], ["k"], perm=[0, 2, 3, 1]),
+        node("MatMul", ["t", "k"], ["y"]),
+    ]
     network = read_onnx(onnx_file(nodes, {"x": ["batch", 10, 64]}, one), batch=3)
     assert not network.unsupported
     assert network.layers[-1].work.sizes == {"batch": 12, "m": 10, "n": 10, "k": 16}

@@ -42,9 +42,7 @@ def test_known_sums(predictors: Callable[..., Predictors]) -> None:
     assert found.lower_us == pytest.approx(found.total_us / 2)
     assert found.samples_per_s == pytest.approx(8e6 / found.total_us)
     assert found.coverage == 5 / 6
-    assert [layer.algorithm for layer in found.layers] == [
-        "WINOGRAD", None, "WINOGRAD", "IMPLICIT_PRECOMP_GEMM", None,
-    ]  # fmt: skip
+    assert [layer.algorithm for layer in found.layers] == ["WINOGRAD", None, "WINOGRAD", "IMPLICIT_PRECOMP_GEMM", None]
     assert (made.algorithms.asked, made.kernels.asked) == (2, 1)  # type: ignore[attr-defined]
 
 
@@ -76,8 +74,13 @@ def test_convolutions_run_as_pytorch_runs_them_on_the_gpu(
 ) -> None:
     """fp32 by TF32 where there is any, unless the source says its math type."""
     made, asked = predictors(name), []
-    monkeypatch.setattr(made.algorithms, "select_many", lambda problems, **limits: asked.extend(problems) or
-                        predictors(name).algorithms.select_many(problems, **limits))  # fmt: skip
+    monkeypatch.setattr(
+        made.algorithms,
+        "select_many",
+        lambda problems, **limits: (
+            asked.extend(problems) or predictors(name).algorithms.select_many(problems, **limits)
+        ),
+    )
     made.time(NETWORK)
     assert asked == [replace(conv, math=math) for conv in (A, B)]
     asked.clear()
@@ -127,9 +130,19 @@ def test_json_contract(predictors: Callable[..., Predictors]) -> None:
     data = json.loads(json.dumps(predictors().time(NETWORK).to_dict()))
     assert {"total_us", "coverage", "layers", "ignored", "unsupported"} <= set(data)
     assert list(data["layers"][0]) == [
-        "name", "operator", "problem", "algorithm", "time_us", "lower_us", "upper_us", "workspace_bytes", "flops",
-        "bytes", "bound", "source",
-    ]  # fmt: skip
+        "name",
+        "operator",
+        "problem",
+        "algorithm",
+        "time_us",
+        "lower_us",
+        "upper_us",
+        "workspace_bytes",
+        "flops",
+        "bytes",
+        "bound",
+        "source",
+    ]
     assert data["unsupported"] == {"LSTM": 1}
     assert data["ignored"] == {"Reshape": 3}
 

@@ -31,9 +31,18 @@ from tests.test_docs import blocks
 LLAMA, SMALL, DEEPSEEK = NETWORKS["llama-3.3-70b"], NETWORKS["llama-3.1-8b"], NETWORKS["deepseek-v3"]
 PAGE = Path(__file__).resolve().parents[2] / "surrogate" / "network" / "README.md"
 STEPS = ServerSteps(
-    load=Load(1000, 101), users=11, running=11, stages=1, decode_ms=10.0, prompt_ms=40.0, memory_bytes=1.0, fits=True,
-    parts={"products": 0.7, "prompts": 0.3}, half_width=0.0, floors=(),
-)  # fmt: skip
+    load=Load(1000, 101),
+    users=11,
+    running=11,
+    stages=1,
+    decode_ms=10.0,
+    prompt_ms=40.0,
+    memory_bytes=1.0,
+    fits=True,
+    parts={"products": 0.7, "prompts": 0.3},
+    half_width=0.0,
+    floors=(),
+)
 LAW = ServerLaw(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
 
 
@@ -234,8 +243,10 @@ def test_a_folder_and_a_file_s_content_are_read_as_the_file_is(tmp_path: Path) -
     tmp_path.joinpath("config.json").write_bytes(SMALL.read_bytes())
     choices = Choices(libraries="vllm", concurrency=1, tensor_parallel=1)
     contents = json.loads(SMALL.read_text(encoding="utf-8"))
-    times = {serve(each, gpu="h100-sxm", input=64, output=8, choices=choices).rows[0].tpot_ms
-             for each in (SMALL, tmp_path, contents)}  # fmt: skip
+    times = {
+        serve(each, gpu="h100-sxm", input=64, output=8, choices=choices).rows[0].tpot_ms
+        for each in (SMALL, tmp_path, contents)
+    }
     assert len(times) == 1
 
 
@@ -313,7 +324,7 @@ def test_sums_over_pcie_and_a_cache_in_fp8_are_said() -> None:
         ({"users": 4}, "'users' is unknown; known: .*libraries, concurrency"),
         ({"tpot": 20}, "did you mean tpot_ms"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:
     asked: dict[str, Any] = {"config": LLAMA, "gpu": "h100-sxm", "input": 64, "output": 8} | changed
     with pytest.raises(InputError, match=said) as error, naming_options():

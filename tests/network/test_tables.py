@@ -46,8 +46,13 @@ def test_training_from_a_table(tmp_path: Path) -> None:
     pd.DataFrame(ROWS).to_csv(path, index=False)
     found = read_network(path, training=True)
     assert [layer.name for layer in found.layers] == [
-        "first", "second", "second.bwd_data", "second.bwd_filter", "first.bwd_filter", "optimizer",
-    ]  # fmt: skip
+        "first",
+        "second",
+        "second.bwd_data",
+        "second.bwd_filter",
+        "first.bwd_filter",
+        "optimizer",
+    ]
     assert found.layers[-1].work.reads == 4 * (3 * 16 * 9 + 16 * 8)  # type: ignore[union-attr]
 
 

@@ -245,14 +245,47 @@ def test_a_constructor_that_reads_a_value(own: None) -> None:
 
 
 ARCHITECTURES = [
-    "vit_base_patch16_224", "deit3_small_patch16_224", "eva02_tiny_patch14_224", "beit_base_patch16_224",
-    "convnext_tiny", "convnextv2_tiny", "swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256", "regnety_016",
-    "regnetx_032", "resnet50", "resnext50_32x4d", "resnetv2_50", "resnest50d", "seresnet50", "efficientnet_b0",
-    "tf_efficientnetv2_s", "mobilenetv3_large_100", "mobilevit_s", "densenet121", "dla34", "inception_v4",
-    "xception41", "nfnet_f0", "maxvit_tiny_tf_224", "coatnet_0_rw_224", "cait_s24_224", "crossvit_small_240",
-    "xcit_small_12_p16_224", "mixer_b16_224", "poolformer_s12", "pvt_v2_b1", "levit_256", "edgenext_small",
-    "fastvit_t8", "ghostnet_100", "davit_tiny", "volo_d1_224", "vgg16", "tiny_vit_5m_224",
-]  # fmt: skip
+    "vit_base_patch16_224",
+    "deit3_small_patch16_224",
+    "eva02_tiny_patch14_224",
+    "beit_base_patch16_224",
+    "convnext_tiny",
+    "convnextv2_tiny",
+    "swin_tiny_patch4_window7_224",
+    "swinv2_tiny_window8_256",
+    "regnety_016",
+    "regnetx_032",
+    "resnet50",
+    "resnext50_32x4d",
+    "resnetv2_50",
+    "resnest50d",
+    "seresnet50",
+    "efficientnet_b0",
+    "tf_efficientnetv2_s",
+    "mobilenetv3_large_100",
+    "mobilevit_s",
+    "densenet121",
+    "dla34",
+    "inception_v4",
+    "xception41",
+    "nfnet_f0",
+    "maxvit_tiny_tf_224",
+    "coatnet_0_rw_224",
+    "cait_s24_224",
+    "crossvit_small_240",
+    "xcit_small_12_p16_224",
+    "mixer_b16_224",
+    "poolformer_s12",
+    "pvt_v2_b1",
+    "levit_256",
+    "edgenext_small",
+    "fastvit_t8",
+    "ghostnet_100",
+    "davit_tiny",
+    "volo_d1_224",
+    "vgg16",
+    "tiny_vit_5m_224",
+]
 
 
 @pytest.mark.slow
@@ -405,8 +438,9 @@ def test_activations_that_are_computed_again_cost_time_and_save_memory(amp: str 
         time_module(Recomputed(again=again), inputs, "h100-sxm", training=True, amp=amp) for again in (False, True)
     )
     for word in ("scaled_dot_product_", "native_dropout"):
-        before, after = (sum(word in layer.name and "backward" not in layer.name for layer in time.layers)
-                         for time in (kept, again))  # fmt: skip
+        before, after = (
+            sum(word in layer.name and "backward" not in layer.name for layer in time.layers) for time in (kept, again)
+        )
         assert after == 2 * before > 0
     assert kept.memory_bytes and again.memory_bytes and again.memory_bytes < kept.memory_bytes
     assert kept.total_us < again.total_us < 2 * kept.total_us

@@ -85,9 +85,17 @@ def test_a_whole_iteration() -> None:
     )
     made = iteration(Network("net", layers, 8, ignored={"Reshape": 1}, unsupported={"LSTM": 2}))
     assert [layer.name for layer in made.layers] == [
-        "c1", "n1", "c2", "e", "e.backward", "c2.bwd_data", "c2.bwd_filter", "n1.backward", "c1.bwd_filter",
+        "c1",
+        "n1",
+        "c2",
+        "e",
+        "e.backward",
+        "c2.bwd_data",
+        "c2.bwd_filter",
+        "n1.backward",
+        "c1.bwd_filter",
         "optimizer",
-    ]  # fmt: skip
+    ]
     assert made.layers[1].work.kind == "batch_norm"  # type: ignore[union-attr]
     step = made.layers[-1].work
     assert step.dram_bytes == 4 * 7 * (2304 + 32 + 2304)  # type: ignore[union-attr]

@@ -70,17 +70,39 @@ def operators() -> pd.DataFrame:
         for place, size in enumerate((64, 200, 512, 1000, 3000)):
             for library, factor in (("cublas", 1.2), ("torch", 1.5)):
                 rows.append(
-                    {"gpu": gpu, "library": library, "family": "gemm", "operator": "gemm", "batch": 1, "m": size,
-                     "n": 512, "k": 256, "time_us": factor * (5 + size / 10)}
-                )  # fmt: skip
+                    {
+                        "gpu": gpu,
+                        "library": library,
+                        "family": "gemm",
+                        "operator": "gemm",
+                        "batch": 1,
+                        "m": size,
+                        "n": 512,
+                        "k": 256,
+                        "time_us": factor * (5 + size / 10),
+                    }
+                )
             for operator, factor in (("relu", 1.0), ("add", 1.6)):
                 rows.append(
-                    {"gpu": gpu, "library": "torch", "family": "pointwise", "operator": operator, "n": 8,
-                     "c": 64, "h": size, "w": 56, "time_us": factor * (12 + size), "place": place}
-                )  # fmt: skip
-    return pd.DataFrame(rows).drop(columns="place").fillna(0).assign(
-        library_version="1", status="ok", algorithm="default", dtype="fp32", math="fma", variant=""
-    )  # fmt: skip
+                    {
+                        "gpu": gpu,
+                        "library": "torch",
+                        "family": "pointwise",
+                        "operator": operator,
+                        "n": 8,
+                        "c": 64,
+                        "h": size,
+                        "w": 56,
+                        "time_us": factor * (12 + size),
+                        "place": place,
+                    }
+                )
+    return (
+        pd.DataFrame(rows)
+        .drop(columns="place")
+        .fillna(0)
+        .assign(library_version="1", status="ok", algorithm="default", dtype="fp32", math="fma", variant="")
+    )
 
 
 @pytest.fixture(scope="session")

@@ -83,8 +83,9 @@ def test_only_the_top_k_are_timed_and_the_fastest_wins() -> None:
     assert bench.calls == ["WINOGRAD", "GEMM"]
     assert (tuned.algorithm, tuned.time_us, tuned.source) == ("GEMM", 3.0, "measured")
     assert [(a.algorithm, a.predicted_us, a.measured_us) for a in tuned.tried] == [
-        ("WINOGRAD", 1.0, 5.0), ("GEMM", 2.0, 3.0)
-    ]  # fmt: skip
+        ("WINOGRAD", 1.0, 5.0),
+        ("GEMM", 2.0, 3.0),
+    ]
     assert not bench.closed  # an open device stays the caller's
 
 

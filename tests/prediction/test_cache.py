@@ -37,8 +37,9 @@ def test_what_is_put_is_got_by_another(path: Path) -> None:
     first.put(T4, CONV, "GEMM", Tuning("ok", 3.5, 64, True))
     first.put(T4, CONV, "FFT", Tuning("not_supported", reason="filter"))
     assert second.get(T4, CONV) == {
-        "GEMM": Tuning("ok", 3.5, 64, True), "FFT": Tuning("not_supported", reason="filter")
-    }  # fmt: skip
+        "GEMM": Tuning("ok", 3.5, 64, True),
+        "FFT": Tuning("not_supported", reason="filter"),
+    }
     second.put(T4, CONV, "GEMM", Tuning("ok", 2.5, None, False))
     assert first.get(T4, CONV)["GEMM"] == Tuning("ok", 2.5, None, False)
     assert first.get(DeviceInfo("Tesla T4", "cudnn", "9.2.0"), CONV) == {}

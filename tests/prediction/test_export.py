@@ -48,9 +48,11 @@ def amd(table: Table) -> Bundle:
     names = {"IMPLICIT_GEMM": ("ImplicitGEMM", "ConvIg"), "IMPLICIT_PRECOMP_GEMM": ("GEMM", "GemmFwd")}
     solver = [names[a][1] for a in frame["algorithm"]]
     frame = frame.assign(
-        algorithm=[names[a][0] for a in frame["algorithm"]], solver=solver, library="miopen",
+        algorithm=[names[a][0] for a in frame["algorithm"]],
+        solver=solver,
+        library="miopen",
         library_version="find-db v2",
-    ).drop(columns="heuristic_algorithm")  # fmt: skip
+    ).drop(columns="heuristic_algorithm")
     return bundle_of(frame, candidate="solver")
 
 
@@ -61,9 +63,17 @@ def convs(count: int, seed: int = 0) -> list[Conv]:
     while len(found) < count:
         c, r = 16 * draw.randint(1, 8), draw.choice([1, 3])
         found.add(
-            Conv(n=draw.randint(1, 32), c=c, h=draw.choice([7, 14, 28]), k=c, r=r, pad_h=r // 2,
-                 stride_h=draw.choice([1, 2]), groups=draw.choice([1, c]))
-        )  # fmt: skip
+            Conv(
+                n=draw.randint(1, 32),
+                c=c,
+                h=draw.choice([7, 14, 28]),
+                k=c,
+                r=r,
+                pad_h=r // 2,
+                stride_h=draw.choice([1, 2]),
+                groups=draw.choice([1, c]),
+            )
+        )
     return sorted(found, key=str)
 
 

@@ -128,9 +128,21 @@ def test_libraries_compete_unless_one_is_named(many_families: Bundle) -> None:
     alone = served.select(problem, library="torch")
     assert [one.library for one in alone.candidates] == ["torch"]
     assert Predictor(many_families, gpu="v100", library="torch").predict(problem).library == "torch"
-    table = served.predict(pd.DataFrame({"family": ["gemm", "conv"], "operator": ["gemm", None], "m": [512, None],
-                                         "n": [512, 8], "k": [256, 16], "c": [None, 16], "h": [None, 14],
-                                         "r": [None, 3], "pad_h": [None, 1]}))  # fmt: skip
+    table = served.predict(
+        pd.DataFrame(
+            {
+                "family": ["gemm", "conv"],
+                "operator": ["gemm", None],
+                "m": [512, None],
+                "n": [512, 8],
+                "k": [256, 16],
+                "c": [None, 16],
+                "h": [None, 14],
+                "r": [None, 3],
+                "pad_h": [None, 1],
+            }
+        )
+    )
     assert list(table.library) == ["cublas", "cudnn"]
     assert table.predicted_us[0] == pytest.approx(both.best.time_us)
     assert table.predicted_us[1] == pytest.approx(served.select(CONV).time_us)
@@ -254,7 +266,7 @@ BAD = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: p.predict(frame_of([CONV], ["FFT"]).assign(dtype="fp23")), "did you mean"),
         (lambda p, f: p.predict(3), "int"),
     ],
-)  # fmt: skip
+)
 def test_bad_questions_are_told_in_one_line(refused, predictor: Predictor, folder: Path, ask, word: str) -> None:
     with refused(word):
         ask(predictor, folder)

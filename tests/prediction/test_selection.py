@@ -150,8 +150,10 @@ def test_an_unseen_gpu_is_answered_from_its_specification(bundle: Bundle) -> Non
 TEXT = "n8c16h14k16r3p1"
 
 
-@pytest.mark.parametrize(("gpu", "version", "math"), [("titan-xp", "7.6.3", "fma"), ("a100-sxm4-80gb", "8+", "default"),
-                                                      ("b200", "9+", "default")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpu", "version", "math"),
+    [("titan-xp", "7.6.3", "fma"), ("a100-sxm4-80gb", "8+", "default"), ("b200", "9+", "default")],
+)
 def test_no_release_answers_on_a_gpu_that_it_does_not_run_on(
     refused, bundle: Bundle, gpu: str, version: str, math: str
 ) -> None:
@@ -197,9 +199,16 @@ def test_json_is_the_contract(predictor: Predictor) -> None:
     assert found["problem"] == "n8c16h14w14k16r3s3p1u1"
     assert (found["gpu"], found["library_version"]) == ("v100-sxm2-16gb", "7.6.3")
     assert list(found["candidates"][0]) == [
-        "algorithm", "library", "time_us", "lower_us", "upper_us", "workspace_bytes", "deterministic", "source",
+        "algorithm",
+        "library",
+        "time_us",
+        "lower_us",
+        "upper_us",
+        "workspace_bytes",
+        "deterministic",
+        "source",
         "probability_best",
-    ]  # fmt: skip
+    ]
     assert all(list(row) == ["algorithm", "reason"] for row in found["excluded"])
 
 
@@ -284,8 +293,10 @@ def test_a_kernel_below_its_harness_s_floor_does_not_win(tmp_path: Path) -> None
     )
     asked = {"dtype": "bf16", "math": "default"}
     for gpu, m, names in (
-        ("h100-sxm", 16, ["large"]), ("h200-sxm", 16, ["small", "large"]), ("h100-sxm", 4096, ["large", "small"]),
-    ):  # fmt: skip
+        ("h100-sxm", 16, ["large"]),
+        ("h200-sxm", 16, ["small", "large"]),
+        ("h100-sxm", 4096, ["large", "small"]),
+    ):
         served = Predictor(stored, gpu=gpu)
         selection = served.select(served.read(f"gemm:m{m}n1024k2048", **asked))
         assert [ranked.algorithm for ranked in selection.candidates] == names

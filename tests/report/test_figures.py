@@ -144,16 +144,31 @@ def test_a_tick_takes_the_unit_that_suits(time_us: float, text: str) -> None:
 
 
 def _predictions(**changes: object) -> pd.DataFrame:
-    columns = {"model": "m", "seed": 0, "algorithm": "GEMM", "status": "ok",
-               "time_us": 10.0, "predicted_us": 11.0, "supported": True}  # fmt: skip
+    columns = {
+        "model": "m",
+        "seed": 0,
+        "algorithm": "GEMM",
+        "status": "ok",
+        "time_us": 10.0,
+        "predicted_us": 11.0,
+        "supported": True,
+    }
     return pd.DataFrame([{**columns, **changes}])
 
 
 def test_only_usable_rows_of_the_first_seed_count(tmp_path: Path) -> None:
     """The same rows as the tables': also those whose algorithm the model does not expect to run."""
-    rows = [{}, {"supported": False}, {"seed": 1}, {"status": "not_supported"}, {"time_us": np.nan}, {"time_us": 0.0},
-            {"predicted_us": np.inf}, {"predicted_us": -1.0},
-            {"model": "other"}]  # fmt: skip
+    rows = [
+        {},
+        {"supported": False},
+        {"seed": 1},
+        {"status": "not_supported"},
+        {"time_us": np.nan},
+        {"time_us": 0.0},
+        {"predicted_us": np.inf},
+        {"predicted_us": -1.0},
+        {"model": "other"},
+    ]
     pd.concat([_predictions(**row) for row in rows]).to_parquet(tmp_path / "predictions.parquet")
     frame = figures.read_predictions(tmp_path, ["m"])
     assert frame.values.tolist() == 2 * [["m", "GEMM", 10.0, 11.0]]
@@ -168,9 +183,13 @@ def test_rows_of_one_family_and_unnamed_algorithms(tmp_path: Path) -> None:
 
 def test_strata_of_choices(tmp_path: Path) -> None:
     pd.DataFrame(
-        {"model": "m", "stratum": ["grouped", "1x1s1", "other", "other"],
-         "slowdown": [9.0, 1.5, np.nan, np.nan], "infeasible": [False, False, True, False]}
-    ).to_parquet(tmp_path / "choices.parquet")  # fmt: skip
+        {
+            "model": "m",
+            "stratum": ["grouped", "1x1s1", "other", "other"],
+            "slowdown": [9.0, 1.5, np.nan, np.nan],
+            "infeasible": [False, False, True, False],
+        }
+    ).to_parquet(tmp_path / "choices.parquet")
     for stratum, expected in {"ungrouped": [1.5, np.inf], "all": [9.0, 1.5, np.inf]}.items():
         results = {"choice_rows": [{"model": "m", "n": 1, "stratum": stratum}]}
         assert figures.read_choices(tmp_path, results, ["m"])["slowdown"].tolist() == expected

@@ -187,8 +187,17 @@ def test_every_reference_is_a_column(results: dict[str, Any]) -> None:
 
 
 def test_known_time_row() -> None:
-    row = {"model": "m", "population": "best", "n": 1000, "median_ape": 0.0724, "mape": 0.12, "p90_ape": 0.55,
-           "rmspe": 0.3, "gmae": 0.061, "spearman": 0.99}  # fmt: skip
+    row = {
+        "model": "m",
+        "population": "best",
+        "n": 1000,
+        "median_ape": 0.0724,
+        "mape": 0.12,
+        "p90_ape": 0.55,
+        "rmspe": 0.3,
+        "gmae": 0.061,
+        "spearman": 0.99,
+    }
     (table,) = summary.time_tables(_judged(times=[row]))
     assert _texts(table) == [["m", "7.2", "12.0", "55.0", "30.0", "6.1", "0.990", "1,000"]]
 

@@ -34,14 +34,23 @@ def whole(steps: int = 2, start: float = 1_700_000_000_000_000) -> dict[str, Any
     """A trace of several steps as the newer Kineto writes it."""
     events = [each for i in range(steps) for each in step(start + 1000 * i, 10 * (i + 1), i + 5)]
     gpu = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
-    return {"schemaVersion": 1, "deviceProperties": [gpu], "distributedInfo": {"rank": 3, "world_size": 8},
-            "traceEvents": events}  # fmt: skip
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [gpu],
+        "distributedInfo": {"rank": 3, "world_size": 8},
+        "traceEvents": events,
+    }
 
 
 def aged(trace: dict[str, Any]) -> dict[str, Any]:
     """The same trace in the older generation: other categories, threads and streams as text, lower-case ids."""
-    older = {"cpu_op": "Operator", "user_annotation": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel",
-             "gpu_memcpy": "Memcpy"}  # fmt: skip
+    older = {
+        "cpu_op": "Operator",
+        "user_annotation": "Operator",
+        "cuda_runtime": "Runtime",
+        "kernel": "Kernel",
+        "gpu_memcpy": "Memcpy",
+    }
     events = []
     for each in json.loads(json.dumps(trace["traceEvents"])):
         category = each.get("cat")

@@ -165,8 +165,9 @@ def planted_copy(events: Events) -> None:
     )
     events += [
         on_host("cpu_op", "aten::copy_", start, 51 * MS, **{"External id": 1}),
-        call("cudaMemcpyAsync", start + 50, 50.1 * MS, 9_999_998) | HOST, copy,
-    ]  # fmt: skip
+        call("cudaMemcpyAsync", start + 50, 50.1 * MS, 9_999_998) | HOST,
+        copy,
+    ]
 
 
 def planted_odd_rows(events: Events) -> None:
@@ -197,23 +198,28 @@ def planted_allocations(events: Events) -> None:
     later(again, start - 1, 60 * MS)
     names = ("cudaFree", "cudaMalloc")
     events += [
-        *again, *(call(name, start + 30 * MS * n, 29.9 * MS, 10**8 + n) | HOST for n, name in enumerate(names)),
+        *again,
+        *(call(name, start + 30 * MS * n, 29.9 * MS, 10**8 + n) | HOST for n, name in enumerate(names)),
         on_host("user_annotation", "ProfilerStep#1", first, later_us - 10),
         on_host("user_annotation", "ProfilerStep#2", first + later_us, later_us + 60 * MS),
-    ]  # fmt: skip
+    ]
 
 
 PLANTED = {
-    advice_of.layout_transposes: planted_layout, advice_of.whole_step_in_fp32: planted_fp32,
-    advice_of.products_in_fp32: planted_sgemm, advice_of.small_kernels: planted_small_kernels,
-    advice_of.unfused_optimizer: planted_optimizer, advice_of.data_loading: planted_loading,
-    advice_of.host_outside_layers: planted_host_code, advice_of.device_awaited: planted_value,
-    advice_of.unpinned_copies: planted_copy, advice_of.unaligned_rows: planted_odd_rows,
-    advice_of.exposed_communication: planted_communication, advice_of.allocator_stalls: planted_allocations,
-}  # fmt: skip
-BRINGS = {
-    advice_of.small_kernels: [advice_of.host_outside_layers], advice_of.device_awaited: [advice_of.small_kernels],
-}  # fmt: skip
+    advice_of.layout_transposes: planted_layout,
+    advice_of.whole_step_in_fp32: planted_fp32,
+    advice_of.products_in_fp32: planted_sgemm,
+    advice_of.small_kernels: planted_small_kernels,
+    advice_of.unfused_optimizer: planted_optimizer,
+    advice_of.data_loading: planted_loading,
+    advice_of.host_outside_layers: planted_host_code,
+    advice_of.device_awaited: planted_value,
+    advice_of.unpinned_copies: planted_copy,
+    advice_of.unaligned_rows: planted_odd_rows,
+    advice_of.exposed_communication: planted_communication,
+    advice_of.allocator_stalls: planted_allocations,
+}
+BRINGS = {advice_of.small_kernels: [advice_of.host_outside_layers], advice_of.device_awaited: [advice_of.small_kernels]}
 """What a cause brings: where kernels take no time, everything else on the host shows; behind a wait, launches do."""
 
 

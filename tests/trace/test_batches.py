@@ -16,8 +16,9 @@ _BAIT = ('}, {"ph"', '"traceEvents": [', "}\\", '\\"},{', "]", "\u2028", "\U0001
 _TEXTS = st.text(max_size=8) | st.sampled_from(_BAIT)
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | _TEXTS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXTS, inner, max_size=4), max_leaves=12,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
 _EVENTS = st.lists(st.fixed_dictionaries({"ph": st.sampled_from("XifsM"), "args": _VALUES}) | _VALUES, max_size=40)
 _HEADERS = st.dictionaries(_TEXTS.filter(lambda key: key != "traceEvents"), _VALUES, max_size=3)
 

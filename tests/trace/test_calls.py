@@ -45,11 +45,18 @@ def test_halves_of_a_backward_convolution_take_the_shapes_around_them(read):
     whole = [[8, 3, 32, 32], [8, 16, 30, 30], [16, 3, 3, 3]]
     names = ["", "_input", "_weight"]
     events = [
-        {"ph": "X", "cat": "cpu_op", "name": f"aten::cudnn_convolution_backward{name}", "pid": 1, "tid": 1,
-         "ts": 10 * i, "dur": 100 if not name else 5,
-         "args": {"Input Dims": whole if not name else [[], *whole[1:]], "Input type": ["float"] * 3}}
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": f"aten::cudnn_convolution_backward{name}",
+            "pid": 1,
+            "tid": 1,
+            "ts": 10 * i,
+            "dur": 100 if not name else 5,
+            "args": {"Input Dims": whole if not name else [[], *whole[1:]], "Input type": ["float"] * 3},
+        }
         for i, name in enumerate(names)
-    ]  # fmt: skip
+    ]
     trace = read({"traceEvents": events})
     reader = CallReader(trace)
     assert [reader.problems(row)[0].direction for row in (1, 2)] == ["bwd_data", "bwd_filter"]  # type: ignore[index]

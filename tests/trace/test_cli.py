@@ -27,10 +27,13 @@ def test_what_a_servers_trace_waits_for(seer, tmp_path):
     """Nothing that it holds, so that is said; its rows are tokens, which are no samples."""
     dims = {"Input Dims": [[4096, 64], [64, 64]], "Input type": ["c10::BFloat16"] * 2}
     events = [
-        event("cpu_op", "sglang::prepare", 0, 20), call("cudaLaunchKernel", 5, 5, 1), device("first", 12, 10, 1),
-        event("cpu_op", "aten::linear", 30, 20, **dims), call("cudaLaunchKernel", 35, 5, 2),
+        event("cpu_op", "sglang::prepare", 0, 20),
+        call("cudaLaunchKernel", 5, 5, 1),
+        device("first", 12, 10, 1),
+        event("cpu_op", "aten::linear", 30, 20, **dims),
+        call("cudaLaunchKernel", 35, 5, 2),
         device("second", 90_000, 10, 2),
-    ]  # fmt: skip
+    ]
     path = tmp_path / "server.json"
     path.write_text(json.dumps({"traceEvents": events}))
     facts = seer("summary", path, "--json").succeeded().json["summary"]
@@ -40,9 +43,7 @@ def test_what_a_servers_trace_waits_for(seer, tmp_path):
 
 def test_kernels(seer, file):
     rows = seer("kernels", file, "--top", "2", "--json").succeeded().json
-    assert [row["kernel"] for row in rows] == [
-        "cudnn_wgrad_kernel", "volta_scudnn_128x64_relu_interior_nn_v1"
-    ]  # fmt: skip
+    assert [row["kernel"] for row in rows] == ["cudnn_wgrad_kernel", "volta_scudnn_128x64_relu_interior_nn_v1"]
     rows = list(csv.DictReader(io.StringIO(seer("kernels", file, "--by", "layer", "--csv", "--iteration", "1").out)))
     assert {row["layer"]: row["calls"] for row in rows}["conv2d.0"] == "2"
     assert "latency-bound" in seer("kernels", file)[1]
@@ -128,8 +129,11 @@ def test_levels_recorded_apart(seer, make_trace, tmp_path):
     whole = seer("spans", *files, "--level", "kernel", "--json").succeeded().json
     assert whole["without_counterpart"] == 0
     levels = [(row["level"], row["model_us"], row["overhead_pct"]) for row in whole["levels"]]
-    assert levels == [("model", 990, 0), ("operator", pytest.approx(1089), pytest.approx(10)),
-                      ("kernel", pytest.approx(1188), pytest.approx(10))]  # fmt: skip
+    assert levels == [
+        ("model", 990, 0),
+        ("operator", pytest.approx(1089), pytest.approx(10)),
+        ("kernel", pytest.approx(1188), pytest.approx(10)),
+    ]
     times = {row["span"].strip(): row["time_us"] for row in whole["spans"]}
     assert (times["ProfilerStep#5"], times["conv2d.0"]) == (990, pytest.approx(110))
     assert times["volta_scudnn_128x64_relu_interior_nn_v1"] == pytest.approx(120)

@@ -17,9 +17,11 @@ SAMPLES = Path(__file__).parent / "samples"
 CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
 GRID = (160, 1, 1)
 METRICS = (
-    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "dram__bytes_read.sum", "dram__bytes_write.sum",
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
     "sm__warps_active.avg.pct_of_peak_sustained_active",
-)  # fmt: skip
+)
 HEAD = ("ID", "Kernel Name", "Block Size", "Grid Size", "gpu__time_duration.sum", *METRICS)
 
 
@@ -122,9 +124,15 @@ def test_nvprofs_own_summary_is_a_kernel_table(seer, name):
     rows = seer("kernels", log, "--json").succeeded().json
     assert [row["type"] for row in rows] == ["GPU activities"] * 3 + ["API calls"]
     assert rows[1] == {
-        "type": "GPU activities", "kernel": "void dgemm<double, int=4>(double*,  int)", "time_pct": 25.0, "calls": 2,
-        "total_us": 500_000.0, "avg_us": 250_000.0, "min_us": 200_000.0, "max_us": 300_000.0,
-    }  # fmt: skip
+        "type": "GPU activities",
+        "kernel": "void dgemm<double, int=4>(double*,  int)",
+        "time_pct": 25.0,
+        "calls": 2,
+        "total_us": 500_000.0,
+        "avg_us": 250_000.0,
+        "min_us": 200_000.0,
+        "max_us": 300_000.0,
+    }
     assert [rows[0][name] for name in ("calls", "total_us", "max_us")] == pytest.approx([28160, 1.45e6, 133.22])
     assert "[CUDA memcpy DtoH]" in seer("kernels", log)[1]
 
@@ -147,10 +155,12 @@ def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
 @pytest.mark.parametrize(
     ("single", "special", "dram", "bound"),
     [
-        ("High (8)", "Low (1)", "Low (2)", "compute-bound"), ("Low (2)", "Mid (6)", "Low (3)", "compute-bound"),
-        ("Low (2)", "Low (1)", "Max (9)", "memory-bound"), ("Mid (5)", "Low (1)", "Mid (5)", "latency-bound"),
+        ("High (8)", "Low (1)", "Low (2)", "compute-bound"),
+        ("Low (2)", "Mid (6)", "Low (3)", "compute-bound"),
+        ("Low (2)", "Low (1)", "Max (9)", "memory-bound"),
+        ("Mid (5)", "Low (1)", "Mid (5)", "latency-bound"),
     ],
-)  # fmt: skip
+)
 def test_nvprofs_levels_give_a_verdict(seer, tmp_path, single, special, dram, bound):
     """A level is a tenth of the peak; below six of the busiest unit and of the memory the kernel waits."""
     metrics = tmp_path / "metrics.csv"

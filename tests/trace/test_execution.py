@@ -13,28 +13,46 @@ from surrogate.trace.events.read import read_trace
 
 _OPERATORS = [
     ("aten::conv2d", 1, [[8, 3, 32, 32], [16, 3, 3, 3], [16]], ["Tensor(float)"] * 3),
-    ("aten::cudnn_convolution", 1, [[8, 3, 32, 32], [16, 3, 3, 3], [[], []]],
-     ["Tensor(float)"] * 2 + ["GenericList[Int,Int]"]),
+    (
+        "aten::cudnn_convolution",
+        1,
+        [[8, 3, 32, 32], [16, 3, 3, 3], [[], []]],
+        ["Tensor(float)"] * 2 + ["GenericList[Int,Int]"],
+    ),
     ("aten::relu", 1, [[8, 16, 30, 30]], ["Tensor(float)"]),
     ("ReluBackward0", 2, [[8, 16, 30, 30]], ["Tensor(float)"]),
     ("ConvolutionBackward0", 2, [[8, 16, 30, 30]], ["Tensor(float)"]),
     ("aten::convolution_backward", 2, [[8, 16, 30, 30], [8, 3, 32, 32], [16, 3, 3, 3]], ["Tensor(float)"] * 3),
     ("aten::add_", 1, [[16, 3, 3, 3], [16, 3, 3, 3], []], ["Tensor(float)"] * 2 + ["Int"]),
-    ("aten::copy_", 1, [[10], [10]], ["Tensor(float)"] * 2)
-]  # fmt: skip
+    ("aten::copy_", 1, [[10], [10]], ["Tensor(float)"] * 2),
+]
 
 
 def _flat(number, name, thread, shapes, types):
     values = [[1, 2, 0, 5, 4, "cuda:0"] if "Tensor" in t else [1, 1] for t in types]
-    return {"name": name, "id": number, "rf_id": number, "parent": 1, "tid": thread, "inputs": values,
-            "input_shapes": shapes, "input_types": types, "output_shapes": [[7, 7]]}  # fmt: skip
+    return {
+        "name": name,
+        "id": number,
+        "rf_id": number,
+        "parent": 1,
+        "tid": thread,
+        "inputs": values,
+        "input_shapes": shapes,
+        "input_types": types,
+        "output_shapes": [[7, 7]],
+    }
 
 
 def _chakra(number, name, thread, shapes, types):
     flat = _flat(number, name, thread, shapes, types)
-    return {"name": name, "id": number, "ctrl_deps": 1, "outputs": {"shapes": [[7, 7]]},
-            "inputs": {"values": flat["inputs"], "shapes": shapes, "types": types},
-            "attrs": [{"name": "rf_id", "value": number}, {"name": "tid", "value": thread}]}  # fmt: skip
+    return {
+        "name": name,
+        "id": number,
+        "ctrl_deps": 1,
+        "outputs": {"shapes": [[7, 7]]},
+        "inputs": {"values": flat["inputs"], "shapes": shapes, "types": types},
+        "attrs": [{"name": "rf_id", "value": number}, {"name": "tid", "value": thread}],
+    }
 
 
 def _nodes(layout):

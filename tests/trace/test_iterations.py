@@ -78,8 +78,14 @@ def test_the_second_half_by_any_name(make_trace, read, part):
     assert list(map(len, tables)) == [10, 6, 6, 1]
     assert (trace.activities.call >= 0).all() and (trace.activities.range >= 0).all()
     around = [trace.name_of(trace.ranges, r) for r in trace.activities.range]
-    assert around == ["aten::cudnn_convolution", "aten::relu", "ReluBackward0", "aten::convolution_backward",
-                      "aten::add_", "aten::copy_"]  # fmt: skip
+    assert around == [
+        "aten::cudnn_convolution",
+        "aten::relu",
+        "ReluBackward0",
+        "aten::convolution_backward",
+        "aten::add_",
+        "aten::copy_",
+    ]
 
 
 def test_trimmed_parts_add_up(resnet):

@@ -22,8 +22,9 @@ def test_every_table_is_filled_and_linked(make_trace, read):
     assert trace.devices[0].compute_capability == 7.0 and trace.devices[0].sms == 80
     launched = [trace.name_of(trace.calls, call) for call in trace.activities.call]
     assert launched.count("cudaLaunchKernel") == 10 and launched.count("cudaMemcpyAsync") == 2
-    around = {trace.name_of(trace.activities, i): trace.name_of(trace.ranges, r)
-              for i, r in enumerate(trace.activities.range)}  # fmt: skip
+    around = {
+        trace.name_of(trace.activities, i): trace.name_of(trace.ranges, r) for i, r in enumerate(trace.activities.range)
+    }
     assert around["volta_scudnn_128x64_relu_interior_nn_v1"] == "aten::cudnn_convolution"
     assert around["cudnn_wgrad_kernel"] == "aten::convolution_backward"
     assert around["add_kernel"] == "aten::add_"
@@ -127,12 +128,29 @@ def test_an_operators_id_links_where_the_call_is_missing(make_trace, make_older,
 
 
 def test_kernels_of_a_cuda_graph_share_their_launch(read):
-    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "pid": 1, "tid": 1, "ts": 0, "dur": 5,
-            "args": {"correlation": 9}}  # fmt: skip
+    call = {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaGraphLaunch",
+        "pid": 1,
+        "tid": 1,
+        "ts": 0,
+        "dur": 5,
+        "args": {"correlation": 9},
+    }
     kernels = [
-        {"ph": "X", "cat": "kernel", "name": f"k{i}", "pid": 0, "tid": 7, "ts": 10 + 5 * i, "dur": 4,
-         "args": {"correlation": 9, "stream": 7, "device": 0, "graph node id": i + 1}} for i in range(3)
-    ]  # fmt: skip
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": f"k{i}",
+            "pid": 0,
+            "tid": 7,
+            "ts": 10 + 5 * i,
+            "dur": 4,
+            "args": {"correlation": 9, "stream": 7, "device": 0, "graph node id": i + 1},
+        }
+        for i in range(3)
+    ]
     trace = read({"traceEvents": [call, *kernels]})
     assert trace.activities.call.tolist() == [0, 0, 0] and trace.activities.graph_node.tolist() == [1, 2, 3]
     assert trace.calls.kind.tolist() == [kinds.GRAPH_LAUNCH]
@@ -151,9 +169,17 @@ def test_processes_with_the_same_correlation_ids_stay_apart(make_trace, read):
 def test_synchronisation_records(make_trace, read):
     trace = make_trace(steps=1)
     trace["traceEvents"].append(
-        {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": 7, "ts": 1_700_000_000_000_700,
-         "dur": 3, "args": {"stream": 7, "device": 0, "correlation": 106, "wait_on_cuda_event_record_corr_id": 101}}
-    )  # fmt: skip
+        {
+            "ph": "X",
+            "cat": "cuda_sync",
+            "name": "Stream Wait Event",
+            "pid": 0,
+            "tid": 7,
+            "ts": 1_700_000_000_000_700,
+            "dur": 3,
+            "args": {"stream": 7, "device": 0, "correlation": 106, "wait_on_cuda_event_record_corr_id": 101},
+        }
+    )
     found = read(trace)
     assert found.syncs.kind.tolist() == [kinds.SYNC_STREAM_WAIT]
     assert found.name_of(found.calls, found.syncs.call[0]) == "cudaMemcpyAsync"

@@ -24,10 +24,14 @@ def test_parents_are_the_latest_begun_intervals_that_include(rows):
     start, end, thread, parent, _ = _nest(rows)
     for row in range(len(rows)):
         around = [
-            r for r in range(len(rows))
-            if r != row and thread[r] == thread[row] and start[r] <= start[row] and end[row] <= end[r]
+            r
+            for r in range(len(rows))
+            if r != row
+            and thread[r] == thread[row]
+            and start[r] <= start[row]
+            and end[row] <= end[r]
             and (start[r], -end[r]) < (start[row], -end[row])
-        ]  # fmt: skip
+        ]
         if rows.count(rows[row]) > 1:
             continue  # equal intervals nest in the order they are listed
         expected = max((start[r], -end[r]) for r in around) if around else None

@@ -25,8 +25,12 @@ def test_distinct_names_stay_distinct_and_short(names):
     assert all(len(text) <= LONGEST for text in short.values())
 
 
-TRACES = ("vgg13_b128_training_h100.json.gz", "resnet50_b32_training_v100.json.gz",
-          "resnet_training_2080ti_no_dims.json.gz", "nsys_power_iteration.sqlite")  # fmt: skip
+TRACES = (
+    "vgg13_b128_training_h100.json.gz",
+    "resnet50_b32_training_v100.json.gz",
+    "resnet_training_2080ti_no_dims.json.gz",
+    "nsys_power_iteration.sqlite",
+)
 
 
 @pytest.mark.parametrize("name", TRACES)

@@ -30,10 +30,11 @@ def _export(path: Path, *, kernels: bool = True) -> Path:
             [(150, 1150, 0, 7, 1, 1, 4, 5, 6, 32, 2, 1, 40, 100, 28, _PROCESS)],
         ),
         "CUPTI_ACTIVITY_KIND_MEMCPY": (
-            f"{device} bytes copyKind srcKind dstKind", [(1200, 1300, 0, 7, 2, 4096, 1, 1, 2)]
+            f"{device} bytes copyKind srcKind dstKind",
+            [(1200, 1300, 0, 7, 2, 4096, 1, 1, 2)],
         ),
         "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (f"{device} graphId", [(1400, 1900, 0, 8, 3, 11)]),
-    }  # fmt: skip
+    }
     with closing(sqlite3.connect(path)) as connection, connection:
         for name, (columns, rows) in list(tables.items())[: None if kernels else 3]:
             connection.execute(f"CREATE TABLE {name} ({columns.replace(' ', ', ')})")

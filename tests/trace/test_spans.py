@@ -37,13 +37,18 @@ def _chain(spans, row):
 def test_a_kernel_leads_up_to_its_iteration(make_trace, read):
     spans = trace_spans(read(make_trace(steps=1)))
     assert _chain(spans, _named(spans, "volta_scudnn_128x64_relu_interior_nn_v1")) == [
-        ("kernel", "volta_scudnn_128x64_relu_interior_nn_v1"), ("call", "cudaLaunchKernel"),
-        ("operator", "aten::cudnn_convolution"), ("layer", "conv2d.0"), ("model", "ProfilerStep#5")
-    ]  # fmt: skip
+        ("kernel", "volta_scudnn_128x64_relu_interior_nn_v1"),
+        ("call", "cudaLaunchKernel"),
+        ("operator", "aten::cudnn_convolution"),
+        ("layer", "conv2d.0"),
+        ("model", "ProfilerStep#5"),
+    ]
     # A backward kernel hangs under the layer of its forward operator, though its thread is another.
     assert _chain(spans, _named(spans, "cudnn_wgrad_kernel"))[-3:] == [
-        ("operator", "ConvolutionBackward0"), ("layer", "conv2d.0"), ("model", "ProfilerStep#5")
-    ]  # fmt: skip
+        ("operator", "ConvolutionBackward0"),
+        ("layer", "conv2d.0"),
+        ("model", "ProfilerStep#5"),
+    ]
 
 
 def test_launch_and_execution_are_two_spans_of_one_correlation(make_trace, read):
@@ -125,9 +130,10 @@ def test_parents_include_their_children_from_above(rows):
     parent = parents_by_inclusion(level, start, start + length, thread)
     for row, up in enumerate(parent.tolist()):
         around = [
-            r for r in range(len(rows))
+            r
+            for r in range(len(rows))
             if level[r] < level[row] and start[r] <= start[row] and start[row] + length[row] <= start[r] + length[r]
-        ]  # fmt: skip
+        ]
         assert (up >= 0) == bool(around) and (up < 0 or up in around)
         own = [r for r in around if thread[r] == thread[row]]
         assert up < 0 or not own or thread[up] == thread[row]
@@ -167,9 +173,14 @@ def test_levels_are_measured_one_deeper_at_a_time():
 
 @pytest.mark.parametrize(
     ("levels", "repeats", "why"),
-    [(("layer", "model"), 1, "outside in"), ((), 1, "outside in"), (("model",), 0, "repeats is 0"),
-     (("all",), 1, "unknown"), (("model",), 1, "no span of level 'model'")],
-)  # fmt: skip
+    [
+        (("layer", "model"), 1, "outside in"),
+        ((), 1, "outside in"),
+        (("model",), 0, "repeats is 0"),
+        (("all",), 1, "unknown"),
+        (("model",), 1, "no span of level 'model'"),
+    ],
+)
 def test_experiments_that_make_no_sense_are_refused(refused, levels, repeats, why):
     with refused(why):
         leveled(lambda tracer: None, levels, repeats=repeats)
@@ -212,10 +223,17 @@ def test_levels_of_separate_runs_make_one_timeline():
     model = _spans(("step 5", 0, 1000, 1100, -1))
     layers = _spans(("step 8", 0, 0, 160, -1), ("a", 1, 20, 60, 0), ("b", 1, 92, 132, 0))
     kernels = _spans(
-        ("step 9", 0, 0, 320, -1), ("a", 1, 10, 110, 0), ("b", 1, 120, 220, 0), ("k", 4, 80, 95, 1),
-        ("k", 4, 250, 260, 2), ("k", 4, 300, 310, 2), ("step 10", 0, 400, 500, -1), ("a", 1, 410, 430, 6),
-        ("new", 1, 440, 480, 0), ("l", 4, 450, 460, 8),
-    )  # fmt: skip
+        ("step 9", 0, 0, 320, -1),
+        ("a", 1, 10, 110, 0),
+        ("b", 1, 120, 220, 0),
+        ("k", 4, 80, 95, 1),
+        ("k", 4, 250, 260, 2),
+        ("k", 4, 300, 310, 2),
+        ("step 10", 0, 400, 500, -1),
+        ("a", 1, 410, 430, 6),
+        ("new", 1, 440, 480, 0),
+        ("l", 4, 450, 460, 8),
+    )
     found, lost = merge_levels([model, layers, kernels])
     table = {found.name[i] + str(found.start_ns[i]): int(found.time_us[i] * 1e3) for i in range(len(found))}
     # The first kernel lies inside a (100 there, 40 here), whose other 85 shrink to 25: from 70 to 21.
@@ -229,9 +247,12 @@ def test_no_kernel_of_a_merged_timeline_begins_before_its_launch():
     15 of it, is placed at 27 and ends at 42, and its kernel, at 10 % of the deep step, would begin at 10."""
     calls = _spans(("step", 0, 0, 100, -1), ("op", 2, 25, 60, 0), ("launch", 3, 27, 42, 1))
     deep = _spans(
-        ("step", 0, 0, 1000, -1), ("op", 2, 50, 80, 0), ("launch", 3, 60, 75, 1), ("k", 4, 100, 120, 2),
+        ("step", 0, 0, 1000, -1),
+        ("op", 2, 50, 80, 0),
+        ("launch", 3, 60, 75, 1),
+        ("k", 4, 100, 120, 2),
         ("k", 4, 500, 510, 2),
-    )  # fmt: skip
+    )
     found, lost = merge_levels([calls, deep])
     assert lost == 0 and found.start_ns[found.level == 4].tolist() == [42, 62]
 

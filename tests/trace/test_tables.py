@@ -30,14 +30,18 @@ def _by(table, key):
 
 def test_backward_kernels_belong_to_their_forward_layer(made):
     layers = made.layers
-    found = [(made.trace.name_of(made.trace.activities, i), layers.name[layers.of_activity[i]],
-              layers.phase_of_activity[i]) for i in range(6)]  # fmt: skip
+    found = [
+        (made.trace.name_of(made.trace.activities, i), layers.name[layers.of_activity[i]], layers.phase_of_activity[i])
+        for i in range(6)
+    ]
     assert found == [
-        ("volta_scudnn_128x64_relu_interior_nn_v1", "conv2d.0", FORWARD), ("relu_kernel", "relu.0", FORWARD),
-        ("relu_backward_kernel", "relu.0", BACKWARD), ("cudnn_wgrad_kernel", "conv2d.0", BACKWARD),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", "conv2d.0", FORWARD),
+        ("relu_kernel", "relu.0", FORWARD),
+        ("relu_backward_kernel", "relu.0", BACKWARD),
+        ("cudnn_wgrad_kernel", "conv2d.0", BACKWARD),
         ("add_kernel", "Optimizer.step#SGD.step.0", OTHER),
-        ("Memcpy DtoH (Device -> Pageable)", "copy_.0", FORWARD)
-    ]  # fmt: skip
+        ("Memcpy DtoH (Device -> Pageable)", "copy_.0", FORWARD),
+    ]
 
 
 def test_overlapping_layers_of_two_threads_stay_apart(make_trace, read):

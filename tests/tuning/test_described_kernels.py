@@ -72,8 +72,11 @@ def test_beyond_the_measured_sizes_work_decides_and_intervals_widen(bundle: Bund
         "m 1048576 lies outside the measured 64 … 4096, so that intervals are wider, each end by a factor of 24.5"
     )
     assert best[2].reason in best[2].to_dict()["notes"][-1]
-    rows = predictor.predict(pd.DataFrame([{"m": 2**20, "n": 2048, **dict.fromkeys(PARAMETERS, 16)}])
-                             .assign(block_n=32, warps=4, order="row"))  # fmt: skip
+    rows = predictor.predict(
+        pd.DataFrame([{"m": 2**20, "n": 2048, **dict.fromkeys(PARAMETERS, 16)}]).assign(
+            block_n=32, warps=4, order="row"
+        )
+    )
     assert not rows.in_domain[0]
     assert rows.upper_us[0] / rows.predicted_us[0] == pytest.approx(widths[2])
 
@@ -87,8 +90,10 @@ def test_doublings_beyond_the_measured_sizes_are_counted() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("operation", "sizes", "large"), [("linear", "mnk", True), ("linear", "mnk", False),
-                                                          ("bmm", "bmnk", True), ("add", "bh", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("operation", "sizes", "large"),
+    [("linear", "mnk", True), ("linear", "mnk", False), ("bmm", "bmnk", True), ("add", "bh", False)],
+)
 def test_intervals_hold_on_the_other_half_of_the_sizes(operation: str, sizes: str, large: bool) -> None:
     """Measured on an A100: the smaller problems foretell the larger ones, or these those. Of additions the smaller half
     takes a launch's time, which foretells nothing."""

@@ -106,9 +106,11 @@ def test_a_study_of_optunas(bundle: Bundle) -> None:
 
     def objective(trial: optuna.Trial) -> float:
         configuration = (
-            trial.suggest_categorical("block_m", VALUES["block_m"]), trial.suggest_int("block_n", 16, 64, step=16),
-            trial.suggest_int("warps", 2, 8), trial.suggest_categorical("order", VALUES["order"]),
-        )  # fmt: skip
+            trial.suggest_categorical("block_m", VALUES["block_m"]),
+            trial.suggest_int("block_n", 16, 64, step=16),
+            trial.suggest_int("warps", 2, 8),
+            trial.suggest_categorical("order", VALUES["order"]),
+        )
         if np.isnan(times_us[configuration]):
             raise optuna.TrialPruned
         return times_us[configuration]
@@ -157,10 +159,20 @@ def test_kernel_tuner_takes_it_as_its_strategy(bundle_path: Path, tmp_path: Path
     options = {"bundle": str(bundle_path), "gpu": GPU, "problem": problem()} if known else {}
     source, arguments = "void made_up(float *a) {}", [np.zeros(1, dtype=np.float32)]
     results, _ = package.tune_kernel(
-        "made_up", source, SHAPE, arguments, parameters, strategy=kernel_tuner, simulation_mode=True, lang="C",
-        strategy_options={**options, "max_fevals": 15}, cache=str(path), block_size_names=["block_m", "block_n"],
-        quiet=True, restrictions=["threads == 32 * warps"] if known else None,
-    )  # fmt: skip
+        "made_up",
+        source,
+        SHAPE,
+        arguments,
+        parameters,
+        strategy=kernel_tuner,
+        simulation_mode=True,
+        lang="C",
+        strategy_options={**options, "max_fevals": 15},
+        cache=str(path),
+        block_size_names=["block_m", "block_n"],
+        quiet=True,
+        restrictions=["threads == 32 * warps"] if known else None,
+    )
     measured = {tuple(result[name] for name in PARAMETERS) for result in results}
     assert len(measured) == len(results) == 15
     best_us = np.nanmin([truth()[key] for key in measured])

@@ -21,9 +21,11 @@ from tests.conftest import Outcome
 from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, times
 
 FORMULAS = {
-    "flops": "2 * m * n * 768", "bytes": "2 * m * n", "threads_per_block": "32 * warps",
+    "flops": "2 * m * n * 768",
+    "bytes": "2 * m * n",
+    "threads_per_block": "32 * warps",
     "shared_bytes": "16 * block_m * block_n",
-}  # fmt: skip
+}
 MEASURED = ("v100-sxm2-16gb", "a100-sxm4-80gb")
 LARGE = "made_up:m4096n2048"
 FLOPS = 2.0 * 4096 * 2048 * 768
@@ -203,10 +205,12 @@ def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table:
     assert export.is_refusal("did you mean c-header?")
     assert seer("select", "--bundel", tmp_path / "B", "m8n8").is_refusal("no option --bundel; did you mean --bundle?")
     for name, content, words in (
-        ("b.xlsx", "PK\x03\x04", "an Excel workbook"), ("c.json", '{"m": {"0": 1}}', "each a number or a text"),
-        ("d.csv", "", "has no rows"), ("e.csv", "gpu, m\nv100,1\n", "e.csv: column n is missing; it has gpu, m"),
+        ("b.xlsx", "PK\x03\x04", "an Excel workbook"),
+        ("c.json", '{"m": {"0": 1}}', "each a number or a text"),
+        ("d.csv", "", "has no rows"),
+        ("e.csv", "gpu, m\nv100,1\n", "e.csv: column n is missing; it has gpu, m"),
         ("f.csv", "gpu,m,n,w,time_us\nv100,1,1,1,0\n", "f.csv: line 2: time_us is 0"),
-    ):  # fmt: skip
+    ):
         (tmp_path / name).write_text(content)
         assert seer("train", tmp_path / name, "--sizes", "m,n", "--parameters", "w", "-o", "C").is_refusal(words)
     asked = tmp_path / "ask.csv"

@@ -88,9 +88,10 @@ def test_what_is_known_helps_though_some_of_it_is_missing() -> None:
     holes = OTHERS.copy()
     holes[0, ::3] = holes[1, :50] = np.nan
     searches = (
-        (12, Search(GRID, prior=scores(times(0.3)))), (20, Search(GRID, terms=terms)),
+        (12, Search(GRID, prior=scores(times(0.3)))),
+        (20, Search(GRID, terms=terms)),
         (15, Search(GRID, prior=np.nanmean(holes, axis=0), others=holes)),
-    )  # fmt: skip
+    )
     for evaluations, search in searches:
         assert times()[played(search, times(), evaluations)].min() <= 1.03 * times().min()
 

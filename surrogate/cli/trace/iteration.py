@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 @shared.top_option
 @output_options
 def command(
-    files: tuple[Path, ...], overheads_file: Path | None, save_overheads: Path | None, iteration: int | None,
-    execution_trace: Path | None, top: int | None, form: Form, **settings: object,
-) -> None:  # fmt: skip
+    files: tuple[Path, ...],
+    overheads_file: Path | None,
+    save_overheads: Path | None,
+    iteration: int | None,
+    execution_trace: Path | None,
+    top: int | None,
+    form: Form,
+    **settings: object,
+) -> None:
     """Predicted beside measured iterations of a trace, time by operator, and what the trace does not say.
 
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace

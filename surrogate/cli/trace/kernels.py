@@ -19,9 +19,15 @@ from surrogate.features.errors import InputError
 @shared.html_option
 @output_options
 def command(
-    file: Path, by: str, counters: tuple[Path, ...], gpu: str | None, top: int | None, html: Path | None,
-    form: Form, part: shared.Part,
-) -> None:  # fmt: skip
+    file: Path,
+    by: str,
+    counters: tuple[Path, ...],
+    gpu: str | None,
+    top: int | None,
+    html: Path | None,
+    form: Form,
+    part: shared.Part,
+) -> None:
     """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
 
     Where shapes tell the work: the rate reached and the bound. Under 60 % of both peaks a launch is latency-bound for

@@ -17,9 +17,14 @@ from surrogate.cli.options import Form, choice_option, output_options, show
 @shared.html_option
 @output_options
 def command(
-    files: tuple[Path, ...], level: str, counters: tuple[Path, ...], top: int | None, html: Path | None, form: Form,
+    files: tuple[Path, ...],
+    level: str,
+    counters: tuple[Path, ...],
+    top: int | None,
+    html: Path | None,
+    form: Form,
     part: shared.Part,
-) -> None:  # fmt: skip
+) -> None:
     """Spans of a trace from the iteration down to the kernel, each below its parent, in time order.
 
     A kernel's span is its time on the stream; its parent is the call that launched it. Several FILES are one program

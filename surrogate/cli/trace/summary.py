@@ -26,9 +26,15 @@ if TYPE_CHECKING:
 @shared.html_option
 @output_options
 def command(
-    files: tuple[Path, ...], by: str, batch: tuple[int, ...], gpu: str | None, top: int | None, html: Path | None,
-    form: Form, part: shared.Part,
-) -> None:  # fmt: skip
+    files: tuple[Path, ...],
+    by: str,
+    batch: tuple[int, ...],
+    gpu: str | None,
+    top: int | None,
+    html: Path | None,
+    form: Form,
+    part: shared.Part,
+) -> None:
     """What bounds a step of a trace: the device, the host, communication or copies. Then iteration times, busy and
     idle time of the device, layers, layer types and copies; and findings: what to change in the program, by the gain
     of each in a simulation, with the evidence.
@@ -83,13 +89,22 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
     has_device = len(only.trace.activities) > 0
     known = {key: value for key, value in facts.items() if key not in ("bound", "notes") and (has_device or value)}
     about = Table([{"of the trace": key, "value": known[key]} for key in known if key not in shared.FIGURES])
-    figures = Table([
-        {"figure": key, "value": known[key], "of": of, "is": text}
-        for key, (of, text) in shared.FIGURES.items() if known.get(key) is not None
-    ])  # fmt: skip
+    figures = Table(
+        [
+            {"figure": key, "value": known[key], "of": of, "is": text}
+            for key, (of, text) in shared.FIGURES.items()
+            if known.get(key) is not None
+        ]
+    )
     findings, why = ([], "") if form == "csv" else looked(only)
-    whole = {"summary": facts, "steps": list(tables.step_table(only)), "types": list(types), "copies": list(copies),
-             "findings": [finding.to_dict() for finding in findings], "not_looked_for": why}  # fmt: skip
+    whole = {
+        "summary": facts,
+        "steps": list(tables.step_table(only)),
+        "types": list(types),
+        "copies": list(copies),
+        "findings": [finding.to_dict() for finding in findings],
+        "not_looked_for": why,
+    }
     if (head := tables.headline(facts)) and not form:
         click.echo(wrapped(f"{head}\n", terminal_width()))
     show([facts], form, whole=whole, table=about)

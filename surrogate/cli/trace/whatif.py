@@ -47,10 +47,19 @@ class WhatIfCommand(click.Command):
 @declared("whatif_output")
 @output_options
 def command(
-    file: Path, what_ifs: tuple[str, ...], functions: tuple[str, ...], together: bool, timeline: Path | None,
-    figures: Path | None, gpu: str | None, own_gpu: str | None, bundle: Path | None, form: Form,
-    part: shared.Part, **network: Any,
-) -> None:  # fmt: skip
+    file: Path,
+    what_ifs: tuple[str, ...],
+    functions: tuple[str, ...],
+    together: bool,
+    timeline: Path | None,
+    figures: Path | None,
+    gpu: str | None,
+    own_gpu: str | None,
+    bundle: Path | None,
+    form: Form,
+    part: shared.Part,
+    **network: Any,
+) -> None:
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
 
     Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start

@@ -266,9 +266,13 @@ def program_for(pairs_file: Path, seconds: float) -> list[str]:
 
 
 def count(
-    pairs: Sequence[Pair], tool: Tool, folder: Path, *, seconds: float,
+    pairs: Sequence[Pair],
+    tool: Tool,
+    folder: Path,
+    *,
+    seconds: float,
     program: Callable[[Path, float], Sequence[str]] = program_for,
-) -> Counted:  # fmt: skip
+) -> Counted:
     """Counters of ``pairs`` within about ``seconds``; the profiler's files stay in ``folder``.
 
     Without permission to count, the result is empty with the remedy in its notes: times alone remain. A pass
@@ -311,9 +315,15 @@ def _run(profiled: Pass, timeout_s: float) -> str:
     try:
         # a process group of its own, so that the profiler's child can be stopped with it: it holds the GPU
         child = subprocess.Popen(
-            profiled.command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-        )  # fmt: skip
+            profiled.command,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
     except OSError as error:
         return f"{profiled.command[0]} did not start ({error.strerror})"
     try:
@@ -354,9 +364,14 @@ def _read_report(profiled: Pass) -> Imported:
     try:
         with exported.open("wb") as file:
             subprocess.run(
-                profiled.export, env=environment(), stdout=file, stderr=subprocess.DEVNULL,
-                stdin=subprocess.DEVNULL, timeout=EXPORT_S, check=False,
-            )  # fmt: skip
+                profiled.export,
+                env=environment(),
+                stdout=file,
+                stderr=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,
+                timeout=EXPORT_S,
+                check=False,
+            )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{profiled.output.name} could not be exported ({error})") from None
     return ncu.read([exported])

@@ -176,8 +176,17 @@ class Activity:
 
 def span_of(record: Any) -> Span:
     """A copy of one kernel record (CUpti_ActivityKernel…); the name is mangled."""
-    sizes = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread",
-             "static_shared_memory", "dynamic_shared_memory")  # fmt: skip
+    sizes = (
+        "grid_x",
+        "grid_y",
+        "grid_z",
+        "block_x",
+        "block_y",
+        "block_z",
+        "registers_per_thread",
+        "static_shared_memory",
+        "dynamic_shared_memory",
+    )
     launch = [int(getattr(record, name)) for name in sizes]
     start_ns, end_ns = int(record.start), int(record.end)
     kernel = Kernel(str(record.name), *launch, time_us=(end_ns - start_ns) / 1e3)

@@ -17,9 +17,12 @@ Kind: Any = IntEnum("Kind", NUMBERS["Kind"])
 Attribute: Any = IntEnum("Attribute", NUMBERS["Attribute"])
 """cudnnBackendAttributeName_t. Those of the three operations are in `surrogate.collect.deviceless`."""
 _C_TYPES: dict[int, type[ctypes.c_int64 | ctypes.c_float | ctypes.c_double | ctypes.c_void_p | ctypes.c_char]] = {
-    Kind.INT64: ctypes.c_int64, Kind.FLOAT: ctypes.c_float, Kind.DOUBLE: ctypes.c_double,
-    Kind.DESCRIPTOR: ctypes.c_void_p, Kind.CHAR: ctypes.c_char,
-}  # fmt: skip
+    Kind.INT64: ctypes.c_int64,
+    Kind.FLOAT: ctypes.c_float,
+    Kind.DOUBLE: ctypes.c_double,
+    Kind.DESCRIPTOR: ctypes.c_void_p,
+    Kind.CHAR: ctypes.c_char,
+}
 """C type of an attribute's elements; the rest are enumerations (int)."""
 PROTOTYPES = prototypes("graph")
 

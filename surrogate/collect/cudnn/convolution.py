@@ -58,9 +58,10 @@ class Direction:
 
 
 CALLS: Mapping[str, Direction] = {
-    "fwd": Direction("Forward", ("x", "w", "y")), "bwd_data": Direction("BackwardData", ("w", "y", "x")),
+    "fwd": Direction("Forward", ("x", "w", "y")),
+    "bwd_data": Direction("BackwardData", ("w", "y", "x")),
     "bwd_filter": Direction("BackwardFilter", ("x", "y", "w")),
-}  # fmt: skip
+}
 ENTRIES = 16
 """Room for rankings: an algorithm may stand in them twice, with two math types."""
 

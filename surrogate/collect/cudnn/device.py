@@ -38,9 +38,12 @@ class CudnnDevice(Instruments):
     """
 
     def __init__(
-        self, *, max_workspace_bytes: int = GPU_CAPS.max_workspace_bytes,
-        max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes, **parts: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        max_workspace_bytes: int = GPU_CAPS.max_workspace_bytes,
+        max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes,
+        **parts: Any,
+    ) -> None:
         """``parts``: stand-ins, as `Instruments` takes. `InputError` where libcudnn, CuPy or a GPU is missing."""
         super().__init__(max_workspace_bytes, max_tensor_bytes, **parts)
         try:
@@ -175,8 +178,10 @@ def _choice(conv: Conv, entry: AlgoPerf) -> Choice:
     """One entry of a ranking; cuDNN's time is in ms, negative where nothing was timed."""
     timed = entry.status == SUCCESS and entry.time >= 0
     return Choice(
-        algorithm=convolution.algorithm_name(conv.direction, entry.algo), status=status_of(entry.status),
-        time_us=1000.0 * entry.time if timed else None, deterministic=bool(entry.determinism),
+        algorithm=convolution.algorithm_name(conv.direction, entry.algo),
+        status=status_of(entry.status),
+        time_us=1000.0 * entry.time if timed else None,
+        deterministic=bool(entry.determinism),
         workspace_bytes=int(entry.memory) if entry.status == SUCCESS else None,
         math=convolution.math_name(entry.math_type),
-    )  # fmt: skip
+    )

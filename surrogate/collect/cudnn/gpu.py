@@ -86,11 +86,15 @@ class Gpu:
         """Facts of the GPU for the header; a property that this CUDA no longer tells is left out."""
         known = self._properties
         facts = {
-            "compute_capability": f"{known['major']}.{known['minor']}", "sms": known.get("multiProcessorCount"),
-            "memory_bytes": known.get("totalGlobalMem"), "l2_bytes": known.get("l2CacheSize"),
-            "shared_per_sm_bytes": known.get("sharedMemPerMultiprocessor"), "boost_khz": known.get("clockRate"),
-            "workspace_limit_bytes": self.workspace_bytes, "tf32_override": os.environ.get("NVIDIA_TF32_OVERRIDE"),
-        }  # fmt: skip
+            "compute_capability": f"{known['major']}.{known['minor']}",
+            "sms": known.get("multiProcessorCount"),
+            "memory_bytes": known.get("totalGlobalMem"),
+            "l2_bytes": known.get("l2CacheSize"),
+            "shared_per_sm_bytes": known.get("sharedMemPerMultiprocessor"),
+            "boost_khz": known.get("clockRate"),
+            "workspace_limit_bytes": self.workspace_bytes,
+            "tf32_override": os.environ.get("NVIDIA_TF32_OVERRIDE"),
+        }
         return {name: value for name, value in facts.items() if value is not None}
 
     def place(self, sizes_bytes: Sequence[int], dtype: str) -> list[int]:

@@ -30,9 +30,15 @@ class Instruments:
     """cuDNN started on the current GPU, and all that times it; the devices on that GPU are made of them."""
 
     def __init__(
-        self, max_workspace_bytes: int, max_tensor_bytes: int, *, library: Library | None = None,
-        gpu: Gpu | None = None, activity: tuple[Activity | None, str] | None = None, clocks: "Clocks | None" = None,
-    ) -> None:  # fmt: skip
+        self,
+        max_workspace_bytes: int,
+        max_tensor_bytes: int,
+        *,
+        library: Library | None = None,
+        gpu: Gpu | None = None,
+        activity: tuple[Activity | None, str] | None = None,
+        clocks: "Clocks | None" = None,
+    ) -> None:
         """Raises `InputError` where libcudnn, CuPy or a GPU is missing, or cuDNN does not start.
 
         ``library``, ``gpu``, ``activity`` (CUPTI, or None and why it is missing) and ``clocks`` stand in for the real

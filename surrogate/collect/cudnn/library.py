@@ -25,14 +25,24 @@ class AlgoPerf(ctypes.Structure):
 
     # ``time`` is in milliseconds, −1 where nothing was timed; ``memory`` are the workspace's bytes.
     _fields_ = (
-        ("algo", INT), ("status", INT), ("time", ctypes.c_float), ("memory", SIZE), ("determinism", INT),
-        ("math_type", INT), ("reserved", INT * 3),
-    )  # fmt: skip
+        ("algo", INT),
+        ("status", INT),
+        ("time", ctypes.c_float),
+        ("memory", SIZE),
+        ("determinism", INT),
+        ("math_type", INT),
+        ("reserved", INT * 3),
+    )
 
 
 _C_TYPES: Mapping[str, type] = {
-    "h": Handle, "i": INT, "z": SIZE, "q": ctypes.c_int64, "d": ctypes.c_double, "A": ctypes.POINTER(AlgoPerf),
-}  # fmt: skip
+    "h": Handle,
+    "i": INT,
+    "z": SIZE,
+    "q": ctypes.c_int64,
+    "d": ctypes.c_double,
+    "A": ctypes.POINTER(AlgoPerf),
+}
 """Letter → C type; a capital that is not here is a pointer to the small one's."""
 _FUNCTIONS = tomllib.loads(Path(__file__).with_name("prototypes.toml").read_text(encoding="utf-8"))
 

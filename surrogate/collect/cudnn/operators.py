@@ -100,10 +100,25 @@ class CudnnCalls:
         self._describe(self._statistics, per_channel)
         scale, bias, mean, variance, saved_mean, saved_inverse = (empty(per_channel) for _ in range(6))
         return lambda: self._check(
-            "cudnnBatchNormalizationForwardTraining", self._handle, _SPATIAL, self._one, self._zero, self._x,
-            x.data.ptr, self._y, y.data.ptr, self._statistics, scale.data.ptr, bias.data.ptr, 0.1,
-            mean.data.ptr, variance.data.ptr, EPSILON, saved_mean.data.ptr, saved_inverse.data.ptr,
-        )  # fmt: skip
+            "cudnnBatchNormalizationForwardTraining",
+            self._handle,
+            _SPATIAL,
+            self._one,
+            self._zero,
+            self._x,
+            x.data.ptr,
+            self._y,
+            y.data.ptr,
+            self._statistics,
+            scale.data.ptr,
+            bias.data.ptr,
+            0.1,
+            mean.data.ptr,
+            variance.data.ptr,
+            EPSILON,
+            saved_mean.data.ptr,
+            saved_inverse.data.ptr,
+        )
 
 
 WARP = 32

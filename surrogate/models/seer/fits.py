@@ -80,11 +80,16 @@ class VariantFit:
             for bound in np.unique(m.bound)
         }
         return cls(
-            algorithm, tile, b_max=float(np.median(m.b_max)), blocks_per_output=float(np.median(m.blocks / outputs)),
+            algorithm,
+            tile,
+            b_max=float(np.median(m.b_max)),
+            blocks_per_output=float(np.median(m.blocks / outputs)),
             class_tree=tree(_class_inputs(m.sizes, m.blocks, clamp), m.bound, classify=True),
             instructions=FormFit.of(_instruction_terms(algorithm, m.sizes), m.instructions),
-            read_tree=tree(dram, m.reads / _depth(algorithm, m.sizes)), write_tree=tree(dram, m.writes), times=times,
-        )  # fmt: skip
+            read_tree=tree(dram, m.reads / _depth(algorithm, m.sizes)),
+            write_tree=tree(dram, m.writes),
+            times=times,
+        )
 
     def launched(self, sizes: Sizes, published: bool = False) -> np.ndarray:
         """Blocks (rows,), by the tile's rule, else by the measured blocks per output element."""
@@ -106,9 +111,15 @@ class VariantFit:
         writes = self.write_tree.predict(dram)
         time_us = np.empty(len(blocks))
         m = Measured(
-            sizes, blocks, b_max=np.full(len(blocks), self.b_max), instructions=instructions, reads=reads,
-            writes=writes, bound=bound, time_us=time_us,
-        )  # fmt: skip
+            sizes,
+            blocks,
+            b_max=np.full(len(blocks), self.b_max),
+            instructions=instructions,
+            reads=reads,
+            writes=writes,
+            bound=bound,
+            time_us=time_us,
+        )
         for form in np.unique(bound):
             members = bound == form
             time_us[members] = self.times[int(form)].predict(_time_terms(m, members, int(form)))

@@ -73,9 +73,15 @@ def _inputs(s: Sizes) -> np.ndarray:
 
 
 COUNTERS = (
-    "blocks", "b_max", "waves", "fp32_instructions", "dram_read_transactions", "dram_write_transactions",
-    "fp32_utilization_pct", "dram_utilization_pct",
-)  # fmt: skip
+    "blocks",
+    "b_max",
+    "waves",
+    "fp32_instructions",
+    "dram_read_transactions",
+    "dram_write_transactions",
+    "fp32_utilization_pct",
+    "dram_utilization_pct",
+)
 METRIC_COLUMNS = ("variant", *COUNTERS, "main_kernel_us", "other_kernels_us", "kernel_class")
 """Columns that `with_kernel_metrics` adds; counters are those of the whole main kernel, not per block."""
 _OPTIONAL = ("time_us", *COUNTERS, "kernel_class", "tile")

@@ -143,9 +143,12 @@ def _measured(frame: pd.DataFrame) -> Measured:
     left = frame["time_us"] - frame["other_kernels_us"].fillna(0.0)
     time_us = frame["main_kernel_us"].fillna(left.where(left > 0, frame["time_us"])).to_numpy(dtype=np.float64)
     return Measured(
-        sizes_of(frame), column["blocks"], b_max=column["b_max"],
+        sizes_of(frame),
+        column["blocks"],
+        b_max=column["b_max"],
         instructions=column["fp32_instructions"] / column["blocks"],
         reads=column["dram_read_transactions"] / column["blocks"],
         writes=column["dram_write_transactions"] / column["blocks"],
-        bound=frame["kernel_class"].to_numpy(dtype=np.int64), time_us=time_us,
-    )  # fmt: skip
+        bound=frame["kernel_class"].to_numpy(dtype=np.int64),
+        time_us=time_us,
+    )

@@ -88,9 +88,14 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
 
 
 def _forms(
-    p: Sized, mechanism: Mechanism, kernel: KernelTerms, tile: int,
-    b_max: np.ndarray, peak: np.ndarray, bandwidth: np.ndarray,
-) -> tuple[np.ndarray, ...]:  # fmt: skip
+    p: Sized,
+    mechanism: Mechanism,
+    kernel: KernelTerms,
+    tile: int,
+    b_max: np.ndarray,
+    peak: np.ndarray,
+    bandwidth: np.ndarray,
+) -> tuple[np.ndarray, ...]:
     """The compute-bound, memory-bound and under-utilised form with one tile, pre and post kernels' terms joined."""
     tile_m, tile_n = TILES[mechanism][tile]
     sector = p.itemsize / SECTOR_BYTES

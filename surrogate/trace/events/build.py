@@ -39,14 +39,28 @@ def build(raw: RawTrace) -> Trace:
         without = f", and {len(lost):,} of {len(launches):,} launches have no kernel" * bool(len(lost))
         notes.insert(0, f"the file ends early: what was recorded last is missing{without}")
     return Trace(
-        source=raw.source, format=raw.format, origin_ns=origin, names=tuple(names), shapes=tuple(raw.shapes.distinct),
-        types=tuple(raw.types.distinct), inputs=tuple(raw.inputs.distinct),
+        source=raw.source,
+        format=raw.format,
+        origin_ns=origin,
+        names=tuple(names),
+        shapes=tuple(raw.shapes.distinct),
+        types=tuple(raw.types.distinct),
+        inputs=tuple(raw.inputs.distinct),
         threads=tuple(tables.Thread(*pair, name=raw.thread_names.get(pair, "")) for pair in raw.threads.distinct),
-        ranges=ranges, frames=frames, calls=calls, activities=activities, syncs=syncs,
-        allocations=_allocations(parts["allocations"], nesting), streams=tuple(device.streams),
-        devices=tuple(raw.devices), rank=raw.rank, world_size=raw.world_size, notes=tuple(notes),
-        ends_early=raw.ends_early, ignored=dict(raw.ignored),
-    )  # fmt: skip
+        ranges=ranges,
+        frames=frames,
+        calls=calls,
+        activities=activities,
+        syncs=syncs,
+        allocations=_allocations(parts["allocations"], nesting),
+        streams=tuple(device.streams),
+        devices=tuple(raw.devices),
+        rank=raw.rank,
+        world_size=raw.world_size,
+        notes=tuple(notes),
+        ends_early=raw.ends_early,
+        ignored=dict(raw.ignored),
+    )
 
 
 def _ranges(columns: Columns, names: Sequence[str], tolerance: int) -> tuple[Ranges, Nesting]:
@@ -56,7 +70,7 @@ def _ranges(columns: Columns, names: Sequence[str], tolerance: int) -> tuple[Ran
     columns["kind"] = np.where(is_step, kinds.STEP, columns["kind"])
     nesting = nest(
         columns["start_ns"], columns["end_ns"], columns["thread"], order=columns["external_id"], tolerance_ns=tolerance
-    )  # fmt: skip
+    )
     return Ranges(**columns, parent=nesting.parent, depth=nesting.depth), nesting
 
 
@@ -111,9 +125,13 @@ class _DeviceTables:
         columns["stream"] = np.array([known[key] for key in keys], np.int64)
         process = np.array([self.processes.get(name, -1) for _, _, name in keys], np.int64)
         columns["call"] = launched_by(
-            columns["correlation"], columns["start_ns"], self.calls.correlation, self.calls.start_ns,
-            process=process, call_process=self.process_of_call,
-        )  # fmt: skip
+            columns["correlation"],
+            columns["start_ns"],
+            self.calls.correlation,
+            self.calls.start_ns,
+            process=process,
+            call_process=self.process_of_call,
+        )
 
 
 def _lookup(names: Sequence[str], column: Ints, of: Callable[[str], int]) -> Ints:

@@ -95,9 +95,13 @@ def _node(raw: dict[str, Any]) -> Node:
     # The profiler writes float where the execution trace writes Tensor(float).
     plain_types = tuple(text.removeprefix("Tensor(").removesuffix(")") for text in types)
     return Node(
-        name=clean_name(raw["name"]), thread=int(thread), shapes=_without_scalars(clean_shapes(shapes)),
-        types=plain_types, inputs=_scalars(values, types), outputs=_without_scalars(clean_shapes(outputs)),
-    )  # fmt: skip
+        name=clean_name(raw["name"]),
+        thread=int(thread),
+        shapes=_without_scalars(clean_shapes(shapes)),
+        types=plain_types,
+        inputs=_scalars(values, types),
+        outputs=_without_scalars(clean_shapes(outputs)),
+    )
 
 
 def _without_scalars(shapes: tuple[object, ...]) -> tuple[object, ...]:

@@ -168,9 +168,13 @@ def _repeated_kernels(trace: Trace) -> list[int]:
 
 
 def trim(
-    trace: Trace, *, iterations_kept: Sequence[int] | None = None, from_us: float | None = None,
-    to_us: float | None = None, gpu: int | None = None,
-) -> Trace:  # fmt: skip
+    trace: Trace,
+    *,
+    iterations_kept: Sequence[int] | None = None,
+    from_us: float | None = None,
+    to_us: float | None = None,
+    gpu: int | None = None,
+) -> Trace:
     """The events of ``trace`` that every given limit keeps, linked among themselves; the origin stays.
 
     ``iterations_kept`` are indices as in `iterations`, which a part keeps; ``from_us``/``to_us`` are µs from the first
@@ -245,12 +249,14 @@ def _subset(trace: Trace, inside: Callable[[Ints], Mask], activities: Mask) -> T
     kept_allocations = take(trace.allocations, inside(trace.allocations.time_ns))
     range_of, call_of = new_range[kept_activities.range], new_call[kept_activities.call]
     return replace(
-        trace, ranges=ranges, frames=_nested(trace.frames, inside(trace.frames.start_ns))[0],
+        trace,
+        ranges=ranges,
+        frames=_nested(trace.frames, inside(trace.frames.start_ns))[0],
         calls=replace(kept_calls, range=new_range[kept_calls.range]),
         activities=replace(kept_activities, range=range_of, call=call_of),
         syncs=replace(kept_syncs, call=new_call[kept_syncs.call]),
         allocations=replace(kept_allocations, range=new_range[kept_allocations.range]),
-    )  # fmt: skip
+    )
 
 
 def _nested(table: Ranges, is_kept: Mask) -> tuple[Ranges, Ints]:

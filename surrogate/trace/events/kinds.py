@@ -26,17 +26,23 @@ COLLECTIVE_NAME = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter
 
 # Regular expressions of which the first match wins, on the name in lower case: CUDA's runtime and driver API and HIP's.
 _CALLS = {
-    r"graphlaunch": GRAPH_LAUNCH, r"launch(?!hostfunc)": LAUNCH, r"memcpy": COPY_CALL, r"memset": MEMSET_CALL,
-    r"synchronize": SYNC_CALL, r"eventrecord": RECORD_CALL, r"waitevent|waitvalue": WAIT_CALL,
+    r"graphlaunch": GRAPH_LAUNCH,
+    r"launch(?!hostfunc)": LAUNCH,
+    r"memcpy": COPY_CALL,
+    r"memset": MEMSET_CALL,
+    r"synchronize": SYNC_CALL,
+    r"eventrecord": RECORD_CALL,
+    r"waitevent|waitvalue": WAIT_CALL,
     r"malloc|free|hostalloc|memalloc|memcreate|memmap|hostregister": MEMORY_CALL,
-}  # fmt: skip
+}
 _COPIES = {
-    r"htod|host\W*(?:to|->)\W*device": TO_DEVICE, r"dtoh|device\W*(?:to|->)\W*host": TO_HOST,
-    r"dtod|device\W*(?:to|->)\W*device": ON_DEVICE, r"ptop|peer": PEER, r"htoh": ON_HOST,
-}  # fmt: skip
-_SYNCS = {
-    r"wait": SYNC_STREAM_WAIT, r"event": SYNC_EVENT, r"stream": SYNC_STREAM, r"context|device": SYNC_CONTEXT,
-}  # fmt: skip
+    r"htod|host\W*(?:to|->)\W*device": TO_DEVICE,
+    r"dtoh|device\W*(?:to|->)\W*host": TO_HOST,
+    r"dtod|device\W*(?:to|->)\W*device": ON_DEVICE,
+    r"ptop|peer": PEER,
+    r"htoh": ON_HOST,
+}
+_SYNCS = {r"wait": SYNC_STREAM_WAIT, r"event": SYNC_EVENT, r"stream": SYNC_STREAM, r"context|device": SYNC_CONTEXT}
 
 
 def call_kind(name: str) -> int:

@@ -68,8 +68,9 @@ def nest(start_ns: Ints, end_ns: Ints, thread: Ints, order: Ints, tolerance_ns: 
             depth[row] = len(stack)
             ends[row] = min(end, ends[stack[-1]])
         stack.append(row)
-    return Nesting(rows, start_ns, np.array(ends, np.int64), thread, np.array(parent, np.int64),
-                   np.array(depth, np.int64))  # fmt: skip
+    return Nesting(
+        rows, start_ns, np.array(ends, np.int64), thread, np.array(parent, np.int64), np.array(depth, np.int64)
+    )
 
 
 def nest_of(ranges: Ranges) -> Nesting:

@@ -17,9 +17,15 @@ from surrogate.trace.events.tables import Device, Trace
 
 # CUPTI's enumerations (cupti_activity.h): copy kind, kind of memory, kind of synchronisation.
 _COPIES = {
-    1: kinds.TO_DEVICE, 2: kinds.TO_HOST, 8: kinds.ON_DEVICE, 9: kinds.ON_HOST, 10: kinds.PEER,
-    11: kinds.TO_DEVICE, 12: kinds.TO_HOST, 13: kinds.ON_DEVICE,
-}  # fmt: skip
+    1: kinds.TO_DEVICE,
+    2: kinds.TO_HOST,
+    8: kinds.ON_DEVICE,
+    9: kinds.ON_HOST,
+    10: kinds.PEER,
+    11: kinds.TO_DEVICE,
+    12: kinds.TO_HOST,
+    13: kinds.ON_DEVICE,
+}
 _MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
 _COPY_WORDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "copy")
 _SYNCS = {1: kinds.SYNC_EVENT, 2: kinds.SYNC_STREAM_WAIT, 3: kinds.SYNC_STREAM, 4: kinds.SYNC_CONTEXT}
@@ -119,12 +125,29 @@ class _Export:
 
     def kernels(self) -> Iterator[Row]:
         for *event, name, short, gx, gy, gz, bx, by, bz, registers, static, dynamic, node in self.rows(
-            _PREFIX + "KERNEL", *_DEVICE, "demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY",
-            "blockZ", "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId",
-        ):  # fmt: skip
+            _PREFIX + "KERNEL",
+            *_DEVICE,
+            "demangledName",
+            "shortName",
+            "gridX",
+            "gridY",
+            "gridZ",
+            "blockX",
+            "blockY",
+            "blockZ",
+            "registersPerThread",
+            "staticSharedMemory",
+            "dynamicSharedMemory",
+            "graphNodeId",
+        ):
             shared = static + dynamic if isinstance(static, int) and isinstance(dynamic, int) else -1
-            yield _activity(event, self.name(name if name in self.texts else short), kinds.KERNEL, node=node,
-                            launch=([gx, gy, gz], [bx, by, bz], registers, shared))  # fmt: skip
+            yield _activity(
+                event,
+                self.name(name if name in self.texts else short),
+                kinds.KERNEL,
+                node=node,
+                launch=([gx, gy, gz], [bx, by, bz], registers, shared),
+            )
 
     def copies(self) -> Iterator[Row]:
         for *event, size, kind, source, target, node in self.rows(
@@ -164,15 +187,32 @@ class _Export:
 
 
 def _activity(
-    event: list[object], name: int, kind: int, *, size: object = -1, direction: int = -1, node: object = 0,
+    event: list[object],
+    name: int,
+    kind: int,
+    *,
+    size: object = -1,
+    direction: int = -1,
+    node: object = 0,
     launch: tuple[object, ...] = (None, None, -1, -1),
-) -> Row:  # fmt: skip
+) -> Row:
     """``event`` holds the columns `_DEVICE`; ``launch`` is grid, block, registers and shared memory."""
     start, end, device, stream, pid, correlation = event
     return (
-        start, _length(start, end), name, kind, device, stream, _process(pid), correlation, -1, *launch, size,
-        direction, node,
-    )  # fmt: skip
+        start,
+        _length(start, end),
+        name,
+        kind,
+        device,
+        stream,
+        _process(pid),
+        correlation,
+        -1,
+        *launch,
+        size,
+        direction,
+        node,
+    )
 
 
 def _length(start: object, end: object) -> int:

@@ -18,17 +18,46 @@ from surrogate.trace.events.tables import Device, Ints
 T = TypeVar("T")
 Row = tuple[object, ...]
 
-_RANGE = ("ts", "dur", "name", "kind", "thread", "external_id", "sequence", "forward_thread",
-          "shapes", "types", "inputs", "outputs", "stack")  # fmt: skip
+_RANGE = (
+    "ts",
+    "dur",
+    "name",
+    "kind",
+    "thread",
+    "external_id",
+    "sequence",
+    "forward_thread",
+    "shapes",
+    "types",
+    "inputs",
+    "outputs",
+    "stack",
+)
 COLUMNS: dict[str, tuple[str, ...]] = {
     "ranges": _RANGE,
     "frames": _RANGE,
     "calls": ("ts", "dur", "name", "kind", "thread", "correlation", "external_id"),
-    "activities": ("ts", "dur", "name", "kind", "device", "stream", "process", "correlation", "external_id", "grid",
-                   "block", "registers", "shared_bytes", "bytes", "copy_kind", "graph_node"),
+    "activities": (
+        "ts",
+        "dur",
+        "name",
+        "kind",
+        "device",
+        "stream",
+        "process",
+        "correlation",
+        "external_id",
+        "grid",
+        "block",
+        "registers",
+        "shared_bytes",
+        "bytes",
+        "copy_kind",
+        "graph_node",
+    ),
     "syncs": ("ts", "dur", "name", "kind", "device", "stream", "process", "correlation"),
     "allocations": ("ts", "size", "device", "thread", "total"),
-}  # fmt: skip
+}
 """Table → the columns of its raw rows, in order; ``ts`` and ``dur`` are the start and the length."""
 
 PACKED_ROWS = 20_000
@@ -212,9 +241,13 @@ def _number(value: object) -> int:
 
 
 _CONVERTED: dict[str, Callable[[Sequence[object]], Ints]] = {
-    "grid": triples, "block": triples, "device": numbers, "stream": numbers,
-    "size": partial(integers, default=0), "graph_node": partial(integers, default=0),
-}  # fmt: skip
+    "grid": triples,
+    "block": triples,
+    "device": numbers,
+    "stream": numbers,
+    "size": partial(integers, default=0),
+    "graph_node": partial(integers, default=0),
+}
 """Columns that are no plain numbers, or lack another one than -1 where a value is damaged."""
 
 

@@ -45,12 +45,23 @@ _LIBRARIES = {"torch", "<frozen importlib", *sys.stdlib_module_names}
 _RANGES = {"operator": kinds.OPERATOR, "cpu_op": kinds.OPERATOR, "user_annotation": kinds.ANNOTATION}
 _CALLS = ("runtime", "cuda_runtime", "cuda_driver", "driver", "hip_runtime", "xpu_runtime", "mtia_runtime")
 _ACTIVITIES = {
-    "kernel": kinds.KERNEL, "memcpy": kinds.COPY, "gpu_memcpy": kinds.COPY, "memset": kinds.MEMSET,
-    "gpu_memset": kinds.MEMSET, "concurrent_kernel": kinds.KERNEL,
-}  # fmt: skip
+    "kernel": kinds.KERNEL,
+    "memcpy": kinds.COPY,
+    "gpu_memcpy": kinds.COPY,
+    "memset": kinds.MEMSET,
+    "gpu_memset": kinds.MEMSET,
+    "concurrent_kernel": kinds.KERNEL,
+}
 _IGNORED = {
-    "async", "ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward", "gpu_user_annotation", "trace",
-}  # fmt: skip
+    "async",
+    "ac2g",
+    "async_cpu_to_gpu",
+    "async_gpu",
+    "fwdbwd",
+    "forward_backward",
+    "gpu_user_annotation",
+    "trace",
+}
 """Categories that repeat what the other events say: arrows, annotations projected to the GPU, the recording itself."""
 
 
@@ -279,12 +290,19 @@ class _EventReader:
         raw = self.raw
         get = arguments.get
         stack = get("Call stack")
-        self.add["ranges"]((
-            *named, kind, self.thread(event),
-            get("External id", get("external id", -1)), get("Sequence number", -1), get("Fwd thread id", -1),
-            *self.signature(get("Input Dims", get("Input dims")), get("Input type"), get("Concrete Inputs")), -1,
-            raw.names[stack if type(stack) is str else repr(stack)] if stack else -1,
-        ))  # fmt: skip
+        self.add["ranges"](
+            (
+                *named,
+                kind,
+                self.thread(event),
+                get("External id", get("external id", -1)),
+                get("Sequence number", -1),
+                get("Fwd thread id", -1),
+                *self.signature(get("Input Dims", get("Input dims")), get("Input type"), get("Concrete Inputs")),
+                -1,
+                raw.names[stack if type(stack) is str else repr(stack)] if stack else -1,
+            )
+        )
 
     def signature(self, *values: object) -> tuple[int, ...]:
         """The indices of an operator's shapes, types and scalar inputs, -1 for None."""
@@ -311,12 +329,24 @@ class _EventReader:
 
     def activity(self, named: Row, event: Event, arguments: Event, kind: int) -> None:
         get = arguments.get
-        self.add["activities"]((
-            *named, kind, get("device", event.get("pid")), get("stream", event.get("tid")), -1,
-            get("correlation", -1), get("External id", get("external id", -1)),
-            get("grid", _UNKNOWN), get("block", _UNKNOWN), get("registers per thread", -1), get("shared memory", -1),
-            get("bytes", -1), -1, get("graph node id", 0),
-        ))  # fmt: skip
+        self.add["activities"](
+            (
+                *named,
+                kind,
+                get("device", event.get("pid")),
+                get("stream", event.get("tid")),
+                -1,
+                get("correlation", -1),
+                get("External id", get("external id", -1)),
+                get("grid", _UNKNOWN),
+                get("block", _UNKNOWN),
+                get("registers per thread", -1),
+                get("shared memory", -1),
+                get("bytes", -1),
+                -1,
+                get("graph node id", 0),
+            )
+        )
 
     def sync(self, named: Row, event: Event, arguments: Event) -> None:
         get = arguments.get
@@ -337,10 +367,12 @@ def _devices(properties: Any) -> list[Device]:
     try:
         return [
             Device(
-                int(entry.get("id", position)), clean_name(entry.get("name", "")), sms=int(entry.get("numSms", 0)),
+                int(entry.get("id", position)),
+                clean_name(entry.get("name", "")),
+                sms=int(entry.get("numSms", 0)),
                 compute_capability=round(int(entry.get("computeMajor", 0)) + int(entry.get("computeMinor", 0)) / 10, 1),
             )
             for position, entry in enumerate(properties or ())
-        ]  # fmt: skip
+        ]
     except (AttributeError, TypeError, ValueError, OverflowError):
         return []

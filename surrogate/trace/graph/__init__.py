@@ -11,7 +11,15 @@ from surrogate.trace.graph.simulate import Timeline, bound, critical_path, path_
 from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Graph, Resource
 
 __all__ = [
-    "EDGE_KINDS", "TASK_KINDS", "Graph", "Resource", "Timeline", "bound", "critical_path", "graph_of",
+    "EDGE_KINDS",
+    "TASK_KINDS",
+    "Graph",
+    "Resource",
+    "Timeline",
+    "bound",
+    "critical_path",
+    "graph_of",
     "path_us",
-    "serialised_pct", "simulate",
-]  # fmt: skip
+    "serialised_pct",
+    "simulate",
+]

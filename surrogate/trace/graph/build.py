@@ -72,13 +72,21 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     ]
     coverage = {
         "attached_pct": 100.0 * (1 - without_call / count) if count else 100.0,
-        "host_tasks": len(host), "device_tasks": count, "activities_without_call": without_call,
-        "graph_kernels": int((activities.graph_node > 0).sum()), "edges": dict(zip(t.EDGE_KINDS, counts, strict=True)),
-        "syncs": syncs, "syncs_without_target": lost_syncs, "waits": waits, "waits_without_target": lost_waits,
-        "unexplained_tasks": int((unexplained_us > 0).sum()), "unexplained_us": float(unexplained_us.sum()),
-        "launch_latency_us": delays.latency_us, "dispatch_gap_us": delays.typical_gap_us,
+        "host_tasks": len(host),
+        "device_tasks": count,
+        "activities_without_call": without_call,
+        "graph_kernels": int((activities.graph_node > 0).sum()),
+        "edges": dict(zip(t.EDGE_KINDS, counts, strict=True)),
+        "syncs": syncs,
+        "syncs_without_target": lost_syncs,
+        "waits": waits,
+        "waits_without_target": lost_waits,
+        "unexplained_tasks": int((unexplained_us > 0).sum()),
+        "unexplained_us": float(unexplained_us.sum()),
+        "launch_latency_us": delays.latency_us,
+        "dispatch_gap_us": delays.typical_gap_us,
         "device_behind_us": [time_ns / 1e3 for time_ns in behind_ns],
-    }  # fmt: skip
+    }
     return in_order(assembly.with_marks_in_place(assembly.graph(lanes, delays, edges, edge_kind, coverage)))
 
 
@@ -127,27 +135,37 @@ class _Assembly:
         marks, total = len(mark_ns), len(start_ns)
         host_iteration = iteration_at(layers.iterations, pieces.start_ns[host.piece])
         return Graph(
-            names=(*trace.names, OUTSIDE_RANGES, *t.MARKS), layers=layers.name,
+            names=(*trace.names, OUTSIDE_RANGES, *t.MARKS),
+            layers=layers.name,
             resources=(*self._threads(threads), *self._streams(lanes)),
             name=np.concatenate([host_name, activities.name, mark_name]),
             kind=np.concatenate([np.where(call >= 0, t.CALL, t.WORK), self._device_kinds(), np.full(marks, t.MARK)]),
-            resource=np.concatenate([
-                np.array([number[x] for x in thread.tolist()], np.int64), lanes.lane + len(threads),
-                np.full(marks, number.get(self.main, 0))]),
+            resource=np.concatenate(
+                [
+                    np.array([number[x] for x in thread.tolist()], np.int64),
+                    lanes.lane + len(threads),
+                    np.full(marks, number.get(self.main, 0)),
+                ]
+            ),
             layer=np.concatenate([linked(layers.of_range, around), layers.of_activity, np.full(marks, -1)]),
-            phase=np.concatenate([
-                linked(layers.phase_of_range, around, OTHER), layers.phase_of_activity, np.full(marks, OTHER)]),
+            phase=np.concatenate(
+                [linked(layers.phase_of_range, around, OTHER), layers.phase_of_activity, np.full(marks, OTHER)]
+            ),
             iteration=np.concatenate([host_iteration, layers.iteration_of_activity, mark_iteration]),
             row=np.concatenate([call, np.arange(len(activities)), np.full(marks, -1)]),
             duration_us=(end_ns - start_ns) / 1e3,
             gap_us=np.concatenate([gap, device_gap, np.zeros(marks)]),
             measured_us=(start_ns - origin_ns) / 1e3,
-            priority=np.zeros(total), removed=np.zeros(total, np.bool_),
-            src=np.concatenate([part.src for part in edges]), dst=np.concatenate([part.dst for part in edges]),
-            edge_kind=edge_kind, lag_us=np.concatenate([part.lag_us for part in edges]),
+            priority=np.zeros(total),
+            removed=np.zeros(total, np.bool_),
+            src=np.concatenate([part.src for part in edges]),
+            dst=np.concatenate([part.dst for part in edges]),
+            edge_kind=edge_kind,
+            lag_us=np.concatenate([part.lag_us for part in edges]),
             from_start=np.concatenate([np.full(len(part.src), part.from_start) for part in edges]),
-            iterations=layers.iterations, coverage=coverage,
-        )  # fmt: skip
+            iterations=layers.iterations,
+            coverage=coverage,
+        )
 
     def _threads(self, threads: list[int]) -> list[Resource]:
         used = (self.trace.threads[thread] for thread in threads)

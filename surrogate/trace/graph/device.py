@@ -273,9 +273,9 @@ def delays_of(trace: Trace, lanes: Lanes, awaited_end_ns: Floats) -> Delays:
     gap, latency, event = ((start - other) / 1e3 for other in (before, launch, awaited_end_ns))
     typical_gap, typical_latency = _typical(trace, gap, latency)
     # Each cause with its typical delay, or with the measured one where that was shorter; shape (3, activities).
-    least = np.stack([
-        np.minimum(gap, typical_gap), np.minimum(latency, typical_latency), np.minimum(event, typical_gap),
-    ])  # fmt: skip
+    least = np.stack(
+        [np.minimum(gap, typical_gap), np.minimum(latency, typical_latency), np.minimum(event, typical_gap)]
+    )
     ready = np.stack([before, launch, awaited_end_ns]) / 1e3 + least
     has_cause = ~np.isnan(ready).all(axis=0)
     # A task with nothing to wait for starts at an absolute time.

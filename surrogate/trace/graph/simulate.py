@@ -16,9 +16,14 @@ POLICIES = ("recorded", "arrival", "priority", "shortest")
 BEHIND = 0.05
 """Share of an iteration by which the device falls behind the host, from which on the device tells how long one is."""
 _BOUNDS = {
-    "host work": "host", "call": "host", "kernel": "device", "memset": "device", "collective": "communication",
-    "copy": "copy", "waiting": "waiting",
-}  # fmt: skip
+    "host work": "host",
+    "call": "host",
+    "kernel": "device",
+    "memset": "device",
+    "collective": "communication",
+    "copy": "copy",
+    "waiting": "waiting",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -258,10 +263,12 @@ def _binding(timeline: Timeline) -> Ints:
     src = np.concatenate([before[chained], graph.src])
     dst = np.concatenate([chained, graph.dst])
     fixed = ~np.isin(graph.resource[chained], list(graph.policies))
-    ready = np.concatenate([
-        end[before[chained]] + graph.gap_us[chained] * fixed,
-        np.where(graph.from_start, start[graph.src], end[graph.src]) + graph.lag_us,
-    ])  # fmt: skip
+    ready = np.concatenate(
+        [
+            end[before[chained]] + graph.gap_us[chained] * fixed,
+            np.where(graph.from_start, start[graph.src], end[graph.src]) + graph.lag_us,
+        ]
+    )
     # Per task the edge that passed last; where even that left time to spare, none decided.
     order = np.lexsort((ready, dst))
     last = order[np.append(dst[order][1:] != dst[order][:-1], True)] if len(order) else order

@@ -21,8 +21,14 @@ DEVICE_KINDS = (KERNEL, COPY, MEMSET, COLLECTIVE)
 
 LAUNCH, SYNC, EVENT_WAIT, HANDOVER, COMMUNICATION, LANE, END = range(7)
 EDGE_KINDS = (
-    "launch", "synchronisation", "event wait", "thread hand-over", "communication", "stream branch", "end of trace",
-)  # fmt: skip
+    "launch",
+    "synchronisation",
+    "event wait",
+    "thread hand-over",
+    "communication",
+    "stream branch",
+    "end of trace",
+)
 """Edges between resources; order on one thread, stream or channel is the tasks' own order and takes no edge."""
 
 MARKS = ("iteration start", "iteration end")
@@ -94,9 +100,19 @@ class Graph:
 
 
 TASK_COLUMNS = (
-    "name", "kind", "resource", "layer", "phase", "iteration", "row", "duration_us", "gap_us", "measured_us",
-    "priority", "removed",
-)  # fmt: skip
+    "name",
+    "kind",
+    "resource",
+    "layer",
+    "phase",
+    "iteration",
+    "row",
+    "duration_us",
+    "gap_us",
+    "measured_us",
+    "priority",
+    "removed",
+)
 
 
 def previous_on_resource(resource: Ints) -> Ints:

@@ -81,8 +81,13 @@ class Overheads:
         laws = {kind: asdict(law) for kind, law in self.laws.items()}
         sources = list(self.sources)
         return {
-            "schema": SCHEMA, "unit": "us", "sources": sources, "overall": overall, "by_name": by_name, "laws": laws,
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "unit": "us",
+            "sources": sources,
+            "overall": overall,
+            "by_name": by_name,
+            "laws": laws,
+        }
 
     def save(self, path: str | Path) -> None:
         """Write as JSON. Raises `InputError` where the place is not writable."""

@@ -141,10 +141,16 @@ def iteration_times(trace: Trace | str | Path, *, iteration: int | None = None, 
 
 
 def walk_of(
-    trace: Trace, *, times: str | None = None, gpu: str | None = None, batch: int | None = None,
-    overheads: Overheads | None = None, leave_one_out: bool = False, surrogates: Predictors | None = None,
+    trace: Trace,
+    *,
+    times: str | None = None,
+    gpu: str | None = None,
+    batch: int | None = None,
+    overheads: Overheads | None = None,
+    leave_one_out: bool = False,
+    surrogates: Predictors | None = None,
     bundle: str | Path | None = None,
-) -> "Walk":  # fmt: skip
+) -> "Walk":
     """The iterations of ``trace`` from host overheads and the times of its kernels (Lin et al.), ready to be walked.
 
     ``times``: ``measured`` (the trace's) or ``surrogate``; by default the surrogate's where ``gpu`` or ``batch`` is
@@ -272,10 +278,13 @@ class Walk:
             raise InputError(f"iteration {iteration} is not in the trace; it has {count}, from 0 on")
         chosen = list(range(count)) if iteration is None else [iteration]
         return IterationTimes(
-            trace=self.trace.source, iterations=self.rows(chosen), operators=self.operators(chosen),
-            unknown=kernel_times.unpredicted(self.trace, self.times, self.activities(chosen)), notes=_notes(self),
+            trace=self.trace.source,
+            iterations=self.rows(chosen),
+            operators=self.operators(chosen),
+            unknown=kernel_times.unpredicted(self.trace, self.times, self.activities(chosen)),
+            notes=_notes(self),
             **self.facts,
-        )  # fmt: skip
+        )
 
     def _units(self, chosen: Sequence[int]) -> list[Unit]:
         return [unit for position in chosen for unit in self.work.by_iteration[position]]
@@ -318,15 +327,21 @@ class Walk:
         measured_us, device_us = iteration.time_us, self.trace.activities.time_us
         known_us = float(device[~np.array(unpredicted, np.bool_)].sum())
         return IterationTime(
-            index=iteration.index, label=iteration.label, measured_us=measured_us, predicted_us=predicted_us,
+            index=iteration.index,
+            label=iteration.label,
+            measured_us=measured_us,
+            predicted_us=predicted_us,
             error_pct=100 * (predicted_us / measured_us - 1) if self.comparable and measured_us else None,
-            unprofiled_us=unprofiled_us, alone_us=alone.now_us, host_us=alone.host_now_us, device_us=busy,
+            unprofiled_us=unprofiled_us,
+            alone_us=alone.now_us,
+            host_us=alone.host_now_us,
+            device_us=busy,
             measured_device_us=float(device_us[rows].sum()),
             input_us=self.loading * sum(unit.time_us for unit in units if unit.is_input),
             untraced_us=_untraced_us(units),
             coverage=known_us / busy if busy else 1.0,
             host_coverage=known / len(units) if units else 1.0,
-        )  # fmt: skip
+        )
 
     def operators(self, chosen: Sequence[int]) -> tuple[OperatorRow, ...]:
         """Means over the iterations of ``chosen``, the most device time first, then the most host time."""

@@ -95,12 +95,16 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     )
     apart = tuple(
         {
-            "index": at, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes),
-            "measured_us": float(shortest_us[at]), "predicted_us": float(walks[0].times.time_us[row]),
-            "source": walks[0].times.source[row], "last": ranks[int(np.argmin(waits[:, at]))],
+            "index": at,
+            "collective": problem and problem.kind,
+            "message_bytes": problem and int(problem.dram_bytes),
+            "measured_us": float(shortest_us[at]),
+            "predicted_us": float(walks[0].times.time_us[row]),
+            "source": walks[0].times.source[row],
+            "last": ranks[int(np.argmin(waits[:, at]))],
         }
         for at, (row, problem) in enumerate(zip(rows[0], sent, strict=True))
-    )  # fmt: skip
+    )
     title = f"{len(walks)} ranks, {walks[0].facts['times']} times; rank {ranks[last]} ends last"
     return RanksTime(ResultTable(title, table), ResultTable("Collectives, without waits", apart), results, overheads)
 
@@ -113,12 +117,19 @@ def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, 
     after += after_us / count
     comparable = result.iterations[0].error_pct is not None
     return {
-        "rank": rank, "trace": result.trace, "start_us": start_us, "measured_us": measured,
-        "predicted_us": predicted, "error_pct": 100 * (predicted / measured - 1) if comparable else None,
-        "measured_waiting_us": float(before_us / count), "waiting_us": float(after_us / count),
-        "measured_device_us": device, "device_us": after,
-        "device_error_pct": 100 * (after / device - 1) if comparable else None, "coverage": result.coverage,
-    }  # fmt: skip
+        "rank": rank,
+        "trace": result.trace,
+        "start_us": start_us,
+        "measured_us": measured,
+        "predicted_us": predicted,
+        "error_pct": 100 * (predicted / measured - 1) if comparable else None,
+        "measured_waiting_us": float(before_us / count),
+        "waiting_us": float(after_us / count),
+        "measured_device_us": device,
+        "device_us": after,
+        "device_error_pct": 100 * (after / device - 1) if comparable else None,
+        "coverage": result.coverage,
+    }
 
 
 def _collectives(walks: Sequence[Walk]) -> list[list[int]]:
@@ -239,19 +250,31 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     times_us = times_us[~differs]
     shortest_us = times_us.min(axis=1)  # the last rank to reach a collective waits for nobody
     waits_us = times_us.sub(shortest_us, axis=0)
-    apart: Any = next(iter(launched.values())).drop(columns="us").reindex(times_us.index).assign(
-        shortest_us=shortest_us, longest_us=times_us.max(axis=1),
-        waiting_us=waits_us.sum(axis=1) / max(len(by_rank) - 1, 1), last=times_us.idxmin(axis=1),
-    )  # fmt: skip
+    apart: Any = (
+        next(iter(launched.values()))
+        .drop(columns="us")
+        .reindex(times_us.index)
+        .assign(
+            shortest_us=shortest_us,
+            longest_us=times_us.max(axis=1),
+            waiting_us=waits_us.sum(axis=1) / max(len(by_rank) - 1, 1),
+            last=times_us.idxmin(axis=1),
+        )
+    )
     awaited_us = apart.groupby("last")["waiting_us"].sum().reindex(list(by_rank), fill_value=0.0)
     straggler = max(by_rank, key=lambda rank: awaited_us[rank]) if awaited_us.any() else None
     waiting_us = waits_us.sum()
     names = dict(zip(by_rank, names_apart([trace.source for trace in by_rank.values()]), strict=True))
     rows: list[Row] = [
-        {"rank": rank, "trace": names[rank], **_use(trace), "waiting_us": float(waiting_us[rank]),
-         "awaited_us": float(awaited_us[rank])}
+        {
+            "rank": rank,
+            "trace": names[rank],
+            **_use(trace),
+            "waiting_us": float(waiting_us[rank]),
+            "awaited_us": float(awaited_us[rank]),
+        }
         for rank, trace in by_rank.items()
-    ]  # fmt: skip
+    ]
     title = f"{len(rows)} ranks, {len(apart)} collectives"
     if straggler is not None:
         title += f"; the others wait longest for rank {straggler}: {awaited_us[straggler]:,.0f} µs each on average"
@@ -291,12 +314,13 @@ def _use(trace: Trace) -> Row:
     us = {name: union_us(starts[mask], ends[mask]) for name, mask in kind.items()} | {"idle": whole_us - busy_us}
     hidden_us = us["compute"] + us["communication"] - union_us(starts[~is_memory], ends[~is_memory])
     return {
-        "time_us": whole_us, **{f"{name}_us": time for name, time in us.items()},
+        "time_us": whole_us,
+        **{f"{name}_us": time for name, time in us.items()},
         **{f"{name}_pct": 100 * time / whole_us if whole_us else None for name, time in us.items()},
         "non_compute_us": busy_us - us["compute"],
         "overlap_pct": 100 * hidden_us / us["communication"] if us["communication"] else None,
         **_idle(trace, np.arange(len(activities))),
-    }  # fmt: skip
+    }
 
 
 def _idle(trace: Trace, rows: Ints) -> Row:

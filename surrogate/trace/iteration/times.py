@@ -108,9 +108,13 @@ def measured_times(trace: Trace) -> DeviceTimes:
 
 
 def predicted_times(
-    trace: Trace, by: Predictors, old_batch: int = 1, new_batch: int = 1, laws: Laws | None = None,
+    trace: Trace,
+    by: Predictors,
+    old_batch: int = 1,
+    new_batch: int = 1,
+    laws: Laws | None = None,
     base: Predictors | None = None,
-) -> DeviceTimes:  # fmt: skip
+) -> DeviceTimes:
     """Times of one operator's activities sum up to its prediction, shared among them as measured.
 
     Sizes change from ``old_batch`` to ``new_batch`` where they hold it. By a roofline, which knows nothing of kernels,
@@ -169,9 +173,12 @@ def predicted_times(
 
 
 def _carried(
-    measured_us: float, kernels: int, gpus: tuple[Gpu, Gpu], work: tuple[Sequence[Work], Sequence[Work]],
+    measured_us: float,
+    kernels: int,
+    gpus: tuple[Gpu, Gpu],
+    work: tuple[Sequence[Work], Sequence[Work]],
     answers: tuple["dict[Work, PredictedWork | str]", "dict[Work, PredictedWork | str]"],
-) -> PredictedWork:  # fmt: skip
+) -> PredictedWork:
     """An operator's time on the target GPU by that on the trace's own; of each pair the trace's own GPU is the first.
     ``work`` are its problems as PyTorch runs them there.
 

@@ -21,10 +21,28 @@ from surrogate.trace.whatif.primitives import NewTask, Task, insert, remove, sca
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Network, Rule, Setting, setting_of
 
 __all__ = [
-    "MODELS", "Answer", "Change", "Network", "NewTask", "Setting", "Task", "WhatIf", "described", "evaluate", "insert",
-    "remove", "scale", "schedule", "select", "setting_of", "user_function", "what_if", "what_ifs", "write_figures",
+    "MODELS",
+    "Answer",
+    "Change",
+    "Network",
+    "NewTask",
+    "Setting",
+    "Task",
+    "WhatIf",
+    "described",
+    "evaluate",
+    "insert",
+    "remove",
+    "scale",
+    "schedule",
+    "select",
+    "setting_of",
+    "user_function",
+    "what_if",
+    "what_ifs",
+    "write_figures",
     "write_timeline",
-]  # fmt: skip
+]
 
 
 def _declared() -> dict[str, Rule]:
@@ -65,9 +83,13 @@ def what_if(text: str) -> WhatIf:
 
 
 def what_ifs(
-    trace: Source, asked: Sequence[str] | str, *, target: str | None = None, own_gpu: str | None = None,
+    trace: Source,
+    asked: Sequence[str] | str,
+    *,
+    target: str | None = None,
+    own_gpu: str | None = None,
     network: Network | None = None,
-) -> list[Answer]:  # fmt: skip
+) -> list[Answer]:
     """The answers to what-ifs by their names, such as ``amp`` or ``batch=64``, of a trace, its file or a shipped one.
 
     ``target`` is the GPU asked about, ``own_gpu`` that of the trace, where it does not tell. One that is unknown or

@@ -26,9 +26,13 @@ from surrogate.trace.whatif.primitives import remove
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Setting
 
 _CATEGORIES = {
-    "host work": "cpu_op", "call": "cuda_runtime", "kernel": "kernel", "copy": "gpu_memcpy", "memset": "gpu_memset",
+    "host work": "cpu_op",
+    "call": "cuda_runtime",
+    "kernel": "kernel",
+    "copy": "gpu_memcpy",
+    "memset": "gpu_memset",
     "collective": "kernel",
-}  # fmt: skip
+}
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
 REPLAY = 0.001
 """The most by which the replay of a trace as it is errs, of an iteration's time: no interval is narrower."""
@@ -40,9 +44,7 @@ _ONE_OF = (
 """What-ifs that a step can have one of; of each other name it can have one value."""
 NAME_WIDTH = 24
 """Letters of a what-if's name on one line."""
-_FILLS = (
-    (BLUE, ""), ("#d55e00", "////"), ("#009e73", "...."), ("#cc79a7", "xxxx"), ("#8a8d93", "----"), (BAND, ""),
-)  # fmt: skip
+_FILLS = ((BLUE, ""), ("#d55e00", "////"), ("#009e73", "...."), ("#cc79a7", "xxxx"), ("#8a8d93", "----"), (BAND, ""))
 """Colour and hatch of each part of a critical path, told apart in grey, too."""
 
 
@@ -112,25 +114,40 @@ class Answer:
         paths = [path_us(timeline) for timeline in (self.baseline, self.predicted)]
         per_s = 1e6 * self.batch / self.baseline_us if self.batch and self.baseline_us else None
         return {
-            "name": self.name, "baseline_us": self.baseline_us, "predicted_us": self.predicted_us,
-            "speedup": self.speedup, "low_us": self.low_us, "high_us": self.high_us,
-            "device_us_before": device_us(self.baseline), "device_us_after": device_us(self.predicted),
-            "device_low_us": self.device_low_us, "device_high_us": self.device_high_us,
-            "samples_per_s_before": per_s, "samples_per_s_after": per_s and per_s * self.speedup * self.gpus,
-            "bound_before": bound(paths[0]), "bound_after": bound(paths[1]),
-            "critical_path_before": paths[0], "critical_path_after": paths[1],
-            "layers": layer_changes(self.baseline, self.predicted), "evidence": self.evidence,
-            "assumes": self.assumes, "notes": list(self.notes),
-        }  # fmt: skip
+            "name": self.name,
+            "baseline_us": self.baseline_us,
+            "predicted_us": self.predicted_us,
+            "speedup": self.speedup,
+            "low_us": self.low_us,
+            "high_us": self.high_us,
+            "device_us_before": device_us(self.baseline),
+            "device_us_after": device_us(self.predicted),
+            "device_low_us": self.device_low_us,
+            "device_high_us": self.device_high_us,
+            "samples_per_s_before": per_s,
+            "samples_per_s_after": per_s and per_s * self.speedup * self.gpus,
+            "bound_before": bound(paths[0]),
+            "bound_after": bound(paths[1]),
+            "critical_path_before": paths[0],
+            "critical_path_after": paths[1],
+            "layers": layer_changes(self.baseline, self.predicted),
+            "evidence": self.evidence,
+            "assumes": self.assumes,
+            "notes": list(self.notes),
+        }
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.baseline_us:,.0f} → {self.predicted_us:,.0f} µs ({self.speedup:.3f}×)"
 
 
 def evaluate(
-    graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, together: bool = False,
+    graph: Graph,
+    what_ifs: Sequence[WhatIf],
+    setting: Setting,
+    *,
+    together: bool = False,
     refusals: dict[str, str] | None = None,
-) -> list[Answer]:  # fmt: skip
+) -> list[Answer]:
     """One answer per what-if, and with ``together`` a last one for all of them that apply, in the given order.
 
     One that does not apply to this trace goes, by its label, to ``refusals`` with the reason; where there are none,
@@ -166,9 +183,7 @@ def evaluate(
     return answers
 
 
-def _answer(
-    graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: Setting, evidence: Evidence
-) -> Answer:  # fmt: skip
+def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: Setting, evidence: Evidence) -> Answer:
     """The answer to all parts at once: each changes what the one before it left."""
     changes = [Change(graph)]
     for part in parts:
@@ -203,12 +218,20 @@ def _answer(
         unknown = "; of the other machine's host nothing is known, so the step has no interval" * last.other_host
         notes.append(f"the host bounds the step: its time is the traced one, the profiler's cost included{unknown}")
     return Answer(
-        name=label, baseline=baseline, predicted=predicted, low_us=low_us,
-        high_us=high_us, notes=tuple(notes), evidence=text, batch=batch_size(setting.profile.trace),
-        samples=prod(change.samples for change in changes), gpus=prod(change.gpus for change in changes),
-        device_low_us=device_low_us, device_high_us=device_high_us,
+        name=label,
+        baseline=baseline,
+        predicted=predicted,
+        low_us=low_us,
+        high_us=high_us,
+        notes=tuple(notes),
+        evidence=text,
+        batch=batch_size(setting.profile.trace),
+        samples=prod(change.samples for change in changes),
+        gpus=prod(change.gpus for change in changes),
+        device_low_us=device_low_us,
+        device_high_us=device_high_us,
         assumes="; ".join(change.assumes for change in changes if not label.endswith(change.assumes)),
-    )  # fmt: skip
+    )
 
 
 def _alike(before: Graph, after: Graph) -> bool:
@@ -293,11 +316,18 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
         if resource.kind == STREAM:
             # The stream's number ends its label, such as "GPU 0 stream 7".
             arguments |= {"device": resource.device, "stream": resource.label.rpartition("stream ")[2]}
-        events.append({
-            "ph": "X", "cat": _CATEGORIES[kind], "name": graph.name_of(task), "pid": processes.index(resource.kind),
-            "tid": tid, "ts": round(float(timeline.start_us[task]), 3),
-            "dur": round(float(graph.duration_us[task]), 3), "args": arguments,
-        })  # fmt: skip
+        events.append(
+            {
+                "ph": "X",
+                "cat": _CATEGORIES[kind],
+                "name": graph.name_of(task),
+                "pid": processes.index(resource.kind),
+                "tid": tid,
+                "ts": round(float(timeline.start_us[task]), 3),
+                "dur": round(float(graph.duration_us[task]), 3),
+                "args": arguments,
+            }
+        )
     return events + _steps(timeline, processes.index("thread"))
 
 
@@ -308,11 +338,17 @@ def _steps(timeline: Timeline, pid: int) -> list[dict[str, object]]:
     thread = graph.resource[graph.kind == MARK][:1].tolist()
     return [
         {
-            "ph": "X", "cat": "user_annotation", "name": iteration.label, "pid": pid, "tid": thread[0],
-            "ts": round(start_us, 3), "dur": round(end_us - start_us, 3), "args": {},
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": iteration.label,
+            "pid": pid,
+            "tid": thread[0],
+            "ts": round(start_us, 3),
+            "dur": round(end_us - start_us, 3),
+            "args": {},
         }
         for iteration, (start_us, end_us) in zip(graph.iterations, marks, strict=False)
-    ]  # fmt: skip
+    ]
 
 
 def write_figures(answers: Sequence[Answer], folder: str | Path) -> list[Path]:

@@ -38,18 +38,20 @@ _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
 _OTHER_TYPE = re.compile(r"(?i)double|half|(?:b|fp?|float)(?:16|64)|[hdcz]gemm|[hd]884|<(?:long|int|bool)>")
 _FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
 """What names of kernels tell of their data; many in half precision accumulate in ``float``, so the first decides."""
-_AUXILIARY = {
-    "offsets", "layout", "xmma_setup", "fft_filter", "winograd_filter", "winograd_transform", "im2col",
-}  # fmt: skip
+_AUXILIARY = {"offsets", "layout", "xmma_setup", "fft_filter", "winograd_filter", "winograd_transform", "im2col"}
 _SHORT = (Op("aten::relu", "relu_kernel", 2),) * 5
 """A step of 52 µs: the device waits for the host."""
 _PRODUCT = (Op("aten::mm", "volta_sgemm_128x64_nn", 600, shapes=[[4096, 4096]] * 2),)
 _WISHED = Evidence("an assumption of whoever asks, so no interval")
 
 
-@rule("amp", evidence=published({"BERT-base": 5.5, "BERT-large": 3.9, "Seq2Seq": 15.3, "ResNet-50": 12.6},
-                                " of networks in fp32 without TF32"),
-      known=Known(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2))  # fmt: skip
+@rule(
+    "amp",
+    evidence=published(
+        {"BERT-base": 5.5, "BERT-large": 3.9, "Seq2Seq": 15.3, "ResNet-50": 12.6}, " of networks in fp32 without TF32"
+    ),
+    known=Known(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2),
+)
 def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Mixed precision: kernels with sgemm or wgrad in their name ÷3, others of fp32, all TF32 too, ÷2 (Daydream, 5.1).
 
@@ -65,8 +67,8 @@ def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     launches[graph.src[(graph.edge_kind == LAUNCH) & changed[graph.dst]]] = True
     assumes = _OF_AMP.format("sgemm and wgrad outside tensor cores", " (TF32 too)")
     return Change(
-        faster, high=scale(faster, launches, 2.0), assumes=f"{assumes}no casts (the upper end has one for each)",
-    )  # fmt: skip
+        faster, high=scale(faster, launches, 2.0), assumes=f"{assumes}no casts (the upper end has one for each)"
+    )
 
 
 def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
@@ -90,8 +92,10 @@ def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
 def amp_tensor(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As amp, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
     changed = _fp32_kernels(graph, setting) & ~select(graph, layer=OPTIMIZER)
-    return Change(scale(graph, changed, np.where(matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)),
-                  assumes=_OF_AMP.format("products and convolutions", "") + "no casts")  # fmt: skip
+    return Change(
+        scale(graph, changed, np.where(matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)),
+        assumes=_OF_AMP.format("products and convolutions", "") + "no casts",
+    )
 
 
 def matrix_kernels(graph: Graph) -> Mask:
@@ -183,8 +187,12 @@ def _faster(graph: Graph, value: float | None, *kinds: str) -> Change:
     return Change(scale(graph, select(graph, kind=kinds), 1 / (value or TWICE)))
 
 
-@rule("faster-network", value=_TIMES_AS_FAST, evidence=_WISHED,
-      known=Known(2110 + 300 / 2, (*STEP, Op("c10d::allreduce_", "ncclAllReduce_RING", 300)), value=2))  # fmt: skip
+@rule(
+    "faster-network",
+    value=_TIMES_AS_FAST,
+    evidence=_WISHED,
+    known=Known(2110 + 300 / 2, (*STEP, Op("c10d::allreduce_", "ncclAllReduce_RING", 300)), value=2),
+)
 def faster_network(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Collectives of the trace N times as fast, the wait for other workers included.
 
@@ -203,9 +211,12 @@ _OF_BOARDS = Evidence(
 
 
 # Kernels without shapes follow the bandwidth that copies reach.
-@rule("gpu", of_gpu=True, evidence=_OF_BOARDS, known=Known(
-    10 + 900 * (0.92 * 900) / (0.9 * 1555), ops=(Op("mine", "mine", 900),), target="a100-sxm4-40gb",
-))  # fmt: skip
+@rule(
+    "gpu",
+    of_gpu=True,
+    evidence=_OF_BOARDS,
+    known=Known(10 + 900 * (0.92 * 900) / (0.9 * 1555), ops=(Op("mine", "mine", 900),), target="a100-sxm4-40gb"),
+)
 def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     """The device's tasks on another GPU, as in gpu=a100 or by --gpu, as `seer trace iteration --gpu`; the host stays.
 
@@ -232,8 +243,7 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     unseen = f"kernels that nobody measured on both {base.name} and {target.name}"
     notes = [f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"] * (share >= 0.005)
     notes.append(_memory_note(trace, target))
-    return Change(changed, *ends, notes=tuple(notes), assumes=f"{target.name}; {HOST}",
-                  other_host=True)  # fmt: skip
+    return Change(changed, *ends, notes=tuple(notes), assumes=f"{target.name}; {HOST}", other_host=True)
 
 
 UNCHECKED = "whether it fits the GPU's memory is not checked"
@@ -266,10 +276,19 @@ def _twice(setting: Setting) -> float | None:
 
 # A sum over rows, which memory bounds, of 10 samples and of 20; it is so long that what a kernel takes at least is
 # nothing beside it.
-@rule("batch", value=Value("samples a step", _twice, "twice as many as traced"), evidence=_OF_BATCHES, known=Known(
-    20 + 600 * 2, value=20, ops=(Op("aten::linear", shapes=[[10, 8], [8, 8]]),
-                                 Op("aten::add", "add_kernel", 600, shapes=[[10, 10**8], [1, 10**8]])),
-))  # fmt: skip
+@rule(
+    "batch",
+    value=Value("samples a step", _twice, "twice as many as traced"),
+    evidence=_OF_BATCHES,
+    known=Known(
+        20 + 600 * 2,
+        value=20,
+        ops=(
+            Op("aten::linear", shapes=[[10, 8], [8, 8]]),
+            Op("aten::add", "add_kernel", 600, shapes=[[10, 10**8], [1, 10**8]]),
+        ),
+    ),
+)
 def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     """N samples a step: each operator's kernels as predictions of it change, and the loading of data in proportion.
 
@@ -397,9 +416,13 @@ _OF_SHAPES = Evidence("interval of the surrogate's predictions on shapes held ou
 
 
 # The first kernel's name says that it ran IMPLICIT_PRECOMP_GEMM; what the second one ran its name does not tell.
-@rule("best-convolution", evidence=_OF_SHAPES, known=Known(
-    10 + 600 * 100 / 200 + 600, ops=_CONVOLUTIONS, algorithms_us={"WINOGRAD": 100, "IMPLICIT_PRECOMP_GEMM": 200},
-))  # fmt: skip
+@rule(
+    "best-convolution",
+    evidence=_OF_SHAPES,
+    known=Known(
+        10 + 600 * 100 / 200 + 600, ops=_CONVOLUTIONS, algorithms_us={"WINOGRAD": 100, "IMPLICIT_PRECOMP_GEMM": 200}
+    ),
+)
 def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Every convolution with the algorithm that the surrogate predicts to be the fastest.
 

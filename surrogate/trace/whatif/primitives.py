@@ -71,10 +71,16 @@ class NewTask:
 
 
 def select(
-    graph: Graph, *, kind: str | Sequence[str] | None = None, name: str | None = None, layer: str | None = None,
-    phase: str | None = None, iteration: int | None = None, resource: str | None = None,
+    graph: Graph,
+    *,
+    kind: str | Sequence[str] | None = None,
+    name: str | None = None,
+    layer: str | None = None,
+    phase: str | None = None,
+    iteration: int | None = None,
+    resource: str | None = None,
     where: Callable[[Task], bool] | None = None,
-) -> Mask:  # fmt: skip
+) -> Mask:
     """The tasks that fit every given condition, as a mask; removed ones never do.
 
     ``kind`` of `surrogate.trace.graph.TASK_KINDS`; ``name`` and ``layer`` (such as ``conv2d.3``) are regular
@@ -105,10 +111,15 @@ def task_of(graph: Graph, index: int) -> Task:
     """The task at a place of the graph."""
     layer = int(graph.layer[index])
     return Task(
-        index, graph.name_of(index), TASK_KINDS[graph.kind[index]], graph.layers[layer] if layer >= 0 else "",
-        PHASES[graph.phase[index]], int(graph.iteration[index]), graph.resources[graph.resource[index]].label,
+        index,
+        graph.name_of(index),
+        TASK_KINDS[graph.kind[index]],
+        graph.layers[layer] if layer >= 0 else "",
+        PHASES[graph.phase[index]],
+        int(graph.iteration[index]),
+        graph.resources[graph.resource[index]].label,
         float(graph.duration_us[index]),
-    )  # fmt: skip
+    )
 
 
 def scale(graph: Graph, tasks: Mask, factor: float | Floats) -> Graph:
@@ -173,12 +184,16 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
     pairs = np.array(edges, np.int64).reshape(-1, 2)
     more = len(pairs)
     joined = replace(
-        graph, **columns, names=tuple(names), resources=(*graph.resources, *added),
-        src=np.concatenate([graph.src, pairs[:, 0]]), dst=np.concatenate([graph.dst, pairs[:, 1]]),
+        graph,
+        **columns,
+        names=tuple(names),
+        resources=(*graph.resources, *added),
+        src=np.concatenate([graph.src, pairs[:, 0]]),
+        dst=np.concatenate([graph.dst, pairs[:, 1]]),
         edge_kind=np.concatenate([graph.edge_kind, np.full(more, t.COMMUNICATION)]),
         lag_us=np.concatenate([graph.lag_us, np.zeros(more)]),
         from_start=np.concatenate([graph.from_start, np.zeros(more, np.bool_)]),
-    )  # fmt: skip
+    )
     # Order in the graph is order on a resource that several tasks share.
     result = t.reordered(joined, np.argsort(position, kind="stable"))
     return result if (result.src < result.dst).all() else t.in_order(result)

@@ -73,9 +73,7 @@ class Network:
         inside = self.gpus_per_machine
         machines = workers // inside
         if self.algorithm == "hierarchical":
-            levels = (
-                (inside, self.link_gbs, self.link_latency_us), (machines, self.bandwidth_gbs, self.latency_us)
-            )  # fmt: skip
+            levels = ((inside, self.link_gbs, self.link_latency_us), (machines, self.bandwidth_gbs, self.latency_us))
             return 2 * sum((n - 1) * (size_bytes / n / (gbs * 1e3) + latency_us) for n, gbs, latency_us in levels)
         slowest_gbs = min(self.bandwidth_gbs if machines > 1 else np.inf, self.link_gbs if inside > 1 else np.inf)
         # How often the message passes the slowest link, and the steps between machines and inside them.
@@ -269,9 +267,13 @@ class Rule:
 
 
 def rule(
-    name: str, *, value: Value | None = None, evidence: Evidence | None = None, known: Known | None = None,
+    name: str,
+    *,
+    value: Value | None = None,
+    evidence: Evidence | None = None,
+    known: Known | None = None,
     of_gpu: bool = False,
-) -> Callable[[Model], Rule]:  # fmt: skip
+) -> Callable[[Model], Rule]:
     """Declare a function of this package as the what-if ``name``; the first paragraph of its docstring is its help.
 
     That is all that it takes: the command line, README's table and the test of known answers find it.

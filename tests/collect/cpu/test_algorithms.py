@@ -63,11 +63,21 @@ def convs(draw, filters=((1, 8), (1, 8)), most_pad=9, strides=3, dilations=3, mo
     least_h, least_w = dilation_h * (r - 1) + 1 - 2 * pad_h, dilation_w * (s - 1) + 1 - 2 * pad_w
     groups = draw(st.integers(1, most_groups))
     return Conv(
-        n=draw(st.integers(1, 3)), c=groups * draw(st.integers(1, 5)), k=groups * draw(st.integers(1, 5)),
-        h=max(1, least_h) + draw(st.integers(0, 40)), w=max(1, least_w) + draw(st.integers(0, 40)), r=r, s=s,
-        pad_h=pad_h, pad_w=pad_w, stride_h=draw(st.integers(1, strides)), stride_w=draw(st.integers(1, strides)),
-        dilation_h=dilation_h, dilation_w=dilation_w, groups=groups,
-    )  # fmt: skip
+        n=draw(st.integers(1, 3)),
+        c=groups * draw(st.integers(1, 5)),
+        k=groups * draw(st.integers(1, 5)),
+        h=max(1, least_h) + draw(st.integers(0, 40)),
+        w=max(1, least_w) + draw(st.integers(0, 40)),
+        r=r,
+        s=s,
+        pad_h=pad_h,
+        pad_w=pad_w,
+        stride_h=draw(st.integers(1, strides)),
+        stride_w=draw(st.integers(1, strides)),
+        dilation_h=dilation_h,
+        dilation_w=dilation_w,
+        groups=groups,
+    )
 
 
 UNIT = {"strides": 1, "dilations": 1}

@@ -72,8 +72,10 @@ def test_statuses(refused):
     assert cpu.candidates(CONV) == ("A", "B", "C")
     results = {name: cpu.measure(CONV, name, RepeatPolicy()) for name in "ABC"}
     assert {name: result.status for name, result in results.items()} == {
-        "A": "not_supported", "B": "workspace_too_large", "C": "failed",
-    }  # fmt: skip
+        "A": "not_supported",
+        "B": "workspace_too_large",
+        "C": "failed",
+    }
     assert results["A"].reason == "needs stride 1"
     assert results["B"].workspace_bytes == 1001
     assert results["C"].reason == "MemoryError: no room"

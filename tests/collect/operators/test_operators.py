@@ -67,9 +67,17 @@ def test_every_kind_becomes_a_row_of_its_family(tmp_path):
     assert collect_operators(sampled(len(KINDS), 1, SMALL), Fake(), path).statuses == {"ok": len(KINDS)}
     rows = merge_runs([path]).frame.set_index("operator")
     assert rows["family"].to_dict() == {kind: FAMILY_OF_KIND[kind] for kind in KINDS}
-    for name, value in {"gpu": "Fake GPU", "library": "cuda", "dtype": "fp32", "math": "fma",
-                        "algorithm": "default", "status": "ok", "timer": "cupti", "throttled": True,
-                        "sm_clock_mhz": 990.0}.items():  # fmt: skip
+    for name, value in {
+        "gpu": "Fake GPU",
+        "library": "cuda",
+        "dtype": "fp32",
+        "math": "fma",
+        "algorithm": "default",
+        "status": "ok",
+        "timer": "cupti",
+        "throttled": True,
+        "sm_clock_mhz": 990.0,
+    }.items():
         assert set(rows[name]) == {value}, name
     assert rows.loc["gemm", ["batch", "m", "n", "k"]].notna().all() and np.isnan(rows.loc["gemm", "h"])
     pool = rows.loc["max_pool"]

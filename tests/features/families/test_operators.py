@@ -156,9 +156,14 @@ def test_a_power_law_loads_the_busiest_rank_as_draws_do(exponent: float, tokens:
     loads = np.round(loads / loads.sum(axis=1, keepdims=True) * tokens * topk)
     busiest = loads.reshape(400, ranks, -1).sum(axis=2).max(axis=1)
     one = Moe(
-        tokens=tokens, hidden=8, inter=8, topk=topk, experts=experts, expert_parallel=ranks,
+        tokens=tokens,
+        hidden=8,
+        inter=8,
+        topk=topk,
+        experts=experts,
+        expert_parallel=ranks,
         routing=f"power_law_{exponent}",
-    )  # fmt: skip
+    )
     pairs, touched, *_ = one.load
     assert pairs == pytest.approx(busiest.mean(), rel=0.2)
     assert touched == pytest.approx((loads > 0).sum(axis=1).mean() / ranks, rel=0.15)

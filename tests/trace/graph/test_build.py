@@ -47,12 +47,16 @@ def replays(graph: Graph) -> None:
 def test_calls_and_the_work_between_them(graph):
     one = graph(
         host("op", 0, 40), call("cudaLaunchKernel", 10, 5, 1), call("cudaEventRecord", 25, 5, 2), device("k", 20, 10, 1)
-    )  # fmt: skip
+    )
     rows = [i for i in range(len(one)) if one.resources[one.resource[i]].kind == "thread"]
     tasks = [i for i in rows if one.kind[i] != TASK_KINDS.index("mark")]
     assert [(TASK_KINDS[one.kind[i]], one.measured_us[i], one.duration_us[i]) for i in tasks] == [
-        ("host work", 0, 10), ("call", 10, 5), ("host work", 15, 10), ("call", 25, 5), ("host work", 30, 10)
-    ]  # fmt: skip
+        ("host work", 0, 10),
+        ("call", 10, 5),
+        ("host work", 15, 10),
+        ("call", 25, 5),
+        ("host work", 30, 10),
+    ]
     assert edges(one, "launch") == {("cudaLaunchKernel", "k")}
     replays(one)
 
@@ -60,10 +64,14 @@ def test_calls_and_the_work_between_them(graph):
 def test_a_kernel_follows_the_later_of_launch_and_stream(graph):
     """The second kernel was launched early: it follows the first. The third one's stream was idle: its launch."""
     one = graph(
-        host("op", 0, 200), call("cudaLaunchKernel", 10, 5, 1), call("cudaLaunchKernel", 20, 5, 2),
+        host("op", 0, 200),
+        call("cudaLaunchKernel", 10, 5, 1),
+        call("cudaLaunchKernel", 20, 5, 2),
         call("cudaLaunchKernel", 150, 5, 3),
-        device("a", 20, 80, 1), device("b", 101, 10, 2), device("c", 160, 10, 3)
-    )  # fmt: skip
+        device("a", 20, 80, 1),
+        device("b", 101, 10, 2),
+        device("c", 160, 10, 3),
+    )
     replays(one)
     a, b, c = (of(one, name)[0] for name in "abc")
     slow = one.duration_us.copy()
@@ -92,10 +100,12 @@ def test_what_waits_for_what(graph, events, kind, waits, tasks, coverage):
 def test_autograd_takes_over_and_hands_back(graph):
     backward: dict[str, Any] = {"Fwd thread id": 1, "Sequence number": 3}
     one = graph(
-        event("user_annotation", "ProfilerStep#1", 0, 300), host("forward", 10, 50),
-        host("ReluBackward0", 100, 40, OTHER, **backward), host("ConvBackward0", 150, 50, OTHER, **backward),
-        host("step", 220, 30)
-    )  # fmt: skip
+        event("user_annotation", "ProfilerStep#1", 0, 300),
+        host("forward", 10, 50),
+        host("ReluBackward0", 100, 40, OTHER, **backward),
+        host("ConvBackward0", 150, 50, OTHER, **backward),
+        host("step", 220, 30),
+    )
     assert one.coverage["edges"]["thread hand-over"] == 2
     slow = one.duration_us.copy()
     slow[of(one, "forward")] += 1000
@@ -109,7 +119,7 @@ def test_autograd_takes_over_and_hands_back(graph):
 def test_a_thread_on_its_own_gets_no_hand_over(graph):
     one = graph(
         host("main", 0, 100), host("main", 110, 90), host("loader", 30, 90, OTHER), host("loader", 130, 30, OTHER)
-    )  # fmt: skip
+    )
     assert one.coverage["edges"]["thread hand-over"] == 0
     replays(one)
 
@@ -128,10 +138,11 @@ def test_time_per_iteration_charges_what_a_change_adds_to_the_tail(read):
         for step in (0, 1)
         for each in (
             event("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000),
-            host("op", 1000 * step + 850, 100), call("cudaLaunchKernel", 1000 * step + 880, 10, step + 1),
+            host("op", 1000 * step + 850, 100),
+            call("cudaLaunchKernel", 1000 * step + 880, 10, step + 1),
             device("k", 1000 * step + 900, 400, step + 1),
         )
-    ]  # fmt: skip
+    ]
     one = graph_of(read({"traceEvents": events}))
     kernels = one.kind == TASK_KINDS.index("kernel")
     assert one.coverage["device_behind_us"] == [300, 300]
@@ -147,10 +158,11 @@ def test_a_device_that_falls_behind_tells_how_long_steps_are(read):
         for step in range(3)
         for each in (
             event("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000),
-            host("op", 1000 * step, 100), call("cudaLaunchKernel", 1000 * step + 10, 10, step + 1),
+            host("op", 1000 * step, 100),
+            call("cudaLaunchKernel", 1000 * step + 10, 10, step + 1),
             device("k", 20 + 1400 * step, 1400, step + 1),
         )
-    ]  # fmt: skip
+    ]
     one = graph_of(read({"traceEvents": events}))
     assert simulate(one).falls_behind_us == pytest.approx(400)
     kernels = one.kind == TASK_KINDS.index("kernel")

@@ -20,14 +20,27 @@ def make(tasks, edges=(), resources=3) -> Graph:
     kind = np.where(column(0, np.int64) == 0, WORK, KERNEL)
     kinds = ("thread", "stream", "channel")
     return Graph(
-        names=tuple(f"t{i}" for i in range(count)), layers=(),
+        names=tuple(f"t{i}" for i in range(count)),
+        layers=(),
         resources=tuple(Resource(kinds[min(i, 2)], f"r{i}") for i in range(resources)),
-        name=np.arange(count), kind=kind, resource=column(0, np.int64), layer=zeros - 1, phase=zeros,
-        iteration=zeros, row=zeros - 1, duration_us=column(1, float), gap_us=column(2, float),
-        measured_us=np.arange(count, dtype=float), priority=np.zeros(count), removed=np.zeros(count, np.bool_),
-        src=side(0, np.int64), dst=side(1, np.int64), edge_kind=np.zeros(len(edges), np.int64),
-        lag_us=side(2, float), from_start=side(3, np.bool_)
-    )  # fmt: skip
+        name=np.arange(count),
+        kind=kind,
+        resource=column(0, np.int64),
+        layer=zeros - 1,
+        phase=zeros,
+        iteration=zeros,
+        row=zeros - 1,
+        duration_us=column(1, float),
+        gap_us=column(2, float),
+        measured_us=np.arange(count, dtype=float),
+        priority=np.zeros(count),
+        removed=np.zeros(count, np.bool_),
+        src=side(0, np.int64),
+        dst=side(1, np.int64),
+        edge_kind=np.zeros(len(edges), np.int64),
+        lag_us=side(2, float),
+        from_start=side(3, np.bool_),
+    )
 
 
 def test_by_hand():

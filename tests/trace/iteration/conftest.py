@@ -22,13 +22,18 @@ def make_action(
 
 def make_unit(
     name: str, start: float, end: float, *actions: Action, thread: int = 0, events: Sequence[float] = (), **more: Any
-) -> Unit:  # fmt: skip
+) -> Unit:
     """An operator from ``start`` to ``end`` µs with traced sub-events at ``events``."""
     given = {"row": 0, "parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **more}
     return Unit(
-        name, thread, round(start * 1e3), round(end * 1e3), actions=actions,
-        events_ns=tuple(round(event * 1e3) for event in events), **given
-    )  # fmt: skip
+        name,
+        thread,
+        round(start * 1e3),
+        round(end * 1e3),
+        actions=actions,
+        events_ns=tuple(round(event * 1e3) for event in events),
+        **given,
+    )
 
 
 @pytest.fixture(scope="session")

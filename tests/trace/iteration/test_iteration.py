@@ -22,9 +22,15 @@ from surrogate.trace.iteration.times import DeviceTimes, PredictedWork, predicte
 from surrogate.trace.iteration.units import host_work
 
 KERNEL = {
-    "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2,
-    "args": {"device": 0, "stream": 7, "correlation": 1}
-}  # fmt: skip
+    "ph": "X",
+    "cat": "kernel",
+    "name": "k",
+    "pid": 0,
+    "tid": 7,
+    "ts": 1,
+    "dur": 2,
+    "args": {"device": 0, "stream": 7, "correlation": 1},
+}
 
 
 @dataclass
@@ -118,11 +124,16 @@ def test_times_on_another_gpu_by_hand(trace, fake):
     by = Predictors(gpu("mi300x"), FixedConvs(time_us=38.5), FixedOperators())
     ratio = 0.92 * 900 / (0.772 * 5325)
     found = carried(trace, fake, by)
-    assert found == pytest.approx({
-        "volta_scudnn_128x64_relu_interior_nn_v1": 50, "relu_kernel": 3.9 + 18.4 * ratio,
-        "relu_backward_kernel": 30 * ratio, "cudnn_wgrad_kernel": 100, "add_kernel": 3.9 + 8.4 * ratio,
-        "Memcpy DtoH (Device -> Pageable)": 3.9 + 38.4 / 4,
-    })  # fmt: skip
+    assert found == pytest.approx(
+        {
+            "volta_scudnn_128x64_relu_interior_nn_v1": 50,
+            "relu_kernel": 3.9 + 18.4 * ratio,
+            "relu_backward_kernel": 30 * ratio,
+            "cudnn_wgrad_kernel": 100,
+            "add_kernel": 3.9 + 8.4 * ratio,
+            "Memcpy DtoH (Device -> Pageable)": 3.9 + 38.4 / 4,
+        }
+    )
     half = carried(trace, Predictors(fake.gpu, FixedConvs(), FixedOperators("model")), by)
     assert half["relu_kernel"] == pytest.approx(3.9 + 18.4)
 

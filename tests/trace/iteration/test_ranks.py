@@ -43,9 +43,28 @@ def test_many_sizes_make_the_published_curve():
 
 
 NCCL_US = [
-    25.09, 25.19, 25.65, 25.98, 26.02, 26.55, 27.33, 29.02, 28.08, 28.32, 28.45, 30.14, 32.08, 53.37, 71.58, 99.07,
-    167.82, 278.33, 398.37, 715.41, 1334.56,
-]  # fmt: skip
+    25.09,
+    25.19,
+    25.65,
+    25.98,
+    26.02,
+    26.55,
+    27.33,
+    29.02,
+    28.08,
+    28.32,
+    28.45,
+    30.14,
+    32.08,
+    53.37,
+    71.58,
+    99.07,
+    167.82,
+    278.33,
+    398.37,
+    715.41,
+    1334.56,
+]
 """NCCL 2.29's all-reduce over eight B200, fp16, 512 bytes to 512 MiB (ai-dynamo/aiconfigurator, Apache-2.0)."""
 
 
@@ -259,14 +278,24 @@ def test_table_batched_lookup(read):
     """The lookup of the paper's own models: 3 tables of 200 rows, 32 samples of 10 indices, 4 samples a block."""
     event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 10}
     forward = {"Input Dims": [[600, 64], [3], [960], [97]], "Input type": ["float", "long int", "long int", "long int"]}
-    trace = read({"traceEvents": [
-        event | {"name": "LookupFunction", "ts": 0, "args": forward},
-        event | {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 2, "dur": 5, "args": {"correlation": 1}},
-        event | {"name": "batched_embedding_forward_kernel_1", "cat": "kernel", "ts": 8,
-                 "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [24, 1, 1], "block": [16, 4, 1]}},
-        event | {"name": "LookupFunctionBackward", "ts": 20, "args": {"Input Dims": [[32, 3, 64]]}},
-        event | {"name": "LookupFunctionBackward", "ts": 40, "args": {"Input Dims": [[32, 3, 64]]}},
-    ]})  # fmt: skip
+    trace = read(
+        {
+            "traceEvents": [
+                event | {"name": "LookupFunction", "ts": 0, "args": forward},
+                event
+                | {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 2, "dur": 5, "args": {"correlation": 1}},
+                event
+                | {
+                    "name": "batched_embedding_forward_kernel_1",
+                    "cat": "kernel",
+                    "ts": 8,
+                    "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [24, 1, 1], "block": [16, 4, 1]},
+                },
+                event | {"name": "LookupFunctionBackward", "ts": 20, "args": {"Input Dims": [[32, 3, 64]]}},
+                event | {"name": "LookupFunctionBackward", "ts": 40, "args": {"Input Dims": [[32, 3, 64]]}},
+            ]
+        }
+    )
     reader = CallReader(trace)
     sizes = {"batch": 32, "tables": 3, "rows": 200, "bag": 10, "dim": 64, "rows_per_block": 4}
     assert reader.problems(0) == (EmbeddingBag(**sizes),)

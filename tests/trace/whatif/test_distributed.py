@@ -18,12 +18,17 @@ def test_all_reduces_of_nccl_by_hand(refused):
     tree of 4 machines, 2·3 along a machine's chain. Hierarchical: 2·3/4 of 800 µs and 6 steps inside, 2·3/4 of 8000 µs
     and 6 steps between: all GPUs of a machine share its network."""
     wide = {"workers": 16, "gpus_per_machine": 4, "bandwidth_gbs": 10.0, "latency_us": 20.0, "link_gbs": 100.0}
-    times = {name: Network(**wide, link_latency_us=2.0, algorithm=name).all_reduce_us(80e6)
-             for name in ("ring", "tree", "hierarchical")}  # fmt: skip
-    assert times == pytest.approx({
-        "ring": 15_000 + 6 * 20 + 24 * 2, "tree": 16_000 + 4 * 20 + 6 * 2,
-        "hierarchical": 1200 + 6 * 2 + 12_000 + 6 * 20,
-    })  # fmt: skip
+    times = {
+        name: Network(**wide, link_latency_us=2.0, algorithm=name).all_reduce_us(80e6)
+        for name in ("ring", "tree", "hierarchical")
+    }
+    assert times == pytest.approx(
+        {
+            "ring": 15_000 + 6 * 20 + 24 * 2,
+            "tree": 16_000 + 4 * 20 + 6 * 2,
+            "hierarchical": 1200 + 6 * 2 + 12_000 + 6 * 20,
+        }
+    )
     alone = Network(8, gpus_per_machine=8, link_gbs=100.0, link_latency_us=2.0)
     assert alone.all_reduce_us(80e6) == pytest.approx(2 * 7 / 8 * 800 + 14 * 2)
     for algorithm in ("ring", "tree", "hierarchical"):
@@ -34,9 +39,10 @@ def test_all_reduces_of_nccl_by_hand(refused):
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 4000), st.integers(10, 900)), min_size=1, max_size=6), st.floats(0.2, 50),
+    st.lists(st.tuples(st.integers(1, 4000), st.integers(10, 900)), min_size=1, max_size=6),
+    st.floats(0.2, 50),
     st.floats(0, 50),
-)  # fmt: skip
+)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_priorities_never_slow_a_step(read, layers, bandwidth, latency):
     """Layers of so many thousand parameters and µs forward and backward, in two steps."""

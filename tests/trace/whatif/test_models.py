@@ -432,11 +432,14 @@ def test_what_answers_assume(resnet_graph, resnet_setting):
     answers = evaluate(resnet_graph, list(map(what_if, names)), resnet_setting)
     network = "GPUs a machine: 1, 10 GB/s and 10 µs a step between machines, 25 MB a bucket, ring"
     assert {answer.name: answer.assumes for answer in answers} == {
-        "faster-host": "how many times as fast: 2", "batch": f"samples a step: 64, {LOADING}",
-        "data-parallel": f"workers: 8, {network}", "parameter-server": "GB/s: 10, 10 µs a message",
-        "gpu=a100-sxm4-80gb": f"a100-sxm4-80gb; {HOST}", "gpu": f"h100-sxm; {HOST}",
+        "faster-host": "how many times as fast: 2",
+        "batch": f"samples a step: 64, {LOADING}",
+        "data-parallel": f"workers: 8, {network}",
+        "parameter-server": "GB/s: 10, 10 µs a message",
+        "gpu=a100-sxm4-80gb": f"a100-sxm4-80gb; {HOST}",
+        "gpu": f"h100-sxm; {HOST}",
         "fused-optimizer": "SGD, 20 bytes a parameter",
-    }  # fmt: skip
+    }
     assert answers[1].samples == 2 and answers[1].to_dict()["assumes"] == answers[1].assumes
 
 

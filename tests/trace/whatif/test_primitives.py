@@ -18,11 +18,13 @@ def test_select(made):
     assert len(names(made, select(made, kind="kernel"))) == 15
     assert names(made, select(made, kind="kernel", name="wgrad", iteration=1)) == ["cudnn_wgrad_kernel"]
     assert set(names(made, select(made, kind="kernel", layer=r"^conv2d"))) == {
-        "volta_scudnn_128x64_relu_interior_nn_v1", "cudnn_wgrad_kernel"
-    }  # fmt: skip
+        "volta_scudnn_128x64_relu_interior_nn_v1",
+        "cudnn_wgrad_kernel",
+    }
     assert set(names(made, select(made, kind="kernel", phase="backward"))) == {
-        "relu_backward_kernel", "cudnn_wgrad_kernel"
-    }  # fmt: skip
+        "relu_backward_kernel",
+        "cudnn_wgrad_kernel",
+    }
     long = select(made, kind=("kernel", "copy"), where=lambda task: task.duration_us > 90 and task.iteration == 0)
     assert names(made, long) == ["volta_scudnn_128x64_relu_interior_nn_v1", "cudnn_wgrad_kernel"]
     assert select(made, resource="GPU 0 stream 7").sum() == 18
@@ -31,10 +33,12 @@ def test_select(made):
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
-        ({"kind": "kernal"}, "did you mean kernel"), ({"phase": "back"}, "known: forward, backward"),
-        ({"resource": "x"}, "resource 'x' is unknown"), ({"name": "("}, "no regular expression")
-    ]
-)  # fmt: skip
+        ({"kind": "kernal"}, "did you mean kernel"),
+        ({"phase": "back"}, "known: forward, backward"),
+        ({"resource": "x"}, "resource 'x' is unknown"),
+        ({"name": "("}, "no regular expression"),
+    ],
+)
 def test_select_says_what_is_wrong(made, given_, message):
     with pytest.raises(InputError, match=message):
         select(made, **given_)

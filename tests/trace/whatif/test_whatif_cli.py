@@ -62,10 +62,13 @@ def test_one_that_does_not_apply_is_a_row(seer, file):
     code, _, err = seer("whatif", file, "faster-network")
     assert code == 2 and "no collective" in err
     for words, remedy in (
-        (("batch", "64"), "as in batch=64"), (("amp,batch=64",), "apart: amp batch=64"),
-        (("batch=8000",), "ask for 512 at most"), (("amq",), "did you mean amp"),
-        (("--function", "nowhere:f"), "no module nowhere"), (("gpu=a100", "--gpu", "b200"), "name a GPU each"),
-    ):  # fmt: skip
+        (("batch", "64"), "as in batch=64"),
+        (("amp,batch=64",), "apart: amp batch=64"),
+        (("batch=8000",), "ask for 512 at most"),
+        (("amq",), "did you mean amp"),
+        (("--function", "nowhere:f"), "no module nowhere"),
+        (("gpu=a100", "--gpu", "b200"), "name a GPU each"),
+    ):
         assert seer("whatif", file, *words).is_refusal(remedy)
     err = seer("whatif", file, "amp", "--own-gpu", "t4").err
     assert "recorded on v100" in err and "whatif FILE gpu=t4" in err

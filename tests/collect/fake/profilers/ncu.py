@@ -14,9 +14,17 @@ from pathlib import Path
 from profiled import CAPABILITY, DENIED, ORDER, Launch, launches, options, run
 
 VALUED = {
-    "--target-processes", "--profile-from-start", "--replay-mode", "--cache-control", "--clock-control", "--metrics",
-    "--export", "--import", "--page", "--print-kernel-base",
-}  # fmt: skip
+    "--target-processes",
+    "--profile-from-start",
+    "--replay-mode",
+    "--cache-control",
+    "--clock-control",
+    "--metrics",
+    "--export",
+    "--import",
+    "--page",
+    "--print-kernel-base",
+}
 PLAIN = {"--nvtx", "--force-overwrite", "--csv", "--version"}
 WAYS = ("op_read", "op_write") if CAPABILITY == "12.0" else ("read", "write")
 """How the chip calls its DRAM's directions."""
@@ -31,7 +39,8 @@ def values(launch: Launch) -> dict[str, tuple[str, float]]:
     known = {
         "gpu__time_duration.sum": ("nsecond", launch.ns),
         "dram__throughput.avg.pct_of_peak_sustained_elapsed": ("%", 40.5),
-        "lts__t_sectors_op_read.sum": ("sector", sectors), "lts__t_sectors_op_write.sum": ("sector", sectors),
+        "lts__t_sectors_op_read.sum": ("sector", sectors),
+        "lts__t_sectors_op_write.sum": ("sector", sectors),
         "sm__inst_executed_pipe_fma.sum": ("inst", multiply_adds / 32),
         "sm__inst_executed_pipe_tensor.sum": ("inst", 0),
         "sm__warps_active.avg.pct_of_peak_sustained_active": ("%", 23.75),
@@ -42,9 +51,10 @@ def values(launch: Launch) -> dict[str, tuple[str, float]]:
         "launch__shared_mem_per_block_dynamic": ("byte/block", launch.dynamic),
         "launch__occupancy_limit_blocks": ("block", 32),
         "launch__occupancy_limit_registers": ("block", 65536 // (max(launch.registers, 1) * max(threads, 32))),
-        "launch__occupancy_limit_shared_mem": ("block", 4), "launch__occupancy_limit_warps": ("block", 2048 // threads),
+        "launch__occupancy_limit_shared_mem": ("block", 4),
+        "launch__occupancy_limit_warps": ("block", 2048 // threads),
         "device__attribute_multiprocessor_count": ("", SMS),
-    }  # fmt: skip
+    }
     for way in WAYS:
         known[f"dram__bytes_{way}.sum"] = ("byte", launch.bytes / 2)
         known[f"dram__sectors_{way}.sum"] = ("sector", sectors)
@@ -93,8 +103,19 @@ def page(report: Path, base: str) -> None:
     rows = [values(launch) for launch in held]
     units = {name: scaled(rows[0][name][0], [row[name][1] for row in rows]) for name in metrics}
     writer = csv.writer(sys.stdout, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    head = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size",
-            "Grid Size", "Device", "CC")  # fmt: skip
+    head = (
+        "ID",
+        "Process ID",
+        "Process Name",
+        "Host Name",
+        "Kernel Name",
+        "Context",
+        "Stream",
+        "Block Size",
+        "Grid Size",
+        "Device",
+        "CC",
+    )
     writer.writerow((*head, *metrics))
     writer.writerow((*[""] * len(head), *(units[name][0] for name in metrics)))
     for number, (launch, row) in enumerate(zip(held, rows, strict=True)):

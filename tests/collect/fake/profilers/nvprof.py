@@ -12,10 +12,26 @@ from pathlib import Path
 from profiled import DENIED, ORDER, Launch, launches, options, run
 
 TRACE = (
-    "Start", "Duration", "Grid X", "Grid Y", "Grid Z", "Block X", "Block Y", "Block Z", "Registers Per Thread",
-    "Static SMem", "Dynamic SMem", "Size", "Throughput", "SrcMemType", "DstMemType", "Device", "Context", "Stream",
+    "Start",
+    "Duration",
+    "Grid X",
+    "Grid Y",
+    "Grid Z",
+    "Block X",
+    "Block Y",
+    "Block Z",
+    "Registers Per Thread",
+    "Static SMem",
+    "Dynamic SMem",
+    "Size",
+    "Throughput",
+    "SrcMemType",
+    "DstMemType",
+    "Device",
+    "Context",
+    "Stream",
     "Name",
-)  # fmt: skip
+)
 UNITS = ("ms", "us", *[""] * 7, "KB", "B", "KB", "GB/s", *[""] * 6)
 DEVICE = ("Tesla V100-SXM2-16GB (0)", 1, 7)
 
@@ -23,10 +39,13 @@ DEVICE = ("Tesla V100-SXM2-16GB (0)", 1, 7)
 def metric(name: str, launch: Launch) -> str:
     """A metric as nvprof prints it."""
     known = {
-        "inst_fp_32": f"{launch.flops / 2:.0f}", "dram_read_transactions": f"{launch.bytes / 64:.0f}",
-        "dram_write_transactions": f"{launch.bytes / 64:.0f}", "single_precision_fu_utilization": "High (8)",
-        "dram_utilization": "Low (3)", "achieved_occupancy": "0.500000",
-    }  # fmt: skip
+        "inst_fp_32": f"{launch.flops / 2:.0f}",
+        "dram_read_transactions": f"{launch.bytes / 64:.0f}",
+        "dram_write_transactions": f"{launch.bytes / 64:.0f}",
+        "single_precision_fu_utilization": "High (8)",
+        "dram_utilization": "Low (3)",
+        "achieved_occupancy": "0.500000",
+    }
     return known[name]
 
 

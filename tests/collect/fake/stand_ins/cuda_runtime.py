@@ -21,44 +21,74 @@ class Launch(ctypes.Structure):
     """fake.h's Launch."""
 
     _fields_ = (
-        ("name", ctypes.c_char_p), ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3),
-        ("registers", ctypes.c_uint32), ("fixed_shared", ctypes.c_uint32), ("dynamic_shared", ctypes.c_uint32),
-        ("flops", ctypes.c_double), ("bytes", ctypes.c_double),
-    )  # fmt: skip
+        ("name", ctypes.c_char_p),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("registers", ctypes.c_uint32),
+        ("fixed_shared", ctypes.c_uint32),
+        ("dynamic_shared", ctypes.c_uint32),
+        ("flops", ctypes.c_double),
+        ("bytes", ctypes.c_double),
+    )
 
 
 class Operand(ctypes.Structure):
     """fake.h's Operand."""
 
     _fields_ = (
-        ("role", ctypes.c_char_p), ("start", Pointer), ("bytes", Size), ("written", Int),
+        ("role", ctypes.c_char_p),
+        ("start", Pointer),
+        ("bytes", Size),
+        ("written", Int),
         ("alignment", ctypes.c_uint32),
-    )  # fmt: skip
+    )
 
 
 class Record(ctypes.Structure):
     """cuda.c's Record: one of CUPTI's activities."""
 
     _fields_ = (
-        ("kind", ctypes.c_int32), ("correlation_id", ctypes.c_uint32), ("start", Size), ("end", Size), ("bytes", Size),
-        ("external_id", Size), ("launch", Size), ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3),
-        ("registers_per_thread", ctypes.c_uint32), ("static_shared_memory", ctypes.c_uint32),
-        ("dynamic_shared_memory", ctypes.c_uint32), ("name", ctypes.c_char * 160),
-    )  # fmt: skip
+        ("kind", ctypes.c_int32),
+        ("correlation_id", ctypes.c_uint32),
+        ("start", Size),
+        ("end", Size),
+        ("bytes", Size),
+        ("external_id", Size),
+        ("launch", Size),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("registers_per_thread", ctypes.c_uint32),
+        ("static_shared_memory", ctypes.c_uint32),
+        ("dynamic_shared_memory", ctypes.c_uint32),
+        ("name", ctypes.c_char * 160),
+    )
 
 
 def _loaded() -> ctypes.CDLL:
     library = ctypes.CDLL(os.environ["SEER_CUDNN"], mode=ctypes.RTLD_GLOBAL)
     for name, arguments in {
-        "malloc": (Size, ctypes.POINTER(Pointer)), "free": (Pointer,), "memset": (Pointer, Int, Size),
-        "memcpy": (Pointer, Pointer, Size, Int), "event": (ctypes.POINTER(Size),) * 2, "query": (Size,),
-        "synchronize": (), "held_down": (), "error": (), "profiler": (Int,), "enable": (Int, Int),
-        "push": (ctypes.c_uint32, Size), "pop": (ctypes.POINTER(Size),),
-        "flush": (Int, ctypes.POINTER(ctypes.POINTER(Record))), "dropped": (),
-        "fault": (ctypes.c_char_p, Int), "launch": (ctypes.POINTER(Launch),), "stream": (), "reset": (),
+        "malloc": (Size, ctypes.POINTER(Pointer)),
+        "free": (Pointer,),
+        "memset": (Pointer, Int, Size),
+        "memcpy": (Pointer, Pointer, Size, Int),
+        "event": (ctypes.POINTER(Size),) * 2,
+        "query": (Size,),
+        "synchronize": (),
+        "held_down": (),
+        "error": (),
+        "profiler": (Int,),
+        "enable": (Int, Int),
+        "push": (ctypes.c_uint32, Size),
+        "pop": (ctypes.POINTER(Size),),
+        "flush": (Int, ctypes.POINTER(ctypes.POINTER(Record))),
+        "dropped": (),
+        "fault": (ctypes.c_char_p, Int),
+        "launch": (ctypes.POINTER(Launch),),
+        "stream": (),
+        "reset": (),
         "reachable": (ctypes.c_char_p, ctypes.POINTER(Operand), Int),
         "device": (ctypes.POINTER(ctypes.c_char_p), *(ctypes.POINTER(Int),) * 2, *(ctypes.POINTER(Size),) * 2),
-    }.items():  # fmt: skip
+    }.items():
         function = getattr(library, f"fake_{name}")
         function.argtypes, function.restype = arguments, Int
     library.fake_stream.restype = Pointer

@@ -14,12 +14,19 @@ class NVMLError(Exception):
 
 _CLOCKS = {NVML_CLOCK_SM: 1980, NVML_CLOCK_MEM: 2619}
 _ANSWERS = {
-    "nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetHandleByPciBusId": object(),
-    "nvmlSystemGetDriverVersion": "575.57.08", "nvmlDeviceGetTemperature": 41, "nvmlDeviceGetPowerUsage": 312_000,
-    "nvmlDeviceGetPowerManagementLimit": 700_000, "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
-    "nvmlDeviceGetEccMode": [1, 1], "nvmlDeviceGetMigMode": [0, 0],
-    "nvmlDeviceGetMPSComputeRunningProcesses": [], "nvmlDeviceGetComputeRunningProcesses": [object()],  # this one
-}  # fmt: skip
+    "nvmlInit": None,
+    "nvmlShutdown": None,
+    "nvmlDeviceGetHandleByPciBusId": object(),
+    "nvmlSystemGetDriverVersion": "575.57.08",
+    "nvmlDeviceGetTemperature": 41,
+    "nvmlDeviceGetPowerUsage": 312_000,
+    "nvmlDeviceGetPowerManagementLimit": 700_000,
+    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+    "nvmlDeviceGetEccMode": [1, 1],
+    "nvmlDeviceGetMigMode": [0, 0],
+    "nvmlDeviceGetMPSComputeRunningProcesses": [],
+    "nvmlDeviceGetComputeRunningProcesses": [object()],  # this one
+}
 
 
 def __getattr__(name: str) -> object:

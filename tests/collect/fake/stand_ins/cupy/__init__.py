@@ -234,10 +234,17 @@ def _device() -> tuple[str, int, int, int, int]:
 def _properties(device: int) -> dict[str, Any]:
     name, capability, sms, total, _ = _device()
     return {
-        "name": name.encode(), "major": capability // 10, "minor": capability % 10, "multiProcessorCount": sms,
-        "totalGlobalMem": total, "l2CacheSize": 50 << 20, "sharedMemPerMultiprocessor": 228 << 10,
-        "clockRate": 1980000, "ECCEnabled": 1, "computeMode": 0,
-    }  # fmt: skip
+        "name": name.encode(),
+        "major": capability // 10,
+        "minor": capability % 10,
+        "multiProcessorCount": sms,
+        "totalGlobalMem": total,
+        "l2CacheSize": 50 << 20,
+        "sharedMemPerMultiprocessor": 228 << 10,
+        "clockRate": 1980000,
+        "ECCEnabled": 1,
+        "computeMode": 0,
+    }
 
 
 class Device:
@@ -264,10 +271,17 @@ class _Random:
 
 random: Any = _Random()
 cuda: Any = SimpleNamespace(
-    Device=Device, Stream=Stream, Event=Event, get_elapsed_time=_elapsed_ms,
+    Device=Device,
+    Stream=Stream,
+    Event=Event,
+    get_elapsed_time=_elapsed_ms,
     runtime=SimpleNamespace(
-        CUDARuntimeError=CUDARuntimeError, getDeviceProperties=_properties, memGetInfo=lambda: _device()[:2:-1],
-        runtimeGetVersion=lambda: 12090, driverGetVersion=lambda: 12090, getDeviceCount=lambda: 1,
+        CUDARuntimeError=CUDARuntimeError,
+        getDeviceProperties=_properties,
+        memGetInfo=lambda: _device()[:2:-1],
+        runtimeGetVersion=lambda: 12090,
+        driverGetVersion=lambda: 12090,
+        getDeviceCount=lambda: 1,
         deviceSynchronize=lambda: _check(LIBRARY.fake_synchronize()),
         memset=lambda pointer, value, size: _check(LIBRARY.fake_memset(pointer, value, size)),
         memcpy=lambda to, source, size, kind: _check(LIBRARY.fake_memcpy(to, source, size, kind)),
@@ -275,8 +289,9 @@ cuda: Any = SimpleNamespace(
     profiler=SimpleNamespace(start=lambda: LIBRARY.fake_profiler(1), stop=lambda: LIBRARY.fake_profiler(0)),
     nvtx=SimpleNamespace(RangePush=lambda message: None, RangePop=lambda: None),
     compiler=SimpleNamespace(CompileException=CompileException),
-    memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError), cublas=SimpleNamespace(CUBLASError=CUBLASError),
-)  # fmt: skip
+    memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+    cublas=SimpleNamespace(CUBLASError=CUBLASError),
+)
 
 
 def get_default_memory_pool() -> Any:
