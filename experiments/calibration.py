@@ -34,7 +34,7 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.models import model_frame
 from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.evaluate import known_answers
-from surrogate.prediction.settings import SettingCache
+from surrogate.prediction.resolve import Resolver
 from surrogate.report.charts import curves
 from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
 
@@ -168,7 +168,7 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
 def _answers(bundle: Bundle, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) the product's times in µs, and whether it expects the candidates to run."""
     names = [key.name for key in bundle.part(rows.family).candidates]
-    predicted = known_answers(SettingCache(bundle), rows, np.isin(rows.candidate.astype(str), names))
+    predicted = known_answers(Resolver(bundle), rows, np.isin(rows.candidate.astype(str), names))
     return predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
 
 

@@ -29,7 +29,7 @@ from surrogate.network.network import Network
 from surrogate.network.predict import load_predictors
 from surrogate.network.runtime import FILE as HOSTS_FILE
 from surrogate.network.runtime import RUNTIMES, LaunchLaw, launched, launches_of
-from surrogate.prediction.specification import FILE, HALVES, TF32
+from surrogate.prediction.sources.datasheet import FILE, HALVES, TF32
 
 FOLDER = HOME / "data" / "kernelbench"
 NAMES = beside(__file__)

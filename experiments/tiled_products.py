@@ -24,7 +24,7 @@ from surrogate.dataset.problems import groups
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
 from surrogate.features.terms.tiled_product import TENSILE_TYPES, TRANSPOSES, TiledProductLaw
-from surrogate.prediction.specification import PRODUCTS
+from surrogate.prediction.sources.datasheet import PRODUCTS
 
 FITTED, JUDGED = {"gfx9": "mi60", "gfx1": "rx-6900-xt"}, ("mi25", "vega-fe")
 START = {"latency": 800.0, "bandwidth": 0.8, "split_us": 10.0, "start_us": 5.0}

@@ -105,6 +105,13 @@ class Description:
             raise InputError(f"{self.name}: {name} is {value!r}; known: {', '.join(known[name])}")
         return {name: known[name][value] for name, value in pairs}
 
+    def lists(self, text: str) -> bool:
+        """Return whether a text is a configuration of known values."""
+        words = [word.partition("=")[::2] for word in text.split(",")]
+        return [name for name, _ in words] == [*self.parameters] and all(
+            value in self._by_text[name] for name, value in words
+        )
+
     def space(self, sizes: Mapping[str, int] = MappingProxyType({})) -> dict[str, np.ndarray] | None:
         """Parameter → (configurations,) values as objects of every configuration that the conditions allow; None where
         there are no conditions.

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, HarnessFloor, Part
-from surrogate.bundle.chooser import best_chooser, habit_costs
+from surrogate.bundle.chooser import average_costs, best_chooser
 from surrogate.dataset.described import Kernel, kernel_of
 from surrogate.dataset.files import Progress, TimeLeft
 from surrogate.dataset.problems import device_names, groups, judged_rows, shape_columns
@@ -40,7 +40,7 @@ from surrogate.uncertainty.fit import (
     run_fits,
     shape_splits,
 )
-from surrogate.uncertainty.intervals import HABIT, UnseenGpu
+from surrogate.uncertainty.intervals import AVERAGE_RANK, UnseenGpu
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape whose held-out predictions give the interval widths and the model card's errors: with few shapes more
@@ -240,8 +240,8 @@ def _train_family(
     known = known_settings(rows, left_out)
     unseen = fit_unseen_gpu(rows, elsewhere_us, known, judged)
     if gpus and not rows.family.parameter_names:  # configurations have a transfer of their own
-        chooser, _ = best_chooser(rows, gpus, elsewhere_us, held, judged)
-        unseen = replace(unseen, chooser=chooser, habit=habit_costs(rows) if chooser == HABIT else {})
+        chooser, _ = best_chooser(rows, gpus, elsewhere_us, judged)
+        unseen = replace(unseen, chooser=chooser, habit=average_costs(rows) if chooser == AVERAGE_RANK else {})
     if rows.family.parameter_names and count_architectures(rows) < LEAST_GPUS:
         unseen = UnseenGpu()
     support = Support.fit(rows)

@@ -62,7 +62,7 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
     from surrogate.cli.datasets import progress_bar
     from surrogate.dataset.tables import table_parts, table_writer
     from surrogate.features.gpu import canonical, registry
-    from surrogate.prediction.settings import unlisted_note
+    from surrogate.prediction.resolve import unlisted_note
 
     predictor = open_predictor(options)
     done = in_domain = 0

@@ -31,17 +31,6 @@ def siblings(
     return tuple(order), tuple(name for name in order if apart[name] <= log2(MOST_RATIO))
 
 
-def nearest(family: Family, values: tuple[str, ...], gpu: Gpu, others: Mapping[str, Gpu]) -> str | None:
-    """The GPU of the same vendor whose peak and bandwidth in a setting are nearest; None where there is none."""
-    rates = _log2_rates(family, values, gpu)
-    apart = {
-        name: sum(abs(a - b) for a, b in zip(_log2_rates(family, values, other), rates, strict=True))
-        for name, other in others.items()
-        if other.vendor == gpu.vendor
-    }
-    return min(apart, key=lambda name: (apart[name], name), default=None)
-
-
 def _log2_rates(family: Family, values: tuple[str, ...], gpu: Gpu) -> tuple[float, float]:
     """Base-2 logarithms of the peak in TFLOP/s that the setting's kernels run at, and of the bandwidth in GB/s."""
     constant = dict(zip(family.constant_names, family.formula(values, gpu).constant, strict=True))

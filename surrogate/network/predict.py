@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import exp, log
+from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, cast
 
@@ -18,7 +18,7 @@ from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.work import all_reduce, as_run, tf32_part
-from surrogate.prediction.results import FLOOR, ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime, Selection
+from surrogate.prediction.results import DATASHEET, FLOOR, ROOFLINE, UNMEASURED, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -94,7 +94,7 @@ class Predictors:
     def _of_kernel(self, problem: Operator, kernel: KernelTime) -> Answer:
         """The kernel's time; by a specification no shorter than `SUSTAINED` of the peak and the board's power allow."""
         longer = 1.0
-        if kernel.source in UNSEEN and problem.uses_tensor_cores:
+        if kernel.source in UNMEASURED and problem.uses_tensor_cores:
             peak = peak_tflops(self.gpu, problem.dtype, True) * sustained_share(self.gpu)
             longer = max(compute_us(problem.flops, peak) / kernel.time_us, 1.0)
         time_us, lower_us, upper_us = (longer * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))
@@ -114,7 +114,7 @@ class Predictors:
         lacks = self._missing_units(network, runs, answers)
         measured = self._measured_settings()
         elsewhere = {run for run in selections if measured and _setting(run) not in measured}
-        answers |= {run: answers[run]._replace(source=SPEC) for run in elsewhere & answers.keys()}
+        answers |= {run: answers[run]._replace(source=DATASHEET) for run in elsewhere & answers.keys()}
         classes = self._classes(selections)
         # Everything about a distinct problem is worked out once; its layers differ in their names alone.
         of_problem = {
@@ -192,7 +192,7 @@ class Predictors:
         gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
         if gpus > 1:
             source = self.kernels.kernel_times([all_reduce(2**22, gpus, "fp32")])[0].source
-            told = "its data sheet" if source in UNSEEN else "all-reduces that were measured"
+            told = "its data sheet" if source in UNMEASURED else "all-reduces that were measured"
             name = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
             yield f"gradients cross {name}, {gbs:g} GB/s in each direction; their times go by {told}"
 
@@ -275,9 +275,9 @@ def _setting(work: Work) -> tuple[str, ...]:
 
 def _chosen(best: Estimate) -> Answer:
     """The time of the best algorithm."""
-    factor = exp(best.half_width)
-    ends = best.time_us / factor, best.time_us * factor
-    return Answer(best.time_us, *ends, half_width=best.half_width, source=best.source, estimate=best)
+    return Answer(
+        best.time_us, best.lower_us, best.upper_us, half_width=best.half_width, source=best.source, estimate=best
+    )
 
 
 def least_kernel_us(work: Work, gpu: Gpu, algorithm: str | None = None) -> float:

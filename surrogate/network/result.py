@@ -17,7 +17,7 @@ Key = TypeVar("Key", int, str)
 """A batch or a GPU."""
 BOUNDS = (COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED)
 """What limits a kernel: SEER's classes."""
-UNMEASURED = ("spec", "habit", "roofline")
+UNMEASURED = ("similar-gpu", "datasheet", "roofline")
 """Sources of times that no measurement on the GPU stands behind."""
 MOSTLY = 90
 """Percent of the time that measurements on the GPU stand behind, from which the total does not say so."""

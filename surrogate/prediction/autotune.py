@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from math import exp, inf
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,9 +20,9 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
 from surrogate.features.text import newest
-from surrogate.prediction.engine import Candidate
 from surrogate.prediction.predictor import Predictor, limited
 from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Ranked, Selection, setting_line
+from surrogate.prediction.setting import Candidate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -348,7 +348,7 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     known = {estimate.candidate.algorithm for estimate in remaining}
     estimates = [_measured_estimate(estimate, ran) for estimate in remaining]
     joined = [
-        _measured_estimate(Estimate(Candidate("", selection.library, name), 0.0, 0.0, 0, source=MEASURED), ran)
+        _measured_estimate(Estimate.around(Candidate("", selection.library, name), 0.0, 0.0, 0, MEASURED), ran)
         for name, attempt in ran.items()
         if name not in known and attempt.workspace_bytes is not None
     ]
@@ -360,7 +360,7 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     promising = next((estimate for estimate in allowed if estimate in estimates), None)
     quickest_us = min((estimate.time_us for estimate in allowed if estimate.source == MEASURED), default=inf)
     leads = promising is not None and promising.source == MEASURED
-    leads = leads and all(quickest_us <= e.time_us * exp(e.half_width) for e in allowed)
+    leads = leads and all(quickest_us <= e.upper_us for e in allowed)
     merged.sort(key=lambda estimate: (leads and estimate.source != MEASURED, estimate.time_us))
     excluded = tuple(Excluded(name, reason) for name, reason in reasons.items())
     return limited(replace(selection, estimates=tuple(merged), excluded=excluded), limits)
@@ -375,7 +375,7 @@ def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estima
     if attempt.deterministic is not None:
         candidate = replace(candidate, deterministic=attempt.deterministic)
     workspace = estimate.workspace_bytes if attempt.workspace_bytes is None else attempt.workspace_bytes
-    return Estimate(candidate, attempt.measured_us, 0.0, workspace, source=MEASURED)
+    return Estimate.around(candidate, attempt.measured_us, 0.0, workspace, MEASURED)
 
 
 def _check_device(ranking: Selection, info: "DeviceInfo") -> None:

@@ -23,9 +23,9 @@ from surrogate.models.calibrated import Calibrated, fit_correction, method
 from surrogate.models.configurations import Configurations, problem_keys
 from surrogate.models.correction import Correction
 from surrogate.models.launch import CallKey, call_cost_us
-from surrogate.prediction.settings import SettingCache
+from surrogate.prediction.resolve import Resolver
 from surrogate.prediction.shipped import as_bundle
-from surrogate.prediction.table import predict_table
+from surrogate.prediction.table import Defaults, predict_table
 from surrogate.uncertainty.domain import Domain, distances_to
 from surrogate.uncertainty.fit import conformal_quantile, dtypes_of, pooled_base
 from surrogate.uncertainty.intervals import ALL, WidthKey, Widths
@@ -127,8 +127,8 @@ def _calibrate_part(
         domain=_domain(part.domain, Domain.of(ok)),
         least_us=_least(part.least_us, least_times(ok)),
     )
-    settings = SettingCache(replace(bundle, parts={**bundle.parts, rows.family.name: told}))
-    base_us = predict_table(settings, rows.frame, dict.fromkeys(("gpu", "library", "library_version"))).predicted_us
+    settings = Resolver(replace(bundle, parts={**bundle.parts, rows.family.name: told}))
+    base_us = predict_table(settings, rows.frame, Defaults()).predicted_us
     # A model that is no trees says nothing of candidates that it never saw, where rooflines stand in.
     known = np.isin(rows.candidate.astype(str), [key.name for key in part.candidates]) | (part.times is not None)
     usable = rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(base_us) & known

@@ -14,9 +14,9 @@ from surrogate.evaluation.judge import time_errors
 from surrogate.evaluation.scorecard import plain
 from surrogate.models import model_frame
 from surrogate.prediction.calibrate import check_libraries
-from surrogate.prediction.settings import SettingCache
+from surrogate.prediction.resolve import Resolver
 from surrogate.prediction.shipped import as_bundle
-from surrogate.prediction.table import predict_table
+from surrogate.prediction.table import Defaults, predict_table
 
 
 def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
     bundle = as_bundle(bundle)
     data = as_dataset(data, bundle.kernel)
     frame = model_frame(data, bundle.candidate)
-    settings = SettingCache(replace(bundle, devices={**bundle.devices, **data.devices}))
+    settings = Resolver(replace(bundle, devices={**bundle.devices, **data.devices}))
     records = []
     for family, (_, rows) in rows_by_family(frame, settings.bundle.devices, data.own).items():
         part = bundle.part(family)
@@ -45,10 +45,9 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
     return records
 
 
-def known_answers(settings: SettingCache, rows: Rows, known: np.ndarray) -> pd.DataFrame:
+def known_answers(settings: Resolver, rows: Rows, known: np.ndarray) -> pd.DataFrame:
     """A predictor's columns of the ``known`` rows; NaN and no support for candidates that training never saw run."""
-    from_table: dict[str, str | None] = dict.fromkeys(("gpu", "library", "library_version"))
-    predicted = predict_table(settings, rows.frame[known], from_table).to_frame().set_index(np.flatnonzero(known))
+    predicted = predict_table(settings, rows.frame[known], Defaults()).to_frame().set_index(np.flatnonzero(known))
     predicted = predicted.reindex(np.arange(len(rows)))
     flags = {name: predicted[name].eq(True).to_numpy() for name in ("in_domain", "supported")}
     return predicted.assign(**flags)

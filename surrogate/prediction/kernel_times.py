@@ -14,10 +14,10 @@ from surrogate.features.families.operator import MemoryBound
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.models.launch import KERNEL_LEAST_US, launch_of
-from surrogate.prediction.prepared import PreparedSetting, Ranking
-from surrogate.prediction.results import ROOFLINE, SPEC, UNSEEN, Estimate, KernelTime
-from surrogate.prediction.settings import Question, SettingCache, is_problem
-from surrogate.prediction.specification import specification_of
+from surrogate.prediction.ranking import Ranker, Ranking
+from surrogate.prediction.resolve import Question, Resolver, is_problem
+from surrogate.prediction.results import DATASHEET, ROOFLINE, Estimate, KernelTime
+from surrogate.prediction.sources.datasheet import specification_of
 
 WINDOW_RATE = 4.0
 """Elements of pooling windows that one SM takes in a clock cycle: 1.6 to 7 there."""
@@ -36,7 +36,7 @@ class Choice(NamedTuple):
     """Which of `stand_ins` of a problem answers for it, by its position, and the setting that it is asked in."""
 
     position: int
-    prepared: PreparedSetting
+    ranker: Ranker
 
 
 class Evidence(NamedTuple):
@@ -51,8 +51,8 @@ class Evidence(NamedTuple):
 class KernelTimes:
     """Answers for one GPU, each remembered."""
 
-    def __init__(self, settings: SettingCache, library: str | None) -> None:
-        self._settings = settings
+    def __init__(self, resolver: Resolver, library: str | None) -> None:
+        self._resolver = resolver
         self._library = library
         self._answers: dict[AnyProblem, KernelTime] = {}
         self._chosen: dict[tuple[Family, tuple[str, ...], bool], Choice | None] = {}
@@ -61,7 +61,7 @@ class KernelTimes:
         """One answer for each problem, in order; equal ones are computed once, those of a setting together."""
         if len(self._answers) > REMEMBERED:
             self._answers.clear()
-        by_setting: dict[PreparedSetting, list[tuple[AnyProblem, AnyProblem]]] = {}
+        by_setting: dict[Ranker, list[tuple[AnyProblem, AnyProblem]]] = {}
         for problem in dict.fromkeys(problems):
             if problem in self._answers:
                 continue
@@ -71,35 +71,34 @@ class KernelTimes:
             elif chosen is None:
                 self._answers[problem] = self._by_roofline(problem, target)
             else:
-                by_setting.setdefault(chosen.prepared, []).append((problem, problem.stand_ins()[chosen.position]))
-        for prepared, pairs in by_setting.items():
-            rankings = prepared.rank_many([like for _, like in pairs])
+                by_setting.setdefault(chosen.ranker, []).append((problem, problem.stand_ins()[chosen.position]))
+        for ranker, pairs in by_setting.items():
+            rankings = ranker.rank_many([like for _, like in pairs])
             for (problem, like), ranking in zip(pairs, rankings, strict=True):
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
-                    self._answers[problem] = self._kernel(prepared, problem, like, ranking)
+                    self._answers[problem] = self._kernel(ranker, problem, like, ranking)
                 else:
                     self._answers[problem] = self._by_roofline(problem, target)
         return [self._answers[problem] for problem in problems]
 
-    def _kernel(self, prepared: PreparedSetting, problem: AnyProblem, like: AnyProblem, ranking: Ranking) -> KernelTime:
+    def _kernel(self, ranker: Ranker, problem: AnyProblem, like: AnyProblem, ranking: Ranking) -> KernelTime:
         """The best candidate's time without its launch; the interval keeps its width, but holds the time."""
-        gpu = prepared.setting.gpu
+        gpu = ranker.setting.gpu
         best = ranking.estimates[0]
         factor = exp(best.half_width)
-        outside = prepared.reason(like, best.candidate, ranking.distances)
         call_us = own_us = best.time_us
         bounds = 0.0, inf
-        if prepared.setting.family.has_call_cost and self._settings.bundle.launches:
-            roofline_us = float(prepared.engine.context.formula.problem(like).roofline_us)
-            streaming = prepared.setting.family.is_streaming(prepared.setting.values)
-            launch = launch_of(self._settings.bundle.launches, gpu, best.candidate.library)
+        if ranker.setting.family.has_call_cost and self._resolver.bundle.launches:
+            roofline_us = float(ranker.source.context.formula.problem(like).roofline_us)
+            streaming = ranker.setting.family.is_streaming(ranker.setting.values)
+            launch = launch_of(self._resolver.bundle.launches, gpu, best.candidate.library)
             own_us = launch.kernel_us(call_us, roofline_us, streaming)
-            if isinstance(problem, MemoryBound) and (outside or best.source in UNSEEN):
-                device = prepared.engine.context.device
+            if isinstance(problem, MemoryBound) and (not best.in_domain or ranker.is_unmeasured):
+                device = ranker.source.context.device
                 least_us, most_us = _possible_us(problem, device)
                 own_us = max(min(own_us, most_us), least_us)
                 bounds = min(own_us, float(problem.traffic_us(device)) / CACHED), max(own_us, MOST_WITHIN * most_us)
-        in_domain = like.kind == problem.kind and not outside
+        in_domain = like.kind == problem.kind and best.in_domain
         ends = (max(own_us / factor, bounds[0]), min(own_us * factor, bounds[1]))
         return _kernel_time(problem, gpu, own_us, ends, source=best.source, best=best, in_domain=in_domain)
 
@@ -107,10 +106,10 @@ class KernelTimes:
         """What the law of half-precision kernels says where memory bounds and nobody measured the type on the GPU."""
         specification = specification_of(target, problem.dtype) if problem.dtype in HALF else None
         if chosen is None:
-            measured = any(key.gpu == target.name for key in self._settings.bundle.launches)
+            measured = any(key.gpu == target.name for key in self._resolver.bundle.launches)
         else:
-            (reference,) = chosen.prepared.references.values()
-            measured = reference._replace(gpu=target.name) in chosen.prepared.part.row_counts
+            (reference,) = chosen.ranker.references.values()
+            measured = reference._replace(gpu=target.name) in chosen.ranker.part.row_counts
         if specification is None or measured or not isinstance(problem, Operator):
             return None
         time_us = specification.law.streamed_us(problem, target)
@@ -119,7 +118,7 @@ class KernelTimes:
         if isinstance(problem, MemoryBound):
             time_us = max(time_us, problem.serial_us(target))
         factor = exp(specification.by_kind[""].half_width)
-        return _kernel_time(problem, target.name, time_us, (time_us / factor, time_us * factor), source=SPEC)
+        return _kernel_time(problem, target.name, time_us, (time_us / factor, time_us * factor), source=DATASHEET)
 
     def _by_roofline(self, problem: AnyProblem, target: Gpu) -> KernelTime:
         """What streaming operators make of a roofline, where no model knows the problem."""
@@ -130,7 +129,7 @@ class KernelTimes:
             family = family_of(problem)
             formula = family.formula(family.setting_of(problem), target)
             usual_us = least_us = float(formula.problem(problem).roofline_us)
-        launches = self._settings.bundle.launches.items()
+        launches = self._resolver.bundle.launches.items()
         own_slopes = [launch.slope for key, launch in launches if key.gpu == target.name]
         slope = min(own_slopes or [launch.slope for key, launch in launches if not key.gpu], default=1.0)
         ends = (max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * usual_us + 2 * KERNEL_LEAST_US)
@@ -153,11 +152,11 @@ class KernelTimes:
         evidence: list[tuple[Evidence, Question]] = []
         for index, like in enumerate(problem.stand_ins()):
             family = family_of(like)
-            if family.name not in self._settings.bundle.parts:
+            if family.name not in self._resolver.bundle.parts:
                 continue
             asked = Question(family, target.name, family.setting_of(like), self._library)
-            measured = self._settings.measured(asked)
-            part = self._settings.bundle.part(family, target.name, measured.values)
+            measured = self._resolver.measured(asked)
+            part = self._resolver.bundle.part(family, target.name, measured.values)
             for library in part.domain.libraries if self._library is None else [self._library]:
                 reference = part.domain.reference_key(library, measured.values)
                 overall = part.row_counts.get(reference, 0)
@@ -168,7 +167,7 @@ class KernelTimes:
         if not evidence:
             return None
         most, question = max(evidence, key=lambda entry: entry[0])
-        return Choice(-most.nearness, self._settings.prepared(question))
+        return Choice(-most.nearness, self._resolver.ranker(question))
 
 
 def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:

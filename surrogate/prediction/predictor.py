@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeGuard, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, overload
 
 import numpy as np
 
@@ -13,13 +13,23 @@ from surrogate.features.families import AnyProblem, DescribedProblem, family_of,
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import setting
 from surrogate.prediction.kernel_times import KernelTimes
-from surrogate.prediction.prepared import PreparedSetting, Ranking
+from surrogate.prediction.ranking import Ranker, Ranking
+from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import Estimate, Excluded, KernelTime, Limits, Prediction, Predictions, Selection
-from surrogate.prediction.settings import Question, SettingCache, is_problem
+
+if TYPE_CHECKING:
+    from surrogate.prediction.table import Defaults
 
 Problems = list[AnyProblem | str] | tuple[AnyProblem | str, ...]
-REMEMBERED = 100_000
+MAX_ANSWERS = 100_000
 """Answers kept by a predictor; each takes about 2 KB."""
+
+
+class Place(NamedTuple):
+    """Where a question is asked: None stands for every library, and for the newest version."""
+
+    library: str | None = None
+    library_version: str | None = None
 
 
 class Predictor:
@@ -31,14 +41,18 @@ class Predictor:
 
     def __init__(self, bundle: Bundle, *, gpu: str | None = None, library: str | None = None) -> None:
         self.bundle = bundle
-        self._settings = SettingCache(bundle)
+        self._resolver = Resolver(bundle)
         named = gpu or (next(iter(bundle.fitted_gpus)) if len(bundle.fitted_gpus) == 1 else None)
-        self._target: Gpu | None = self._settings.device(named) if named else None
+        self._target: Gpu | None = self._resolver.device(named) if named else None
         self._library = library
         if library is not None:
-            self._settings.check_library(library)
-        self._kernels = KernelTimes(self._settings, library)
-        self.forget()
+            self._resolver.check_library(library)
+        self._kernels = KernelTimes(self._resolver, library)
+        self._answers: dict[tuple[object, ...], Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the bundle and the question, without the remembered answers."""
+        return _predictor, (self.bundle, self.gpu, self._library)
 
     @property
     def card(self) -> Mapping[str, Any]:
@@ -130,10 +144,10 @@ class Predictor:
             raise InputError(f"algorithm is a {type(algorithm).__name__}; give a candidate's name, a text")
         if isinstance(problem, str) or is_problem(problem):
             key = (problem, algorithm, library_version, library, *settings.items())
-            if key not in self._answers:
-                asked = self.read(problem, **settings)
-                self._remember(key, self._predict_one(asked, algorithm, library_version, library))
-            return self._answers[key]
+            if (answer := self._answers.get(key)) is None:
+                place = Place(library or self._library, library_version)
+                answer = self._remember(key, self._predict_one(self.read(problem, **settings), algorithm, place))
+            return answer
         if _is_list(problem):
             return [
                 self.predict(item, algorithm, library_version=library_version, library=library, **settings)
@@ -141,10 +155,8 @@ class Predictor:
             ]
         from surrogate.prediction.table import predict_table
 
-        _require_columns(settings)
         self._check_names(problem)
-        defaults = {"gpu": self.gpu, "library": library or self._library, "library_version": library_version}
-        return predict_table(self._settings, problem, defaults, algorithm)
+        return predict_table(self._resolver, problem, self._defaults(library, library_version, settings), algorithm)
 
     def select(
         self,
@@ -170,17 +182,16 @@ class Predictor:
             limits = Limits.of(workspace_limit, deterministic, top)
             if _is_list(problem):
                 asked = [self.read(each, **settings) for each in problem]
-                return self._select(asked, limits, library_version, library)
-            _require_columns(settings)
+                return self._select(asked, limits, Place(library or self._library, library_version))
             self._check_names(problem)
-            selections = self._select_table(problem, limits, library_version, library)
+            selections = self._select_table(problem, limits, self._defaults(library, library_version, settings))
             return selections[0] if _is_one(problem) else selections
         key = (problem, workspace_limit, deterministic, top, library_version, library, *settings.items())
-        if key not in self._answers:
+        if (answer := self._answers.get(key)) is None:
             limits = Limits.of(workspace_limit, deterministic, top)
-            asked = [self.read(problem, **settings)]
-            self._remember(key, self._select(asked, limits, library_version, library)[0])
-        return self._answers[key]
+            place = Place(library or self._library, library_version)
+            answer = self._remember(key, self._select([self.read(problem, **settings)], limits, place)[0])
+        return answer
 
     def select_many(self, problems: Iterable[AnyProblem | str], **options: Any) -> list[Selection]:
         """`select` for every problem of a network, in order; equal problems are computed once, all of them together."""
@@ -195,39 +206,39 @@ class Predictor:
         if unknown := {*map(str, table)} - {*known, *family.parameter_names, *RESERVED}:
             raise InputError(f"{family.name} has no {min(unknown)}; a problem has {', '.join(known)}")
 
-    def _select(
-        self, problems: Iterable[AnyProblem | str], limits: Limits, library_version: str | None, library: str | None
-    ) -> list[Selection]:
-        conditions = (limits, library_version, library)
-        asked = [self.read(problem) for problem in problems]
+    def _defaults(self, library: str | None, library_version: str | None, settings: Mapping[str, str]) -> "Defaults":
+        """Return what a table's rows do not state."""
+        from surrogate.prediction.table import Defaults
+
+        named = {name: setting(name, value) for name, value in settings.items()}
+        return Defaults(self.gpu, library or self._library, library_version, named)
+
+    def _select(self, problems: Sequence[AnyProblem], limits: Limits, place: Place) -> list[Selection]:
         answers: dict[AnyProblem, Selection] = {}
-        new: dict[PreparedSetting, list[AnyProblem]] = {}
-        for problem in dict.fromkeys(asked):
-            if (answer := self._answers.get((problem, *conditions))) is not None:
+        new: dict[Question, list[AnyProblem]] = {}
+        for problem in dict.fromkeys(problems):
+            if (answer := self._answers.get((problem, limits, place))) is not None:
                 answers[problem] = answer
             else:
-                prepared = self._settings.prepared(self._question(problem, library_version, library))
-                new.setdefault(prepared, []).append(problem)
-        for prepared, group in new.items():
-            for problem, ranking in zip(group, prepared.rank_many(group), strict=True):
-                answers[problem] = _selection(prepared, problem, ranking, limits)
-                self._remember((problem, *conditions), answers[problem])
-        return [answers[problem] for problem in asked]
+                new.setdefault(self._question(problem, place), []).append(problem)
+        for question, group in new.items():
+            ranker = self._resolver.ranker(question)
+            for problem, ranking in zip(group, ranker.rank_many(group), strict=True):
+                selection = _selection(ranker, problem, ranking, limits)
+                answers[problem] = self._remember((problem, limits, place), selection)
+        return [answers[problem] for problem in problems]
 
-    def _select_table(
-        self, table: object, limits: Limits, library_version: str | None, library: str | None
-    ) -> list[Selection]:
-        """The distinct problems of a table, by the GPU, library and version that each row names."""
+    def _select_table(self, table: object, limits: Limits, defaults: "Defaults") -> list[Selection]:
+        """Return the selections of a table's distinct problems, by the GPU, library and version that each row names."""
         from surrogate.prediction.table import asked_problems
 
-        defaults = {"gpu": self.gpu, "library": library or self._library, "library_version": library_version}
-        listed = asked_problems(self._settings, table, defaults)
+        listed = asked_problems(self._resolver, table, defaults)
         answers: dict[tuple[AnyProblem, tuple[str, ...]], Selection] = {}
         for where in dict.fromkeys(where for _, where in listed):
-            gpu, named, version = (name or None for name in where)
+            gpu, library, version = (name or None for name in where)
             predictor = self if gpu in (None, self.gpu) else Predictor(self.bundle, gpu=gpu)
             problems = [problem for problem, other in listed if other == where]
-            selections = predictor._select(problems, limits, version, named)
+            selections = predictor._select(problems, limits, Place(library, version))
             answers.update(zip(((problem, where) for problem in problems), selections, strict=True))
         return [answers[key] for key in listed]
 
@@ -239,36 +250,31 @@ class Predictor:
         return self._kernels.of(problems, self.target)
 
     def forget(self) -> None:
-        """Drop all remembered answers; what was made ready for a setting stays."""
-        self._answers: dict[tuple[object, ...], Any] = {}
+        """Drop all remembered answers; rankers of settings stay."""
+        self._answers = {}
 
     def __repr__(self) -> str:
         return f"Predictor({self.bundle!r}, {self.gpu or 'any GPU that a table names'})"
 
-    def _remember(self, key: tuple[object, ...], answer: Selection | Prediction) -> None:
-        if len(self._answers) >= REMEMBERED:
-            self._answers.clear()
+    def _remember(self, key: tuple[object, ...], answer: Any) -> Any:
+        if len(self._answers) >= MAX_ANSWERS:
+            self.forget()
         self._answers[key] = answer
+        return answer
 
-    def _question(self, problem: AnyProblem, library_version: str | None, library: str | None) -> Question:
+    def _question(self, problem: AnyProblem, place: Place, named: tuple[str, ...] = ()) -> Question:
         family = family_of(problem)
-        values = family.setting_of(problem)
-        return Question(family, self.target.name, values, library or self._library, library_version=library_version)
+        return Question(family, self.target.name, family.setting_of(problem), *place, named)
 
-    def _predict_one(
-        self, problem: AnyProblem, algorithm: str | None, library_version: str | None, library: str | None
-    ) -> Prediction:
-        question = self._question(problem, library_version, library)
-        if algorithm is None:
-            selection = self.select(problem, library_version=library_version, library=library)
-            return _best(self._settings.prepared(question), selection)
-        return _named(self._settings.naming(question, algorithm), problem, algorithm)
+    def _predict_one(self, problem: AnyProblem, algorithm: str | None, place: Place) -> Prediction:
+        ranker = self._resolver.ranker(self._question(problem, place, () if algorithm is None else (algorithm,)))
+        if algorithm is not None:
+            return _named(ranker, problem, algorithm)
+        return _best(ranker, self._select([problem], Limits(), place)[0])
 
 
-def _require_columns(settings: Mapping[str, str]) -> None:
-    """Raises `InputError` where settings come with a table, whose rows have their own."""
-    if settings:
-        raise InputError(f"{', '.join(settings)} beside a table; give it as a column, a value for each row")
+def _predictor(bundle: Bundle, gpu: str | None, library: str | None) -> Predictor:
+    return Predictor(bundle, gpu=gpu, library=library)
 
 
 def _is_list(problems: object) -> TypeGuard[Problems]:
@@ -281,22 +287,25 @@ def _is_one(table: object) -> TypeGuard[Mapping[object, object]]:
     return isinstance(table, Mapping) and not any(map(np.ndim, table.values()))
 
 
-def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking, limits: Limits) -> Selection:
-    """What the limits leave of a ranking."""
+def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Limits) -> Selection:
+    """Return what the limits leave of a ranking."""
     estimates, refused = within(problem, ranking.estimates, limits)
-    pick = (estimates or ranking.estimates)[0].candidate if ranking.estimates else prepared.candidates[0]
+    pick = (estimates or ranking.estimates or [None])[0]
+    reason = None
+    if pick is None or not pick.in_domain:
+        reason = ranker.reason(problem, pick.candidate if pick else ranker.candidates[0], pick)
     return Selection(
         problem=problem,
-        gpu=prepared.setting.gpu,
-        library=", ".join(library for library, _ in prepared.setting.versions),
-        library_version=", ".join(version for _, version in prepared.setting.versions),
+        gpu=ranker.setting.gpu,
+        library=", ".join(library for library, _ in ranker.setting.versions),
+        library_version=", ".join(version for _, version in ranker.setting.versions),
         estimates=estimates,
         excluded=ranking.excluded + refused,
-        reason=prepared.reason(problem, pick, ranking.distances),
-        own_share=prepared.widths.own_share,
+        reason=reason,
+        own_share=ranker.widths.own_share,
         top=limits.top,
-        source=prepared.source,
-        notes=prepared.notes[pick.library],
+        source=ranker.source_name,
+        notes=ranker.notes[(pick.candidate if pick else ranker.candidates[0]).library],
     )
 
 
@@ -325,49 +334,42 @@ def limited(selection: Selection, limits: Limits) -> Selection:
     return replace(selection, estimates=allowed, excluded=selection.excluded + refused, top=limits.top)
 
 
-def _best(prepared: PreparedSetting, selection: Selection) -> Prediction:
-    """The fastest candidate. Raises `InputError` where nothing is feasible."""
+def _best(ranker: Ranker, selection: Selection) -> Prediction:
+    """Return the fastest candidate. Raises `InputError` if nothing is feasible."""
     problem = selection.problem
     if not selection.estimates:
         reasons = {reason for _, reason in selection.excluded}
         several = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
-        setting = " ".join(filter(None, prepared.setting.values))
+        setting = " ".join(filter(None, ranker.setting.values))
         raise InputError(f"no algorithm runs {problem} {setting}: {several if len(reasons) > 1 else ''.join(reasons)}")
-    return _prediction(prepared, problem, selection.estimates[0], reason=selection.reason, refusal=None)
+    return _prediction(ranker, problem, selection.estimates[0], reason=selection.reason, refusal=None)
 
 
-def _named(prepared: PreparedSetting, problem: AnyProblem, algorithm: str) -> Prediction:
-    """The candidate of that name, in the first library that has it. Raises `InputError` with the nearest names."""
-    index = prepared.named(algorithm)[0]
-    ranking = prepared.rank(problem, [index])
-    if not ranking.estimates:
-        reasons = {excluded.algorithm: excluded.reason for excluded in ranking.excluded}
-        raise InputError(f"{algorithm} on {problem}: {reasons[algorithm]}")
-    reason = prepared.reason(problem, prepared.candidates[index], ranking.distances)
-    refusal = prepared.rules.of(problem)[index]
-    return _prediction(prepared, problem, ranking.estimates[0], reason=reason, refusal=refusal)
+def _named(ranker: Ranker, problem: AnyProblem, algorithm: str) -> Prediction:
+    """Return the fastest candidate of that name. Raises `InputError` with the nearest names."""
+    estimate, refusal = ranker.estimate(problem, ranker.named(algorithm))
+    reason = None if estimate.in_domain else ranker.reason(problem, estimate.candidate, estimate)
+    return _prediction(ranker, problem, estimate, reason=reason, refusal=refusal)
 
 
 def _prediction(
-    prepared: PreparedSetting, problem: AnyProblem, estimate: Estimate, *, reason: str | None, refusal: str | None
+    ranker: Ranker, problem: AnyProblem, estimate: Estimate, *, reason: str | None, refusal: str | None
 ) -> Prediction:
     candidate = estimate.candidate
-    library = candidate.library
-    lower_us, upper_us = estimate.ends_us
     described = isinstance(problem, DescribedProblem)
     return Prediction(
         problem=problem,
-        gpu=prepared.setting.gpu,
-        library=library,
-        library_version=dict(prepared.setting.versions)[library],
+        gpu=ranker.setting.gpu,
+        library=candidate.library,
+        library_version=dict(ranker.setting.versions)[candidate.library],
         algorithm=candidate.name if described else candidate.algorithm,
         time_us=estimate.time_us,
-        lower_us=lower_us,
-        upper_us=upper_us,
+        lower_us=estimate.lower_us,
+        upper_us=estimate.upper_us,
         workspace_bytes=None if described else estimate.workspace_bytes,
         source=estimate.source,
-        in_domain=reason is None,
+        in_domain=estimate.in_domain,
         reason=refusal or reason,
         supported=refusal is None,
-        notes=prepared.notes[library],
+        notes=ranker.notes[candidate.library],
     )

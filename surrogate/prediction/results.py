@@ -13,17 +13,35 @@ import numpy as np
 from surrogate.features.description import Configuration
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of
-from surrogate.prediction.engine import Candidate
+from surrogate.prediction.setting import Candidate
 from surrogate.report.tables import Shown, Table, binary_size, interval_us
 from surrogate.uncertainty.intervals import probability_best
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MODEL, SPEC, HABIT, MEASURED, ROOFLINE, FLOOR = "model", "spec", "habit", "measured", "roofline", "floor"
-OTHERS = "other GPUs"
-UNSEEN = (SPEC, HABIT, OTHERS)
-"""The sources of answers on a GPU that was never measured."""
+MEASURED, MODEL, SIMILAR_GPU, DATASHEET, ROOFLINE, FLOOR = (
+    "measured",
+    "model",
+    "similar-gpu",
+    "datasheet",
+    "roofline",
+    "floor",
+)
+SOURCES = {
+    MEASURED: "the very problem was measured with the candidate on the GPU",
+    MODEL: "a model of measurements with the candidate on the GPU",
+    SIMILAR_GPU: "measurements with the candidate on other GPUs, of the same architecture if there are any",
+    DATASHEET: "measurements on other GPUs or an analytical model, and the GPU's datasheet",
+    ROOFLINE: "peak arithmetic rate and bandwidth alone, since no model knows the candidate",
+    FLOOR: "at most this: the harness that measured such kernels here adds as much to every time",
+}
+"""The ladder of evidence: `source` of an answer → what the time comes from. The first one that covers a candidate
+answers; `FLOOR` marks a time below what its harness can measure."""
+UNMEASURED = (SIMILAR_GPU, DATASHEET)
+"""Sources of answers for a GPU, or for a setting on it, that was never measured."""
+BASES = {SIMILAR_GPU: ", from other GPUs", DATASHEET: ", from its datasheet"}
+"""Source of a setting → what a heading adds."""
 MEASURED_HALF_WIDTH = log(1.05)
 """Assumed of a time that the training table of a described kernel holds: such tables seldom say how repeats differ."""
 SHOWN = 5
@@ -54,31 +72,32 @@ UNITS = {
 
 
 class Estimate(NamedTuple):
-    """A candidate's predicted (or measured) time in µs, the half width of its interval in log time, its workspace."""
+    """A candidate's predicted or measured time in µs, its 90 % interval, and its workspace in bytes.
+
+    ``half_width`` is that of the interval in log time, before its lower end was limited by the GPU's peak.
+    """
 
     candidate: Candidate
     time_us: float
+    lower_us: float
+    upper_us: float
     half_width: float
     workspace_bytes: int
     source: str
-    least_us: float = 0.0
-    """What the GPU's peak allows, where the time goes by its specification."""
+    in_domain: bool = True
 
-    @property
-    def ends_us(self) -> tuple[float, float]:
-        """The interval's: no lower end is below ``least_us``."""
-        factor = exp(self.half_width)
-        return min(self.time_us, max(self.time_us / factor, self.least_us)), self.time_us * factor
+    @classmethod
+    def around(cls, candidate: Candidate, time_us: float, half_width: float, workspace_bytes: int, source: str) -> Self:
+        """Return an estimate whose interval is symmetric in log time."""
+        spread = exp(half_width)
+        return cls(candidate, time_us, time_us / spread, time_us * spread, half_width, workspace_bytes, source)
 
 
 class Ranked(NamedTuple):
     """One candidate of a selection; the interval holds in 90 % of cases.
 
-    ``source``: ``model``, ``measured``, ``spec`` (the GPU was never measured), ``habit`` (nor was it, and other GPUs'
-    order of the candidates stands in), ``other GPUs`` (nor was it, and their times of a described kernel stand in),
-    ``roofline`` (the model does not know the algorithm) or ``floor`` (no harness that timed the kernel here is as fast
-    as it); ``probability_best`` that it is the fastest of the candidates. ``workspace_bytes`` and ``deterministic`` are
-    None of a described kernel, of which nothing tells either.
+    ``source`` is one of `SOURCES`; ``probability_best`` that the candidate is the fastest of its problem's.
+    ``workspace_bytes`` and ``deterministic`` are None for a described kernel, since nothing states them.
     """
 
     algorithm: str
@@ -98,16 +117,15 @@ class Ranked(NamedTuple):
     def of(cls, estimate: Estimate, probability_best: float, problem: AnyProblem) -> Self:
         """An estimate for a problem, and how likely it is the fastest of its problem's."""
         candidate = estimate.candidate
-        lower_us, upper_us = estimate.ends_us
-        told = not isinstance(problem, DescribedProblem)
+        is_stated = not isinstance(problem, DescribedProblem)
         return cls(
             algorithm=candidate.algorithm,
             library=candidate.library,
             time_us=estimate.time_us,
-            lower_us=lower_us,
-            upper_us=upper_us,
-            workspace_bytes=estimate.workspace_bytes if told else None,
-            deterministic=candidate.deterministic if told else None,
+            lower_us=estimate.lower_us,
+            upper_us=estimate.upper_us,
+            workspace_bytes=estimate.workspace_bytes if is_stated else None,
+            deterministic=candidate.deterministic if is_stated else None,
             source=estimate.source,
             probability_best=probability_best,
             solver=candidate.solver,
@@ -166,8 +184,8 @@ class Selection(Shown):
 
     ``library`` and ``library_version`` are those of all candidates, joined where there are several. ``in_domain`` says
     whether training saw anything like the pick (the problem, where there is none), ``reason`` what it did not see.
-    Of the estimates ``top`` are shown (None: all), the others may yet be the best. ``source`` is ``spec`` where the GPU
-    was never measured, and ``notes`` say what that means.
+    Of the estimates ``top`` are shown (None: all), the others may yet be the best. ``source`` is that of the setting
+    as a whole, and ``notes`` state its caveats.
     """
 
     problem: AnyProblem
@@ -222,7 +240,7 @@ class Selection(Shown):
             "gpu": self.gpu,
             "library_version": self.library_version,
             "source": self.source,
-            "notes": self._told(),
+            "notes": self._caveats(),
             "candidates": [ranked.to_dict() for ranked in self.candidates],
             "excluded": [candidate._asdict() for candidate in self.excluded],
         }
@@ -255,10 +273,10 @@ class Selection(Shown):
                 }
             )
         notes = excluded_notes(self.excluded, described is not None)
-        return Table(records, FORMATS, _title(self), notes=notes + self._told(), empty="nothing is feasible")
+        return Table(records, FORMATS, _title(self), notes=notes + self._caveats(), empty="nothing is feasible")
 
-    def _told(self) -> list[str]:
-        """The notes, and what training did not see."""
+    def _caveats(self) -> list[str]:
+        """Return the notes, and what training did not see."""
         return [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
 
 
@@ -290,9 +308,8 @@ def by_reason(excluded: Sequence[Excluded]) -> Counter[str]:
 class Prediction(Shown):
     """The time of one algorithm on one problem, in µs, with its 90 % interval.
 
-    ``source``: ``model``, ``spec`` (the GPU was never measured) or ``roofline`` (the model does not know the
-    algorithm); ``supported`` says whether the library is expected to run it at all; ``reason`` why it is not, or what
-    training did not see.
+    ``source`` is one of `SOURCES`; ``supported`` says whether the library is expected to run it at all; ``reason`` says
+    why it is not, or what training did not see.
     """
 
     problem: AnyProblem
@@ -340,7 +357,8 @@ class Prediction(Shown):
 class Predictions(Shown):
     """Columns (rows,) in the order of the table that was asked about; NaN and "" where no candidate is feasible.
 
-    ``source`` as of `Ranked`; ``workspace_bytes`` NaN of a described kernel, of which nothing tells.
+    ``source`` is one of `SOURCES`; ``workspace_bytes`` is NaN for a described kernel, since nothing states it.
+    ``notes`` holds the caveats of each row's setting, a tuple of texts.
     """
 
     library: np.ndarray
@@ -352,6 +370,7 @@ class Predictions(Shown):
     supported: np.ndarray
     workspace_bytes: np.ndarray
     source: np.ndarray
+    notes: np.ndarray
 
     def __len__(self) -> int:
         return len(self.predicted_us)
@@ -390,8 +409,8 @@ class KernelTime:
     """The fastest kernel of a problem in a busy stream. Times in µs with a 90 % interval.
 
     ``time_us`` is the kernel's own; ``call_us`` that of an isolated call, launch included, as training data were timed.
-    ``source``: ``model``, ``spec`` (the GPU was never measured), or ``roofline`` where no model knows the problem: then
-    ``lower_us`` is the lower bound. ``library`` is the one whose kernel is predicted, ``algorithm`` its name.
+    ``source`` is one of `SOURCES`; for ``roofline``, which answers if no model knows the problem, ``lower_us`` is the
+    lower bound. ``library`` is the one whose kernel is predicted, ``algorithm`` its name.
     """
 
     problem: AnyProblem
@@ -423,11 +442,11 @@ def parse_bytes(text: str) -> int:
 def _title(answer: Selection | Prediction) -> str:
     """What was asked about, where, and whether anything was ever measured there."""
     asked = f"{setting_line(answer.problem)} on {answer.gpu}"
+    basis = BASES.get(answer.source, "")
     if isinstance(answer.problem, DescribedProblem):
-        return f"{asked}, by other GPUs" if answer.source in UNSEEN else asked
-    spec = ", from specification" if answer.source in UNSEEN else ""
+        return f"{asked}{basis}"
     releases = zip(answer.library.split(", "), answer.library_version.split(", "), strict=False)
-    return f"{asked}, {', '.join(map(' '.join, releases))}{spec}"
+    return f"{asked}, {', '.join(map(' '.join, releases))}{basis}"
 
 
 def setting_line(problem: AnyProblem) -> str:

@@ -16,8 +16,8 @@ from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, fa
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
 from surrogate.models.launch import CallKey, Launch
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import MODEL, SPEC, Prediction, Predictions
-from surrogate.prediction.specification import shipped_products
+from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictions
+from surrogate.prediction.sources.datasheet import shipped_products
 from surrogate.uncertainty.intervals import UnseenGpu
 
 ENOUGH_ROWS = 1000
@@ -46,7 +46,8 @@ class Shipped:
         """What the bundle knows of a family on a GPU: rows measured there, and how far off times are expected to be.
 
         ``median_ape`` |predicted / measured − 1| on held-out shapes of all its GPUs, ``factor_90`` what nine in ten
-        times are off by at most on this one; where it was never measured (``source`` spec) both are of GPUs left out.
+        times are off by at most on this one; where it was never measured (``source`` datasheet) both are of
+        GPUs left out.
         ``dtypes`` are the element types measured there, which alone the figures are of.
         """
         known, unseen = self.held_out[family], self.unseen[family]
@@ -58,7 +59,7 @@ class Shipped:
             "bundle": self.path.name,
             "rows": interval["rows"] if interval else 0,
             "dtypes": _load(self.path).parts[family].domain.dtypes(gpu_name),
-            "source": MODEL if interval else SPEC,
+            "source": MODEL if interval else DATASHEET,
             "median_ape": known["time"]["median_ape"] if interval else unseen.median_ape,
             "factor_90": interval["interval_factor"] if interval else exp(unseen.half_width),
         }
@@ -162,7 +163,7 @@ def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = N
     """A predictor for a GPU (its name or a `Gpu`), from the bundle that ships for it; or from a `Bundle` or its folder.
 
     A GPU that no shipped bundle was fitted on is answered by its vendor's from its specification, with wider intervals
-    and ``source`` ``spec``. ``gpu`` says which one is asked about where a path is given; ``library`` narrows the
+    and ``source`` ``datasheet``. ``gpu`` says which one is asked about where a path is given; ``library`` narrows the
     candidates. Raises `InputError` for an unknown or ambiguous GPU, or a bad bundle.
     """
     name = gpu_or_path.name if isinstance(gpu_or_path, Gpu) else gpu_or_path

@@ -1,6 +1,7 @@
-"""Tables of problems: columns in, columns out, in chunks of bounded memory, every distinct problem worked out once."""
+"""Tables of questions: columns in, columns out, in chunks of bounded memory, each distinct problem computed once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,35 +9,37 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
+from surrogate.dataset.questions import PLACE, Cells, expanded
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features.errors import InputError, RowError, require_known
-from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, Family
+from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family
 from surrogate.features.families import family as family_named
 from surrogate.features.gpu import canonical
 from surrogate.features.whole import whole
-from surrogate.prediction.configuration_engine import predict_configurations
-from surrogate.prediction.prepared import PreparedSetting
+from surrogate.prediction.ranking import Ranker
+from surrogate.prediction.resolve import Question, Resolver
 from surrogate.prediction.results import Predictions
-from surrogate.prediction.settings import Question, SettingCache
 
 CHUNK_ROWS = 16_384
-PLACE = ("gpu", "library", "library_version")
 NOTHING: dict[str, object] = {
     **dict.fromkeys(("library", "algorithm", "source"), ""),
     **dict.fromkeys(("predicted_us", "lower_us", "upper_us", "workspace_bytes"), np.nan),
     **dict.fromkeys(("in_domain", "supported"), False),
 }
-"""Columns of an answer → what stands there where no candidate is feasible."""
+"""Columns of an answer → the value if no candidate is feasible."""
 Column = tuple[list[str], np.ndarray]
 """Distinct texts, and each row's place (rows,) among them."""
 Columns = dict[str, np.ndarray]
-Cells = pd.Series | np.ndarray | Sequence[object]
-"""A column as it comes."""
 
 
-Defaults = Mapping[str, str | None]
-"""What stands for the columns ``gpu``, ``library`` and ``library_version``."""
+class Defaults(NamedTuple):
+    """What rows do not state: the columns ``gpu``, ``library`` and ``library_version``, and settings of problems."""
+
+    gpu: str | None = None
+    library: str | None = None
+    library_version: str | None = None
+    settings: Mapping[str, str] = {}
 
 
 class Group(NamedTuple):
@@ -52,54 +55,68 @@ class Group(NamedTuple):
         return self._replace(sizes=self.sizes[rows], positions=self.positions[rows])
 
 
-def predict_table(
-    settings: SettingCache, table: object, defaults: Defaults, algorithm: str | None = None
-) -> Predictions:
-    """Predictions for every row.
+def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorithm: str | None = None) -> Predictions:
+    """Return predictions for every row.
 
-    ``algorithm`` overrides the column of that name; without either the best feasible one is taken. Raises `InputError`
-    naming the first row that is wrong, and where the table names another GPU than ``defaults``.
+    ``algorithm`` names the candidate of all rows; else the table's own column of that name (``solver`` if the bundle
+    chooses solvers; the parameters of a described kernel) does, and without one the best feasible candidate answers.
+    Raises `InputError` naming the first row that is wrong, and if the table names another GPU than ``defaults``.
     """
     columns = _columns(table)
-    described = settings.bundle.described
-    if described is not None and described.description.parameters.keys() & columns.keys():
-        filled = pd.DataFrame(dict(columns))
-        missing = {name: value for name, value in defaults.items() if value and name not in filled}
-        part = next(iter(settings.bundle.parts.values()))
-        return predict_configurations(part, described, filled.assign(**missing), settings.device)
     rows = _length(columns)
-    column = "solver" if settings.bundle.candidate == "solver" else "algorithm"
+    described = resolver.bundle.described
+    family: Family | None = described
     named: Column | None = None
-    if algorithm is not None or column in columns:
-        named = _text({} if algorithm else columns, column, algorithm or "", rows)
-    chunks: list[tuple[PreparedSetting, Group]] = []
-    for whole_group in _groups(settings, columns, defaults):
-        for prepared, group in _answering(settings, whole_group, named):
+    if described is not None and described.description.parameters.keys() & columns.keys():
+        family, named = _configurations(described, columns)
+    else:
+        column = "solver" if resolver.bundle.candidate == "solver" else "algorithm"
+        if algorithm is not None or column in columns:
+            named = _text({} if algorithm else columns, column, algorithm or "", rows)
+    chunks: list[tuple[Ranker, Group]] = []
+    for whole_group in _groups(resolver, columns, defaults, family):
+        for ranker, group in _answering(resolver, whole_group, named):
             for start in range(0, len(group.sizes), CHUNK_ROWS):
                 sizes, positions = (part[start : start + CHUNK_ROWS] for part in (group.sizes, group.positions))
-                chunks.append((prepared, group._replace(sizes=sizes, positions=positions)))
-    # Chunks share nothing but what is remembered of a setting, so that each thread works through whole ones; inside a
-    # chunk everything runs on its own thread alone.
+                chunks.append((ranker, group._replace(sizes=sizes, positions=positions)))
+    # Chunks share nothing but what a ranker remembers, so that each thread works through whole ones; inside a chunk
+    # everything runs on its own thread alone.
     out = _empty(rows)
 
-    def answer(chunk: tuple[PreparedSetting, Group], stopped: object) -> None:
-        prepared, group = chunk
-        for name, values in _predict_group(prepared, group, named).items():
+    def answer(chunk: tuple[Ranker, Group], stopped: object) -> None:
+        ranker, group = chunk
+        for name, values in _predict_group(ranker, group, named).items():
             out[name][group.positions] = values
 
     in_parallel(answer, chunks, threads_for(rows))
+    if described is not None:
+        out["workspace_bytes"][:] = np.nan  # nothing states the workspace of a configuration
     return Predictions(**out)
 
 
-def asked_problems(
-    settings: SettingCache, table: object, defaults: Defaults
-) -> list[tuple[AnyProblem, tuple[str, ...]]]:
-    """The distinct problems of a table in order, each with its GPU, library and library version ("" where unknown).
+def _configurations(described: DescribedFamily, columns: Mapping[str, Cells]) -> tuple[DescribedFamily, Column]:
+    """Return the described kernel with the values that the table has, and each row's configuration as text.
+
+    A value that training never saw is a number like others, out of domain. Raises `InputError` for a missing column
+    and for a cell that is no value of its parameter.
+    """
+    from surrogate.dataset.described import KernelColumns, configuration_texts
+
+    frame = pd.DataFrame(dict(columns))
+    description = KernelColumns.like(described.description).of(frame, "the table")
+    texts = configuration_texts(frame, description, "the table")
+    own = frame["algorithm"].fillna(description.name) if "algorithm" in frame else description.name
+    number, names = pd.factorize(np.where(texts == "", own, texts))  # a library's kernel goes by its own name
+    return DescribedFamily(description), ([str(name) for name in names], number)
+
+
+def asked_problems(resolver: Resolver, table: object, defaults: Defaults) -> list[tuple[AnyProblem, tuple[str, ...]]]:
+    """Return the distinct problems of a table in order, each with its GPU, library and version ("" if unknown).
 
     Raises `InputError` as `predict_table` does.
     """
     problems: list[tuple[int, AnyProblem, tuple[str, ...]]] = []
-    for family, setting, sizes, positions in _groups(settings, _columns(table), defaults):
+    for family, setting, sizes, positions in _groups(resolver, _columns(table), defaults, resolver.bundle.described):
         for row in np.unique(sizes, axis=0, return_index=True)[1]:
             problem = family.problem(dict(zip(family.size_names, sizes[row].tolist(), strict=True)), setting)
             problems.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
@@ -107,9 +124,17 @@ def asked_problems(
     return list(dict.fromkeys((problem, where) for _, problem, where in problems))
 
 
-def _groups(settings: SettingCache, columns: Mapping[str, Cells], defaults: Defaults) -> Iterator[Group]:
-    """The rows of each family and setting."""
-    for family, positions in _families(columns, settings.bundle.described):
+def _groups(
+    resolver: Resolver, columns: Mapping[str, Cells], defaults: Defaults, own: Family | None
+) -> Iterator[Group]:
+    """Yield the rows of each family and setting; ``own`` is the described kernel of a bundle."""
+    columns = expanded(columns, own, "the table", defaults.settings)
+    families = _families(columns, own)
+    known = {name for family, _ in families for name in family.setting_names}
+    if foreign := [name for name in defaults.settings if name not in known]:
+        kinds = ", ".join(family.name for family, _ in families)
+        raise InputError(f"{', '.join(foreign)} is no setting of {kinds}; leave it out")
+    for family, positions in families:
         every = len(positions) == _length(columns)
         part = columns if every else {name: np.asarray(values)[positions] for name, values in columns.items()}
         sizes, texts = _read(family, part, len(positions), defaults)
@@ -121,16 +146,16 @@ def _groups(settings: SettingCache, columns: Mapping[str, Cells], defaults: Defa
         for group in np.unique(code):
             members = np.flatnonzero(code == group)
             setting = {name: values[int(number[members[0]])] for name, (values, number) in texts.items()}
-            yield Group(family, _with_math(settings, family, setting), sizes[members], positions[members])
+            yield Group(family, _with_math(resolver, family, setting), sizes[members], positions[members])
 
 
-def _with_math(settings: SettingCache, family: Family, setting: dict[str, str]) -> dict[str, str]:
+def _with_math(resolver: Resolver, family: Family, setting: dict[str, str]) -> dict[str, str]:
     """The setting with the math type that PyTorch runs by default, where the table names none."""
     if not setting["gpu"]:
         raise InputError("the table has no column `gpu`; add it, or name one: --gpu, in Python load(path, gpu=…)")
     if setting.get("math", "fma"):
         return setting
-    return {**setting, "math": family.default_math(setting["dtype"], settings.device(setting["gpu"]))}
+    return {**setting, "math": family.default_math(setting["dtype"], resolver.device(setting["gpu"]))}
 
 
 def _read(
@@ -138,77 +163,114 @@ def _read(
 ) -> tuple[np.ndarray, dict[str, Column]]:
     """Sizes (rows, sizes) and the columns of texts of one family's rows, checked."""
     sizes = _sizes(columns, family, rows)
-    texts = {name: _text(columns, name, defaults[name] or "", rows) for name in PLACE}
-    if others := [name for name in texts["gpu"][0] if defaults["gpu"] not in (None, canonical(name))]:
+    texts = {name: _text(columns, name, getattr(defaults, name) or "", rows) for name in PLACE}
+    if others := [name for name in texts["gpu"][0] if defaults.gpu not in (None, canonical(name))]:
         raise InputError(
-            f"the table has rows of {others[0]}, and the GPU asked about is {defaults['gpu']}; leave one of the two out"
+            f"the table has rows of {others[0]}, and the GPU asked about is {defaults.gpu}; leave one of the two out"
         )
     for name, known in family.settings.items():
-        texts[name] = _text(columns, name, "" if name == "math" else family.setting_defaults[name], rows)
+        default = defaults.settings.get(name) or ("" if name == "math" else family.setting_defaults[name])
+        texts[name] = _text(columns, name, default, rows)
         for value in filter(None, texts[name][0] if known else ()):
             require_known(f"the table's {name}", value, known)
     _check_geometry(family, sizes, texts["library"])
     return sizes, texts
 
 
-def _answering(settings: SettingCache, group: Group, named: Column | None) -> Iterator[tuple[PreparedSetting, Group]]:
-    """What answers a group, and the rows that it answers; a candidate that other GPUs alone ran is asked apart.
+def _answering(resolver: Resolver, group: Group, named: Column | None) -> Iterator[tuple[Ranker, Group]]:
+    """Yield what answers a group, and the rows that it answers; a candidate that other GPUs alone ran is asked apart.
 
     Rows of a candidate that the bundle knows in other settings alone get no answer.
     """
     values = tuple(group.setting[name] for name in group.family.setting_names)
     gpu, library, version = (group.setting[name] for name in PLACE)
-    question = Question(group.family, settings.device(gpu).name, values, library or None, version or None)
-    prepared = settings.prepared(question)
+    question = Question(group.family, resolver.device(gpu).name, values, library or None, version or None)
+    ranker = resolver.ranker(question)
     if named is None:
-        yield prepared, group
+        yield ranker, group
         return
     number = named[1][group.positions]
-    codes_of: dict[PreparedSetting, list[int]] = {}
+    codes_of: dict[Ranker, list[int]] = {}
+    known = {candidate.name for candidate in ranker.candidates}
+    further = [name for code in np.unique(number).tolist() if (name := named[0][code]) not in known]
+    if further and group.family.parameter_names:  # configurations that the description does not list: all at once
+        ranker = resolver.ranker(question._replace(named=tuple(further)))
+        known = {candidate.name for candidate in ranker.candidates}
     for code in np.unique(number).tolist():
-        answering = settings.naming(question, named[0][code])
-        if answering is prepared or answering.has(named[0][code]):
+        name = named[0][code]
+        answering = ranker if name in known else resolver.ranker(question._replace(named=(name,)))
+        if answering is ranker or answering.has(name):
             codes_of.setdefault(answering, []).append(code)
     for answering, codes in codes_of.items():
         yield answering, group.take(np.flatnonzero(np.isin(number, codes)))
 
 
-def _predict_group(prepared: PreparedSetting, group: Group, named: Column | None) -> Columns:
-    """The columns of a group's rows: the ``named`` algorithm or the fastest, of the fastest library."""
-    candidates = prepared.candidates
+def _predict_group(ranker: Ranker, group: Group, named: Column | None) -> Columns:
+    """Return the columns of a group's rows: the ``named`` candidate or the fastest, of the fastest library."""
+    candidates = ranker.candidates
     # 1. Neighbouring rows of one problem are one problem: ``distinct`` (problems, sizes), ``problem`` (rows,).
     new = np.append(True, (group.sizes[1:] != group.sizes[:-1]).any(axis=1))
     problem = np.cumsum(new) - 1
     distinct = group.sizes[new]
-    allowed = prepared.rules.allowed(distinct)
-    # 2. Which candidate is asked on which problem, for which row of the answer.
+    allowed = ranker.rules.allowed(distinct)
+    # 2. The candidates that are asked, on which problem, for which row of the answer.
     if named:
+        places = _places(ranker, named, group)
         number = named[1][group.positions]
-        is_named = np.zeros((len(named[0]), len(candidates)), dtype=bool)
-        for code in map(int, np.unique(number)):
-            is_named[code, prepared.named(named[0][code])] = True
-        rows, index = np.nonzero(is_named[number])
+        rows = np.repeat(np.arange(len(number)), [len(places[code]) for code in number.tolist()])
+        index = np.concatenate([places[code] for code in number.tolist()])
         problems = problem[rows]
     else:
-        problems, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), prepared.ranked))
+        problems, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), ranker.choosable))
         rows = problems
-    columns = prepared.many(distinct, problems, index) | {"supported": allowed[problems, index]}
-    runs = columns["predicted_us"] < np.inf  # a configuration that fails, or that conditions rule out, answers no row
-    columns = {name: values[runs] for name, values in columns.items()}
-    rows, index = rows[runs], index[runs]
-    # 3. Of a row's candidates the fastest stays, of equals the first: what is written last.
+    answers = ranker.answers(distinct, problems, index)
+    # 3. The best candidate of each row; a candidate that fails answers a row that names it alone.
+    ranked = answers._replace(problem=rows).ranked()
+    if not named:
+        ranked = ranked[~answers.fails[ranked]]
+    best = ranked[np.append(True, rows[ranked][1:] != rows[ranked][:-1])] if len(ranked) else ranked
     length = len(problem) if named else len(distinct)
-    order = np.argsort(columns["predicted_us"], kind="stable")[::-1] if len(rows) > length else slice(None)
-    columns["algorithm"] = np.array([candidate.name for candidate in candidates], dtype=object)[index]
-    columns["library"] = np.array([candidate.library for candidate in candidates], dtype=object)[index]
     out = _empty(length)
-    for name, values in columns.items():
-        out[name][rows[order]] = values[order]
+    chosen = answers.candidate[best]
+    is_configuration = bool(named) and bool(group.family.parameter_names)  # whose parameters the table has
+    name_of = attrgetter("algorithm" if is_configuration else "name")
+    filled = {
+        "library": np.array([candidate.library for candidate in candidates], dtype=object)[chosen],
+        "algorithm": np.array([name_of(candidate) for candidate in candidates], dtype=object)[chosen],
+        "predicted_us": answers.time_us[best],
+        "supported": allowed[problems[best], chosen] & ~answers.fails[best],
+        "notes": _notes(ranker)[ranker.library_of[chosen]],
+        **{name: getattr(answers, name)[best] for name in ("lower_us", "upper_us", "in_domain", "source")},
+        "workspace_bytes": answers.workspace_bytes[best],
+    }
+    for name, values in filled.items():
+        out[name][rows[best]] = values
     return out if named else {name: column[problem] for name, column in out.items()}
 
 
+def _places(ranker: Ranker, named: Column, group: Group) -> dict[int, np.ndarray]:
+    """Return the code of each name in the group's rows → the positions of its candidates."""
+    places: dict[str, dict[str, int]] = {}
+    for i, candidate in enumerate(ranker.candidates):
+        places.setdefault(candidate.name, {}).setdefault(candidate.library, i)
+    codes = np.unique(named[1][group.positions]).tolist()
+    unknown = [named[0][code] for code in codes if named[0][code] not in places]
+    if unknown:
+        ranker.named(unknown[0])
+    return {code: np.array(sorted(places[named[0][code]].values())) for code in codes}
+
+
+def _notes(ranker: Ranker) -> np.ndarray:
+    """Return (libraries,) the caveats of each library's answers."""
+    out = np.empty(len(ranker.references), dtype=object)
+    out[:] = [ranker.notes[library] for library in ranker.references]
+    return out
+
+
 def _empty(length: int) -> Columns:
-    return {name: np.full(length, value, dtype=object if value == "" else None) for name, value in NOTHING.items()}
+    out = {name: np.full(length, value, dtype=object if value == "" else None) for name, value in NOTHING.items()}
+    out["notes"] = np.fromiter(((),) * length, dtype=object, count=length)
+    return out
 
 
 def _columns(table: Any) -> dict[str, Cells]:
@@ -235,11 +297,10 @@ def _length(columns: Mapping[str, Cells]) -> int:
 
 
 def _families(columns: Mapping[str, Cells], own: Family | None) -> list[tuple[Family, np.ndarray]]:
-    """Each family of the table, by its columns ``family`` or ``operator``, with the positions of its rows; ``own`` is
-    the described kernel of a bundle."""
-    source = next((name for name in ("family", "operator") if name in columns), "")
-    names, name_index = _text(columns, source, "", _length(columns))
-    families = [own if own and name in ("", own.name) else family_named(name or DEFAULT_FAMILY) for name in names]
+    """Return each family of the table, by its column ``family``, with the positions of its rows; ``own`` is the
+    described kernel of a bundle."""
+    names, name_index = _text(columns, "family", own.name if own else DEFAULT_FAMILY, _length(columns))
+    families = [own if own and name == own.name else family_named(name) for name in names]
     code = np.array([families.index(family) for family in families], dtype=int)[name_index]
     return [(families[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
 

@@ -23,7 +23,7 @@ from surrogate.features.families import DescribedFamily, DescribedProblem
 from surrogate.features.gpu import Gpu, gpu, unlisted
 from surrogate.models.configurations import Configurations
 from surrogate.models.transfer import Prior
-from surrogate.prediction.settings import SettingCache, unlisted_note
+from surrogate.prediction.resolve import Resolver, unlisted_note
 from surrogate.prediction.shipped import as_bundle
 from surrogate.tuning.search import Search
 
@@ -251,7 +251,7 @@ def device_of(known: Bundle | Description, name: str) -> Gpu:
         measured = sorted(known.fitted_gpus)
         if not name and len(measured) > 1:
             raise InputError(f"no GPU is named; give gpu, of those measured ({', '.join(measured)}) or another")
-        device = SettingCache(known).device(name or measured[0])
+        device = Resolver(known).device(name or measured[0])
         if not device.vendor and device.name not in measured:
             warnings.warn(unlisted_note(device.name, measured), stacklevel=3)
         return device

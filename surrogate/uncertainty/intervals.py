@@ -46,9 +46,11 @@ class WidthKey(NamedTuple):
 
 ALL = WidthKey(None, "all")
 """Key of the base over all rows."""
-MODEL, HABIT, NEAREST = "model", "habit", "nearest"
+MODEL, AVERAGE_RANK = "model", "habit"
+"""Whose order of the candidates answers on a GPU that was never measured, as bundles spell it. Bundles of version 0.3.0
+may also hold "nearest", which reads as the model's."""
 OF_ALL = Rule('a mapping with the key ""', lambda values: all("" in value for value in values))
-CHOOSER = Rule("model, habit or nearest", lambda values: set(values) <= {MODEL, HABIT, NEAREST})
+CHOOSER = Rule("model, habit or nearest", lambda values: set(values) <= {MODEL, AVERAGE_RANK, "nearest"})
 
 
 @dataclass(frozen=True)
@@ -150,9 +152,8 @@ class UnseenGpu:
 
     ``by_kind``: GPUs left out of training of one line (`surrogate.features.gpu.Gpu.line`) and element type
     ("nvidia|fp16"), of one line, of all (""), and of settings that none of the others was measured in (`NEVER`).
-    ``own_share`` as in `Widths`. ``chooser``: whose order of the candidates was best on them, the `MODEL`'s, the
-    `HABIT`'s or the `NEAREST` measured GPU's; ``habit`` setting and candidate → what the habit ranks by, the mean log
-    slowdown on the measured GPUs.
+    ``own_share`` as in `Widths`. ``chooser``: whose order of the candidates was better on them, the `MODEL`'s or the
+    candidates' `AVERAGE_RANK`; ``habit``: setting and candidate → its mean log slowdown on the measured GPUs.
     """
 
     by_kind: Annotated[Mapping[str, LeftOut], OF_ALL] = field(default_factory=lambda: {"": UNKNOWN})

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from surrogate.bundle.bundle import load, save
-from surrogate.bundle.chooser import best_chooser, habit_costs
+from surrogate.bundle.chooser import average_costs, best_chooser
 from surrogate.dataset.rows import Rows
-from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
+from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL
 from tests.prediction.conftest import bundle_of
 from tests.tables import checked, every
 
@@ -29,12 +29,12 @@ def rows(time_of: Times) -> Rows:
 def chosen(table: Rows, model_us: np.ndarray) -> tuple[str, dict[str, float]]:
     gpu = table.frame["gpu"].to_numpy()
     splits = [(np.flatnonzero(gpu != name), np.flatnonzero(gpu == name)) for name in GPUS]
-    return best_chooser(table, splits, model_us, table.time_us, np.ones(len(table), dtype=bool))
+    return best_chooser(table, splits, model_us, np.ones(len(table), dtype=bool))
 
 
-def test_a_habit_costs_the_mean_log_slowdown() -> None:
+def test_an_average_rank_costs_the_mean_log_slowdown() -> None:
     """B is twice as slow on one of three GPUs, and a on none."""
-    costs = habit_costs(rows(lambda gpu, m, name: 20.0 if (gpu, name) == ("l40s", "b") else 10.0))
+    costs = average_costs(rows(lambda gpu, m, name: 20.0 if (gpu, name) == ("l40s", "b") else 10.0))
     by_name = {label.rpartition("|")[2]: cost for label, cost in costs.items()}
     assert by_name == {"a": 0.0, "b": pytest.approx(np.log(2) / 3, abs=1e-4)}
 
@@ -43,14 +43,14 @@ def test_the_best_order_on_gpus_left_out_is_taken() -> None:
     always_a = rows(lambda gpu, m, name: 10.0 if name == "a" else 15.0)
     wrong = np.where(always_a.frame["algorithm"] == "a", 2.0, 1.0)
     name, means = chosen(always_a, wrong)
-    assert name == HABIT and means[HABIT] == means[NEAREST] == 0.0 and means[MODEL] == pytest.approx(np.log(1.5))
+    assert name == AVERAGE_RANK and means[AVERAGE_RANK] == 0.0 and means[MODEL] == pytest.approx(np.log(1.5))
     assert chosen(always_a, always_a.time_us)[0] == MODEL  # of equals the model answers
     by_size = rows(lambda gpu, m, name: 10.0 if (name == "a") == (m < 100) else 15.0)
-    name, means = chosen(by_size, np.ones(len(by_size)))
-    assert name == NEAREST and means[NEAREST] == 0.0 < means[HABIT]
+    name, means = chosen(by_size, by_size.time_us)
+    assert name == MODEL and means[MODEL] == 0.0 < means[AVERAGE_RANK]
 
 
-@pytest.mark.parametrize(("chooser", "habit"), [(MODEL, {}), (HABIT, {"gemm|bf16|default||vllm|a": 0.25})])
+@pytest.mark.parametrize(("chooser", "habit"), [(MODEL, {}), (AVERAGE_RANK, {"gemm|bf16|default||vllm|a": 0.25})])
 def test_a_bundle_keeps_its_chooser(chooser: str, habit: dict[str, float], tmp_path: Path) -> None:
     table = rows(lambda gpu, m, name: 10.0)
     bundle = bundle_of(table.frame)

@@ -18,7 +18,7 @@ def test_gpus_lists_all_and_names_the_nearest(seer):
     measured, unseen = answers["t4"]["conv"], answers["h100-sxm"]["conv"]
     assert measured["bundle"] == unseen["bundle"] == "cudnn7"
     assert measured["rows"] > 1000 > unseen["rows"] == 0
-    assert (measured["source"], unseen["source"]) == ("model", "spec")
+    assert (measured["source"], unseen["source"]) == ("model", "datasheet")
     assert 1 < measured["factor_90"] < unseen["factor_90"] and measured["median_ape"] < unseen["median_ape"]
     assert all({"gemm", "pointwise"} <= set(row) for row in answers.values())
     lines = seer("gpus", "--csv").out.splitlines()

@@ -2,7 +2,7 @@
 
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu
-from surrogate.models.alike import nearest, siblings
+from surrogate.models.alike import siblings
 from tests.known import cases
 
 GEMM = FAMILIES["gemm"]
@@ -17,10 +17,3 @@ def setting(dtype: str) -> tuple[str, ...]:
 @cases(__file__)
 def test_the_nearest_has_the_compute_capability_and_the_ratio(name, dtype, wanted, lends):
     assert siblings(GEMM, setting(dtype), gpu(name), MEASURED) == (tuple(wanted), tuple(wanted[:lends]))
-
-
-def test_without_a_sibling_the_nearest_rates_count_within_the_vendor() -> None:
-    others = {**MEASURED, "mi300x": gpu("mi300x")}
-    assert nearest(GEMM, setting("bf16"), gpu("rtx-pro-6000-server"), others) == "a100-sxm4-80gb"
-    assert nearest(GEMM, setting("bf16"), gpu("mi210"), others) == "mi300x"
-    assert nearest(GEMM, setting("bf16"), gpu("b60"), others) is None

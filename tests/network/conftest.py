@@ -17,8 +17,8 @@ from surrogate.features.families import Operator
 from surrogate.features.gpu import gpu
 from surrogate.features.support import unsupported_reason
 from surrogate.network.predict import Predictors
-from surrogate.prediction.engine import Candidate
 from surrogate.prediction.results import Estimate, Selection
+from surrogate.prediction.setting import Candidate
 
 WORKSPACE = {"GEMM": 1000, "FFT": 50_000, "WINOGRAD_NONFUSED": 9000}
 SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "WINOGRAD": 0.5, "ALGO_1": 0.9, "ALGO_3": 0.7}
@@ -49,7 +49,7 @@ class Formula:
                 continue
             candidate = Candidate(one.name, "cudnn", one.name, mechanism=one.mechanism)
             time_us = 5.0 + SPEED.get(one.name, 1.2) * conv.flops / 1e6
-            found.append(Estimate(candidate, time_us, log(2), workspace, "model"))
+            found.append(Estimate.around(candidate, time_us, log(2), workspace, "model"))
         found.sort(key=lambda one: one.time_us)
         reason = "dtype fp64 was never measured" if conv.dtype == "fp64" else None
         return Selection(conv, "t4", "cudnn", "7.6.4", tuple(found), (), reason)

@@ -207,7 +207,7 @@ def test_convolutions_that_were_measured_on_other_gpus_alone_are_named() -> None
     assert (
         "fwd fp32 fma NCHW" in note.partition("; not ")[0] and "bwd_data fp32 fma NCHW" in note.partition("; not ")[2]
     )
-    assert [layer.source for layer in time.layers] == ["model", "spec"] and time.measured_share < 1
+    assert [layer.source for layer in time.layers] == ["model", "datasheet"] and time.measured_share < 1
     assert not load_predictors("v100").time(Network("net", layers[:1], 8)).notes
     assert not load_predictors("h100").time(Network("net", layers, 8)).notes
 

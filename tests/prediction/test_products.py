@@ -7,9 +7,9 @@ from surrogate import load
 from surrogate.features.families import operator
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
-from surrogate.prediction.results import MODEL, SPEC
+from surrogate.prediction.results import DATASHEET, MODEL
 from surrogate.prediction.shipped import bundle_path
-from surrogate.prediction.specification import shipped_products
+from surrogate.prediction.sources.datasheet import shipped_products
 from tests.conftest import MEASUREMENTS
 
 TABLE = pd.read_parquet(MEASUREMENTS / "gemm_tensile.parquet")
@@ -41,7 +41,7 @@ def test_a_board_never_measured_goes_by_the_law(name: str) -> None:
     problem = Gemm(m=4096, n=4096, k=4096, dtype="bf16", math="default")
     answer = load(name).predict(problem)
     by_law = shipped_products().law(gpu(name)).product_us(problem, gpu(name))[0]
-    assert (answer.source, answer.library, answer.time_us) == (SPEC, "rocblas", pytest.approx(by_law))
+    assert (answer.source, answer.library, answer.time_us) == (DATASHEET, "rocblas", pytest.approx(by_law))
     assert answer.upper_us / answer.time_us > 2 and answer.lower_us >= problem.flops / (
         gpu(name).bf16_tensor_tflops * 1e6
     )

@@ -65,7 +65,7 @@ def test_an_empty_shelf_says_so(refused, shelf: Path) -> None:
 def test_names_load_what_ships(shelf: Path) -> None:
     assert load("Tesla T4").gpu == "t4"
     far = load("h200").select(PROBLEM)
-    assert far.best is not None and far.best.source == "spec"
+    assert far.best is not None and far.best.source == "datasheet"
     assert select(PROBLEM, gpu="t4").estimates == load("t4").select(PROBLEM).estimates
     assert predict(PROBLEM, gpu="t4", algorithm="FFT") is predict(PROBLEM, gpu="t4", algorithm="FFT")  # loaded once
     assert len(predict({"n": [1, 2], "c": [8, 8], "h": [7, 7], "k": [8, 8], "r": [1, 1]}, gpu="t4")) == 2
@@ -82,7 +82,7 @@ def test_the_library_answers_that_ran_the_operator() -> None:
     """cuDNN was measured on this V100 but never with softmax; PyTorch was with softmax, on another V100."""
     traffic_us = 2 * 4 * 65536 * 1000 / 900e3  # at 900 GB/s
     answer = predict("softmax:n65536c1000", gpu="v100-sxm2-16gb")
-    assert (answer.library, answer.source) == ("torch", "spec")
+    assert (answer.library, answer.source) == ("torch", "datasheet")
     assert traffic_us < answer.time_us < 1.5 * traffic_us
     assert predict("relu:n512c1000", gpu="v100-sxm2-16gb").source == "model"
 
@@ -100,7 +100,7 @@ def test_no_product_is_said_to_be_faster_than_the_data_sheet_allows() -> None:
     """989.4 TFLOP/s in fp16: 2·4096³ operations take 138.9 µs."""
     product = Gemm(m=4096, n=4096, k=4096, dtype="fp16", math="default")
     answer = predict(product, gpu="h100", library="cublas")
-    assert answer.source == "spec" and answer.lower_us < answer.time_us
+    assert answer.source == "datasheet" and answer.lower_us < answer.time_us
     assert answer.lower_us == pytest.approx(138.9, rel=1e-3)
     table = pd.DataFrame([{"family": "gemm", "operator": "gemm", **product.to_dict()}]).drop(columns="kind")
     assert predict(table, gpu="h100", library="cublas").lower_us[0] == pytest.approx(answer.lower_us)
@@ -151,5 +151,7 @@ def test_settings_are_arguments(refused):
         h100.predict("gemm:m512n512k512", layout="NHWC")
     with refused("routing is no setting of gemm"):
         h100.predict(product.problem, routing="balanced")
-    with refused("give it as a column"):
-        h100.select([{"m": 512, "n": 512, "k": 512}], dtype="bf16")
+    (of_row,) = h100.select([{"m": 512, "n": 512, "k": 512}], dtype="bf16")
+    assert of_row.estimates == h100.select("gemm:m512n512k512", dtype="bf16").estimates
+    with refused("layout is no setting of gemm"):
+        h100.select([{"m": 512, "n": 512, "k": 512}], layout="NHWC")

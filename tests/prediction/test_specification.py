@@ -21,7 +21,7 @@ def test_a_convolution_keeps_its_order_of_sizes_and_its_roofline(gpu: str) -> No
     assert times[0] < times[1] < times[2]
     device = predictor.target
     assert times[2] > CONV.with_batch(128).flops / (2 * device.fp16_tensor_tflops * 1e6)
-    assert predictor.predict(CONV).source == "spec"
+    assert predictor.predict(CONV).source == "datasheet"
 
 
 def test_nchw_pays_for_its_transforms_and_bf16_takes_as_long_as_fp16() -> None:

@@ -16,7 +16,7 @@ from surrogate.features.kernels import identify, identify_call, uses_tensor_core
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.call import UnsupportedError
 from surrogate.network.memory import usable_bytes
-from surrogate.prediction.results import UNSEEN
+from surrogate.prediction.results import UNMEASURED
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Ints, Trace, linked
@@ -470,7 +470,7 @@ def _ratio(predictor: "Predictor", conv: NetworkProblem, algorithm: str | None) 
         selection = predictor.select(conv)
     except InputError:
         return None
-    if selection.source in UNSEEN:
+    if selection.source in UNMEASURED:
         raise _unmeasured(selection.gpu)
     candidates = selection.candidates
     traced = next((candidate for candidate in candidates if candidate.algorithm == algorithm), None)

@@ -367,7 +367,7 @@ def test_best_convolution(refused, made, made_profile):
     assert answer.low_us is not None and answer.high_us is not None
     assert answer.low_us <= answer.predicted_us <= answer.high_us <= 1.002 * answer.baseline_us
     assert "3 of 6" in answer.notes[0] and "3 stay" in answer.notes[1]
-    Surrogate.put_into(setting, "spec")  # nobody measured the GPU: no promise
+    Surrogate.put_into(setting, "datasheet")  # nobody measured the GPU: no promise
     with refused("--bundle"):
         evaluate(made, [what_if("best-convolution")], setting)
 

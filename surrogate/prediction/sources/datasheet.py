@@ -1,8 +1,9 @@
-"""Times from a GPU's specification: laws of kernels where neither a GPU nor its architecture was measured.
+"""Times from a GPU's datasheet: analytical models of kernels, for GPUs whose architecture was never measured.
 
-The bundles saw cuDNN 7's half-precision kernels on Volta and Turing, and today's are up to twice as fast; of TF32's
-they saw none. Laws that were fitted to whole networks on newer GPUs stand in for the trees there. Matrix products of
-AMD's libraries were measured on two boards, from which trees tell little of a third: a law of output tiles stands in.
+The bundles hold cuDNN 7's half-precision kernels on Volta and Turing, which today's kernels beat by up to a factor of
+two, and no TF32 kernels. Analytical models that were fitted to whole networks on newer GPUs replace the trees there.
+Matrix products of AMD's libraries were measured on two boards, which is too few for trees on a third: a model of output
+tiles replaces them.
 """
 
 import json
@@ -20,7 +21,8 @@ from surrogate.features.problem import HALF
 from surrogate.features.terms.tensor_core import TensorCoreLaw
 from surrogate.features.terms.tiled_product import TiledProductLaw
 from surrogate.models.plain import from_plain
-from surrogate.prediction.engine import Context, Engine, Setting
+from surrogate.prediction.setting import Context, Setting
+from surrogate.prediction.sources.source import Source, Times
 from surrogate.uncertainty.intervals import LeftOut, UnseenGpu
 
 FILE = "tensor_cores.json"
@@ -91,19 +93,50 @@ def products_of(setting: Setting, gpu: Gpu, measured: Collection[str]) -> Produc
 
 
 @dataclass(frozen=True, slots=True)
-class LawEngine(Engine):
-    """Times of a law, alike for all candidates; none needs a workspace. ``law`` gives (problems,) µs of problems."""
+class AnalyticalSource(Source):
+    """Times of an analytical model, equal for all candidates, which need no workspace.
 
-    law: Callable[[Any], np.ndarray]
+    ``model`` gives (problems,) µs of problems.
+    """
+
+    model: Callable[[Any], np.ndarray]
 
     @classmethod
     def of_convolutions(cls, context: Context, law: TensorCoreLaw) -> Self:
-        """Of convolutions in the setting's element type."""
+        """Return the source of convolutions in the setting's element type."""
         dtype = context.setting.named["dtype"]
         return cls(
             context, lambda problems: law.convolution_us(context.formula.problem(problems).sized, context.device, dtype)
         )
 
-    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As `Engine.many`."""
-        return self.law(self.context.setting.problem(sizes.T))[problem], np.zeros(len(index))
+    @classmethod
+    def of_products(cls, context: Context, products: "Products") -> Self:
+        """Return the source of matrix products on one of AMD's GPUs."""
+        device = context.device
+        law = products.law(device)
+        return cls(context, lambda problems: law.product_us(problems, device))
+
+    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+        """As `Source.times`."""
+        return Times(self.model(self.context.setting.problem(sizes.T))[problem], np.zeros(len(index)))
+
+
+@dataclass(frozen=True, slots=True)
+class Tf32Source(Source):
+    """fp32 with TF32 allowed, which was never measured: candidates with tensor-core kernels take the shorter time.
+
+    ``plain`` gives times by multiply-adds and ``tensor`` times at TF32's peak. ``able`` (candidates,) marks candidates
+    that have both kinds of kernels, ``never`` (candidates,) those whose library was never measured with TF32.
+    """
+
+    plain: Source
+    tensor: Source
+    able: np.ndarray
+    never: np.ndarray
+
+    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+        """As `Source.times`."""
+        plain = self.plain.times(sizes, problem, index)
+        tensor_us = self.tensor.times(sizes, problem, index).time_us
+        faster_us = np.where(self.able[index], np.minimum(plain.time_us, tensor_us), plain.time_us)
+        return plain._replace(time_us=np.where(self.never[index], faster_us, tensor_us))

@@ -1,8 +1,8 @@
-"""Answers of boosted trees, in numpy: everything that a setting decides is cut out of the trees once.
+"""The fitted model of a bundle: boosted trees in numpy, and any other model through a table.
 
-A row of the trees' input holds the problem's columns, the candidate's own, its library's version and its code. What
-was measured in the setting counts beside the trees; where a candidate was not measured on the GPU itself, a sibling's
-measurements and the cost of its calls do.
+A setting decides most of the trees' columns, so they are cut out of the trees once. A row of the trees' input holds the
+problem's columns, the candidate's own, its library's version and its code. Measurements in the setting count beside
+the trees: the GPU's own or, for a candidate that was not measured on the GPU, those of a donor, a similar GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from surrogate.bundle.bundle import Part
 from surrogate.features.elementwise import Number
+from surrogate.features.errors import in_one_line
 from surrogate.features.families import AnyProblem, Formula
 from surrogate.features.text import version_column
 from surrogate.models.launch import call_cost_us
 from surrogate.models.neighbours import log_corrections
 from surrogate.models.times import BoostedTimes
 from surrogate.models.trees import ReadyTrees
-from surrogate.prediction.engine import Context, Engine, Setting
+from surrogate.prediction.setting import Context, Setting
+from surrogate.prediction.sources.source import Source, Times
 
 if TYPE_CHECKING:
+    from surrogate.models import TimeModel
     from surrogate.models.grid import Grid, Measured
 
 VERSION_COLUMN = "library_version"
@@ -66,94 +70,93 @@ class Neighbourhood(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BoosterEngine(Engine):
-    """Boosted trees made ready for one setting, and what was measured in it.
+class TreeSource(Source):
+    """Boosted trees specialised to one setting, and the measurements in it.
 
     ``template`` (candidates, columns) holds each candidate's version and code, and is zero elsewhere; ``own_column`` is
     where a row has the candidate's own roofline, −1 if nowhere; ``call_us`` (candidates,). ``trend_positions`` (terms,)
     says where in a row the trend's terms stand, and ``trend_ranges`` (candidates, 2, terms) outside which values it
-    counts on this GPU. ``lenders`` (candidates,) are the GPUs on which each was measured, "" where on none alike.
+    counts on this GPU. ``donors`` (candidates,) are the GPUs whose measurements each uses, "" for none.
     """
 
-    times: BoostedTimes
+    boosted: BoostedTimes
     trees: ReadyTrees
     template: np.ndarray
     own_column: int
     call_us: np.ndarray
     trend_positions: np.ndarray
     trend_ranges: np.ndarray
-    lenders: tuple[str, ...]
+    donors: tuple[str, ...]
     near: Neighbourhood | None
 
     @classmethod
-    def of(cls, context: Context, times: BoostedTimes, siblings: Sequence[str]) -> "BoosterEngine":
-        """The model's trees with everything cut out that the setting decides.
+    def of(cls, context: Context, times: BoostedTimes, similar: Sequence[str]) -> "TreeSource":
+        """Return the model's trees with everything cut out that the setting decides.
 
-        Of a candidate that was not measured in the setting on the GPU, the first of its ``siblings`` where it was lends
-        time / base, and what a call costs.
+        A candidate that was not measured in the setting on the GPU uses time / base and the cost of a call of the first
+        of the ``similar`` GPUs on which it was.
         """
         setting, _, candidates, formula, _ = context
         family, gpu, _, _ = setting
         trend = times.trend
         columns = Columns.of(setting, formula, times)
         codes = np.full(len(candidates), -1)
-        lenders = ("",) * len(candidates)
+        donors = ("",) * len(candidates)
         if times.neighbours:
             codes = times.neighbours.grid.codes(setting.values, [candidate.key for candidate in candidates])
-            lenders = _lenders(context, times.neighbours.grid, codes, (gpu, *siblings))
-        libraries = zip(lenders, (candidate.library for candidate in candidates), strict=True)
+            donors = _donors(context, times.neighbours.grid, codes, (gpu, *similar))
+        libraries = zip(donors, (candidate.library for candidate in candidates), strict=True)
         return cls(
             context=context,
-            times=times,
+            boosted=times,
             trees=ReadyTrees(lambda: times.trees, columns.positions, columns.decided),
             template=_template(context, times, len(columns.positions)),
             own_column=columns.varying.index(family.own_roofline) if family.own_roofline else -1,
-            call_us=np.array([call_cost_us(times.call_us, lender or gpu, library) for lender, library in libraries]),
+            call_us=np.array([call_cost_us(times.call_us, donor or gpu, library) for donor, library in libraries]),
             trend_positions=np.array([columns.varying.index(name) for name in trend.names] if trend else []),
             trend_ranges=np.array([trend.range_of(candidate.key, gpu) for candidate in candidates] if trend else []),
-            lenders=lenders,
-            near=_neighbourhood(context, times, columns, codes, lenders),
+            donors=donors,
+            near=_neighbourhood(context, times, columns, codes, donors),
         )
 
-    def one(self, problem: AnyProblem, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
-        """As `Engine.one`, in Python numbers up to the trees' input."""
+    def one(self, problem: AnyProblem, index: np.ndarray) -> Times:
+        """As `Source.one`, in Python numbers up to the trees' input."""
         terms = self.context.formula.problem(problem)
         shared = len(terms.values)
-        # 1. The trees' input (wanted, columns): the problem's columns in every row, then the candidates' own.
-        x = self.template[wanted]
+        # 1. The trees' input (rows, columns): the problem's columns in every row, then the candidates' own.
+        x = self.template[index]
         x[:, :shared] = np.fromiter(terms.values, np.float32, shared)
         values: list[Number] = []
-        workspace: list[float] = []
-        for candidate in wanted:
+        workspace: list[Number] = []
+        for candidate in index.tolist():
             columns, bytes_needed = self.candidate_columns(terms, candidate)
             values += columns
             workspace.append(bytes_needed)
-        x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(wanted), -1)
-        # 2. Log(time / base) by the terms alone, or by what was measured nearby.
-        index = np.array(wanted)
+        x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(index), -1)
+        # 2. Log(time / base) by the terms alone, or by the measurements nearby.
         if self.near is None:
             log_correction = self._log_terms(x, index)
         else:
-            sizes = np.array([self.context.setting.family.sizes_of(problem)] * len(wanted))
-            log_correction = self._near(self.near, sizes, np.zeros(len(wanted), dtype=int), x=x, index=index)
-        return self._times(x, index, terms.roofline_us, log_correction).tolist(), workspace
+            sizes = np.array([self.context.setting.family.sizes_of(problem)] * len(index))
+            log_correction = self._near(self.near, sizes, np.zeros(len(index), dtype=int), x=x, index=index)
+        return Times(self._times(x, index, terms.roofline_us, log_correction), np.array(workspace, dtype=np.float64))
 
-    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As `Engine.many`."""
+    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+        """As `Source.times`."""
         if not len(index):
-            return np.empty(0), np.empty(0)
+            return Times(np.empty(0), np.empty(0))
         x, roofline_us, workspace = self._inputs(sizes, problem, index)
         if self.near is None:
             log_correction = self._log_terms(x, index, problem)
         else:
             log_correction = self._near(self.near, sizes[problem], problem, x=x, index=index)
-        return self._times(x, index, roofline_us, log_correction), workspace
+        return Times(self._times(x, index, roofline_us, log_correction), workspace)
 
     def _inputs(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The trees' input (rows, columns), rooflines in µs and workspaces (rows,); arguments as of `Engine.many`."""
-        x, terms, workspace = self.inputs(sizes, problem, index, behind=2)
+        """The trees' input (rows, columns), rooflines in µs and workspaces (rows,); arguments as of `Source.times`."""
+        x, terms, workspace = self.inputs(sizes, problem, index, further=2)
         x[:, -2:] = self.template[index, -2:]
         return x, terms.roofline_us[problem], workspace
 
@@ -162,8 +165,8 @@ class BoosterEngine(Engine):
         of `ReadyTrees.inplace_predict`."""
         shared = len(self.context.setting.family.problem_names)
         log_correction = self.trees.inplace_predict(x, shared, problem).astype(np.float64)
-        if self.times.trend is not None:
-            log_correction += self.times.trend.outside(x[:, self.trend_positions], self.trend_ranges[candidate])
+        if self.boosted.trend is not None:
+            log_correction += self.boosted.trend.outside(x[:, self.trend_positions], self.trend_ranges[candidate])
         return log_correction
 
     def _near(
@@ -208,10 +211,10 @@ class BoosterEngine(Engine):
         """Times in µs (rows,) of log(time / base) (rows,), of candidate ``index[i]`` in row i."""
         # The base: the problem's roofline, drawn towards the candidate's own, and the call's fixed cost.
         base_us = roofline_us
-        if self.times.own_weight and self.own_column >= 0:
-            base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
+        if self.boosted.own_weight and self.own_column >= 0:
+            base_us = base_us * np.exp2(self.boosted.own_weight * x[:, self.own_column].astype(np.float64))
         time_us = (base_us + self.call_us[index]) * np.exp(log_correction)
-        return np.maximum(time_us, self.context.least_us[index])
+        return np.maximum(time_us, self.context.min_us[index])
 
 
 def _template(context: Context, times: BoostedTimes, width: int) -> np.ndarray:
@@ -223,25 +226,25 @@ def _template(context: Context, times: BoostedTimes, width: int) -> np.ndarray:
     return template
 
 
-def _lenders(context: Context, grid: "Grid", codes: np.ndarray, gpus: Sequence[str]) -> tuple[str, ...]:
+def _donors(context: Context, grid: "Grid", codes: np.ndarray, gpus: Sequence[str]) -> tuple[str, ...]:
     """(candidates,) of each the first of the ``gpus`` on which it was measured in the setting, "" where on none."""
-    lenders = np.full(len(codes), "", dtype=object)
+    donors = np.full(len(codes), "", dtype=object)
     for gpu in gpus:
-        wanting = (lenders == "") & (codes >= 0)
+        wanting = (donors == "") & (codes >= 0)
         if gpu in grid.packed and wanting.any():
-            lenders[wanting & np.isin(codes, grid.rows(context.setting.family, gpu).codes)] = gpu
-    return tuple(lenders)
+            donors[wanting & np.isin(codes, grid.rows(context.setting.family, gpu).codes)] = gpu
+    return tuple(donors)
 
 
 def _neighbourhood(
-    context: Context, times: BoostedTimes, columns: Columns, codes: np.ndarray, lenders: Sequence[str]
+    context: Context, times: BoostedTimes, columns: Columns, codes: np.ndarray, donors: Sequence[str]
 ) -> Neighbourhood | None:
     """What was measured with each candidate, by its code, on the GPU that lends it."""
     neighbours = times.neighbours
-    if neighbours is None or not any(lenders):
+    if neighbours is None or not any(donors):
         return None
-    owner = np.array(lenders, dtype=object)
-    lent = {gpu: codes[owner == gpu] for gpu in dict.fromkeys(filter(None, lenders))}
+    owner = np.array(donors, dtype=object)
+    lent = {gpu: codes[owner == gpu] for gpu in dict.fromkeys(filter(None, donors))}
     measured = neighbours.grid.measured(context.setting.family, lent)
     # The residual's trees see, behind the columns of the terms, the interpolation, and of every line its difference
     # from that and its gap.
@@ -251,3 +254,40 @@ def _neighbourhood(
         positions = [*columns.positions, *range(behind, behind + 1 + 2 * len(neighbours.grid.lines))]
         residual = ReadyTrees(lambda: neighbours.trees, positions, columns.decided)
     return Neighbourhood(measured, np.where(owner != "", codes, -1), residual)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource(Source):
+    """Any `TimeModel`, asked through a table: milliseconds a call."""
+
+    model: "TimeModel"
+
+    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+        """As `Source.times`."""
+        import pandas as pd
+
+        from surrogate.dataset.rows import rows_of
+
+        setting, device, candidates, _, min_us = self.context
+        frame = pd.DataFrame(sizes[problem], columns=list(setting.family.size_names))
+        frame = frame.assign(gpu=setting.gpu, **setting.named)
+        for name in ("library", "algorithm", "solver"):
+            frame[name] = [getattr(candidates[i], name) for i in index]
+        frame["library_version"] = frame["library"].map(dict(setting.versions))
+        if not any(candidate.solver for candidate in candidates):
+            del frame["solver"]
+        rows = rows_of(frame, setting.family, {setting.gpu: device})
+        with in_one_line(f"the model {self.model.name} cannot answer"):  # a bundle's model need not fit the rows
+            return Times(np.maximum(self.model.predict(rows), min_us[index]), rows.workspace_bytes)
+
+
+def model_source(context: Context, part: Part, donors: Sequence[str] = ()) -> Source:
+    """Return the source of a part's model, which may use measurements of ``donors``, similar GPUs, the nearest first."""
+    if part.family.parameter_names:  # a described kernel, which needs pandas and scikit-learn
+        from surrogate.prediction.sources.measured import ConfigurationSource
+
+        if part.fitted.name == ConfigurationSource.MODEL:
+            return ConfigurationSource.of(context, part.model)
+    if part.times is None:
+        return TableSource(context, getattr(part.model, "base", part.model))
+    return TreeSource.of(context, part.times, donors)

@@ -1,0 +1,140 @@
+"""The one schema of a table of questions: how its columns name a problem.
+
+A row names its problem by a column ``problem`` with a text, by ``operator`` (or ``family``, or ``op``) and sizes, or by
+sizes alone if one family has them: ``m,n,k`` is a matrix product, ``n,c,h,k,r`` a convolution. Settings such as
+``dtype`` are columns; constant ones may be left out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from surrogate.features.errors import InputError, RowError, nearest
+from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of, parse_problem
+from surrogate.features.families import family as family_named
+
+Cells = pd.Series | np.ndarray | Sequence[object]
+"""A column as it comes."""
+PLACE = ("gpu", "library", "library_version")
+OPERATOR_COLUMNS = ("family", "operator", "op")
+"""Columns that name a family or an operator, the first one that a table has."""
+SETTINGS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.setting_names))
+
+
+def family_of_columns(names: Iterable[str], where: str) -> Family:
+    """Return the family whose sizes the columns ``names`` are. Raises `InputError` if no family, or several, fit."""
+    have = {*names}
+    sized = {size for family in FAMILIES.values() for size in family.size_names} & have
+    complete = [family for family in FAMILIES.values() if {*required(family)} <= have]
+    exact = [family for family in complete if sized <= {*family.size_names}]
+    most = max((len(required(family)) for family in complete), default=0)
+    fitting = exact or [family for family in complete if len(required(family)) == most]
+    if len(fitting) == 1 and fitting[0].name in fitting[0].kinds:
+        return fitting[0]
+    if fitting:
+        default = FAMILIES[DEFAULT_FAMILY]
+        families = ", ".join(family.name for family in fitting)
+        raise InputError(
+            f"{where}: {', '.join(sorted(sized))} are sizes of several operators ({families}); add a column operator,"
+            f" or the sizes of a {default.name}, {', '.join(required(default))}"
+        )
+    near = max(FAMILIES.values(), key=lambda family: len({*required(family)} & have))
+    if {*required(near)} & have:
+        missing = [name for name in required(near) if name not in have]
+        hint = nearest(missing[0], [*have - sized])
+        raise InputError(
+            f"{where}: column {', '.join(missing)} is missing; {near.name} needs {', '.join(required(near))}{hint}"
+        )
+    alone = "; ".join(
+        f"{','.join(required(each))} ({each.name})" for each in FAMILIES.values() if each.name in each.kinds
+    )
+    raise InputError(
+        f"{where}: no column names a problem; a table has a column problem with texts, operator and its"
+        f" sizes, or sizes alone: {alone}"
+    )
+
+
+def required(family: Family) -> tuple[str, ...]:
+    """Return the sizes that every problem of a family gives."""
+    return tuple(size.name for size in family.sizes if size.default is None)
+
+
+def expanded(
+    columns: Mapping[str, Cells], own: Family | None, where: str, settings: Mapping[str, str]
+) -> Mapping[str, Cells]:
+    """Return the columns with ``family``, and with the sizes and settings of texts.
+
+    Parameters
+    ----------
+    columns : name → cells, as a user's table has them.
+    own : the described kernel that rows are of if they do not name a family.
+    where : how an error begins.
+    settings : settings of rows that do not state them.
+
+    Raises
+    ------
+    InputError
+        for a table that names no problem, and for the first text that cannot be read.
+    """
+    source = next((name for name in OPERATOR_COLUMNS if name in columns), None)
+    if source is not None:
+        number, values = pd.factorize(np.asarray(columns[source], dtype=object), use_na_sentinel=False)
+        names = [_family(value, own) for value in values]
+        known = {**columns, "family": np.array([family.name for family in names], dtype=object)[number]}
+        complete = all({*required(family)} <= columns.keys() for family in names)
+    elif own is not None:
+        known, complete = {**columns, "family": own.name}, {*required(own)} <= columns.keys()
+    else:
+        known, complete = columns, "problem" not in columns
+    if "problem" in columns and not complete:
+        return _read(columns, own, where, settings)
+    if source is None and own is None:
+        known = {**columns, "family": family_of_columns(columns, where).name}
+    return {
+        name: [value] * len(next(iter(columns.values()))) if isinstance(value, str) else value
+        for name, value in known.items()
+    }
+
+
+def _family(name: object, own: Family | None) -> Family:
+    """Return the family of an operator's or a family's name; a missing name is a convolution or the own kernel."""
+    text = str(name) if name is not None and name == name else ""
+    if own is not None and text in ("", own.name):
+        return own
+    return family_named(text or DEFAULT_FAMILY)
+
+
+def _read(
+    columns: Mapping[str, Cells], own: Family | None, where: str, settings: Mapping[str, str]
+) -> Mapping[str, Cells]:
+    """Return the columns with those of the problems that the column ``problem`` names; equal ones are read once."""
+    names = [
+        name for name in (*SETTINGS, *(own.setting_names if own else ())) if name in columns and name != "operator"
+    ]
+    frame = pd.DataFrame({name: np.asarray(columns[name], dtype=object) for name in ("problem", *names)})
+    number = frame.groupby(list(frame), sort=False, dropna=False).ngroup().to_numpy()
+    first = np.unique(number, return_index=True)[1]
+    problems: list[AnyProblem] = []
+    for row in first.tolist():
+        stated = {name: str(frame[name].iloc[row]) for name in names if not pd.isna(frame[name].iloc[row])}
+        text = str(frame["problem"].iloc[row])
+        try:
+            whole = own.whole_text(text) if own else text
+            problem = parse_problem(whole, own, **stated)
+            further = {name: settings[name] for name in family_of(problem).setting_names if name in settings}
+            problems.append(parse_problem(whole, own, **{**further, **stated}) if further else problem)
+        except InputError as error:
+            raise RowError(where, row, str(error)) from None
+    out: dict[str, Cells] = {name: cells for name, cells in columns.items() if name not in OPERATOR_COLUMNS}
+    records = []
+    for problem in problems:
+        family = family_of(problem)
+        texts = dict(zip(family.setting_names, family.setting_of(problem), strict=True))
+        if "math" not in names and "math" not in settings:
+            texts.pop("math", None)  # as PyTorch runs it on the GPU
+        records.append(
+            {"family": family.name, **dict(zip(family.size_names, family.sizes_of(problem), strict=True)), **texts}
+        )
+    table = pd.DataFrame(records).iloc[number].reset_index(drop=True)
+    return {**out, **{str(name): table[name] for name in table}}

@@ -1,0 +1,130 @@
+"""A source of evidence: times and workspaces of the candidates of one setting.
+
+Each source asks the family's formula for the columns of one problem as Python numbers, or of many as arrays. Whatever
+no problem changes is computed once per setting.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from surrogate.features.elementwise import Number
+from surrogate.features.families import AnyProblem, ProblemTerms
+from surrogate.prediction.setting import Context
+
+EXPECTED_TO_FAIL = "expected to fail, as on problems that were measured"
+
+
+class Times(NamedTuple):
+    """Columns (rows,): times in µs and workspaces in bytes.
+
+    A time is NaN if the source does not know the candidate. ``measured`` marks times that are measurements of the very
+    problem, and ``fails`` candidates that are expected not to run it; None: no row.
+    """
+
+    time_us: np.ndarray
+    workspace_bytes: np.ndarray
+    measured: np.ndarray | None = None
+    fails: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source(ABC):
+    """Times of the candidates of one setting."""
+
+    context: Context
+
+    @abstractmethod
+    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+        """Return the times of candidate ``index[i]`` for problem ``problem[i]`` of ``sizes`` (problems, sizes)."""
+
+    def one(self, problem: AnyProblem, index: np.ndarray) -> Times:
+        """Return the times of the candidates at ``index`` (rows,) for one problem."""
+        sizes = np.array([self.context.setting.family.sizes_of(problem)])
+        return self.times(sizes, np.zeros(len(index), dtype=int), index)
+
+    def min_us(self, problem: AnyProblem) -> float:
+        """Return a lower bound in µs for all times on the problem and for the ends of their intervals; 0: none."""
+        return 0.0
+
+    def failures(self, problem: AnyProblem, failing: Sequence[int]) -> list[str]:
+        """Return why each of the candidates at ``failing``, does not run."""
+        return [EXPECTED_TO_FAIL] * len(failing)
+
+    def candidate_columns(self, terms: ProblemTerms, candidate: int) -> tuple[tuple[Number, ...], Number]:
+        """Return the candidate's own columns on problems, and its workspace in bytes."""
+        setting, _, candidates, formula, _ = self.context
+        if not setting.family.candidate_names:
+            return (), 0
+        return formula.candidate(terms, candidates[candidate].mechanism)
+
+    def inputs(
+        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray, further: int = 0
+    ) -> tuple[np.ndarray, ProblemTerms, np.ndarray]:
+        """Return the inputs of a model in arrays.
+
+        Returns
+        -------
+        columns : float32 (rows, columns), the problem's, the candidate's own, and ``further`` ones that are not set.
+        terms : of the problems.
+        workspace : bytes (rows,). The arguments are those of `times`.
+        """
+        terms = self.context.formula.problem(self.context.setting.problem(sizes.T))
+        shared = len(terms.values)
+        # 1. The problems' columns (problems, shared) are computed once per problem and then spread over the rows.
+        values = np.empty((len(sizes), shared), dtype=np.float32)
+        for number, column in enumerate(terms.values):
+            values[:, number] = column
+        names = self.context.setting.family.candidate_names
+        x = np.empty((len(index), shared + len(names) + further), dtype=np.float32)
+        x[:, :shared] = values[problem]
+        # 2. The candidates' own columns, candidate by candidate.
+        workspace = np.zeros(len(index))
+        for candidate in np.unique(index).tolist() if names else ():
+            rows = np.flatnonzero(index == candidate)
+            columns, bytes_needed = self.candidate_columns(terms_at(terms, problem[rows]), candidate)
+            for number, column in enumerate(columns, shared):
+                x[rows, number] = column
+            workspace[rows] = bytes_needed
+        return x, terms, workspace
+
+    def roofline_us(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Return the candidates' own roofline times (rows,), the fallback if a source does not know a candidate."""
+        family = self.context.setting.family
+        terms = self.context.formula.problem(self.context.setting.problem(sizes[problem].T))
+        time_us = np.array(terms.roofline_us, dtype=np.float64)
+        if family.own_roofline:
+            # The column holds log2(candidate's roofline / problem's roofline).
+            position = family.candidate_names.index(family.own_roofline)
+            for candidate in np.unique(index):
+                rows = np.flatnonzero(index == candidate)
+                columns, _ = self.candidate_columns(terms_at(terms, rows), candidate)
+                time_us[rows] *= np.exp2(columns[position])
+        return np.maximum(time_us, self.context.min_us[index])
+
+
+def terms_at(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:
+    """Return the terms of the problems at ``rows``, as far as a candidate's columns need them."""
+    sized = terms.sized
+    if len(rows) == len(terms.roofline_us) and (rows[1:] > rows[:-1]).all():
+        return terms
+    of_rows = type(sized)._make(v[rows] if isinstance(v, np.ndarray) else v for v in sized)
+    return ProblemTerms((), terms.roofline_us[rows], of_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed(Source):
+    """Times of ``first`` for the candidates that it ``covers`` (candidates,), of ``second`` for the others."""
+
+    first: Source
+    second: Source
+    covers: np.ndarray
+
+    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+        """As `Source.times`."""
+        rest = self.second.times(sizes, problem, index)
+        covered_us = self.first.times(sizes, problem, index).time_us
+        return rest._replace(time_us=np.where(self.covers[index], covered_us, rest.time_us))

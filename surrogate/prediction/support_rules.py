@@ -1,0 +1,72 @@
+"""Which candidates of a setting run a problem, by the measured support and the library's documentation."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from surrogate.features.errors import InputError
+from surrogate.features.families import AnyProblem
+from surrogate.models.support import Release, Signature, Support
+from surrogate.prediction.setting import Candidate, Setting
+
+MAX_CODE = 2**30
+"""Codes of combined columns are numbered afresh beyond this, so that they stay in the range of int64."""
+Reasons = tuple[str | None, ...]
+"""Why each candidate is refused; None: it is expected to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupportRules:
+    """`Support.refusal` of a setting's candidates, remembered by the family's traits of a problem, which decide it."""
+
+    setting: Setting
+    candidates: tuple[Candidate, ...]
+    support: Support
+    _reasons: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
+
+    def of(self, problem: AnyProblem) -> Reasons:
+        """Reason or None for every candidate, for one problem."""
+        traits = self.setting.family.traits(problem)
+        if traits not in self._reasons:
+            family, gpu, versions, values = self.setting
+            release = {library: Release(gpu, version) for library, version in versions}
+            numbers = tuple(map(int, traits))
+            # Solvers of one algorithm are refused together.
+            signatures = [Signature(c.library, values, c.algorithm, numbers) for c in self.candidates]
+            by_signature = {
+                signature: self.support.refusal(family, signature, release[signature.library], problem)
+                for signature in dict.fromkeys(signatures)
+            }
+            self._reasons[traits] = tuple(by_signature[signature] for signature in signatures)
+        return self._reasons[traits]
+
+    def allowed(self, sizes: np.ndarray) -> np.ndarray:
+        """(problems, candidates) True where the library is expected to run it; ``sizes`` (problems, sizes)."""
+        # 1. Problems of equal traits get one code (problems,): columns are joined one by one.
+        traits = self.setting.family.traits(self.setting.problem(sizes.T)) if len(sizes) else ()
+        code = np.zeros(len(sizes), dtype=np.int64)
+        for column in traits:
+            values = np.asarray(column, dtype=np.int64)
+            code = code * (int(values.max()) + 1) + values
+            if code.max() > MAX_CODE:
+                code = np.unique(code, return_inverse=True)[1]
+        _, first, code = np.unique(code, return_index=True, return_inverse=True)
+        # 2. The first problem of a code answers for all. Libraries also time problems that are none (a filter larger
+        #    than its input): then the next of them answers, and where all are none, nothing is known against them.
+        none_known: Reasons = (None,) * len(self.candidates)
+        reasons = [
+            self._of_any(sizes[start : start + 1]) or self._of_any(sizes[code == i]) or none_known
+            for i, start in enumerate(first)
+        ]
+        # 3. (codes, candidates), spread over the problems.
+        table = np.array([[reason is None for reason in row] for row in reasons], dtype=bool)
+        return table.reshape(len(first), len(self.candidates))[code]
+
+    def _of_any(self, sizes: np.ndarray) -> Reasons | None:
+        """`of` the first of these sizes that make a problem; None where none does."""
+        for row in sizes.tolist():
+            try:
+                return self.of(self.setting.problem(row))
+            except InputError:
+                continue
+        return None
