@@ -4,22 +4,18 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
 
 from surrogate.dataset.files import STDOUT, require_writable
 from surrogate.features.errors import STDIN, InputError, nearest
-from surrogate.features.whole import MAX_INT32
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
-
-if TYPE_CHECKING:
-    from surrogate.dataset.described import Kernel
 
 Function = TypeVar("Function", bound=Callable[..., object])
 """A command's function, which options leave as it is."""
@@ -85,6 +81,8 @@ class Positive(click.FloatRange):
         return super().convert(value, param, ctx)
 
 
+MAX_INT32 = 2**31 - 1
+"""The largest size: `surrogate.features.whole` has it, too, but imports NumPy."""
 COUNT = Whole(min=1)
 INDEX = Whole(min=0)
 SIZE = Whole(1, MAX_INT32)
@@ -144,17 +142,27 @@ class Once(click.Option):
 
 
 def option(
-    names: str, text: str, kind: click.ParamType | type | None = None, **settings: Any
+    names: str, text: str, kind: click.ParamType | type | Collection[str] | None = None, **settings: Any
 ) -> Callable[[Function], Function]:
-    """An option by its flag (its parameter's name after a space), with its help and type; ``settings`` are click's."""
+    """Add an option to a command.
+
+    ``names`` are its flags, then its parameter's name if that is another; ``text`` is its help; ``kind`` is click's
+    type, or the words to choose from; ``settings`` are those of `click.option`.
+    """
+    if kind is not None and not isinstance(kind, click.ParamType | type):
+        kind = Choice(tuple(kind))
     return click.option(*names.split(), cls=Once, help=text, type=kind, **settings)
 
 
-def choice_option(
-    name: str, choices: Sequence[str], text: str, default: str | None = None
-) -> Callable[[Function], Function]:
-    """An option that takes one of ``choices``."""
-    return option(name, text, Choice(choices), default=default)
+def combined(*decorators: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Return one decorator that adds several options in the order given."""
+
+    def add(function: Function) -> Function:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return add
 
 
 class GpuName(click.ParamType):
@@ -190,13 +198,19 @@ class GpuName(click.ParamType):
 GPU = GpuName()
 
 
-def size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Bytes of an option's text, as in 64MiB: its callback."""
-    from surrogate.prediction.results import parse_bytes
+class Bytes(click.ParamType):
+    """A number of bytes, as in 64MiB."""
 
-    del context, parameter
-    return None if text is None else parse_bytes(text)
+    name = "SIZE"
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        from surrogate.prediction.results import parse_bytes
+
+        return value if isinstance(value, int) else parse_bytes(value)
+
+
+BYTES = Bytes()
 
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
     Path(__file__).with_name("options.toml").read_text(encoding="utf-8")
@@ -212,7 +226,7 @@ _WORDS = {
     "size": SIZE,
     "positive": POSITIVE,
     "float": float,
-    "bytes": size,
+    "bytes": BYTES,
 }
 _LOOKED_UP = ("kind", "callback", "choices")
 
@@ -237,15 +251,39 @@ def declared(section: str, **words: Any) -> Callable[[Function], Function]:
     return add
 
 
-seed_option = declared("seed")
-candidates_option = declared("candidates")
-limit_options = declared("limits")
+def choice_option(
+    name: str, choices: Sequence[str], text: str, default: str | None = None
+) -> Callable[[Function], Function]:
+    """An option that takes one of ``choices``."""
+    return option(name, text, Choice(choices), default=default)
+
+
+seed_option = option("--seed", "Seed of folds, sampling and search.", default=0)
+candidates_option = option(
+    "--candidates",
+    "How the table lists candidates, where the file does not say: all were tried, or a censored list.",
+    ("all", "listed"),
+)
+where_option = option(
+    "--where",
+    "Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either.",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+)
+rows_options = combined(candidates_option, where_option)
+"""Which rows of the data count, and how."""
+limit_options = combined(
+    option("--workspace-limit", "Largest workspace of a pick, as in 64MiB, 1GB or 1048576.", BYTES),
+    option("--deterministic", "Only algorithms whose two runs give the same bits.", is_flag=True),
+)
 """Which algorithms may be picked."""
-
-
-def rows_options(function: Function) -> Function:
-    """Add ``--candidates`` and ``--where``: which rows of the data count, and how."""
-    return candidates_option(declared("rows")(function))
+_COLUMNS = "Columns of a table of your own kernel's configurations:"
+_kernel_columns = combined(
+    option("--kernel kernel_file", "A description of your own kernel, TOML (`seer data describe`).", PATH),
+    option("--sizes", f"{_COLUMNS} numbers of a problem, as m,n,k.", metavar="A,B"),
+    option("--parameters", f"{_COLUMNS} what is tuned.", metavar="A,B"),
+    option("--settings texts", f"{_COLUMNS} texts of a problem, as dtype.", metavar="A,B"),
+)
 
 
 def kernel_options(function: Function) -> Function:
@@ -253,34 +291,21 @@ def kernel_options(function: Function) -> Function:
 
     @wraps(function)
     def described(*words: Any, **named: Any) -> Any:
-        columns = {name: named.pop(name) for name in ("kernel_file", "sizes", "parameters", "texts")}
+        columns = [named.pop(name) for name in ("kernel_file", "sizes", "parameters", "texts")]
         files = [each for name in ("data", "paths") if isinstance(each := named.get(name), tuple)]
         strays = [str(file) for each in files for file in each if not file.suffix and not file.exists()]
-        if strays and any(columns.values()):
-            raise InputError(f"{', '.join(strays)}: no such file; names of columns are joined by commas, as in m,n,k")
-        return function(*words, kernel=_kernel(**columns), **named)
+        kernel = None
+        if any(columns):
+            if strays:
+                raise InputError(
+                    f"{', '.join(strays)}: no such file; names of columns are joined by commas, as in m,n,k"
+                )
+            from surrogate.dataset.described import kernel_of
 
-    return cast(Function, declared("kernel")(described))
+            kernel = kernel_of(*columns)
+        return function(*words, kernel=kernel, **named)
 
-
-def _kernel(kernel_file: Path | None, sizes: str | None, parameters: str | None, texts: str | None) -> "Kernel | None":
-    """What the options say of the table's columns. Raises `InputError` where they contradict one another."""
-    if not (kernel_file or sizes or parameters or texts):
-        return None
-    from surrogate.dataset.described import kernel_of
-
-    return kernel_of(kernel_file, sizes, parameters, texts)
-
-
-def fit_options(function: Function) -> Function:
-    """Add ``--device``, ``--candidate``, `rows_options` and `kernel_options`: what is fitted, and where."""
-    return declared("fit", tree_device=_tree_device)(rows_options(kernel_options(function)))
-
-
-def training_options(function: Function) -> Function:
-    """Add DATA, `fit_options` and ``--seed``: what is searched or trained, and where."""
-    data = click.argument("data", nargs=-1, required=True, type=PATH)
-    return data(fit_options(seed_option(function)))
+    return cast(Function, _kernel_columns(described))
 
 
 def _tree_device(context: click.Context, parameter: click.Parameter, device: str) -> str:
@@ -296,6 +321,22 @@ def _tree_device(context: click.Context, parameter: click.Parameter, device: str
         if warned:
             raise click.BadParameter("XGBoost finds no CUDA device; leave --device out", context, parameter)
     return device
+
+
+fit_options = combined(
+    option("--device", "Where XGBoost grows trees.", ("cpu", "cuda"), default="cpu", callback=_tree_device),
+    option(
+        "--candidate",
+        "Choose among algorithms (each with its fastest solver) or among solvers.",
+        ("algorithm", "solver"),
+        default="algorithm",
+    ),
+    rows_options,
+    kernel_options,
+)
+"""What is fitted, and where."""
+training_options = combined(click.argument("data", nargs=-1, required=True, type=PATH), fit_options, seed_option)
+"""DATA, what is searched or trained, and where."""
 
 
 def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Callable[[Function], Function]:
@@ -317,7 +358,11 @@ def output_options(function: Function) -> Function:
             raise InputError("--json and --csv exclude each other; give one of them")
         return function(*words, form="json" if as_json else "csv" if as_csv else "", **named)
 
-    return cast(Function, declared("output")(printed))
+    form_flags = combined(
+        option("--json as_json", "Print JSON instead of a table.", is_flag=True),
+        option("--csv as_csv", "Print CSV instead of a table.", is_flag=True),
+    )
+    return cast(Function, form_flags(printed))
 
 
 def show(

@@ -5,7 +5,7 @@ from typing import Unpack
 
 import click
 
-from surrogate.cli.options import Form, declared, output_option, output_options, said, show
+from surrogate.cli.options import PATH, Form, option, output_option, output_options, said, show
 from surrogate.cli.problem import FLAGS, Options, open_predictor, problem_options, read_problem, settings_of, with_notes
 from surrogate.features.errors import InputError, RowError
 
@@ -15,7 +15,8 @@ ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 
 @click.command(context_settings=FLAGS)
 @problem_options
-@declared("predict")
+@option("--algorithm", "The algorithm to predict. [the fastest]", metavar="NAME")
+@option("--data", "A table of problems and algorithms: parquet, CSV or JSON.", PATH)
 @output_option("The table to write, with --data; - for CSV on standard output.", required=False)
 @output_options
 def command(

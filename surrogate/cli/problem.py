@@ -1,20 +1,33 @@
 """PROBLEM on the command line: its text, or the field's flags after ``--``; and the options that go with it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
-from surrogate.cli.groups import TABLE
-from surrogate.cli.options import Function, SettingChoice, board_notes, declared, option
+from surrogate.cli.options import GPU, SettingChoice, board_notes, combined, option
 from surrogate.features.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from surrogate.features.families import AnyProblem
     from surrogate.prediction.predictor import Predictor
 
-CHOICES: dict[str, list[str]] = {name: setting["choices"] for name, setting in TABLE["settings"].items()}
-"""Setting of a problem → the values that its option takes; any where none are listed."""
+CHOICES: dict[str, tuple[str, ...]] = {
+    "dtype": (
+        *("fp32", "fp16", "bf16", "fp64", "int8", "fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "int8_sq"),
+        *("w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "w4afp8"),
+    ),
+    "math": ("fma", "default", "tensor_op", "tensor_op_allow_conversion"),
+    "layout": ("NCHW", "NHWC"),
+    "direction": ("fwd", "bwd_data", "bwd_filter"),
+    "phase": ("context", "generation", "encoder"),
+    "kv_dtype": ("bf16", "fp16", "fp8", "fp32"),
+    "routing": (),
+    "variant": (),
+}
+"""Setting of a problem → the values that its option takes (any if none are listed), which a test holds to the
+families'; written here because the families' modules import NumPy."""
 ALIKE = 0.85
 """From this likeness on a word is a misspelled option, and no flag of a problem (--in_layout is 0.84 of --layout)."""
 FLAGS = {"ignore_unknown_options": True}
@@ -30,16 +43,34 @@ class Options(TypedDict):
     library_version: str | None
 
 
-def problem_options(function: Function) -> Function:
-    """Add PROBLEM, a tuple of words, and the options that say on what, and how, it is computed."""
-    for name, choices in reversed(CHOICES.items()):
-        setting = TABLE["settings"][name]
-        kind = SettingChoice(name, choices) if choices else str
-        shown = f"{setting['help'].format(choices=', '.join(choices))}  [default: {setting['default']}]"
-        metavar = setting.get("metavar", f"[{'|'.join(choices)}]" if choices else None)
-        function = option(f"--{name.replace('_', '-')}", shown, kind, metavar=metavar)(function)
-    function = declared("problem", folder_name=click.Path())(function)
-    return click.argument("problem", nargs=-1, type=click.UNPROCESSED)(function)
+def _setting(name: str, text: str, default: str, **settings: Any) -> Callable[..., Any]:
+    """Return the option of a problem's setting; ``default`` says what stands in for it."""
+    kind = SettingChoice(name, CHOICES[name]) if CHOICES[name] else str
+    return option(f"--{name.replace('_', '-')}", f"{text}  [default: {default}]", kind, **settings)
+
+
+problem_options = combined(
+    click.argument("problem", nargs=-1, type=click.UNPROCESSED),
+    option("--gpu", "The GPU that is asked about, by any name; `seer gpus` lists them.", GPU),
+    option("--bundle", "A folder made by `seer train`.  [default: the one that ships for the GPU]", click.Path()),
+    option("--library", "Candidates of one library only, as cudnn or miopen.", metavar="NAME"),
+    option("--library-version", "As in 8.9.2.  [default: the newest that the bundle knows]", metavar="V"),
+    _setting(
+        "dtype", f"Element type: {', '.join(CHOICES['dtype'])}.", "fp32; bf16 for attention and experts", metavar="TYPE"
+    ),
+    _setting("math", "Math type.", "as PyTorch runs it on the GPU"),
+    _setting("layout", "Of a convolution's tensors in memory.", "NCHW", metavar="[NCHW|NHWC]"),
+    _setting("direction", "A convolution forward, or one of its gradients.", "fwd"),
+    _setting("phase", "Of attention: a prompt, tokens after it, or an encoder.", "by the query's length"),
+    _setting("kv_dtype", "Element type of cached keys and values.", "as --dtype"),
+    _setting("routing", "How tokens spread over experts, as power_law_1.2.", "balanced"),
+    _setting(
+        "variant",
+        "A mode of the kernel: of AMD's products Tensile's type and transposes, as 'HSS NT'; of experts, nongated.",
+        "the usual one",
+    ),
+)
+"""PROBLEM, a tuple of words, and the options that say on what, and how, it is computed."""
 
 
 def settings_of(options: Options) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from surrogate.cli.options import declared, limit_options, output_option, output_options, said, show
+from surrogate.cli.options import COUNT, GPU, PATH, limit_options, option, output_option, output_options, said, show
 from surrogate.cli.problem import FLAGS, Options, problem_options, read_problem, with_notes
 from surrogate.features.errors import InputError
 
@@ -36,7 +36,11 @@ class SelectOptions(Options):
 @click.command(context_settings=FLAGS)
 @problem_options
 @limit_options
-@declared("select")
+@option("--top", "Show the first K; with --measure, time them.", COUNT, metavar="K")
+@option("--measure", "Time the most promising on --device, and rank by that.", is_flag=True)
+@option("--device", "What --measure times on.", ("cudnn", "cpu", "replay", "reference"))
+@option("--recording", "The run that --device replay serves.", metavar="RUN.jsonl")
+@option("--no-cache", "Neither use measurements of earlier runs nor keep new ones.", is_flag=True)
 @output_options
 def command(problem: tuple[str, ...], form: "Form", **options: Unpack[SelectOptions]) -> None:
     """Rank the algorithms of PROBLEM by their predicted times, with 90 % intervals, workspaces and what is excluded.
@@ -108,7 +112,24 @@ FUNCTIONS = ("python", "triton")
 
 @click.command()
 @click.argument("bundle")
-@declared("export")
+@option(
+    "--problems",
+    "Parquet or CSV table, JSON lines, one PROBLEM a line, or SEER's Test-set-II text.",
+    PATH,
+    required=True,
+    metavar="FILE",
+)
+@option(
+    "--as form",
+    "A lookup of the listed problems: JSON, a C99 header, MIOpen's user find-db (bundles of MIOpen solvers). A"
+    " function for any problem: python; triton, lists of triton.Config (described kernels).",
+    ("json", "c-header", "python", "triton", "miopen-user-db"),
+    required=True,
+)
+@option("--leaves", "Of a function: the most buckets of problems, each with its own answer (32).", COUNT)
+@option("--top", "Of triton: configurations of a bucket (3).", COUNT, metavar="K")
+@option("--gpu", "The GPU to pick for, where the bundle knows several.", GPU)
+@option("--library-version", "Of the library; by default the newest that the bundle knows.", metavar="V")
 @limit_options
 @output_option("The file to write.")
 def export(
