@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import Form, SettingChoice, choice_option, declared, output_options, show
+from surrogate.cli.options import BYTES, COUNT, GPU, POSITIVE, Form, SettingChoice, option, output_options, show
+from surrogate.cli.problem import CHOICES
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,7 +35,59 @@ COUNTERS_SHARE = 0.45
 
 
 @click.command(name="collect")
-@declared("collect", dtype=SettingChoice("dtype", DTYPES))
+@option(
+    "--device",
+    "What measures: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run served again.",
+    ("cudnn", "cpu", "replay", "reference"),
+)
+@option(
+    "--plan file",
+    "Problems from a file: one a line, CSV or JSON lines with problem columns, or SEER's Test-set-II text.",
+    metavar="FILE",
+)
+@option(
+    "--grid",
+    "A grid of the paper: seer (all), seer-gemm, seer-fft, seer-fft-tiling, seer-fft-tiling-classes,"
+    " seer-winograd, seer-winograd-nonfused, seer-pick.",
+    metavar="NAME",
+)
+@option("--networks", "Distinct layers of well-known networks, batch 1 … 256.", is_flag=True)
+@option(
+    "--sample",
+    "About N problems: 45 % drawn over the whole domain, 25 % of the grids, 25 % of the networks, and anchors"
+    " that come again and again; N shapes of each slice of a campaign. [1000, where no plan is named]",
+    COUNT,
+)
+@option("--max-gflop", "Leave out what takes more GFLOP; inf leaves nothing out. [150; cpu 0.5]", POSITIVE, metavar="G")
+@option("--max-tensor", "Leave out what has a larger input, filter or output, as in 8GiB. [2GiB; cpu 64MiB]", BYTES)
+@option("--shard", "Measure the I-th of N parts.", default="1/1", metavar="I/N")
+@option("--seed", "Draws the sample and the order.", default=0)
+@option(
+    "--minutes",
+    "Stop in time for M minutes of wall clock; the same command goes on later. [a campaign: 55]",
+    POSITIVE,
+    metavar="M",
+)
+@option(
+    "--campaign",
+    "All that a data set of this GPU needs, slice by slice, into the folder -o: convolutions of every kind,"
+    " other operators, counters where they are allowed.",
+    is_flag=True,
+)
+@option("--counters", "Then count a part of what was measured, by ncu or nvprof.", is_flag=True)
+@option("--math", "Repeat for several. [fma]", CHOICES["math"], multiple=True)
+@option("--dtype", "Element type; repeat for several. [fp32]", SettingChoice("dtype", DTYPES), multiple=True)
+@option("--direction", "The same. [fwd]", CHOICES["direction"], multiple=True)
+@option("--layout", "The same. [NCHW]", CHOICES["layout"], multiple=True)
+@option("--recording", "What --device replay serves; the plan too, if none is named.", metavar="RUN.jsonl")
+@option("--heuristic-only", "Nothing is measured: cuDNN's own ranking for any --gpu.", is_flag=True)
+@option("--gpu", "The GPU that --heuristic-only asks for.", GPU)
+@option(
+    "-o --output",
+    "The log (a campaign's folder), appended to; one of the same device and plan is gone on with.",
+    required=True,
+    metavar="RUN.jsonl",
+)
 def command(**options: Any) -> None:
     """Measure every algorithm of a plan of convolution problems.
 
@@ -225,7 +278,7 @@ def _nothing_ran(outcome: "Outcome") -> bool:
 
 
 @click.command(name="doctor")
-@choice_option("--device", ("cudnn",), "What would measure.", "cudnn")
+@option("--device", "What would measure.", ("cudnn",), default="cudnn")
 @output_options
 def doctor(device: str, form: Form) -> None:
     """Say what of the measuring chain works on this machine: driver, cuDNN, CUPTI, clocks, counters and the rest.

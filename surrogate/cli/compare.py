@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import PATH, Form, declared, fit_options, output_options, show
+from surrogate.cli.options import COUNT, FOLDER, PATH, Form, fit_options, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED
 
@@ -29,9 +29,25 @@ REPORT_FILES |= {"report.html", "figures"}
 
 @click.command()
 @click.argument("data", required=False, type=PATH)
-@declared("compare", compared=", ".join(COMPARED), folds=click.IntRange(min=2))
+@option("--also-train", "More rows to train on, never judged.", PATH, multiple=True)
+@option(
+    "--by",
+    "What a fold holds out; random rows flatter, and are there to show by how much.",
+    ("shape", "network", "gpu", "random"),
+    default="shape",
+)
+@option("--folds folds_count", "Folds per seed.", click.IntRange(min=2), default=5)
+@option("--seeds", "Runs, each with its own folds; figures are over all of them.", COUNT, default=3)
+@option(
+    "--models",
+    f"Models to compare, with commas or one an option; by default all of {', '.join(COMPARED)}.",
+    multiple=True,
+    metavar="A,B",
+)
+@option("--tune", "Trials within each fold's training part: 0, 20 or 60.", ("none", "light", "full"), default="none")
 @fit_options
-@declared("report_folder")
+@option("-o --output", "Folder to write.", FOLDER, default="out")
+@option("--force", "Write into a folder that holds other files, too.", is_flag=True)
 @output_options
 def command(
     data: Path | None,

@@ -12,8 +12,8 @@ from surrogate.cli.options import (
     PATH,
     Form,
     candidates_option,
-    declared,
     kernel_options,
+    option,
     output_option,
     output_options,
     said,
@@ -155,7 +155,10 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
 
 @command.command()
 @click.argument("path", type=PATH)
-@declared("describe")
+@option("--name", "The kernel's name.  [default: the file's]", default="")
+@option("--sizes", "Columns that are numbers of a problem.  [default: guessed]", metavar="A,B")
+@option("--parameters", "Columns that are tuned.  [default: guessed]", metavar="A,B")
+@option("--settings", "Columns that are texts of a problem, as dtype.", metavar="A,B")
 @output_option("The description to write, TOML; without it, it is printed.", required=False)
 def describe(
     path: Path, name: str, sizes: str | None, parameters: str | None, settings: str | None, output: Path | None
@@ -201,7 +204,7 @@ def _describe(described: "Description", output: Path | None) -> None:
 
 
 @command.command()
-@declared("columns")
+@option("--table", "One table only, as dataset or kernels.  [all]", metavar="TABLE")
 @output_options
 def columns(table: str | None, form: Form) -> None:
     """List every column of every table that seer reads or writes, with its unit and meaning.

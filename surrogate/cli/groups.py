@@ -2,14 +2,14 @@
 
 import importlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
+from surrogate.cli.options import Function
 from surrogate.features.errors import nearest
 
 TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
@@ -30,7 +30,6 @@ class CommandGroup(click.Group):
         """The command with its examples below its help, or None."""
         command = self._command(ctx, cmd_name)
         if command is not None:
-            _name_numbers(command)
             _examples_last(command)
         return command
 
@@ -54,26 +53,28 @@ class CommandGroup(click.Group):
 
 
 class Grouped(click.Command):
-    """A command whose help has its options in groups, which `TABLE` lists; the rest comes last."""
+    """A command whose help has its options in sections, which `section` begins; --help comes last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """A section for each group."""
-        options = {str(each.name): each for each in self.get_params(ctx) if isinstance(each, click.Option)}
-        groups = {title: names.split() for title, names in TABLE["groups"][str(ctx.info_name)].items()}
-        rest = options.keys() - set(chain(*groups.values()))
-        for title, names in (groups | {"Options": sorted(rest)}).items():
+        """Write a list for each section."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
+                sections.setdefault(getattr(each, "section", "Options"), []).append(record)
+        for title, records in sections.items():
             with formatter.section(title):
-                formatter.write_dl([record for name in names if (record := options[name].get_help_record(ctx))])
+                formatter.write_dl(records)
 
 
-def _name_numbers(command: click.Command) -> None:
-    """N or X for the value of an option without a name of its own, in the place of INTEGER RANGE."""
-    for option in command.params:
-        if isinstance(option, click.Option) and option.metavar is None and not option.is_flag:
-            if isinstance(option.type, click.types.IntParamType):
-                option.metavar = "N"
-            elif isinstance(option.type, click.types.FloatParamType):
-                option.metavar = "X"
+def section(title: str) -> Callable[[Function], Function]:
+    """Begin a section of a `Grouped` command's help: it holds the options below, up to the next section."""
+
+    def begin(function: Function) -> Function:
+        for each in getattr(function, "__click_params__", ()):
+            each.section = getattr(each, "section", title)
+        return function
+
+    return begin
 
 
 def _examples_last(command: click.Command) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, PATH, Choice, declared, option, output_option, said
+from surrogate.cli.options import COUNT, PATH, Choice, option, output_option, said
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
@@ -42,9 +42,15 @@ def _readers_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("format_name", metavar="FORMAT", type=Choice(list(FORMATS)))
 @click.argument("paths", nargs=-1, type=PATH)
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.", required=False)
-@declared("import")
+@option("--how", "Say how to get files of this format, and stop.", is_flag=True)
+@option(
+    "--gpu",
+    "The GPU they were measured on, where the files do not say it; for aiconfigurator, each GPU to import.",
+    multiple=True,
+    metavar="G",
+)
 @_readers_options
-@declared("quiet")
+@option("--quiet", "No progress bar and no notes on standard error.", is_flag=True)
 def command(
     format_name: str,
     paths: tuple[Path, ...],

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from surrogate.cli.groups import TABLE
 from surrogate.cli.options import PATH, Form, output_options, rows_options, show
 from surrogate.report.tables import Facts, Format, Table, plain, ratio, terminal_width, whole
 
@@ -24,9 +23,17 @@ LEGEND = (
     " ten by less than p90_ape; slowdown is the time of what is chosen over the fastest's; coverage of the times lie in"
     " their 90 % intervals, which reach from the predicted time divided by interval_factor to the time multiplied by it"
 )
-WORDS: dict[str, str] = TABLE["figures"]["words"]
+WORDS = {
+    "median_ape": "time error, median",
+    "p90_ape": "time error, 90th percentile",
+    "interval_coverage": "90 % intervals cover",
+    "slowdown_macro": "slowdown",
+}
 """What figures of `seer evaluate` are called for people, as `seer train` calls them; others keep their key."""
-FRACTIONS = frozenset(TABLE["figures"]["fractions"])
+FRACTIONS = {
+    *("median_ape", "p90_ape", "mape", "rmspe", "gmae", "in_domain", "interval_coverage", "interval_coverage_ci"),
+    *("top1", "within_10pct", "pick_probability", "pick_was_best"),
+}
 """Those that people read as percentages."""
 
 

@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.groups import Grouped
-from surrogate.cli.options import GPU, Form, SettingChoice, declared, limit_options, output_options, show
+from surrogate.cli.groups import Grouped, section
+from surrogate.cli.options import (
+    GPU,
+    PATH,
+    SIZE,
+    Form,
+    SettingChoice,
+    compare_gpus_option,
+    limit_options,
+    option,
+    output_options,
+    show,
+    sizes_option,
+)
+from surrogate.cli.problem import CHOICES
 from surrogate.features.errors import InputError
-from surrogate.features.families.attention import KV_DTYPES
-from surrogate.features.problem import ELEMENTS, HALF, LAYOUTS, MATHS
-from surrogate.features.whole import MAX_INT32
-from surrogate.network.memory import OPTIMIZERS
-from surrogate.network.network import FRAMEWORKS
-from surrogate.network.runtime import HOSTS, RUNTIMES
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
@@ -35,26 +42,6 @@ MOST_LAYERS = 50
 """Rows of layers that people see, the longest of a network that has more."""
 
 
-def sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
-    """The whole numbers of a text with commas between, as in 1,2,4; a usage error for anything else."""
-    try:
-        numbers = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text is not None else ()
-    except ValueError:
-        numbers = (0,)
-    if numbers and (min(numbers) < 1 or max(numbers) > MAX_INT32):
-        message = f"{text!r} is no list of whole numbers from 1; write them as in 1,2,4,8"
-        raise click.BadParameter(message, context, parameter)
-    return numbers
-
-
-def gpu_names(context: click.Context, parameter: click.Parameter, text: str | None) -> list[str]:
-    """The names in ``A,B,…``."""
-    names = [name.strip() for name in (text or "").split(",") if name.strip()]
-    if text and not names:
-        raise click.BadParameter(f"{text!r} names no GPU; write them as in v100,t4", context, parameter)
-    return [GPU.convert(name, parameter, context) for name in names]
-
-
 def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
     """Symbol → size."""
     sizes = {}
@@ -69,22 +56,61 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 
 @click.command(cls=Grouped)
 @click.argument("source", metavar="FILE")
-@declared(
-    "network",
-    dims=_dims,
-    sizes=sizes,
-    gpu_names=gpu_names,
-    share=click.FloatRange(0, 1, min_open=True),
-    dtype=SettingChoice("dtype", list(ELEMENTS)),
-    maths=MATHS,
-    layouts=LAYOUTS,
-    runtimes=RUNTIMES,
-    hosts=HOSTS,
-    amp_types=SettingChoice("dtype", HALF),
-    optimizers=OPTIMIZERS,
+@section("What is timed")
+@option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
+@compare_gpus_option
+@option("--batch --bs", "Batch size in the place of the model's own.", SIZE)
+@sizes_option("--sweep-batch", "Also these batch sizes; the best one is marked.")
+@option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
+@option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
+@option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
+@option(
+    "--optimizer",
+    "What ends it, as one fused pass over all weights  [default: adam]",
+    ("adam", "adamw", "sgd", "sgd-momentum"),
 )
+@option("--data-parallel", "Train on N GPUs of a machine, each with the batch.", SIZE, default=1)
+@section("Of a language model")
+@option("--prefill", "A prompt of so many tokens.", SIZE, metavar="TOKENS")
+@option("--decode", "A token behind such a context.", SIZE, metavar="CONTEXT")
+@option("--tensor-parallel", "On one of N GPUs.", SIZE)
+@option("--expert-parallel", "N of them hold different experts.", SIZE)
+@option("--pipeline-parallel", "N such sets hold different layers.", SIZE)
+@option("--routing", "How tokens spread over experts.", metavar="NAME")
+@option("--kv-dtype", "Element type of the cache.", CHOICES["kv_dtype"])
+@option("--library", "Whose kernels  [default: the fastest's]", ("vllm", "sglang", "trtllm"))
+@section("How it runs")
+@option(
+    "--dtype",
+    "Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …",
+    SettingChoice("dtype", CHOICES["dtype"]),
+    metavar="TYPE",
+)
+@option(
+    "--amp",
+    "Run module:callable's forward pass under autocast to this type, with weights in fp32.",
+    SettingChoice("dtype", ("fp16", "bf16")),
+)
+@option("--math", "Math type of convolutions  [default: by element type]", CHOICES["math"])
+@option("--layout", "Layout of convolutions  [default: NCHW]", CHOICES["layout"])
+@option(
+    "--runtime",
+    "What launches the kernels: one per operator, fused as torch.compile does, or fused as one CUDA graph"
+    "  [default: eager for modules and .pt2; kernels alone for others]",
+    ("eager", "compiled", "graphs"),
+)
+@option("--host", "How fast the host launches them  [default: usual]", ("usual", "fast", "slow"))
+@section("What is allowed")
 @limit_options
-@declared("language_model", kv_dtypes=KV_DTYPES, frameworks=FRAMEWORKS)
+@option(
+    "--utilization",
+    "Share of the GPU's memory that may be taken  [default: 0.9 for language models, else 1]",
+    click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
+)
+@option("--bundle", "Fitted model, a folder; else the one shipped.", PATH)
+@section("What is printed")
+@option("--by-type", "A row per operator in the place of a row per layer.", is_flag=True)
 @output_options
 def command(
     source: str,
@@ -98,7 +124,6 @@ def command(
     deterministic: bool,
     library: str | None,
     by_type: bool,
-    figures: Path | None,
     utilization: float | None,
     form: Form,
     **reading: Any,
@@ -178,11 +203,6 @@ def command(
                 step(done, len(sweep_batch), f"batch {size}")
         if max_batch and time.batch is not None:
             sweep = dict(sorted({**sweep, time.batch: time}.items()))
-    if figures:
-        from surrogate.network.figures import write_figures
-
-        for path in write_figures(figures, time, sweep):
-            click.echo(f"written: {path}", err=True)
     batches = [*compared_records("batch", sweep), *refused["batch"]]
     compared = {each.gpu: each for _, each in answered} if compare_gpus else {}
     gpus = [*compared_records("gpu", compared), *refused["gpu"]]

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from math import isnan
@@ -53,7 +52,6 @@ PATH = DataPath(STDIN, checked=False)
 OUT = DataPath(STDOUT)
 FOLDER = DataPath(None, folder="filled")
 BUNDLE = DataPath(None, folder="replaced")
-BUNDLE_OR_FILE = DataPath(STDOUT, checked=False)
 
 
 class Whole(click.IntRange):
@@ -118,7 +116,15 @@ class SettingChoice(Choice):
 
 
 class Once(click.Option):
-    """An option, whose second value is refused where it has one: click would take the last without a word."""
+    """An option, whose second value is refused where it has one: click would take the last without a word.
+
+    In help a number without a name of its own is N or X, in the place of INTEGER RANGE.
+    """
+
+    def __init__(self, *names: Any, **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        if self.metavar is None and isinstance(self.type, click.types.IntParamType | click.types.FloatParamType):
+            self.metavar = "N" if isinstance(self.type, click.types.IntParamType) else "X"
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Let the parser keep every value."""
@@ -212,52 +218,34 @@ class Bytes(click.ParamType):
 
 BYTES = Bytes()
 
-OPTIONS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
-    Path(__file__).with_name("options.toml").read_text(encoding="utf-8")
-)
-"""Command, or a part of its options → parameter → what `declared` makes an option of."""
-_WORDS = {
-    "path": PATH,
-    "out": OUT,
-    "folder": FOLDER,
-    "gpu": GPU,
-    "count": COUNT,
-    "index": INDEX,
-    "size": SIZE,
-    "positive": POSITIVE,
-    "float": float,
-    "bytes": BYTES,
-}
-_LOOKED_UP = ("kind", "callback", "choices")
+
+def sizes_option(names: str, text: str) -> Callable[[Function], Function]:
+    """Add an option whose value is whole numbers with commas between, as in 1,2,4."""
+    return option(names, text, metavar="N,N,…", callback=_sizes)
 
 
-def declared(section: str, **words: Any) -> Callable[[Function], Function]:
-    """Add the options of a section of `OPTIONS`; ``words`` are the kinds, callbacks, choices and texts that only
-    the command has."""
-    known = _WORDS | words
-
-    def add(function: Function) -> Function:
-        for name, given in reversed(OPTIONS[section].items()):
-            settings = {
-                key: known[value] if key in _LOOKED_UP and isinstance(value, str) else value
-                for key, value in given.items()
-            }
-            flags = settings.pop("flags", f"--{name.replace('_', '-')}")
-            if choices := settings.pop("choices", ()):
-                settings["kind"] = Choice(choices)
-            function = option(f"{flags} {name}", settings.pop("help").format_map(words), **settings)(function)
-        return function
-
-    return add
+def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Return the distinct numbers; a usage error for anything else."""
+    try:
+        numbers = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text is not None else ()
+    except ValueError:
+        numbers = (0,)
+    if numbers and (min(numbers) < 1 or max(numbers) > MAX_INT32):
+        message = f"{text!r} is no list of whole numbers from 1; write them as in 1,2,4,8"
+        raise click.BadParameter(message, context, parameter)
+    return numbers
 
 
-def choice_option(
-    name: str, choices: Sequence[str], text: str, default: str | None = None
-) -> Callable[[Function], Function]:
-    """An option that takes one of ``choices``."""
-    return option(name, text, Choice(choices), default=default)
+def _gpu_names(context: click.Context, parameter: click.Parameter, text: str | None) -> list[str]:
+    """Return the names in ``A,B,…``."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text and not names:
+        raise click.BadParameter(f"{text!r} names no GPU; write them as in v100,t4", context, parameter)
+    return [GPU.convert(name, parameter, context) for name in names]
 
 
+compare_gpus_option = option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=_gpu_names)
+html_option = option("--html", "Also write everything as one HTML file.", OUT)
 seed_option = option("--seed", "Seed of folds, sampling and search.", default=0)
 candidates_option = option(
     "--candidates",

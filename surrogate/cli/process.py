@@ -98,6 +98,18 @@ def drop_output() -> None:
         os.close(nothing)
 
 
+_RANDOM = "problems drawn at random as DATA: `seer collect --device cudnn --sample 10 -o RUN.jsonl` measures them"
+INSTEAD = {
+    "seer calibrate": dict.fromkeys(("--plan", "--gpu", "--library", "--problems"), _RANDOM),
+    "seer network": {"--figures": "--csv or --json, and draw the figures from it"},
+    "seer trace": {"--execution-trace": "record_shapes=True in torch.profiler, whose trace then holds the shapes"},
+    "seer trace whatif": {
+        **dict.fromkeys(("--to", "--target"), "gpu=h100, a what-if"),
+        "--amp": "amp, a what-if",
+        **dict.fromkeys(("--batch", "--batch-size"), "batch=64, a what-if"),
+    },
+}
+"""Command, or group of commands → option of an older version or of another program → what to use in its place."""
 EXPECTED = (click.ClickException, InputError, OSError, MemoryError, UnicodeError, KeyboardInterrupt)
 """What a user, a machine or a signal can cause. Anything else is our mistake and keeps its traceback."""
 
@@ -109,9 +121,7 @@ def line_and_status(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError):
         return _system(error)
     if isinstance(error, click.ClickException):
-        context = error.ctx if isinstance(error, click.UsageError) else None
-        remedy = f"; see `{context.command_path} --help`" if context else ""
-        return one_line(error.format_message().strip().rstrip(".") + remedy), 2
+        return one_line(_usage(error)), 2
     if isinstance(error, MemoryError):
         reason = f" ({error})" if str(error) else ""
         return one_line(f"out of memory{reason}; give fewer rows, or use a larger machine"), 2
@@ -120,6 +130,20 @@ def line_and_status(error: BaseException) -> tuple[str, int]:
     if isinstance(error, UnicodeError):
         return one_line(f"a text that is not UTF-8 ({error}); save it as UTF-8"), 2
     return one_line(str(error)), 2
+
+
+def _usage(error: click.ClickException) -> str:
+    """Return the message, with what `INSTEAD` has for its option, and the command whose help to read."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    text = error.format_message()
+    if context is None:
+        return text.strip().rstrip(".")
+    path = context.command_path
+    option = getattr(error, "option_name", None) or getattr(getattr(error, "param", None), "opts", [""])[0]
+    for command, options in INSTEAD.items():
+        if option in options and f"{path} ".startswith(f"{command} "):
+            text = f"{error.message.rstrip('.')}; use {options[option]}"
+    return f"{text.strip().rstrip('.')}; see `{path} --help`"
 
 
 def one_line(text: str) -> str:

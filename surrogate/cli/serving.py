@@ -1,13 +1,25 @@
 """``seer serving``: what to buy for a language model's users, and how to run it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from surrogate.cli.groups import Grouped
-from surrogate.cli.network import gpu_names, sizes
-from surrogate.cli.options import PATH, Form, declared, output_options, show
+from surrogate.cli.groups import Grouped, section
+from surrogate.cli.options import (
+    GPU,
+    PATH,
+    POSITIVE,
+    SIZE,
+    Form,
+    compare_gpus_option,
+    html_option,
+    option,
+    output_options,
+    show,
+    sizes_option,
+)
 from surrogate.features.errors import InputError
 
 
@@ -32,6 +44,11 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
     return next(iter(prices.values())) if is_one else prices or None
 
 
+def _names_option(names: str, text: str, metavar: str = "NAME,…") -> Callable[..., Any]:
+    """Add an option whose value is names with commas between."""
+    return option(names, text, metavar=metavar, callback=_names)
+
+
 def _names(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
     """The names in ``A,B,…``, in any case."""
     return tuple(dict.fromkeys(name.strip().casefold() for name in (text or "").split(",") if name.strip()))
@@ -39,8 +56,48 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
 
 @click.command(cls=Grouped)
 @click.argument("config", type=PATH)
-@declared("serving", sizes=sizes, gpu_names=gpu_names, names=_names, price=_price, refused=_refused)
+@section("What is served")
+@option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
+@compare_gpus_option
+@option("--gpus", "Most GPUs of all replicas.", SIZE, default=8)
+@option("--input", "Tokens of a prompt.", SIZE, required=True, metavar="TOKENS")
+@option("--output", "Tokens of an answer.", SIZE, required=True, metavar="TOKENS")
+@sizes_option("--concurrency --users", "Users at a time, on all replicas together  [default: 1 to 256 on one]")
+@section("What it must keep")
+@option("--ttft ttft_ms", "Longest time to the first token, in ms.", POSITIVE, metavar="MS")
+@option("--tpot tpot_ms", "Longest time per further token, in ms.", POSITIVE, metavar="MS")
+@option("--price", "US dollars per GPU and hour; by GPU: h100=2.5,h200=3.8.", metavar="USD", callback=_price)
+@section("What the search tries, all where it is not said")
+@_names_option("--library libraries", "Whose servers: vllm, sglang, trtllm  [default: all]")
+@sizes_option("--tensor-parallel", "GPUs that share a layer  [default: 1, 2, 4, …]")
+@sizes_option("--attention-parallel", "Groups that attend to requests of their own and share experts.")
+@sizes_option("--expert-parallel", "GPUs that hold different experts  [default: 1 and all]")
+@sizes_option("--pipeline-parallel", "Stages that hold different layers  [default: 1; of whole nodes 2, 4, …]")
+@_names_option(
+    "--dtype dtypes",
+    "Element type in the place of the model's own; of a language model's products also fp8, nvfp4, … Several: A,B.",
+    "TYPE,…",
+)
+@_names_option("--kv-dtype kv_dtypes", "Element types of the cache, as fp8.", "TYPE,…")
+@option("--routing", "How tokens spread over experts: balanced, power_law_1.2 …", metavar="NAME")
+@section("What is printed")
+@html_option
 @output_options
+@section("Not predicted, and refused")
+@option(
+    "--disaggregated",
+    "Prefill and decoding on GPUs of their own are not predicted",
+    is_flag=True,
+    expose_value=False,
+    callback=_refused,
+)
+@option(
+    "--speculative",
+    "Tokens that a draft model or MTP guesses are not predicted",
+    is_flag=True,
+    expose_value=False,
+    callback=_refused,
+)
 def command(config: Path, html: Path | None, form: Form, **asked: Any) -> None:
     """Size a server for a language model: GPUs, parallelism, framework and types that keep your latency targets.
 

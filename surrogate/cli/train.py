@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.info import held_out_record
-from surrogate.cli.options import BUNDLE, declared, output_option, training_options
+from surrogate.cli.options import BUNDLE, INDEX, PATH, option, output_option, training_options
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED, DECLARED, DEFAULT_MODEL
 
@@ -18,7 +18,21 @@ STORABLE = ", ".join(name for name in COMPARED if DECLARED[name].storable)
 
 
 @click.command()
-@declared("train", storable=STORABLE, default=DEFAULT_MODEL)
+@option(
+    "--model",
+    f"The model to fit: {STORABLE}.  [default: interpolated-terms where a family has lines, else {DEFAULT_MODEL}; or"
+    " what --params is for]",
+    metavar="NAME",
+)
+@option("--tune trials", "Settings to search first, within the data, held out by shape.", INDEX, default=0)
+@option("--params params_file", "Settings that `seer tune -o` found.", PATH)
+@option(
+    "--dask cluster",
+    "For tables beyond one machine's memory: the workers of a Dask cluster at ADDRESS, or of this machine.",
+    is_flag=False,
+    flag_value="",
+    metavar="[ADDRESS]",
+)
 @training_options
 @output_option("The bundle, a folder.", kind=BUNDLE)
 def command(

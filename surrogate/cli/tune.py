@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import Form, declared, output_option, output_options, show, training_options
+from surrogate.cli.options import COUNT, POSITIVE, Form, option, output_option, output_options, show, training_options
 
 if TYPE_CHECKING:
     from surrogate.dataset.described import Kernel
@@ -13,9 +13,23 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@declared("tune")
+@option(
+    "--storage",
+    "Where the study lives: a journal file, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE.",
+    default="tune.journal",
+    metavar="FILE|URL",
+)
+@option("--trials", "Trials of the study in all, by all workers and runs together.", COUNT, required=True)
+@option("--model", "The model to tune.", default="boosted-terms", metavar="NAME")
+@option(
+    "--objective",
+    "Minimise the log error of times, the log slowdown of choices, or the slowdown and half the mean error.",
+    ("time", "choice", "both"),
+    default="both",
+)
 @training_options
-@declared("study")
+@option("--timeout timeout_minutes", "Begin no trial after this time.", POSITIVE, metavar="MINUTES")
+@option("--study", "The study's name; by default made of model, objective and data.", metavar="NAME")
 @output_option("Write the best settings for `seer train --params`.", required=False)
 @output_options
 def command(

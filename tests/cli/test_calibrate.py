@@ -1,10 +1,8 @@
-"""``seer calibrate`` through the entry point: plan, then calibrate; and what it refuses."""
+"""``seer calibrate`` through the entry point."""
 
 import numpy as np
 import pandas as pd
 import pytest
-
-from surrogate.collect.plan_source import file_problems
 
 NEW = "TITAN Xp"
 
@@ -30,12 +28,3 @@ def test_calibrating_adapts_the_bundle(seer, trained, measured, tmp_path):
     assert errors[1] < 0.5 * errors[0]
     card = seer("info", out, "--json").json["card"]["calibration"]
     assert [row["problems"] for row in card.values()] == [32]
-
-
-def test_a_plan_is_one_that_collect_reads(seer, trained, dataset, tmp_path):
-    out = tmp_path / "plan.jsonl"
-    result = seer("calibrate", trained, "--plan", 12, "--gpu", NEW, "--problems", dataset, "-o", out).succeeded()
-    assert "seer collect --plan" in result.out
-    assert len({p.conv for p in file_problems(out)}) == 12
-    run = seer("collect", "--device", "reference", "--plan", out, "--minutes", "0.0001", "-o", tmp_path / "r.jsonl")
-    assert run.code == 0, run.err

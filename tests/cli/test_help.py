@@ -10,12 +10,11 @@ import click
 import pytest
 
 from surrogate.cli import seer
-from surrogate.cli.groups import TABLE
-from surrogate.cli.options import OPTIONS
+from surrogate.cli.groups import Grouped
 from surrogate.collect.plan_source import ALL, GRIDS
 from surrogate.features.gpu import gpu
 
-ALIKE = {"--json", "--csv", "--where", "--candidate", "--candidates", "--execution-trace", "--html"}
+ALIKE = {"--json", "--csv", "--where", "--candidate", "--candidates", "--html"}
 """Options that are the same option wherever they are."""
 
 
@@ -54,7 +53,7 @@ def test_every_option_is_explained_and_no_line_is_too_wide(path: str) -> None:
     assert "INTEGER" not in context.get_help() and "FLOAT" not in context.get_help()
 
 
-@pytest.mark.parametrize("path", [f"seer {name}" for name in TABLE["groups"]])
+@pytest.mark.parametrize("path", [path for path, each in CONTEXTS.items() if isinstance(each.command, Grouped)])
 def test_every_option_stands_in_a_group_of_a_grouped_help(path: str) -> None:
     _, _, rest = CONTEXTS[path].get_help().partition("\nOptions:\n")
     assert re.findall(r"^  (-\S+)", rest, re.MULTILINE) == ["-h,"]
@@ -88,7 +87,8 @@ def test_options_named_alike_are_alike() -> None:
 
 
 def test_the_help_of_collect_names_every_grid() -> None:
-    assert set(re.findall(r"seer[\w-]*", OPTIONS["collect"]["grid"]["help"])) == {ALL, *GRIDS}
+    (grid,) = (option for option in _options(CONTEXTS["seer collect"]) if option.name == "grid")
+    assert set(re.findall(r"seer[\w-]*", str(grid.help))) == {ALL, *GRIDS}
 
 
 def test_json_and_csv_come_together() -> None:

@@ -139,7 +139,7 @@ def test_a_table_goes_in_and_out_as_text(seer, tmp_path) -> None:
 
 
 def test_the_options_of_a_problem_offer_what_the_families_take() -> None:
-    """They are written out in `commands.toml`. Operators are no options."""
+    """They are written out in `surrogate.cli.problem`. Operators are no options."""
     taken = {name: set[str]() for family in FAMILIES.values() for name in family.settings}
     for family in FAMILIES.values():
         for name, values in family.settings.items():

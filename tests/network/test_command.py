@@ -49,19 +49,14 @@ def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_and_figures(seer: Seer, graph: Path, bundle: Path, tmp_path: Path) -> None:
-    """More than twice the forward pass; three figures."""
+def test_training(seer: Seer, graph: Path, bundle: Path) -> None:
+    """More than twice the forward pass."""
     words = ("network", graph, "--gpu", "t4", "--bundle", bundle, "--json")
     forward = seer(*words).json
-    figures = tmp_path / "figures"
-    done = seer(*words, "--training", "--sweep-batch", "1,4", "--figures", figures)
-    trained = done.json
+    trained = seer(*words, "--training", "--sweep-batch", "1,4").json
     assert trained["training"]
     assert trained["total_us"] > 2 * forward["total_us"]
     assert trained["layers"][-1]["name"] == "optimizer"
-    assert sorted(path.name for path in figures.iterdir()) == ["batches.svg", "layers.svg", "types.svg"]
-    assert done.err.count("written: ") == 3
-    assert all("<svg" in path.read_text() for path in figures.iterdir())
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.groups import TABLE, LazyGroup
-from surrogate.cli.options import PATH, declared
+from surrogate.cli.options import COUNT, GPU, INDEX, PATH, option
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
@@ -23,12 +23,22 @@ if TYPE_CHECKING:
 
 COMMANDS = {name: (name, text) for name, text in TABLE["trace"]["commands"].items()}
 """Command → (module, one-line help), in the order people need them."""
-COLUMNS: dict[str, list[str]] = TABLE["trace"]["columns"]
-"""Table → the columns that people see of it."""
-FIGURES: dict[str, list[str]] = TABLE["trace"]["figures"]
-"""Figure of a summary → of what it is, and what it says, in the order in which they are shown."""
-GUESSES: dict[str, str] = TABLE["trace"]["guesses"]
-"""What a newcomer types → what it is called here."""
+_SUMMARY = "seer trace summary FILE"
+GUESSES = {
+    **dict.fromkeys(("advice", "findings"), f"{_SUMMARY}, which ends with what to change"),
+    **dict.fromkeys(("analyze", "analyse", "profile", "show"), _SUMMARY),
+    "vgg13_h100": "the trace that ships: seer trace summary vgg13_h100",
+    **dict.fromkeys(("report", "page", "timeline"), f"{_SUMMARY} --html PAGE.html"),
+    "layers": f"{_SUMMARY} --by layer",
+    "compare": "seer trace diff A B",
+    "predict": "seer trace whatif FILE gpu=h100",
+    **dict.fromkeys(("fp16", "bf16", "mixed-precision", "autocast", "amp-tensor", "amp-roofline"), "amp"),
+    "compile": "cuda-graphs",
+    "ddp": "data-parallel=8",
+    **dict.fromkeys(("fused", "fused-adam"), "fused-optimizer"),
+    **dict.fromkeys(("channels-last", "tf32"), "a finding; seer trace summary FILE says what it gains"),
+}
+"""Name of a command or a what-if elsewhere, or in an older version → what the answer names."""
 
 
 class TraceGroup(LazyGroup):
@@ -59,12 +69,12 @@ def command() -> None:
 PIPE_WIDTH = 160
 file_argument = click.argument("file", type=PATH)
 files_argument = click.argument("files", nargs=-1, required=True, type=PATH)
-top_option = declared("top")
-gpu_option = declared("peaks")
-counters_option = declared("counters")
-html_option = declared("html")
-bundle_option = declared("convolutions")
-execution_trace_option = declared("execution_trace")
+top_option = option("--top", "Only the first K rows.", COUNT, metavar="K")
+gpu_option = option("--gpu", "The GPU whose peaks count, where the trace names none or another.", GPU)
+counters_option = option(
+    "--counters", "Counters of the same program, by Nsight Compute or nvprof; repeatable.", PATH, multiple=True
+)
+bundle_option = option("--bundle", "Fitted model of convolutions, a folder; else the shipped one.", PATH)
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,6 @@ class Part:
     from_ms: float | None = None
     to_ms: float | None = None
     device: int | None = None
-    execution_trace: Path | None = None
     max_bytes: int | None = None
 
     def files(self, paths: Sequence[Path]) -> "list[TraceFile]":
@@ -94,14 +103,11 @@ class Part:
     def of(self, file: "TraceFile") -> "Trace":
         """This part of a trace; its notes go to standard error, a line each."""
         from surrogate.cli.datasets import progress_bar
-        from surrogate.trace.events.execution import with_execution_trace
         from surrogate.trace.events.iterations import trim
         from surrogate.trace.events.read import DEFAULT_MAX_BYTES
 
         with progress_bar(Path(file.shown).name, "byte", unit_scale=True, delay=1.0) as step:
             trace = file.read(max_bytes=self.max_bytes or DEFAULT_MAX_BYTES, progress=step)
-        if self.execution_trace is not None:
-            trace = with_execution_trace(trace, self.execution_trace)
         unused = (f"{count:,} events of {category} are not used" for category, count in sorted(trace.ignored.items()))
         echo_notes(f"{file.shown}: {note}" for note in (*trace.notes, *unused))
         from_us, to_us = (None if limit_ms is None else limit_ms * 1e3 for limit_ms in (self.from_ms, self.to_ms))
@@ -111,9 +117,11 @@ class Part:
 def part_options(function: Callable[..., object]) -> Callable[..., object]:
     """Adds the options that choose a part of the trace; the command gets them as ``part``."""
 
-    @declared("trace_part")
-    @execution_trace_option
-    @declared("trace_size")
+    @option("--iteration", "Only this one; repeatable.", INDEX, multiple=True)
+    @option("--from from_ms", "Only what starts at this time or later.", float, metavar="MS")
+    @option("--to to_ms", "Only what starts before this time.", float, metavar="MS")
+    @option("--device", "Only this GPU's activities.", INDEX)
+    @option("--max-bytes", "Most bytes a packed trace may unpack to [2 GiB].", COUNT)
     @wraps(function)
     def with_part(**values: object) -> object:
         part: dict[str, Any] = {name: values.pop(name) for name in Part.__dataclass_fields__}

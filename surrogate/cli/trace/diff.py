@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import PATH, Form, declared, output_options, show
+from surrogate.cli.options import INDEX, PATH, Form, option, output_options, show
 from surrogate.report.tables import Table, terminal_width, wrapped
 
 _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
@@ -17,7 +17,8 @@ _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 @click.argument("a", type=PATH)
 @click.argument("b", type=PATH)
 @shared.part_options
-@declared("diff")
+@option("--iteration-b", "Only this one of B, in place of --iteration; repeatable.", INDEX, multiple=True)
+@option("--by", "[operator, type or kernel: what matches most]", ("layer", "type", "operator", "kernel"))
 @shared.top_option
 @output_options
 def command(
@@ -29,7 +30,6 @@ def command(
     means, busy and idle between an iteration's start and end. Then a row for all that matches, by name and shape, else
     by shape, by order or by the operator's name alone (kernels: by name, by operator, by family), and for what stands
     only in A or only in B, the largest change first. The changes of all rows add up to that of the device time.
-    --execution-trace counts for both.
 
     Examples:
       seer trace diff v100.json.gz h100.json.gz --by operator --top 20

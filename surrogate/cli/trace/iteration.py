@@ -8,18 +8,33 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import Form, declared, output_options, show
+from surrogate.cli.options import COUNT, GPU, INDEX, OUT, PATH, Form, option, output_options, show
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
 
+COLUMNS = (
+    *("label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us"),
+    "coverage",
+)
+"""Columns that people see."""
+
 
 @click.command()
 @shared.files_argument
-@declared("iteration")
+@option("--gpu", "Predict for this GPU; the host stays the traced one.", GPU)
+@option("--batch", "Predict for this batch size.", COUNT)
+@option(
+    "--times",
+    "Kernel times of the trace, or predicted [measured; surrogate for another GPU or batch].",
+    ("measured", "surrogate"),
+)
+@option("--overheads overheads_file", "Host overheads of another trace, as --save-overheads writes them.", PATH)
+@option("--save-overheads", "Write the host overheads, and the laws of ranks' collectives, as JSON.", OUT)
+@option("--leave-one-out", "Overheads of each iteration from the other ones.", is_flag=True)
+@option("--iteration", "Only this one.", INDEX, metavar="K")
 @shared.bundle_option
-@shared.execution_trace_option
 @shared.top_option
 @output_options
 def command(
@@ -27,7 +42,6 @@ def command(
     overheads_file: Path | None,
     save_overheads: Path | None,
     iteration: int | None,
-    execution_trace: Path | None,
     top: int | None,
     form: Form,
     **settings: object,
@@ -52,19 +66,19 @@ def command(
     from surrogate.trace.iteration.overheads import load_overheads
     from surrogate.trace.iteration.predict import iteration_times
 
-    part = shared.Part(execution_trace=execution_trace)
+    part = shared.Part()
     traces = part.files(files)
     settings["overheads"] = load_overheads(overheads_file) if overheads_file else None
     if len(traces) > 1:
-        if execution_trace or iteration is not None:
-            raise InputError(f"{len(traces)} ranks go together; --execution-trace and --iteration are for one trace")
+        if iteration is not None:
+            raise InputError(f"{len(traces)} ranks go together; --iteration is for one trace")
         _show_ranks([part.of(file) for file in traces], settings, save_overheads, top, form)
         return
     result = iteration_times(part.of(traces[0]), iteration=iteration, **settings)
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]
-    table = shared.columns_of(rows, shared.COLUMNS["iteration"], title=result.table().title)
+    table = shared.columns_of(rows, COLUMNS, title=result.table().title)
     show(rows, form, whole=result.to_dict(), table=table)
     if form:
         return

@@ -5,18 +5,35 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import Form, declared, output_options, show
+from surrogate.cli.options import Form, html_option, option, output_options, show
 from surrogate.features.errors import InputError
+
+COLUMNS = (
+    *("time_pct", "total_us", "calls", "avg_us", "bound", "unit", "tflops", "dram_gbs", "occupancy_pct", "limited_by"),
+    *("min_us", "max_us"),
+)
+"""Columns that people see behind the name; the last ones go first if a line is too long."""
+COUNTED = (
+    *("time_pct", "total_us", "calls", "counted", "bound", "measured_bound", "occupancy_pct"),
+    *("measured_occupancy_pct", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb"),
+    "measured_flop_per_byte",
+)
+"""The same with --counters."""
 
 
 @click.command()
 @shared.file_argument
 @shared.part_options
-@declared("kernels")
+@option(
+    "--by",
+    "One row per kernel name, layer, layer type, or for the whole model.",
+    ("name", "layer", "type", "model"),
+    default="name",
+)
 @shared.counters_option
 @shared.gpu_option
 @shared.top_option
-@shared.html_option
+@html_option
 @output_options
 def command(
     file: Path,
@@ -60,5 +77,5 @@ def command(
     profiled = with_counters(profiled, counters) if counters else profiled
     shared.write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
-    names = ("kernel" if by == "name" else by, *shared.COLUMNS["counted" if counters else "kernels"])
+    names = ("kernel" if by == "name" else by, *(COUNTED if counters else COLUMNS))
     show(result.rows, form, table=shared.for_people(result, names))

@@ -5,16 +5,19 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import Form, choice_option, output_options, show
+from surrogate.cli.options import Form, html_option, option, output_options, show
+
+COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
+"""Columns that people see."""
 
 
 @click.command()
 @shared.files_argument
 @shared.part_options
-@choice_option("--level", ("model", "layer", "operator", "call", "kernel"), "The deepest level to show.", "layer")
+@option("--level", "The deepest level to show.", ("model", "layer", "operator", "call", "kernel"), default="layer")
 @shared.counters_option
 @shared.top_option
-@shared.html_option
+@html_option
 @output_options
 def command(
     files: tuple[Path, ...],
@@ -47,14 +50,14 @@ def command(
     counted = with_counters(profile(traces[-1]), counters).counters if counters else None
     if len(traces) == 1:
         table = trace_spans(traces[0], counted).rows(level).top(top)
-        show(table.rows, form, table=shared.for_people(table, shared.COLUMNS["spans"]))
+        show(table.rows, form, table=shared.for_people(table, COLUMNS))
         return
     experiment = leveled_traces(traces, counted)
     merged, lost = experiment.merged()
     table = merged.rows(level).top(top)
     levels = experiment.rows()
     whole = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
-    show(table.rows, form, whole=whole, table=shared.for_people(table, shared.COLUMNS["spans"]))
+    show(table.rows, form, whole=whole, table=shared.for_people(table, COLUMNS))
     if not form:
         click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
         show(levels.rows)

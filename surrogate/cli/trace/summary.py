@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import Form, declared, output_options, show
+from surrogate.cli.options import COUNT, Form, html_option, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table, terminal_width, wrapped
 
@@ -16,14 +16,42 @@ if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
     from surrogate.trace.profiling import Profile
 
+FIGURES = {
+    "iteration_ms": ("per iteration", "median time, from start to end"),
+    "iteration_min_ms": ("per iteration", "shortest time"),
+    "iteration_max_ms": ("per iteration", "longest time"),
+    "samples_per_s": ("per iteration", "samples of the batch in the median time"),
+    "operators": ("whole trace", "operators called"),
+    "calls": ("whole trace", "calls of the runtime and the driver"),
+    "launches": ("whole trace", "launches of kernels and graphs"),
+    "kernels": ("whole trace", "kernels that ran"),
+    "activity_ms": ("whole trace", "sum of all work of the device"),
+    "kernel_ms": ("whole trace", "sum of kernels"),
+    "copy_ms": ("whole trace", "sum of copies and memsets"),
+    "busy_ms": ("all iterations", "the device runs something"),
+    "idle_ms": ("all iterations", "the device runs nothing"),
+    "busy_pct": ("all iterations", "share of busy_ms"),
+    "wait_ms": ("whole trace", "the host's time in synchronising calls"),
+    "unattributed_pct": ("whole trace", "share of the device's work that no layer launched"),
+}
+"""Figure → of what it is, and what it says, in the order in which they are shown."""
+SWEEP = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
+"""Columns of several batch sizes that people see."""
+
 
 @click.command()
 @shared.files_argument
 @shared.part_options
-@declared("summary")
+@option(
+    "--by",
+    "The whole model, or a table of its layers, layer types or copies.",
+    ("model", "layer", "type", "copy"),
+    default="model",
+)
+@option("--batch", "Batch size of each file, where no shape tells.", COUNT, multiple=True)
 @shared.gpu_option
 @shared.top_option
-@shared.html_option
+@html_option
 @output_options
 def command(
     files: tuple[Path, ...],
@@ -64,7 +92,7 @@ def command(
     shared.echo_notes(filter(None, map(renamed_note, profiles)))
     if len(profiles) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(top)
-        show(sweep.rows, form, table=shared.columns_of(sweep.rows, shared.COLUMNS["sweep"]))
+        show(sweep.rows, form, table=shared.columns_of(sweep.rows, SWEEP))
         return
     (only,) = profiles
     shared.write_page(only, html)
@@ -88,11 +116,11 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
     copies = tables.copy_table(only).top(top)
     has_device = len(only.trace.activities) > 0
     known = {key: value for key, value in facts.items() if key not in ("bound", "notes") and (has_device or value)}
-    about = Table([{"of the trace": key, "value": known[key]} for key in known if key not in shared.FIGURES])
+    about = Table([{"of the trace": key, "value": known[key]} for key in known if key not in FIGURES])
     figures = Table(
         [
             {"figure": key, "value": known[key], "of": of, "is": text}
-            for key, (of, text) in shared.FIGURES.items()
+            for key, (of, text) in FIGURES.items()
             if known.get(key) is not None
         ]
     )

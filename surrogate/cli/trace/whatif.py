@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import Form, declared, output_options, show
+from surrogate.cli.options import COUNT, FOLDER, GPU, OUT, Form, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import interval_us, plain
 
@@ -17,17 +17,7 @@ if TYPE_CHECKING:
 
 
 class WhatIfCommand(click.Command):
-    """A command whose help also lists the what-ifs, which are imported for it, and that knows options of others."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The words that are left; a usage error says what an option of other programs is called here."""
-        try:
-            return super().parse_args(ctx, args)
-        except (click.NoSuchOption, click.BadParameter) as error:
-            name = error.option_name if isinstance(error, click.NoSuchOption) else getattr(error.param, "opts", [""])[0]
-            if name not in shared.GUESSES:
-                raise
-            raise click.UsageError(f"{error.message.rstrip('.')}; it may be {shared.GUESSES[name]}", ctx) from None
+    """A command whose help also lists the what-ifs, which are imported for it."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The what-ifs, then the options."""
@@ -42,9 +32,26 @@ class WhatIfCommand(click.Command):
 @shared.file_argument
 @click.argument("what_ifs", nargs=-1, metavar="WHAT-IF…")
 @shared.part_options
-@declared("whatif")
+@option("--gpu", "The GPU asked about (gpu).", GPU)
+@option("--own-gpu", "The GPU of the trace, where it names none or another.", GPU)
+@option("--workers", "Of data-parallel: GPUs.", COUNT, default=8)
+@option("--bandwidth bandwidth_gbs", "Of a machine's network.", float, default=10.0, metavar="GB/s")
+@option("--latency latency_us", "µs per step.", float, default=10.0, metavar="US")
+@option("--gpus-per-machine", "Of the workers.", COUNT, default=1)
+@option("--link-bandwidth link_gbs", "Between a machine's GPUs.", float, default=150.0, metavar="GB/s")
+@option(
+    "--all-reduce algorithm", "NCCL's algorithm, of data-parallel.", ("ring", "tree", "hierarchical"), default="ring"
+)
 @shared.bundle_option
-@declared("whatif_output")
+@option(
+    "--function functions",
+    "Your own: imported, called with the graph, returns one. Repeatable.",
+    multiple=True,
+    metavar="MODULE:CALLABLE",
+)
+@option("--together", "Also all of them at once, in the given order.", is_flag=True)
+@option("--timeline", "The last one's timeline, for Perfetto.", OUT)
+@option("--figures", "Folder for SVG figures.", FOLDER)
 @output_options
 def command(
     file: Path,
@@ -70,7 +77,7 @@ def command(
     else 2.
 
     Examples:
-      seer trace whatif trace.json.gz amp fused-adam cuda-graphs
+      seer trace whatif trace.json.gz amp fused-optimizer cuda-graphs
       seer trace whatif trace.json.gz gpu=h100 batch=64 --timeline h100.json
     """
     from surrogate.trace import whatif as models
