@@ -2,16 +2,13 @@
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, FOLDER, PATH, Form, fit_options, option, output_options, show
+from surrogate.cli.options import COUNT, FOLDER, PATH, Form, Rows, fit_options, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED
-
-if TYPE_CHECKING:
-    from surrogate.dataset.described import Kernel
 
 FITS = ".fits"
 """Folder of finished fits inside the output, so that the same command goes on after an interruption."""
@@ -53,9 +50,7 @@ def command(
     data: Path | None,
     also_train: tuple[Path, ...],
     models: tuple[str, ...],
-    candidates: str | None,
-    where: tuple[str, ...],
-    kernel: "Kernel | None",
+    rows: Rows,
     output: Path,
     force: bool,
     form: Form,
@@ -86,8 +81,8 @@ def command(
         require_report_folder(output)
     if data is None:
         also_train = (TRAINING_DATASET, *also_train)
-    table = load(data or DATASET, candidates, where, kernel)
-    more = [load(path, candidates, where, kernel) for path in also_train]
+    table = load(data or DATASET, *rows)
+    more = [load(path, *rows) for path in also_train]
     settings |= {"models": ",".join(models) or None, "keep": output / FITS}
     note = f"the same command goes on, the results in {output} are unchanged"
     # The folder first: whoever cannot write it is told before the work, not after.

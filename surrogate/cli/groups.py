@@ -28,7 +28,7 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command with its examples below its help, or None."""
-        command = self._command(ctx, cmd_name)
+        command = super().get_command(ctx, cmd_name)
         if command is not None:
             _examples_last(command)
         return command
@@ -44,12 +44,9 @@ class CommandGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands with the whole first sentence of each one's help."""
-        named = {name: self._command(ctx, name) for name in self.list_commands(ctx)}
+        named = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         with formatter.section("Commands"):
             formatter.write_dl([(name, each.get_short_help_str(limit=200)) for name, each in named.items() if each])
-
-    def _command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return super().get_command(ctx, name)
 
 
 class Grouped(click.Command):
@@ -106,8 +103,10 @@ class LazyGroup(CommandGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
 
-    def _command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in self._lazy:
-            return None
-        module, _, function = self._lazy[name][0].partition(".")
-        return getattr(importlib.import_module(f"{self._package}.{module}"), function or "command")
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now, or None."""
+        if cmd_name in self._lazy and cmd_name not in self.commands:
+            module, _, function = self._lazy[cmd_name][0].partition(".")
+            command = getattr(importlib.import_module(f"{self._package}.{module}"), function or "command")
+            self.add_command(command, cmd_name)
+        return super().get_command(ctx, cmd_name)

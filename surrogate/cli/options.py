@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from math import isnan
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,6 +15,9 @@ from click.shell_completion import CompletionItem
 from surrogate.dataset.files import STDOUT, require_writable
 from surrogate.features.errors import STDIN, InputError, nearest
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
+
+if TYPE_CHECKING:
+    from surrogate.dataset.described import Kernel
 
 Function = TypeVar("Function", bound=Callable[..., object])
 """A command's function, which options leave as it is."""
@@ -311,6 +314,26 @@ def _tree_device(context: click.Context, parameter: click.Parameter, device: str
     return device
 
 
+class Rows(NamedTuple):
+    """Which rows of tables count, and how: what `fit_options` says of them, in the order that `load` takes it."""
+
+    candidates: str | None
+    where: tuple[str, ...]
+    kernel: "Kernel | None"
+
+
+def _as_rows(function: Function) -> Function:
+    """Give the command the options of rows and kernels as one parameter, ``rows``."""
+
+    @wraps(function)
+    def given(
+        *words: Any, candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", **named: Any
+    ) -> Any:
+        return function(*words, rows=Rows(candidates, where, kernel), **named)
+
+    return cast(Function, given)
+
+
 fit_options = combined(
     option("--device", "Where XGBoost grows trees.", ("cpu", "cuda"), default="cpu", callback=_tree_device),
     option(
@@ -321,8 +344,9 @@ fit_options = combined(
     ),
     rows_options,
     kernel_options,
+    _as_rows,
 )
-"""What is fitted, and where."""
+"""What is fitted, and where; the command gets `Rows`."""
 training_options = combined(click.argument("data", nargs=-1, required=True, type=PATH), fit_options, seed_option)
 """DATA, what is searched or trained, and where."""
 

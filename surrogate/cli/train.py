@@ -2,17 +2,14 @@
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from surrogate.cli.info import held_out_record
-from surrogate.cli.options import BUNDLE, INDEX, PATH, option, output_option, training_options
+from surrogate.cli.options import BUNDLE, INDEX, PATH, Rows, option, output_option, training_options
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED, DECLARED, DEFAULT_MODEL
-
-if TYPE_CHECKING:
-    from surrogate.dataset.described import Kernel
 
 STORABLE = ", ".join(name for name in COMPARED if DECLARED[name].storable)
 
@@ -42,9 +39,7 @@ def command(
     params_file: Path | None,
     cluster: str | None,
     device: str,
-    candidates: str | None,
-    where: tuple[str, ...],
-    kernel: "Kernel | None",
+    rows: Rows,
     output: Path,
     **settings: Any,
 ) -> None:
@@ -71,7 +66,7 @@ def command(
     if device != "cpu":
         params = {**params, "device": device}
     settings |= {"model": name, "params": params}
-    if cluster is not None and (trials or where or kernel):
+    if cluster is not None and (trials or rows.where or rows.kernel):
         raise InputError("--dask trains on whole tables of built-in kernels; leave --tune, --where, --kernel out")
     keep = output.with_name(f".{output.name}.fits")
     note = f"the same command goes on, finished fits are kept in {keep}" if cluster is None else "begin again"
@@ -79,10 +74,10 @@ def command(
         if cluster is not None:
             from surrogate.bundle.dask_train import train_on_dask
 
-            settings |= {"model": name or DEFAULT_MODEL, "candidates": candidates or "all", "progress": step}
+            settings |= {"model": name or DEFAULT_MODEL, "candidates": rows.candidates or "all", "progress": step}
             bundle = train_on_dask(data, cluster or None, **settings)
         else:
-            table = load_all(data, candidates, where, kernel)
+            table = load_all(data, *rows)
             bundle = train(table, trials=trials, progress=step, keep=keep, **settings)
     bundle.save(output)
     shutil.rmtree(keep, ignore_errors=True)

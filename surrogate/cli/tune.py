@@ -5,10 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import COUNT, POSITIVE, Form, option, output_option, output_options, show, training_options
+from surrogate.cli.options import (
+    COUNT,
+    POSITIVE,
+    Form,
+    Rows,
+    option,
+    output_option,
+    output_options,
+    show,
+    training_options,
+)
 
 if TYPE_CHECKING:
-    from surrogate.dataset.described import Kernel
     from surrogate.evaluation.tune import Tuned
 
 
@@ -32,16 +41,7 @@ if TYPE_CHECKING:
 @option("--study", "The study's name; by default made of model, objective and data.", metavar="NAME")
 @output_option("Write the best settings for `seer train --params`.", required=False)
 @output_options
-def command(
-    data: tuple[Path, ...],
-    candidates: str | None,
-    where: tuple[str, ...],
-    kernel: "Kernel | None",
-    storage: str,
-    output: Path | None,
-    form: Form,
-    **settings: Any,
-) -> None:
+def command(data: tuple[Path, ...], rows: Rows, storage: str, output: Path | None, form: Form, **settings: Any) -> None:
     """Search settings of a model on DATA, valued on shapes held out within it; the stored settings are tried first.
 
     Start the same command as often as you like, on any machine that reaches the storage: all share one study, until it
@@ -59,7 +59,7 @@ def command(
     from surrogate.evaluation.tune import tune
     from surrogate.models import model_class
 
-    dataset = load_all(data, candidates, where, kernel)
+    dataset = load_all(data, *rows)
     note = f"finished trials are kept in {shown(storage)}; the same command goes on"
     with going_on(note), progress_bar("tune", "trial") as step:
         result = tune(dataset, storage=storage, progress=step, **settings)
