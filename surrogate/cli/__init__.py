@@ -8,21 +8,18 @@ from contextlib import suppress
 
 import click
 
-from surrogate.cli.groups import TABLE, LazyGroup
+from surrogate.cli.groups import TABLE, CommandGroup
 from surrogate.cli.process import EXPECTED, ending_signals, flush_output, line_and_status, usable_streams
 from surrogate.features.errors import naming_options
 
-COMMANDS = TABLE["commands"]
-"""Command → (module, or module.function where that is not `command`; one-line help). Help imports none of them."""
+COMMANDS = TABLE["seer"]
+"""Command → where it is, and its one-line help."""
 COMPLETE = "_SEER_COMPLETE"
 """The environment variable by which a shell asks for completions."""
 
 
 @click.group(
-    cls=LazyGroup,
-    package="surrogate.cli",
-    lazy=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    cls=CommandGroup, table="seer", context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
 @click.version_option(package_name="seer-surrogate", prog_name="seer")
 def seer() -> None:

@@ -33,7 +33,7 @@ INDENT = "    "
 _PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)
 
 
-@click.group(cls=CommandGroup)
+@click.group(cls=CommandGroup, table="data")
 def command() -> None:
     """Check, describe or merge datasets; list their columns.
 
@@ -42,7 +42,7 @@ def command() -> None:
     """
 
 
-@command.command()
+@click.command()
 @_PATHS
 @kernel_options
 @output_options
@@ -74,7 +74,7 @@ def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
     sys.exit(1 if records else 0)
 
 
-@command.command()
+@click.command()
 @_PATHS
 @candidates_option
 @kernel_options
@@ -119,7 +119,7 @@ _FACTS = (
 """Columns that are told once where all records agree in them."""
 
 
-@command.command()
+@click.command()
 @_PATHS
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.")
 @candidates_option
@@ -153,7 +153,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
     said(output, f"{output}: {len(result)} rows")
 
 
-@command.command()
+@click.command()
 @click.argument("path", type=PATH)
 @option("--name", "The kernel's name.  [default: the file's]", default="")
 @option("--sizes", "Columns that are numbers of a problem.  [default: guessed]", metavar="A,B")
@@ -203,7 +203,7 @@ def _describe(described: "Description", output: Path | None) -> None:
     said(output, f"{output}: {described.name}: {columns}")
 
 
-@command.command()
+@click.command()
 @option("--table", "One table only, as dataset or kernels.  [all]", metavar="TABLE")
 @output_options
 def columns(table: str | None, form: Form) -> None:

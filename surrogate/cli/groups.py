@@ -2,7 +2,7 @@
 
 import importlib
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,30 @@ import click
 from surrogate.cli.options import Function
 from surrogate.features.errors import nearest
 
-TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
-"""What commands and options say of themselves; the file says what its sections are."""
+TABLE: dict[str, dict[str, list[str]]] = tomllib.loads(
+    Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
+)
+"""Group → command → its module or module:function, and its one-line help."""
 
 
 class CommandGroup(click.Group):
-    """A group whose help alone is an answer to no command, and that names the nearest to an unknown one."""
+    """The commands of a table of `TABLE`: each imported when it runs, its examples below its help.
+
+    Help alone is an answer to no command. An unknown command is answered with the nearest names.
+    """
+
+    def __init__(self, *, table: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._table = TABLE[table]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all commands, in the order people need them."""
+        return list(self._table)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands with their one-line helps; no module is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words that are left for the command; without any, the help on standard error and exit status 2."""
@@ -27,10 +45,12 @@ class CommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command with its examples below its help, or None."""
-        command = super().get_command(ctx, cmd_name)
-        if command is not None:
-            _examples_last(command)
+        """Return the command, imported now, or None."""
+        if cmd_name not in self._table:
+            return None
+        module, _, function = self._table[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(f"surrogate.cli.{module}"), function or "command")
+        _examples_last(command)
         return command
 
     def resolve_command(
@@ -38,15 +58,9 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the first word names; a usage error with the nearest names for an unknown one."""
         name = args[0]
-        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
-            raise click.UsageError(f"no command {name!r}{nearest(name, self.list_commands(ctx))}", ctx)
+        if not ctx.resilient_parsing and not name.startswith("-") and name not in self._table:
+            raise click.UsageError(f"no command {name!r}{nearest(name, self._table)}", ctx)
         return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands with the whole first sentence of each one's help."""
-        named = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, each.get_short_help_str(limit=200)) for name, each in named.items() if each])
 
 
 class Grouped(click.Command):
@@ -80,33 +94,3 @@ def _examples_last(command: click.Command) -> None:
     if title:
         command.help = text.rstrip()
         command.epilog = f"\b\n{title}{lines}"
-
-
-class LazyGroup(CommandGroup):
-    """Imports a command's module when the command is asked for, so that help stays fast.
-
-    ``lazy`` maps each command to its module in ``package`` and its one-line help, in the order people need them; a
-    module's ``command`` is the command.
-    """
-
-    def __init__(self, *, package: str, lazy: Mapping[str, Sequence[str]], **settings: Any) -> None:
-        super().__init__(**settings)
-        self._package = package
-        self._lazy = lazy
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands, in the order people need them."""
-        return list(self._lazy)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands with their one-line helps, no module imported."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now, or None."""
-        if cmd_name in self._lazy and cmd_name not in self.commands:
-            module, _, function = self._lazy[cmd_name][0].partition(".")
-            command = getattr(importlib.import_module(f"{self._package}.{module}"), function or "command")
-            self.add_command(command, cmd_name)
-        return super().get_command(ctx, cmd_name)

@@ -38,7 +38,6 @@ def command(
     trials: int,
     params_file: Path | None,
     cluster: str | None,
-    device: str,
     rows: Rows,
     output: Path,
     **settings: Any,
@@ -63,7 +62,7 @@ def command(
     from surrogate.cli.datasets import going_on, load_all, progress_bar
 
     name, params = _settings(model, params_file, trials)
-    if device != "cpu":
+    if (device := settings.pop("device")) != "cpu":
         params = {**params, "device": device}
     settings |= {"model": name, "params": params}
     if cluster is not None and (trials or rows.where or rows.kernel):

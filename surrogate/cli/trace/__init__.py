@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.groups import TABLE, LazyGroup
+from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import COUNT, GPU, INDEX, PATH, option
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from surrogate.trace.profiling import Profile
     from surrogate.trace.result import ResultTable
 
-COMMANDS = {name: (name, text) for name, text in TABLE["trace"]["commands"].items()}
-"""Command → (module, one-line help), in the order people need them."""
 _SUMMARY = "seer trace summary FILE"
 GUESSES = {
     **dict.fromkeys(("advice", "findings"), f"{_SUMMARY}, which ends with what to change"),
@@ -41,7 +39,7 @@ GUESSES = {
 """Name of a command or a what-if elsewhere, or in an older version → what the answer names."""
 
 
-class TraceGroup(LazyGroup):
+class TraceGroup(CommandGroup):
     """A group that knows what its commands are elsewhere called, and a trace in the place of a command."""
 
     def resolve_command(
@@ -57,7 +55,7 @@ class TraceGroup(LazyGroup):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=TraceGroup, package=__name__, lazy=COMMANDS)
+@click.group(cls=TraceGroup, table="trace")
 def command() -> None:
     """Analyse a trace: PyTorch profiler JSON (.json, .json.gz) or an Nsight Systems sqlite export.
 
