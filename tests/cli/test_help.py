@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -10,9 +12,14 @@ import click
 import pytest
 
 from surrogate.cli import seer
-from surrogate.cli.groups import Grouped
+from surrogate.cli.groups import TABLE, Grouped
 from surrogate.collect.plan_source import ALL, GRIDS
+from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.gpu import gpu
+from surrogate.features.problem import ELEMENTS, HALF, LAYOUTS, MATHS
+from surrogate.network.memory import OPTIMIZERS
+from surrogate.network.network import FRAMEWORKS
+from surrogate.network.runtime import HOSTS, RUNTIMES
 
 ALIKE = {"--json", "--csv", "--where", "--candidate", "--candidates", "--html"}
 """Options that are the same option wherever they are."""
@@ -89,6 +96,33 @@ def test_options_named_alike_are_alike() -> None:
 def test_the_help_of_collect_names_every_grid() -> None:
     (grid,) = (option for option in _options(CONTEXTS["seer collect"]) if option.name == "grid")
     assert set(re.findall(r"seer[\w-]*", str(grid.help))) == {ALL, *GRIDS}
+
+
+def test_the_choices_of_network_are_those_that_it_knows() -> None:
+    """They are written out, because the modules that know them import NumPy."""
+    known = {
+        "dtype": ELEMENTS,
+        "amp": HALF,
+        "math": MATHS,
+        "layout": LAYOUTS,
+        "kv_dtype": KV_DTYPES,
+        "runtime": RUNTIMES,
+        "host": HOSTS,
+        "optimizer": OPTIMIZERS,
+        "library": FRAMEWORKS,
+    }
+    kinds = {option.name: option.type for option in _options(CONTEXTS["seer network"])}
+    offered = {name: set(kind.choices) for name, kind in kinds.items() if isinstance(kind, click.Choice)}
+    assert offered == {name: set(words) for name, words in known.items()}
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Only the readers of other people's files, and the help that lists what-ifs, may."""
+    modules = {f"surrogate.cli.{place.partition(':')[0]}" for rows in TABLE.values() for place, _ in rows.values()}
+    light = sorted(modules - {"surrogate.cli.import_"})
+    code = f"import sys, {', '.join(light)}; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "pandas", "pyarrow", "tqdm", "xgboost", "torch"} & set(done.stdout.split())
 
 
 def test_json_and_csv_come_together() -> None:
