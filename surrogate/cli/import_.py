@@ -33,7 +33,7 @@ _TYPES = {"text": None, "file": PATH, "count": COUNT}
 def _readers_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add every option that a reader declares."""
     for name, each in reversed(_OPTIONS.items()):
-        kind = Choice(each.choices) if each.choices else _TYPES[each.takes]
+        kind = each.choices or _TYPES[each.takes]
         function = option(f"--{name.replace('_', '-')}", each.help, kind, metavar=each.metavar or None)(function)
     return function
 

@@ -83,7 +83,7 @@ class Positive(click.FloatRange):
 
 
 MAX_INT32 = 2**31 - 1
-"""The largest size: `surrogate.features.whole` has it, too, but imports NumPy."""
+"""The largest size; written here, because the features' modules import NumPy."""
 COUNT = Whole(min=1)
 INDEX = Whole(min=0)
 SIZE = Whole(1, MAX_INT32)

@@ -104,6 +104,7 @@ INSTEAD = {
     "seer network": {"--figures": "--csv or --json, and draw the figures from it"},
     "seer trace": {"--execution-trace": "record_shapes=True in torch.profiler, whose trace then holds the shapes"},
     "seer trace whatif": {
+        "--figures": "--json, or the charts of seer trace summary FILE --html PAGE.html",
         **dict.fromkeys(("--to", "--target"), "gpu=h100, a what-if"),
         "--amp": "amp, a what-if",
         **dict.fromkeys(("--batch", "--batch-size"), "batch=64, a what-if"),

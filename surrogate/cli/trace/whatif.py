@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, FOLDER, GPU, OUT, Form, option, output_options, show
+from surrogate.cli.options import COUNT, GPU, OUT, Form, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import interval_us, plain
 
@@ -32,7 +32,7 @@ class WhatIfCommand(click.Command):
 @shared.file_argument
 @click.argument("what_ifs", nargs=-1, metavar="WHAT-IF…")
 @shared.part_options
-@option("--gpu", "The GPU asked about (gpu).", GPU)
+@option("--gpu", "The GPU asked about, as gpu=G.", GPU)
 @option("--own-gpu", "The GPU of the trace, where it names none or another.", GPU)
 @option("--workers", "Of data-parallel: GPUs.", COUNT, default=8)
 @option("--bandwidth bandwidth_gbs", "Of a machine's network.", float, default=10.0, metavar="GB/s")
@@ -51,7 +51,6 @@ class WhatIfCommand(click.Command):
 )
 @option("--together", "Also all of them at once, in the given order.", is_flag=True)
 @option("--timeline", "The last one's timeline, for Perfetto.", OUT)
-@option("--figures", "Folder for SVG figures.", FOLDER)
 @output_options
 def command(
     file: Path,
@@ -59,7 +58,6 @@ def command(
     functions: tuple[str, ...],
     together: bool,
     timeline: Path | None,
-    figures: Path | None,
     gpu: str | None,
     own_gpu: str | None,
     bundle: Path | None,
@@ -114,8 +112,6 @@ def command(
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
         models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
-    if figures is not None:
-        models.write_figures(answers, figures)
     answered = {answer.name: answer.to_dict() for answer in answers}
     # One that does not apply is a row without figures, in its place.
     empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
