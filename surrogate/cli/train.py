@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +10,9 @@ from surrogate.cli.info import held_out_record
 from surrogate.cli.options import BUNDLE, INDEX, PATH, Rows, option, output_option, training_options
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED, DECLARED, DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from surrogate.bundle.bundle import Bundle
 
 STORABLE = ", ".join(name for name in COMPARED if DECLARED[name].storable)
 
@@ -80,6 +83,11 @@ def command(
             bundle = train(table, trials=trials, progress=step, keep=keep, **settings)
     bundle.save(output)
     shutil.rmtree(keep, ignore_errors=True)
+    _print_summary(bundle, output)
+
+
+def _print_summary(bundle: "Bundle", output: Path) -> None:
+    """Print the held-out figures of each family, how to ask for a kernel of your own, and what was left out."""
     for family, held in bundle.card["held_out"].items():
         rows = bundle.card["data"]["families"][family]["ok_rows"]
         figures = held_out_record(family, held)
