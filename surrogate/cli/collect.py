@@ -74,7 +74,7 @@ COUNTERS_SHARE = 0.45
     " other operators, counters where they are allowed.",
     is_flag=True,
 )
-@option("--counters", "Then count a part of what was measured, by ncu or nvprof.", is_flag=True)
+@option("--counters", "Then count a part of what was measured, by ncu.", is_flag=True)
 @option("--math", "Repeat for several. [fma]", CHOICES["math"], multiple=True)
 @option("--dtype", "Element type; repeat for several. [fp32]", SettingChoice("dtype", DTYPES), multiple=True)
 @option("--direction", "The same. [fwd]", CHOICES["direction"], multiple=True)
