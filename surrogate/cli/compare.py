@@ -13,14 +13,9 @@ from surrogate.models.registry import COMPARED
 FITS = ".fits"
 """Folder of finished fits inside the output, so that the same command goes on after an interruption."""
 REPORT_FILES = {
-    "results.json",
-    "predictions.parquet",
-    "choices.parquet",
-    "folds.csv",
-    "choice_rows.csv",
-    "time_rows.csv",
+    *("results.json", "report.html", "figures", "predictions.parquet", "choices.parquet"),
+    *("folds.csv", "choice_rows.csv", "time_rows.csv"),
 }
-REPORT_FILES |= {"report.html", "figures"}
 """Names in a folder that a comparison writes."""
 
 

@@ -104,17 +104,8 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "K
 _SHORT = {"judged_problems": "judged", "judged_shapes": "in_shapes"}
 """Heads that let the counts fit 80 columns."""
 _FACTS = (
-    "family",
-    "gpu",
-    "library",
-    "versions",
-    "operator",
-    "direction",
-    "dtype",
-    "math",
-    "layout",
-    "variant",
-    "candidates",
+    *("family", "gpu", "library", "versions", "operator", "direction"),
+    *("dtype", "math", "layout", "variant", "candidates"),
 )
 """Columns that are told once where all records agree in them."""
 
