@@ -98,7 +98,10 @@ def drop_output() -> None:
         os.close(nothing)
 
 
-_RANDOM = "problems drawn at random as DATA: `seer collect --device cudnn --sample 10 -o RUN.jsonl` measures them"
+_RANDOM = (
+    "problems drawn at random: `seer collect --device cudnn --sample 10 -o RUN.jsonl` measures them, `seer data merge`"
+    " makes them DATA"
+)
 INSTEAD = {
     "seer calibrate": dict.fromkeys(("--plan", "--gpu", "--library", "--problems"), _RANDOM),
     "seer network": {"--figures": "--csv or --json, and draw the figures from it"},
