@@ -1,22 +1,30 @@
 """The one reader of a list of problems: lines of text, CSV, JSON lines, a parquet table, or SEER's lists of numbers.
 
-A line is a problem as the command line takes it (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64n64k64``). A row of a
-table has the size columns of a convolution or a column ``problem`` with such a text, and optionally ``dtype math layout
-direction``, ``networks`` (comma-separated), ``name``, ``heuristic_algorithm``, and ``op`` or ``operator`` for a row
-that is no convolution. Where another family is asked about, a table has its sizes and settings instead.
+A line is a problem as the command line takes it (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64n64k64``). The columns
+of a table name a problem as `surrogate.dataset.questions` says; ``networks`` (comma-separated), ``name`` and
+``heuristic_algorithm`` may stand beside them.
 """
 
 import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surrogate.dataset.columns import LAYOUT_ALIASES
-from surrogate.features.errors import InputError, nearest, read_bounded, require_regular
-from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, Operator, family_of, parse_problem
+from surrogate.dataset.questions import FAMILY_COLUMNS, family_of_columns, required, stated_setting
+from surrogate.features.errors import InputError, read_bounded, require_regular
+from surrogate.features.families import (
+    DEFAULT_FAMILY,
+    FAMILIES,
+    AnyProblem,
+    DescribedProblem,
+    Family,
+    family_of,
+    parse_problem,
+)
+from surrogate.features.families import family as family_named
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import EXAMPLE
 from surrogate.features.whole import whole
@@ -30,7 +38,9 @@ MAX_BYTES = 64 << 20
 _NUMBERS = "a line has 8 numbers: batch, C, W, K, out W, filter, stride, pad (and 9: algorithm)"
 _HEADER = re.compile(r"\s*[A-Za-z_]+\s*[,;\t]")
 _NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+(#.*)?")
-_TEXT_COLUMNS = ("problem", "networks", "name", "op", "operator", "heuristic_algorithm", "algorithm")
+_TEXT_COLUMNS = ("problem", "networks", "name", *FAMILY_COLUMNS, "heuristic_algorithm", "algorithm")
+_SIZES = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.size_names))
+_SETTINGS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.setting_names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,94 +61,115 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
-    """What the columns of a table say: sizes and settings of ``family``; ``gpu`` as of `read_list`."""
+class Asked:
+    """What a caller says of a list: the described kernel ``own`` that its rows are of, if they name no family.
 
-    family: Family[Any]
-    gpu: Gpu | None
+    ``settings`` hold for rows that do not state them. With a ``gpu``, problems that state no math have PyTorch's there.
+    """
+
+    own: Family[Any] | None = None
+    gpu: Gpu | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Columns of sizes."""
+        return self.own.size_names if self.own else _SIZES
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Columns of texts."""
-        return tuple(dict.fromkeys((*self.family.setting_names, *_TEXT_COLUMNS)))
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Sizes that a row without a ``problem`` must have."""
-        return tuple(size.name for size in self.family.sizes if size.default is None)
+        return tuple(dict.fromkeys((*(self.own.setting_names if self.own else _SETTINGS), *_TEXT_COLUMNS)))
 
     def spelled(self, name: str) -> str:
-        """A column of a CSV header as it is declared, whatever its capitals."""
-        declared = (*self.family.size_names, *self.texts)
+        """Return a column of a CSV header as it is declared, whatever its capitals."""
+        declared = (*self.sizes, *self.texts)
         in_small = {known.lower(): known for known in declared}
         return name if name in declared else in_small.get(name.lower(), name.lower())
 
-    def require_sizes(self, header: Iterable[object], where: str) -> None:
-        """Raises `InputError` where neither sizes nor texts of problems are among the columns."""
-        names = [str(name) for name in header]
-        missing = [name for name in self.required if name not in names]
-        if missing and "problem" not in names:
-            left_out = " (w, s and the last nine may be left out)" if self.family is _DEFAULT else ""
-            rule = f"a problem has {', '.join(self.family.size_names)}{left_out}{nearest(missing[0], names)}"
+    def check_header(self, header: Iterable[object], where: str) -> None:
+        """Raise `InputError` if the columns name no problem."""
+        names = {str(name) for name in header}
+        if names & {"problem", *FAMILY_COLUMNS}:
+            return
+        if self.own is None:
+            family_of_columns(names, where)
+        elif missing := [name for name in required(self.own) if name not in names]:
+            rule = f"a problem has {', '.join(self.own.size_names)}"
             raise InputError(f"{where}: column {', '.join(missing)} is missing; {rule}")
 
-    def problem(self, row: Mapping[str, object], settings: dict[str, str], operator: str) -> AnyProblem | None:
-        """The problem of a row; None for another operator than a convolution, which has no filter."""
-        if "layout" in settings:
-            settings["layout"] = LAYOUT_ALIASES.get(settings["layout"], settings["layout"])
+    def problem(self, row: Mapping[str, object], stated: Mapping[str, str], operator: str) -> AnyProblem | None:
+        """Return the problem of a row; None for an operator that no family has."""
         if "problem" in row:
-            settings.pop("operator", None)  # the text names it
-            problem = parse_problem(self.family.whole_text(str(row["problem"])), self.family, **settings)
+            text = str(row["problem"])
+            problem = parse_problem(self.own.whole_text(text) if self.own else text, self.own, **stated)
+            if further := {name: self.settings[name] for name in self._unstated(family_of(problem), stated)}:
+                text_settings = {**further, **stated}
+                problem = parse_problem(self.own.whole_text(text) if self.own else text, self.own, **text_settings)
+                stated = text_settings
         else:
-            missing = [name for name in self.required if name not in row]
-            if missing and operator and self.family is _DEFAULT:
+            family = self._family(row, operator)
+            if family is None:
                 return None
-            if missing:
-                raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(self.required)}")
-            sizes = {name: _number(row[name]) for name in self.family.size_names if name in row}
-            problem = self.family.problem(sizes, settings)
-        family = family_of(problem)
-        if self.gpu is None or "math" in settings or family is _DEFAULT or not isinstance(problem, Operator):
+            stated = {**{name: self.settings[name] for name in self._unstated(family, stated)}, **stated}
+            sizes = {name: _number(row[name]) for name in family.size_names if name in row}
+            named = {"operator": operator} if operator in family.kinds else {}
+            problem = family.problem(sizes, {**stated, **named})
+        if self.gpu is None or "math" in stated or isinstance(problem, DescribedProblem):
             return problem
-        return replace(problem, math=family.default_math(problem.dtype, self.gpu))
+        return replace(problem, math=family_of(problem).default_math(problem.dtype, self.gpu))
+
+    def _unstated(self, family: Family[Any], stated: Mapping[str, str]) -> list[str]:
+        """Return the given settings that a family has and a row does not state."""
+        return [name for name in self.settings if name in family.setting_names and name not in stated]
+
+    def _family(self, row: Mapping[str, object], operator: str) -> Family[Any] | None:
+        """Return the family of a row of sizes; None for an operator that no family has. Raises `InputError` for sizes
+        that are missing."""
+        if self.own is not None:
+            family = self.own
+        elif operator in FAMILIES.of_kind or operator in FAMILIES:
+            family = family_named(operator)
+        elif operator and not {*required(_DEFAULT)} <= row.keys():
+            return None
+        else:
+            family = _DEFAULT if operator else family_of_columns(row, "the row")
+        if missing := [name for name in required(family) if name not in row]:
+            raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(required(family))}")
+        return family
 
 
-def read_list(path: str | Path, family: Family[Any] = _DEFAULT, gpu: Gpu | None = None) -> list[Listed]:
-    """Every line or row in order, with its own settings (of a convolution fp32 fma NCHW fwd where it has none).
+def read_list(
+    path: str | Path, own: Family[Any] | None = None, gpu: Gpu | None = None, settings: Mapping[str, str] | None = None
+) -> list[Listed]:
+    """Return every line or row in order, with its own settings.
 
-    ``family`` is that of a table's rows, and of a described kernel's texts without its name. With a ``gpu``, problems
-    of other families than convolutions that name no math have what PyTorch runs there. Raises `InputError` that names
-    the file, the line, what came and the rule.
+    Parameters
+    ----------
+    path : the file.
+    own : the described kernel that texts without a name, and rows that name no family, are of.
+    gpu : the GPU whose default math counts; without one a convolution that states none has fma.
+    settings : settings of rows that do not state them.
+
+    Raises
+    ------
+    InputError
+        that names the file, the line, what came and the rule.
     """
     path = Path(path)
-    listed = list(_listed(path, _Columns(family, gpu)))
+    listed = list(_listed(path, Asked(own, gpu, settings or {})))
     if not listed:
         raise InputError(f"{path}: holds no problem; give one a line, as in {EXAMPLE}")
     return listed
 
 
-def of_one_family(listed: Sequence[Listed], names: Sequence[str], where: str | Path) -> tuple[list[AnyProblem], int]:
-    """The distinct problems of one of the families ``names``, in order, and how many others are listed.
-
-    Raises `InputError`, which begins with ``where``, where there is none of them, and where they are of several.
-    """
-    distinct = dict.fromkeys(each.problem for each in listed)
-    known = [problem for problem in distinct if problem is not None and family_of(problem).name in names]
-    several = list(dict.fromkeys(family_of(problem).name for problem in known))
-    if not known:
-        raise InputError(f"{where}: none of {len(distinct)} problems is of a family asked about ({', '.join(names)})")
-    if len(several) > 1:
-        raise InputError(f"{where}: problems of several families came ({', '.join(several)}); give a list of each")
-    return known, len(distinct) - len(known)
-
-
-def _listed(path: Path, asked: _Columns) -> Iterator[Listed]:
+def _listed(path: Path, asked: Asked) -> Iterator[Listed]:
     if _is_parquet(path):
         from surrogate.dataset.tables import read_table  # which loads pandas, that texts do not need
 
         frame = read_table(path)[0]
-        asked.require_sizes(frame.columns, str(path))
-        columns = [name for name in (*asked.family.size_names, *asked.texts) if name in frame]
+        asked.check_header(frame.columns, str(path))
+        columns = [name for name in (*asked.sizes, *asked.texts) if name in frame]
         values = enumerate(frame[columns].itertuples(index=False, name=None), 1)
         rows = ((f"row {number}", dict(zip(columns, row, strict=True))) for number, row in values)
         yield from _from_rows(rows, path, asked)
@@ -149,7 +180,7 @@ def _listed(path: Path, asked: _Columns) -> Iterator[Listed]:
     if first.startswith("{"):
         rows = ((f"line {number}", _json_object(line, path, number)) for number, line in lines)
         yield from _from_rows(rows, path, asked)
-    elif _HEADER.match(first) or asked.spelled(re.split(r"\s*[,;\t]", first)[0]) in asked.family.size_names:
+    elif _HEADER.match(first) or asked.spelled(re.split(r"\s*[,;\t]", first)[0]) in asked.sizes:
         yield from _from_rows(_csv(path, lines, asked), path, asked)
     elif first and _NUMBERS_ONLY.fullmatch(first):
         for number, (conv, _) in enumerate(numbered_problems(lines, path), 1):
@@ -182,7 +213,7 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: neither text nor parquet; a list of problems must be UTF-8 text") from None
 
 
-def _csv(path: Path, lines: list[tuple[int, str]], asked: _Columns) -> Iterator[tuple[str, dict[str, str]]]:
+def _csv(path: Path, lines: list[tuple[int, str]], asked: Asked) -> Iterator[tuple[str, dict[str, str]]]:
     """Rows under a header, by commas, semicolons or tabs; empty cells are left out."""
     delimiter = max(",;\t", key=lines[0][1].count)
     cells = csv.reader((line for _, line in lines), delimiter=delimiter, skipinitialspace=True)
@@ -191,7 +222,7 @@ def _csv(path: Path, lines: list[tuple[int, str]], asked: _Columns) -> Iterator[
         doubled = next((name for name in header if header.count(name) > 1), None)
         if doubled is not None:
             raise InputError(f"{path}: column {doubled!r} stands there twice; keep one")
-        asked.require_sizes(header, f"{path}: line {lines[0][0]}")
+        asked.check_header(header, f"{path}: line {lines[0][0]}")
         for (number, _), values in zip(lines[1:], cells, strict=True):
             if len(values) != len(header):
                 raise InputError(f"{path}: line {number}: {len(values)} values for {len(header)} columns")
@@ -213,16 +244,17 @@ def _json_object(line: str, path: Path, number: int) -> Mapping[str, object]:
     return value
 
 
-def _from_rows(rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, asked: _Columns) -> Iterator[Listed]:
+def _from_rows(rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, asked: Asked) -> Iterator[Listed]:
     """(where, column → value) of each row → its problem; what is None or not a number (NaN) counts as absent."""
     texts = asked.texts
     for where, row in rows:
         given = {name: value for name, value in row.items() if value is not None and value == value}
         text = {name: str(given[name]) for name in texts if name in given}
-        operator = text.get("op") or text.get("operator") or ""
+        operator = next((text[name] for name in FAMILY_COLUMNS if text.get(name)), "")
         try:
-            settings = {name: text[name] for name in asked.family.setting_names if name in text}
-            problem = asked.problem(given, settings, operator)
+            names = asked.own.setting_names if asked.own else _SETTINGS
+            stated = {name: stated_setting(name, text[name]) for name in names if name in text and name != "operator"}
+            problem = asked.problem(given, stated, operator)
         except InputError as error:
             raise InputError(f"{path}: {where}: {error}") from None
         networks = tuple(name.strip() for name in text.get("networks", "").split(",") if name.strip())

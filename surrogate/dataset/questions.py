@@ -5,19 +5,21 @@ sizes alone if one family has them: ``m,n,k`` is a matrix product, ``n,c,h,k,r``
 ``dtype`` are columns; constant ones may be left out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.features.errors import InputError, RowError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of, parse_problem
 from surrogate.features.families import family as family_named
+from surrogate.features.problem import setting
 
-Cells = pd.Series | np.ndarray | Sequence[object]
-"""A column as it comes."""
+Cells = Any
+"""A column as it comes: a Series, an array or a list."""
 PLACE = ("gpu", "library", "library_version")
-OPERATOR_COLUMNS = ("family", "operator", "op")
+FAMILY_COLUMNS = ("operator", "op", "family")
 """Columns that name a family or an operator, the first one that a table has."""
 SETTINGS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.setting_names))
 
@@ -26,38 +28,41 @@ def family_of_columns(names: Iterable[str], where: str) -> Family:
     """Return the family whose sizes the columns ``names`` are. Raises `InputError` if no family, or several, fit."""
     have = {*names}
     sized = {size for family in FAMILIES.values() for size in family.size_names} & have
-    complete = [family for family in FAMILIES.values() if {*required(family)} <= have]
-    exact = [family for family in complete if sized <= {*family.size_names}]
-    most = max((len(required(family)) for family in complete), default=0)
-    fitting = exact or [family for family in complete if len(required(family)) == most]
-    if len(fitting) == 1 and fitting[0].name in fitting[0].kinds:
-        return fitting[0]
-    if fitting:
+    # The family that has most of the sizes, and of several the one that lacks the fewest.
+    scores = {
+        family.name: (len(sized & {*family.size_names}), len({*required(family)} & have) - len(required(family)))
+        for family in FAMILIES.values()
+    }
+    best = [FAMILIES[name] for name, score in scores.items() if sized and score == max(scores.values())]
+    if not best:
+        alone = "; ".join(f"{','.join(required(f))} ({f.name})" for f in FAMILIES.values() if f.name in f.kinds)
+        raise InputError(
+            f"{where}: no column names a problem; a table has a column problem with texts, operator and its sizes, or"
+            f" sizes alone: {alone}"
+        )
+    family, *others = best
+    if others or family.name not in family.kinds:
+        named = ", ".join(each.name for each in best)
         default = FAMILIES[DEFAULT_FAMILY]
-        families = ", ".join(family.name for family in fitting)
         raise InputError(
-            f"{where}: {', '.join(sorted(sized))} are sizes of several operators ({families}); add a column operator,"
-            f" or the sizes of a {default.name}, {', '.join(required(default))}"
+            f"{where}: {', '.join(sorted(sized))} are sizes of several operators ({named}); add a column operator, or"
+            f" the sizes of a {default.name}, {', '.join(required(default))}"
         )
-    near = max(FAMILIES.values(), key=lambda family: len({*required(family)} & have))
-    if {*required(near)} & have:
-        missing = [name for name in required(near) if name not in have]
+    if missing := [name for name in required(family) if name not in have]:
+        rule = f"a problem of {family.name} has {', '.join(required(family))}"
         hint = nearest(missing[0], [*have - sized])
-        raise InputError(
-            f"{where}: column {', '.join(missing)} is missing; {near.name} needs {', '.join(required(near))}{hint}"
-        )
-    alone = "; ".join(
-        f"{','.join(required(each))} ({each.name})" for each in FAMILIES.values() if each.name in each.kinds
-    )
-    raise InputError(
-        f"{where}: no column names a problem; a table has a column problem with texts, operator and its"
-        f" sizes, or sizes alone: {alone}"
-    )
+        raise InputError(f"{where}: column {', '.join(missing)} is missing; {rule}{hint}")
+    return family
 
 
 def required(family: Family) -> tuple[str, ...]:
     """Return the sizes that every problem of a family gives."""
     return tuple(size.name for size in family.sizes if size.default is None)
+
+
+def stated_setting(name: str, value: object) -> str:
+    """Return a cell of a setting as a problem has it, whatever people call it."""
+    return setting(name, LAYOUT_ALIASES.get(str(value), value) if name == "layout" else value)
 
 
 def expanded(
@@ -77,7 +82,9 @@ def expanded(
     InputError
         for a table that names no problem, and for the first text that cannot be read.
     """
-    source = next((name for name in OPERATOR_COLUMNS if name in columns), None)
+    import pandas as pd
+
+    source = next((name for name in FAMILY_COLUMNS if name in columns), None)
     if source is not None:
         number, values = pd.factorize(np.asarray(columns[source], dtype=object), use_na_sentinel=False)
         names = [_family(value, own) for value in values]
@@ -109,6 +116,8 @@ def _read(
     columns: Mapping[str, Cells], own: Family | None, where: str, settings: Mapping[str, str]
 ) -> Mapping[str, Cells]:
     """Return the columns with those of the problems that the column ``problem`` names; equal ones are read once."""
+    import pandas as pd
+
     names = [
         name for name in (*SETTINGS, *(own.setting_names if own else ())) if name in columns and name != "operator"
     ]
@@ -117,7 +126,9 @@ def _read(
     first = np.unique(number, return_index=True)[1]
     problems: list[AnyProblem] = []
     for row in first.tolist():
-        stated = {name: str(frame[name].iloc[row]) for name in names if not pd.isna(frame[name].iloc[row])}
+        stated = {
+            name: stated_setting(name, frame[name].iloc[row]) for name in names if not pd.isna(frame[name].iloc[row])
+        }
         text = str(frame["problem"].iloc[row])
         try:
             whole = own.whole_text(text) if own else text
@@ -126,7 +137,7 @@ def _read(
             problems.append(parse_problem(whole, own, **{**further, **stated}) if further else problem)
         except InputError as error:
             raise RowError(where, row, str(error)) from None
-    out: dict[str, Cells] = {name: cells for name, cells in columns.items() if name not in OPERATOR_COLUMNS}
+    out: dict[str, Cells] = {name: cells for name, cells in columns.items() if name not in FAMILY_COLUMNS}
     records = []
     for problem in problems:
         family = family_of(problem)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surrogate.collect.plan_source import file_problems
-from surrogate.dataset.problem_list import of_one_family, read_list
+from surrogate.dataset.problem_list import read_list
 from surrogate.features.conv import Conv
 from surrogate.features.description import Description
 from surrogate.features.errors import InputError
@@ -52,29 +52,28 @@ def test_parquet_and_distinct_problems(tmp_path: Path) -> None:
     row = {"n": 1, "c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "algorithm": "GEMM", "extra": 1.5}
     frame = pd.DataFrame([row, row | {"algorithm": "FFT"}, row | {"n": 8}])
     frame.to_parquet(tmp_path / "list")
-    assert of_one_family(read_list(tmp_path / "list"), ["conv"], "list") == ([FIRST, FIRST.with_batch(8)], 0)
+    assert [listed.problem for listed in read_list(tmp_path / "list")] == [FIRST, FIRST, FIRST.with_batch(8)]
     assert [listed.algorithm for listed in read_list(tmp_path / "list")] == ["GEMM", "FFT", "GEMM"]
 
 
-def test_problems_of_other_families(refused, tmp_path: Path) -> None:
-    """As the command line writes them; who asks for one family is told how many others there are."""
+def test_problems_of_other_families(tmp_path: Path) -> None:
+    """As the command line writes them, or by operator and sizes."""
     path = _write(tmp_path, "gemm:m64n32k16\nn1c3h224k64r7\nsoftmax:n8c100\n")
     assert [str(listed.problem).split(":")[0] for listed in read_list(path)][::2] == ["gemm", "softmax"]
-    assert of_one_family(read_list(path), ["conv"], path) == ([FIRST], 2)
-    with refused(str(path), "none of 3", "attention, moe"):
-        of_one_family(read_list(path), ["attention", "moe"], path)
-    with refused(str(path), "several families", "gemm, rowwise"):
-        of_one_family(read_list(path), ["gemm", "rowwise"], path)
+    table = "operator,m,n,k,c,h,r\ngemm,64,32,16,,,\n,,1,64,3,224,7\nsoftmax,,8,,100,,\n"
+    assert [listed.problem for listed in read_list(_write(tmp_path, table))] == [
+        listed.problem for listed in read_list(_write(tmp_path, "gemm:m64n32k16\nn1c3h224k64r7\nsoftmax:n8c100\n"))
+    ]
 
 
 @pytest.mark.parametrize("text", KNOWN["products"])
 def test_tables_of_another_family(tmp_path: Path, text: str) -> None:
     """Its sizes and settings are columns; math that is not given is the GPU's default."""
     expected = {"batch": 1, "m": 64, "n": 32, "k": 16, "dtype": "bf16", "math": "default", "variant": ""}
-    (listed,) = read_list(_write(tmp_path, text), FAMILIES["gemm"], gpu("a100"))
+    (listed,) = read_list(_write(tmp_path, text), gpu=gpu("a100"))
     assert listed.problem is not None and listed.problem.to_dict() == {"kind": "gemm", **expected}
     given = text.replace("dtype", "math").replace("DTYPE", "math").replace("bf16", "fma")
-    (listed,) = read_list(_write(tmp_path, given), FAMILIES["gemm"], gpu("a100"))
+    (listed,) = read_list(_write(tmp_path, given), gpu=gpu("a100"))
     assert listed.problem is not None and listed.problem.to_dict()["math"] == "fma"
 
 
@@ -99,7 +98,7 @@ def test_what_is_wrong_in_a_described_kernel_s_list(refused, tmp_path: Path) -> 
         with refused(str(tmp_path), named):
             read_list(_write(tmp_path, text), family)
     pd.DataFrame({"m": [64, 64, 8], "block": [1, 2, 1]}).to_parquet(tmp_path / "table")
-    assert len(of_one_family(read_list(tmp_path / "table", family), ["listed_kernel"], "table")[0]) == 2
+    assert len({listed.problem for listed in read_list(tmp_path / "table", family)}) == 2
 
 
 @pytest.mark.parametrize(("content", "named"), KNOWN["wrong"])
