@@ -10,18 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from surrogate.bundle.bundle import Bundle
+from surrogate.dataset.problem_list import Listed
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.description import Value
 from surrogate.features.errors import InputError
-from surrogate.features.families import AnyProblem, DescribedFamily, DescribedProblem, Family, family_of
+from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, DescribedProblem, Family, family_of
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import Ranked, Selection, by_reason, configuration_of
+from surrogate.prediction.results import Limits, Ranked, Selection, by_reason, configuration_of
 from surrogate.report.tables import template
 
 KIND = "seer-picks"
@@ -41,23 +43,30 @@ C_WORDS = frozenset(tomllib.loads(Path(__file__).with_name("c_words.toml").read_
 """Words of C and C++, which no field may be called: a size of that name gets an underscore behind it."""
 
 
+class LeftOut(NamedTuple):
+    """A listed problem without a pick: its text and place in the list, and why."""
+
+    problem: str
+    reason: str
+
+
 @dataclass(frozen=True)
 class Picks:
     """One selection for each distinct problem; ``model`` is the bundle's, ``data`` what it was fitted on.
 
     ``bundle`` is its name, ``gpus`` are those of its data, ``held_out`` figures of its choices on measured shapes that
-    training left out (`surrogate.evaluation.coverage.choice_figures`).
+    training left out (`surrogate.evaluation.coverage.choice_figures`). ``refused``: problems that could not be asked.
     """
 
     selections: tuple[Selection, ...]
-    workspace_limit: int | None
-    deterministic: bool
+    limits: Limits
     model: str
     data: str
     candidate: str = "algorithm"
     bundle: str = ""
     gpus: tuple[str, ...] = ()
     held_out: Mapping[str, Any] = field(default_factory=dict)
+    refused: Mapping[AnyProblem, str] = field(default_factory=dict)
 
     @property
     def family(self) -> Family[Any]:
@@ -82,14 +91,20 @@ class Picks:
         return [selection for selection in self.selections if not selection.estimates]
 
     @property
+    def left_out(self) -> dict[AnyProblem, str]:
+        """Problems without a pick → why."""
+        nothing = {each.problem: "; ".join(by_reason(each.excluded)) or "nothing runs it" for each in self.infeasible}
+        return {**self.refused, **nothing}
+
+    @property
     def provenance(self) -> list[str]:
         """What a comment at the head of a table says, line by line."""
         first = self.selections[0]
-        limit = "none" if self.workspace_limit is None else f"{self.workspace_limit} bytes"
+        limit = "none" if self.limits.workspace_bytes is None else f"{self.limits.workspace_bytes} bytes"
         return [
             f"Predicted picks for {first.gpu}, {self.releases}, by SEER Surrogate.",
             f"Model {self.model}, fitted on {self.data}. Times are predictions, not measurements.",
-            f"Workspace limit: {limit}; deterministic algorithms only: {'yes' if self.deterministic else 'no'}.",
+            f"Workspace limit: {limit}; deterministic algorithms only: {'yes' if self.limits.deterministic else 'no'}.",
             f"{len(self.feasible)} of {len(self.selections)} problems have a pick.",
         ]
 
@@ -104,15 +119,31 @@ def named(problem: AnyProblem) -> dict[str, Any]:
 def picks_for(
     predictor: Predictor,
     problems: Sequence[AnyProblem],
+    limits: Limits | None = None,
     *,
-    workspace_limit: int | None = None,
-    deterministic: bool = False,
     library_version: str | None = None,
+    origin: Bundle | None = None,
     name: str = "",
 ) -> Picks:
-    """Rank every distinct problem once; ``name`` is the bundle's.
+    """Rank every distinct problem once, each as `Predictor.select` does.
 
-    Raises `InputError` where there is no problem, and for problems of several families.
+    Parameters
+    ----------
+    predictor : which ranks.
+    problems : of one family.
+    limits : workspace and determinism.
+    library_version : as of `Predictor.select`.
+    origin : the bundle whose card is quoted, by default the predictor's; ``name`` is its name.
+
+    Returns
+    -------
+    Picks
+        whose ``refused`` problems could not be asked: the others are not lost.
+
+    Raises
+    ------
+    InputError
+        if there is no problem, for problems of several families, and if every problem is refused.
     """
     if not problems:
         raise InputError("no problem came; give at least one")
@@ -120,22 +151,64 @@ def picks_for(
     family, *others = dict.fromkeys(family_of(problem).name for problem in distinct)
     if others:
         raise InputError(f"problems of several families came ({family}, {', '.join(others)}); export one at a time")
-    selections = predictor.select_many(
-        distinct, workspace_limit=workspace_limit, deterministic=deterministic, library_version=library_version
-    )
-    bundle = predictor.bundle
+    limits = limits or Limits()
+    selections, refused = _selections(predictor, distinct, limits, library_version)
+    if not selections:
+        raise InputError(next(iter(refused.values())))
+    bundle = origin or predictor.bundle
     data = bundle.card.get("data", {})
     return Picks(
-        tuple(selections),
-        workspace_limit,
-        deterministic,
+        selections,
+        limits,
         bundle.parts[family].fitted.name,
         data=data.get("name", "unnamed data"),
         candidate=bundle.candidate,
         bundle=name,
         gpus=tuple(data.get("gpus", ())),
         held_out=bundle.card.get("held_out", {}).get(family, {}).get("choice", {}),
+        refused=refused,
     )
+
+
+def _selections(
+    predictor: Predictor, problems: Sequence[AnyProblem], limits: Limits, library_version: str | None
+) -> tuple[tuple[Selection, ...], dict[AnyProblem, str]]:
+    """Return the selections of the problems, and why those without one could not be asked."""
+    allowed = {
+        "workspace_limit": limits.workspace_bytes,
+        "deterministic": limits.deterministic,
+        "library_version": library_version,
+    }
+    try:
+        return tuple(predictor.select_many(problems, **allowed)), {}
+    except InputError:
+        selections: list[Selection] = []
+        refused: dict[AnyProblem, str] = {}
+        for problem in problems:
+            try:
+                selections.append(predictor.select(problem, **allowed))
+            except InputError as error:
+                refused[problem] = str(error)
+        return tuple(selections), refused
+
+
+def of_one_family(listed: Sequence[Listed]) -> tuple[list[AnyProblem], list[LeftOut]]:
+    """Return the problems of the first family of a list, convolutions before all others, and those left out."""
+    known = [each.problem for each in listed if each.problem is not None]
+    names = [family_of(problem).name for problem in known]
+    family = DEFAULT_FAMILY if DEFAULT_FAMILY in names else next(iter(names), DEFAULT_FAMILY)
+    kept = [problem for problem, name in zip(known, names, strict=True) if name == family]
+    left_out = [
+        LeftOut(
+            f"{each.where}: {each.operator if each.problem is None else each.problem}",
+            "no operator of that name is known"
+            if each.problem is None
+            else f"no {family}; a file holds one family, list it in another",
+        )
+        for each in listed
+        if each.problem is None or family_of(each.problem).name != family
+    ]
+    return kept, left_out
 
 
 def export(picks: Picks, form: str) -> str:
@@ -180,8 +253,10 @@ def json_table(picks: Picks) -> str:
         "kind": KIND,
         "schema": SCHEMA,
         **{name: getattr(first, name) for name in ("gpu", "library", "library_version")},
-        "workspace_limit_bytes": picks.workspace_limit,
-        **{name: getattr(picks, name) for name in ("deterministic", "model", "data")},
+        "workspace_limit_bytes": picks.limits.workspace_bytes,
+        "deterministic": picks.limits.deterministic,
+        "model": picks.model,
+        "data": picks.data,
         "picks": list(map(_pick, picks.feasible)),
         "infeasible": list(map(_refused, picks.infeasible)),
     }

@@ -27,6 +27,7 @@ from surrogate.formats.miopen import parse_key
 from surrogate.models.configurations import Configurations
 from surrogate.prediction.export import FIELDS, Picks, export, find_db_key, picks_for
 from surrogate.prediction.predictor import Predictor
+from surrogate.prediction.results import Limits
 from tests.prediction.conftest import bundle_of
 
 Table = Callable[..., pd.DataFrame]
@@ -79,7 +80,7 @@ def convs(count: int, seed: int = 0) -> list[Conv]:
 
 def test_json_has_every_problem_and_its_ranking(predictor: Predictor) -> None:
     asked = convs(20)
-    picks = picks_for(predictor, asked, deterministic=True)
+    picks = picks_for(predictor, asked, Limits(deterministic=True))
     table = json.loads(export(picks, "json"))
     expected = {"kind": "seer-picks", "schema": 1, "gpu": gpu("Tesla T4").name, "library": "cudnn"}
     assert {name: table[name] for name in expected} == expected
@@ -97,11 +98,11 @@ def test_json_has_every_problem_and_its_ranking(predictor: Predictor) -> None:
 
 def test_a_problem_comes_once_and_what_nothing_runs_is_told(refused, predictor: Predictor) -> None:
     asked = convs(3)
-    picks = picks_for(predictor, [*asked, *asked], workspace_limit=0)
+    picks = picks_for(predictor, [*asked, *asked], Limits(0))
     assert len(picks.selections) == 3
     table = json.loads(export(picks, "json"))
     assert len(table["picks"]) + len(table["infeasible"]) == 3
-    nothing = Picks(tuple(replace(s, estimates=()) for s in picks.selections), 0, False, "m", "d")
+    nothing = Picks(tuple(replace(s, estimates=()) for s in picks.selections), Limits(0), "m", "d")
     emptied = json.loads(export(nothing, "json"))
     assert emptied["picks"] == [] and len(emptied["infeasible"]) == 3
     for form in ("c-header", "miopen-user-db"):
@@ -192,7 +193,7 @@ def test_the_header_of_convolutions_stays(predictor: Predictor) -> None:
         replaced._replace(candidate=candidate, time_us=time_us, workspace_bytes=1024)
         for replaced, candidate, time_us in zip((first, second), candidates, (12.5, 25.0), strict=True)
     )
-    picks = Picks((replace(selection, estimates=estimates),), None, False, "model", "data")
+    picks = Picks((replace(selection, estimates=estimates),), Limits(), "model", "data")
     header = export(picks, "c-header")
     assert hashlib.sha256(header.encode()).hexdigest() == CONV_HEADER
 
@@ -265,7 +266,7 @@ def test_a_find_db_needs_miopen_s_solvers(refused, predictor: Predictor, amd: Bu
     with refused("cudnn"):
         export(picks_for(predictor, convs(2)), "miopen-user-db")
     picks = picks_for(Predictor(amd), convs(2))
-    by_algorithm = Picks(picks.selections, None, False, "m", "d", "algorithm")
+    by_algorithm = Picks(picks.selections, Limits(), "m", "d", "algorithm")
     with refused("--candidate solver"):
         export(by_algorithm, "miopen-user-db")
     with refused("no problem came"):

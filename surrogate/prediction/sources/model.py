@@ -282,7 +282,7 @@ class TableSource(Source):
 
 
 def model_source(context: Context, part: Part, donors: Sequence[str] = ()) -> Source:
-    """Return the source of a part's model, which may use measurements of ``donors``, similar GPUs, the nearest first."""
+    """Return the source of a part's model, which may use measurements of the similar GPUs ``donors``, nearest first."""
     if part.family.parameter_names:  # a described kernel, which needs pandas and scikit-learn
         from surrogate.prediction.sources.measured import ConfigurationSource
 
