@@ -34,8 +34,12 @@ FLAGS = {"ignore_unknown_options": True}
 """Context settings of a command that takes PROBLEM as flags."""
 
 
-class Options(TypedDict):
-    """What a command gets of `problem_options`, beside the settings of `CHOICES`."""
+class Settings(TypedDict):
+    """What a command gets of `setting_options`: a value for each name of `CHOICES`, None if it was not given."""
+
+
+class Options(Settings):
+    """What a command gets of `problem_options`."""
 
     gpu: str | None
     bundle: str | None
@@ -49,12 +53,7 @@ def _setting(name: str, text: str, default: str, **settings: Any) -> Callable[..
     return option(f"--{name.replace('_', '-')}", f"{text}  [default: {default}]", kind, **settings)
 
 
-problem_options = combined(
-    click.argument("problem", nargs=-1, type=click.UNPROCESSED),
-    option("--gpu", "The GPU that is asked about, by any name; `seer gpus` lists them.", GPU),
-    option("--bundle", "A folder made by `seer train`.  [default: the one that ships for the GPU]", click.Path()),
-    option("--library", "Candidates of one library only, as cudnn or miopen.", metavar="NAME"),
-    option("--library-version", "As in 8.9.2.  [default: the newest that the bundle knows]", metavar="V"),
+setting_options = combined(
     _setting(
         "dtype", f"Element type: {', '.join(CHOICES['dtype'])}.", "fp32; bf16 for attention and experts", metavar="TYPE"
     ),
@@ -70,11 +69,21 @@ problem_options = combined(
         "the usual one",
     ),
 )
+"""The settings of a problem."""
+
+problem_options = combined(
+    click.argument("problem", nargs=-1, type=click.UNPROCESSED),
+    option("--gpu", "The GPU that is asked about, by any name; `seer gpus` lists them.", GPU),
+    option("--bundle", "A folder made by `seer train`.  [default: the one that ships for the GPU]", click.Path()),
+    option("--library", "Candidates of one library only, as cudnn or miopen.", metavar="NAME"),
+    option("--library-version", "As in 8.9.2.  [default: the newest that the bundle knows]", metavar="V"),
+    setting_options,
+)
 """PROBLEM, a tuple of words, and the options that say on what, and how, it is computed."""
 
 
-def settings_of(options: Options) -> dict[str, str]:
-    """The settings that were given, of those that `problem_options` adds."""
+def settings_of(options: Settings) -> dict[str, str]:
+    """Return the settings that were given."""
     given: dict[str, object] = {**options}
     return {name: str(given[name]) for name in CHOICES if given.get(name) is not None}
 

@@ -180,7 +180,7 @@ def _listed(path: Path, asked: Asked) -> Iterator[Listed]:
     if first.startswith("{"):
         rows = ((f"line {number}", _json_object(line, path, number)) for number, line in lines)
         yield from _from_rows(rows, path, asked)
-    elif _HEADER.match(first) or asked.spelled(re.split(r"\s*[,;\t]", first)[0]) in asked.sizes:
+    elif _HEADER.match(first) or asked.spelled(re.split(r"\s*[,;\t]", first)[0]) in ("problem", *asked.sizes):
         yield from _from_rows(_csv(path, lines, asked), path, asked)
     elif first and _NUMBERS_ONLY.fullmatch(first):
         for number, (conv, _) in enumerate(numbered_problems(lines, path), 1):

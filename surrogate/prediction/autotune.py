@@ -1,8 +1,8 @@
 """Time only the most promising algorithms: the model ranks, the device decides among the first few, a cache recalls.
 
-The k best predictions are measured; where one does not run, the next in the ranking takes its place. Afterwards
-measured times take the place of predictions in `recalled` selections. They are kept between runs in SQLite, keyed by
-the device's name, its library and version, and the problem with its settings; several processes may write.
+The k best predictions are measured; if one does not run, the next in the ranking takes its place. Measured times are
+kept between runs in SQLite, keyed by the device's name, its library and version, and the problem with its settings, and
+are not measured again; several processes may write.
 """
 
 import logging
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Self
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
-from surrogate.features.text import newest
 from surrogate.prediction.predictor import Predictor, limited
 from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Ranked, Selection, setting_line
 from surrogate.prediction.setting import Candidate
@@ -37,8 +36,8 @@ _CREATE = """CREATE TABLE IF NOT EXISTS tunings (
     gpu TEXT, library TEXT, library_version TEXT, problem TEXT, algorithm TEXT,
     status TEXT NOT NULL, time_us REAL, workspace_bytes INTEGER, deterministic INTEGER, reason TEXT NOT NULL,
     PRIMARY KEY (gpu, library, library_version, problem, algorithm)) WITHOUT ROWID"""
-_SELECT = """SELECT library_version, algorithm, status, time_us, workspace_bytes, deterministic, reason FROM tunings
-    WHERE gpu = ? AND library = ? AND problem = ?"""
+_SELECT = """SELECT algorithm, status, time_us, workspace_bytes, deterministic, reason FROM tunings
+    WHERE gpu = ? AND library = ? AND library_version = ? AND problem = ?"""
 _log = logging.getLogger("surrogate")
 
 
@@ -94,23 +93,17 @@ class TuningCache:
         self._open(":memory:")
 
     def get(self, device: "DeviceInfo", problem: AnyProblem) -> dict[str, Tuning]:
-        """Algorithm → what is known of it on this device and problem; what other processes added counts."""
-        by_version = self.by_version(device.gpu, device.library, problem)
-        return dict(by_version.get(device.library_version, {}))
-
-    def by_version(self, gpu: str, library: str, problem: AnyProblem) -> Mapping[str, dict[str, Tuning]]:
-        """Library version → algorithm → what is known of it on a GPU (any name) and problem."""
-        tunings: dict[str, dict[str, Tuning]] = {}
+        """Return algorithm → what is known of it on this device and problem, by other processes, too."""
+        key = canonical(device.gpu), device.library, device.library_version, setting_line(problem)
         try:
-            rows = self._connection.execute(_SELECT, (canonical(gpu), library, setting_line(problem)))
-            for version, algorithm, status, time_us, workspace, deterministic, reason in rows:
-                same_bits = None if deterministic is None else bool(deterministic)
-                tunings.setdefault(version, {})[algorithm] = Tuning(
-                    status, time_us, workspace, same_bits, reason=reason
-                )
+            rows = self._connection.execute(_SELECT, key).fetchall()
         except sqlite3.Error as error:
             self._give_up(error)
-        return tunings
+            return {}
+        return {
+            algorithm: Tuning(status, time_us, workspace, None if bits is None else bool(bits), reason=reason)
+            for algorithm, status, time_us, workspace, bits, reason in rows
+        }
 
     def put(self, device: "DeviceInfo", problem: AnyProblem, algorithm: str, tuning: Tuning) -> None:
         """Keep one measurement; the latest of a key counts."""
@@ -296,28 +289,6 @@ def _search(
             tried.append(_attempt(name, predicted_us, tuning, limits, cached=False))
     more = [_attempt(name, predicted.get(name), tuning, limits, cached=True) for name, tuning in tunings.items()]
     return [*tried, *(attempt for attempt in more if attempt.measured_us is not None)], cost_ms
-
-
-def recalled(
-    predictor: Predictor,
-    problem: AnyProblem,
-    limits: Limits,
-    *,
-    cache: TuningCache | None = None,
-    library_version: str | None = None,
-) -> Selection:
-    """A predictor's selection within ``limits``, with the times that ``cache`` knows of the problem.
-
-    ``library_version``: by default the newest that was measured on the predictor's GPU; where none was, the newest that
-    the bundle knows. Raises `InputError` where the predictor cannot answer.
-    """
-    predicted = predictor.select(problem, library_version=library_version)
-    measured = {} if cache is None else cache.by_version(predicted.gpu, predicted.library, problem)
-    version = library_version or newest(measured)
-    if version not in measured:
-        return limited(predicted, limits)
-    attempts = [_attempt(name, None, tuning, Limits(), cached=True) for name, tuning in measured[version].items()]
-    return with_attempts(predictor.select(problem, library_version=version), attempts, limits)
 
 
 def _attempt(name: str, predicted_us: float | None, tuning: Tuning, limits: Limits, *, cached: bool) -> Attempt:

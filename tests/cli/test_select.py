@@ -1,4 +1,4 @@
-"""``seer select`` and what was measured before: cached times replace predictions, and no cache breaks a pick."""
+"""``seer select --measure``: measured times replace predictions and are kept for the next one."""
 
 import subprocess
 import sys
@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from surrogate import load
 from surrogate.collect.device import DeviceInfo
 from surrogate.features.conv import Conv
-from surrogate.prediction.autotune import FILE_NAME, Tuning, TuningCache
-from tests.prediction.test_autotune import T4, Bench
+from surrogate.prediction.autotune import FILE_NAME, Attempt, with_attempts
+from surrogate.prediction.results import Limits
+from tests.prediction.test_autotune import Bench
 
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
 CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
@@ -39,70 +41,64 @@ def ranked(result: Any) -> list[tuple[str, str]]:
     return [(one["algorithm"], one["source"]) for one in result.json["candidates"]]
 
 
-def test_a_measurement_beats_the_model_next_time(select, cache, monkeypatch) -> None:
-    """As first printed, then from the cache, then without it."""
+def test_a_measurement_beats_the_model_and_is_not_repeated(select, cache, monkeypatch) -> None:
+    """Measured once, recalled by the next --measure; without --measure the model alone answers."""
     before = ranked(select("--json"))
     first, second = before[0][0], before[1][0]
-    on(monkeypatch, Bench({name: 100.0 - i for i, (name, _) in enumerate(before)}))
+    bench = on(monkeypatch, Bench({name: 100.0 - i for i, (name, _) in enumerate(before)}))
     measured = select("--json", "--measure", "--device", "cudnn")
     assert ranked(measured)[:2] == [(second, "measured"), (first, "measured")]
-    assert measured.json["library_version"] == "9.1.0"
-    again = select("--json")
-    assert again.json == measured.json and again.err == ""
+    assert measured.json["library_version"] == "9.1.0" and len(bench.calls) == 2
+    again = select("--json", "--measure", "--device", "cudnn")
+    assert again.json == measured.json and again.err == "" and len(bench.calls) == 2
     assert [one["workspace_bytes"] for one in again.json["candidates"][:2]] == [64, 64]
-    assert ranked(select("--json", "--no-cache")) == before
-    assert ranked(select("--json", "--library-version", "7.6.3")) == before
-    assert ranked(select("--json", "--library-version", "9.1.0", "--top", "1")) == [(second, "measured")]
-    assert select("--json", "--dtype", "fp16").json["library_version"] == "7.6.3"
+    assert ranked(select("--json")) == ranked(select("--json", "--no-cache")) == before
 
 
-def test_limits_hold_for_what_was_measured(select, cache) -> None:
+@pytest.fixture
+def attempted(trained: Path) -> Callable[..., Any]:
+    """The selection after these attempts, within limits."""
+    predictor = load(trained, gpu="t4")
+
+    def selected(*attempts: Attempt, **limits: Any) -> Any:
+        return with_attempts(predictor.select(CONV), attempts, Limits.of(**limits))
+
+    return selected
+
+
+def sources(selection: Any) -> list[tuple[str, str]]:
+    return [(one.algorithm, one.source) for one in selection.candidates]
+
+
+def test_limits_hold_for_what_was_measured(attempted) -> None:
     """By its measured workspace and determinism, not the predicted ones."""
-    known = TuningCache(cache)
-    known.put(T4, CONV, "IMPLICIT_GEMM", Tuning("ok", 1.0, 2**20, False))
-    known.put(T4, CONV, "GEMM", Tuning("ok", 2.0, 0, True))
-    assert {("IMPLICIT_GEMM", "measured"), ("GEMM", "measured")} <= set(ranked(select("--json")))
-    tight = select("--json", "--workspace-limit", "1000")
-    assert ("IMPLICIT_GEMM", "measured") not in ranked(tight) and ("GEMM", "measured") in ranked(tight)
-    reasons = {one["algorithm"]: one["reason"] for one in tight.json["excluded"]}
+    known = (
+        Attempt("IMPLICIT_GEMM", None, 1.0, workspace_bytes=2**20, deterministic=False),
+        Attempt("GEMM", None, 2.0, workspace_bytes=0, deterministic=True),
+    )
+    assert {("IMPLICIT_GEMM", "measured"), ("GEMM", "measured")} <= set(sources(attempted(*known)))
+    tight = attempted(*known, workspace_limit=1000)
+    assert ("IMPLICIT_GEMM", "measured") not in sources(tight) and ("GEMM", "measured") in sources(tight)
+    reasons = {one.algorithm: one.reason for one in tight.excluded}
     assert reasons["IMPLICIT_GEMM"].startswith("needs 1048576 bytes")
-    assert "IMPLICIT_GEMM" not in dict(ranked(select("--json", "--deterministic")))
+    assert "IMPLICIT_GEMM" not in dict(sources(attempted(*known, deterministic=True)))
 
 
-def test_a_slow_one_measured_under_other_limits_does_not_lead(select, cache) -> None:
-    """Only where the model's first choice was measured, the measured come first."""
-    *_, slowest = ranked(select("--json"))
-    TuningCache(cache).put(T4, CONV, slowest[0], Tuning("ok", 1e6, 0, True))
-    found = ranked(select("--json"))
-    assert found[-1] == (slowest[0], "measured") and found[0][1] == "model"
+def test_slow_measurements_do_not_lead(attempted) -> None:
+    """One of a candidate that the model did not prefer, or far above another candidate's whole interval."""
+    order = sources(attempted())
+    for name, _ in (order[-1], order[0]):
+        found = sources(attempted(Attempt(name, None, 1e6, workspace_bytes=0, deterministic=True)))
+        assert found[-1] == (name, "measured") and found[0][1] == "model"
 
 
-def test_a_measurement_far_above_a_prediction_does_not_lead(select, cache) -> None:
-    """The model's first choice was measured and is slow: another's whole interval lies below it."""
-    first, *_ = ranked(select("--json"))
-    TuningCache(cache).put(T4, CONV, first[0], Tuning("ok", 1e6, 0, True))
-    found = ranked(select("--json"))
-    assert found[0][1] == "model" and found[-1] == (first[0], "measured")
-
-
-def test_what_the_device_refused_is_out_and_what_it_ran_is_in(select, cache) -> None:
-    (best, _), *_ = ranked(select("--json"))
-    known = TuningCache(cache)
-    known.put(T4, CONV, best, Tuning("not_supported", reason="the library refused it"))
-    known.put(T4, CONV, "DIRECT", Tuning("ok", 1.0, 0, True))
-    found = select("--json")
-    assert best not in dict(ranked(found)) and dict(ranked(found))["DIRECT"] == "measured"
-    assert {"algorithm": best, "reason": "the library refused it"} in found.json["excluded"]
-    assert "DIRECT" not in {one["algorithm"] for one in found.json["excluded"]}
-
-
-def test_the_newest_measured_version_is_taken(select, cache) -> None:
-    for version, time_us in (("9.10.0", 3.0), ("9.2.0", 2.0)):
-        TuningCache(cache).put(DeviceInfo("t4", "cudnn", version), CONV, "GEMM", Tuning("ok", time_us, 0, True))
-    TuningCache(cache).put(DeviceInfo("TITAN V", "cudnn", "9.11.0"), CONV, "GEMM", Tuning("ok", 1.0, 0, True))
-    found = select("--json").json
-    assert found["library_version"] == "9.10.0"
-    assert [one["time_us"] for one in found["candidates"] if one["source"] == "measured"] == [3.0]
+def test_what_the_device_refused_is_out_and_what_it_ran_is_in(attempted) -> None:
+    best, _ = sources(attempted())[0]
+    refused = Attempt(best, None, reason="the library refused it")
+    found = attempted(refused, Attempt("DIRECT", None, 1.0, workspace_bytes=0, deterministic=True))
+    assert best not in dict(sources(found)) and dict(sources(found))["DIRECT"] == "measured"
+    assert (best, "the library refused it") in found.excluded
+    assert "DIRECT" not in {one.algorithm for one in found.excluded}
 
 
 def test_without_the_cache_nothing_is_kept(select, cache, monkeypatch) -> None:

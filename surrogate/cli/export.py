@@ -1,0 +1,136 @@
+"""``seer export``: the picks of many problems, for other programs."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from surrogate.cli.options import COUNT, GPU, PATH, combined, limit_options, option, output_option, said
+from surrogate.cli.problem import Settings, setting_options, settings_of
+from surrogate.features.errors import InputError
+
+if TYPE_CHECKING:
+    from surrogate.bundle.bundle import Bundle
+    from surrogate.dataset.problem_list import Listed
+    from surrogate.prediction.export import Picks
+    from surrogate.prediction.predictor import Predictor
+
+FUNCTIONS = ("python", "triton")
+
+
+class ExportOptions(Settings):
+    """What `command` gets beside BUNDLE, the list and the file to write."""
+
+    form: str
+    leaves: int | None
+    top: int | None
+    gpu: str | None
+    library: str | None
+    library_version: str | None
+    workspace_limit: int | None
+    deterministic: bool
+
+
+@click.command()
+@click.argument("bundle")
+@combined(
+    option(
+        "--problems",
+        "Parquet or CSV table, JSON lines, one PROBLEM a line, or SEER's Test-set-II text.",
+        PATH,
+        required=True,
+        metavar="FILE",
+    ),
+    option(
+        "--as form",
+        "A lookup of the listed problems: JSON, a C99 header, MIOpen's user find-db (bundles of MIOpen solvers). A"
+        " function for any problem: python; triton, lists of triton.Config (described kernels).",
+        ("json", "c-header", "python", "triton", "miopen-user-db"),
+        required=True,
+    ),
+    option("--leaves", "Of a function: the most buckets of problems, each with its own answer (32).", COUNT),
+    option("--top", "Of triton: configurations of a bucket (3).", COUNT, metavar="K"),
+    option("--gpu", "The GPU to pick for, where the bundle knows several.", GPU),
+    option("--library", "Candidates of one library only, as cudnn or miopen.", metavar="NAME"),
+    option("--library-version", "Of the library; by default the newest that the bundle knows.", metavar="V"),
+    setting_options,
+    limit_options,
+    output_option("The file to write."),
+)
+def command(bundle: str, problems: Path, output: Path, **options: Unpack[ExportOptions]) -> None:
+    """Pick the fastest candidate of every problem, as `seer select` does, and write the picks for other programs.
+
+    BUNDLE is a folder, or a GPU's name for the bundles that ship for it.
+
+    json, c-header and miopen-user-db look up the listed problems. python and triton are functions for any problem:
+    decision trees that lose as little predicted time as they can on the listed ones. Their heads say how much, there
+    and on shapes left out.
+
+    A row is a text, an operator with its sizes, or sizes alone (m,n,k or n,c,h,k,r); its own settings count before the
+    options. A file holds one family. Each problem that is left out is named on standard error, and the exit status is
+    then 1.
+
+    Examples:
+      seer export bundle --problems problems.txt --as c-header -o picks.h
+      seer export h100 --problems gemms.csv --as python --dtype fp8 -o g.py
+      seer export matmul --problems shapes.csv --as triton --top 3 -o configs.py
+    """
+    from surrogate.dataset.files import write_text
+    from surrogate.dataset.problem_list import read_list
+    from surrogate.prediction.export import export, of_one_family, picks_for
+    from surrogate.prediction.export_function import LEAVES, TOP, export_function
+    from surrogate.prediction.results import Limits
+
+    form, leaves, top = options["form"], options["leaves"], options["top"]
+    if (leaves is not None and form not in FUNCTIONS) or (top is not None and form != "triton"):
+        raise InputError("--leaves goes with --as python and triton, --top with triton; a lookup has neither")
+    predictor = _predictor(bundle, options)
+    listed = read_list(problems, predictor.bundle.described, predictor.target, settings_of(options))
+    kept, left_out = of_one_family(listed)
+    if not kept:
+        raise InputError(f"{problems}: no row holds a problem of a known family; a row is a text, or sizes")
+    origin, name = _origin(bundle, listed)
+    limits = Limits.of(options["workspace_limit"], options["deterministic"])
+    picks = picks_for(predictor, kept, limits, library_version=options["library_version"], origin=origin, name=name)
+    for problem, reason in [*left_out, *picks.left_out.items()]:
+        click.echo(f"seer export: left out {problem}: {reason}", err=True)
+    if not picks.feasible:
+        click.echo(f"seer export: none of {len(picks.left_out)} problems has a pick; nothing is written", err=True)
+        sys.exit(1)
+    size = ""
+    if form in FUNCTIONS:
+        text, size = export_function(picks, form, leaves=leaves or LEAVES, top=top or TOP)
+    else:
+        text = export(picks, form)
+    write_text(output, text)
+    said(output, _summary(output, picks, len(left_out) + len(picks.left_out), size))
+    sys.exit(1 if left_out or picks.left_out else 0)
+
+
+def _summary(output: Path, picks: "Picks", left_out: int, size: str) -> str:
+    """Return the line about what was written."""
+    count = len(picks.feasible)
+    left = f"; {left_out} left out" if left_out else ""
+    return f"{output}: picks of {count} problem{'s' * (count != 1)}{left}{f'; {size}' if size else ''}"
+
+
+def _predictor(bundle: str, options: ExportOptions) -> "Predictor":
+    """Return what answers: a GPU's name in the place of BUNDLE names the GPU, unless --gpu names another."""
+    from surrogate.prediction.shipped import bundle_path, is_path, load
+
+    gpu, library = options["gpu"], options["library"]
+    if gpu is None and not is_path(bundle) and not Path(bundle).exists():
+        return load(bundle, library=library)
+    return load(bundle_path(bundle), gpu=gpu, library=library)
+
+
+def _origin(bundle: str, listed: "list[Listed]") -> "tuple[Bundle, str]":
+    """Return the bundle whose card the file quotes, that of the convolutions if any are listed, and its name."""
+    from surrogate.bundle.bundle import load
+    from surrogate.features.families import DEFAULT_FAMILY, family_of
+    from surrogate.prediction.shipped import bundle_path
+
+    known = [each.problem for each in listed if each.problem is not None]
+    path = bundle_path(bundle, min(known, key=lambda problem: family_of(problem).name != DEFAULT_FAMILY))
+    return load(path), path.resolve().name
