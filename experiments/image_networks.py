@@ -7,7 +7,7 @@ the families held out, by what ships. Needs torch and timm; no GPU.
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, Self
@@ -25,6 +25,7 @@ from surrogate.features.problem import HALF
 from surrogate.features.roofline import memory_us
 from surrogate.features.terms.kernel import Sized, sized
 from surrogate.features.terms.tensor_core import LAUNCH_US, STREAMING, TensorCoreLaw
+from surrogate.network.call import Call
 from surrogate.network.calls import add_call
 from surrogate.network.fusion import compiled
 from surrogate.network.network import Network, Tally, with_settings
@@ -84,13 +85,14 @@ def read(name: str, size: int, batch: int, torch_release: str) -> Network:
         model = reparameterize_model(model) if torch_release == "pt291" else model
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         model._apply(lambda values: fake.from_tensor(torch.empty(values.shape, dtype=values.dtype)))
-        return network_of(name, model, (torch.empty(batch, 3, size, size),), amp="fp16")
+        inputs = (torch.empty(batch, 3, size, size),)
+        return network_of(name, recorded_calls(model, inputs, training=False, amp="fp16").forward)
 
 
-def network_of(name: str, module: Any, inputs: tuple[object, ...], amp: str | None = None) -> Network:
-    """What one forward pass of a module of fake tensors calls, in the mode that the module is in."""
+def network_of(name: str, calls: Iterable[Call]) -> Network:
+    """Return the network of a forward pass that makes these calls."""
     tally = Tally()
-    for call in recorded_calls(module, inputs, training=False, amp=amp)[0]:
+    for call in calls:
         add_call(call, tally, training=False)
     return tally.network(name, None)
 

@@ -2,18 +2,14 @@
 
 ``python -m experiments.small_networks`` fits the law of TF32's convolutions and the constants of
 `surrogate.network.runtime` to KernelBench's times of half the programs on 14 GPUs, judges both on the other half, and
-writes what ships (12 minutes). ``rows()`` gives the passes of the other half, by what ships. Needs torch; no GPU.
+writes what ships (12 minutes). ``rows()`` gives the passes of the other half, by what ships. It needs neither the
+programs, nor torch, nor a GPU: `experiments.program_calls` recorded what the programs call.
 """
 
-import importlib
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +21,7 @@ from experiments.sources import beside
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.features.terms.tensor_core import TensorCoreLaw
+from surrogate.network.call import Call
 from surrogate.network.network import Network
 from surrogate.network.predict import load_predictors
 from surrogate.network.runtime import FILE as HOSTS_FILE
@@ -32,6 +29,7 @@ from surrogate.network.runtime import RUNTIMES, LaunchLaw, launched, launches_of
 from surrogate.prediction.sources.datasheet import FILE, HALVES, TF32
 
 FOLDER = HOME / "data" / "kernelbench"
+CALLS = "calls.parquet"
 NAMES = beside(__file__)
 ORIGIN = "github.com/ScalingIntelligence/KernelBench, results/timing, MIT"
 LEVELS = ("level1", "level2", "level3")
@@ -68,40 +66,21 @@ def measured() -> pd.DataFrame:
     return table.groupby(keys)["mean_ms"].median().rename("measured_ms").reset_index()
 
 
-@contextmanager
-def _imported(folder: str, name: str) -> Iterator[ModuleType]:
-    """A program's module, which stands in an archive under a name that is no identifier."""
-    sys.path.insert(0, f"{FOLDER / 'programs.zip'}/{folder}")
-    try:
-        yield importlib.import_module(name)
-    finally:
-        sys.path.pop(0)
-        sys.modules.pop(name, None)
-
-
-def _built(program: ModuleType, fake: Any) -> Any:
-    """A program's module of fake tensors; built for real where its constructor asks for values that it computed."""
-    try:
-        with fake:
-            return program.Model(*program.get_init_inputs())
-    except RuntimeError:
-        return program.Model(*program.get_init_inputs())._apply(fake.from_tensor)
+@cache
+def recorded() -> dict[tuple[str, ...], list[Call]]:
+    """Program → the ATen calls of its forward pass in order, as `experiments.program_calls` recorded them."""
+    table = pd.read_parquet(FOLDER / CALLS)
+    programs = table.groupby(PROGRAM, sort=False)["call"]
+    return {tuple(map(str, key)): list(map(Call.from_json, calls)) for key, calls in programs}
 
 
 @cache
 def read(sizes: str, level: str, problem: str) -> Network | None:
-    """A program's forward pass as its harness runs it, in training mode without gradients; None where torch has no fake
-    tensors for it, or an operator of it is unknown."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    """Return the network of a program's forward pass, in training mode without gradients, as its harness runs it.
 
-    try:
-        with _imported(f"{sizes}/{level}", problem.removesuffix(".py")) as program:
-            fake = FakeTensorMode(allow_non_fake_inputs=True)
-            model = _built(program, fake)
-            with fake:
-                network = network_of(f"{level}/{problem}", model, tuple(program.get_inputs()))
-    except (ImportError, RuntimeError):
-        return None
+    None if the program was not recorded, or if an operator of it is unknown.
+    """
+    network = network_of(f"{level}/{problem}", recorded().get((sizes, level, problem), []))
     return network if network.layers and not network.unsupported else None
 
 

@@ -1,0 +1,84 @@
+"""Record the ATen calls of KernelBench's programs: what `experiments.small_networks` reads in place of the programs.
+
+``python -m experiments.program_calls FOLDER`` runs the programs ``FOLDER/old/level1/*.py``, … on fake tensors and
+writes the table. ``old`` is the folder ``KernelBench`` of a checkout from before July 2025, ``new`` the one of a later
+checkout. The programs' code runs. Needs torch, and einops for four programs; no GPU.
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+
+from experiments.small_networks import CALLS, FOLDER, ORIGIN, PROGRAM, measured
+from surrogate.dataset.files import atomic_path
+from surrogate.network.call import Call
+from surrogate.network.torch_module import recorded_calls
+
+
+def program(path: Path) -> Any:
+    """Return the module of a program, whose file name need not be an identifier."""
+    spec = importlib.util.spec_from_file_location("program", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def calls_of(path: Path) -> list[Call]:
+    """Return the ATen calls of a program's forward pass as its harness runs it: in training mode, without gradients.
+
+    The names of the program's layers are left out. Raises what the program raises.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    source = program(path)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    model = _built(source.Model, source.get_init_inputs(), fake)
+    with fake:
+        recorded = recorded_calls(model, tuple(source.get_inputs()), training=False)
+    return [replace(call, name="") for call in recorded.forward]
+
+
+def _built(model: Callable[..., Any], arguments: list[Any], fake: Any) -> Any:
+    """A program's model of fake tensors; built for real if its constructor reads values that it computed."""
+    try:
+        with fake:
+            return model(*arguments)
+    except RuntimeError:
+        return model(*arguments)._apply(fake.from_tensor)
+
+
+def call_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Yield `PROGRAM` and a call as JSON, for every call of the measured programs that ``folder`` holds."""
+    for key in sorted(measured()[PROGRAM].drop_duplicates().itertuples(index=False, name=None)):
+        path = folder.joinpath(*key)
+        if not path.is_file():
+            continue
+        try:
+            calls = calls_of(path)
+        except (ImportError, RuntimeError) as error:
+            click.echo(f"{path}: left out, {error}", err=True)
+            continue
+        yield from ((*key, call.to_json()) for call in calls)
+
+
+@click.command(help=str(__doc__).split("\n")[0])
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("-o", "--output", default=FOLDER / CALLS, type=click.Path(path_type=Path), help="The table to write.")
+def main(folder: Path, output: Path) -> None:
+    """Write the table of the programs' calls."""
+    table = pd.DataFrame(call_rows(folder), columns=[*PROGRAM, "call"])
+    table.attrs = {"origin": f"calls recorded from the programs of {ORIGIN}"}
+    with atomic_path(output) as temporary:
+        table.to_parquet(temporary, compression="zstd", index=False)
+    click.echo(f"{output}: {len(table):,} calls of {len(table[PROGRAM].drop_duplicates())} programs")
+
+
+if __name__ == "__main__":
+    main()

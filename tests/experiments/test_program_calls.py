@@ -1,0 +1,62 @@
+"""Recorded calls of small programs: the table that ships, and its recorder on a program of this project."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from experiments import program_calls, small_networks
+from surrogate.features.conv import Conv
+
+PROGRAM = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, channels, 3)
+
+    def forward(self, x):
+        return torch.relu(self.conv(x))
+
+def get_init_inputs():
+    return [8]
+
+def get_inputs():
+    return [torch.rand(2, 3, 10, 10)]
+"""
+
+
+def test_the_table_holds_calls_alone() -> None:
+    """Keys of measured programs and calls without layers' names; ResNet-18 has 20 convolutions and one product."""
+    table = pd.read_parquet(small_networks.FOLDER / small_networks.CALLS)
+    assert table.columns.tolist() == [*small_networks.PROGRAM, "call"]
+    assert set(table[small_networks.PROGRAM].itertuples(index=False, name=None)) == set(small_networks.recorded())
+    assert not any(call.name for calls in small_networks.recorded().values() for call in calls)
+    network = small_networks.read("new", "level3", "9_ResNet18.py")
+    assert network is not None and len(network.convs) == 20
+    assert [layer.operator for layer in network.layers].count("addmm") == 1
+    assert small_networks.read("new", "level3", "unknown.py") is None
+
+
+def test_programs_are_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a folder that holds a program that runs, one that fails, and none of the others."""
+    pytest.importorskip("torch")
+    keys = [("new", "level1", "1_conv+relu.py"), ("new", "level1", "2_fails.py"), ("old", "level2", "3_missing.py")]
+    measured = pd.DataFrame(keys, columns=small_networks.PROGRAM)
+    monkeypatch.setattr(program_calls, "measured", lambda: measured)
+    folder = tmp_path / "new" / "level1"
+    folder.mkdir(parents=True)
+    (folder / "1_conv+relu.py").write_text(PROGRAM)
+    (folder / "2_fails.py").write_text("import no_such_package")
+    output = tmp_path / small_networks.CALLS
+    done = CliRunner().invoke(program_calls.main, [str(tmp_path), "-o", str(output)])
+    assert done.exit_code == 0, done.output
+    assert "2_fails.py: left out, No module named 'no_such_package'" in done.output
+    assert "2 calls of 1 programs" in done.output
+    monkeypatch.setattr(small_networks, "FOLDER", tmp_path)
+    calls = small_networks.recorded.__wrapped__()[keys[0]]
+    assert [call.op for call in calls] == ["convolution", "relu"]
+    (conv,) = (layer.work for layer in small_networks.network_of("own", calls).layers[:1])
+    assert isinstance(conv, Conv) and (conv.n, conv.c, conv.h, conv.k, conv.r) == (2, 3, 10, 8, 3)
