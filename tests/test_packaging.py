@@ -1,11 +1,13 @@
 """What is declared is needed and shipped; slow: a wheel built, installed alone and used from an empty folder."""
 
 import ast
+import gzip
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 import zipfile
@@ -14,6 +16,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import surrogate
@@ -40,6 +44,21 @@ NOT_DECLARED = {
     "ncu_report": "comes with Nsight Compute, on no registry",
 }
 """Modules that are used where they happen to be there."""
+
+
+CODE = {".py", ".ipynb", ".js", ".sh", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".cl", ".hip", ".ptx", ".ll"}
+OWN_CODE = {
+    "experiments/cpu_kernel.cl",
+    "surrogate/collect/cudnn/embedding_bag.cu",
+    *(f"tests/collect/fake/{name}" for name in ("backend.c", "cuda.c", "cudnn.c", "fake.h")),
+    *(f"tests/prediction/headers/{name}.c" for name in ("conv", "described", "families")),
+}
+"""Files of code beside Python's, all written for this project."""
+SOURCE_TEXT = re.compile(
+    rb"__global__|__kernel |#include [<\"]|@triton\.jit|\.visible \.entry|<script|def \w+\(self"
+    rb"|\nimport \w|\nfrom \w+ import "
+)
+"""Words of source code; signatures of kernels, which profilers write, are none."""
 
 
 @cache
@@ -112,6 +131,58 @@ def test_what_is_shipped_is_small_and_names_no_machine() -> None:
     for path in texts:
         text = path.read_text(encoding="utf-8")
         assert not [home for home in homes if len(home) > 2 and home in text], path
+
+
+@cache
+def _tracked() -> tuple[Path, ...]:
+    """The files of the repository; skips outside a checkout."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("no checkout of git")
+    return tuple(path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file())
+
+
+def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of a data file's parts: an archive's members, a table's texts, a plain or compressed file."""
+    name, content = path.relative_to(ROOT).as_posix(), path.read_bytes()
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            yield from ((f"{name}/{each}", archive.read(each)) for each in archive.namelist())
+    elif name.endswith((".tar", ".tar.gz", ".tgz")):
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if file := archive.extractfile(member):
+                    yield f"{name}/{member.name}", file.read()
+    elif path.suffix == ".parquet":
+        table = pq.ParquetFile(path)
+        yield name, str(table.schema_arrow.metadata).encode()
+        for field in table.schema_arrow:
+            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+                texts = table.read([field.name])[field.name].unique().to_pylist()
+                yield f"{name}/{field.name}", "\n".join(filter(None, texts)).encode()
+    else:
+        yield name.removesuffix(".gz"), gzip.decompress(content) if path.suffix == ".gz" else content
+
+
+def test_files_of_code_are_this_projects_own() -> None:
+    """Facts ship, code of others does not: neither as files nor in archives."""
+    code = {path.relative_to(ROOT).as_posix() for path in _tracked() if path.suffix in CODE and path.suffix != ".py"}
+    assert code <= OWN_CODE
+    archives = [
+        path for path in _tracked() if path.suffix == ".zip" or ".tar" in path.suffixes or path.suffix == ".tgz"
+    ]
+    assert not [name for path in archives for name, _ in _parts(path) if Path(name).suffix in CODE]
+
+
+@pytest.mark.slow
+def test_no_data_file_holds_source_code() -> None:
+    """Also no text in a table, a compressed file or an array."""
+    written = CODE | {".md", ".toml", ".j2"}
+    for path in (path for path in _tracked() if path.suffix not in written and ".ci" not in path.parts):
+        for name, content in _parts(path):
+            found = SOURCE_TEXT.search(content)
+            assert found is None, f"{name}: {found and found[0]}"
 
 
 def _run(*words: str | Path, cwd: Path, **environment: str) -> str:
