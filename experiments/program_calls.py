@@ -8,13 +8,14 @@ checkout. The programs' code runs. Needs torch, and einops for four programs; no
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import click
 import pandas as pd
 
-from experiments.small_networks import CALLS, FOLDER, ORIGIN, PROGRAM, measured
+from experiments.small_networks import CALLS, FOLDER, PROGRAM, REPOSITORY, measured
 from surrogate.dataset.files import atomic_path
 from surrogate.network.call import Call
 from surrogate.network.torch_module import recorded_calls
@@ -74,7 +75,7 @@ def call_rows(folder: Path) -> Iterator[tuple[str, ...]]:
 def main(folder: Path, output: Path) -> None:
     """Write the table of the programs' calls."""
     table = pd.DataFrame(call_rows(folder), columns=[*PROGRAM, "call"])
-    table.attrs = {"origin": f"calls recorded from the programs of {ORIGIN}"}
+    table.attrs = {"origin": f"recorded from the programs of {REPOSITORY}", "torch": version("torch")}
     with atomic_path(output) as temporary:
         table.to_parquet(temporary, compression="zstd", index=False)
     click.echo(f"{output}: {len(table):,} calls of {len(table[PROGRAM].drop_duplicates())} programs")

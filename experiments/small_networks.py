@@ -31,7 +31,8 @@ from surrogate.prediction.sources.datasheet import FILE, HALVES, TF32
 FOLDER = HOME / "data" / "kernelbench"
 CALLS = "calls.parquet"
 NAMES = beside(__file__)
-ORIGIN = "github.com/ScalingIntelligence/KernelBench, results/timing, MIT"
+REPOSITORY = "github.com/ScalingIntelligence/KernelBench"
+ORIGIN = f"{REPOSITORY}, results/timing, MIT"
 LEVELS = ("level1", "level2", "level3")
 PROGRAM = ["sizes", "level", "problem"]
 START = {"start_us": 10.0, "tile_time": 0.5, "gathered_share": 0.25}
