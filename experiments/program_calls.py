@@ -70,11 +70,13 @@ def call_rows(folder: Path) -> Iterator[tuple[str, ...]]:
 
 
 @click.command(help=str(__doc__).split("\n")[0])
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path))
 @click.option("-o", "--output", default=FOLDER / CALLS, type=click.Path(path_type=Path), help="The table to write.")
 def main(folder: Path, output: Path) -> None:
     """Write the table of the programs' calls."""
     table = pd.DataFrame(call_rows(folder), columns=[*PROGRAM, "call"])
+    if table.empty:
+        raise click.ClickException(f"{folder}: no measured program in old/level1, new/level1, …; give another folder")
     table.attrs = {"origin": f"recorded from the programs of {REPOSITORY}", "torch": version("torch")}
     with atomic_path(output) as temporary:
         table.to_parquet(temporary, compression="zstd", index=False)

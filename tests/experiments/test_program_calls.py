@@ -51,6 +51,8 @@ def test_programs_are_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (folder / "1_conv+relu.py").write_text(PROGRAM)
     (folder / "2_fails.py").write_text("import no_such_package")
     output = tmp_path / small_networks.CALLS
+    done = CliRunner().invoke(program_calls.main, [str(folder), "-o", str(output)])
+    assert done.exit_code == 1 and "no measured program" in done.output and not output.exists()
     done = CliRunner().invoke(program_calls.main, [str(tmp_path), "-o", str(output)])
     assert done.exit_code == 0, done.output
     assert "2_fails.py: left out, No module named 'no_such_package'" in done.output
