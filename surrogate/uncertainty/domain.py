@@ -151,8 +151,8 @@ class References:
     def distances(self, sizes: np.ndarray) -> np.ndarray:
         """(rows,) distances of problems (rows, sizes); neighbouring equal rows are computed once."""
         sizes = np.asarray(sizes)
-        if not len(sizes):
-            return np.empty(0)
+        if len(sizes) < 2:  # faster than arrays
+            return np.array([self.distance(row) for row in sizes.tolist()])
         new = np.append(True, (sizes[1:] != sizes[:-1]).any(axis=1))
         points = _coordinates(self.family, sizes[new])
         beyond = np.zeros(len(points))
