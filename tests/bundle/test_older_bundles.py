@@ -1,0 +1,42 @@
+"""Bundles that version 0.3.0 wrote are loaded, and give the times and intervals that 0.3.0 gave.
+
+Each archive holds a bundle of one model, which `seer train` or `seer calibrate` of 0.3.0 wrote, and ``answers.csv``:
+problems with the columns that its `Predictor.predict` added. The tables were small parts of the project's own
+measurements, except the counters of ``seer-paper``, which were generated.
+"""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.bundle.bundle import load, save
+from surrogate.models.registry import DECLARED
+from surrogate.prediction.predictor import Predictor
+
+ARCHIVES = sorted((Path(__file__).parent / "version_0_3_0").glob("*.zip"))
+ANSWERS = ["predicted_us", "lower_us", "upper_us"]
+NEWER = {"boosted-seer", "stacked-terms"}
+"""Models that 0.3.0 did not have."""
+
+
+def test_every_model_of_that_version_is_here() -> None:
+    assert {name for name, each in DECLARED.items() if each.storable} - NEWER <= {path.stem for path in ARCHIVES}
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.stem)
+def test_an_older_bundle_gives_its_answers(archive: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(archive) as files:
+        files.extractall(tmp_path / "b")
+    table = pd.read_csv(tmp_path / "b" / "answers.csv")
+    bundle = load(tmp_path / "b")
+    problems = table.drop(columns=ANSWERS)
+    given = Predictor(bundle).predict(problems).to_frame()[ANSWERS]
+    assert len(table) > 50
+    np.testing.assert_allclose(given, table[ANSWERS], rtol=1e-9)
+    # It is the same after it was written by this version.
+    save(bundle, tmp_path / "again")
+    again = Predictor(load(tmp_path / "again")).predict(problems).to_frame()[ANSWERS]
+    np.testing.assert_allclose(again, given, rtol=1e-12)
