@@ -242,7 +242,7 @@ def recorded(
     values: Sequence[str] = (),
     output: Shape | None = None,
 ) -> Call:
-    """The call of an operator (``aten::addmm``) as a profiler or an execution trace records it, argument by argument.
+    """The call of an operator (``aten::addmm``) as a profiler records it, argument by argument.
 
     ``shapes`` holds () for what is no tensor and shapes within a tuple for a list of tensors; ``types`` are the
     profiler's words ("float", "c10::Half", "Scalar", …; float where there are none); ``values`` are the scalar

@@ -14,7 +14,7 @@ fit.
     except UnsupportedError as reason: # what the trace lacks; keep the measured time
         ...
 
-``output`` is the result's shape where it is known: recorded in an execution trace, the gradient's shape in the backward
+``output`` is the result's shape where it is known: the gradient's shape in the backward
 pass, or the next operator's input. Only convolutions without recorded stride and padding, reductions and
 moves of data need it. The halves ``aten::cudnn_convolution_backward_input`` and ``…_weight`` take shapes, types and
 values of the ``aten::cudnn_convolution_backward`` around them, since one of their own tensors is given by its size

@@ -11,7 +11,6 @@ from surrogate.features import homes_in, lazy_names
 _HOMES = homes_in(
     __name__,
     {
-        "events.execution": "with_execution_trace",
         "events.iterations": "iterations trim",
         "events.read": "read_trace",
         "events.tables": "Trace",

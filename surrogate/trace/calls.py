@@ -139,15 +139,11 @@ class CallReader:
         return replace(call, arguments={**call.arguments, **extra}) if extra else call
 
     def _output(self, row: int) -> Shape | None:
-        """As recorded; or, of a forward convolution, its gradient's shape in the backward pass, or the next
-        operator's input."""
+        """The shape that arguments do not tell: a forward convolution's, by its gradient or the next call's input."""
         ranges, trace = self.trace.ranges, self.trace
         if row in self._results:
             return self._results[row]
-        outputs, shapes = int(ranges.outputs[row]), trace.shapes_of(row)
-        if outputs >= 0:
-            first = trace.shapes[outputs][0] if trace.shapes[outputs] else ()
-            return first if first and is_shape(first) else None
+        shapes = trace.shapes_of(row)
         if trace.name_of(ranges, row) not in _FORWARD or not shapes or len(shapes) < 2:
             return None
         image, weight = shapes[:2]

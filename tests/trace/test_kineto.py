@@ -212,8 +212,8 @@ def test_every_activity_of_the_real_resnet_is_linked(resnet, measurements: Path)
 
 
 def test_an_execution_trace_in_the_place_of_a_trace(refused, tmp_path):
-    """It holds operators without times: said, with the option that takes it."""
+    """It holds operators without times: said, with what to record."""
     path = tmp_path / "et.json"
     path.write_text(json.dumps({"schema": "1.0.1", "pid": 1, "nodes": [{"id": 1, "name": "aten::relu"}]}))
-    with refused("--execution-trace"):
+    with refused("record_shapes=True"):
         read_trace(path)

@@ -1,7 +1,7 @@
 """Events of profiler traces as columns: what `Trace` holds, and what every table promises.
 
 ``read_trace(path) -> Trace`` reads PyTorch profiler JSON (both generations of category names, .json, .gz, .bz2) and
-Nsight Systems' sqlite exports; ``with_execution_trace(trace, path)`` adds shapes from a PyTorch execution trace.
+Nsight Systems' sqlite exports.
 
 Tables (frozen dataclasses of int64 NumPy columns, -1 = not in the trace), each sorted by start (ties: longest first):
 

@@ -115,7 +115,7 @@ class _Export:
                 yield self.range(start, end, self.name(name), kinds.OPERATOR, tid)
 
     def range(self, start: object, end: object, name: int, kind: int, tid: object) -> Row:
-        return start, _length(start, end), name, kind, self.thread(tid), -1, -1, -1, -1, -1, -1, -1, -1
+        return start, _length(start, end), name, kind, self.thread(tid), -1, -1, -1, -1, -1, -1, -1
 
     def calls(self) -> Iterator[Row]:
         for start, end, tid, correlation, name in self.rows(

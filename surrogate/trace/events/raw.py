@@ -5,7 +5,7 @@ into NumPy columns: fast where every value is a plain number, value by value whe
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -30,7 +30,6 @@ _RANGE = (
     "shapes",
     "types",
     "inputs",
-    "outputs",
     "stack",
 )
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -76,12 +75,10 @@ _DAMAGE = (ValueError, TypeError, OverflowError)
 class Interner(dict[Hashable, int], Generic[T]):
     """Gives each distinct value an index, in the order of first sight; ``clean`` is applied to new values."""
 
-    def __init__(self, clean: Callable[[Any], T], first: Iterable[Hashable] = ()) -> None:
+    def __init__(self, clean: Callable[[Any], T]) -> None:
         self._clean = clean
         self._by_clean: dict[T, int] = {}
         self.distinct: list[T] = []
-        for value in first:
-            self.index(value)
 
     def index(self, key: Hashable, value: object = None) -> int:
         """The index of ``key`` (cleaned from ``value``, or from the key itself)."""

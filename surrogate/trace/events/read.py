@@ -198,8 +198,8 @@ def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
     elif not isinstance(file.header.get("traceEvents"), list):
         if "nodes" in file.header:
             raise InputError(
-                f"{source}: an execution trace, which holds shapes and no times; give it as --execution-trace beside"
-                " the profiler's trace of the same program"
+                f"{source}: an execution trace, which holds shapes and no times; give a trace of torch.profiler, which"
+                " record_shapes=True gives shapes"
             )
         raise _refusal(source, "holds no list of events")
     if reader.others:
@@ -299,7 +299,6 @@ class _EventReader:
                 get("Sequence number", -1),
                 get("Fwd thread id", -1),
                 *self.signature(get("Input Dims", get("Input dims")), get("Input type"), get("Concrete Inputs")),
-                -1,
                 raw.names[stack if type(stack) is str else repr(stack)] if stack else -1,
             )
         )
@@ -320,7 +319,7 @@ class _EventReader:
 
     def frame(self, named: Row, event: Event, arguments: Event) -> None:
         number = arguments.get("Python id", -1)
-        self.add["frames"]((*named, kinds.FRAME, self.thread(event), number, *[-1] * 7))
+        self.add["frames"]((*named, kinds.FRAME, self.thread(event), number, *[-1] * 6))
 
     def call(self, named: Row, event: Event, arguments: Event) -> None:
         get = arguments.get

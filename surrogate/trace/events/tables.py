@@ -63,8 +63,8 @@ class Timed:
 class Ranges(Timed):
     """Host ranges: operators, annotations, profiler steps, NVTX ranges (`kinds`), or modules' frames.
 
-    ``name``, ``shapes``, ``types``, ``inputs``, ``outputs`` and ``stack`` are indices into the trace's tuples
-    ``names``, ``shapes``, ``types``, ``inputs``, ``shapes`` and ``names``; ``thread`` into ``threads``.
+    ``name``, ``shapes``, ``types``, ``inputs`` and ``stack`` are indices into the trace's tuples ``names``, ``shapes``,
+    ``types``, ``inputs`` and ``names``; ``thread`` into ``threads``.
     ``parent`` is the innermost range of the same thread around this one, ``depth`` the number of those around
     it. ``sequence`` and ``forward_thread`` are autograd's: a backward operator has the sequence number of its
     forward operator and a forward thread above 0.
@@ -77,7 +77,6 @@ class Ranges(Timed):
     shapes: Ints
     types: Ints
     inputs: Ints
-    outputs: Ints
     stack: Ints
     parent: Ints
     depth: Ints

@@ -42,7 +42,8 @@ class FixedConvs:
 
     def select_many(self, problems: Any, **_: Any) -> Any:
         assert all(isinstance(one, Conv) for one in problems)
-        times = [SimpleNamespace(time_us=self.time_us * one.n / 8, source="model", half_width=0.1) for one in problems]
+        interval = {"lower_us": 0.0, "upper_us": 1e9, "half_width": 0.1}
+        times = [SimpleNamespace(time_us=self.time_us * one.n / 8, source="model", **interval) for one in problems]
         return [SimpleNamespace(estimates=() if self.none else (time,)) for time in times]
 
 
