@@ -1,10 +1,9 @@
 """How good are answers on a GPU that training never saw, and what do a few measurements there change?
 
-A GPU is left out of training, and the judged shapes on every GPU. Three orders of the candidates can answer there, the
-model's, that of the best on average and that of the nearest GPU; training chose one by leaving out further GPUs, unless
-a sibling lends its times. `seer calibrate` then corrects what answers by measured problems of other shapes, drawn at
-random or planned. Convolutions of MIOpen's tables, and today's kernels where `experiments.todays_kernels` has imported
-them to out/.
+A GPU is left out of training, and the judged shapes on every GPU. Two orders of the candidates can answer there, the
+model's and their average rank; training chooses one by leaving out further GPUs, unless a GPU of the same architecture
+was measured. `seer calibrate` then corrects the answers by measured problems of other shapes, drawn at random.
+Convolutions of MIOpen's tables, and today's kernels if `experiments.todays_kernels` has imported them to out/.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,8 +20,7 @@ from experiments.todays_kernels import TABLES
 from experiments.todays_verdicts import choice_record
 from experiments.verdicts import error_record, percent, ratio
 from surrogate.bundle.bundle import Bundle
-from surrogate.bundle.chooser import habit_costs
-from surrogate.bundle.plan import POOL, choose_problems
+from surrogate.bundle.chooser import average_costs
 from surrogate.bundle.train import train
 from surrogate.dataset.problems import device_names, judged_rows, shape_names
 from surrogate.dataset.rows import Rows, rows_of
@@ -36,7 +34,7 @@ from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.evaluate import known_answers
 from surrogate.prediction.resolve import Resolver
 from surrogate.report.charts import curves
-from surrogate.uncertainty.intervals import HABIT, MODEL, NEAREST
+from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL
 
 COUNTS = (10, 50, 200)
 """Problems that are measured on the new GPU."""
@@ -55,15 +53,17 @@ LEFT_OUT = ("l40s", "rtx-pro-6000-server", "a100-sxm4-80gb", "b300")
 WORSE = 1.03
 """A figure over so many times what it was before the calibration is worse."""
 FIGURES = ("median_error_pct", "p90_error_pct", "slowdown")
-ANSWERS, SHAPES_KNOWN, PLANNED, RANDOM = "as answered", "shapes known elsewhere", "planned", "random"
+ANSWERS, SHAPES_KNOWN, RANDOM = "as answered", "shapes known elsewhere", "random"
+CHOOSERS = {MODEL: "model", AVERAGE_RANK: "average rank"}
+"""Chooser → its name in the table."""
 
 
 @dataclass(frozen=True)
 class NewGpu:
     """A bundle that knows neither the GPU nor the ``judged`` shapes; ``pool`` are the GPU's rows of other shapes.
 
-    ``habit`` are the costs by which the candidate that is best on average is known, of the training rows; ``informed``
-    is a bundle that knows the judged shapes on the other GPUs, None without a sibling among them.
+    ``average_rank`` are the candidates' costs in the training rows (`average_costs`); ``informed`` is a bundle that
+    knows the judged shapes on the other GPUs, None without one of the same architecture among them.
     """
 
     data: str
@@ -71,7 +71,7 @@ class NewGpu:
     bundle: Bundle
     informed: Bundle | None
     candidates: str
-    habit: Mapping[str, float]
+    average_rank: Mapping[str, float]
     judged: Rows
     pool: Rows
 
@@ -122,7 +122,7 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
                 bundle=fit(known),
                 informed=fit(elsewhere) if gpu_named(gpu).architecture in alike else None,
                 candidates=data.candidates,
-                habit=habit_costs(rows_of(known.frame, family)),
+                average_rank=average_costs(rows_of(known.frame, family)),
                 judged=rows_of(frame[left & held].reset_index(drop=True), family),
                 pool=rows_of(frame[left & ~held].reset_index(drop=True), family),
             )
@@ -135,34 +135,28 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
     part = new.bundle.parts[family.name]
     among = np.isfinite(_answers(new.bundle, new.judged)[0])
     before = _verdict(new, new.bundle, among)
-    yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": part.unseen_gpu.chooser, **before}
+    yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": CHOOSERS[part.unseen_gpu.chooser], **before}
     if new.informed:
         informed = _verdict(new, new.informed, among)
-        yield {**cell, "measured": 0, "chosen": SHAPES_KNOWN, "chooser": "sibling", **informed}
-    for chooser in (MODEL, HABIT, NEAREST):
-        unseen = replace(part.unseen_gpu, chooser=chooser, habit=new.habit)
+        yield {**cell, "measured": 0, "chosen": SHAPES_KNOWN, "chooser": "same architecture", **informed}
+    for chooser, name in CHOOSERS.items():
+        unseen = replace(part.unseen_gpu, chooser=chooser, habit=new.average_rank)
         other = replace(new.bundle, parts={family.name: replace(part, unseen_gpu=unseen)})
-        yield {**cell, "measured": 0, "chosen": chooser, "chooser": chooser, **_verdict(new, other, among)}
+        yield {**cell, "measured": 0, "chosen": name, "chooser": name, **_verdict(new, other, among)}
     pool = np.unique(new.pool.problem[new.pool.ok])
     mixed = [np.random.default_rng(effort.seed + draw).permutation(pool) for draw in range(DRAWS)]
-    thinned = np.flatnonzero(np.isin(new.pool.problem, mixed[0][:POOL]))
-    times_us, supported = _answers(new.bundle, new.pool.take(thinned))
-    thinned, times_us = thinned[supported], times_us[supported]
-    rows = new.pool.take(thinned)
-    plan = choose_problems(rows, rows.problem, times_us, min(max(COUNTS), len(np.unique(rows.problem))))
     for count in COUNTS:
-        for chosen, orders in ((PLANNED, [plan]), (RANDOM, mixed)):
-            if count > min(map(len, orders)):
-                continue
-            verdicts = []
-            for order in orders:
-                effort.tick(f"{new.gpu} {new.data}, {count} {chosen}")
-                measured = new.pool.frame[np.isin(new.pool.problem, order[:count])]
-                calibrated = calibrate(new.bundle, Dataset(measured, new.candidates), seed=effort.seed)
-                verdicts.append(_verdict(new, calibrated, among))
-            mean = {str(name): value for name, value in pd.DataFrame(verdicts).mean().items()}
-            worse = [name for name in FIGURES if mean.get(name, 0.0) > WORSE * before.get(name, np.inf)]
-            yield {**cell, "measured": count, "chosen": chosen, **mean, "worse": ", ".join(worse)}
+        if count > len(pool):
+            continue
+        verdicts = []
+        for order in mixed:
+            effort.tick(f"{new.gpu} {new.data}, {count} problems")
+            measured = new.pool.frame[np.isin(new.pool.problem, order[:count])]
+            calibrated = calibrate(new.bundle, Dataset(measured, new.candidates), seed=effort.seed)
+            verdicts.append(_verdict(new, calibrated, among))
+        mean = {str(name): value for name, value in pd.DataFrame(verdicts).mean().items()}
+        worse = [name for name in FIGURES if mean.get(name, 0.0) > WORSE * before.get(name, np.inf)]
+        yield {**cell, "measured": count, "chosen": RANDOM, **mean, "worse": ", ".join(worse)}
 
 
 def _answers(bundle: Bundle, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -193,18 +187,18 @@ def answer(table: pd.DataFrame) -> str:
     """Which order was best before a measurement, and what calibrations made of the median cell."""
     before = table[table["measured"] == 0]
     unmeasured = before.pivot_table(index="cell", columns="chosen", values="slowdown", sort=False)
-    best = unmeasured[[HABIT, NEAREST]].min(axis=1)
+    best = unmeasured[[*CHOOSERS.values()]].min(axis=1)
     answered = unmeasured[ANSWERS]
     cells = answered.index[answered > WORSE * best]
     worse = ", ".join(f"{cell} {ratio(answered[cell])} for {ratio(best[cell])}" for cell in cells)
     sentences = [
-        f"Of {len(answered)} GPUs × families, what answers unmeasured chooses as well as the better of both habits in"
-        f" {len(answered) - len(cells)} (within {WORSE - 1:.0%}){worse and f'; else {worse}'}"
+        f"On {len(answered) - len(cells)} of {len(answered)} GPUs × families, the answers before a measurement choose"
+        f" within {WORSE - 1:.0%} of the better of model and average rank{worse and f'; else {worse}'}"
     ]
     if SHAPES_KNOWN in unmeasured:
         known = table[table["chosen"] == SHAPES_KNOWN]
         figures = "; ".join(f"{row['cell']} {_figures(row)}" for row in known.to_dict("records"))
-        sentences.append(f"Where siblings were measured in the judged shapes: {figures}")
+        sentences.append(f"If GPUs of the same architecture were measured in the judged shapes: {figures}")
     rows = table[(table["chosen"] == ANSWERS) | (table["measured"] > 0)]
     medians = rows.groupby(["measured", "chosen"], sort=False)[[*FIGURES]].median().reset_index()
     steps = (f"{row['measured'] or ''} {row['chosen']} {_figures(row)}".strip() for row in medians.to_dict("records"))

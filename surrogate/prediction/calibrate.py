@@ -206,7 +206,7 @@ def _check_measured(rows: Rows, device: str, name: str) -> None:
     if problems < LEAST_PROBLEMS:
         raise InputError(
             f"{name}: {device} has {problems} measured problem{'s' * (problems != 1)}, calibration needs at least"
-            f" {LEAST_PROBLEMS}; `seer calibrate BUNDLE --plan {LEAST_PROBLEMS} --gpu G -o PLAN` chooses them"
+            f" {LEAST_PROBLEMS}; `seer collect --sample {LEAST_PROBLEMS}` measures random ones"
         )
     if shapes < 2:
         raise InputError(

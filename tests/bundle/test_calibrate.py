@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 from scipy.linalg import cho_solve
 
 from surrogate.bundle.bundle import Bundle, load, save
-from surrogate.bundle.plan import greedy, plan_calibration, write_plan
 from surrogate.bundle.train import train
-from surrogate.collect.plan import unique
-from surrogate.collect.plan_source import file_problems
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset, read_dataset
@@ -123,7 +120,7 @@ def test_order_of_rows_does_not_matter(table: Table, bundle: Bundle) -> None:
 
 def test_too_little_is_refused(refused, table: Table, bundle: Bundle) -> None:
     """Fewer than ten problems, one shape, a library that the bundle does not know."""
-    with refused("has 8 measured problems, calibration needs at least 10", "--plan"):
+    with refused("has 8 measured problems, calibration needs at least 10", "--sample 10"):
         calibrate(bundle, on_new_gpu(table, bundle, shapes=4))
     one = table(1, gpus=(NEW,), batches=range(1, 13))
     with refused("one shape"):
@@ -194,39 +191,6 @@ def invented(count: int, seed: int) -> Inputs:
 def same(terms: np.ndarray) -> Inputs:
     zeros = np.zeros(len(terms), dtype=int)
     return Inputs(terms, zeros, zeros)
-
-
-def test_a_plan_spreads_and_is_nested() -> None:
-    """Of two clusters each gets its problem before one gets a second; a shorter plan is a prefix."""
-    random = np.random.default_rng(0)
-    terms = np.concatenate([random.normal(0, 0.05, (15, 2)), random.normal(6, 0.05, (5, 2))])
-    chosen = greedy(same(terms), np.arange(20), 6)
-    assert {place < 15 for place in chosen[:2]} == {True, False}
-    assert len(set(chosen)) == 6
-    assert greedy(same(terms), np.arange(20), 3) == chosen[:3]
-
-
-def test_a_plan_covers_algorithms(refused, table: Table, bundle: Bundle, tmp_path) -> None:
-    """Ten planned problems: 3×3 and 1×1, so that every algorithm is measured; `seer collect` reads the file."""
-    planned = plan_calibration(bundle, "v100-sxm2-16gb", 10)
-    assert len({p.conv for p in planned}) == 10
-    assert {p.conv.r for p in planned} > {1, 3}
-    write_plan(planned, tmp_path / "plan.jsonl")
-    assert [p.conv for p in file_problems(tmp_path / "plan.jsonl")] == [p.conv for p in planned]
-    with refused("2 problems to choose 10"):
-        plan_calibration(bundle, NEW, 10, planned[:2])
-    with refused("is not the bundle's"):
-        plan_calibration(bundle, NEW, 10, library="miopen")
-
-
-def test_planning_prefers_what_is_listed(table: Table, bundle: Bundle, tmp_path) -> None:
-    """From a table of problems, networks kept."""
-    table(8).to_parquet(tmp_path / "p.parquet")
-    given_problems = unique(file_problems(tmp_path / "p.parquet"))
-    assert len(given_problems) == 16
-    planned = plan_calibration(bundle, NEW, 5, given_problems)
-    assert {p.conv for p in planned} <= {p.conv for p in given_problems}
-    assert any(p.networks for p in planned)
 
 
 def test_rows_that_the_bundle_was_trained_on_narrow_no_interval(table: Table, bundle: Bundle) -> None:
