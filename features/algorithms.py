@@ -51,6 +51,8 @@ def _read() -> Iterator[Algorithm]:
 ALGORITHMS = tuple(_read())
 """Every algorithm known, by library, direction and enum value."""
 
+VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
+"""Vendor of a GPU → the library that runs convolutions there."""
 CUDNN_GRAPH = "cudnn-graph"
 """cuDNN's graph API, as collected: its engines are none of the algorithms here."""
 LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(a.library for a in ALGORITHMS))

@@ -10,17 +10,11 @@ import pandas as pd
 from surrogate.dataset import columns
 from surrogate.dataset.described import guessed_columns
 from surrogate.dataset.problems import families_of, family_rows, groups
+from surrogate.dataset.questions import FAMILY_COLUMNS, expanded, required
 from surrogate.dataset.rows import rows_of
+from surrogate.features.algorithms import VENDOR_LIBRARIES
 from surrogate.features.errors import InputError, RowError, nearest
-from surrogate.features.families import (
-    DEFAULT_ALGORITHM,
-    DEFAULT_FAMILY,
-    FAMILIES,
-    FAMILY_OF_KIND,
-    DescribedFamily,
-    Family,
-)
-from surrogate.features.families import family as family_named
+from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu, gpu, unlisted
 from surrogate.features.whole import MAX_EXACT, MAX_INT32, whole
 
@@ -53,22 +47,23 @@ class Violation:
 def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """A copy with a family, int64 sizes, float64 numbers, plain text columns and the dataset's spellings.
 
-    Sizes and settings that a row's family has and the table lacks take the family's defaults; unknown columns survive.
-    Raises `InputError` for a missing column, an unknown family, or
-    a size that is no whole number.
+    A row names its problem as `surrogate.dataset.questions` tells. A table of measurements needs ``gpu`` and
+    ``time_us`` beside the problem, a table of convolutions ``algorithm``, and any other table ``library``. What else a
+    row's family has takes these defaults:
+
+    - sizes and settings: the family's; ``math``: PyTorch's on the GPU,
+    - ``library`` of convolutions: cuDNN or MIOpen, by the GPU's vendor; ``library_version``: "", unknown,
+    - ``status``: ok in rows with a time, failed in the others.
+
+    Unknown columns survive. Raises `InputError` for a missing column, an unknown family or GPU, and a size that is no
+    whole number.
     """
-    out = frame.reset_index(drop=True).copy()
-    if columns.FAMILY_COLUMN in out:
-        named = out[columns.FAMILY_COLUMN]
-        out[columns.FAMILY_COLUMN] = _each(named, lambda value: family_named(str(value)).name, DEFAULT_FAMILY)
-    elif "operator" in out:
-        out[columns.FAMILY_COLUMN] = out["operator"].map(FAMILY_OF_KIND).fillna(DEFAULT_FAMILY)
-    else:
-        out[columns.FAMILY_COLUMN] = DEFAULT_FAMILY
+    out = _with_family(frame.reset_index(drop=True).copy(), name)
     if not len(out):
         return out
     families = families_of(out)
     _require_columns(out, families, name)
+    _fill_facts(out, name)
     for family in families:
         _fill_defaults(out, family)
     for column in columns.SIZE_COLUMNS:
@@ -86,6 +81,26 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return out
 
 
+def _with_family(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the table with each row's family, and with the sizes and settings that texts of problems name."""
+    if table.columns.intersection(["problem", *FAMILY_COLUMNS]).empty:
+        _require_known_kernel(table, name)
+    known = expanded({str(column): table[column] for column in table}, None, name, {})
+    return pd.DataFrame(known, index=table.index)
+
+
+def _require_known_kernel(table: pd.DataFrame, name: str) -> None:
+    """Raise `InputError` for configurations of a kernel of the user's own, which nothing describes."""
+    sizes, parameters = guessed_columns(table)
+    if "algorithm" in table or not parameters:
+        return
+    raise InputError(
+        f"{name}: nothing says what kernel its columns {', '.join(map(str, table))} are of; of one of your own `seer"
+        f" train` takes the names, --sizes {','.join(sizes) or '…'} --parameters {','.join(parameters)}, or a"
+        " description, --kernel FILE; a convolution's table has algorithm as well"
+    )
+
+
 def _each(values: pd.Series, function: Callable[[object], str], absent: str | None) -> pd.Series:
     """Plain texts: ``function`` of each value, called once for equal ones; ``absent`` where there is none."""
     code, distinct = pd.factorize(values)
@@ -95,23 +110,23 @@ def _each(values: pd.Series, function: Callable[[object], str], absent: str | No
 
 def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: str) -> None:
     """Raise `InputError` naming every missing column (and the nearest present one)."""
-    needed = ["gpu", "library", "library_version", "status", "time_us"]
+    needed = ["gpu"]
     for family in families:
-        needed += [size.name for size in family.sizes if size.default is None]
-        if family.name == DEFAULT_FAMILY:  # the others have sensible defaults, convolutions always say theirs
-            needed += [*family.size_names, *family.setting_names, "algorithm"]
-    missing = [column for column in dict.fromkeys(needed) if column not in frame]
-    if "algorithm" in missing:  # no convolutions: most likely configurations of a kernel of the user's own
-        own = frame.drop(columns=columns.FAMILY_COLUMN)
-        sizes, parameters = (",".join(names) or "…" for names in guessed_columns(own))
-        raise InputError(
-            f"{name}: nothing says what kernel its columns {', '.join(map(str, own))} are of; of one of your own `seer"
-            f" train` takes the names, --sizes {sizes} --parameters {parameters}, or a description, --kernel FILE; a"
-            f" convolution's table has {', '.join(missing)} as well"
-        )
+        needed += [*required(family), "algorithm" if family.name == DEFAULT_FAMILY else "library"]
+    missing = [column for column in dict.fromkeys([*needed, "time_us"]) if column not in frame]
     if missing:
         remedy = f"`seer data columns --table dataset` tells what each holds{nearest(missing[0], map(str, frame))}"
         raise InputError(f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; {remedy}")
+
+
+def _fill_facts(out: pd.DataFrame, name: str) -> None:
+    """Fill the columns on a measurement, not on its problem, that the table lacks."""
+    if "library" not in out:
+        out["library"] = _each(out["gpu"], lambda text: VENDOR_LIBRARIES[gpu(text).vendor], "")
+    if "library_version" not in out:
+        out["library_version"] = ""
+    if "status" not in out:
+        out["status"] = np.where(columns.numbers(out["time_us"], "time_us", name).notna(), "ok", "failed")
 
 
 def _fill_defaults(out: pd.DataFrame, family: Family) -> None:
@@ -125,6 +140,8 @@ def _fill_defaults(out: pd.DataFrame, family: Family) -> None:
             absent = rows & (out[size.name].isna() | (size.least > 0) & (out[size.name] == 0)).to_numpy()
             if absent.any():
                 out.loc[absent, size.name] = size.default
+    if "math" in family.setting_names and "math" not in out:
+        _fill_math(out, family, rows)
     for column, default in {**family.setting_defaults, "algorithm": DEFAULT_ALGORITHM}.items():
         if column not in out:
             out[column] = ""
@@ -133,6 +150,15 @@ def _fill_defaults(out: pd.DataFrame, family: Family) -> None:
             empty = rows & (out[column].isna() | (out[column] == "")).to_numpy()
             if empty.any():
                 out.loc[empty, column] = default
+
+
+def _fill_math(out: pd.DataFrame, family: Family, rows: np.ndarray) -> None:
+    """Fill in the math type that PyTorch runs by default on each row's GPU, as questions that state none get it."""
+    dtype = out["dtype"] if "dtype" in out else pd.Series(family.setting_defaults["dtype"], index=out.index)
+    out["math"] = ""
+    for (name, kind), positions in groups(out.assign(dtype=dtype)[rows], ("gpu", "dtype")):
+        at = np.flatnonzero(rows)[positions]
+        out.loc[at, "math"] = family.default_math(kind, gpu(name))
 
 
 def _whole(values: pd.Series, column: str, name: str) -> pd.Series:

@@ -6,6 +6,7 @@ sizes alone if one family has them: ``m,n,k`` is a matrix product, ``n,c,h,k,r``
 """
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ Cells = Any
 """A column as it comes: a Series, an array or a list."""
 PLACE = ("gpu", "library", "library_version")
 FAMILY_COLUMNS = ("operator", "op", "family")
-"""Columns that name a family or an operator, the first one that a table has."""
+"""Columns that name a family or an operator: of each row the first one that is not empty."""
 SETTINGS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.setting_names))
 
 
@@ -84,19 +85,23 @@ def expanded(
     """
     import pandas as pd
 
-    source = next((name for name in FAMILY_COLUMNS if name in columns), None)
-    if source is not None:
-        number, values = pd.factorize(np.asarray(columns[source], dtype=object), use_na_sentinel=False)
-        names = [_family(value, own) for value in values]
-        known = {**columns, "family": np.array([family.name for family in names], dtype=object)[number]}
-        complete = all({*required(family)} <= columns.keys() for family in names)
+    stated = [pd.Series(np.asarray(columns[name], dtype=object)) for name in FAMILY_COLUMNS if name in columns]
+    if stated:
+        number, values = pd.factorize(reduce(pd.Series.combine_first, stated), use_na_sentinel=False)
+        families = [_family(value, own) for value in values]
+        known = {**columns, "family": np.array([family.name for family in families], dtype=object)[number]}
+        if "operator" not in columns:
+            pairs = zip(values, families, strict=True)
+            operators = [value if value in family.kinds else None for value, family in pairs]
+            known["operator"] = np.array(operators, dtype=object)[number]
+        complete = all({*required(family)} <= columns.keys() for family in families)
     elif own is not None:
         known, complete = {**columns, "family": own.name}, {*required(own)} <= columns.keys()
     else:
         known, complete = columns, "problem" not in columns
     if "problem" in columns and not complete:
         return _read(columns, own, where, settings)
-    if source is None and own is None:
+    if not stated and own is None:
         known = {**columns, "family": family_of_columns(columns, where).name}
     return {
         name: [value] * len(next(iter(columns.values()))) if isinstance(value, str) else value

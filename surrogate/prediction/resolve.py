@@ -274,7 +274,9 @@ class Resolver:
         does not run there.
         """
         here = {release.version for release in part.support.releases.get(library, ()) if release.gpu == question.gpu}
-        version = question.library_version or newest(here or part.domain.versions_of(library))
+        if here and question.library_version is None:
+            return newest(here)
+        version = question.library_version or newest(part.domain.versions_of(library))
         capability = self.device(question.gpu).compute_capability
         first = next((major for above, major in FIRST_RELEASES.get(library, ()) if capability >= above), 0)
         if version_number(version)[0] >= first:

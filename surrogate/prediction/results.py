@@ -446,7 +446,8 @@ def _title(answer: Selection | Prediction) -> str:
     if isinstance(answer.problem, DescribedProblem):
         return f"{asked}{basis}"
     releases = zip(answer.library.split(", "), answer.library_version.split(", "), strict=False)
-    return f"{asked}, {', '.join(map(' '.join, releases))}{basis}"
+    named = ", ".join(" ".join(filter(None, release)) for release in releases)
+    return f"{asked}, {named}{basis}"
 
 
 def setting_line(problem: AnyProblem) -> str:

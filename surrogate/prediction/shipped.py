@@ -11,6 +11,7 @@ from typing import Any
 from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, Bundle, Part, stored_index
 from surrogate.bundle.bundle import load as load_bundle
+from surrogate.features.algorithms import VENDOR_LIBRARIES
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, family_of
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
@@ -22,8 +23,6 @@ from surrogate.uncertainty.intervals import UnseenGpu
 
 ENOUGH_ROWS = 1000
 """Of one of AMD's boards: fewer are one benchmark's, which foretells other products worse than it claims."""
-VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
-"""Vendor → the library that its GPUs run."""
 AMD = frozenset({"amd"})
 
 

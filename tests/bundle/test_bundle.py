@@ -52,6 +52,18 @@ def test_an_interrupted_training_goes_on(table: Table, tmp_path: Path) -> None:
     assert len(kept) == 2 and kept.items() <= {path: path.stat().st_mtime_ns for path in how["keep"].iterdir()}.items()
 
 
+def test_a_table_of_gpu_sizes_algorithm_and_time_trains(seer: Callable[..., Any], table: Table, tmp_path: Path) -> None:
+    rows = table(12, gpus=("a100-sxm4-40gb",), noise=0.02)
+    own, sizes = tmp_path / "own.csv", ["n", "c", "h", "k", "r"]
+    measured = rows[rows["status"] == "ok"].drop_duplicates([*sizes, "algorithm"])
+    measured[["gpu", *sizes, "algorithm", "time_us"]].to_csv(own, index=False)
+    seer("train", own, "--model", "linear-terms", "-o", tmp_path / "B").succeeded()
+    problem = "n{n}c{c}h{h}k{k}r{r}".format(**measured.iloc[0])
+    words = ("select", "--bundle", tmp_path / "B", "--gpu", "a100-sxm4-40gb", problem, "--json")
+    answer = json.loads(seer(*words).succeeded().out)
+    assert answer["source"] == "model" and answer["library_version"] == "" and answer["notes"] == []
+
+
 def test_one_bundle_holds_several_families(mixed: pd.DataFrame, bundle: Bundle) -> None:
     assert list(bundle.parts) == ["conv", "gemm", "rowwise"]
     assert set(bundle.card["held_out"]) == set(bundle.parts)

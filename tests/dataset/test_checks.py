@@ -53,7 +53,7 @@ def test_a_size_that_is_no_whole_number_is_named(refused, table: Table, value: A
 
 @pytest.mark.parametrize("column", ["c", "time_us"])
 def test_a_missing_column_is_named(table: Table, column: str) -> None:
-    with pytest.raises(InputError, match=rf"column {column} missing"):
+    with pytest.raises(InputError, match=rf"column {column} (is )?missing"):
         normalise(table(1).drop(columns=column), "test")
 
 
@@ -91,3 +91,41 @@ def test_times_in_another_unit_are_noticed(table: Table, factor: float, unit: st
     (warning,) = unit_warnings(frame.assign(time_us=frame["time_us"] * factor))
     assert warning.startswith("Tesla T4") and warning.endswith(f"{unit}?")
     assert unit_warnings(frame.assign(gpu="nobody's")) == []
+
+
+def test_gpu_sizes_algorithm_and_time_are_a_table_of_convolutions() -> None:
+    sizes = {"n": 8, "c": 64, "h": 56, "k": 64, "r": 3}
+    rows = [{"gpu": gpu, **sizes, "algorithm": "winograd", "time_us": us} for gpu, us in KNOWN["own_table"].items()]
+    out = normalise(pd.DataFrame(rows), "own.csv")
+    assert check(out) == []
+    assert out["library"].tolist() == ["cudnn", "cudnn", "miopen"] and set(out["library_version"]) == {""}
+    assert out["math"].tolist() == ["fma", "default", "fma"]  # TF32 is what PyTorch runs on an A100
+    assert out["status"].tolist() == ["ok", "ok", "failed"]
+    assert out[["w", "s", "pad_h", "stride_w", "groups"]].to_numpy().tolist() == [[56, 3, 0, 1, 1]] * 3
+
+
+def test_a_row_names_its_problem_as_in_a_table_of_questions() -> None:
+    base = {"gpu": "v100", "library": "torch", "time_us": 5.0}
+    texts = [{**base, "problem": text} for text in ("gemm:m8n4k2", "softmax:n32c1000")]
+    operators = [{**base, "op": "linear", "m": 8, "n": 4, "k": 2}, {**base, "op": "softmax", "n": 32, "c": 1000}]
+    named, sized = (normalise(pd.DataFrame(rows), "test") for rows in (texts, operators))
+    assert named["family"].tolist() == sized["family"].tolist() == ["gemm", "rowwise"]
+    assert named["operator"].tolist() == ["gemm", "softmax"] and sized["operator"].tolist() == ["linear", "softmax"]
+    names = ["m", "n", "k", "c", "dtype"]
+    assert named[names].to_numpy().tolist() == sized[names].to_numpy().tolist()
+    assert check(named) == check(sized) == []
+
+
+def test_sizes_of_one_family_name_it(refused) -> None:
+    row = {"gpu": "v100", "library": "cublas", "m": 8, "n": 4, "k": 2, "time_us": 5.0}
+    assert normalise(pd.DataFrame([row]), "test")["family"].tolist() == ["gemm"]
+    with refused("time_us", "missing"):
+        normalise(pd.DataFrame([row]).drop(columns="time_us"), "test")
+    with refused("no column names a problem"):
+        normalise(pd.DataFrame([{"gpu": "v100", "time_us": 5.0}]), "test")
+
+
+def test_configurations_of_a_kernel_that_nothing_describes_are_no_family_s(refused) -> None:
+    rows = [{"gpu": "v100", "m": m, "n": 4, "k": 2, "tile": tile, "time_us": 5.0} for m in (8, 16) for tile in (1, 2)]
+    with refused("--sizes m,n,k --parameters tile"):
+        normalise(pd.DataFrame(rows), "own.csv")
