@@ -183,7 +183,7 @@ def by_table(fitted: TimeModel, convs: Sequence[Conv]) -> Figures:
 
 def heuristic(convs: Sequence[Conv]) -> Figures | str:
     """cuDNN's graph heuristic on a described GPU, or why it cannot be asked."""
-    from surrogate.collect.deviceless import Deviceless
+    from surrogate.collect.cudnn_heuristic import Deviceless
 
     try:
         device = Deviceless(gpu(GPU))

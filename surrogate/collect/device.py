@@ -187,8 +187,6 @@ class Choice(Record):
     workspace_bytes: int | None = None
     deterministic: bool | None = None
     math: str | None = None
-    notes: tuple[str, ...] = ()
-    """The graph heuristic's numerical notes."""
 
 
 @lru_cache(maxsize=4096)

@@ -38,7 +38,7 @@ ENDING_S = 3.0
 
 if TYPE_CHECKING:
     from surrogate.collect.cudnn.operators import GpuOperators
-    from surrogate.collect.deviceless import Deviceless
+    from surrogate.collect.cudnn_heuristic import Deviceless
 
 Served: TypeAlias = "Device | GpuOperators | Deviceless"
 """What a child process answers for."""
@@ -279,7 +279,7 @@ def main(device: str, *words: str) -> None:
 
             return GpuOperators()
         if device == "deviceless":
-            from surrogate.collect.deviceless import Deviceless
+            from surrogate.collect.cudnn_heuristic import Deviceless
             from surrogate.features.gpu import gpu
 
             return Deviceless(gpu(words[0]))

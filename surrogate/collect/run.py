@@ -25,7 +25,7 @@ from surrogate.features.families import Operator
 
 if TYPE_CHECKING:
     from surrogate.collect.cudnn.operators import GpuOperators
-    from surrogate.collect.deviceless import Deviceless
+    from surrogate.collect.cudnn_heuristic import Deviceless
 
 T = TypeVar("T")
 Otherwise = TypeVar("Otherwise")

@@ -120,8 +120,8 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chain(fake_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
     """The faithful fake of the measuring chain for this process and its children; its FAKE_ variables may be set.
 
-    FAKE_FAULTS, FAKE_GPU, FAKE_CUPTI, FAKE_LAUNCHES, FAKE_CUPY_PARTS, FAKE_CUDNN_VERSION, FAKE_PROFILER: see
-    tests/collect/fake.
+    FAKE_FAULTS, FAKE_FRONTEND, FAKE_GPU, FAKE_CUPTI, FAKE_LAUNCHES, FAKE_CUPY_PARTS, FAKE_CUDNN_VERSION, FAKE_PROFILER:
+    see tests/collect/fake.
     """
     (tmp_path / "state").mkdir()
     for name, value in fake_chain.environment(fake_library, tmp_path / "state").items():
@@ -134,7 +134,7 @@ def chain(fake_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def _forget() -> None:
     """Leave nothing of CUDA in this process but the library's code."""
-    for name in ("cupy", "cupti", "cupti.cupti", "pynvml", "cuda_runtime"):
+    for name in ("cupy", "cupti", "cupti.cupti", "pynvml", "cudnn", "cuda_runtime"):
         module = sys.modules.pop(name, None)
         if name == "cuda_runtime" and module:
             module.LIBRARY.fake_reset()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.cudnn import backend, operators
 from surrogate.collect.cudnn import convolution as enums
 from surrogate.collect.cudnn import library as abi
+from surrogate.collect.cudnn import operators
 from surrogate.collect.cudnn.convolution import Convolutions
 from surrogate.collect.cudnn.library import CudnnError, Library, candidates, may_be_sticky, status_of
 from surrogate.features.conv import Conv
@@ -101,7 +101,7 @@ def c_type(declared):
 
 @needs_header
 def test_prototypes_agree_with_the_header():
-    for name, argument_types in {**abi.PROTOTYPES, **operators.PROTOTYPES, **backend.PROTOTYPES}.items():
+    for name, argument_types in {**abi.PROTOTYPES, **operators.PROTOTYPES}.items():
         declared = re.search(rf"\n(?:CUDNN_DEPRECATED )?cudnnStatus_t CUDNNWINAPI\s+{name}\(([^)]*)\);", HEADER)
         assert declared, name
         assert argument_types == tuple(c_type(parameter) for parameter in declared[1].split(",")), name
@@ -132,22 +132,6 @@ def test_enumerations_agree_with_the_header():
         "CUDNN_CROSS_CORRELATION": enums.CROSS_CORRELATION,
     }.items():
         assert int(values[name]) == number, name
-
-
-@needs_header
-def test_numbers_of_the_graph_api_agree_with_the_header():
-    """By the last word of each name, as the header abbreviates it."""
-    values = re.findall(r"\b(CUDNN_\w+)\s*=\s*(\d+)", HEADER)
-    shorter = {"CONFIG": "ENGINE_?C", "OPERATIONS": "OPS", "BYTES": "SIZE"}
-    for numbers, prefix in (
-        (backend.Descriptor, "CUDNN_BACKEND_"),
-        (backend.Kind, "CUDNN_TYPE_"),
-        (backend.Attribute, "CUDNN_ATTR_"),
-    ):
-        names = {int(number): name for name, number in values if name.startswith(prefix)}
-        for member in numbers:
-            word = member.name.split("_")[-1]
-            assert re.search(shorter.get(word, word[:4]), names[member]), member
 
 
 @needs_cudnn

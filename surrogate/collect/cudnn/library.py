@@ -35,14 +35,7 @@ class AlgoPerf(ctypes.Structure):
     )
 
 
-_C_TYPES: Mapping[str, type] = {
-    "h": Handle,
-    "i": INT,
-    "z": SIZE,
-    "q": ctypes.c_int64,
-    "d": ctypes.c_double,
-    "A": ctypes.POINTER(AlgoPerf),
-}
+_C_TYPES: Mapping[str, type] = {"h": Handle, "i": INT, "z": SIZE, "d": ctypes.c_double, "A": ctypes.POINTER(AlgoPerf)}
 """Letter → C type; a capital that is not here is a pointer to the small one's."""
 _FUNCTIONS = tomllib.loads(Path(__file__).with_name("prototypes.toml").read_text(encoding="utf-8"))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 FAKE = Path(__file__).parent
 ROOT = FAKE.parents[2]
-SOURCES = ("cuda.c", "cudnn.c", "backend.c")
+SOURCES = ("cuda.c", "cudnn.c")
 CFLAGS = ("-std=gnu11", "-O1", "-ftree-vectorize", "-shared", "-fPIC", "-Wall", "-Werror")
 
 

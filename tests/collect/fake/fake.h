@@ -1,5 +1,5 @@
-/* What the three parts of the fake share: CUDA's runtime (cuda.c), cuDNN's legacy API (cudnn.c) and its graph API
- * (backend.c), linked into one libcudnn. The stand-ins for CuPy and CUPTI call the same library, so that memory, clock
+/* What the two parts of the fake share: CUDA's runtime (cuda.c) and cuDNN's legacy API (cudnn.c), linked into one
+ * libcudnn. The stand-ins for CuPy and CUPTI call the same library, so that memory, clock
  * and launches are one. Numbers of statuses and attributes: cudnn_graph.h, cudnn_ops.h, cudnn_cnn.h of 9.x. */
 #ifndef SEER_FAKE_H
 #define SEER_FAKE_H

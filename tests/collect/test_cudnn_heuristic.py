@@ -1,14 +1,14 @@
 """The ranking for a described GPU and its log: over the fake chain and, where installed, by the real library."""
 
 import json
+import sys
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from surrogate.collect.cudnn.backend import Descriptor
+from surrogate.collect.cudnn_heuristic import KEPT, OPERATIONS, Deviceless, properties_json
 from surrogate.collect.device import Choice, DeviceLostError
-from surrogate.collect.deviceless import KEPT, OPERATIONS, Deviceless, properties_json
 from surrogate.collect.doctor import driver
 from surrogate.collect.open_device import open_ranking
 from surrogate.collect.run import collect_heuristic
@@ -44,20 +44,18 @@ def test_fma_math_admits_no_tensor_cores_in_fp32(device, dtype, math, engines):
     assert len(ranking) <= KEPT
 
 
-@pytest.mark.parametrize("kind", [Descriptor.HEURISTIC, Descriptor.GRAPH])
-def test_a_problem_that_no_engine_takes_has_an_empty_ranking(device, chain, kind):
-    chain.setenv("FAKE_FAULTS", f"soft cudnnBackendFinalize {int(kind)} 0")
+def test_a_problem_that_no_engine_takes_has_an_empty_ranking(device, chain):
+    chain.setenv("FAKE_FRONTEND", "graph")
     assert device.heuristic(CONV) == ()
 
 
-def test_the_ranking_tells_what_is_refused_after_all_and_the_notes(device):
+def test_the_ranking_leaves_out_what_is_refused_after_all_and_tells_what_is_deterministic(device):
     assert device.heuristic(CONV)[1:5] == (
         Choice("engine:1", "ok", workspace_bytes=1024, deterministic=True),
-        Choice("engine:0", "ok", workspace_bytes=0, deterministic=True, notes=("strict_nan_prop",)),
-        Choice("engine:5", "not_supported", deterministic=True, notes=("note_99",)),
-        Choice("engine:2", "ok", workspace_bytes=1024, deterministic=True, notes=("winograd",)),
+        Choice("engine:0", "ok", workspace_bytes=0, deterministic=True),
+        Choice("engine:2", "ok", workspace_bytes=1024, deterministic=True),
+        Choice("engine:3", "ok", workspace_bytes=1024, deterministic=False),
     )
-    assert device.heuristic(CONV)[5].deterministic is False
 
 
 def test_every_nvidia_gpu_of_the_registry_can_be_described():
@@ -76,7 +74,7 @@ def test_a_gpu_that_cudnn_cannot_know_is_refused_before_the_library_is_looked_fo
 
 
 def test_without_a_library_that_can_rank_the_remedy_is_one_line(refused, chain):
-    chain.setenv("FAKE_FAULTS", f"error cudnnBackendFinalize {int(Descriptor.DEVICE_PROPERTIES)} 0")
+    chain.setenv("FAKE_FRONTEND", "device")
     with refused("cannot describe", "NOT_INITIALIZED", "pip install"):
         Deviceless(gpu("h200"))
     chain.setenv("FAKE_CUDNN_VERSION", "90100")
@@ -85,6 +83,17 @@ def test_without_a_library_that_can_rank_the_remedy_is_one_line(refused, chain):
     chain.setenv("SEER_CUDNN", "no-such-library.so")
     with refused("pip install 'seer-surrogate[heuristic]'"):
         Deviceless(gpu("h200"))
+
+
+def test_without_the_frontend_the_remedy_is_one_line(refused, chain):
+    chain.setitem(sys.modules, "cudnn", None)
+    with refused("frontend", "pip install 'seer-surrogate[heuristic]'"):
+        Deviceless(gpu("h200"))
+
+
+def test_an_element_type_that_cudnn_is_not_asked_in_is_refused(refused, device):
+    with refused("int8"):
+        device.heuristic(replace(CONV, dtype="int8"))
 
 
 def records(path):
@@ -97,7 +106,7 @@ def test_the_log_holds_a_ranking_per_problem(device, make_plan, tmp_path):
     header, *rest = records(path)
     assert [record["problem"] for record in rest] == [problem.key for problem in chosen.problems]
     assert header["device"]["gpu"] == "h200-sxm" and header["device"]["properties"]["deviceless"] is True
-    assert rest[0]["candidates"] == [f"engine:{number}" for number in (1, 0, 5, 2, 3, 4)]
+    assert rest[0]["candidates"] == [f"engine:{number}" for number in (1, 0, 2, 3, 4)]
     assert seen[-1] == (3, 3, chosen.problems[-1].key)
 
 
@@ -133,7 +142,7 @@ def test_the_real_library_ranks():
     if driver().status != "ok" and not any(choice.status == "ok" for choice in ranking):
         pytest.skip("this cuDNN ranks nothing without a driver")
     assert ranking and ranking[0].status == "ok"
-    assert all("tensor_core" not in choice.notes for choice in ranking)
+    assert len(ranking) <= KEPT and not any(choice.status != "ok" for choice in ranking)
     workspaces = {choice.algorithm: choice.workspace_bytes for choice in ranking}
     im2col_bytes = 32 * 256 * 3 * 3 * 14 * 14 * 4
     assert workspaces.get("engine:0", 0) == 0 and workspaces.get("engine:2", im2col_bytes) == im2col_bytes

@@ -1,0 +1,197 @@
+"""cuDNN's own ranking for a GPU that is not there: the graph heuristic over a described device.
+
+NVIDIA's ``nvidia-cudnn-frontend`` asks libcudnn 9.11 to 9.26 for it, without a driver (the extra ``heuristic``). It is
+the graph API's heuristic, not ``cudnnGetConvolution…Algorithm_v7``: FFT and non-fused Winograd engines are invisible.
+Plans on tensor cores (TF32) are left out of an fp32 problem's ranking under ``fma`` math.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from itertools import islice
+from typing import Any
+
+from surrogate.collect.cudnn.convolution import data_type
+from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, Library
+from surrogate.collect.device import Choice, DeviceInfo, one_line
+from surrogate.collect.plan import tensor_shapes
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
+from surrogate.features.occupancy import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
+
+LIBRARY = "cudnn-graph"
+"""The library's name in a dataset: its candidates are other ones than those of the legacy functions."""
+FIRST_VERSION = 90800
+"""The first cuDNN that takes a described device."""
+MODE = "A"
+KEPT = 8
+"""Plans of a ranking that are kept; rankings hold up to about 40, mostly one engine with other knobs."""
+DTYPES = {"fp32": "FLOAT", "fp64": "DOUBLE", "fp16": "HALF", "bf16": "BFLOAT16"}
+"""Element type → its name in `cudnn.data_type`."""
+BLOCK_SHARED_BYTES = 48 * 1024
+"""Shared memory of a block that has not opted in to more."""
+DRIVER_VERSION = 13000
+"""CUDA version of the driver that is supposed, as cuDriverGetVersion tells it; the ranking does not show it."""
+
+
+class Deviceless:
+    """cuDNN's heuristic for one described GPU."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        """Raises `InputError` if cuDNN or its frontend is missing or too old, or if it cannot be told of ``gpu``."""
+        self.gpu = gpu
+        description = properties_json(gpu)  # refuses a GPU that cuDNN cannot know before it is looked for
+        self._version = _library().version
+        try:
+            cudnn: Any = import_module("cudnn")
+        except ImportError as error:
+            raise InputError(f"the heuristic needs cuDNN's frontend: {one_line(error)}; {HEURISTIC_REMEDY}") from None
+        self._cudnn = cudnn
+        self._refusals = RuntimeError, cudnn.cudnnGraphNotSupportedError
+        try:
+            self._target = cudnn.create_device_properties(description)
+        except self._refusals as error:
+            cannot = f"cuDNN {self._version} cannot describe {gpu.name} ({one_line(error)})"
+            raise InputError(f"{cannot}; {HEURISTIC_REMEDY}") from None
+
+    def describe(self) -> DeviceInfo:
+        """For a run's header: no time was taken, and by which mode was ranked."""
+        facts = {"deviceless": True, "heuristic_mode": MODE}
+        return DeviceInfo(self.gpu.name, LIBRARY, self._version, {"cudnn": self._version}, facts)
+
+    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+        """The first `KEPT` plans that ``conv``'s math allows, best first; empty where cuDNN has none.
+
+        An engine is named by its number. A plan that cuDNN ranks but refuses to finalise is left out.
+        """
+        notes = self._cudnn.numerical_note
+        try:
+            graph = self._graph(conv)
+        except self._refusals:  # nothing ranked: cuDNN supports the problem in no engine
+            return ()
+        if (conv.dtype, conv.math) == ("fp32", "fma"):
+            graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS])
+        ranked = list(islice(self._buildable(graph, range(graph.get_execution_plan_count())), KEPT))
+        workspaces = [int(graph.get_workspace_size_plan_at_index(at)) for at in ranked]
+        # A plan's notes cannot be asked for, but plans with a note can be refused.
+        graph.deselect_numeric_notes([notes.NONDETERMINISTIC])
+        deterministic = set(self._buildable(graph, ranked))
+        return tuple(
+            Choice(_engine(graph, at), "ok", workspace_bytes=bytes_, deterministic=at in deterministic)
+            for at, bytes_ in zip(ranked, workspaces, strict=True)
+        )
+
+    def _buildable(self, graph: Any, plans: Iterable[int]) -> Iterator[int]:
+        """Yield each of ``plans`` that cuDNN finalises and no deselected note refuses."""
+        for at in plans:
+            try:
+                graph.build_plan_at_index(at)
+            except self._refusals:
+                continue
+            yield at
+
+    def close(self) -> None:
+        """Nothing is held: the frontend's objects free themselves."""
+
+    def _graph(self, conv: Conv) -> Any:
+        """The graph of ``conv`` with its plans ranked.
+
+        Raises one of `_refusals` if cuDNN refuses the problem, `InputError` for an element type it is not asked in.
+        """
+        data_type(conv.dtype)  # refuses an element type that cuDNN is not asked in
+        types = self._cudnn.data_type
+        dtype = getattr(types, DTYPES[conv.dtype])
+        compute = types.DOUBLE if conv.dtype == "fp64" else types.FLOAT
+        graph = self._cudnn.pygraph(
+            io_data_type=dtype, intermediate_data_type=compute, compute_data_type=compute, device_property=self._target
+        )
+        shapes = {role: (list(sizes), _strides(sizes, conv.layout)) for role, sizes in tensor_shapes(conv).items()}
+        method, operands, result = OPERATIONS[conv.direction]
+        tensors = {
+            argument: graph.tensor(name=role, dim=shapes[role][0], stride=shapes[role][1], data_type=dtype)
+            for argument, role in operands.items()
+        }
+        output = getattr(graph, method)(
+            **tensors,
+            padding=[conv.pad_h, conv.pad_w],
+            stride=[conv.stride_h, conv.stride_w],
+            dilation=[conv.dilation_h, conv.dilation_w],
+        )
+        dim, stride = shapes[result]
+        output.set_output(True).set_data_type(dtype).set_dim(dim).set_stride(stride)
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([getattr(self._cudnn.heur_mode, MODE)])
+        return graph
+
+
+OPERATIONS = {
+    "fwd": ("conv_fprop", {"image": "x", "weight": "w"}, "y"),
+    "bwd_data": ("conv_dgrad", {"loss": "y", "filter": "w"}, "x"),
+    "bwd_filter": ("conv_wgrad", {"image": "x", "loss": "y"}, "w"),
+}
+"""Direction → the frontend's method, its arguments with the tensors' roles, and the role of its result."""
+
+
+def _strides(sizes: tuple[int, ...], layout: str) -> list[int]:
+    """Of a packed tensor; fewer filter channels than the input has are what tells cuDNN of groups."""
+    _, c, h, w = sizes
+    return [c * h * w, 1, c * w, c] if layout == "NHWC" else [c * h * w, h * w, w, 1]
+
+
+def _engine(graph: Any, plan: int) -> str:
+    """``engine:25`` of the plan ``eng25_k2=2_k3=0``."""
+    return "engine:" + re.findall(r"\d+", graph.get_plan_name_at_index(plan))[0]
+
+
+def properties_json(gpu: Gpu) -> str:
+    """The JSON that cuDNN asks for, from the GPU's specification.
+
+    The memory clock stands in for the bandwidth of a 5,120-bit interface at two transfers a clock (the
+    registry holds the bandwidth alone). Raises `InputError` for a GPU that is not NVIDIA's, or too old.
+    """
+    if gpu.vendor != "nvidia" or gpu.compute_capability not in LIMITS:
+        known = ", ".join(map(str, LIMITS))
+        raise InputError(f"GPU {gpu.name} cannot be described to cuDNN 9; NVIDIA's of compute capability {known} can")
+    limits = LIMITS[gpu.compute_capability]
+    memory_clock_khz = gpu.dram_gbs * 1e9 / (2 * 5120 / 8) / 1e3
+    return json.dumps(
+        {
+            "deviceVer": round(gpu.compute_capability * 100),
+            "multiProcessorCount": gpu.sms,
+            "warpSize": WARP_THREADS,
+            "maxSharedMemoryPerBlock": BLOCK_SHARED_BYTES,
+            "maxSharedMemoryPerBlockOptin": int(limits.optin_bytes),
+            "reservedSharedMemoryPerBlock": int(limits.reserved_bytes),
+            "maxRegistersPerSM": REGISTERS_PER_SM,
+            "maxCtasPerSM": int(limits.blocks),
+            "maxThreadsPerBlock": MAX_THREADS,
+            "maxThreadsPerSM": int(limits.warps) * WARP_THREADS,
+            "regsPerBlock": REGISTERS_PER_SM,
+            "totalGlobalMem": gpu.memory_bytes,
+            "smClockRateKHz": round(gpu.boost_mhz * 1e3),
+            "memClockRateKHz": round(memory_clock_khz),
+            "l2CacheSize": gpu.l2_bytes,
+            "maxBlockSize": [1024, 1024, 64],
+            "maxGridSize": [2**31 - 1, 65535, 65535],
+            "supportCoopLaunch": int(gpu.compute_capability >= 6.0),
+            "pciDeviceId": 0,
+            "isTccDriver": 0,
+            "cudaDeviceId": 0,
+            "driverVer": DRIVER_VERSION,
+            "deviceName": gpu.aliases[0] if gpu.aliases else gpu.name,
+        }
+    )
+
+
+def _library() -> Library:
+    try:
+        library = Library.load()
+    except InputError as error:
+        reason = str(error).split(";")[0]
+        raise InputError(f"the heuristic needs cuDNN: {reason}; {HEURISTIC_REMEDY}") from None
+    if library.version_number < FIRST_VERSION:
+        raise InputError(f"cuDNN {library.version} cannot rank for a GPU that is not there; {HEURISTIC_REMEDY}")
+    return library

@@ -1,0 +1,136 @@
+"""Stands in for NVIDIA's cudnn-frontend: what it refuses of a convolution's graph, and one ranking of nine plans.
+
+FAKE_FRONTEND orders a failure: ``device`` (the description), ``graph`` (the problem), ``segfault`` (at the third one).
+"""
+
+import json
+import os
+import signal
+from enum import Enum
+from math import prod
+
+# Plans of every ranking, best first: name, notes, workspace in KiB; engine 5 refuses after all.
+PLANS = (
+    ("eng67_k2=1", {"TENSOR_CORE"}, 4),
+    ("eng68_k2=0", {"DOWN_CONVERT_INPUTS"}, 4),
+    ("eng1_k2=1_k3=0", set(), 1),
+    ("eng1_k2=3_k3=0", set(), 1),
+    ("eng0", {"STRICT_NAN_PROP"}, 0),
+    ("eng5_k1=5", set(), 5),
+    ("eng2_k2=2_k3=0", {"FFT"}, 1),
+    ("eng3_k2=0", {"NONDETERMINISTIC"}, 1),
+    ("eng4_k2=0", set(), 1),
+)
+data_type = Enum("data_type", ["FLOAT", "DOUBLE", "HALF", "BFLOAT16"])
+heur_mode = Enum("heur_mode", ["A", "FALLBACK"])
+numerical_note = Enum(
+    "numerical_note", ["TENSOR_CORE", "DOWN_CONVERT_INPUTS", "NONDETERMINISTIC", "FFT", "STRICT_NAN_PROP"]
+)
+
+
+class cudnnGraphNotSupportedError(Exception):  # noqa: N801 - the frontend's own name
+    """No RuntimeError, as in the frontend."""
+
+
+def create_device_properties(text):
+    if os.environ.get("FAKE_FRONTEND") == "device":
+        raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED\nordered")
+    return json.loads(text)
+
+
+class Tensor:
+    def __init__(self, dim=None, stride=None, data_type=None, name=""):
+        self.dim, self.stride, self.data_type, self.name = dim, stride, data_type, name
+
+    def set_output(self, output):
+        assert output
+        return self
+
+    def set_data_type(self, data_type):
+        self.data_type = data_type
+        return self
+
+    def set_dim(self, dim):
+        self.dim = dim
+        return self
+
+    def set_stride(self, stride):
+        self.stride = stride
+        return self
+
+
+class pygraph:  # noqa: N801
+    graphs = 0
+
+    def __init__(self, *, io_data_type, intermediate_data_type, compute_data_type, device_property):
+        assert device_property["deviceVer"] and io_data_type
+        self.compute = compute_data_type, intermediate_data_type
+        self.refused, self.geometry, self.roles, self.ranked = set(), {}, {}, False
+
+    def tensor(self, **described):
+        return Tensor(**described)
+
+    def conv_fprop(self, image, weight, **geometry):
+        return self._convolution(geometry, x=image, w=weight, y=Tensor())
+
+    def conv_dgrad(self, loss, filter, **geometry):
+        return self._convolution(geometry, y=loss, w=filter, x=Tensor())
+
+    def conv_wgrad(self, image, loss, **geometry):
+        return self._convolution(geometry, x=image, y=loss, w=Tensor())
+
+    def _convolution(self, geometry, **roles):
+        self.geometry, self.roles = geometry, roles
+        return next(tensor for tensor in roles.values() if tensor.dim is None)
+
+    def validate(self):
+        """Tensors packed in one order, of one type, whose sizes belong together."""
+        x, w, y = (self.roles[role] for role in "xwy")
+        assert {x.name, w.name, y.name} < {"x", "w", "y", ""}
+        double = x.data_type is data_type.DOUBLE
+        assert x.data_type is w.data_type is y.data_type
+        assert set(self.compute) == {data_type.DOUBLE if double else data_type.FLOAT}
+        orders = []
+        for tensor in (x, w, y):
+            _, c, h, k = tensor.dim
+            packed = {"NCHW": [c * h * k, h * k, k, 1], "NHWC": [c * h * k, 1, c * k, c]}
+            orders.append({order for order, stride in packed.items() if stride == tensor.stride})
+        assert set.intersection(*orders), "tensors in two orders"
+        assert y.dim[0] == x.dim[0] and y.dim[1] == w.dim[0]
+        assert x.dim[1] % w.dim[1] == 0 and w.dim[0] % (x.dim[1] // w.dim[1]) == 0
+        for axis in (0, 1):
+            pad, stride, dilation = (self.geometry[name][axis] for name in ("padding", "stride", "dilation"))
+            reach = dilation * (w.dim[2 + axis] - 1) + 1
+            assert y.dim[2 + axis] == (x.dim[2 + axis] + 2 * pad - reach) // stride + 1
+        assert prod(y.dim)
+
+    def build_operation_graph(self):
+        if os.environ.get("FAKE_FRONTEND") == "graph":
+            raise cudnnGraphNotSupportedError("ordered")
+
+    def create_execution_plans(self, modes):
+        assert modes == [heur_mode.A]
+        pygraph.graphs += 1
+        if os.environ.get("FAKE_FRONTEND") == "segfault" and pygraph.graphs == 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        self.ranked = True
+
+    def deselect_numeric_notes(self, notes):
+        assert self.ranked  # before, the frontend forgets it
+        self.refused |= {note.name for note in notes}
+
+    def get_execution_plan_count(self):
+        return len(PLANS)
+
+    def get_plan_name_at_index(self, index):
+        return PLANS[index][0]
+
+    def build_plan_at_index(self, index):
+        name, notes, _ = PLANS[index]
+        if notes & self.refused:
+            raise cudnnGraphNotSupportedError("Deselecting execution plan")
+        if name.startswith("eng5_"):
+            raise RuntimeError("engine 5 refuses the problem after all")
+
+    def get_workspace_size_plan_at_index(self, index):
+        return 1024 * PLANS[index][2]
