@@ -15,7 +15,7 @@ from typing import Any
 import click
 import pandas as pd
 
-from experiments.small_networks import CALLS, FOLDER, PROGRAM, REPOSITORY, measured
+from experiments.small_networks import CALLS, FOLDER, PROGRAM, REPOSITORY, measured, stored
 from surrogate.dataset.files import atomic_path
 from surrogate.network.call import Call
 from surrogate.network.torch_module import recorded_calls
@@ -66,7 +66,7 @@ def call_rows(folder: Path) -> Iterator[tuple[str, ...]]:
         except (ImportError, RuntimeError) as error:
             click.echo(f"{path}: left out, {error}", err=True)
             continue
-        yield from ((*key, call.to_json()) for call in calls)
+        yield from ((*key, stored(call)) for call in calls)
 
 
 @click.command(help=str(__doc__).split("\n")[0])

@@ -7,9 +7,10 @@ programs, nor torch, nor a GPU: `experiments.program_calls` recorded what the pr
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from experiments.sources import beside
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.features.terms.tensor_core import TensorCoreLaw
-from surrogate.network.call import Call
+from surrogate.network.call import UNKNOWN, Call, Tensor
 from surrogate.network.network import Network
 from surrogate.network.predict import load_predictors
 from surrogate.network.runtime import FILE as HOSTS_FILE
@@ -67,12 +68,53 @@ def measured() -> pd.DataFrame:
     return table.groupby(keys)["mean_ms"].median().rename("measured_ms").reset_index()
 
 
+def stored(call: Call) -> str:
+    """Return a call as JSON; fields with their default values are left out.
+
+    A tensor becomes an object of its fields. torch's element types and devices, which no rule reads, become texts.
+    """
+    return json.dumps(_to_plain(call), separators=(",", ":"))
+
+
+def restored(content: str) -> Call:
+    """Return the call that `stored` wrote."""
+    call = json.loads(content)
+    arguments = {name: _from_plain(value) for name, value in call["arguments"].items()}
+    return Call(call["op"], arguments, tuple(map(_from_plain, call.get("outputs", ()))), call.get("name", ""))
+
+
+def _to_plain(value: object) -> object:
+    """A call, a tensor or an argument's value as JSON holds it."""
+    if isinstance(value, Call | Tensor):
+        named = {each.name: (getattr(value, each.name), each.default) for each in fields(value)}
+        return {name: _to_plain(inner) for name, (inner, default) in named.items() if inner != default}
+    if isinstance(value, Mapping):
+        return {name: _to_plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_plain(inner) for inner in value]
+    if value is UNKNOWN:
+        return {UNKNOWN.value: True}
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _from_plain(value: Any) -> Any:
+    """The inverse of `_to_plain` for a tensor or an argument's value."""
+    if isinstance(value, list):
+        return [_from_plain(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    if UNKNOWN.value in value:
+        return UNKNOWN
+    shape = value.get("shape")
+    return Tensor(**{**value, "shape": None if shape is None else tuple(shape)})
+
+
 @cache
 def recorded() -> dict[tuple[str, ...], list[Call]]:
     """Program → the ATen calls of its forward pass in order, as `experiments.program_calls` recorded them."""
     table = pd.read_parquet(FOLDER / CALLS)
     programs = table.groupby(PROGRAM, sort=False)["call"]
-    return {tuple(map(str, key)): list(map(Call.from_json, calls)) for key, calls in programs}
+    return {tuple(map(str, key)): list(map(restored, calls)) for key, calls in programs}
 
 
 @cache

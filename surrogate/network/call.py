@@ -8,11 +8,10 @@ element types and at best the values of scalar arguments by place (`recorded`).
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from math import prod
 from pathlib import Path
-from typing import Any, Self
 
 from surrogate.network.network import INPUT, WEIGHT, Layer, Work
 
@@ -68,20 +67,6 @@ class Call:
     arguments: Mapping[str, object]
     outputs: tuple[Tensor, ...] = ()
     name: str = ""
-
-    def to_json(self) -> str:
-        """Return the call as JSON; fields with their default values are left out.
-
-        A tensor becomes an object of its fields. torch's element types and devices, which no rule reads, become texts.
-        """
-        return json.dumps(_to_plain(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, content: str) -> Self:
-        """Return the call that `to_json` wrote."""
-        stored = json.loads(content)
-        arguments = {name: _from_plain(value) for name, value in stored["arguments"].items()}
-        return cls(stored["op"], arguments, tuple(map(_from_plain, stored.get("outputs", ()))), stored.get("name", ""))
 
     def tensor(self, *names: str) -> Tensor:
         """The first of these arguments that is a tensor (without names: the first tensor of all).
@@ -179,32 +164,6 @@ class Call:
         parameters = sum(prod(t.shape or ()) for t in held if isinstance(t, Tensor) and t.parameter)
         suffix = f".{part}" if part else ""
         return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", work, gradients, parameters)
-
-
-def _to_plain(value: object) -> object:
-    """A call, a tensor or an argument's value as JSON holds it."""
-    if isinstance(value, Call | Tensor):
-        named = {each.name: (getattr(value, each.name), each.default) for each in fields(value)}
-        return {name: _to_plain(inner) for name, (inner, default) in named.items() if inner != default}
-    if isinstance(value, Mapping):
-        return {name: _to_plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_plain(inner) for inner in value]
-    if value is UNKNOWN:
-        return {UNKNOWN.value: True}
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _from_plain(value: Any) -> Any:
-    """The inverse of `_to_plain` for a tensor or an argument's value."""
-    if isinstance(value, list):
-        return [_from_plain(inner) for inner in value]
-    if not isinstance(value, dict):
-        return value
-    if UNKNOWN.value in value:
-        return UNKNOWN
-    shape = value.get("shape")
-    return Tensor(**{**value, "shape": None if shape is None else tuple(shape)})
 
 
 TABLE = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))

@@ -1,5 +1,7 @@
 """Recorded calls of small programs: the table that ships, and its recorder on a program of this project."""
 
+from contextlib import nullcontext
+from math import inf
 from pathlib import Path
 
 import pandas as pd
@@ -7,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from experiments import program_calls, small_networks
+from experiments.small_networks import restored, stored
 from surrogate.features.conv import Conv
+from surrogate.network.call import UNKNOWN, Call, Tensor
 
 PROGRAM = """
 import torch
@@ -38,6 +42,17 @@ def test_the_table_holds_calls_alone() -> None:
     assert network is not None and len(network.convs) == 20
     assert [layer.operator for layer in network.layers].count("addmm") == 1
     assert small_networks.read("new", "level3", "unknown.py") is None
+
+
+def test_a_call_is_the_same_after_json() -> None:
+    """Tensors alone and in lists, known and unknown values; an object of torch becomes its text."""
+    image = Tensor((2, 3, 8, 8), "bf16", trained=True, buffer="x", channels_last=True)
+    arguments = {"self": image, "tensors": [Tensor(), Tensor((), "fp64", floating=False, constant=True)]}
+    values = {"dim": [1, -1], "p": 0.5, "train": True, "bias": None, "mode": "same", "scale": UNKNOWN, "low": -inf}
+    call = Call("some_op", arguments | values, (image, Tensor((3,), parameter=True)), "layer.some_op")
+    assert restored(stored(call)) == call
+    assert restored(stored(Call("relu", {"self": Tensor((1,))}))) == Call("relu", {"self": Tensor((1,))})
+    assert restored(stored(Call("empty", {"layout": nullcontext}))).arguments == {"layout": str(nullcontext)}
 
 
 def test_programs_are_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """One table from calls to problems: what traces record, what is solved from sizes, and what is refused."""
 
 from contextlib import nullcontext
-from math import inf, prod
+from math import prod
 from operator import itemgetter
 from typing import Any
 
@@ -53,17 +53,6 @@ def test_element_types() -> None:
 def test_what_a_record_lacks_is_named(row: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match=row["lacks"]):
         layers(made(row))
-
-
-def test_a_call_is_the_same_after_json() -> None:
-    """Tensors alone and in lists, known and unknown values; an object of torch becomes its text."""
-    image = Tensor((2, 3, 8, 8), "bf16", trained=True, buffer="x", channels_last=True)
-    arguments = {"self": image, "tensors": [Tensor(), Tensor((), "fp64", floating=False, constant=True)]}
-    values = {"dim": [1, -1], "p": 0.5, "train": True, "bias": None, "mode": "same", "scale": UNKNOWN, "low": -inf}
-    call = Call("some_op", arguments | values, (image, Tensor((3,), parameter=True)), "layer.some_op")
-    assert Call.from_json(call.to_json()) == call
-    assert Call.from_json(Call("relu", {"self": Tensor((1,))}).to_json()) == Call("relu", {"self": Tensor((1,))})
-    assert Call.from_json(Call("empty", {"layout": nullcontext}).to_json()).arguments == {"layout": str(nullcontext)}
 
 
 def test_views_cost_nothing() -> None:
