@@ -376,8 +376,7 @@ def unfused_optimizer(case: Case) -> Draft | None:
     fused = select(case.graph, name="(?i)fused")
     if name not in FUSED_BYTES or kernels.sum() < _MANY * case.steps or (kernels & fused).any():
         return None
-    asked = "fused-adam" if name.startswith("Adam") else "fused-optimizer"
-    return Draft(f"the update by {name}", tasks, what_if=asked, words={"optimizer": name})
+    return Draft(f"the update by {name}", tasks, what_if="fused-optimizer", words={"optimizer": name})
 
 
 def data_loading(case: Case) -> Draft | None:

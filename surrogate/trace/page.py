@@ -32,7 +32,6 @@ WHAT_IFS = (
     "faster-host",
     "faster-kernels",
     "faster-network",
-    "fused-adam",
     "fused-optimizer",
 )
 """Those that need nothing but the trace."""

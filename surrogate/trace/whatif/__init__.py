@@ -16,7 +16,7 @@ from surrogate.features.gpu import gpu
 from surrogate.trace.graph import graph_of
 from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.profiling import Source, profile, steady
-from surrogate.trace.whatif.evaluate import Answer, WhatIf, evaluate, write_figures, write_timeline
+from surrogate.trace.whatif.evaluate import Answer, WhatIf, evaluate, write_timeline
 from surrogate.trace.whatif.primitives import NewTask, Task, insert, remove, scale, schedule, select
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Network, Rule, Setting, setting_of
 
@@ -40,7 +40,6 @@ __all__ = [
     "user_function",
     "what_if",
     "what_ifs",
-    "write_figures",
     "write_timeline",
 ]
 

@@ -1,13 +1,12 @@
-"""The answers of what-ifs: predicted times beside the baseline's, a simulated timeline for Perfetto, figures as SVG."""
+"""The answers of what-ifs: predicted times beside the baseline's, a simulated timeline for Perfetto."""
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, cycle
+from itertools import combinations
 from math import prod
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import numpy as np
 from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
-from surrogate.report.style import BAND, BLUE, INK, PAPER, blank, legend, plain_tick, svg, theme
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, path_us, simulate
@@ -36,16 +34,8 @@ _CATEGORIES = {
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
 REPLAY = 0.001
 """The most by which the replay of a trace as it is errs, of an iteration's time: no interval is narrower."""
-_ONE_OF = (
-    {"amp", "amp-tensor", "amp-roofline"},
-    {"fused-adam", "fused-optimizer"},
-    {"data-parallel", "parameter-server", "p3"},
-)
+_DISTRIBUTED = {"data-parallel", "parameter-server", "p3"}
 """What-ifs that a step can have one of; of each other name it can have one value."""
-NAME_WIDTH = 24
-"""Letters of a what-if's name on one line."""
-_FILLS = ((BLUE, ""), ("#d55e00", "////"), ("#009e73", "...."), ("#cc79a7", "xxxx"), ("#8a8d93", "----"), (BAND, ""))
-"""Colour and hatch of each part of a critical path, told apart in grey, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +161,7 @@ def evaluate(
             refusals[what_if.label] = reason
     for first, second in combinations(applied, 2) if together else ():
         names = {first.name, second.name}
-        if len(names) == 1 or any(names <= kind for kind in _ONE_OF):
+        if len(names) == 1 or names <= _DISTRIBUTED:
             label = " + ".join(what_if.label for what_if in applied)
             reason = f"{first.label} and {second.label} exclude each other; ask for one of them, or without --together"
             if refusals is None:
@@ -189,6 +179,7 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
     for part in parts:
         changes.append(part(changes[-1].graph, setting))
     last = changes[-1]
+    evidence = evidence if len(parts) > 1 else last.evidence or evidence
     label = " + ".join(part.label for part in parts)
     notes = [note for change in changes for note in change.notes]
     if _alike(graph, last.graph):
@@ -349,56 +340,3 @@ def _steps(timeline: Timeline, pid: int) -> list[dict[str, object]]:
         }
         for iteration, (start_us, end_us) in zip(graph.iterations, marks, strict=False)
     ]
-
-
-def write_figures(answers: Sequence[Answer], folder: str | Path) -> list[Path]:
-    """``times.svg`` and ``critical_path.svg`` in ``folder``, which is made. Raises `InputError` where it cannot be."""
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made a folder ({error.strerror}); name another") from None
-    drawn = {"times.svg": times_svg(answers), "critical_path.svg": critical_path_svg(answers)}
-    for name, text in drawn.items():
-        write_text(folder / name, text)
-    return [folder / name for name in drawn]
-
-
-def times_svg(answers: Sequence[Answer]) -> str:
-    """A bar per answer, ms per iteration, the baseline first; whiskers where there is an interval."""
-    times_us = [answers[0].baseline_us if answers else 0.0, *(answer.predicted_us for answer in answers)]
-    return _bars_svg(answers, [{"": time_us} for time_us in times_us], "predicted time of an iteration, ms")
-
-
-def critical_path_svg(answers: Sequence[Answer]) -> str:
-    """Stacked bars: what the critical path consists of, before and after each what-if."""
-    timelines = [*(answer.baseline for answer in answers[:1]), *(answer.predicted for answer in answers)]
-    return _bars_svg(answers, [path_us(timeline) for timeline in timelines], "critical path of an iteration, ms")
-
-
-def _bars_svg(answers: Sequence[Answer], bars: Sequence[Mapping[str, float]], label: str) -> str:
-    """A line for the baseline and one per answer, each a bar of parts in µs; one of a single part has a whisker."""
-    names = ["as measured", *(answer.name for answer in answers)]
-    names = ["\n".join(wrap(name, NAME_WIDTH)) for name in names]
-    kinds = list(dict.fromkeys(kind for bar in bars for kind in bar))
-    rows = len(names) + sum(name.count("\n") for name in names) / 2
-    with theme():
-        figure, (axis,) = blank(0.7 + 0.28 * rows + 0.16 * (len(kinds) + 1) // 2 * (len(kinds) > 1))
-        left = np.zeros(len(bars))
-        handles = []
-        for kind, (colour, hatch) in zip(kinds, cycle(_FILLS)):
-            parts = np.array([max(bar.get(kind, 0.0), 0.0) / 1e3 for bar in bars])
-            look = {"color": colour, "hatch": hatch, "edgecolor": PAPER, "linewidth": 0}
-            handles.append(axis.barh(range(len(bars)), parts, 0.7, left=left, **look))
-            left = left + parts
-        for line, answer in enumerate(answers, start=1):
-            if len(kinds) < 2 and answer.low_us is not None and answer.high_us is not None:
-                axis.plot([answer.low_us / 1e3, answer.high_us / 1e3], [line, line], color=INK, linewidth=1)
-        axis.set_yticks(range(len(names)), names)
-        axis.set_ylim(len(names) - 0.5, -0.5)
-        axis.grid(False, axis="y")
-        axis.xaxis.set_major_formatter(plain_tick)
-        axis.set_xlabel(label)
-        if len(kinds) > 1:
-            legend(figure, handles, kinds)
-        return svg(figure)

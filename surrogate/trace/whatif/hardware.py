@@ -13,14 +13,13 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import identify, identify_call, uses_tensor_cores
-from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.call import UnsupportedError
 from surrogate.network.memory import usable_bytes
 from surrogate.prediction.results import UNMEASURED
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Ints, Trace, linked
-from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, LAUNCH, WORK, Graph, Mask
+from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, LAUNCH, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, predicted_times
 from surrogate.trace.whatif.primitives import OPTIMIZER, remove, scale, select
 from surrogate.trace.whatif.setting import STEP, UNJUDGED, Change, Evidence, Known, Op, Setting, Value, published, rule
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 MATRIX = 3.0
 OTHER = 2.0
 """How many times as fast a kernel of a matrix product, and any other, gets in half precision (Daydream, 5.1)."""
-_OF_AMP = f"{{}} {MATRIX:g} times as fast, other fp32 kernels{{}} {OTHER:g} times, "
 MOST_BATCHES = 64.0
 """Times the recorded batch up to which `batch` answers: kernels then are others than those that the trace shows."""
 _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
@@ -41,7 +39,6 @@ _FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
 _AUXILIARY = {"offsets", "layout", "xmma_setup", "fft_filter", "winograd_filter", "winograd_transform", "im2col"}
 _SHORT = (Op("aten::relu", "relu_kernel", 2),) * 5
 """A step of 52 µs: the device waits for the host."""
-_PRODUCT = (Op("aten::mm", "volta_sgemm_128x64_nn", 600, shapes=[[4096, 4096]] * 2),)
 _WISHED = Evidence("an assumption of whoever asks, so no interval")
 
 
@@ -65,10 +62,11 @@ def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     faster = scale(graph, changed, np.where(matrix, 1 / MATRIX, 1 / OTHER))
     launches = np.zeros(len(graph), np.bool_)
     launches[graph.src[(graph.edge_kind == LAUNCH) & changed[graph.dst]]] = True
-    assumes = _OF_AMP.format("sgemm and wgrad outside tensor cores", " (TF32 too)")
-    return Change(
-        faster, high=scale(faster, launches, 2.0), assumes=f"{assumes}no casts (the upper end has one for each)"
+    assumes = (
+        f"sgemm and wgrad outside tensor cores {MATRIX:g} times as fast, other fp32 kernels (TF32 too) {OTHER:g} times,"
+        " no casts (the upper end has one for each)"
     )
+    return Change(faster, high=scale(faster, launches, 2.0), assumes=assumes)
 
 
 def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
@@ -88,56 +86,11 @@ def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
     return is_fp32 | (kernels & (dtype == "") & are_most)
 
 
-@rule("amp-tensor", evidence=UNJUDGED, known=Known(10 + 200 + 600 / 3 + (600 + 600) / 2 + 100))
-def amp_tensor(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """As amp, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
-    changed = _fp32_kernels(graph, setting) & ~select(graph, layer=OPTIMIZER)
-    return Change(
-        scale(graph, changed, np.where(matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)),
-        assumes=_OF_AMP.format("products and convolutions", "") + "no casts",
-    )
-
-
 def matrix_kernels(graph: Graph) -> Mask:
     """Kernels of a matrix product or a convolution, those that prepare them (layout, offsets, transforms) left out."""
     kernels = [identify(name) for name in graph.names]
     auxiliary = np.array([kernel is not None and kernel.family in _AUXILIARY for kernel in kernels])
     return select(graph, kind="kernel", name=_MATRIX_NAME) & ~auxiliary[graph.name]
-
-
-# A product that computes longer than it moves bytes: the ratio is that of a V100's peaks, 5,120 cores at 1.53 GHz
-# and its tensor cores.
-@rule("amp-roofline", of_gpu=True, evidence=UNJUDGED, known=Known(10 + 600 * (2 * 5120 * 1.53e-3) / 125, ops=_PRODUCT))
-def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Each fp32 kernel of known work by the ratio of its rooflines in fp16 (tensor cores, half the bytes) and fp32.
-
-    The GPU is the target's, else the trace's own. Kernels of unknown work ÷2 where elementwise (a tensor's kernel
-    moves half the bytes), else unchanged; the optimizer stays. Raises `InputError` as `amp`, and for a GPU without fp16
-    tensor cores.
-    """
-    profile = setting.profile
-    device = setting.target or setting.own_gpu
-    fast = peak_tflops(device, "fp16", True)
-    slow = peak_tflops(device, "fp32", False)
-    if not device.fp16_tensor_tflops:
-        raise InputError(f"{device.name} has no fp16 tensor cores; amp-roofline needs them, amp does not")
-    rows = np.flatnonzero((graph.kind == KERNEL) & (graph.row >= 0) & ~select(graph, layer=OPTIMIZER))
-    activity = graph.row[rows]
-    flops = profile.flops[activity]
-    moved = profile.dram_bytes[activity]
-    fp32 = np.array([profile.dtype[row] == "fp32" for row in activity.tolist()], np.bool_)
-    is_rated = fp32 & (moved > 0)
-    # Outside matrix kernels half-precision arithmetic runs at twice the rate.
-    peak = np.where(matrix_kernels(graph)[rows], fast, 2 * slow)
-    before = roofline_us(flops, moved, slow, device.dram_gbs)
-    after = roofline_us(flops, moved / 2, peak, device.dram_gbs)
-    elementwise = np.array(["elementwise" in name for name in graph.names])[graph.name[rows]]
-    factor = np.ones(len(graph))
-    factor[rows] = np.where(elementwise & ~fp32 & _fp32_kernels(graph, setting)[rows], 0.5, 1.0)
-    factor[rows[is_rated]] = (after / before)[is_rated]
-    left = int((~is_rated & ~elementwise).sum())
-    notes = (f"{left:,} of {len(rows):,} kernels have unknown work and stay as they are",) if left else ()
-    return Change(scale(graph, select(graph, kind="kernel"), factor), notes=notes, assumes=device.name)
 
 
 # The first launch returns after 4 µs; the others take no time, and a kernel starts 4 µs behind its launch. So does

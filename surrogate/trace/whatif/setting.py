@@ -133,7 +133,8 @@ class Change:
     """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside.
 
     ``samples``: a GPU's batch over that of the trace; ``gpus``: how many work at once; ``assumes``: values beside the
-    what-if's own that the answer rests on; ``other_host``: another machine runs it, of whose host nothing is known.
+    what-if's own that the answer rests on; ``other_host``: another machine runs it, of whose host nothing is known;
+    ``evidence``: of this change, where it is not the rule's.
     """
 
     graph: Graph
@@ -144,6 +145,7 @@ class Change:
     gpus: int = 1
     assumes: str = ""
     other_host: bool = False
+    evidence: "Evidence | None" = None
 
 
 Model = Callable[[Graph, Setting, float | None], Change]

@@ -17,36 +17,6 @@ _STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
 _NORM = re.compile(r"(?i)^batch_?norm")
 
 
-# 28 MB at 900 GB/s.
-_ONE_PASS = Known(2110 - 100 + 28e6 / 900e3)
-
-
-@rule("fused-adam", evidence=published({"BERT-base": 1.9, "BERT-large": 12.5, "Seq2Seq": 4.5}), known=_ONE_PASS)
-def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """The kernels and launches of Adam's update become one kernel and one launch per iteration.
-
-    The kernel passes once over weight, gradient and both moments: 28 bytes per parameter at the GPU's bandwidth, and
-    never more than the kernels it replaces. Raises `InputError` without an optimizer, where the trace names another
-    one, and where parameters or GPU are not known.
-    """
-    name = optimizer_of(graph) or "Adam"
-    if "adam" not in name.lower():
-        raise InputError(f"fused-adam: the optimizer of this trace is {name}; ask for fused-optimizer")
-    return _fused(graph, setting, "Adam")
-
-
-@rule("fused-optimizer", evidence=UNJUDGED, known=_ONE_PASS)
-def fused_optimizer(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """As fused-adam, for the optimizer that the trace names: Adam, AdamW, SGD or Adagrad."""
-    name = optimizer_of(graph)
-    if name not in FUSED_BYTES:
-        raise InputError(
-            f"fused-optimizer: the trace's optimizer is {name or 'not named'}; PyTorch has one kernel for each of"
-            f" {', '.join(FUSED_BYTES)}"
-        )
-    return _fused(graph, setting, name)
-
-
 def optimizer_of(graph: Graph) -> str:
     """The optimizer's class by its ``Optimizer.step`` range, such as SGD; "" where none names it."""
     return next((found[1] for name in graph.names if (found := _STEP.search(name))), "")
@@ -57,7 +27,25 @@ def update_tasks(graph: Graph) -> Mask:
     return select(graph, layer=OPTIMIZER) & ~select(graph, layer="zero_grad")
 
 
-def _fused(graph: Graph, setting: Setting, name: str) -> Change:
+# 28 MB at 900 GB/s.
+@rule(
+    "fused-optimizer",
+    evidence=published({"BERT-base": 1.9, "BERT-large": 12.5, "Seq2Seq": 4.5}, " for Adam"),
+    known=Known(2110 - 100 + 28e6 / 900e3),
+)
+def fused_optimizer(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """The optimizer's kernels and launches become one of each per iteration: Adam's, AdamW's, SGD's or Adagrad's.
+
+    The kernel passes once over weight, gradient and state (`FUSED_BYTES`) at the GPU's bandwidth, and takes never more
+    than the kernels it replaces. Only Adam's errors were published. Raises `InputError` where the trace names no
+    optimizer or another one, and where parameters or GPU are not known.
+    """
+    name = optimizer_of(graph)
+    if name not in FUSED_BYTES:
+        raise InputError(
+            f"fused-optimizer: the trace's optimizer is {name or 'not named'}; PyTorch has one kernel for each of"
+            f" {', '.join(FUSED_BYTES)}"
+        )
     inside = update_tasks(graph)
     kernels = inside & np.isin(graph.kind, DEVICE_KINDS)
     if not kernels.any():
@@ -79,7 +67,8 @@ def _fused(graph: Graph, setting: Setting, name: str) -> Change:
         keep[last] = True
         keep[graph.src[(graph.dst == last) & (graph.edge_kind == LAUNCH)]] = True
     changed = scale(remove(graph, (kernels | host) & ~keep), keep & kernels, factor)
-    return Change(changed, assumes=f"{name}, {FUSED_BYTES[name]:g} bytes a parameter")
+    evidence = None if name.startswith("Adam") else UNJUDGED
+    return Change(changed, assumes=f"{name}, {FUSED_BYTES[name]:g} bytes a parameter", evidence=evidence)
 
 
 @rule("batch-norm", evidence=published({"DenseNet-121": 6.1}), known=Known(2110 - (200 + 200) / 2 - (100 + 100)))
