@@ -16,6 +16,7 @@ import click
 import pytest
 
 from surrogate.cli import COMMANDS, seer
+from surrogate.prediction.results import SOURCES
 from tests.test_guides import GUIDES, guide_of
 from tests.test_structure import ORDER
 
@@ -212,3 +213,11 @@ def test_python_of_the_pages_runs(block: Block, tmp_path: Path, monkeypatch: pyt
 def test_picks_of_readme_come_out(words: list[str], seer: Callable[..., Any]) -> None:
     result = seer(*words[1:])
     assert result.code == 0 and "algorithm" in result.out, result.err
+
+
+def test_the_guide_prints_the_ladder_of_evidence() -> None:
+    """Every source of an answer, in the order in which the resolver asks them, with what it means."""
+    guide = (ROOT / "surrogate" / "README.md").read_text(encoding="utf-8")
+    ladder = guide.partition("## The ladder of evidence")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", ladder, re.MULTILINE)
+    assert dict(rows) == SOURCES and [name for name, _ in rows] == [*SOURCES]

@@ -1,5 +1,7 @@
 """``seer predict``: the time of one problem, or of every row of a table."""
 
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Unpack
 
@@ -11,6 +13,8 @@ from surrogate.features.errors import InputError, RowError
 
 ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 """Columns that a table gets."""
+MOST_NOTES = 10
+"""Caveats of a table that are printed, those of most rows first."""
 
 
 @click.command(context_settings=FLAGS)
@@ -31,10 +35,11 @@ def command(
 
     Of a table all rows and columns are kept in order; neither status nor time need to be in it. Added are predicted_us,
     lower_us and upper_us, in_domain (sizes, device and setting lie within what training saw) and supported (the
-    algorithm is expected to run). Of convolutions columns n, c, h, k and r must be there; the options and a problem's
-    defaults stand in for others, and without a column algorithm the fastest is added. Of a kernel of your own its sizes
-    must be there; its parameters name the configuration, without them the fastest is added; so is source (measured,
-    model, or other GPUs). From parquet to parquet a table of any length goes through in bounded memory.
+    algorithm is expected to run). A row names its problem by a column problem, by operator and sizes, or by sizes alone
+    (n,c,h,k,r or m,n,k). The options hold for rows that do not say their setting. Without a column algorithm the
+    fastest is added. Of a kernel of your own its parameters name the configuration, without them the fastest is added;
+    so is source (measured, model or similar-gpu). Caveats are printed, with the number of rows that each is of. From
+    parquet to parquet a table of any length goes through in bounded memory.
 
     Examples:
       seer predict --gpu v100 n32c256h14k256r3p1
@@ -62,12 +67,11 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
     """
     from surrogate.cli.datasets import progress_bar
     from surrogate.dataset.tables import table_parts, table_writer
-    from surrogate.features.gpu import canonical, registry
-    from surrogate.prediction.resolve import unlisted_note
 
     predictor = open_predictor(options)
+    settings = settings_of(options)
     done = in_domain = 0
-    named: set[str] = set()
+    notes: Counter[str] = Counter()
     with (
         table_parts(data) as table,
         table_writer(output, {"schema": 1, **table.metadata}) as write,
@@ -76,11 +80,8 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
         for frame in table.frames:
             if algorithm is not None and "algorithm" in frame:
                 raise InputError(f"{data}: the table names its algorithms itself; leave --algorithm out")
-            given = {name: value for name, value in settings_of(options).items() if name not in frame}
             try:
-                columns = predictor.predict(
-                    frame.assign(**given), algorithm, library_version=options["library_version"]
-                ).to_frame()
+                answers = predictor.predict(frame, algorithm, library_version=options["library_version"], **settings)
             except RowError as error:
                 raise RowError(data, done + error.position, error.text) from None
             except InputError as error:
@@ -90,14 +91,12 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
                 *(["source"] if predictor.bundle.described else []),
                 *(["algorithm"] if "algorithm" not in frame else []),
             ]
-            columns = columns[sorted(added, key=lambda name: name != "algorithm")].set_axis(frame.index)
+            columns = answers.to_frame()[sorted(added, key=lambda name: name != "algorithm")].set_axis(frame.index)
             write(frame.drop(columns=added, errors="ignore").join(columns))
             done += len(frame)
-            if "gpu" in frame:
-                named |= {canonical(str(name)) for name in frame["gpu"].dropna().unique()}
             in_domain += int(columns["in_domain"].sum())
+            notes.update(chain.from_iterable(answers.notes))
             progress(done, table.rows)
-    measured = predictor.bundle.fitted_gpus
-    unlisted = sorted(named - measured - {board.name for board in registry().gpus} - {""})
-    notes = [unlisted_note(name, measured) for name in unlisted]
-    return "\n".join([f"{output}: {done} rows, {in_domain} in domain", *notes])
+    first = [f"{rows:,} row{'s' * (rows != 1)}: {note}" for note, rows in notes.most_common(MOST_NOTES)]
+    further = [f"{len(notes) - MOST_NOTES} more notes"] if len(notes) > MOST_NOTES else []
+    return "\n".join([f"{output}: {done} rows, {in_domain} in domain", *first, *further])

@@ -209,3 +209,14 @@ def test_settings_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(served._resolver._rankers) <= 3
     served.forget()
     assert _times(served) == first
+
+
+def test_a_table_s_caveats_are_printed_with_their_rows(seer: Callable[..., Any], tmp_path: Path) -> None:
+    table = tmp_path / "list.csv"
+    table.write_text(f"problem,dtype\n{CONVOLUTIONS[0]},\n{CONVOLUTIONS[1]},\ngemm:m512n512k512,fp16\n", "utf-8")
+    done = seer("predict", "--gpu", "rtx-4090", "--data", table, "-o", tmp_path / "out.json").succeeded()
+    answer = load("rtx-4090")
+    notes = answer.predict(CONVOLUTIONS[0]).notes, answer.predict("gemm:m512n512k512", dtype="fp16").notes
+    assert notes[0] and notes[1]
+    lines = [*(f"2 rows: {note}" for note in notes[0]), *(f"1 row: {note}" for note in notes[1])]
+    assert [line for line in lines if line not in done.out.splitlines()] == []
