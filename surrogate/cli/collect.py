@@ -183,7 +183,7 @@ def _doubts(name: str, device: "Device", output: str | Path) -> list["Check"]:
 
 def _count(log: "RunLog", device: "Device", minutes: float | None, options: dict[str, Any]) -> tuple[str, int]:
     """Count what was measured; what to say of it, and 1 where nothing could be counted."""
-    from surrogate.collect.counters.profilers import collect_counters
+    from surrogate.collect.counting import collect_counters
 
     device.close()  # the profiled program needs its memory
     counted = collect_counters(log, minutes and 60.0 * minutes * COUNTERS_SHARE, options["seed"])

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from surrogate.collect.counters.profilers import collect_counters
+from surrogate.collect.counting import collect_counters
 from surrogate.collect.device import Device, DeviceLostError, one_line
 from surrogate.collect.doctor import Check
 from surrogate.collect.log import RunLog

@@ -16,7 +16,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from surrogate.collect.counters.profilers import PERMISSION_REMEDY, Pair, count, find_tool
+from surrogate.collect.counting import PERMISSION_REMEDY, Pair, count, find_tool
 from surrogate.collect.cudnn.activity import Activity
 from surrogate.collect.cudnn.gpu import DRIVERS
 from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN

@@ -110,7 +110,7 @@ def record(tmp_path: Path, ran: Callable[..., Outcome]) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fake libcudnn, built once, beside bin/ with the profilers; skips where there is no C compiler."""
+    """The fake libcudnn, built once, beside bin/ with the profiler; skips where there is no C compiler."""
     if not fake_chain.compiler():
         pytest.skip("the fake libcudnn needs Linux and a C compiler")
     return fake_chain.build(tmp_path_factory.mktemp("fake"))

@@ -109,7 +109,7 @@ def convolutions(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "version"), [("h100", "91002"), ("v100", "91002"), ("gb202", "91900")])
 def test_all_slices_measure_count_and_join(measured, tmp_path, gpu, version):
-    """Every row by CUPTI, every counted kernel joined; under ncu, nvprof, and ncu of a chip with other metrics."""
+    """Every row by CUPTI, every counted kernel joined; under ncu, also of chips with other metrics."""
     assert measured(gpu=gpu, cudnn_version=version) == "fit to be published"
     assert set(reports(tmp_path)) == set(SLICES) and not any(r["failed"] for r in reports(tmp_path).values())
     rows, kernels = convolutions(tmp_path)

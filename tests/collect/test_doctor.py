@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from surrogate.collect import doctor, open_device
-from surrogate.collect.counters.profilers import PERMISSION_REMEDY, Tool
+from surrogate.collect.counting import PERMISSION_REMEDY, NsightCompute
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.doctor import Check, counting_denied, examine
 from tests.known import cases, known
@@ -19,7 +19,7 @@ FACTS = KNOWN["facts"]
 def examined(fake_device, monkeypatch, tmp_path):
     """Name → check of a quick examination; ``facts`` and ``result`` replace what the device says."""
     monkeypatch.setattr(doctor, "driver", lambda: Check("driver", "ok", "for CUDA 12.8"))
-    monkeypatch.setattr(doctor, "find_tool", lambda capability: Tool("ncu", "/x/ncu"))
+    monkeypatch.setattr(doctor, "find_tool", lambda capability: NsightCompute("/x/ncu"))
     monkeypatch.setattr(doctor, "counting_denied", lambda: True)
 
     def examined(version="9.19.0", result=None, **facts):

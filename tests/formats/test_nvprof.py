@@ -120,6 +120,11 @@ def test_values() -> None:
     assert scaled("2.4e+03s", "", TIME_US, "x") == pytest.approx(2.4e9)
     assert scaled("912ns", "", TIME_US, "x") == pytest.approx(0.912)
     assert round(scaled("1.1152KB", "", SIZE_BYTES, "x")) == 1142
+    assert metric("inst_fp_32", "4000000") == ("fp32_instructions", 4e6)
+    assert metric("dram_read_transactions", "90000") == ("dram_read_transactions", 9e4)
+    assert metric("dram_write_transactions", "250") == ("dram_write_transactions", 250)
+    assert metric("single_precision_fu_utilization", "High (8)") == ("fp32_utilization_pct", 80)
+    assert metric("achieved_occupancy", "0.25") == ("achieved_occupancy_pct", 25)
     assert metric("dram_utilization", "Low (1)") == ("dram_utilization_pct", 10.0)
     assert metric("dram_utilization", "Idle (0)") == ("dram_utilization_pct", 0.0)
     assert metric("ipc", "1.25") == ("ipc", 1.25)

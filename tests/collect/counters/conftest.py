@@ -1,4 +1,4 @@
-"""The stand-ins of Nsight Compute and nvprof (tests/collect/fake) around a program that launches what a test says."""
+"""The stand-in of Nsight Compute (tests/collect/fake) around a program that launches what a test says."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from surrogate.collect.counters.profilers import Pair
+from surrogate.collect.counting import Pair
 from surrogate.features.conv import Conv
 
 PROFILERS = Path(__file__).parents[1] / "fake" / "profilers"
@@ -43,7 +43,7 @@ def pairs() -> list[Pair]:
 
 @pytest.fixture
 def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """The path of a program that behaves like ``name``; ``denied``, ``failing`` groups, ``missing`` pairs, ``renamed``
+    """The path of a program that behaves like ncu; ``denied``, ``failing`` groups, ``missing`` pairs, ``renamed``
     kernels by group. The profiled program is ``child``, on the PATH.
     """
     folder = tmp_path / "bin"
@@ -56,10 +56,10 @@ def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return str(path)
 
-    def make(name: str, denied: bool = False, failing: str = "", **settings: object) -> str:
+    def make(denied: bool = False, failing: str = "", **settings: object) -> str:
         (folder / "settings.json").write_text(json.dumps(settings))
         monkeypatch.setenv("FAKE_PROFILER", "denied" if denied else f"fails:{failing}" if failing else "")
         program("child", f"#!{sys.executable} -SE\n" + dedent(CHILD))
-        return program(name, f'#!/bin/sh\nexec "{sys.executable}" -SE "{PROFILERS}/{name}.py" "$@"\n')
+        return program("ncu", f'#!/bin/sh\nexec "{sys.executable}" -SE "{PROFILERS}/ncu.py" "$@"\n')
 
     return make

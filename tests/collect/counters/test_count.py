@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.counters import profilers
-from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
+from surrogate.collect import counting
+from surrogate.collect.cudnn.profiled_program import ProfiledStopwatch, run_pairs
 from surrogate.collect.device import RepeatPolicy
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.run import header_for
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
-from tests.known import cases
 
 
 def program(pairs_file, seconds):
@@ -29,14 +27,14 @@ def program(pairs_file, seconds):
 
 
 def counted(tool, pairs, tmp_path, **options):
-    return profilers.count(pairs, tool, tmp_path, seconds=30.0, program=program, **options)
+    return counting.count(pairs, tool, tmp_path, seconds=30.0, program=program, **options)
 
 
 def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
-    result = counted(profilers.Tool("ncu", profiler("ncu")), pairs, tmp_path)
+    result = counted(counting.NsightCompute(profiler()), pairs, tmp_path)
     assert result.permitted and result.notes == ()
     kernels = result.kernels
-    assert len(kernels) == 12 and set(profilers.KEY) <= set(kernels)
+    assert len(kernels) == 12 and set(counting.KEY) <= set(kernels)
     assert kernels.groupby("n")["algorithm"].apply(list).iloc[0] == ["GEMM", "GEMM", "WINOGRAD", "WINOGRAD"]
     assert kernels["kernel_index"].tolist() == [0, 1] * 6
     first = kernels.iloc[0]
@@ -49,53 +47,42 @@ def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
 
 
 def test_a_pair_that_did_not_run_shifts_no_other(profiler, pairs, tmp_path):
-    result = counted(profilers.Tool("ncu", profiler("ncu", missing=[0, 3])), pairs, tmp_path)
+    result = counted(counting.NsightCompute(profiler(missing=[0, 3])), pairs, tmp_path)
     got = {(row.n, row.algorithm) for row in result.kernels.itertuples()}
     assert got == {(1, "WINOGRAD"), (2, "GEMM"), (3, "GEMM"), (3, "WINOGRAD")}
     assert all(row.algorithm.lower() in row.kernel_name for row in result.kernels.itertuples())
 
 
 def test_a_pass_that_ran_other_kernels_adds_nothing(profiler, pairs, tmp_path):
-    result = counted(profilers.Tool("ncu", profiler("ncu", renamed={"B": "_other"})), pairs, tmp_path)
+    result = counted(counting.NsightCompute(profiler(renamed={"B": "_other"})), pairs, tmp_path)
     assert result.kernels["fp32_utilization_pct"].notna().all()
     assert result.kernels["fp32_instructions"].isna().all()
     assert "pass 2 counted nothing for 12 of 12 kernels" in result.notes
 
 
 def test_a_pass_that_fails_leaves_the_others(profiler, pairs, tmp_path):
-    result = counted(profilers.Tool("ncu", profiler("ncu", failing="group-B")), pairs, tmp_path)
+    result = counted(counting.NsightCompute(profiler(failing="group-B")), pairs, tmp_path)
     assert len(result.kernels) == 12 and any("internal error" in note for note in result.notes)
 
 
 def test_a_stale_report_of_an_earlier_try_is_not_read(profiler, pairs, tmp_path):
-    counted(profilers.Tool("ncu", profiler("ncu")), pairs, tmp_path)
-    result = counted(profilers.Tool("ncu", profiler("ncu", failing="group-")), pairs, tmp_path)
+    counted(counting.NsightCompute(profiler()), pairs, tmp_path)
+    result = counted(counting.NsightCompute(profiler(failing="group-")), pairs, tmp_path)
     assert result.kernels.empty and any("was not written" in note for note in result.notes)
 
 
-@pytest.mark.parametrize("name", ["ncu", "nvprof"])
-def test_without_permission_there_is_the_remedy(profiler, pairs, tmp_path, name):
-    result = counted(profilers.Tool(name, profiler(name, denied=True)), pairs, tmp_path)
+def test_without_permission_there_is_the_remedy(profiler, pairs, tmp_path):
+    result = counted(counting.NsightCompute(profiler(denied=True)), pairs, tmp_path)
     assert not result.permitted and result.kernels.empty
     assert "NVreg_RestrictProfilingToAdminUsers=0" in result.notes[0] and "CAP_SYS_ADMIN" in result.notes[0]
-
-
-def test_nvprof_joins_metrics_to_its_trace(profiler, pairs, tmp_path):
-    result = counted(profilers.Tool("nvprof", profiler("nvprof")), pairs, tmp_path)
-    assert len(result.kernels) == 12 and result.permitted
-    first = result.kernels.iloc[0]
-    assert (first["kernel_name"], first["time_us"]) == ("void gemm_0<float, 128>(float*, int)", 1234.5)
-    assert (first["fp32_utilization_pct"], first["dram_utilization_pct"], first["grid_x"]) == (80, 30, 40)
-    assert (first["fp32_instructions"], first["achieved_occupancy_pct"]) == (1_000_000, 50)
-    assert first["static_shared_bytes"] == 8192
 
 
 @pytest.fixture
 def ncu(profiler, monkeypatch):
     """Nsight Compute in place of the machine's own."""
-    tool = profilers.Tool("ncu", profiler("ncu"))
-    monkeypatch.setattr(profilers, "find_tool", lambda capability: tool)
-    monkeypatch.setattr(profilers, "count", partial(profilers.count, program=program))
+    tool = counting.NsightCompute(profiler())
+    monkeypatch.setattr(counting, "find_tool", lambda capability: tool)
+    monkeypatch.setattr(counting, "count", partial(counting.count, program=program))
 
 
 def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
@@ -111,8 +98,8 @@ def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
     device.alter = launches_two
     path = record(plan, device)
     with RunLog(path, header_for(plan, device, RepeatPolicy())) as log:
-        assert len(profilers.collect_counters(log, 60.0).kernels) > 0
-        assert profilers.collect_counters(log, 60.0).kernels.empty  # each pair once
+        assert len(counting.collect_counters(log, 60.0).kernels) > 0
+        assert counting.collect_counters(log, 60.0).kernels.empty  # each pair once
     merged = merge_runs([path])
     gemms = int((merged.frame["algorithm"] == "GEMM").sum())
     counted = merged.metadata["counted_kernels"]
@@ -128,59 +115,65 @@ def test_a_cpu_has_nothing_to_count(refused, make_plan, fake_device, tmp_path):
         RunLog(tmp_path / "run.jsonl", header_for(make_plan(1), fake_device(), RepeatPolicy())) as log,
         refused("nothing to count"),
     ):
-        profilers.collect_counters(log)
+        counting.collect_counters(log)
 
 
 @pytest.mark.parametrize("capability", [7.0, 7.5, 8.0, 8.7, 9.0, 10.0, 12.0, 12.1])
 def test_a_chip_is_asked_for_counters_that_it_has(capability):
-    commands = [profiled.command for profiled in profilers.Tool("ncu", "ncu", capability).passes((), Path())]
+    commands = [profiled.command for profiled in counting.NsightCompute("ncu", capability).passes((), Path())]
     asked = [command[command.index("--metrics") + 1].split(",") for command in commands]
-    assert all(len(group) == len(set(group)) and set(profilers.LAUNCH) <= set(group) for group in asked)
+    assert all(len(group) == len(set(group)) and set(counting.LAUNCH) <= set(group) for group in asked)
     names = [name for group in asked for name in group]
     assert not any(name.startswith("sm__throughput") for name in names)
     read = {"dram__sectors_read.sum": 7.0 <= capability < 12.0, "dram__sectors_op_read.sum": capability == 12.0}
     apart = capability in (8.7, 12.1)
     assert all((name in names) == (wanted and not apart) for name, wanted in read.items())
-    assert (profilers.DRAM_SHARE in asked[0]) == (
+    assert (counting.DRAM_SHARE in asked[0]) == (
         capability >= 8.0 and not apart
     )  # it needs a group of its own on the older
 
 
-@cases(__file__)
-def test_the_gpus_own_profiler_is_found(capability, installed, name):
-    assert profilers.find_tool(capability, lambda tool: f"/x/{tool}" if tool in installed else None).name == name
-    with pytest.raises(InputError, match=f"{'ncu' if capability >= 7 else 'nvprof'} is not on the PATH"):
-        profilers.find_tool(capability, lambda tool: None)
+@pytest.mark.parametrize("capability", [7.0, 7.5, 9.0])
+def test_nsight_compute_is_found(refused, capability):
+    found = counting.find_tool(capability, lambda tool: f"/x/{tool}")
+    assert found == counting.NsightCompute("/x/ncu", capability)
+    with refused("ncu is not on the PATH"):
+        counting.find_tool(capability, lambda tool: None)
+
+
+def test_an_older_gpu_is_refused_with_what_serves_it(refused):
+    with refused("compute capability 7.0", "this GPU has 6.1", "seer import nvprof --how"):
+        counting.find_tool(6.1, lambda tool: f"/x/{tool}")
 
 
 def test_a_profiler_that_hangs_is_stopped_within_the_grace(pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr(profilers, "GRACE_S", 0.5)
+    monkeypatch.setattr(counting, "GRACE_S", 0.5)
     path = tmp_path / "ncu"
     path.write_text("#!/bin/sh\nsleep 60\n")
     path.chmod(0o755)
     began_s = time.monotonic()
-    result = profilers.count(pairs, profilers.Tool("ncu", str(path)), tmp_path, seconds=0.3, program=program)
+    result = counting.count(pairs, counting.NsightCompute(str(path)), tmp_path, seconds=0.3, program=program)
     assert result.kernels.empty and time.monotonic() - began_s < 5.0
     assert sum("stopped after" in note for note in result.notes) == 3
 
 
-def many(count: int) -> list[profilers.Pair]:
+def many(count: int) -> list[counting.Pair]:
     """Mostly 3×3 GEMM, a few 1×1 FFT."""
-    common = [profilers.Pair(Conv(n=1, c=8 + i, h=28, k=32, r=3), "GEMM") for i in range(count)]
-    return common + [profilers.Pair(Conv(n=1, c=8 + i, h=28, k=32, r=1), "FFT") for i in range(5)]
+    common = [counting.Pair(Conv(n=1, c=8 + i, h=28, k=32, r=3), "GEMM") for i in range(count)]
+    return common + [counting.Pair(Conv(n=1, c=8 + i, h=28, k=32, r=1), "FFT") for i in range(5)]
 
 
 def test_a_rare_stratum_is_counted_as_often_as_a_common_one():
-    chosen = profilers.stratified(many(400), 10)
+    chosen = counting.stratified(many(400), 10)
     assert Counter(pair.algorithm for pair in chosen)["FFT"] >= 3  # 1 % of the pairs, 30 % of the chosen
 
 
 @given(st.integers(1, 60), st.integers(0, 3))
 def test_the_subset_is_of_the_size_asked_and_of_the_pairs_given(count, seed):
     pairs = many(40)
-    chosen = profilers.stratified(pairs, count, seed)
+    chosen = counting.stratified(pairs, count, seed)
     assert len(chosen) == min(count, len(pairs)) == len(set(chosen)) and set(chosen) <= set(pairs)
-    assert chosen == profilers.stratified(pairs[::-1], count, seed)
+    assert chosen == counting.stratified(pairs[::-1], count, seed)
 
 
 def test_the_pairs_of_a_run_are_those_that_ran():
@@ -191,13 +184,13 @@ def test_the_pairs_of_a_run_are_those_that_ran():
         {"kind": "measure", "problem": f"{key} #1", "algorithm": "GEMM", "result": {"status": "ok"}},
         {"kind": "measure", "problem": f"{key} #0", "algorithm": "FFT", "result": {"status": "failed"}},
     ]
-    assert profilers.measured_pairs(records) == [profilers.Pair(Conv(n=1, c=8, h=28, k=32, r=3), "GEMM")]
+    assert counting.measured_pairs(records) == [counting.Pair(Conv(n=1, c=8, h=28, k=32, r=3), "GEMM")]
 
 
 def test_the_list_goes_to_the_child_and_back(tmp_path):
     pairs = many(3)
-    profilers.write_pairs(pairs, tmp_path / "pairs.jsonl")
-    assert profilers.read_pairs(tmp_path / "pairs.jsonl") == pairs
+    counting.write_pairs(pairs, tmp_path / "pairs.jsonl")
+    assert counting.read_pairs(tmp_path / "pairs.jsonl") == pairs
 
 
 class Recorder:

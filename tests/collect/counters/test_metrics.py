@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, files
 
 import pytest
 
-from surrogate.collect.counters.profilers import DRAM_SHARE, groups
+from surrogate.collect.counting import DRAM_SHARE, groups
 
 CHIPS = {
     "GV100": 7.0,

@@ -8,24 +8,21 @@ import click
 import pytest
 
 from surrogate.cli.collect import command
-from surrogate.collect.counters import profilers
-from surrogate.collect.counters.profilers import groups
+from surrogate.collect import counting
+from surrogate.collect.counting import groups
 from surrogate.collect.open_device import ALIASES, DEVICES, caps_for, open_device
 from surrogate.dataset.columns import columns
 from surrogate.features.gpu import gpus
 from surrogate.formats import FORMATS
-from surrogate.formats.nvprof import metric
 
 TESTS = Path(__file__).parents[1]
-FILE = Path(profilers.__file__).with_name("metrics.toml")
+FILE = Path(counting.__file__).with_suffix(".toml")
 TABLE = tomllib.loads(FILE.read_text(encoding="utf-8"))
-PLACE = "surrogate/collect/counters/metrics.toml"
+PLACE = "surrogate/collect/counting.toml"
 KERNEL_COLUMNS = {column.name: column for column in columns("kernels")}
 NCU = {
     name: entry for part in (TABLE["launch"], *TABLE["groups"].values(), TABLE["dram"]) for name, entry in part.items()
 }
-ENTRIES = [(name, entry, "ncu") for name, entry in NCU.items()]
-ENTRIES += [(name, entry, "nvprof") for name, entry in TABLE["nvprof"].items()]
 
 
 def _by_ncu(name: str, entry: list, folder: Path) -> float:
@@ -44,30 +41,29 @@ def _by_ncu(name: str, entry: list, folder: Path) -> float:
     return kernels[entry[2]].iloc[0]
 
 
-def lacking(name: str, entry: list, tool: str, folder: Path) -> list[str]:
+def lacking(name: str, entry: list, folder: Path) -> list[str]:
     """What is missing of a metric, each with the file that is to have it."""
     if len(entry) != 5 or not (entry[1] and entry[2] and entry[3]):
         return [f"{PLACE}: {name} needs [unit, meaning, column, a printed value, what the table then holds]"]
     _, _, column, printed, value = entry
     if column not in KERNEL_COLUMNS or not KERNEL_COLUMNS[column].meaning:
         return [f"surrogate/dataset/columns.toml: the kernel table has no column {column} with a meaning"]
-    reader = "ncu_metrics.toml" if tool == "ncu" else "nvprof.py"
-    is_read = _by_ncu(name, entry, folder) == value if tool == "ncu" else metric(name, printed) == (column, value)
-    return [] if is_read else [f"surrogate/formats/{reader}: {printed} of {name} does not become {column} {value}"]
+    is_read = _by_ncu(name, entry, folder) == value
+    return [] if is_read else [f"surrogate/formats/ncu_metrics.toml: {printed} of {name} is not {column} {value}"]
 
 
-@pytest.mark.parametrize(("name", "entry", "tool"), ENTRIES, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_metric_is_complete_and_read_as_it_says(name: str, entry: list, tool: str, tmp_path: Path) -> None:
-    assert not lacking(name, entry, tool, tmp_path), "\n".join(lacking(name, entry, tool, tmp_path))
+@pytest.mark.parametrize(("name", "entry"), NCU.items(), ids=lambda value: value if isinstance(value, str) else "")
+def test_a_metric_is_complete_and_read_as_it_says(name: str, entry: list, tmp_path: Path) -> None:
+    assert not lacking(name, entry, tmp_path), "\n".join(lacking(name, entry, tmp_path))
 
 
 def test_what_a_metric_lacks_is_named(tmp_path: Path) -> None:
     for entry, file in (
         (["inst", "", "sm_cycles", "1", 1], PLACE),
         (["inst", "heat", "heat", "1", 1], "surrogate/dataset/columns.toml"),
-        (["inst", "cycles", "sm_cycles", "1", 1], "surrogate/formats/nvprof.py"),
+        (["inst", "cycles", "sm_cycles", "1", 2], "surrogate/formats/ncu_metrics.toml"),
     ):
-        (complaint,) = lacking("heat", entry, "nvprof", tmp_path)
+        (complaint,) = lacking("sm__cycles_elapsed.max", entry, tmp_path)
         assert complaint.startswith(file)
 
 

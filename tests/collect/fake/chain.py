@@ -18,16 +18,15 @@ def compiler() -> str | None:
 
 
 def build(folder: Path) -> Path:
-    """The fake libcudnn in ``folder``, which is libcuda too, beside bin/ with the profilers."""
+    """The fake libcudnn in ``folder``, which is libcuda too, beside bin/ with the profiler."""
     library = folder / "libcudnn_fake.so"
     command = [str(compiler()), *CFLAGS, "-o", str(library), *(str(FAKE / name) for name in SOURCES), "-lm"]
     subprocess.run(command, check=True)
     (folder / "libcuda.so.1").symlink_to(library)
     (folder / "bin").mkdir()
-    for name in ("ncu", "nvprof"):
-        program = folder / "bin" / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{FAKE}/profilers/{name}.py" "$@"\n')
-        program.chmod(0o755)
+    program = folder / "bin" / "ncu"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{FAKE}/profilers/ncu.py" "$@"\n')
+    program.chmod(0o755)
     return library
 
 

@@ -1,4 +1,4 @@
-"""What the stand-ins of ncu and nvprof share: the program runs under them, and its launches come from the fake CUDA.
+"""What the stand-in of ncu is made of: the program runs under it, and its launches come from the fake CUDA.
 
 The fake CUDA runtime appends each launch between cudaProfilerStart and Stop to FAKE_PROFILE. FAKE_PROFILER says how the
 profiler itself fails: ``denied``, ``hang``, or ``fails:WORD`` where WORD is in its command line.

@@ -1,6 +1,6 @@
-"""Counting: which profiler serves a GPU and what it is asked, the runs under it, and its files joined to the pairs.
+"""Hardware counters of a few (problem, algorithm) pairs: the runs under Nsight Compute, its files joined to the pairs.
 
-Nsight Compute's counters come in groups of one pass each, so that no kernel is replayed and nothing is saved and
+The counters come in groups of one pass each, so that no kernel is replayed and nothing is saved and
 restored. Names and passes are those that CUPTI's host library tells of each chip (12.9). Never ask for
 ``sm__throughput``: alone it takes eight.
 Commands are argument lists; no shell ever sees them. A launch belongs to the pair whose marker was launched last before
@@ -20,7 +20,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,7 +34,7 @@ from surrogate.dataset.files import write_text
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.formats import ncu, nvprof
+from surrogate.formats import ncu
 from surrogate.formats.imported import Imported
 
 MAX_PAIRS = 30_000
@@ -143,7 +142,7 @@ def join_passes(passes: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, list[str]
     return joined.reset_index(), notes
 
 
-_TABLE = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 LAUNCH = tuple(_TABLE["launch"])
 """Nsight Compute's metrics of the launch's shape."""
 GROUPS = {name: tuple(metrics) for name, metrics in _TABLE["groups"].items()}
@@ -165,11 +164,8 @@ def groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
     return {**GROUPS, "A": (*GROUPS["A"], *dram, DRAM_SHARE)}
 
 
-NCU, NVPROF_NAME = "ncu", "nvprof"
-NVPROF_BELOW = 7.5
-"""nvprof counts up to compute capability 7.2 (and traces below 8.0) …"""
 NCU_FROM = 7.0
-"""… and Nsight Compute counts from 7.0 on."""
+"""The first compute capability that Nsight Compute counts on."""
 PERMISSION_MARKS = ("ERR_NVGPUCTRPERM", "not permitted to count", "permission to access")
 PERMISSION_REMEDY = (
     "counters need permission: load the driver with NVreg_RestrictProfilingToAdminUsers=0,"
@@ -185,60 +181,44 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One run of the program under the profiler: its command, and the files that it leaves."""
+    """One run of the program under the profiler: its command, the report that it leaves, what prints that as CSV."""
 
-    name: str
+    group: str
     command: tuple[str, ...]
-    output: Path
-    """What the profiler writes: a report, or nvprof's log."""
-    export: tuple[str, ...] = ()
-    """Prints ``output`` as CSV, where that is no CSV yet."""
+    report: Path
+    export: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
-    """A profiler found on this machine."""
+class NsightCompute:
+    """Nsight Compute as found on this machine, and the compute capability of the GPU to count on."""
 
-    name: str
     path: str
     compute_capability: float = 9.0
-    """Of the GPU to count on."""
 
     def passes(self, program: Sequence[str], folder: Path) -> tuple[Pass, ...]:
-        """The runs of ``program`` that count everything, with their outputs in ``folder``."""
-        if self.name == NVPROF_NAME:
-            metrics = ("--metrics", ",".join(_TABLE["nvprof"]))
-            return self._nvprof("trace", (), program, folder), self._nvprof("metrics", metrics, program, folder)
-        return tuple(self._ncu(group, program, folder) for group in groups(self.compute_capability))
-
-    def _ncu(self, group: str, program: Sequence[str], folder: Path) -> Pass:
-        report = folder / f"group-{group}.ncu-rep"
-        metrics = ",".join(dict.fromkeys((*groups(self.compute_capability)[group], *LAUNCH)))
-        options = (*_TABLE["ncu_options"], "--metrics", metrics, "--export", str(report))
-        # base units would round to two decimals, so the export keeps ncu's own, which the reader scales
-        page = ("--csv", "--page", "raw", "--print-kernel-base", "mangled")
-        export = (self.path, "--import", str(report), *page)
-        return Pass(group, (self.path, *options, *program), report, export)
-
-    def _nvprof(self, name: str, extra: Sequence[str], program: Sequence[str], folder: Path) -> Pass:
-        log = folder / f"{name}.csv"
-        options = ("--profile-from-start", "off", "--print-gpu-trace", "--demangling", "off", "--csv")
-        return Pass(name, (self.path, *options, *extra, "--log-file", str(log), *program), log)
+        """The runs of ``program`` that count everything, with their reports in ``folder``."""
+        made = []
+        for group, metrics in groups(self.compute_capability).items():
+            report = folder / f"group-{group}.ncu-rep"
+            names = ",".join(dict.fromkeys((*metrics, *LAUNCH)))
+            options = (*_TABLE["ncu_options"], "--metrics", names, "--export", str(report))
+            # base units would round to two decimals, so the export keeps ncu's own, which the reader scales
+            page = ("--csv", "--page", "raw", "--print-kernel-base", "mangled")
+            export = (self.path, "--import", str(report), *page)
+            made.append(Pass(group, (self.path, *options, *program), report, export))
+        return tuple(made)
 
 
-def find_tool(compute_capability: float, which: Callable[[str], str | None] = shutil.which) -> Tool:
-    """nvprof for GPUs before compute capability 7.5 where it is installed, else Nsight Compute.
-
-    Raises `InputError` where the profiler that the GPU needs is missing.
-    """
-    served = {NVPROF_NAME: compute_capability < NVPROF_BELOW, NCU: compute_capability >= NCU_FROM}
-    for name in (name for name, serves in served.items() if serves):
-        path = which(name)
-        if path:
-            return Tool(name, path, compute_capability)
-    if served[NCU]:
+def find_tool(compute_capability: float, which: Callable[[str], str | None] = shutil.which) -> NsightCompute:
+    """Nsight Compute. Raises `InputError` if it is missing, or if the GPU is older than those it counts on."""
+    if compute_capability < NCU_FROM:
+        too_old = f"Nsight Compute counts from compute capability {NCU_FROM} on, this GPU has {compute_capability}"
+        raise InputError(f"{too_old}; run nvprof yourself, `seer import nvprof --how` says how")
+    path = which("ncu")
+    if not path:
         raise InputError("ncu is not on the PATH; install Nsight Compute, or collect times alone")
-    raise InputError("nvprof is not on the PATH; install CUDA 11 or older, or collect times alone")
+    return NsightCompute(path, compute_capability)
 
 
 def environment() -> dict[str, str]:
@@ -262,12 +242,12 @@ class Counted:
 
 def program_for(pairs_file: Path, seconds: float) -> list[str]:
     """The command of the profiled child."""
-    return [sys.executable, "-m", "surrogate.collect.counters.workload", str(pairs_file), str(seconds)]
+    return [sys.executable, "-m", "surrogate.collect.cudnn.profiled_program", str(pairs_file), str(seconds)]
 
 
 def count(
     pairs: Sequence[Pair],
-    tool: Tool,
+    tool: NsightCompute,
     folder: Path,
     *,
     seconds: float,
@@ -289,14 +269,14 @@ def count(
         for profiled in passes:
             left_s = began_s + seconds + GRACE_S - time.monotonic()
             problem = _run(profiled, min(share_s + GRACE_S, max(left_s, 1.0)))
-            notes += [f"pass {profiled.name}: {problem}"] if problem else []
-        for name, read in _readers(tool, passes):
+            notes += [f"pass {profiled.group}: {problem}"] if problem else []
+        for profiled in passes:
             try:
-                tables.append(attribute(read(), pairs))
+                tables.append(attribute(_read_report(profiled), pairs))
             except InputError as error:
                 if permission_denied(str(error)):
                     raise PermissionError from None
-                notes.append(f"pass {name}: {error}")
+                notes.append(f"pass {profiled.group}: {error}")
     except PermissionError:
         return Counted(notes=(PERMISSION_REMEDY,), permitted=False)
     if not tables:
@@ -311,7 +291,7 @@ def _run(profiled: Pass, timeout_s: float) -> str:
 
     Raises `PermissionError` where the profiler says that it may not count.
     """
-    profiled.output.unlink(missing_ok=True)
+    profiled.report.unlink(missing_ok=True)
     try:
         # a process group of its own, so that the profiler's child can be stopped with it: it holds the GPU
         child = subprocess.Popen(
@@ -336,7 +316,7 @@ def _run(profiled: Pass, timeout_s: float) -> str:
         raise
     if permission_denied(output):
         raise PermissionError
-    if child.returncode and not profiled.output.exists():
+    if child.returncode and not profiled.report.exists():
         return f"exit status {child.returncode}: {' '.join(output.split())[-MESSAGE_CHARACTERS:]}"
     return ""
 
@@ -348,19 +328,11 @@ def _stop(child: "subprocess.Popen[str]") -> None:
     child.communicate()
 
 
-def _readers(tool: Tool, passes: Sequence[Pass]) -> list[tuple[str, Callable[[], Imported]]]:
-    """What reads the passes' outputs. nvprof's metrics name no grid, so they are read with the trace."""
-    if tool.name == NVPROF_NAME:
-        written = [profiled.output for profiled in passes if profiled.output.exists()]
-        return [("+".join(profiled.name for profiled in passes), lambda: nvprof.read(written))]
-    return [(profiled.name, partial(_read_report, profiled)) for profiled in passes]
-
-
 def _read_report(profiled: Pass) -> Imported:
     """Nsight Compute's report by its CSV, whose raw page has full digits and mangled names."""
-    if not profiled.output.exists():
-        raise InputError(f"{profiled.output.name} was not written")
-    exported = profiled.output.with_suffix(".csv")
+    if not profiled.report.exists():
+        raise InputError(f"{profiled.report.name} was not written")
+    exported = profiled.report.with_suffix(".csv")
     try:
         with exported.open("wb") as file:
             subprocess.run(
@@ -373,7 +345,7 @@ def _read_report(profiled: Pass) -> Imported:
                 check=False,
             )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"{profiled.output.name} could not be exported ({error})") from None
+        raise InputError(f"{profiled.report.name} could not be exported ({error})") from None
     return ncu.read([exported])
 
 

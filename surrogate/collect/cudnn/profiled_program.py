@@ -1,6 +1,6 @@
 """The program that is profiled: each pair once, behind a marker that says which pair follows.
 
-``python -m surrogate.collect.counters.workload PAIRS SECONDS``. Warm-up runs
+``python -m surrogate.collect.cudnn.profiled_program PAIRS SECONDS``. Warm-up runs
 outside the profiled range, so a profiler started with ``--profile-from-start off`` sees markers and the
 pairs' kernels alone.
 """
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from surrogate.collect.counters.profilers import MARKER, Pair, read_pairs
+from surrogate.collect.counting import MARKER, Pair, read_pairs
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.gpu import Gpu
 from surrogate.collect.cudnn.instruments import Stopwatch
