@@ -27,9 +27,9 @@ from surrogate.features.terms.kernel import Sized, sized
 from surrogate.features.terms.tensor_core import LAUNCH_US, STREAMING, TensorCoreLaw
 from surrogate.network.call import Call
 from surrogate.network.calls import add_call
-from surrogate.network.fusion import compiled
 from surrogate.network.network import Network, Tally, with_settings
 from surrogate.network.predict import Predictors, load_predictors
+from surrogate.network.runtime import compiled
 from surrogate.network.torch_module import recorded_calls
 from surrogate.network.work import as_run
 from surrogate.prediction.results import DATASHEET

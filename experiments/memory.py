@@ -21,8 +21,8 @@ from experiments.experiment import HOME
 from experiments.sources import beside
 from surrogate.bundled import NETWORKS
 from surrogate.features.gpu import gpu
-from surrogate.network.deployment import Deployment
 from surrogate.network.exported import read_exported
+from surrogate.network.language import Deployment
 from surrogate.network.language_step import read_language
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import Network

@@ -34,8 +34,7 @@ from experiments.sources import beside
 from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.plain import to_plain
-from surrogate.network.deployment import DOMAINS, NODE, Deployment, main_dtype
-from surrogate.network.language import Decoder, read_decoder
+from surrogate.network.language import DOMAINS, NODE, Decoder, Deployment, main_dtype, read_decoder
 from surrogate.network.serving import FILE, Load, ServerKernels, ServerLaw, ServerLaws, ServerSteps, Setup, server_steps
 
 NAMES = beside(__file__)

@@ -28,7 +28,7 @@ from surrogate.dataset.rows import Rows, rows_by_family, rows_of
 from surrogate.models import model_class
 from surrogate.network import Network, NetworkTime, Predictors, load_predictors
 from surrogate.network.memory import OPTIMIZER
-from surrogate.network.onnx_reader import read_onnx
+from surrogate.network.onnx_file import read_onnx
 from surrogate.network.training import iteration
 from surrogate.report.charts import dots
 

@@ -23,8 +23,7 @@ from surrogate.features.families.rowwise import Quantise
 from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy, ReduceScatter, Transfer
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.checkpoint import Checkpoint
-from surrogate.network.deployment import Deployment, arithmetic_of
-from surrogate.network.language import Decoder, LayerKind, LinearHeads, read_decoder
+from surrogate.network.language import Decoder, Deployment, LayerKind, LinearHeads, arithmetic_of, read_decoder
 from surrogate.network.memory import chained
 from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.work import streamed

@@ -13,10 +13,10 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
-from surrogate.network.data_parallel import exchange
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
+from surrogate.network.training import exchange
 from surrogate.network.work import all_reduce, as_run, tf32_part
 from surrogate.prediction.results import DATASHEET, FLOOR, ROOFLINE, UNMEASURED, Estimate, KernelTime, Selection
 

@@ -11,12 +11,10 @@ from surrogate.features.errors import InputError, nearest, require_regular
 from surrogate.features.families import DescribedProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, QUANTISED
 from surrogate.features.whole import MAX_INT32, whole
-from surrogate.network.data_parallel import require_data_parallel
-from surrogate.network.fusion import compiled
 from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work, element_type, with_settings
-from surrogate.network.runtime import HOSTS, launched
-from surrogate.network.training import completed
+from surrogate.network.runtime import HOSTS, compiled, launched
+from surrogate.network.training import completed, require_data_parallel
 
 TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
 MAX_ROWS = 100_000
@@ -64,7 +62,7 @@ def read_network(
     forward pass; on ``data_parallel`` GPUs each
     has a batch, and the gradients are summed. Of a language model's ``config.json`` one step: each of ``batch``
     requests has ``prefill`` new tokens, or one behind a context of ``decode``, on one of the GPUs of a
-    `surrogate.network.deployment.Deployment`. Raises `InputError` for what cannot be read.
+    `surrogate.network.language.Deployment`. Raises `InputError` for what cannot be read.
     """
     text = str(source)
     dtype, amp = element_type("dtype", dtype, ELEMENTS), element_type("amp", amp, HALF)
@@ -88,7 +86,7 @@ def read_network(
             whole(text, name, size, most=MAX_INT32)
     require_data_parallel(text, data_parallel, training=training)
     if kind == ".json":
-        from surrogate.network.deployment import Deployment
+        from surrogate.network.language import Deployment
         from surrogate.network.language_step import read_language
 
         absent = {
@@ -124,7 +122,7 @@ def read_network(
         raise InputError(f"{text}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")
     if kind in (".onnx", ".pt2"):
         from surrogate.network.exported import read_exported
-        from surrogate.network.onnx_reader import read_onnx
+        from surrogate.network.onnx_file import read_onnx
 
         read = read_onnx if kind == ".onnx" else read_exported
         network = read(path, batch=batch, dims=dims, dtype=dtype, training=training)

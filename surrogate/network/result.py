@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
-from surrogate.network.data_parallel import Exchange
 from surrogate.network.network import HostTime
+from surrogate.network.training import Exchange
 from surrogate.report.tables import Shown, Table
 
 if TYPE_CHECKING:

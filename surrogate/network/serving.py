@@ -32,8 +32,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import compute_us, memory_us, missing_units, peak_tflops
 from surrogate.models.plain import from_plain
-from surrogate.network.deployment import Deployment
-from surrogate.network.language import Decoder
+from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_step import (
     ATTENTION,
     COMMUNICATION,

@@ -11,8 +11,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.features.roofline import missing_units
 from surrogate.features.whole import MAX_INT32, whole
-from surrogate.network.deployment import DOMAINS, NODE, ROUTING, Deployment, main_dtype
-from surrogate.network.language import Decoder
+from surrogate.network.language import DOMAINS, NODE, ROUTING, Decoder, Deployment, main_dtype
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.serving import Setup
 

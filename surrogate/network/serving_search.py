@@ -14,8 +14,7 @@ from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.whole import MAX_INT32, whole
-from surrogate.network.deployment import NODE, Deployment, main_dtype
-from surrogate.network.language import Decoder, read_decoder
+from surrogate.network.language import NODE, Decoder, Deployment, main_dtype, read_decoder
 from surrogate.network.language_step import GAP_US
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.result import UNMEASURED

@@ -23,14 +23,13 @@ from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import OF_ONE_TYPE, add_call
-from surrogate.network.data_parallel import require_data_parallel
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
 from surrogate.network.network import TRAINED, Network, Tally, element_type, with_settings
 from surrogate.network.predict import Allowed, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import HOSTS, launched
 from surrogate.network.torch_gpu import autocast_around, cuda_autocast, gpu_calls, in_tf32
-from surrogate.network.training import completed, optimizer_step
+from surrogate.network.training import completed, optimizer_step, require_data_parallel
 
 if TYPE_CHECKING:
     import torch

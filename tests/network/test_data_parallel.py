@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.network import load_predictors
-from surrogate.network.data_parallel import BUCKET_BYTES, buckets
 from surrogate.network.read import read_network
+from surrogate.network.training import BUCKET_BYTES, buckets
 
 TIMES = st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 10**7)), max_size=30)
 

@@ -4,8 +4,8 @@ from surrogate.features.conv import Conv
 from surrogate.features.families import Operator
 from surrogate.features.families.rowwise import BatchNormInference
 from surrogate.network import work as make
-from surrogate.network.fusion import compiled
 from surrogate.network.network import Layer, Network, Work
+from surrogate.network.runtime import compiled
 
 SHAPE = (8, 64, 56, 56)
 BYTES = 2 * 8 * 64 * 56 * 56

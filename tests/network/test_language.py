@@ -15,8 +15,7 @@ from surrogate.features.families.gemm import Gemm
 from surrogate.features.families.moe import Moe
 from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import gpu
-from surrogate.network.deployment import Deployment
-from surrogate.network.language import read_decoder
+from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import GAP_US, language_network, read_language
 from surrogate.network.network import Network
 from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors

@@ -7,7 +7,7 @@ import pytest
 
 from surrogate.collect.plan_source import networks
 from surrogate.features.conv import Conv
-from surrogate.network.onnx_reader import read_onnx
+from surrogate.network.onnx_file import read_onnx
 from surrogate.network.read import NORM_NOTE, read_network
 
 onnx = pytest.importorskip("onnx")

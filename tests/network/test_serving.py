@@ -19,8 +19,7 @@ from surrogate.features.families.rowwise import Quantise
 from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy
 from surrogate.features.gpu import gpu
 from surrogate.network import Choices, Serving, serve
-from surrogate.network.deployment import Deployment
-from surrogate.network.language import read_decoder
+from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import Requests, Step, language_network
 from surrogate.network.serving import Load, ServerKernels, ServerLaw, ServerSteps, Setup, server_steps, shipped_laws
 from surrogate.network.serving_page import pareto_figure, serving_page

@@ -59,7 +59,7 @@ def test_training_from_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("n,c,h,w\n1,2,3,4\n", "column k, r"),
+        ("n,c,h,w\n1,2,3,4\n", "add a column operator, or the sizes of a conv, n, c, h, k, r"),
         ("n,c,h,k,r,algorithm\n1,2,3,4,1,GEMM\n1,2,3,4,1,FFT\n", "row per algorithm"),
         ("n,c,h,k,r,op\n1,2,3,,,RELU\n", "no row holds"),
     ],

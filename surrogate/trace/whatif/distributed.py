@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.network.data_parallel import buckets
+from surrogate.network.training import buckets
 from surrogate.trace.calls import Parameter, known_parameters
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
