@@ -104,7 +104,7 @@ READERS = (
     sample("import triton", imported("triton", gpu="h100"), "triton.autotune.json"),
     sample("import inductor", imported("inductor", gpu="h100"), "inductor.json"),
     Reader("import aiconfigurator", wheel, imported("aiconfigurator", family="gemm")),
-    sample("settings", called("surrogate.evaluation.settings", "read_settings"), "settings.json"),
+    sample("settings", called("surrogate.evaluation.study", "read_settings"), "settings.json"),
     sample("overheads", called("surrogate.trace.iteration.overheads", "load_overheads"), "overheads.json"),
     sample("trace", read_profile, "kineto.json"),
     Reader(

@@ -119,7 +119,7 @@ def _print_summary(bundle: "Bundle", output: Path) -> None:
 
 def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str | None, dict[str, object]]:
     """The model to train (None: the data's default) and its settings, from the options that name them."""
-    from surrogate.evaluation.settings import read_settings
+    from surrogate.evaluation.study import read_settings
 
     if params_file is None:
         return model, {}

@@ -18,7 +18,7 @@ from surrogate.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from surrogate.evaluation.tune import Tuned
+    from surrogate.evaluation.study import Tuned
 
 
 @click.command()
@@ -45,8 +45,8 @@ def command(data: tuple[Path, ...], rows: Rows, storage: str, output: Path | Non
     """Search settings of a model on DATA, valued on shapes held out within it; the stored settings are tried first.
 
     Start the same command as often as you like, on any machine that reaches the storage: all share one study, until it
-    has --trials finished ones. An interrupted command is resumed by the same command; a larger number adds trials. A
-    trial of a worker that was killed is tried again after a minute, with the same settings, three times at most.
+    has --trials finished ones. An interrupted command is resumed by the same command; a larger number adds trials. If a
+    worker was killed, another trial takes the place of its own; in a database its settings are tried again.
     Hold back the rows that are to judge the result (--where): the search sees all of DATA.
 
     Examples:
@@ -54,15 +54,13 @@ def command(data: tuple[Path, ...], rows: Rows, storage: str, output: Path | Non
       seer tune run.parquet --storage sqlite:///study.db --trials 50
     """
     from surrogate.cli.datasets import going_on, load_all, progress_bar
-    from surrogate.evaluation.settings import write_settings
-    from surrogate.evaluation.storage import shown
-    from surrogate.evaluation.tune import tune
+    from surrogate.evaluation.study import TuneOptions, shown, tune, write_settings
     from surrogate.models import model_class
 
     dataset = load_all(data, *rows)
     note = f"finished trials are kept in {shown(storage)}; the same command goes on"
     with going_on(note), progress_bar("tune", "trial") as step:
-        result = tune(dataset, storage=storage, progress=step, **settings)
+        result = tune(dataset, TuneOptions(storage=storage, **settings), step)
     if output is not None:
         write_settings(result.settings(), output)
     stored = model_class(result.model)().get_params()

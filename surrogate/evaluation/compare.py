@@ -17,7 +17,7 @@ from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.described import Kernel, kernel_of
 from surrogate.dataset.files import Progress, TimeLeft, staged, write_text
 from surrogate.dataset.problems import families_of, family_rows, groups, judged_rows, newest_version, shape_columns
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.rows import Rows, fingerprint, rows_of
 from surrogate.dataset.splits import Fold, folds
 from surrogate.dataset.store import Data, Dataset, as_dataset, one_kernel
 from surrogate.dataset.tables import write_table
@@ -27,7 +27,7 @@ from surrogate.evaluation.coverage import coverage_rows
 from surrogate.evaluation.importance import column_importance, mean_importance
 from surrogate.evaluation.judge import Choice
 from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES, Judged, Record, plain
-from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
+from surrogate.evaluation.tune import TUNE_TRIALS, tuned
 from surrogate.features.errors import InputError, in_one_line, require_known
 from surrogate.features.families import FAMILIES, Family
 from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame

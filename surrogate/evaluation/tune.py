@@ -1,37 +1,29 @@
 """Hyperparameters searched inside the training part, by folds over shapes; held-out rows are never used.
 
 The splits are nested. Whoever judges (the outer folds of ``seer compare``) hands over training rows only; every trial
-is then valued on `INNER_FOLDS` folds of those rows by shape. `search` works in memory, `tune` over an Optuna storage
-that processes and machines share.
+is then valued on `INNER_FOLDS` folds of those rows by shape. `search` works in memory, `surrogate.evaluation.study`
+over an Optuna storage that processes and machines share.
 """
 
-import math
-import signal
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from types import FrameType
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import judged_rows, shape_names
-from surrogate.dataset.rows import Rows, fingerprint, rows_of
+from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
-from surrogate.dataset.store import Data, as_dataset
 from surrogate.evaluation.scorecard import Judged, pick_by_times
-from surrogate.evaluation.settings import Settings
-from surrogate.evaluation.storage import heartbeat, opened, requeue_lost, shown
 from surrogate.features.errors import InputError, require_known
-from surrogate.models import DEFAULT_MODEL, TimeModel, model_class, model_frame
+from surrogate.models import TimeModel
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
-    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
 
 OBJECTIVES = ("time", "choice", "both")
 INNER_FOLDS = 3
@@ -124,13 +116,6 @@ def _log_slowdowns(predicted_us: np.ndarray, held: Rows, judged: np.ndarray) -> 
 DEFAULT_OBJECTIVE = "both"
 TUNE_TRIALS = {"none": 0, "light": 20, "full": 60}
 """Trials per fit of ``seer compare --tune``."""
-LEAST_FOR_IMPORTANCE = 10
-"""Completed trials below which shares of the variance are noise."""
-IDENTITY = "seer"
-"""User attribute of a study: what it was made for."""
-DEFAULT_STORAGE = "tune.journal"
-POLL_S = 1.0
-"""How often a worker looks whether the last trials of others are finished."""
 
 
 def configured(cls: type[TimeModel], params: Mapping[str, Any], seed: int, device: str = "cpu") -> TimeModel:
@@ -177,11 +162,9 @@ def search(
     if not folds.can_hold_out:
         return stored
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = optuna.storages.InMemoryStorage()
-    study = optuna.create_study(storage=storage, **_search_method(seed))
+    study = optuna.create_study(**search_method(seed))
     study.enqueue_trial(stored)
-    valuing = _Valuing(cls, folds, objective, seed=seed, device=device)
-    _optimise(study, storage, valuing, trials, timeout_s=None, progress=progress)
+    optimise(study, Valuing(cls, folds, objective, seed=seed, device=device), trials, progress=progress)
     return study.best_params
 
 
@@ -196,7 +179,7 @@ _WARNINGS = threading.Lock()
 """Held while the process's warnings are changed: searches may run in several threads."""
 
 
-def _search_method(seed: int | None) -> dict[str, Any]:
+def search_method(seed: int | None) -> dict[str, Any]:
     """TPE that takes the running trials of others for bad ones; after each fold, a trial above the median of its
     predecessors at that fold ends, but the first five never do.
     """
@@ -208,45 +191,8 @@ def _search_method(seed: int | None) -> dict[str, Any]:
     return {"sampler": sampler, "pruner": optuna.pruners.MedianPruner(n_startup_trials=5)}
 
 
-@contextmanager
-def _held_signals() -> Iterator[Callable[[bool], None]]:
-    """Hold back Ctrl-C and the like during a search; call what it yields with True where they may act, else False.
-
-    A trial is closed properly only if the exception comes from within its valuing. Elsewhere it can leave a write half
-    done, or be raised in a finaliser, where Python drops it. The first signal is kept until it may act, or the search
-    is over; a second one acts at once.
-    """
-    handlers: dict[int, Any] = {}
-    caught: list[int] = []
-    may_act = False
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-        if may_act or len(caught) > 1:
-            handlers[number](number, frame)
-
-    def allow(allowed: bool) -> None:
-        nonlocal may_act
-        may_act = allowed
-        if allowed and caught:
-            handlers[caught[0]](caught[0], None)
-
-    if threading.current_thread() is threading.main_thread():  # only there are handlers set, and run
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and callable(handler := signal.getsignal(number)):
-                handlers[number] = handler
-                signal.signal(number, handle)
-    try:
-        yield allow
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    allow(True)
-
-
 @dataclass(frozen=True)
-class _Valuing:
+class Valuing:
     """The loss of a trial's settings: a model is fitted on all folds but one, in turn. ``objective`` is minimised."""
 
     cls: type[TimeModel]
@@ -270,214 +216,26 @@ class _Valuing:
         return last.value(self.objective)
 
 
-def _optimise(
-    study: "Study",
-    storage: "BaseStorage",
-    valuing: _Valuing,
-    trials: int,
-    *,
-    timeout_s: float | None,
-    progress: Progress | None,
+def optimise(
+    study: "Study", valuing: Valuing, trials: int, timeout_s: float | None = None, progress: Progress | None = None
 ) -> None:
-    """Trials until the study has finished ``trials`` of them, by all workers, or the time is up.
-
-    A worker begins none that would be one too many. It waits for those that others run, of which one may be lost.
-    """
+    """Run trials until the study has ``trials`` finished ones, by all its workers, or the time is up."""
     from optuna.trial import TrialState
 
-    end = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    shown = -1
-    with _held_signals() as allow, warnings.catch_warnings():
-        # a trial that is tried again reports its first folds again
-        warnings.filterwarnings("ignore", message="The reported value is ignored")
-        while True:
-            requeue_lost(storage, study.study_name)
-            every = study.get_trials(deepcopy=False)
-            finished = [trial for trial in every if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
-            values = [each.value for each in finished if each.state == TrialState.COMPLETE and each.value is not None]
-            if progress is not None and len(finished) != shown:
-                progress(min(len(finished), trials), trials, f"best {min(values):.5f}" if values else "")
-            shown = len(finished)
-            if shown >= trials or time.monotonic() >= end:
-                return
-            if shown + sum(trial.state == TrialState.RUNNING for trial in every) < trials:
-                _run_trial(study, valuing, trials, allow)
-            else:
-                allow(True)
-                time.sleep(POLL_S)
-                allow(False)
+    def is_done() -> bool:
+        finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+        values = [each.value for each in finished if each.state == TrialState.COMPLETE and each.value is not None]
+        if progress is not None:
+            progress(min(len(finished), trials), trials, f"best {min(values):.5f}" if values else "")
+        return len(finished) >= trials
 
+    def stop_if_done(study: "Study", _trial: "FrozenTrial") -> None:
+        if is_done():
+            study.stop()
 
-def _run_trial(study: "Study", valuing: _Valuing, trials: int, allow: Callable[[bool], None]) -> None:
-    """Begin a trial, value it and say how it ended; ``allow`` tells when a signal may interrupt it."""
-    import optuna
-    from optuna.trial import TrialState
-
-    trial = study.ask()
-    state, value = TrialState.FAIL, None
+    if is_done():
+        return
     try:
-        if not _is_surplus(study, trial.number, trials):
-            with heartbeat(trial):
-                allow(True)
-                value = valuing(trial)
-            state = TrialState.COMPLETE
-    except optuna.TrialPruned:
-        state = TrialState.PRUNED
-    except optuna.exceptions.UpdateFinishedTrialError:
-        pass  # this process slept so long that another worker finished the trial
-    finally:
-        allow(False)
-        with suppress(ValueError):  # or has put it back into the queue
-            study.tell(trial, value, state, skip_if_finished=True)
-
-
-def _is_surplus(study: "Study", number: int, trials: int) -> bool:
-    """Whether workers that began at once began too many: ``trials`` stand before this one, or its settings do."""
-    from optuna.trial import TrialState
-
-    every = study.get_trials(deepcopy=False)
-    fixed = every[number].system_attrs.get("fixed_params")
-    before = [trial for trial in every[:number] if trial.state != TrialState.FAIL]
-    repeats = fixed is not None and fixed in [trial.system_attrs.get("fixed_params") for trial in before]
-    return repeats or len(before) >= trials
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """The outcome of a study so far: ``params`` the best settings, ``value`` theirs, ``stored_value`` the stored ones'.
-
-    ``time_loss``, ``absolute_loss`` and ``choice_loss`` are its parts (see `Loss`); ``trials`` state → count;
-    ``importance`` setting → share of the variance of values that it explains (empty for few trials).
-    """
-
-    model: str
-    objective: str
-    study: str
-    storage: str
-    params: dict[str, Any]
-    value: float
-    stored_value: float | None
-    time_loss: float
-    absolute_loss: float
-    choice_loss: float | None
-    trials: dict[str, int]
-    importance: dict[str, float] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
-        return asdict(self)
-
-    def settings(self) -> Settings:
-        """As a settings file holds it."""
-        search = {k: v for k, v in self.to_dict().items() if k not in ("model", "params", "storage")}
-        return Settings(self.model, self.params, search)
-
-
-def tune(
-    data: Data,
-    *,
-    trials: int,
-    model: str = DEFAULT_MODEL,
-    storage: str = DEFAULT_STORAGE,
-    study: str | None = None,
-    objective: str = DEFAULT_OBJECTIVE,
-    candidate: str = "algorithm",
-    seed: int = 0,
-    device: str = "cpu",
-    timeout_minutes: float | None = None,
-    progress: Progress | None = None,
-) -> Tuned:
-    """Search settings of ``model`` over ``data`` until the study in ``storage`` has ``trials`` finished ones.
-
-    All who give the same arguments share one study, and end together. ``study``: its name, by default made of model,
-    objective and data. A trial whose worker was killed is tried again with the same settings (`requeue_lost`). Raises
-    `InputError` where the study of that name was made for something else, the storage cannot be used, or the data (of
-    one family) cannot carry the search.
-    """
-    import optuna
-
-    cls = model_class(model)
-    data = as_dataset(data)
-    stored = stored_settings(cls)
-    if not stored:
-        raise InputError(f"{model} has no settings to tune; tune another model, as {DEFAULT_MODEL}")
-    rows = rows_of(model_frame(data, candidate), data.own, data.devices)
-    folds = InnerFolds.of(rows, seed)
-    folds.require(objective)
-    if not folds.can_hold_out:
-        raise InputError(f"{data.name}: measured rows of two shapes or more are needed to hold one out")
-    identity = {
-        "model": model,
-        "objective": objective,
-        "candidate": candidate,
-        "data": fingerprint(rows),
-        "seed": seed,
-        "folds": INNER_FOLDS,
-        "features": rows.family.version,
-    }
-    name = study or f"{model}-{objective}-{identity['data'][:8]}"
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with opened(storage) as held:
-        joined = _join(held, name, identity, stored=stored, where=shown(storage), seed=seed)
-        valuing = _Valuing(cls, folds, objective, seed=seed, device=device)
-        timeout_s = None if timeout_minutes is None else 60.0 * timeout_minutes
-        _optimise(joined, held, valuing, trials, timeout_s=timeout_s, progress=progress)
-        return _outcome(joined, model, objective, where=shown(storage), stored=stored)
-
-
-def _join(
-    storage: "BaseStorage", name: str, identity: dict[str, Any], stored: dict[str, Any], where: str, seed: int
-) -> "Study":
-    """The study of that name, made if missing. The process that makes it samples with ``seed``, others without one."""
-    import optuna
-
-    try:
-        study = optuna.create_study(study_name=name, storage=storage, **_search_method(seed))
-    except optuna.exceptions.DuplicatedStudyError:
-        study = optuna.load_study(study_name=name, storage=storage, **_search_method(None))
-    trials = study.get_trials(deepcopy=False)
-    # read first: its maker says what it is for, then adds trials
-    if IDENTITY not in study.user_attrs:
-        if trials:
-            raise InputError(f"study {name!r} in {where} is none of `seer tune`; give another --study name")
-        study.set_user_attr(IDENTITY, identity)
-    stored_identity = study.user_attrs[IDENTITY]
-    for key, value in identity.items():
-        if stored_identity.get(key) != value:
-            differs = f"is for {key} {stored_identity.get(key)}, this run has {value}"
-            remedy = "values would not compare: give another --study name"
-            raise InputError(f"study {name!r} in {where} {differs}; {remedy}")
-    usable = [t for t in study.get_trials(deepcopy=False) if t.state != optuna.trial.TrialState.FAIL]
-    if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in usable]:
-        study.enqueue_trial(stored)  # an interrupted trial of theirs is no trial
-    return study
-
-
-def _outcome(study: "Study", model: str, objective: str, where: str, stored: dict[str, Any]) -> Tuned:
-    import optuna
-
-    trials = study.get_trials(deepcopy=False)
-    count = {state.name.lower(): sum(t.state == state for t in trials) for state in optuna.trial.TrialState}
-    if not count["complete"]:
-        raise InputError(f"study {study.study_name!r} in {where} has no finished trial; allow more time")
-    best = study.best_trial
-    choice = float(best.user_attrs["choice_loss"])
-    importance: dict[str, float] = {}
-    if count["complete"] >= LEAST_FOR_IMPORTANCE:
-        with suppress(RuntimeError, ValueError):  # all trials of one value
-            importance = optuna.importance.get_param_importances(study)
-    complete = [trial for trial in trials if trial.state == optuna.trial.TrialState.COMPLETE]
-    return Tuned(
-        model,
-        objective,
-        study=study.study_name,
-        storage=where,
-        params=dict(best.params),
-        value=study.best_value,
-        stored_value=next((trial.value for trial in complete if trial.params == stored), None),
-        time_loss=best.user_attrs["time_loss"],
-        absolute_loss=best.user_attrs["absolute_loss"],
-        choice_loss=choice if np.isfinite(choice) else None,
-        trials={state: count[state] for state in ("complete", "pruned", "running")},
-        importance={name: float(share) for name, share in importance.items()},
-    )
+        study.optimize(valuing, timeout=timeout_s, callbacks=[stop_if_done])
+    except UnboundLocalError as error:  # Optuna's own, if a signal comes while it closes a trial
+        raise (error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error) from None

@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import sqlalchemy
 
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import write_dataset
-from surrogate.evaluation.storage import opened
+from surrogate.evaluation.study import opened
 from surrogate.models.linear import LinearTerms
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: the extra postgresql")
@@ -60,8 +62,12 @@ def test_the_same_command_goes_on_with_the_study(seer, table, storage, tmp_path,
     words = ["tune", tmp_path / "data.parquet", "--model", "linear-terms", "--storage", storage, "--json"]
     first = seer(*words, "--trials", 2).succeeded()
     with opened(storage) as held:
-        LinearTerms.space(optuna.load_study(study_name=first.json["study"], storage=held).ask())
-    monkeypatch.setattr("surrogate.evaluation.storage.GRACE_S", 0.0)
+        with warnings.catch_warnings(action="ignore"):  # a heartbeat is for `Study.optimize`
+            trial = optuna.load_study(study_name=first.json["study"], storage=held).ask()
+        LinearTerms.space(trial)
+        held.record_heartbeat(trial._trial_id)
+    monkeypatch.setattr("surrogate.evaluation.study.GRACE_S", 1)
+    time.sleep(1.5)
     again = seer(*words, "--trials", 5).succeeded()
     assert again.json["study"] == first.json["study"]
     trials = again.json["trials"]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surrogate.dataset.checks import normalise
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.rows import Rows, fingerprint, rows_of
 from surrogate.dataset.store import Dataset, write_dataset
 from surrogate.evaluation import tune as tuning
-from surrogate.evaluation.storage import RETRIED, RETRIES, SEEN, heartbeat, open_storage
+from surrogate.evaluation.study import Tuned, TuneOptions, open_storage, tune
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.models.base import TimeModel
@@ -171,6 +172,10 @@ def test_any_family_can_be_tuned() -> None:
 # Studies on a storage
 
 
+def tuned(data: Dataset, **options: Any) -> Tuned:
+    return tune(data, TuneOptions(**options))
+
+
 @contextmanager
 def _seer_tune(file: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """The command, killed where the block ends before it does."""
@@ -198,7 +203,7 @@ def file(data: Dataset, tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
 def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> None:
-    """Two at once do the work together: no trial too many, the stored settings once."""
+    """Two at once do the work together: at most the trial that the other runs is too many, the stored settings once."""
     storage = form.format(tmp_path)
     command = (file, "--storage", storage, "--trials", "16")
     with _seer_tune(*command) as one, _seer_tune(*command) as other:
@@ -206,7 +211,7 @@ def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> Non
             _, errors = process.communicate(timeout=240)
             assert process.returncode == 0, errors
     trials = _finished(storage)
-    assert len(trials) == 16
+    assert 16 <= len(trials) <= 17
     assert sum(trial.params == STORED for trial in trials) == 1
     assert len({trial.params["alpha"] for trial in trials}) == len(trials)  # no worker repeats another's
 
@@ -214,10 +219,10 @@ def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> Non
 @pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
 def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: str) -> None:
     where = {"model": MODEL, "storage": form.format(tmp_path)}
-    first = tuning.tune(data, trials=2, **where)
+    first = tuned(data, trials=2, **where)
     assert first.trials == {"complete": 2, "pruned": 0, "running": 0} and first.storage == where["storage"]
-    assert tuning.tune(data, trials=2, **where) == first
-    more = tuning.tune(data, trials=4, **where)
+    assert tuned(data, trials=2, **where) == first
+    more = tuned(data, trials=4, **where)
     assert sum(more.trials.values()) == 4 and more.value <= first.value
     assert more.stored_value is not None and more.value <= more.stored_value
     assert more.time_loss > 0 and more.settings().params == more.params
@@ -228,7 +233,7 @@ def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(data, file, tmp_path, number):
     storage = f"sqlite:///{tmp_path}/study.db"
-    tuning.tune(data, trials=1, model=MODEL, storage=storage, study="s")  # makes the tables and the study
+    tuned(data, trials=1, model=MODEL, storage=storage, study="s")  # makes the tables and the study
     with _seer_tune(file, "--storage", storage, "--trials", "100000") as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None and len(_finished(storage)) < 4:
@@ -245,48 +250,37 @@ def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(data, fi
     assert len(_finished(storage)) == wanted
 
 
-@pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
-def test_a_trial_whose_worker_died_is_tried_again_with_its_settings(data, tmp_path, form, monkeypatch):
-    """It keeps its number, so that it counts once; one that was tried too often fails, and another stands in for it."""
-    where: dict[str, Any] = {"model": MODEL, "storage": form.format(tmp_path), "study": "s"}
-    tuning.tune(data, trials=1, **where)
-    lost, hopeless = (lost_trial(where["storage"]) for _ in range(2))
-    hopeless.set_user_attr(RETRIED, RETRIES)
-    monkeypatch.setattr("surrogate.evaluation.storage.GRACE_S", 0.0)
-    assert sum(tuning.tune(data, trials=4, **where).trials.values()) == 4
+def test_a_trial_whose_worker_died_is_tried_again_with_its_settings(data, tmp_path, monkeypatch):
+    """In a database; the lost trial counts as failed."""
+    where: dict[str, Any] = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/study.db", "study": "s"}
+    tuned(data, trials=1, **where)
+    lost = lost_trial(where["storage"])
+    monkeypatch.setattr("surrogate.evaluation.study.GRACE_S", 1)
+    time.sleep(1.5)
+    assert sum(tuned(data, trials=3, **where).trials.values()) == 3
     trials = optuna.load_study(study_name="s", storage=open_storage(where["storage"])).get_trials()
-    assert len(trials) == 5
-    assert trials[lost.number].state.name in ("COMPLETE", "PRUNED")
-    assert trials[lost.number].params == lost.params
-    assert [trial.number for trial in trials if trial.state.name == "FAIL"] == [hopeless.number]
+    assert trials[lost.number].state.name == "FAIL"
+    assert [trial.params for trial in trials].count(lost.params) == 2
+
+
+@pytest.mark.slow
+def test_a_lost_trial_in_a_journal_keeps_nobody_waiting(data: Dataset, tmp_path: Path) -> None:
+    where: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j"), "study": "s"}
+    tuned(data, trials=1, **where)
+    lost_trial(where["storage"])
+    assert tuned(data, trials=3, **where).trials["running"] == 1
 
 
 def lost_trial(storage: str) -> optuna.Trial:
     """A trial of the study `s` that its worker has begun, and left behind when it died."""
-    trial = optuna.load_study(study_name="s", storage=open_storage(storage)).ask()
+    held: Any = open_storage(storage)
+    study = optuna.load_study(study_name="s", storage=held)
+    with warnings.catch_warnings(action="ignore"):  # a heartbeat is for `Study.optimize`
+        trial = study.ask()
     LinearTerms.space(trial)
+    if storage.startswith("sqlite"):
+        held.record_heartbeat(trial._trial_id)
     return trial
-
-
-def test_a_worker_that_lives_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surrogate.evaluation.storage.HEARTBEAT_S", 0.01)
-    study = optuna.create_study()
-    trial = study.ask()
-    begun = time.time()
-    with heartbeat(trial):
-        while SEEN not in study.trials[0].user_attrs:
-            assert time.time() < begun + 60
-            time.sleep(0.01)
-    assert study.trials[0].user_attrs[SEEN] >= begun
-
-
-def test_what_a_worker_left_of_a_line_is_cut_off(data: Dataset, tmp_path: Path) -> None:
-    where: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j")}
-    first = tuning.tune(data, trials=1, **where)
-    with (tmp_path / "j").open("ab") as journal:
-        journal.write(b'{"op_code":4,"wor')
-    assert tuning.tune(data, trials=1, **where) == first
-    assert tuning.tune(data, trials=2, **where).trials["complete"] == 2
 
 
 @pytest.mark.slow
@@ -296,49 +290,49 @@ def test_the_lock_of_a_worker_that_died_is_released(data, tmp_path, monkeypatch)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/j").touch()
     (tmp_path / "runs/j.lock").symlink_to(tmp_path / "runs/j")
-    assert tuning.tune(data, trials=1, model=MODEL, storage="runs/j").trials["complete"] == 1
+    assert tuned(data, trials=1, model=MODEL, storage="runs/j").trials["complete"] == 1
 
 
 def test_no_trial_begins_after_the_timeout(refused, data: Dataset, tmp_path: Path) -> None:
     storage = str(tmp_path / "j")
-    found = tuning.tune(data, trials=10**6, model=MODEL, storage=storage, timeout_minutes=0.02)
+    found = tuned(data, trials=10**6, model=MODEL, storage=storage, timeout_minutes=0.02)
     assert 0 < found.trials["complete"] < 10**6
     with refused("no finished trial"):
-        tuning.tune(data, trials=5, model=MODEL, storage=storage, study="t", timeout_minutes=1e-9)
+        tuned(data, trials=5, model=MODEL, storage=storage, study="t", timeout_minutes=1e-9)
 
 
 @cases(__file__)
 def test_a_study_made_for_something_else_is_refused(refused, data, tmp_path, change, words):
     where: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j"), "study": "s", "trials": 1}
-    tuning.tune(data, **where)
+    tuned(data, **where)
     with refused("--study", *words):
-        tuning.tune(data, **(where | change))
+        tuned(data, **(where | change))
     with refused("for data"):
-        tuning.tune(data.with_frame(data.frame.iloc[1:]), **where)
+        tuned(data.with_frame(data.frame.iloc[1:]), **where)
 
 
 def test_the_fingerprint_names_rows_not_their_order(rows: Rows) -> None:
     mixed = rows.take(np.random.default_rng(0).permutation(len(rows)))
-    assert tuning.fingerprint(rows) == tuning.fingerprint(mixed)
+    assert fingerprint(rows) == fingerprint(mixed)
     frame = rows.frame
     faster = rows_of(frame.assign(time_us=frame["time_us"].where(frame.index != 3, 1.0)))
-    assert len({tuning.fingerprint(each) for each in (rows, faster, rows.take(np.arange(1, len(rows))))}) == 3
+    assert len({fingerprint(each) for each in (rows, faster, rows.take(np.arange(1, len(rows))))}) == 3
 
 
 def test_models_without_settings_and_tables_of_one_shape_are_refused(refused, data: Dataset, tmp_path: Path) -> None:
     storage = str(tmp_path / "j")
     with refused("roofline"):
-        tuning.tune(data, trials=1, model="roofline", storage=storage)
+        tuned(data, trials=1, model="roofline", storage=storage)
     one = data.with_frame(data.frame[rows_of(data.frame).shape == 0])
     with refused("two shapes"):
-        tuning.tune(one, trials=1, model=MODEL, storage=storage)
+        tuned(one, trials=1, model=MODEL, storage=storage)
     assert not Path(storage).exists()
 
 
 @cases(__file__)
 def test_storages_that_cannot_be_used_are_one_line(data: Dataset, where: str, word: str) -> None:
     with pytest.raises(InputError, match=word) as refused:
-        tuning.tune(data, trials=1, model=MODEL, storage=where)
+        tuned(data, trials=1, model=MODEL, storage=where)
     assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
 
 
@@ -346,5 +340,5 @@ def test_a_file_that_is_no_journal_is_left_as_it_is(refused, data: Dataset, tmp_
     other = tmp_path / "notes.txt"
     other.write_text("my notes\n")
     with refused("notes"):
-        tuning.tune(data, trials=1, model=MODEL, storage=str(other))
+        tuned(data, trials=1, model=MODEL, storage=str(other))
     assert other.read_text() == "my notes\n"
