@@ -192,15 +192,6 @@ def _kernel_time(
     in_domain: bool = False,
 ) -> KernelTime:
     """A time and its interval, of the ``best`` candidate's kernel; None: of no library's in particular."""
-    return KernelTime(
-        problem=problem,
-        gpu=gpu,
-        library=best.candidate.library if best else "",
-        algorithm=best.candidate.name if best else "",
-        time_us=time_us,
-        lower_us=ends[0],
-        upper_us=ends[1],
-        call_us=best.time_us if best else time_us,
-        source=source,
-        in_domain=in_domain,
-    )
+    library, algorithm = (best.candidate.library, best.candidate.name) if best else ("", "")
+    call_us = best.time_us if best else time_us
+    return KernelTime(problem, gpu, library, algorithm, time_us, *ends, call_us, source, in_domain)

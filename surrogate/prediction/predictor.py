@@ -94,34 +94,12 @@ class Predictor:
 
     @overload
     def predict(  # pyright: ignore[reportOverlappingOverload]
-        self,
-        problem: AnyProblem | str,
-        algorithm: str | None = ...,
-        *,
-        library_version: str | None = ...,
-        library: str | None = ...,
-        **settings: str,
+        self, problem: AnyProblem | str, algorithm: str | None = ..., **where: str | None
     ) -> Prediction: ...
     @overload
-    def predict(
-        self,
-        problem: Problems,
-        algorithm: str | None = ...,
-        *,
-        library_version: str | None = ...,
-        library: str | None = ...,
-        **settings: str,
-    ) -> list[Prediction]: ...
+    def predict(self, problem: Problems, algorithm: str | None = ..., **where: str | None) -> list[Prediction]: ...
     @overload
-    def predict(
-        self,
-        problem: object,
-        algorithm: str | None = ...,
-        *,
-        library_version: str | None = ...,
-        library: str | None = ...,
-        **settings: str,
-    ) -> Predictions: ...
+    def predict(self, problem: object, algorithm: str | None = ..., **where: str | None) -> Predictions: ...
     def predict(
         self,
         problem: object,
@@ -129,15 +107,15 @@ class Predictor:
         *,
         library_version: str | None = None,
         library: str | None = None,
-        **settings: str,
+        **settings: Any,
     ) -> Prediction | list[Prediction] | Predictions:
         """The time of ``algorithm``, or of the best one, on a problem; or on every row of a table.
 
         ``problem``: a `Conv` or operator, or its text → `Prediction`; a list of them → a list; a table (a DataFrame, a
         mapping of columns, a list of rows, a structured array, a `Path`) → `Predictions`, row for row (the table's own
         ``algorithm`` column names the algorithms; without one, the best). ``settings`` are those of the problem: dtype,
-        math, layout, direction, kv_dtype and so on, by any name that people call their values (``float16``); those of a
-        table are columns. Raises `InputError` for what cannot be read, an unknown algorithm, or where nothing is
+        math, layout, direction, kv_dtype and so on, by any name that people call their values (``float16``); of a table
+        they hold for rows that do not state their own. Raises `InputError` for what cannot be read, an unknown algorithm, or where nothing is
         feasible.
         """
         if not isinstance(algorithm, str | None):

@@ -189,7 +189,7 @@ class Ranker:
             lower_us=lower_us,
             upper_us=time_us * spread,
             half_width=half,
-            workspace_bytes=times.workspace_bytes,
+            workspace_bytes=times.workspace_bytes.astype(np.int64),
             source=source,
             in_domain=in_domain,
             fails=np.zeros(len(index), dtype=bool) if times.fails is None else times.fails,
@@ -227,21 +227,9 @@ class Ranker:
         return Ranking(tuple(above or estimates), tuple(excluded))
 
     def _estimates(self, rows: Rows, ranked: np.ndarray) -> list[Estimate]:
-        columns = (
-            rows.candidate,
-            rows.time_us,
-            rows.lower_us,
-            rows.upper_us,
-            rows.half_width,
-            rows.workspace_bytes,
-            rows.source,
-            rows.in_domain,
-        )
-        values = zip(*(column[ranked].tolist() for column in columns), strict=True)
-        return [
-            Estimate(self.candidates[i], time_us, lower_us, upper_us, half, int(workspace), source, in_domain)
-            for i, time_us, lower_us, upper_us, half, workspace, source, in_domain in values
-        ]
+        """Return the estimates of the ``ranked`` rows; the columns of `Rows` stand in the order of an estimate's."""
+        _, candidate, *columns, _ = (column[ranked].tolist() for column in rows)
+        return list(map(Estimate, (self.candidates[i] for i in candidate), *columns))
 
     def _distances(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the distances to the training shapes of each library (libraries, problems); whether training saw such

@@ -20,14 +20,8 @@ from surrogate.uncertainty.intervals import probability_best
 if TYPE_CHECKING:
     import pandas as pd
 
-MEASURED, MODEL, SIMILAR_GPU, DATASHEET, ROOFLINE, FLOOR = (
-    "measured",
-    "model",
-    "similar-gpu",
-    "datasheet",
-    "roofline",
-    "floor",
-)
+MEASURED, MODEL, SIMILAR_GPU = "measured", "model", "similar-gpu"
+DATASHEET, ROOFLINE, FLOOR = "datasheet", "roofline", "floor"
 SOURCES = {
     MEASURED: "the very problem was measured with the candidate on the GPU",
     MODEL: "a model of measurements with the candidate on the GPU",
@@ -48,25 +42,11 @@ SHOWN = 5
 """Rows of `Predictions` that are printed."""
 FORMATS = {"90 %, µs": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
 """How the columns of predictions and selections read."""
-UNITS = {
-    "": 1,
-    "b": 1,
-    "k": 10**3,
-    "kb": 10**3,
-    "m": 10**6,
-    "mb": 10**6,
-    "g": 10**9,
-    "gb": 10**9,
-    "t": 10**12,
-    "tb": 10**12,
-    "ki": 2**10,
-    "kib": 2**10,
-    "mi": 2**20,
-    "mib": 2**20,
-    "gi": 2**30,
-    "gib": 2**30,
-    "ti": 2**40,
-    "tib": 2**40,
+UNITS = {"": 1, "b": 1} | {
+    f"{prefix}{binary}{end}": (1024 if binary else 1000) ** power
+    for power, prefix in enumerate("kmgt", 1)
+    for binary in ("", "i")
+    for end in ("", "b")
 }
 """Unit in lower case → bytes: decimal ones as SI has them, binary ones with an i."""
 
