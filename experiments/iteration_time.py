@@ -14,11 +14,10 @@ from experiments.traces import POWER, RESNET, TRACES, workers
 from experiments.verdicts import listing, percent
 from surrogate.report.charts import dots
 from surrogate.trace.events.tables import Trace
-from surrogate.trace.iteration.overheads import measure_overheads, pooled
+from surrogate.trace.iteration.overheads import host_work, measure_overheads, pooled
 from surrogate.trace.iteration.predict import IterationTime, IterationTimes, iteration_times
 from surrogate.trace.iteration.ranks import rank_times
 from surrogate.trace.iteration.times import LAW, collectives
-from surrogate.trace.iteration.units import host_work
 from surrogate.trace.result import Row
 
 STARTUP = (RESNET, POWER)

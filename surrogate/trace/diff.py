@@ -15,8 +15,8 @@ import pandas as pd
 
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.kernels import identify
+from surrogate.trace import events
 from surrogate.trace.calls import is_shape
-from surrogate.trace.events import kinds
 from surrogate.trace.events.iterations import iterations as find_iterations
 from surrogate.trace.events.iterations import steady_run, trim
 from surrogate.trace.events.read import as_trace
@@ -178,7 +178,7 @@ def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
     ranges = part.trace.ranges
     names = np.array(trace.names, dtype=object)
     kernel = names[activities.name]
-    is_operator = (ranges.kind == kinds.OPERATOR) & trace.named(ranges, _OPERATOR.match)
+    is_operator = (ranges.kind == events.OPERATOR) & trace.named(ranges, _OPERATOR.match)
     around = linked(enclosing(ranges, is_operator, outermost=True), activities.range)
     operator = np.where(around >= 0, linked(names[ranges.name], around, ""), kernel)
     shapes = {row: _shapes(trace, row) for row in np.unique(around).tolist()}
@@ -223,7 +223,7 @@ def _totals(side: _Side) -> dict[str, float]:
     part, count, iteration_us = side
     trace = part.trace
     calls = part.trace.calls
-    operators = take(trace.ranges, trace.ranges.kind == kinds.OPERATOR)
+    operators = take(trace.ranges, trace.ranges.kind == events.OPERATOR)
     host = (np.append(getattr(operators, name), getattr(calls, name)) for name in ("start_ns", "end_ns"))
     steps = step_table(part).rows
     idle_us = sum(map(idle_of_step, steps)) / count
@@ -233,5 +233,5 @@ def _totals(side: _Side) -> dict[str, float]:
         "device busy": sum(step["time_us"] for step in steps) / count - idle_us,
         "device idle": idle_us,
         "host": union_us(*host) / count,
-        "host waiting": float(calls.time_us[calls.kind == kinds.SYNC_CALL].sum()) / count,
+        "host waiting": float(calls.time_us[calls.kind == events.SYNC_CALL].sum()) / count,
     }

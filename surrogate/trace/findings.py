@@ -18,7 +18,7 @@ import numpy as np
 from surrogate.features.errors import InputError
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, Mask
@@ -355,7 +355,7 @@ def small_kernels(case: Case) -> Draft | None:
     """The host launches kernels one by one, and not as fast as the device runs them."""
     graph = case.graph
     kernels = select(graph, kind="kernel")
-    launches = np.isin(call_kinds(case.graph, case.trace), (kinds.LAUNCH, kinds.MEMSET_CALL))
+    launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL))
     if launches.sum() < _MANY * case.steps:
         return None
     saved = MODELS["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed
@@ -413,12 +413,12 @@ def device_awaited(case: Case) -> Draft | None:
     """Calls that wait for the device, as those that read a value of it, with work behind them in the same iteration."""
     graph, trace = case.graph, case.trace
     numbers = np.arange(len(graph))
-    launches = np.isin(call_kinds(case.graph, case.trace), (kinds.LAUNCH, kinds.GRAPH_LAUNCH))
+    launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.GRAPH_LAUNCH))
     last = np.full(case.steps + 1, -1)
     np.maximum.at(last, graph.iteration[launches], numbers[launches])
     # Copies to the device from pageable memory make the host wait, too; another finding has those.
     awaited = np.isin(numbers, graph.dst[graph.edge_kind == SYNC]) & (graph.kind == CALL) & (graph.row >= 0)
-    copying = np.isin(graph.row, trace.activities.call[trace.activities.copy_kind == kinds.TO_DEVICE])
+    copying = np.isin(graph.row, trace.activities.call[trace.activities.copy_kind == events.TO_DEVICE])
     tasks = awaited & ~copying & (numbers < last[graph.iteration])
     ranges = trace.calls.range[graph.row[tasks]].tolist()
     names = {trace.name_of(trace.ranges, row) if row >= 0 else "calls outside operators" for row in ranges}
@@ -472,7 +472,7 @@ def exposed_communication(case: Case) -> Draft | None:
 
 def allocator_stalls(case: Case) -> Draft | None:
     """Allocations and frees of the driver behind the first iteration, in which a cache still fills."""
-    tasks = (call_kinds(case.graph, case.trace) == kinds.MEMORY_CALL) & (case.graph.iteration > 0)
+    tasks = (call_kinds(case.graph, case.trace) == events.MEMORY_CALL) & (case.graph.iteration > 0)
     return Draft("calls of the driver", tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0))
 
 

@@ -25,7 +25,7 @@ from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, bound, comp
 from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_lines
 from surrogate.formats.nvprof import GPU_ACTIVITIES
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.events.tables import Floats, Ints, grouped
 from surrogate.trace.profiling import Profile, Source
 from surrogate.trace.profiling import profile as profiled
@@ -55,7 +55,7 @@ def kernel_table(given: Source, by: str = "name") -> ResultTable:
     profile = profiled(given)
     require_known("grouping of kernels", by, GROUPINGS)
     activities = profile.trace.activities
-    kernels = np.flatnonzero(activities.kind == kinds.KERNEL)
+    kernels = np.flatnonzero(activities.kind == events.KERNEL)
     labels, of_kernel = _groups(profile, kernels, by)
     total = float(activities.time_us[kernels].sum())
     groups = grouped(of_kernel, np.arange(len(kernels)))
@@ -101,7 +101,7 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
         "min_us": float(time.min()),
         "max_us": float(time.max()),
         **_work(profile, members, use["waves"]),
-        **({"bound": COMMUNICATION} if kinds.COLLECTIVE_NAME.search(label) else {}),
+        **({"bound": COMMUNICATION} if events.COLLECTIVE_NAME.search(label) else {}),
         **({} if profile.counters is None else measured(profile.counters, activities.time_us, members, profile.gpu)),
         "grid": "x".join(map(str, grid.tolist())) if grid.all() else None,
         "block": "x".join(map(str, block.tolist())) if block.all() else None,
@@ -303,7 +303,7 @@ def with_counters(profile: Profile, paths: Sequence[str | Path]) -> Profile:
     """
     trace = profile.trace
     activities = profile.trace.activities
-    kernels = np.flatnonzero(activities.kind == kinds.KERNEL)
+    kernels = np.flatnonzero(activities.kind == events.KERNEL)
     names = [trace.names[name] for name in activities.name[kernels].tolist()]
     return replace(profile, counters=_joined(names, activities.grid[kernels], paths, kernels, len(activities)))
 

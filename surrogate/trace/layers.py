@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.events.iterations import Iteration, iteration_at, iteration_of, iterations
-from surrogate.trace.events.nesting import nest_of
-from surrogate.trace.events.tables import Ints, Trace, enclosing, holding, linked, take
+from surrogate.trace.events.tables import Ints, Trace, enclosing, holding, linked, nest_of, take
 
 FORWARD, BACKWARD, OTHER = range(3)
 PHASES = ("forward", "backward", "other")
@@ -87,16 +86,16 @@ def _tops(trace: Trace) -> Ints:
     Without operators every NVTX range and annotation stands for itself.
     """
     ranges = trace.ranges
-    anchors = (ranges.kind == kinds.OPERATOR) | trace.named(ranges, _WRAPPER.match)
+    anchors = (ranges.kind == events.OPERATOR) | trace.named(ranges, _WRAPPER.match)
     if not anchors.any():
-        return np.where(np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION)), np.arange(len(ranges)), -1)
+        return np.where(np.isin(ranges.kind, (events.NVTX, events.ANNOTATION)), np.arange(len(ranges)), -1)
     return enclosing(ranges, anchors, outermost=True)
 
 
 def _leaf_modules(trace: Trace) -> Ints:
     """Rows of ``frames`` that are modules without a module inside."""
     frames = trace.frames
-    is_module = trace.named(frames, lambda name: name.startswith(kinds.MODULE))
+    is_module = trace.named(frames, lambda name: name.startswith(events.MODULE))
     return np.flatnonzero(is_module & ~holding(frames, frames.parent[is_module]))
 
 
@@ -180,7 +179,7 @@ def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[s
 
 def layer_type(name: str) -> str:
     """``aten::conv2d`` → ``conv2d``, ``nn.Module: Conv2d_3`` → ``Conv2d``, ``Step 10 to 20`` → ``Step # to #``."""
-    if name.startswith(kinds.MODULE):
-        return _NUMBER.sub("", name[len(kinds.MODULE) :])
+    if name.startswith(events.MODULE):
+        return _NUMBER.sub("", name[len(events.MODULE) :])
     name = name.removeprefix(_ENGINE)
     return name.removeprefix("aten::") if "::" in name else _DIGITS.sub("#", name)

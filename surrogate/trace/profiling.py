@@ -10,8 +10,8 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify
+from surrogate.trace import events
 from surrogate.trace.calls import CallReader, kernels_by_owner
-from surrogate.trace.events import kinds
 from surrogate.trace.events.iterations import steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
@@ -93,11 +93,11 @@ def steady(given: Profile) -> Profile:
 
 def unfit(trace: Trace) -> str:
     """Why no change to the trace can be simulated, "" where one can."""
-    kernels = trace.activities.kind == kinds.KERNEL
+    kernels = trace.activities.kind == events.KERNEL
     lost = int((kernels & (trace.activities.call < 0)).sum())
     if trace.ends_early:
         return f"{trace.source}: {trace.notes[0]}, so that a replay would tell nothing; record the trace again"
-    if lost > kernels.sum() / 2 and np.isin(trace.calls.kind, (kinds.LAUNCH, kinds.GRAPH_LAUNCH)).any():
+    if lost > kernels.sum() / 2 and np.isin(trace.calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)).any():
         return (
             f"{trace.source}: {lost:,} of {kernels.sum():,} kernels follow no launch (correlation ids are missing), so"
             " that none waits for the host in a replay; record the trace again"
@@ -166,7 +166,7 @@ def _spread_work(trace: Trace) -> tuple[Floats, Floats, tuple[str, ...]]:
     flops, dram_bytes = np.full(len(activities), np.nan), np.full(len(activities), np.nan)
     dtype = [""] * len(activities)
     prepares = trace.named(activities, _prepares)
-    kernels = np.flatnonzero((activities.kind == kinds.KERNEL) & (activities.range >= 0) & ~prepares)
+    kernels = np.flatnonzero((activities.kind == events.KERNEL) & (activities.range >= 0) & ~prepares)
     time_us = np.maximum(activities.time_us, 1e-3)
     for owner, rows in kernels_by_owner(reader, kernels.tolist()).items():
         if work := reader.work(owner):

@@ -8,8 +8,7 @@ import numpy as np
 
 from surrogate.features.errors import require_known
 from surrogate.trace.events.iterations import iteration_at
-from surrogate.trace.events.nesting import nest
-from surrogate.trace.events.tables import Ints, Trace, linked, take
+from surrogate.trace.events.tables import Ints, Trace, linked, nest, take
 from surrogate.trace.layers import find_layers
 from surrogate.trace.result import ResultTable, short_names
 

@@ -7,21 +7,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from surrogate.trace import events
 from surrogate.trace.calls import batch_size, is_shape
-from surrogate.trace.events import kinds
-from surrogate.trace.events.nesting import nest_of
 from surrogate.trace.events.read import names_apart
-from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged, take
+from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged, nest_of, take
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
-from surrogate.trace.graph.simulate import longest_wait
+from surrogate.trace.graph.tasks import longest_wait
 from surrogate.trace.layers import BACKWARD, FORWARD
 from surrogate.trace.profiling import Profile, Source, steady, unfit
 from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import ResultTable, Row, short_names
 
-_OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
-_MOVES = (kinds.COPY, kinds.MEMSET)
+_OVER_PCIE = (events.TO_DEVICE, events.TO_HOST)
+_MOVES = (events.COPY, events.MEMSET)
 STEP_PARTS = {
     "compute_us": "kernels compute",
     "communication_us": "only communication runs",
@@ -95,7 +94,7 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
         forward_us=time * ((own >= 0) & (phase == FORWARD)),
         backward_us=time * (phase == BACKWARD),
         idle_us=profile.idle_us,
-        kernels=activities.kind == kinds.KERNEL,
+        kernels=activities.kind == events.KERNEL,
         gflop=np.nan_to_num(profile.flops) / 1e9,
     ).join(sums(np.arange(len(layers)), runs=np.ones(len(layers), np.int64), host_us=host_us))
     table["runs"] = [*table["runs"][:-1], int((own < 0).any())]
@@ -141,7 +140,7 @@ def sources_by_layer(profile: Profile) -> dict[str, str]:
     torch."""
     trace = profile.trace
     ranges = trace.ranges
-    lines = np.flatnonzero(~trace.named(trace.frames, lambda name: name.startswith(kinds.MODULE)))
+    lines = np.flatnonzero(~trace.named(trace.frames, lambda name: name.startswith(events.MODULE)))
     frame = linked(lines, nest_of(take(trace.frames, lines)).open_at(ranges.start_ns, ranges.thread))
 
     def text(row: int) -> str:
@@ -190,7 +189,7 @@ def copy_table(given: Source) -> ResultTable:
         rows.append(
             {
                 "copy": profile.trace.names[name],
-                "direction": kinds.COPY_KINDS[direction] if direction >= 0 else "memset",
+                "direction": events.COPY_KINDS[direction] if direction >= 0 else "memset",
                 "calls": len(members),
                 "total_us": time_us,
                 "time_pct": 100 * time_us / profile.total_us if profile.total_us else None,
@@ -222,7 +221,7 @@ def step_table(given: Source) -> ResultTable:
     on_device = np.flatnonzero(profile.device_of == profile.device)
     starts, ends = activities.start_ns[on_device], activities.end_ns[on_device]
     moves = np.isin(activities.kind[on_device], _MOVES)
-    computes = ~moves & ~trace.named(activities, kinds.COLLECTIVE_NAME.search)[on_device]
+    computes = ~moves & ~trace.named(activities, events.COLLECTIVE_NAME.search)[on_device]
 
     def inside(*intervals: tuple[Ints, Ints]) -> Floats:
         """Time in µs of each iteration that the intervals (starts, ends) cover together."""
@@ -244,7 +243,7 @@ def step_table(given: Source) -> ResultTable:
     late = (gap_start[has_launch], launch_ns[has_launch])
     unknown = (gap_start[~has_launch], gap_end[~has_launch])
     # What both of two sets of intervals cover is the sum of both less what they cover together.
-    is_sync = calls.kind == kinds.SYNC_CALL
+    is_sync = calls.kind == events.SYNC_CALL
     is_block = is_sync | np.isin(np.arange(len(calls)), list(blocking_copies(trace)))
     syncs, blocks = ((calls.start_ns[mask], calls.end_ns[mask]) for mask in (is_sync, is_block))
     waits = inside(late)
@@ -364,17 +363,17 @@ def summary(given: Source) -> Row:
         "iteration_max_ms": max(rounds) / 1e3,
         "batch": batch,
         "samples_per_s": batch / middle_us * 1e6 if batch and middle_us else None,
-        "operators": int(np.sum(trace.ranges.kind == kinds.OPERATOR)),
+        "operators": int(np.sum(trace.ranges.kind == events.OPERATOR)),
         "calls": len(trace.calls),
-        "launches": int(np.isin(trace.calls.kind, (kinds.LAUNCH, kinds.GRAPH_LAUNCH)).sum()),
-        "kernels": int(np.sum(kind == kinds.KERNEL)),
+        "launches": int(np.isin(trace.calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)).sum()),
+        "kernels": int(np.sum(kind == events.KERNEL)),
         "activity_ms": whole / 1e3,
-        "kernel_ms": float(time[kind == kinds.KERNEL].sum()) / 1e3,
+        "kernel_ms": float(time[kind == events.KERNEL].sum()) / 1e3,
         "copy_ms": float(time[np.isin(kind, _MOVES)].sum()) / 1e3,
         "busy_ms": (span_us - idle_us) / 1e3,
         "idle_ms": idle_us / 1e3,
         "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,
-        "wait_ms": float(trace.calls.time_us[trace.calls.kind == kinds.SYNC_CALL].sum()) / 1e3,
+        "wait_ms": float(trace.calls.time_us[trace.calls.kind == events.SYNC_CALL].sum()) / 1e3,
         "unattributed_pct": 100 * float(time[layers.of_activity < 0].sum()) / whole if whole else None,
     }
 

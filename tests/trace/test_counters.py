@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.kernels import kernel_table, with_counters
 from surrogate.trace.profiling import profile
 from surrogate.trace.spans import trace_spans
@@ -93,7 +93,7 @@ def test_averages_of_nvprof_count_for_every_launch(made, tmp_path):
 def test_every_kernel_of_the_real_resnet_joins_in_another_spelling(resnet, tmp_path):
     """One step's launches as Nsight Compute writes them: casts in template arguments, and for some no arguments."""
     one = profile(resnet)
-    kernels = np.flatnonzero((resnet.activities.kind == kinds.KERNEL) & (one.layers.iteration_of_activity == 2))
+    kernels = np.flatnonzero((resnet.activities.kind == events.KERNEL) & (one.layers.iteration_of_activity == 2))
     names = [re.sub(r"(?<=[<, ])(\d+)(?=[,>])", r"(int)\1", resnet.name_of(resnet.activities, i)) for i in kernels]
     names = [name.split("(")[0] if "<" not in name else name for name in names]
     launches = [(names[i], tuple(grid), i, 1, 1, 50) for i, grid in enumerate(resnet.activities.grid[kernels].tolist())]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.events.iterations import Iteration, iteration_of, iterations, period, steady_run, trim
 
 
@@ -145,4 +145,4 @@ def test_any_span_keeps_links_valid(made_once, start, length):
         assert ((links >= -1) & (links < max(len(ranges), 1))).all()
     launched = activities.call >= 0
     assert (activities.correlation[launched] == calls.correlation[activities.call[launched]]).all()
-    assert (part.calls.kind != kinds.OTHER_CALL).all()
+    assert (part.calls.kind != events.OTHER_CALL).all()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.events.read import read_trace
 from surrogate.trace.events.tables import take
 from surrogate.trace.tables import summary
@@ -32,13 +32,13 @@ def test_every_table_is_filled_and_linked(make_trace, read):
 
 def test_columns_hold_what_the_file_says(make_trace, read):
     trace = read(make_trace(steps=1))
-    kernel = int(np.flatnonzero(trace.activities.kind == kinds.KERNEL)[0])
+    kernel = int(np.flatnonzero(trace.activities.kind == events.KERNEL)[0])
     row = take(trace.activities, np.array([kernel]))
     assert row.grid.tolist() == [[160, 1, 1]] and row.block.tolist() == [[256, 1, 1]]
     assert (row.registers[0], row.shared_bytes[0]) == (32, 4096)
     assert row.time_us.tolist() == [100.0] and row.start_ns.tolist() == [50_000]
-    copy = take(trace.activities, trace.activities.kind == kinds.COPY)
-    assert (copy.bytes[0], copy.copy_kind[0]) == (400_000, kinds.TO_HOST)
+    copy = take(trace.activities, trace.activities.kind == events.COPY)
+    assert (copy.bytes[0], copy.copy_kind[0]) == (400_000, events.TO_HOST)
     conv = next(r for r in range(len(trace.ranges)) if trace.name_of(trace.ranges, r) == "aten::conv2d")
     assert trace.shapes_of(conv)[:2] == ((8, 3, 32, 32), (16, 3, 3, 3))
     assert trace.types[trace.ranges.types[conv]][0] == "float"
@@ -60,9 +60,9 @@ def test_both_generations_give_the_same_tables(make_trace, make_older, read):
 
 
 def test_tables_are_sorted_and_times_start_at_zero(make_trace, read):
-    events = make_trace()
-    events["traceEvents"].reverse()
-    trace = read(events)
+    found_events = make_trace()
+    found_events["traceEvents"].reverse()
+    trace = read(found_events)
     for table in (trace.ranges, trace.calls, trace.activities):
         assert (np.diff(table.start_ns) >= 0).all()
     assert trace.span_ns[0] == 0 and trace.origin_ns == 1_700_000_000_000_000_000
@@ -112,7 +112,7 @@ def test_a_correlation_id_in_the_external_id_is_no_operator(make_trace, read):
     trace = make_trace(steps=1)
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") != "cuda_runtime"]
     found = read(trace)
-    kernels = found.activities.kind == kinds.KERNEL
+    kernels = found.activities.kind == events.KERNEL
     assert (found.activities.range[kernels] == -1).all()
 
 
@@ -153,7 +153,7 @@ def test_kernels_of_a_cuda_graph_share_their_launch(read):
     ]
     trace = read({"traceEvents": [call, *kernels]})
     assert trace.activities.call.tolist() == [0, 0, 0] and trace.activities.graph_node.tolist() == [1, 2, 3]
-    assert trace.calls.kind.tolist() == [kinds.GRAPH_LAUNCH]
+    assert trace.calls.kind.tolist() == [events.GRAPH_LAUNCH]
 
 
 def test_processes_with_the_same_correlation_ids_stay_apart(make_trace, read):
@@ -181,7 +181,7 @@ def test_synchronisation_records(make_trace, read):
         }
     )
     found = read(trace)
-    assert found.syncs.kind.tolist() == [kinds.SYNC_STREAM_WAIT]
+    assert found.syncs.kind.tolist() == [events.SYNC_STREAM_WAIT]
     assert found.name_of(found.calls, found.syncs.call[0]) == "cudaMemcpyAsync"
 
 
@@ -200,8 +200,8 @@ def test_a_truncated_file_gives_its_whole_events(refused, make_trace, tmp_path):
 @pytest.mark.slow
 def test_every_activity_of_the_real_resnet_is_linked(resnet, measurements: Path):
     with gzip.open(measurements / "traces" / "resnet50_b32_training_v100.json.gz") as file:
-        events = [e for e in json.load(file)["traceEvents"] if e.get("ph") == "X"]
-    kernels = [e for e in events if e["cat"] in ("Kernel", "Memcpy", "Memset")]
+        found_events = [e for e in json.load(file)["traceEvents"] if e.get("ph") == "X"]
+    kernels = [e for e in found_events if e["cat"] in ("Kernel", "Memcpy", "Memset")]
     assert len(resnet.activities) == len(kernels) == 9096
     assert resnet.activities.time_us.sum() == sum(e["dur"] for e in kernels)
     assert (resnet.activities.call >= 0).all() and (resnet.activities.range >= 0).all()

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.trace.events.build import launched_by
-from surrogate.trace.events.nesting import nest
+from surrogate.trace.events.raw import launched_by
+from surrogate.trace.events.tables import nest
 
 _intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(0, 1)), max_size=30)
 

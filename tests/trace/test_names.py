@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.result import LONGEST, short_names
 from tests.known import cases
 
@@ -36,7 +36,7 @@ TRACES = (
 @pytest.mark.parametrize("name", TRACES)
 def test_names_of_real_traces(real, name):
     trace = real(name)
-    kernels = np.unique(trace.activities.name[trace.activities.kind == kinds.KERNEL])
+    kernels = np.unique(trace.activities.name[trace.activities.kind == events.KERNEL])
     short = set(short_names(trace.names[i] for i in kernels).values())
     assert len(short) == len(kernels) > 5 and max(map(len, short)) <= LONGEST
     assert not any(part in text for text in short for part in ("void ", "at::", "cutlass::", "std::", "("))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.formats import FORMATS
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.events.read import read_trace
 
 _PROCESS = 42 << 24
@@ -50,11 +50,11 @@ def test_an_invented_export(tmp_path):
     assert trace.ranges.start_ns.tolist() == [0] and trace.calls.start_ns.tolist() == [100, 800, 1500]
     assert trace.calls.range.tolist() == [0, 0, -1]
     activities = trace.activities
-    assert activities.kind.tolist() == [kinds.KERNEL, kinds.COPY, kinds.GRAPH]
+    assert activities.kind.tolist() == [events.KERNEL, events.COPY, events.GRAPH]
     assert activities.call.tolist() == [0, 1, 2] and activities.range.tolist() == [0, 0, -1]
     assert activities.grid[0].tolist() == [4, 5, 6] and activities.block[0].tolist() == [32, 2, 1]
     assert (activities.registers[0], activities.shared_bytes[0]) == (40, 128)
-    assert (activities.bytes[1], activities.copy_kind[1]) == (4096, kinds.TO_DEVICE)
+    assert (activities.bytes[1], activities.copy_kind[1]) == (4096, events.TO_DEVICE)
     assert trace.names[activities.name[1]] == "Memcpy HtoD (Pinned -> Device)"
     assert (trace.threads[0].process, trace.threads[0].thread) == ("42", "7")
 
@@ -90,4 +90,4 @@ def test_the_real_export(real):
     assert (trace.activities.call >= 0).all()
     assert trace.devices[0].name == "Tesla T4" and trace.devices[0].sms == 40
     assert trace.ignored == {"OSRT_API": 1428}
-    assert np.isin(trace.syncs.kind, (kinds.SYNC_STREAM_WAIT, kinds.SYNC_STREAM)).any()
+    assert np.isin(trace.syncs.kind, (events.SYNC_STREAM_WAIT, events.SYNC_STREAM)).any()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.events.tables import Ints, Iteration, Ranges, Trace, enclosing, grouped, linked, take
 
 Mask = NDArray[np.bool_]
@@ -53,7 +53,7 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     if trace.chosen:
         return trace.chosen
     ranges = trace.ranges
-    steps = np.flatnonzero(ranges.kind == kinds.STEP)
+    steps = np.flatnonzero(ranges.kind == events.STEP)
     if len(steps):
         return tuple(
             Iteration(i, trace.name_of(ranges, row), int(ranges.start_ns[row]), int(ranges.end_ns[row]), "step")
@@ -138,7 +138,7 @@ def _repeats(trace: Trace) -> list[int]:
         return _repeated_kernels(trace)
     busiest = np.bincount(ranges.thread - ranges.thread.min()).argmax() + ranges.thread.min()
     on_thread = ranges.thread == busiest
-    by_user = on_thread & np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION))
+    by_user = on_thread & np.isin(ranges.kind, (events.NVTX, events.ANNOTATION))
     # Names that differ only in numbers, such as "Step 10 to 20", count as one.
     numbers: dict[str, int] = {}
     labels = np.array([numbers.setdefault(_NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0])
@@ -154,7 +154,7 @@ def _repeats(trace: Trace) -> list[int]:
 
 def _repeated_kernels(trace: Trace) -> list[int]:
     activities = trace.activities
-    kernels = np.flatnonzero(activities.kind == kinds.KERNEL)
+    kernels = np.flatnonzero(activities.kind == events.KERNEL)
     if not len(kernels):
         return []
     kernels = kernels[activities.stream[kernels] == np.bincount(activities.stream[kernels]).argmax()]

@@ -10,25 +10,24 @@ from urllib.parse import quote
 
 from surrogate.features.errors import InputError
 from surrogate.formats.nvprof import own_database
-from surrogate.trace.events import kinds
-from surrogate.trace.events.build import build
-from surrogate.trace.events.raw import RawTrace, Row, clean_name
+from surrogate.trace import events
+from surrogate.trace.events.raw import RawTrace, Row, build, clean_name
 from surrogate.trace.events.tables import Device, Trace
 
 # CUPTI's enumerations (cupti_activity.h): copy kind, kind of memory, kind of synchronisation.
 _COPIES = {
-    1: kinds.TO_DEVICE,
-    2: kinds.TO_HOST,
-    8: kinds.ON_DEVICE,
-    9: kinds.ON_HOST,
-    10: kinds.PEER,
-    11: kinds.TO_DEVICE,
-    12: kinds.TO_HOST,
-    13: kinds.ON_DEVICE,
+    1: events.TO_DEVICE,
+    2: events.TO_HOST,
+    8: events.ON_DEVICE,
+    9: events.ON_HOST,
+    10: events.PEER,
+    11: events.TO_DEVICE,
+    12: events.TO_HOST,
+    13: events.ON_DEVICE,
 }
 _MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
 _COPY_WORDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "copy")
-_SYNCS = {1: kinds.SYNC_EVENT, 2: kinds.SYNC_STREAM_WAIT, 3: kinds.SYNC_STREAM, 4: kinds.SYNC_CONTEXT}
+_SYNCS = {1: events.SYNC_EVENT, 2: events.SYNC_STREAM_WAIT, 3: events.SYNC_STREAM, 4: events.SYNC_CONTEXT}
 _NVTX_RANGES = (59, 60)  # push/pop and start/end ranges
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _READ = {_PREFIX + kind for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")}
@@ -107,12 +106,12 @@ class _Export:
             "NVTX_EVENTS", "start", "end", "eventType", "globalTid", "text", "textId"
         ):
             if kind in _NVTX_RANGES and end is not None:
-                yield self.range(start, end, self.name(text_id, text), kinds.NVTX, tid)
+                yield self.range(start, end, self.name(text_id, text), events.NVTX, tid)
 
     def libraries(self) -> Iterator[Row]:
         for table in _LIBRARIES:
             for start, end, tid, name in self.rows(table, "start", "end", "globalTid", "nameId"):
-                yield self.range(start, end, self.name(name), kinds.OPERATOR, tid)
+                yield self.range(start, end, self.name(name), events.OPERATOR, tid)
 
     def range(self, start: object, end: object, name: int, kind: int, tid: object) -> Row:
         return start, _length(start, end), name, kind, self.thread(tid), -1, -1, -1, -1, -1, -1, -1
@@ -144,7 +143,7 @@ class _Export:
             yield _activity(
                 event,
                 self.name(name if name in self.texts else short),
-                kinds.KERNEL,
+                events.KERNEL,
                 node=node,
                 launch=([gx, gy, gz], [bx, by, bz], registers, shared),
             )
@@ -153,25 +152,25 @@ class _Export:
         for *event, size, kind, source, target, node in self.rows(
             _PREFIX + "MEMCPY", *_DEVICE, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"
         ):
-            direction = _COPIES.get(kind, kinds.OTHER_COPY)
+            direction = _COPIES.get(kind, events.OTHER_COPY)
             memory = f"({_MEMORY.get(source, '?')} -> {_MEMORY.get(target, '?')})"
             name = self.raw.names.index(f"Memcpy {_COPY_WORDS[direction]} {memory}")
-            yield _activity(event, name, kinds.COPY, size=size, direction=direction, node=node)
+            yield _activity(event, name, events.COPY, size=size, direction=direction, node=node)
 
     def memsets(self) -> Iterator[Row]:
         for *event, size, node in self.rows(_PREFIX + "MEMSET", *_DEVICE, "bytes", "graphNodeId"):
-            yield _activity(event, self.raw.names.index("Memset"), kinds.MEMSET, size=size, node=node)
+            yield _activity(event, self.raw.names.index("Memset"), events.MEMSET, size=size, node=node)
 
     def graphs(self) -> Iterator[Row]:
         for *event, graph in self.rows(_PREFIX + "GRAPH_TRACE", *_DEVICE, "graphId"):
-            yield _activity(event, self.raw.names.index(f"CUDA graph {graph}"), kinds.GRAPH)
+            yield _activity(event, self.raw.names.index(f"CUDA graph {graph}"), events.GRAPH)
 
     def syncs(self) -> Iterator[Row]:
         for start, end, device, stream, pid, correlation, kind in self.rows(
             _PREFIX + "SYNCHRONIZATION", *_DEVICE, "syncType"
         ):
-            code = _SYNCS.get(kind, kinds.SYNC_UNKNOWN)
-            name = self.raw.names.index(f"synchronisation: {kinds.SYNC_KINDS[code]}")
+            code = _SYNCS.get(kind, events.SYNC_UNKNOWN)
+            name = self.raw.names.index(f"synchronisation: {events.SYNC_KINDS[code]}")
             yield start, _length(start, end), name, code, device, stream, _process(pid), correlation
 
     def devices(self) -> Iterator[Device]:

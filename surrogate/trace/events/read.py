@@ -18,10 +18,9 @@ import orjson
 
 from surrogate.bundled import TRACES
 from surrogate.features.errors import InputError, require_regular
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.events.batches import EventFile
-from surrogate.trace.events.build import build
-from surrogate.trace.events.raw import PACKED_ROWS, RawTrace, Row, clean_name
+from surrogate.trace.events.raw import PACKED_ROWS, RawTrace, Row, build, clean_name
 from surrogate.trace.events.tables import Device, Trace
 
 if TYPE_CHECKING:
@@ -42,15 +41,15 @@ Handler = Callable[[Row, Event, Event], None]
 _UNKNOWN = (0, 0, 0)
 _LIBRARIES = {"torch", "<frozen importlib", *sys.stdlib_module_names}
 
-_RANGES = {"operator": kinds.OPERATOR, "cpu_op": kinds.OPERATOR, "user_annotation": kinds.ANNOTATION}
+_RANGES = {"operator": events.OPERATOR, "cpu_op": events.OPERATOR, "user_annotation": events.ANNOTATION}
 _CALLS = ("runtime", "cuda_runtime", "cuda_driver", "driver", "hip_runtime", "xpu_runtime", "mtia_runtime")
 _ACTIVITIES = {
-    "kernel": kinds.KERNEL,
-    "memcpy": kinds.COPY,
-    "gpu_memcpy": kinds.COPY,
-    "memset": kinds.MEMSET,
-    "gpu_memset": kinds.MEMSET,
-    "concurrent_kernel": kinds.KERNEL,
+    "kernel": events.KERNEL,
+    "memcpy": events.COPY,
+    "gpu_memcpy": events.COPY,
+    "memset": events.MEMSET,
+    "gpu_memset": events.MEMSET,
+    "concurrent_kernel": events.KERNEL,
 }
 _IGNORED = {
     "async",
@@ -224,7 +223,7 @@ def _refusal(source: str, what: str) -> InputError:
 def _is_kept(name: str) -> bool:
     """Whether a frame is a module, or a line of neither torch nor Python's library: ``model.py(12): forward``."""
     file, is_line, _ = name.partition(".py(")
-    return name.startswith(kinds.MODULE) or (bool(is_line) and file.split("/")[0] not in _LIBRARIES)
+    return name.startswith(events.MODULE) or (bool(is_line) and file.split("/")[0] not in _LIBRARIES)
 
 
 class _EventReader:
@@ -319,7 +318,7 @@ class _EventReader:
 
     def frame(self, named: Row, event: Event, arguments: Event) -> None:
         number = arguments.get("Python id", -1)
-        self.add["frames"]((*named, kinds.FRAME, self.thread(event), number, *[-1] * 6))
+        self.add["frames"]((*named, events.FRAME, self.thread(event), number, *[-1] * 6))
 
     def call(self, named: Row, event: Event, arguments: Event) -> None:
         get = arguments.get

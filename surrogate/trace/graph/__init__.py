@@ -7,8 +7,18 @@ says what decides the time. Changing a graph is what `surrogate.trace.whatif` is
 """
 
 from surrogate.trace.graph.build import graph_of
-from surrogate.trace.graph.simulate import Timeline, bound, critical_path, path_us, serialised_pct, simulate
-from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Graph, Resource
+from surrogate.trace.graph.tasks import (
+    EDGE_KINDS,
+    TASK_KINDS,
+    Graph,
+    Resource,
+    Timeline,
+    bound,
+    critical_path,
+    path_us,
+    serialised_pct,
+    simulate,
+)
 
 __all__ = [
     "EDGE_KINDS",

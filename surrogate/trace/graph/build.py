@@ -7,7 +7,7 @@ import numpy as np
 import surrogate.trace.graph.device as device
 import surrogate.trace.graph.host as on_host
 import surrogate.trace.graph.tasks as t
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.events.iterations import iteration_at
 from surrogate.trace.events.tables import Ints, Trace, grouped, linked
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
@@ -117,7 +117,7 @@ class _Assembly:
         thread = pieces.thread[host.piece]
         call, around = pieces.call[host.piece], pieces.range[host.piece]
         # Host work is named by the range around it; the profiler's own range around an iteration names no work.
-        named = (around >= 0) & (linked(trace.ranges.kind, around) != kinds.STEP)
+        named = (around >= 0) & (linked(trace.ranges.kind, around) != events.STEP)
         host_name = np.where(named, linked(trace.ranges.name, around), len(trace.names))
         host_name = np.where(call >= 0, linked(trace.calls.name, call), host_name)
         # A thread's first task starts at its measured time, unless another thread hands over to it.
@@ -188,7 +188,7 @@ class _Assembly:
         return times, np.tile([first, first + 1], len(every)), np.repeat(np.arange(len(every)), 2)
 
     def _device_kinds(self) -> Ints:
-        collective = self.trace.named(self.trace.activities, kinds.COLLECTIVE_NAME.search)
+        collective = self.trace.named(self.trace.activities, events.COLLECTIVE_NAME.search)
         kind = np.array([t.KERNEL, t.COPY, t.MEMSET, t.KERNEL])[self.trace.activities.kind]
         return np.where((kind == t.KERNEL) & collective, t.COLLECTIVE, kind)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.events.tables import Ints, Trace, grouped, linked
 from surrogate.trace.graph.tasks import Floats, Mask
 
@@ -62,15 +62,15 @@ def awaited_by_calls(trace: Trace, launched: Launched) -> tuple[Pairs, int, int]
     ends = trace.activities.end_ns
     pairs: Pairs = []
     seen = lost = 0
-    streams = _recorded_streams(trace, kinds.SYNC_STREAM)
+    streams = _recorded_streams(trace, events.SYNC_STREAM)
     for call in np.flatnonzero(_may_wait(trace)).tolist():
         kind = int(calls.kind[call])
         name = trace.name_of(calls, call).lower()
-        if kind == kinds.SYNC_CALL:
+        if kind == events.SYNC_CALL:
             seen += 1
             targets = _targets(trace, launched, call, name, streams)
             lost += not targets
-        elif kind == kinds.LAUNCH:
+        elif kind == events.LAUNCH:
             targets = _queue_head(trace, launched, call)
         else:  # cudaFree waits for the device
             targets = [row for row in _finished(trace, launched, call) if ends[row] > calls.start_ns[call]]
@@ -88,12 +88,12 @@ def _recorded_streams(trace: Trace, kind: int) -> dict[int, int]:
 def _may_wait(trace: Trace) -> Mask:
     """Synchronising calls, launches so long that they must have waited for the queue, and frees that took long."""
     calls = trace.calls
-    is_launch = calls.kind == kinds.LAUNCH
+    is_launch = calls.kind == events.LAUNCH
     typical_us = float(np.median(calls.time_us[is_launch])) if is_launch.any() else 5.0
     long_launch = is_launch & (calls.time_us > max(_QUEUE_US, _LONG_LAUNCH * typical_us))
     frees = trace.named(calls, lambda name: "free" in name.lower() and "async" not in name.lower())
-    implicit = (calls.kind == kinds.MEMORY_CALL) & frees & (calls.time_us > _IMPLICIT_US)
-    return (calls.kind == kinds.SYNC_CALL) | long_launch | implicit
+    implicit = (calls.kind == events.MEMORY_CALL) & frees & (calls.time_us > _IMPLICIT_US)
+    return (calls.kind == events.SYNC_CALL) | long_launch | implicit
 
 
 def _finished(trace: Trace, launched: Launched, call: int) -> list[int]:
@@ -152,11 +152,11 @@ def blocking_copies(trace: Trace) -> dict[int, tuple[int, bool]]:
     pageable = trace.named(activities, lambda name: "pageable" in name.lower())
     is_async = trace.named(calls, lambda name: "async" in name.lower())
     blocking = {}
-    for row in np.flatnonzero((activities.kind == kinds.COPY) & (activities.call >= 0)).tolist():
+    for row in np.flatnonzero((activities.kind == events.COPY) & (activities.call >= 0)).tolist():
         call = int(activities.call[row])
-        if calls.kind[call] != kinds.COPY_CALL or activities.start_ns[row] >= calls.end_ns[call]:
+        if calls.kind[call] != events.COPY_CALL or activities.start_ns[row] >= calls.end_ns[call]:
             continue
-        to_host = activities.copy_kind[row] == kinds.TO_HOST
+        to_host = activities.copy_kind[row] == events.TO_HOST
         ends_inside = activities.end_ns[row] <= calls.end_ns[call]
         if ends_inside and (to_host or pageable[row] or not is_async[call]):
             blocking[call] = (row, True)
@@ -179,9 +179,9 @@ def awaited_by_streams(trace: Trace, launched: Launched) -> tuple[Pairs, int, in
     first_of_call[activities.call[with_call]] = with_call
     launching = np.flatnonzero(first_of_call >= 0)
     by_thread = dict(grouped(calls.thread, launching))
-    stream_of = _recorded_streams(trace, kinds.SYNC_STREAM_WAIT)
+    stream_of = _recorded_streams(trace, events.SYNC_STREAM_WAIT)
     pairs: dict[tuple[int, int], None] = {}
-    waits = np.flatnonzero(calls.kind == kinds.WAIT_CALL).tolist()
+    waits = np.flatnonzero(calls.kind == events.WAIT_CALL).tolist()
     lost = 0
     for wait in waits:
         # What goes on after the wait: the next launch on the recorded stream, else the next one of the wait's thread.
@@ -293,7 +293,7 @@ def delays_of(trace: Trace, lanes: Lanes, awaited_end_ns: Floats) -> Delays:
 
 def _typical(trace: Trace, gap: Floats, latency: Floats) -> tuple[float, float]:
     """Medians of kernels: the gap where the launch came 20 µs or more before, the latency where the stream was idle."""
-    kernel = trace.activities.kind == kinds.KERNEL
+    kernel = trace.activities.kind == events.KERNEL
     with np.errstate(invalid="ignore"):
         early = kernel & (latency - gap > _EARLY_US) & (gap < _EARLY_US)
         idle = kernel & ((gap > latency) | (np.isnan(gap) & ~np.isnan(latency)))

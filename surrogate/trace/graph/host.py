@@ -12,9 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from surrogate.trace.events import kinds
-from surrogate.trace.events.nesting import nest_of
-from surrogate.trace.events.tables import Ints, Trace, grouped, linked, merged
+from surrogate.trace import events
+from surrogate.trace.events.tables import Ints, Trace, grouped, linked, merged, nest_of
 from surrogate.trace.graph.device import blocking_copies
 from surrogate.trace.graph.tasks import Mask
 from surrogate.trace.layers import Layers
@@ -40,7 +39,7 @@ class Burst:
 def main_thread(trace: Trace) -> int:
     """The thread of the profiler's steps, else the one with the most time outside autograd; -1 without a host event."""
     ranges, calls = trace.ranges, trace.calls
-    steps = np.flatnonzero(ranges.kind == kinds.STEP)
+    steps = np.flatnonzero(ranges.kind == events.STEP)
     if len(steps):
         return int(ranges.thread[steps[0]])
     outer = np.flatnonzero((ranges.depth == 0) & ~_of_autograd(trace))
@@ -246,7 +245,7 @@ def host_tasks(trace: Trace, pieces: Pieces, outer: Ints, pairs: list[tuple[int,
     is_return = np.append(False, piece[1:] == piece[:-1])[: len(piece)]
     first = np.flatnonzero(~is_return)
     start, end = start[piece], end[piece]
-    launches = trace.calls.time_us[trace.calls.kind == kinds.LAUNCH]
+    launches = trace.calls.time_us[trace.calls.kind == events.LAUNCH]
     typical_ns = int(1e3 * np.median(launches)) if len(launches) else _LAUNCH_NS
     for task in np.flatnonzero(is_return).tolist():
         row, after_end = by_piece[int(piece[task])]

@@ -1,4 +1,6 @@
-"""The data of the dependency graph: `Graph` (tasks and edges as columns), its order, and what of a trace it covers."""
+"""The dependency graph: `Graph` (tasks and edges as columns), its order, its simulation, and the critical path of what
+was simulated.
+"""
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.trace.events.iterations import Iteration
-from surrogate.trace.events.tables import Floats, Ints
+from surrogate.trace.events.tables import Floats, Ints, linked
 
 Mask = NDArray[np.bool_]
 
@@ -171,3 +173,296 @@ def _topological(count: int, src: Ints, dst: Ints, rank: Ints) -> Ints:
             " insert tasks after what they need and before what needs them"
         )
     return np.array(order, dtype=np.int64)
+
+
+POLICIES = ("recorded", "arrival", "priority", "shortest")
+"""Which ready task a resource runs next: as recorded (default), the first ready, of highest priority, the shortest."""
+BEHIND = 0.05
+"""Share of an iteration by which the device falls behind the host, from which on the device tells how long one is."""
+_BOUNDS = {
+    "host work": "host",
+    "call": "host",
+    "kernel": "device",
+    "memset": "device",
+    "collective": "communication",
+    "copy": "copy",
+    "waiting": "waiting",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Timeline:
+    """Start and end of every task in µs from time 0."""
+
+    graph: Graph
+    start_us: Floats
+    end_us: Floats
+
+    @property
+    def total_us(self) -> float:
+        """From the first start of a task that takes part to the last end; 0 for an empty graph."""
+        present = ~self.graph.removed
+        return float(self.end_us[present].max() - self.start_us[present].min()) if present.any() else 0.0
+
+    @property
+    def per_iteration_us(self) -> float:
+        """Mean of the times between successive ends of iterations, the first one's from its own start.
+
+        An iteration ends with its end mark, or later where the device (or the network) falls further behind that mark
+        than it was recorded to: work that the host does not wait for counts only as far as a change adds to it. Where
+        the device was recorded to fall behind the host with each iteration (`falls_behind_us`), its own ends count.
+        Without marks `total_us` is shared among the iterations.
+        """
+        marks = self.marks_us()
+        count = max(len(self.graph.iterations), 1)
+        if not len(marks):
+            return self.total_us / count
+        graph = self.graph
+        # How long the device's or network's last task of an iteration runs on behind its end mark.
+        behind_us = np.full(count, -np.inf)
+        is_thread = np.array([resource.kind == THREAD for resource in graph.resources])
+        rows = np.flatnonzero(~is_thread[graph.resource] & ~graph.removed & (graph.iteration >= 0))
+        np.maximum.at(behind_us, graph.iteration[rows], self.end_us[rows] - marks[graph.iteration[rows], 1])
+        ends_us = marks[:, 1] + np.maximum(behind_us - graph.coverage.get("device_behind_us", 0.0), 0.0)
+        mean_us = float(ends_us.max() - marks[0, 0]) / count
+        if not self.falls_behind_us:
+            return mean_us
+        device_us = np.append(marks[0, 0], marks[:, 1] + behind_us)[-max(count, 2) :]
+        return max(float(device_us[-1] - device_us[0]) / (len(device_us) - 1), np.diff(marks).sum() / count)
+
+    @property
+    def falls_behind_us(self) -> float:
+        """How far the device was recorded to fall behind the host in an iteration; 0 where it is not over `BEHIND`."""
+        behind_us = self.graph.coverage.get("device_behind_us", ())
+        lag_us = (behind_us[-1] - behind_us[0]) / (len(behind_us) - 1) if len(behind_us) > 1 else sum(behind_us)
+        step_us = sum(part.time_us for part in self.graph.iterations) / max(len(behind_us), 1)
+        return lag_us if lag_us > BEHIND * step_us else 0.0
+
+    def marks_us(self) -> Floats:
+        """Start and end of every iteration by its marks on the main thread, shape (iterations, 2); none without one."""
+        marks = np.flatnonzero(self.graph.kind == MARK)
+        order = np.lexsort((self.graph.name[marks], self.graph.iteration[marks]))  # a start's name is before an end's
+        return self.start_us[marks[order]].reshape(-1, 2)
+
+    def iteration_us(self) -> list[float]:
+        """For every iteration the time between its start mark and its end mark on the main thread."""
+        return np.diff(self.marks_us()).ravel().tolist()
+
+    def __repr__(self) -> str:
+        return f"Timeline({self.graph!r}, {self.total_us / 1e3:.3f} ms)"
+
+
+def simulate(graph: Graph) -> Timeline:
+    """Earliest start of every task: its resource's previous task and every edge into it have passed.
+
+    With a policy on some resource (`Graph.policies`) tasks there run in the order in which the policy picks them among
+    those that are ready; without one a single sweep in the graph's order. Raises `InputError` for an unknown policy.
+    """
+    keys = {resource: _keys(graph, policy) for resource, policy in graph.policies.items() if policy != "recorded"}
+    times = _dispatch(graph, keys) if keys else _sweep(graph)
+    start, end = (np.array(column, dtype=float) for column in times)
+    return Timeline(graph, start, end)
+
+
+def _sweep(graph: Graph) -> tuple[list[float], list[float]]:
+    """In the graph's order, where every dependency has a time before it is asked for."""
+    count = len(graph)
+    by_target = np.argsort(graph.dst, kind="stable")
+    # One list of times: ends first, starts after them; an edge knows which of both it waits for.
+    sources = (graph.src + count * graph.from_start)[by_target].tolist()
+    lags = graph.lag_us[by_target].tolist()
+    stops = np.cumsum(np.bincount(graph.dst, minlength=count)).tolist()
+    free = [0.0] * len(graph.resources)
+    times = [0.0] * (2 * count)
+    edge = 0
+    for task, (resource, gap, duration, stop) in enumerate(
+        zip(graph.resource.tolist(), graph.gap_us.tolist(), graph.duration_us.tolist(), stops, strict=True)
+    ):
+        start = free[resource] + gap
+        while edge < stop:
+            ready = times[sources[edge]] + lags[edge]
+            if ready > start:
+                start = ready
+            edge += 1
+        times[count + task] = start
+        times[task] = free[resource] = start + duration
+    return times[count:], times[:count]
+
+
+def _keys(graph: Graph, policy: Policy) -> list[float]:
+    """Per task what the policy sorts by, lowest first."""
+    if callable(policy):
+        keys = np.asarray(policy(graph), dtype=float)
+        if keys.shape != (len(graph),):
+            raise InputError(f"a policy gives a number per task ({len(graph):,}), not shape {keys.shape}")
+        return keys.tolist()
+    keys = {"arrival": np.zeros(len(graph)), "priority": -graph.priority, "shortest": graph.duration_us}
+    require_known("policy", policy, POLICIES)
+    return keys[policy].tolist()
+
+
+def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float], list[float]]:
+    """Event by event in time order; a resource without keys runs its tasks in the graph's order."""
+    count = len(graph)
+    resource = graph.resource.tolist()
+    # On a resource without a policy the order of its tasks is an edge like any other.
+    before = previous_on_resource(graph.resource)
+    chosen = np.isin(graph.resource, list(keys))
+    chained = np.flatnonzero((before >= 0) & ~chosen)
+    src = np.concatenate([graph.src, before[chained]])
+    dst = np.concatenate([graph.dst, chained])
+    lag = np.concatenate([graph.lag_us, graph.gap_us[chained]])
+    from_start = np.concatenate([graph.from_start, np.zeros(len(chained), np.bool_)])
+    # The edges out of each task, and where each task's own begin and end.
+    order = np.argsort(src, kind="stable")
+    following = list(zip(dst[order].tolist(), lag[order].tolist(), from_start[order].tolist(), strict=True))
+    stops = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=count))]).tolist()
+    # Edges that have not passed yet, and the earliest start by those that have.
+    left = np.bincount(dst, minlength=count).tolist()
+    ready = np.where((before < 0) & ~chosen, graph.gap_us, 0.0).tolist()
+    duration = graph.duration_us.tolist()
+    start = [0.0] * count
+    end = [0.0] * count
+    waiting: dict[int, list[tuple[float, float, int]]] = {queue: [] for queue in keys}
+    free = dict.fromkeys(keys, 0.0)
+    # (time, 0, task that becomes ready) or (time, 1, resource that picks its next task).
+    events = [(ready[i], 0, i) for i in range(count) if not left[i]]
+    heapq.heapify(events)
+
+    def run(task: int, time_us: float) -> None:
+        start[task] = time_us
+        end[task] = time_us + duration[task]
+        for target, wait_us, by_start in following[stops[task] : stops[task + 1]]:
+            ready[target] = max(ready[target], (start[task] if by_start else end[task]) + wait_us)
+            left[target] -= 1
+            if not left[target]:
+                heapq.heappush(events, (ready[target], 0, target))
+
+    while events:
+        time_us, is_pick, which = heapq.heappop(events)
+        if not is_pick:
+            queue = resource[which]
+            if queue not in keys:
+                run(which, time_us)
+                continue
+            heapq.heappush(waiting[queue], (keys[queue][which], time_us, which))
+            heapq.heappush(events, (max(time_us, free[queue]), 1, queue))
+        elif waiting[which] and free[which] <= time_us:
+            task = heapq.heappop(waiting[which])[2]
+            run(task, time_us)
+            free[which] = end[task]
+            if waiting[which]:
+                heapq.heappush(events, (free[which], 1, which))
+    return start, end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CriticalPath:
+    """``tasks`` from first to last; ``by_kind_us`` is their time by kind, and ``waiting_us`` the rest of the total:
+    launch latency, gaps between kernels, transfer of control."""
+
+    tasks: Ints
+    by_kind_us: dict[str, float]
+    waiting_us: float
+
+
+def critical_path(timeline: Timeline) -> CriticalPath:
+    """Backwards from the task that ends last, each time to the dependency that decided the start.
+
+    A launch decides with its start, so of the call itself only the part before the next task's start counts.
+    """
+    graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
+    if not len(graph):
+        return CriticalPath(np.empty(0, np.int64), {}, 0.0)
+    binding = _binding(timeline)
+    task = int(np.where(graph.removed, -np.inf, end).argmax())
+    path = []
+    while task >= 0:
+        path.append(task)
+        task = int(binding[task])
+    # Of a task only the part before the next one's start lies on the path.
+    tasks = np.array(path[::-1], dtype=np.int64)
+    reach = np.append(start[tasks[1:]], np.inf)
+    spent = np.maximum(np.minimum(end[tasks], reach) - start[tasks], 0.0)
+    by_kind = {
+        name: float(spent[graph.kind[tasks] == code].sum())
+        for code, name in enumerate(TASK_KINDS)
+        if (graph.kind[tasks] == code).any() and name != "mark"
+    }
+    return CriticalPath(tasks, by_kind, timeline.total_us - sum(by_kind.values()))
+
+
+def longest_wait(timeline: Timeline) -> tuple[float, str]:
+    """The longest time in µs that passes on the critical path without a task, and the task that then begins."""
+    tasks = critical_path(timeline).tasks
+    waits_us = timeline.start_us[tasks[1:]] - timeline.end_us[tasks[:-1]]
+    at = int(waits_us.argmax())
+    return float(waits_us[at]), timeline.graph.name_of(int(tasks[at + 1]))
+
+
+def path_us(timeline: Timeline) -> dict[str, float]:
+    """The critical path by kind of task, and what it waits, as shares of `Timeline.per_iteration_us`."""
+    path = critical_path(timeline)
+    share = timeline.per_iteration_us / (timeline.total_us or 1.0)
+    return {kind: share * time_us for kind, time_us in {**path.by_kind_us, "waiting": path.waiting_us}.items()}
+
+
+def bound(path: Mapping[str, float]) -> str | None:
+    """What the longest part of a critical path (`path_us`) is: host, device, communication, copy or waiting.
+
+    Only less of that makes the whole shorter, however busy the rest is. None for an empty path.
+    """
+    sums = dict.fromkeys(_BOUNDS.values(), 0.0)
+    for kind, time_us in path.items():
+        sums[_BOUNDS[kind]] += time_us
+    return max(sums, key=sums.__getitem__) if any(sums.values()) else None
+
+
+def _binding(timeline: Timeline) -> Ints:
+    """For every task the dependency that decided its start, -1 for none."""
+    graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
+    before = _ran_before(timeline)
+    # Every dependency as an edge: order on the resources, and the graph's own edges.
+    chained = np.flatnonzero(before >= 0)
+    src = np.concatenate([before[chained], graph.src])
+    dst = np.concatenate([chained, graph.dst])
+    fixed = ~np.isin(graph.resource[chained], list(graph.policies))
+    ready = np.concatenate(
+        [
+            end[before[chained]] + graph.gap_us[chained] * fixed,
+            np.where(graph.from_start, start[graph.src], end[graph.src]) + graph.lag_us,
+        ]
+    )
+    # Per task the edge that passed last; where even that left time to spare, none decided.
+    order = np.lexsort((ready, dst))
+    last = order[np.append(dst[order][1:] != dst[order][:-1], True)] if len(order) else order
+    binding = np.full(len(graph), -1)
+    binding[dst[last]] = np.where(start[dst[last]] - ready[last] > 1e-3, -1, src[last])
+    return binding
+
+
+def _ran_before(timeline: Timeline) -> Ints:
+    """The task that ran before each on its resource, as simulated."""
+    if not timeline.graph.policies:
+        return previous_on_resource(timeline.graph.resource)
+    order = np.lexsort((np.arange(len(timeline.graph)), timeline.start_us))
+    previous = np.full(len(order), -1)
+    previous[order] = linked(order, previous_on_resource(timeline.graph.resource[order]))
+    return previous
+
+
+def serialised_pct(timeline: Timeline) -> float:
+    """Share of the device's busy time in which exactly one device task runs, in percent; NaN without a device task."""
+    graph = timeline.graph
+    rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & ~graph.removed & (graph.duration_us > 0))
+    if not len(rows):
+        return float("nan")
+    # A step up at each start and a step down at each end: their running sum is how many tasks run.
+    times = np.concatenate([timeline.start_us[rows], timeline.end_us[rows]])
+    steps = np.repeat([1, -1], len(rows))
+    # Ends first: tasks that only touch do not overlap.
+    order = np.lexsort((steps, np.round(times, 3)))
+    running = np.cumsum(steps[order])[:-1]
+    lengths = np.diff(times[order])
+    busy = lengths[running > 0].sum()
+    return float(100 * lengths[running == 1].sum() / busy) if busy else float("nan")

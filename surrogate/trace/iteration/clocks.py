@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.events.tables import Trace
-from surrogate.trace.iteration.overheads import EVENT_US, Overheads, finer_name, handed_over
+from surrogate.trace.iteration.overheads import EVENT_US, Action, Overheads, Unit, finer_name, handed_over, segments
 from surrogate.trace.iteration.times import collectives
-from surrogate.trace.iteration.units import Action, Unit, segments
 
 KERNEL_GAP_US = 1.0
 """Between two activities of a stream. Source: Lin et al. (HiPC 2022)."""
@@ -147,7 +146,7 @@ class Clocks:
 
     def _wait(self, thread: int, action: Action, cpu: float, collective: bool) -> float:
         """The host after a synchronising call; a wait between streams moves no host clock."""
-        if action.kind == kinds.WAIT_CALL:
+        if action.kind == events.WAIT_CALL:
             # Where an operator issues a collective, the collectives' stream waits for compute, not compute for it.
             if not collective:
                 self._join_collectives()

@@ -20,9 +20,8 @@ from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.clocks import Clocks, clocks_for
-from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, measure_overheads
+from surrogate.trace.iteration.overheads import SIBLING_GAP_US, HostWork, Overheads, Unit, host_work, measure_overheads
 from surrogate.trace.iteration.times import DeviceTimes
-from surrogate.trace.iteration.units import HostWork, Unit, host_work
 from surrogate.trace.profiling import NO_DEVICE, gpu_of, unfit
 
 SOURCES = ("measured", "surrogate")

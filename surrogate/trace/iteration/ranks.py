@@ -15,8 +15,8 @@ import pandas as pd
 from surrogate.features.errors import InputError
 from surrogate.features.families.transfer import Collective
 from surrogate.network.call import UnsupportedError
+from surrogate.trace import events
 from surrogate.trace.calls import CallReader
-from surrogate.trace.events import kinds
 from surrogate.trace.events.read import names_apart
 from surrogate.trace.events.tables import Floats, Ints, Trace, grouped, linked
 from surrogate.trace.iteration.overheads import Overheads, fit_laws, pooled, unseen_us
@@ -307,7 +307,7 @@ def _use(trace: Trace) -> Row:
     if not len(activities):
         raise InputError(f"{trace.source}: holds no device activity; give a trace of each rank's GPU")
     is_communication = collectives(trace)
-    is_memory = np.isin(activities.kind, (kinds.COPY, kinds.MEMSET))
+    is_memory = np.isin(activities.kind, (events.COPY, events.MEMSET))
     kind = {"compute": ~is_communication & ~is_memory, "communication": is_communication, "memory": is_memory}
     whole_us = float(ends.max() - starts[0]) / 1e3
     busy_us = union_us(starts, ends)

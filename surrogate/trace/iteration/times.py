@@ -22,8 +22,8 @@ from surrogate.network.call import UnsupportedError
 from surrogate.network.network import Work
 from surrogate.network.predict import Predictors, sustained_us
 from surrogate.network.work import as_run
+from surrogate.trace import events
 from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched, sizes_of_batch
-from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Trace, enclosing
 from surrogate.trace.iteration.overheads import Laws, law_us
 
@@ -43,7 +43,7 @@ UNALIGNED = re.compile(r"tensorop.*align[12](?!\d)")
 """In the name of a product's kernel on NVIDIA's matrix units for rows that do not begin at 16 bytes. AMD's have no such
 penalty: of 99 products of rocBLAS's published times on MI60 and Navi 21 with odd rows and 0.5 GFLOP or more, each takes
 1.00 times what its nearest aligned neighbour takes per FLOP (median; eight in ten 0.94 to 1.06)."""
-_OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
+_OVER_PCIE = (events.TO_DEVICE, events.TO_HOST)
 Group = tuple[tuple[Work, ...], tuple[Work, ...], list[int]]
 """What an operator computed, what it computes at the new batch, and the activities that it launched."""
 
@@ -154,7 +154,7 @@ def predicted_times(
         predicted_us = sum(answer.time_us for answer in known)
         source[rows] = ROOFLINE if ROOFLINE in sources else LAW if LAW in sources else MODEL
         if base and known and not isinstance(after[0], Collective):
-            kernels = max(int((activities.kind[rows] == kinds.KERNEL).sum()), 1)
+            kernels = max(int((activities.kind[rows] == events.KERNEL).sum()), 1)
             aligned = [here[problem] for problem in work[0]] if unaligned[rows].any() else []
             aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else whole for answer in aligned)
             parts.append(_carried(min(whole, aligned_us or whole), kernels, (base.gpu, by.gpu), work, (here, there)))
@@ -237,7 +237,7 @@ def _at_rates_us(problem: Work, gpu: Gpu) -> float:
 
 def collectives(trace: Trace) -> NDArray[np.bool_]:
     """Which activities are collectives, by the name of the kernel."""
-    return trace.named(trace.activities, kinds.COLLECTIVE_NAME.search) & (trace.activities.kind == kinds.KERNEL)
+    return trace.named(trace.activities, events.COLLECTIVE_NAME.search) & (trace.activities.kind == events.KERNEL)
 
 
 def _groups(trace: Trace, old: int, new: int) -> tuple[list[Group], list[tuple[int, str]]]:
@@ -269,7 +269,7 @@ def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:
     """A copy or memset by its bytes; raises `UnsupportedError` for kernels, and where the batch's part is not known."""
     activities, row = trace.activities, int(trace.activities.range[activity])
     size, kind = int(activities.bytes[activity]), int(activities.kind[activity])
-    if kind not in (kinds.COPY, kinds.MEMSET):
+    if kind not in (events.COPY, events.MEMSET):
         raise UnsupportedError("a rule for this operator" if row >= 0 else "the operator of this launch")
     if size <= 0:
         raise UnsupportedError("bytes")
@@ -282,7 +282,7 @@ def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:
     elements = ceil(size / 4)
     if activities.copy_kind[activity] in _OVER_PCIE:
         return operator("memcpy", elements=elements)
-    return operator("copy" if kind == kinds.COPY else "fill", n=elements)
+    return operator("copy" if kind == events.COPY else "fill", n=elements)
 
 
 def unpredicted(trace: Trace, times: DeviceTimes, rows: Container[int]) -> tuple[UnpredictedOperator, ...]:

@@ -16,8 +16,8 @@ from surrogate.features.kernels import identify, identify_call, uses_tensor_core
 from surrogate.network.call import UnsupportedError
 from surrogate.network.memory import usable_bytes
 from surrogate.prediction.results import UNMEASURED
+from surrogate.trace import events
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
-from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Ints, Trace, linked
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, LAUNCH, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, predicted_times
@@ -102,11 +102,11 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
     What the host does outside layers (data loading, the program's own code), copies and synchronisation stay.
     """
     call_kind = call_kinds(graph, setting.profile.trace)
-    launch = np.isin(call_kind, (kinds.LAUNCH, kinds.MEMSET_CALL))
+    launch = np.isin(call_kind, (events.LAUNCH, events.MEMSET_CALL))
     if not launch.any():
         raise InputError("cuda-graphs: no launch of a kernel is in this trace, so there is nothing to capture")
     # The first launch of an iteration stands for the graph's; what is captured beside launches is not issued any more.
-    other = np.isin(call_kind, (kinds.OTHER_CALL, kinds.RECORD_CALL, kinds.MEMORY_CALL))
+    other = np.isin(call_kind, (events.OTHER_CALL, events.RECORD_CALL, events.MEMORY_CALL))
     captured = (graph.layer >= 0) & ~select(graph, layer=r"DataLoader") & ~graph.removed
     first = np.zeros(len(graph), np.bool_)
     for iteration in np.unique(graph.iteration[launch]).tolist():
@@ -326,7 +326,7 @@ def convolutions_of(trace: Trace) -> tuple[list[ConvRun], int]:
     """All convolutions whose problem the shapes give, and how many others there are."""
     reader = CallReader(trace)
     activities = trace.activities
-    kernels = np.flatnonzero((activities.kind == kinds.KERNEL) & (activities.range >= 0))
+    kernels = np.flatnonzero((activities.kind == events.KERNEL) & (activities.range >= 0))
     is_conv = trace.named(trace.ranges, _CONVOLUTION.search)
     runs: list[ConvRun] = []
     lost = 0

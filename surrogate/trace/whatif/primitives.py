@@ -27,8 +27,7 @@ import numpy as np
 from surrogate.features.errors import InputError, require_known
 from surrogate.trace.events.tables import Floats
 from surrogate.trace.graph import tasks as t
-from surrogate.trace.graph.simulate import POLICIES
-from surrogate.trace.graph.tasks import TASK_KINDS, Graph, Mask
+from surrogate.trace.graph.tasks import POLICIES, TASK_KINDS, Graph, Mask
 from surrogate.trace.layers import PHASES
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"

@@ -6,17 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.iteration.clocks import Clocks
-from surrogate.trace.iteration.overheads import Mean, Overheads
-from surrogate.trace.iteration.units import Action, Unit
+from surrogate.trace.iteration.overheads import Action, Mean, Overheads, Unit
 
 
 def make_action(
     start: float, end: float, rows: Sequence[int] = (), name: str = "cudaLaunchKernel", **more: Any
 ) -> Action:
     """A call from ``start`` to ``end`` µs that puts activities ``rows`` on the device."""
-    kind = more.pop("kind", kinds.LAUNCH)
+    kind = more.pop("kind", events.LAUNCH)
     return Action(0, name, kind, round(start * 1e3), round(end * 1e3), tuple(rows), **more)
 
 

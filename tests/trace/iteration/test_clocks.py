@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.iteration.clocks import QUEUE
 
 
@@ -35,7 +35,7 @@ def test_launch_without_a_kernel(unit, action, clocks):
 
 def test_copy_to_the_host_joins(unit, action, clocks):
     one = clocks([500.0, 40.0])
-    copy = action(20, 24, [1], "cudaMemcpyAsync", kind=kinds.COPY_CALL, joins=True)
+    copy = action(20, 24, [1], "cudaMemcpyAsync", kind=events.COPY_CALL, joins=True)
     one.step(unit("aten::item", 0, 60, action(10, 14, [0]), copy))
     # Kernel 34 … 539, copy 540 … 585, then T3.
     assert one.device_now_us == pytest.approx(585.0)
@@ -47,7 +47,7 @@ def test_synchronise_one_stream_or_all(unit, action, clocks, name, end):
     """Stream 1 until 34 + 1005, stream 0, on which the thread launched last, until 43 + 100."""
     one = clocks([1000.0, 95.0], [1, 0])
     one.step(unit("x", 0, 60, action(10, 14, [0]), action(20, 24, [1])))
-    one.step(unit(name, 70, 80, action(70, 80, (), name, kind=kinds.SYNC_CALL)))
+    one.step(unit(name, 70, 80, action(70, 80, (), name, kind=events.SYNC_CALL)))
     assert one.host_now_us == pytest.approx(end)
 
 
@@ -59,7 +59,7 @@ def test_collective_beside_compute(unit, action, clocks):
     assert one.collective_us == pytest.approx(139 + 1 + 400 + 5)
     one.step(unit("b", 30, 39, action(31, 32, [2])))  # launched at 64 + 64 + 34 = 162
     assert one.device_us == {7: pytest.approx(162 + 15)}
-    one.step(unit("wait", 40, 49, action(41, 42, (), "cudaStreamWaitEvent", kind=kinds.WAIT_CALL)))
+    one.step(unit("wait", 40, 49, action(41, 42, (), "cudaStreamWaitEvent", kind=events.WAIT_CALL)))
     assert one.device_us == {7: pytest.approx(545)}
     one.step(unit("c", 50, 59, action(51, 52, [3])))
     assert one.device_us == {7: pytest.approx(545 + 1 + 15)}
@@ -77,7 +77,7 @@ def test_next_collective_joins_the_last(unit, action, clocks):
 def test_a_wait_of_the_collectives_stream_is_no_join(unit, action, clocks):
     """Issuing a collective makes its stream wait for compute; compute goes on."""
     one = clocks([10.0, 400.0], [7, 9], collective=[1])
-    wait = action(23, 24, (), "cudaStreamWaitEvent", kind=kinds.WAIT_CALL)
+    wait = action(23, 24, (), "cudaStreamWaitEvent", kind=events.WAIT_CALL)
     one.run([unit("a", 0, 9, action(1, 2, [0])), unit("r", 20, 29, action(21, 22, [1]), wait)])
     assert one.device_us == {7: pytest.approx(34 + 15)} and one.collective_us > 400
 
@@ -137,7 +137,7 @@ def walked(unit, action, clocks):
     def walk(times, **more):
         one = clocks(times, **more)
         for row in range(len(times)):
-            rest = {"kind": kinds.COPY_CALL, "joins": True} if row % 5 == 4 else {}
+            rest = {"kind": events.COPY_CALL, "joins": True} if row % 5 == 4 else {}
             call = action(100 * row + 5, 100 * row + 9, [row], **rest)
             one.step(unit("x", 100 * row, 100 * row + 50, call, thread=row // 3 % 2))
         return one

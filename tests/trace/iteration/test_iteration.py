@@ -16,10 +16,9 @@ from surrogate.features.gpu import gpu
 from surrogate.network.predict import Predictors
 from surrogate.prediction.shipped import load_operators
 from surrogate.trace.calls import batch_size
-from surrogate.trace.iteration.overheads import measure_overheads
+from surrogate.trace.iteration.overheads import host_work, measure_overheads
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.times import DeviceTimes, PredictedWork, predicted_times
-from surrogate.trace.iteration.units import host_work
 
 KERNEL = {
     "ph": "X",

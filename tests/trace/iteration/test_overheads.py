@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.trace.events import kinds
+from surrogate.trace import events
 from surrogate.trace.iteration.overheads import (
+    HostWork,
     Mean,
     Overheads,
     finer_name,
@@ -16,7 +17,6 @@ from surrogate.trace.iteration.overheads import (
     pooled,
     trimmed_mean,
 )
-from surrogate.trace.iteration.units import HostWork
 
 
 def measured(*units, **more):
@@ -57,8 +57,8 @@ def test_negatives_are_0(unit, action):
 
 def test_waiting_is_no_overhead(unit, action):
     """A synchronising call after the launch, and a copy's own wait, belong to the device."""
-    wait = action(20, 1020, (), "cudaStreamSynchronize", kind=kinds.SYNC_CALL)
-    copy = action(10, 510, [0], "cudaMemcpyAsync", kind=kinds.COPY_CALL, joins=True, blocked_us=493.0)
+    wait = action(20, 1020, (), "cudaStreamSynchronize", kind=events.SYNC_CALL)
+    copy = action(10, 510, [0], "cudaMemcpyAsync", kind=events.COPY_CALL, joins=True, blocked_us=493.0)
     found = measured(unit("x", 0, 1030, action(10, 14, [0]), wait))
     assert found.us("t3", "x") == 14.0
     assert measured(unit("x", 0, 520, copy)).us("t4", "cudaMemcpyAsync") == 7.0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from surrogate.trace.events import kinds
-from surrogate.trace.iteration.units import host_work, segments
+from surrogate.trace import events
+from surrogate.trace.iteration.overheads import host_work, segments
 from tests.trace.events import device, event
 
 
@@ -41,7 +41,7 @@ def test_lone_calls_and_input(work_of):
         ("cudaLaunchKernel", False, False),
         ("cudaDeviceSynchronize", False, False),
     ]
-    assert work.units[2].actions[0].kind == kinds.SYNC_CALL
+    assert work.units[2].actions[0].kind == events.SYNC_CALL
 
 
 def test_annotations_around_and_alone(work_of):

@@ -19,9 +19,9 @@ from surrogate.trace.iteration.times import predicted_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if, what_ifs
-from surrogate.trace.whatif.distributed import NETWORK
 from surrogate.trace.whatif.hardware import HOST, LOADING, convolutions_of
 from surrogate.trace.whatif.setting import Op
+from surrogate.trace.whatif.training import NETWORK
 from tests.trace.whatif.steps import trace_of
 
 
