@@ -7,10 +7,12 @@ kernels, the fitted model, its support, interval widths and domain: JSON, parque
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypedDict, cast
+
+from msgspec import Meta
 
 from surrogate.dataset.files import checked_file, write_folder
 from surrogate.features.description import description_of
@@ -18,7 +20,7 @@ from surrogate.features.errors import InputError, read_bounded, require_known
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu
 from surrogate.models.launch import CallKey, Launch
-from surrogate.models.plain import NOT_EMPTY, REMEDY, Count, Microseconds, Rule, from_plain, joined, reading, to_plain
+from surrogate.models.plain import GREATEST, REMEDY, Count, Keyed, Microseconds, from_plain, joined, reading, to_plain
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
 from surrogate.uncertainty.intervals import UnseenGpu, Widths
@@ -41,9 +43,6 @@ MAX_JSON_BYTES = 40 << 20
 """Of a JSON file: two million hashes of shapes; parsed, each byte may take 25."""
 MOST_WIDTH = 600.0
 """Greatest half width in log time that any answer can have: an end of its interval is still a number."""
-_DEVICE_DEFAULTS = {each.name: each.default for each in fields(Gpu) if each.default is not MISSING}
-_DEVICE_DEFAULTS |= {"aliases": [], "measured": {}, "datasheet": {}}
-"""Fields that a device need not have: releases add some, and a registry's aliases are not stored."""
 Parameter = bool | int | float | str | None
 """A hyperparameter as JSON holds it."""
 
@@ -269,9 +268,9 @@ class StoredPart:
     params: Mapping[str, Parameter]
     features: int
     unseen_gpu: UnseenGpu
-    candidates: Annotated[tuple[str, ...], NOT_EMPTY]
+    candidates: Annotated[tuple[str, ...], Meta(min_length=1)]
     row_counts: Mapping[str, Count]
-    least_us: Mapping[CallKey, Microseconds]
+    least_us: Keyed[CallKey, Microseconds]
     kernel: Mapping[str, Any] | None
     """The `Description` of a described kernel."""
     floors: tuple[HarnessFloor, ...]
@@ -283,8 +282,8 @@ class Index:
 
     schema: int
     parts: Mapping[str, StoredPart]
-    candidate: Annotated[str, Rule("algorithm or solver", lambda values: set(values) <= {"algorithm", "solver"})]
-    launches: Mapping[CallKey, Launch]
+    candidate: Annotated[str, Meta(pattern="^(algorithm|solver)$")]
+    launches: Keyed[CallKey, Launch]
     devices: Mapping[str, Gpu]
     card: Mapping[str, Any]
     sha256: Mapping[str, str]
@@ -342,8 +341,7 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
         stated = from_plain(str, index.get(OWN_HASH, NO_HASH), OWN_HASH)
         if _sha256(content.replace(stated.encode(), NO_HASH.encode())) != stated:
             raise InputError("it differs from its hash")
-        known = {name: {**_DEVICE_DEFAULTS, **row} for name, row in index["devices"].items()}
-        stored = from_plain(Index, {**index, "devices": known}, INDEX)
+        stored = from_plain(Index, index, INDEX)
         from_plain(Card, stored.card, "card")
         for name, part in stored.parts.items():
             _stored_family(name, part)
@@ -366,7 +364,8 @@ def _stored_family(name: str, stored: StoredPart) -> Family:
 def _check_device(gpu: Gpu) -> None:
     """Raise `InputError` for a device without the figures that rooflines are made of."""
     figures = (gpu.sms, gpu.cores_per_sm, gpu.boost_mhz, gpu.dram_gbs, gpu.l2_bytes)
-    if min(figures) <= 0 or min(value for value in asdict(gpu).values() if isinstance(value, int | float)) < 0:
+    numbers = [each for each in (*asdict(gpu).values(), *gpu.measured.values()) if isinstance(each, int | float)]
+    if min(figures) <= 0 or not all(0 <= each <= GREATEST for each in numbers):
         raise InputError(f"device {gpu.name!r} has a figure that is not positive")
 
 

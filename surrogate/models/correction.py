@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.plain import between
 
 PREDICTED_UNIT = 3.0
 """Doublings of the predicted time per unit of distance."""
 SCALES = ("length", "common", "linear", "smooth", "mechanism", "mechanism_smooth", "candidate", "candidate_smooth")
-Positive = Annotated[float, between(1e-12, 1e6)]
+Positive = Annotated[float, Meta(ge=1e-12, le=1e6)]
 CHUNK = 4096
 """Rows that are asked at once: their covariances with all measured ones are held."""
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from surrogate.models.plain import Microseconds, between
+from surrogate.models.plain import Microseconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +38,7 @@ class Launch:
 
     call_us: Microseconds = 0.0
     launch_us: Microseconds = 0.0
-    slope: Annotated[float, between(0, 1e6)] = 1.0
+    slope: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
 
     def kernel_us(self, predicted_us: float, roofline_us: float, streaming: bool = False) -> float:
         """The kernel's own share of a call's predicted time in µs, never below the roofline and `KERNEL_LEAST_US`.

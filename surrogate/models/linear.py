@@ -9,7 +9,7 @@ import numpy as np
 
 from surrogate.dataset.rows import Rows
 from surrogate.models.base import Span, TimeModel, dims, terms
-from surrogate.models.plain import from_plain, to_plain
+from surrogate.models.plain import Number, from_plain, to_plain
 
 MAX_VARIANCE = 3.0
 """Principal components of less variance (a column has 1) are clipped. Components of more are the sizes, which the model
@@ -24,17 +24,17 @@ class Guard(TypedDict, total=False):
     ``directions`` (components, columns), ``slopes`` of log time along them, ``low`` and ``high`` (components,).
     """
 
-    directions: tuple[tuple[float, ...], ...]
-    slopes: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    directions: tuple[tuple[Number, ...], ...]
+    slopes: tuple[Number, ...]
+    low: tuple[Number, ...]
+    high: tuple[Number, ...]
 
 
 class Ridge(Guard):
     """One fit: ``weights`` (columns,) of the columns as they come, and the intercept."""
 
-    weights: tuple[float, ...]
-    intercept: float
+    weights: tuple[Number, ...]
+    intercept: Number
 
 
 @dataclass(eq=False, repr=False)

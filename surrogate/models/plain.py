@@ -1,56 +1,44 @@
-"""Fitted values as JSON holds them, and back: dataclasses, arrays, mappings and tuples. Needs numpy alone.
+"""Fitted values as JSON holds them, and back: dataclasses, arrays, mappings and tuples.
 
-What is read may come from a file that somebody changed: `from_plain` takes nothing but values of the declared types,
-and of those only finite numbers that a fit can give.
+A file that is read may have been changed by somebody: `from_plain` takes only values of the declared types, and of
+numbers only finite ones that a fit can give.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
-from functools import cache
-from math import isnan
 from reprlib import repr as short
-from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from surrogate.features.errors import InputError
 
 REMEDY = "train the bundle again with `seer train`"
 GREATEST = 1e18
 """Above every number that a bundle holds; beyond it, sums and products of a few would not be finite."""
-_LEAVES = {float: {float, int}, int: {int}, str: {str}, bool: {bool}, NoneType: {NoneType}}
-"""Type → the types of the JSON values that it takes."""
-
-
-class Rule(NamedTuple):
-    """What values must be beside their type, as in ``Annotated[float, Rule(…)]``: one test for all of them at once."""
-
-    text: str
-    holds: Callable[[Sequence[Any]], bool]
-
-    def require(self, values: Sequence[Any], name: str) -> None:
-        """Raise `InputError` for the first of the values that is against the rule."""
-        if not self.holds(values):
-            wrong = next(value for value in values if not self.holds([value]))
-            raise InputError(f"{name} holds {short(wrong)}, where the rule is: {self.text}")
-
-
-def between(least: float, greatest: float) -> Rule:
-    """Numbers of that range."""
-    return Rule(f"from {least:g} to {greatest:g}", lambda each: not each or least <= min(each) <= max(each) <= greatest)
-
-
-NOT_EMPTY = Rule("not empty", all)
-Count = Annotated[int, between(0, 2**62)]
-Share = Annotated[float, between(0, 1)]
-Microseconds = Annotated[float, between(0, 1e12)]
-_FINITE = Rule(
-    "finite numbers", lambda values: max(map(abs, values), default=0) <= GREATEST and not isnan(sum(map(abs, values)))
+DAMAGE = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, EOFError, MemoryError),
+    *(RuntimeError, struct.error, zipfile.BadZipFile, zlib.error),
 )
-_LIST = Rule("a list", lambda values: set(map(type, values)) <= {list})
-_OBJECT = Rule("an object", lambda values: set(map(type, values)) <= {dict})
+"""What parsers of JSON, archives, arrays and tables raise for damaged content; they have no common base."""
+Number = Annotated[float, Meta(ge=-GREATEST, le=GREATEST)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Microseconds = Annotated[float, Meta(ge=0, le=1e12)]
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping as Keyed
+else:
+    Key, Item = TypeVar("Key"), TypeVar("Item")
+
+    class Keyed(Generic[Key, Item], dict):
+        """A mapping whose keys are NamedTuples of texts; in JSON a key is one text (`joined`)."""
 
 
 def to_plain(value: object) -> object:
@@ -65,79 +53,39 @@ def to_plain(value: object) -> object:
 
 
 def from_plain(kind: Any, value: Any, name: str = "content") -> Any:
-    """The inverse of `to_plain` for a type: a dataclass, an array, ``Mapping``, ``tuple[X, ...]``, ``X | Y``.
+    """Return the ``kind`` that `to_plain` gave: a dataclass, a ``TypedDict``, an array, a mapping, a tuple, a number.
 
-    A ``TypedDict`` stays the object that it is, and may have more keys. A key of several names is one text, of which
-    the first name may hold the sign that parts them. Raises `InputError`, which calls the content ``name``, for a value
-    that is not of the type or against a `Rule`.
+    Raises `InputError`, which calls the content ``name``, for a value that is not of the type or outside its limits.
     """
-    return _read(kind, [value], name)[0]
+    try:
+        return msgspec.convert(value, kind, dec_hook=_custom, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
-def _read(kind: Any, values: list[Any], name: str) -> list[Any]:
-    """Values of one kind at once: the parts of a bundle hold thousands of plain ones."""
-    is_leaf, origin, arguments = _form(kind)
-    if is_leaf:
-        is_leaf.require(values, name)
-        if kind is not str:
-            _FINITE.require([value for value in values if type(value) in (int, float)], name)
-        return values
-    if kind is Any:
-        return values
-    if origin is Annotated:
-        results = _read(arguments[0], values, name)
-        for rule in arguments[1:]:
-            rule.require(results, name)
-        return results
-    if origin in (UnionType, Union):  # of None and something that is no leaf
-        (other,) = (each for each in arguments if each is not NoneType)
-        return [None if value is None else from_plain(other, value, name) for value in values]
-    if origin is tuple:
-        _LIST.require(values, name)
-        return [tuple(_read(arguments[0], value, name)) for value in values]
+def _custom(kind: Any, value: Any) -> object:
+    """Return an array or a `Keyed`. Raises `ValueError` for a value that is none."""
     if kind is np.ndarray:
-        return _arrays(values, name)
-    _OBJECT.require(values, name)
-    if origin is Mapping:
-        items = [_read(arguments[1], list(value.values()), name) for value in values]
-        return [
-            {_key(arguments[0], text, name): item for text, item in zip(value, each, strict=True)}
-            for value, each in zip(values, items, strict=True)
-        ]
-    types = _types(kind)
-    is_dict = is_typeddict(kind)
-    for value in values:
-        if missing := (kind.__required_keys__ if is_dict else types.keys()) - value.keys():
-            raise InputError(f"{name} lacks {', '.join(sorted(missing))}")
-    columns = [_read(each, [row[key] for row in values if key in row], f"{name}.{key}") for key, each in types.items()]
-    return values if is_dict else [kind(**dict(zip(types, row, strict=True))) for row in zip(*columns, strict=True)]
+        with suppress(TypeError, ValueError, OverflowError):  # lists of unequal lengths, or too deep
+            array = np.array(value)
+            if array.ndim and array.dtype.kind in "iuf" and (np.abs(array) <= GREATEST).all():
+                return array
+        raise ValueError(f"{short(value)} is not lists of finite numbers")
+    key, item = get_args(kind)
+    try:
+        items = msgspec.convert(value, Mapping[str, item], dec_hook=_custom, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None  # so that the place of the mapping is added
+    return Keyed({_key(key, text): each for text, each in items.items()})  # pyright: ignore
 
 
-@cache
-def _form(kind: Any) -> tuple[Rule | None, Any, tuple[Any, ...]]:
-    """What JSON values of a plain type or a union of such must be (else None), its origin and arguments."""
-    arguments = get_args(kind)
-    plain = arguments if get_origin(kind) in (UnionType, Union) else (kind,)
-    leaves = set().union(*(_LEAVES.get(each, ()) for each in plain))
-    rule = Rule(f"of type {getattr(kind, '__name__', kind)}", lambda values: set(map(type, values)) <= leaves)
-    return rule if set(plain) <= set(_LEAVES) else None, get_origin(kind), arguments
-
-
-def _arrays(values: list[Any], name: str) -> list[np.ndarray]:
-    """The arrays of lists of numbers, or of lists of equal length."""
-    with suppress(TypeError, ValueError, OverflowError):  # lists of unequal lengths, or too deep
-        array = np.array(values)
-        if array.ndim > 1 and array.dtype.kind in "iuf" and (np.abs(array) <= GREATEST).all():
-            return list(array)
-    if len(values) == 1:
-        raise InputError(f"{name} holds {short(values[0])}, where the rule is: lists of finite numbers")
-    return [_arrays([value], name)[0] for value in values]
-
-
-@cache
-def _types(kind: Any) -> dict[str, Any]:
-    """Name → type of a class's fields."""
-    return get_type_hints(kind, include_extras=True)
+def _key(kind: Callable[..., object], text: str) -> object:
+    """The key of a text; its first name may hold the sign between names."""
+    names = kind._fields  # pyright: ignore[reportFunctionMemberAccess]
+    texts = text.rsplit("|", len(names) - 1) if text else [""] * len(names)
+    if len(texts) != len(names):
+        raise ValueError(f"the key {short(text)} is not {', '.join(names)}")
+    return kind(*texts)
 
 
 def joined(key: object) -> str:
@@ -150,24 +98,15 @@ def joined(key: object) -> str:
     return "|".join(joined(field) for field in key if field not in (None, ())) if any(key) else ""
 
 
-def _key(kind: Callable[..., object], text: str, name: str) -> object:
-    """The key of that type and text."""
-    if kind is str:
-        return text
-    names = getattr(kind, "_fields", ())
-    try:
-        return kind(*(text.rsplit("|", len(names) - 1) if text else [""] * len(names))) if names else kind(text)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} has the key {short(text)}, which is not of its kind") from None
-
-
 @contextmanager
 def reading(part: str) -> Iterator[None]:
-    """Whatever a damaged ``part`` of a bundle makes its reader raise becomes an `InputError` of one line."""
+    """Turn what a reader raises for a damaged ``part`` of a bundle into an `InputError` of one line."""
     try:
         yield
     except InputError as error:
         raise InputError(f"{part}: {str(error).removesuffix(f'; {REMEDY}')}; {REMEDY}") from None
-    except Exception as error:  # parsers of JSON, of archives and of tables have no common base
+    except ImportError as error:
+        raise InputError(f"{part}: needs {error.name}, which is not installed: pip install {error.name}") from None
+    except DAMAGE as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         raise InputError(f"{part}: cannot be read ({reason}); {REMEDY}") from None

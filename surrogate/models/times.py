@@ -6,12 +6,14 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated
 
+from msgspec import Meta
+
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.correction import Correction
 from surrogate.models.grid import Grid, Label
 from surrogate.models.launch import CallKey
-from surrogate.models.plain import Count, Microseconds, Rule, Share, between, from_plain, joined, to_plain
+from surrogate.models.plain import Count, Keyed, Microseconds, Share, from_plain, joined, to_plain
 from surrogate.models.trees import Trees
 from surrogate.models.trend import Trend
 
@@ -24,8 +26,7 @@ GRID = "grid."
 LABELS = "labels.json"
 """With neighbours: the terms' model, the residual's trees, a GPU's measured times, and the candidates' codes."""
 
-_FEW = Rule("at most 64 lines", lambda values: max(map(len, values)) <= 64)
-_Exponent = Annotated[int, between(-8, 8)]
+_Exponent = Annotated[int, Meta(ge=-8, le=8)]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class _Facts:
     columns: tuple[str, ...]
     codes: Mapping[str, Count]
     own_weight: Share
-    call_us: Mapping[CallKey, Microseconds]
+    call_us: Keyed[CallKey, Microseconds]
     trend: Trend | None
 
 
@@ -105,7 +106,7 @@ class _Labels:
     """What the codes of a `Grid` mean, and its lines, as JSON."""
 
     labels: Mapping[str, Count]
-    lines: Annotated[tuple[Mapping[str, _Exponent], ...], _FEW]
+    lines: Annotated[tuple[Mapping[str, _Exponent], ...], Meta(max_length=64)]
 
 
 def neighbour_files(neighbours: Neighbours) -> dict[str, bytes]:

@@ -7,7 +7,6 @@ beyond the range. The range is that of the candidate on the GPU, because a probl
 has roofline times that are common on a slow one.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
+from surrogate.models.plain import Keyed
 
 QUANTILES = (0.25, 0.5, 0.75)
 """Of the first term: where its knots lie. The slope of the large problems is what goes on."""
@@ -48,7 +48,7 @@ class Trend:
     names: tuple[str, ...]
     knots: np.ndarray
     slopes: np.ndarray
-    ranges: Mapping[RangeKey, np.ndarray]
+    ranges: Keyed[RangeKey, np.ndarray]
 
     def __post_init__(self) -> None:
         terms = len(self.names)

@@ -18,7 +18,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.plain import from_plain, joined
+from surrogate.models.plain import Number, from_plain, joined
 
 if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
@@ -201,7 +201,7 @@ class References:
         floors = [size.least for size in family.sizes]
         if sizes.shape[1:] != (len(floors),) or (sizes < floors).any() or len(sizes) < 3 or (least > greatest).any():
             raise InputError(f"shapes, least and greatest are not sizes of {family.name}")
-        reach = from_plain(float, stored["reach"], "reach") if "reach" in stored else inf
+        reach = from_plain(Number, stored["reach"], "reach") if "reach" in stored else inf
         return cls(family, sizes[:-2], least, greatest, reach=reach)
 
 

@@ -13,9 +13,10 @@ from math import exp, log, sinh, sqrt
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
+from msgspec import Meta
 
 from surrogate.features.errors import InputError
-from surrogate.models.plain import Rule, between, from_plain, joined
+from surrogate.models.plain import Number, from_plain, joined
 
 COVERAGE = 0.90
 UNSEEN_HALF_WIDTH = log(3.0)
@@ -31,8 +32,8 @@ _LEAST_WIDTH = 1e-9  # half width 0 stands for a very small one
 _LEAST_PROBABILITY = 1e-300
 
 
-HalfWidth = Annotated[float, between(0, 50)]
-Factor = Annotated[float, between(0, 1e6)]
+HalfWidth = Annotated[float, Meta(ge=0, le=50)]
+Factor = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class WidthKey(NamedTuple):
@@ -49,15 +50,14 @@ ALL = WidthKey(None, "all")
 MODEL, AVERAGE_RANK = "model", "habit"
 """Whose order of the candidates answers on a GPU that was never measured, as bundles spell it. Bundles of version 0.3.0
 may also hold "nearest", which reads as the model's."""
-OF_ALL = Rule('a mapping with the key ""', lambda values: all("" in value for value in values))
-CHOOSER = Rule("model, habit or nearest", lambda values: set(values) <= {MODEL, AVERAGE_RANK, "nearest"})
+Chooser = Annotated[str, Meta(pattern=f"^({MODEL}|{AVERAGE_RANK}|nearest)$")]
 
 
 @dataclass(frozen=True)
 class StepFunction:
     """``values`` has one entry more than the ascending ``edges`` at which the function changes."""
 
-    edges: tuple[float, ...] = ()
+    edges: tuple[Number, ...] = ()
     values: tuple[Factor, ...] = (1.0,)
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class LeftOut:
     assumption."""
 
     gpus: int
-    median_ape: float | None
+    median_ape: Number | None
     half_width: HalfWidth
 
 
@@ -156,10 +156,14 @@ class UnseenGpu:
     candidates' `AVERAGE_RANK`; ``habit``: setting and candidate → its mean log slowdown on the measured GPUs.
     """
 
-    by_kind: Annotated[Mapping[str, LeftOut], OF_ALL] = field(default_factory=lambda: {"": UNKNOWN})
+    by_kind: Mapping[str, LeftOut] = field(default_factory=lambda: {"": UNKNOWN})
     own_share: Factor = 1.0
-    chooser: Annotated[str, CHOOSER] = MODEL
-    habit: Mapping[str, Annotated[float, between(0, 100)]] = field(default_factory=dict)
+    chooser: Chooser = MODEL
+    habit: Mapping[str, Annotated[float, Meta(ge=0, le=100)]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "" not in self.by_kind:
+            raise InputError('by_kind lacks the key ""')
 
     def kind(self, line: str, dtype: str) -> str:
         """The key of ``by_kind``: that of the line's GPUs in the element type; where none was left out, of the line's,

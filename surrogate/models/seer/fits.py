@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from surrogate.models.least_squares import relative_fit
+from surrogate.models.plain import Number
 from surrogate.models.seer import physics
 from surrogate.models.seer.kernels import GEMM_P, Chooser
 from surrogate.models.seer.physics import Sizes, Terms, launched_blocks, term_matrix
@@ -20,8 +21,8 @@ class FormFit:
     Relative least squares can extrapolate below zero; an algorithm must not win for that.
     """
 
-    coefficients: tuple[float, ...]
-    floor: float
+    coefficients: tuple[Number, ...]
+    floor: Number
 
     @classmethod
     def of(cls, terms: Terms, target: np.ndarray) -> "FormFit":
@@ -56,8 +57,8 @@ class VariantFit:
 
     algorithm: str
     tile: str
-    b_max: float
-    blocks_per_output: float
+    b_max: Number
+    blocks_per_output: Number
     class_tree: Tree
     instructions: FormFit
     read_tree: Tree
@@ -281,7 +282,7 @@ class FftFit:
 
     algorithm: str
     fits: Mapping[int, FormFit]
-    batch: float
+    batch: Number
     class_tree: Tree | None
 
     @classmethod

@@ -25,7 +25,7 @@ from surrogate.features.terms.kernel import KernelTerms
 from surrogate.models.base import Span, TimeModel
 from surrogate.models.baselines import LEAST_US
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit, relative_loss
-from surrogate.models.plain import from_plain, to_plain
+from surrogate.models.plain import Number, from_plain, to_plain
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import BUCKETS
 from surrogate.models.seer.kernels import gemm_p_tile
@@ -155,7 +155,7 @@ ROUNDS = 2
 class TileFit:
     """``coefficients``: tile → coefficients; ``tile_of``: the tile of each K range."""
 
-    coefficients: Mapping[int, tuple[float, ...]]
+    coefficients: Mapping[int, tuple[Number, ...]]
     tile_of: tuple[int, ...]
 
     @classmethod
