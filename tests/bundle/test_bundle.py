@@ -13,6 +13,7 @@ from surrogate import bundled
 from surrogate.bundle.bundle import BUNDLE_SCHEMA, INDEX, Bundle, index_file, load, save
 from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
+from surrogate.models.plain import reading
 from surrogate.prediction.evaluate import evaluate
 from tests.prediction.problems import predicted
 from tests.tables import every
@@ -154,6 +155,11 @@ def test_damage_is_one_line(refused, bundle: Bundle, tmp_path: Path, damage: Cal
     damage(tmp_path / "b")
     with refused(word):
         load(tmp_path / "b")
+
+
+def test_a_missing_package_is_named(refused) -> None:
+    with refused("needs pyarrow", "pip install pyarrow"), reading("the measured times"):
+        raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
 
 
 def _swap(file: Path, old: bytes, new: bytes) -> None:

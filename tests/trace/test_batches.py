@@ -45,7 +45,7 @@ def test_a_bare_list_in_batches(events, piece, batch, start):
     assert [event for part in EventFile(in_pieces(content, piece), batch) for event in part] == events
 
 
-def test_what_orjson_refuses_is_read_all_the_same():
+def test_what_msgspec_refuses_is_read_all_the_same():
     texts = [b'{"ph": "X", "n": NaN}', b'{"ph": "X", "n": "\xff\x01"}', b'{"ph": "X", "n": "\\ud800"}', b'{"ph": "M"}']
     content = b'{"traceEvents": [%b]}' % b", ".join(texts * 9)
     events = [event for part in EventFile([content[:50], content[50:]], 40) for event in part]

@@ -1,6 +1,6 @@
 """The events of a JSON file in batches: memory holds one of them, never the file.
 
-orjson parses, and it proves where a batch ends. What is open at a place of a JSON text (strings, lists, objects)
+msgspec parses, and it proves where a batch ends. What is open at a place of a JSON text (strings, lists, objects)
 depends only on what stands before that place. So the text up to a guessed border, closed by ``]``, is a whole JSON list
 if and only if the border lies between two events. A guess is a closing brace, a comma and an opening brace.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-import orjson
+import msgspec
 
 BATCH_BYTES = 1 << 20
 """Least size of a batch, the last one aside; its parsed objects take several times as much, and fit in a cache."""
@@ -102,11 +102,11 @@ def _first_batch(text: bytearray) -> tuple[list[Any], int]:
 
 
 def _parsed(text: bytes | bytearray) -> Any:
-    """A JSON text by orjson; what that refuses (NaN, control characters, half of a surrogate pair, bytes that are no
+    """A JSON text by msgspec; what that refuses (NaN, control characters, half of a surrogate pair, bytes that are no
     UTF-8) by Python's own parser."""
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return msgspec.json.decode(text)
+    except ValueError:
         return json.loads(text.decode("utf-8-sig", "replace"), strict=False)
 
 

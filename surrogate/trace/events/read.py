@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 
 from surrogate.bundled import TRACES
 from surrogate.features.errors import InputError, require_regular
@@ -305,8 +305,8 @@ class _EventReader:
     def signature(self, *values: object) -> tuple[int, ...]:
         """The indices of an operator's shapes, types and scalar inputs, -1 for None."""
         try:
-            key = orjson.dumps(values)
-        except TypeError:  # a number of more than 64 bits, half of a surrogate pair
+            key = msgspec.json.encode(values)
+        except UnicodeError:  # half of a surrogate pair
             key = repr(values)
         if key not in self.signatures:
             raw = self.raw
