@@ -115,8 +115,8 @@ class Predictor:
         mapping of columns, a list of rows, a structured array, a `Path`) → `Predictions`, row for row (the table's own
         ``algorithm`` column names the algorithms; without one, the best). ``settings`` are those of the problem: dtype,
         math, layout, direction, kv_dtype and so on, by any name that people call their values (``float16``); of a table
-        they hold for rows that do not state their own. Raises `InputError` for what cannot be read, an unknown algorithm, or where nothing is
-        feasible.
+        they hold for rows that do not state their own. Raises `InputError` for what cannot be read, an unknown
+        algorithm, or where nothing is feasible.
         """
         if not isinstance(algorithm, str | None):
             raise InputError(f"algorithm is a {type(algorithm).__name__}; give a candidate's name, a text")
