@@ -1,0 +1,257 @@
+"""Folds × models: every model fitted on the training rows of every fold, and its answers on the rows held out."""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+from surrogate.dataset.files import Progress, TimeLeft, write_text
+from surrogate.dataset.problems import newest_version
+from surrogate.dataset.rows import Rows
+from surrogate.dataset.splits import Fold
+from surrogate.dataset.threads import in_parallel
+from surrogate.evaluation.importance import column_importance
+from surrogate.evaluation.scorecard import TREES, plain
+from surrogate.evaluation.tune import tuned
+from surrogate.features.errors import InputError, in_one_line
+from surrogate.models import Support, TimeModel, model_class
+from surrogate.models.base import terms
+from surrogate.models.stacked import StackedTerms
+from surrogate.uncertainty.domain import distances_to, references_of
+
+STACK_PARTS = (StackedTerms.first, StackedTerms.second)
+"""Names of the models whose fits the stack takes."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One fit's answers: its settings, and times (rows held out,) in µs.
+
+    ``tune_s`` seconds of the search for settings, ``fit_s`` of the fit; ``predict_us`` µs a row of the prediction.
+    ``importance``: column → `column_importance`, empty where it was not asked for.
+    """
+
+    settings: dict[str, object]
+    predicted_us: np.ndarray
+    tune_s: float
+    fit_s: float
+    predict_us: float
+    importance: dict[str, float] = field(default_factory=dict)
+
+    def write(self, file: Path) -> None:
+        """Keep the answers for a later run."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps({**vars(self), "predicted_us": self.predicted_us.tolist()}))
+
+    @classmethod
+    def read(cls, file: Path | None, count: int) -> "HeldOut | None":
+        """The answers on ``count`` rows that an earlier run kept; None without any, or if the file is damaged."""
+        try:
+            content = json.loads(file.read_text()) if file is not None else None
+            times = np.array(content.pop("predicted_us"), dtype=np.float64).reshape(count) if content else None
+            return cls(predicted_us=times, **content) if content is not None and times is not None else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+@dataclass(frozen=True)
+class FamilyRuns:
+    """One family's rows, folds, and what its fits predicted.
+
+    ``rows`` of all tables, of which the first ``count`` are held out in turn; ``rounds`` the folds of each seed;
+    ``judged`` (count,) rows of judged problems. ``predicted`` model → one array (count,) in µs per seed, NaN where
+    never held out; ``supported`` one mask (count,) per seed; ``settings`` model → the hyperparameters of its first fit;
+    ``reasons`` model → why it could not be fitted; ``costs`` model → seconds of every search and fit, and µs a row of
+    every prediction; ``importance`` one mapping a fold of the first seed; ``distance`` (count,) to the training data of
+    the first seed's folds.
+    """
+
+    rows: Rows
+    count: int
+    rounds: list[list[Fold]]
+    judged: np.ndarray
+    predicted: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    supported: list[np.ndarray] = field(default_factory=list)
+    settings: dict[str, dict[str, object]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    costs: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
+    importance: list[dict[str, float]] = field(default_factory=list)
+    distance: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def main(self) -> Rows:
+        """The rows that are held out in turn."""
+        return self.rows.take(np.arange(self.count))
+
+    @property
+    def fits(self) -> int:
+        """Fits of one model."""
+        return sum(map(len, self.rounds))
+
+
+class FitProgress:
+    """How far the fits of all families are: how many began, and the time that they still take. Threads share it."""
+
+    def __init__(self, progress: Progress | None, parts: Sequence[FamilyRuns], models: Sequence[str], workers: int):
+        rows_to_fit = sum(len(fold.train) for part in parts for each in part.rounds for fold in each)
+        self._left = TimeLeft(dict.fromkeys(models, rows_to_fit), workers)
+        self._total = sum(part.fits for part in parts) * len(models)
+        self._begun = 0
+        self._progress = progress
+        self._lock = threading.Lock()
+
+    def say(self, text: str, begun: int = 0) -> None:
+        """Say what goes on; ``begun``: how many fits begin with it."""
+        with self._lock:
+            if self._progress is not None:
+                self._progress(self._begun, self._total, f"{text}{self._left}")
+            self._begun += begun
+
+    def took(self, model: str, rows: int, seconds: float | None) -> None:
+        """Count a fit on so many rows; None seconds if an earlier run had done it."""
+        with self._lock:
+            self._left.add(model, rows, seconds)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """One fold of one seed: the rows to learn from and those held out, at the positions ``test``."""
+
+    seed: int
+    name: str
+    train: Rows
+    held: Rows
+    test: np.ndarray
+    file_name: str
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """A round's outcome: the held-out rows that are supported, their distances, and each model's answers or reason."""
+
+    seed: int
+    test: np.ndarray
+    supported: np.ndarray
+    distance: np.ndarray
+    outcomes: Mapping[str, HeldOut | str]
+
+
+@dataclass(frozen=True)
+class FoldFits:
+    """Fits of all ``models`` on the folds of a family, ``workers`` folds at a time.
+
+    ``tune`` and ``device`` as of `surrogate.evaluation.tune.tuned`.
+    """
+
+    models: Sequence[type[TimeModel]]
+    tune: str
+    device: str
+    workers: int
+    progress: FitProgress
+
+    def run(self, part: FamilyRuns, folder: Path | None) -> None:
+        """Fit and predict all folds; ``folder`` keeps finished fits.
+
+        A model that the data cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
+        """
+        newest = newest_version(part.main.frame, part.rows.family)
+        rounds = [(seed, i, fold) for seed, folds in enumerate(part.rounds) for i, fold in enumerate(folds)]
+
+        def fit_all(numbered: tuple[int, int, Fold], stopped: threading.Event) -> _Answers:
+            seed, number, fold = numbered
+            test = fold.test[newest[fold.test]]
+            train, held = part.rows.take(fold.train), part.rows.take(test)
+            return self._fit_round(_Round(seed, fold.name, train, held, test, f"{seed}-{number}"), folder, stopped)
+
+        self._collect(part, in_parallel(fit_all, rounds, self.workers))
+
+    def _collect(self, part: FamilyRuns, answers: Sequence[_Answers]) -> None:
+        """Put the answers of all rounds together in ``part``."""
+        for cls in self.models:
+            part.predicted[cls.name] = [np.full(part.count, np.nan) for _ in part.rounds]
+        part.supported.extend(np.zeros(part.count, dtype=bool) for _ in part.rounds)
+        for answer in answers:
+            seed, test = answer.seed, answer.test
+            part.supported[seed][test] = answer.supported
+            if not seed:
+                part.distance[test] = answer.distance
+            for name, outcome in answer.outcomes.items():
+                if isinstance(outcome, str):
+                    part.reasons.setdefault(name, outcome)
+                    continue
+                part.settings.setdefault(name, outcome.settings)
+                part.predicted[name][seed][test] = outcome.predicted_us
+                part.costs.setdefault(name, []).append((outcome.tune_s, outcome.fit_s, outcome.predict_us))
+                if outcome.importance:
+                    part.importance.append(outcome.importance)
+        if len(part.reasons) == len(self.models):
+            raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
+
+    def _fit_round(self, round_: _Round, folder: Path | None, stopped: threading.Event) -> _Answers:
+        """Fit every model on a round's training rows and ask it for the rows held out."""
+        train, held = round_.train, round_.held
+        if not train.ok.any():
+            raise InputError(f"fold {round_.name}: nothing is left to train on; use fewer folds or more data")
+        outcomes: dict[str, HeldOut | str] = {}
+        fitted: dict[str, TimeModel] = {}
+        # The stack comes last: it takes the fold's fits of its two models.
+        for cls in sorted(self.models, key=lambda cls: cls is StackedTerms):
+            if stopped.is_set():
+                break
+            said = f"{train.family.name} seed {round_.seed} fold {round_.name} {cls.name}"
+            self.progress.say(said, begun=1)
+            begun_s = monotonic()
+            file = folder and folder / f"{cls.name}-{round_.file_name}.json"
+            is_kept = file is not None and file.is_file()
+
+            def on_trial(done: int, of: int, best: str, said: str = said) -> None:
+                if stopped.is_set():  # another fit failed, or the command was interrupted: no search is finished
+                    raise CancelledError
+                self.progress.say(f"{said}, trial {done} of {of} {best}".rstrip())
+
+            try:
+                with in_one_line(cls.name):  # whatever one model raises, the others are judged
+                    outcome = HeldOut.read(file, len(held))
+                    if outcome is None:
+                        if cls is StackedTerms:
+                            _refit_kept(fitted, outcomes, train)
+                        outcome = self._fit(cls, round_, fitted, on_trial)
+                        if file is not None:
+                            outcome.write(file)
+                    outcomes[cls.name] = outcome
+            except InputError as error:
+                outcomes[cls.name] = str(error)
+            self.progress.took(cls.name, len(train), None if is_kept else monotonic() - begun_s)
+        distance = np.full(len(held), np.nan) if round_.seed else distances_to(references_of(train), held)
+        return _Answers(round_.seed, round_.test, Support.fit(train).supported(held), distance, outcomes)
+
+    def _fit(self, cls: type[TimeModel], round_: _Round, fitted: dict[str, TimeModel], on_trial: Progress) -> HeldOut:
+        """Fit one model and time it; ``fitted`` are the round's fits of `STACK_PARTS` by name, which it may join."""
+        begun_s = monotonic()
+        model = tuned(cls, round_.train, self.tune, seed=round_.seed, device=self.device, progress=on_trial)
+        tuned_s = monotonic()
+        settings = plain(model.get_params(deep=False))
+        model.fitted_parts = fitted
+        model.fit(round_.train)
+        fitted_s = monotonic()
+        predicted_us = model.predict(round_.held)
+        predict_us = 1e6 * (monotonic() - fitted_s) / max(len(round_.held), 1)
+        if cls.name in STACK_PARTS:
+            fitted[cls.name] = model
+        is_explained = (cls.name, round_.seed) == (TREES, 0)
+        importance = column_importance(model, round_.held, terms(round_.train.family), seed=0) if is_explained else {}
+        seconds = tuned_s - begun_s, fitted_s - tuned_s
+        return HeldOut(settings, predicted_us, *seconds, predict_us, importance)
+
+
+def _refit_kept(fitted: dict[str, TimeModel], outcomes: Mapping[str, HeldOut | str], train: Rows) -> None:
+    """Add the parts of a stack whose answers came from files, with the settings of those files."""
+    for name in STACK_PARTS:
+        outcome = outcomes.get(name)
+        if isinstance(outcome, HeldOut) and name not in fitted:
+            fitted[name] = model_class(name)(**outcome.settings).fit(train)
