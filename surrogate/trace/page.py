@@ -149,7 +149,7 @@ def _layer_chart(profile: Profile) -> Markup:
     outermost = (of_range >= 0) & (linked(of_range, ranges.parent) != of_range)
     host = outermost & (iteration_at(rounds, ranges.start_ns) == chosen)
     threads = [thread.name or f"host thread {thread.thread}" for thread in trace.threads]
-    streams = [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams]
+    streams = [stream.label for stream in trace.streams]
     lanes = (
         (ranges, host, of_range, threads, ranges.thread),
         (activities, layers.iteration_of_activity == chosen, layers.of_activity, streams, activities.stream),

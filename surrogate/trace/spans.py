@@ -176,7 +176,7 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     )
     # The columns, level by level, too.
     inner = take(ranges, operators)
-    streams = [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams]
+    streams = [stream.label for stream in trace.streams]
     names = [trace.names[i] for table in (inner, calls, activities) for i in table.name.tolist()]
     of_layer = zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True)
     threads = [int((trace.frames if is_frame else ranges).thread[row]) for row, is_frame in of_layer]

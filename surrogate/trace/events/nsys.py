@@ -126,18 +126,8 @@ class _Export:
         for *event, name, short, gx, gy, gz, bx, by, bz, registers, static, dynamic, node in self.rows(
             _PREFIX + "KERNEL",
             *_DEVICE,
-            "demangledName",
-            "shortName",
-            "gridX",
-            "gridY",
-            "gridZ",
-            "blockX",
-            "blockY",
-            "blockZ",
-            "registersPerThread",
-            "staticSharedMemory",
-            "dynamicSharedMemory",
-            "graphNodeId",
+            *("demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
+            *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId"),
         ):
             shared = static + dynamic if isinstance(static, int) and isinstance(dynamic, int) else -1
             yield _activity(

@@ -20,45 +20,17 @@ from surrogate.trace.events.tables import Device, Ints, Nesting, Ranges, Trace, 
 T = TypeVar("T")
 Row = tuple[object, ...]
 
-_RANGE = (
-    "ts",
-    "dur",
-    "name",
-    "kind",
-    "thread",
-    "external_id",
-    "sequence",
-    "forward_thread",
-    "shapes",
-    "types",
-    "inputs",
-    "stack",
-)
-COLUMNS: dict[str, tuple[str, ...]] = {
+_RANGE = "ts dur name kind thread external_id sequence forward_thread shapes types inputs stack"
+_ACTIVITY = "ts dur name kind device stream process correlation"
+_TABLES = {
     "ranges": _RANGE,
     "frames": _RANGE,
-    "calls": ("ts", "dur", "name", "kind", "thread", "correlation", "external_id"),
-    "activities": (
-        "ts",
-        "dur",
-        "name",
-        "kind",
-        "device",
-        "stream",
-        "process",
-        "correlation",
-        "external_id",
-        "grid",
-        "block",
-        "registers",
-        "shared_bytes",
-        "bytes",
-        "copy_kind",
-        "graph_node",
-    ),
-    "syncs": ("ts", "dur", "name", "kind", "device", "stream", "process", "correlation"),
-    "allocations": ("ts", "size", "device", "thread", "total"),
+    "calls": "ts dur name kind thread correlation external_id",
+    "activities": f"{_ACTIVITY} external_id grid block registers shared_bytes bytes copy_kind graph_node",
+    "syncs": _ACTIVITY,
+    "allocations": "ts size device thread total",
 }
+COLUMNS = {table: tuple(columns.split()) for table, columns in _TABLES.items()}
 """Table → the columns of its raw rows, in order; ``ts`` and ``dur`` are the start and the length."""
 
 PACKED_ROWS = 20_000

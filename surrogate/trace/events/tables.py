@@ -31,6 +31,11 @@ class Stream:
     stream: int
     process: str = ""
 
+    @property
+    def label(self) -> str:
+        """Its name, as people read it."""
+        return f"GPU {self.device} stream {self.stream}"
+
 
 @dataclass(frozen=True, slots=True)
 class Device:

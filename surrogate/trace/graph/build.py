@@ -1,6 +1,7 @@
 """A trace → its dependency graph (Daydream, ATC 2020, section 4.2), with all six kinds of dependencies."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -41,53 +42,27 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     # What waits for what: calls for activities, activities for those of other streams and lanes.
     launched = device.Launched.of(trace)
     lanes = device.lanes_of(trace)
-    call_waits, syncs, lost_syncs = device.awaited_by_calls(trace, launched)
-    stream_waits, waits, lost_waits = device.awaited_by_streams(trace, launched)
+    by_calls = device.awaited_by_calls(trace, launched)
+    by_streams = device.awaited_by_streams(trace, launched)
     branches = [(before, after) for after, before in enumerate(lanes.branch.tolist()) if before >= 0]
     awaited_end_ns = np.full(len(trace.activities), np.nan)
-    for before, after in [*stream_waits, *branches]:
+    for before, after in [*by_streams.pairs, *branches]:
         awaited_end_ns[after] = np.fmax(awaited_end_ns[after], trace.activities.end_ns[before])
     delays = device.delays_of(trace, lanes, awaited_end_ns)
-    host = on_host.host_tasks(trace, pieces, outer, call_waits)
-    assembly = _Assembly(trace, layers, main, every_burst, pieces, host)
+    host = on_host.host_tasks(trace, pieces, outer, by_calls.pairs)
+    assembly = _Assembly(trace, layers, main, every_burst, pieces, host, lanes, delays)
     edges = [
-        assembly.launch_edges(delays),
-        assembly.edges_between_activities(t.EVENT_WAIT, stream_waits, delays),
-        assembly.edges_between_activities(t.LANE, branches, delays),
-        *assembly.sync_edges(call_waits),
+        assembly.launch_edges(),
+        assembly.edges_between_activities(t.EVENT_WAIT, by_streams.pairs),
+        assembly.edges_between_activities(t.LANE, branches),
+        *assembly.sync_edges(by_calls.pairs),
         *assembly.handover_edges(),
         *assembly.end_edges(),
     ]
-    # What of the trace is in the graph, and what could not be attached.
-    activities = trace.activities
-    count = len(trace.activities)
-    edge_kind = np.concatenate([np.full(len(part.src), part.kind) for part in edges])
-    counts = np.bincount(edge_kind, minlength=len(t.EDGE_KINDS)).tolist()
-    without_call = int((activities.call < 0).sum())
-    unexplained_us = delays.unexplained_us
-    iteration_of = layers.iteration_of_activity
-    behind_ns = [
-        int(activities.end_ns[iteration_of == i].max(initial=part.end_ns)) - part.end_ns
-        for i, part in enumerate(layers.iterations)
-    ]
-    coverage = {
-        "attached_pct": 100.0 * (1 - without_call / count) if count else 100.0,
-        "host_tasks": len(host),
-        "device_tasks": count,
-        "activities_without_call": without_call,
-        "graph_kernels": int((activities.graph_node > 0).sum()),
-        "edges": dict(zip(t.EDGE_KINDS, counts, strict=True)),
-        "syncs": syncs,
-        "syncs_without_target": lost_syncs,
-        "waits": waits,
-        "waits_without_target": lost_waits,
-        "unexplained_tasks": int((unexplained_us > 0).sum()),
-        "unexplained_us": float(unexplained_us.sum()),
-        "launch_latency_us": delays.latency_us,
-        "dispatch_gap_us": delays.typical_gap_us,
-        "device_behind_us": [time_ns / 1e3 for time_ns in behind_ns],
-    }
-    return in_order(assembly.with_marks_in_place(assembly.graph(lanes, delays, edges, edge_kind, coverage)))
+    graph = assembly.graph(edges)
+    return in_order(
+        assembly.with_marks_in_place(replace(graph, coverage=assembly.coverage(graph, by_calls, by_streams)))
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,84 +75,114 @@ class _Assembly:
     bursts: list[on_host.Burst]
     pieces: on_host.Pieces
     host: on_host.HostTasks
+    lanes: device.Lanes
+    delays: device.Delays
 
-    def graph(
-        self, lanes: device.Lanes, delays: device.Delays, edges: list[_Edges], edge_kind: Ints, coverage: t.Coverage
-    ) -> Graph:
+    def graph(self, edges: list[_Edges]) -> Graph:
         """Tasks and edges; a thread's first piece, and one that follows a wait of its thread, start by edges."""
-        trace = self.trace
-        layers = self.layers
-        activities = self.trace.activities
-        pieces, host = self.pieces, self.host
-        origin_ns = trace.span_ns[0]
-        # Names and kinds of the host's tasks: a call's own, or work between two calls.
+        trace, layers, pieces, host = self.trace, self.layers, self.pieces, self.host
+        activities = trace.activities
         threads = sorted(set(pieces.thread.tolist()) | ({self.main} if self.main >= 0 else set()))
         number = {thread: i for i, thread in enumerate(threads)}
         mark_ns, mark_name, mark_iteration = self._marks()
-        thread = pieces.thread[host.piece]
         call, around = pieces.call[host.piece], pieces.range[host.piece]
-        # Host work is named by the range around it; the profiler's own range around an iteration names no work.
+        # Host tasks are calls, or work between them named by the range around it; the profiler's own names no work.
         named = (around >= 0) & (linked(trace.ranges.kind, around) != events.STEP)
         host_name = np.where(named, linked(trace.ranges.name, around), len(trace.names))
-        host_name = np.where(call >= 0, linked(trace.calls.name, call), host_name)
-        # A thread's first task starts at its measured time, unless another thread hands over to it.
-        fresh = np.append(True, thread[1:] != thread[:-1])[: len(host)]
-        handed = {(burst.thread, burst.start_ns) for burst in self.bursts}
-        gap = np.zeros(len(host))
-        for task in np.flatnonzero(fresh).tolist():
-            if (int(thread[task]), int(host.start_ns[task])) not in handed:
-                gap[task] = (host.start_ns[task] - origin_ns) / 1e3
-        # So does a device task that follows none on its stream and was launched by no call.
-        first = ~(lanes.previous >= 0) & (activities.call < 0)
-        device_gap = np.where(first, (activities.start_ns - origin_ns) / 1e3, delays.gap_us)
         start_ns = np.concatenate([host.start_ns, activities.start_ns, mark_ns])
         end_ns = np.concatenate([host.end_ns, activities.end_ns, mark_ns])
-        marks, total = len(mark_ns), len(start_ns)
-        host_iteration = iteration_at(layers.iterations, pieces.start_ns[host.piece])
+        # Column → its values for host tasks, device tasks and marks, or one value for all of a group.
+        columns = {
+            "name": (np.where(call >= 0, linked(trace.calls.name, call), host_name), activities.name, mark_name),
+            "kind": (np.where(call >= 0, t.CALL, t.WORK), self._device_kinds(), t.MARK),
+            "resource": (
+                np.array([number[x] for x in host.thread.tolist()], np.int64),
+                self.lanes.lane + len(threads),
+                number.get(self.main, 0),
+            ),
+            "layer": (linked(layers.of_range, around), layers.of_activity, -1),
+            "phase": (linked(layers.phase_of_range, around, OTHER), layers.phase_of_activity, OTHER),
+            "iteration": (
+                iteration_at(layers.iterations, pieces.start_ns[host.piece]),
+                layers.iteration_of_activity,
+                mark_iteration,
+            ),
+            "row": (call, np.arange(len(activities)), -1),
+            "gap_us": (*self._gaps_us(), 0.0),
+            "priority": (0.0, 0.0, 0.0),
+            "removed": (False, False, False),
+        }
+        sizes = (len(host), len(activities), len(mark_ns))
+        filled: Any = {
+            name: np.concatenate(list(map(np.broadcast_to, parts, sizes))) for name, parts in columns.items()
+        }
+        counts = [len(part.src) for part in edges]
         return Graph(
             names=(*trace.names, OUTSIDE_RANGES, *t.MARKS),
             layers=layers.name,
-            resources=(*self._threads(threads), *self._streams(lanes)),
-            name=np.concatenate([host_name, activities.name, mark_name]),
-            kind=np.concatenate([np.where(call >= 0, t.CALL, t.WORK), self._device_kinds(), np.full(marks, t.MARK)]),
-            resource=np.concatenate(
-                [
-                    np.array([number[x] for x in thread.tolist()], np.int64),
-                    lanes.lane + len(threads),
-                    np.full(marks, number.get(self.main, 0)),
-                ]
-            ),
-            layer=np.concatenate([linked(layers.of_range, around), layers.of_activity, np.full(marks, -1)]),
-            phase=np.concatenate(
-                [linked(layers.phase_of_range, around, OTHER), layers.phase_of_activity, np.full(marks, OTHER)]
-            ),
-            iteration=np.concatenate([host_iteration, layers.iteration_of_activity, mark_iteration]),
-            row=np.concatenate([call, np.arange(len(activities)), np.full(marks, -1)]),
+            resources=(*self._threads(threads), *self._streams()),
+            **filled,
             duration_us=(end_ns - start_ns) / 1e3,
-            gap_us=np.concatenate([gap, device_gap, np.zeros(marks)]),
-            measured_us=(start_ns - origin_ns) / 1e3,
-            priority=np.zeros(total),
-            removed=np.zeros(total, np.bool_),
+            measured_us=(start_ns - trace.span_ns[0]) / 1e3,
             src=np.concatenate([part.src for part in edges]),
             dst=np.concatenate([part.dst for part in edges]),
-            edge_kind=edge_kind,
             lag_us=np.concatenate([part.lag_us for part in edges]),
-            from_start=np.concatenate([np.full(len(part.src), part.from_start) for part in edges]),
+            edge_kind=np.repeat([part.kind for part in edges], counts),
+            from_start=np.repeat([part.from_start for part in edges], counts),
             iterations=layers.iterations,
-            coverage=coverage,
         )
+
+    def coverage(self, graph: Graph, by_calls: device.Waits, by_streams: device.Waits) -> t.Coverage:
+        """What of the trace is in the graph, and what could not be attached."""
+        activities = self.trace.activities
+        count = len(activities)
+        without_call = int((activities.call < 0).sum())
+        unexplained_us = self.delays.unexplained_us
+        counts = np.bincount(graph.edge_kind, minlength=len(t.EDGE_KINDS)).tolist()
+        of_iteration = self.layers.iteration_of_activity
+        ends_ns = [part.end_ns for part in self.layers.iterations]
+        behind_ns = [
+            int(activities.end_ns[of_iteration == i].max(initial=end_ns)) - end_ns for i, end_ns in enumerate(ends_ns)
+        ]
+        return {
+            "attached_pct": 100.0 * (1 - without_call / count) if count else 100.0,
+            "host_tasks": len(self.host),
+            "device_tasks": count,
+            "activities_without_call": without_call,
+            "graph_kernels": int((activities.graph_node > 0).sum()),
+            "edges": dict(zip(t.EDGE_KINDS, counts, strict=True)),
+            "syncs": by_calls.seen,
+            "syncs_without_target": by_calls.lost,
+            "waits": by_streams.seen,
+            "waits_without_target": by_streams.lost,
+            "unexplained_tasks": int((unexplained_us > 0).sum()),
+            "unexplained_us": float(unexplained_us.sum()),
+            "launch_latency_us": self.delays.latency_us,
+            "dispatch_gap_us": self.delays.typical_gap_us,
+            "device_behind_us": [time_ns / 1e3 for time_ns in behind_ns],
+        }
+
+    def _gaps_us(self) -> tuple[Floats, Floats]:
+        """Of host and device tasks the time after the one before; of a first one, that no edge starts, after time 0."""
+        host, activities, origin_ns = self.host, self.trace.activities, self.trace.span_ns[0]
+        handed = {(burst.thread, burst.start_ns) for burst in self.bursts}
+        gap = np.zeros(len(host))
+        for task in np.flatnonzero(np.append(True, host.thread[1:] != host.thread[:-1])[: len(host)]).tolist():
+            if (int(host.thread[task]), int(host.start_ns[task])) not in handed:
+                gap[task] = (host.start_ns[task] - origin_ns) / 1e3
+        first = (self.lanes.previous < 0) & (activities.call < 0)
+        return gap, np.where(first, (activities.start_ns - origin_ns) / 1e3, self.delays.gap_us)
 
     def _threads(self, threads: list[int]) -> list[Resource]:
         used = (self.trace.threads[thread] for thread in threads)
         return [Resource(t.THREAD, thread.name or f"thread {thread.thread}") for thread in used]
 
-    def _streams(self, lanes: device.Lanes) -> list[Resource]:
+    def _streams(self) -> list[Resource]:
         resources = []
-        for i, stream in enumerate(lanes.stream):
+        for i, stream in enumerate(self.lanes.stream):
             queue = self.trace.streams[stream]
-            lane = lanes.stream[:i].count(stream)
-            label = f"GPU {queue.device} stream {queue.stream}" + (f" branch {lane + 1}" if lane else "")
-            resources.append(Resource(t.STREAM, label, queue.device))
+            lane = self.lanes.stream[:i].count(stream)
+            resources.append(Resource(t.STREAM, queue.label + f" branch {lane + 1}" * (lane > 0), queue.device))
         return resources
 
     def _marks(self) -> tuple[Ints, Ints, Ints]:
@@ -192,7 +197,7 @@ class _Assembly:
         kind = np.array([t.KERNEL, t.COPY, t.MEMSET, t.KERNEL])[self.trace.activities.kind]
         return np.where((kind == t.KERNEL) & collective, t.COLLECTIVE, kind)
 
-    def launch_edges(self, delays: device.Delays) -> _Edges:
+    def launch_edges(self) -> _Edges:
         """From the start of each launch call to what it launched."""
         activities = self.trace.activities
         rows = np.flatnonzero(activities.call >= 0)
@@ -200,14 +205,14 @@ class _Assembly:
         src = self.host.of_call[call]
         # A driver call inside a runtime call launches later than the runtime call starts.
         inner = (self.trace.calls.start_ns[call] - self.host.start_ns[src]) / 1e3
-        return _Edges(t.LAUNCH, src, rows + len(self.host), delays.launch_us[rows] + inner, True)
+        return _Edges(t.LAUNCH, src, rows + len(self.host), self.delays.launch_us[rows] + inner, True)
 
-    def edges_between_activities(self, kind: int, pairs: list[tuple[int, int]], delays: device.Delays) -> _Edges:
+    def edges_between_activities(self, kind: int, pairs: device.Pairs) -> _Edges:
         """Edges of one kind for pairs (activity before, activity after)."""
         before, after = np.array(pairs, np.int64).reshape(-1, 2).T
-        return _Edges(kind, before + len(self.host), after + len(self.host), delays.event_us[after])
+        return _Edges(kind, before + len(self.host), after + len(self.host), self.delays.event_us[after])
 
-    def sync_edges(self, pairs: list[tuple[int, int]]) -> list[_Edges]:
+    def sync_edges(self, pairs: device.Pairs) -> list[_Edges]:
         """From the awaited activity to the call, and from a blocking copy to the return of its call."""
         host = self.host
         base = len(self.host)
@@ -225,10 +230,9 @@ class _Assembly:
     def handover_edges(self) -> list[_Edges]:
         """From the main thread's last task before a burst to its first, and from its last back to the main thread."""
         host = self.host
-        thread = self.pieces.thread[self.host.piece]
         # The tasks of every thread, in time order, and their starts.
-        tasks = {x: (rows, host.start_ns[rows]) for x, rows in grouped(thread, np.arange(len(thread)))}
-        none = (thread[:0], thread[:0])
+        tasks = {x: (rows, host.start_ns[rows]) for x, rows in grouped(host.thread, np.arange(len(host)))}
+        none = (host.thread[:0], host.thread[:0])
         on_main, main_ns = tasks.get(self.main, none)
         edges = []
         for burst in self.bursts:
@@ -257,13 +261,12 @@ class _Assembly:
     def end_edges(self) -> list[_Edges]:
         """An iteration that ends with the trace ends with all of it: device tasks and other threads included."""
         host = self.host
-        thread = self.pieces.thread[self.host.piece]
         stream = self.trace.activities.stream
-        base = len(self.host)
-        on_main = thread == self.main
+        base = len(host)
+        on_main = host.thread == self.main
         main_end_ns = int(host.end_ns[on_main].max()) if on_main.any() else -1
         last = [int(np.flatnonzero(stream == s)[-1]) + base for s in np.unique(stream).tolist()]
-        last += [int(np.flatnonzero(thread == x)[-1]) for x in np.unique(thread).tolist() if x != self.main]
+        last += [int(np.flatnonzero(host.thread == x)[-1]) for x in np.unique(host.thread).tolist() if x != self.main]
         edges = []
         for i, iteration in enumerate(self.layers.iterations if self.main >= 0 else ()):
             if iteration.end_ns > main_end_ns:
@@ -277,7 +280,7 @@ class _Assembly:
         if not len(marks):
             return graph
         position = np.arange(len(graph), dtype=float)
-        on_main = np.flatnonzero(self.pieces.thread[self.host.piece] == self.main)
+        on_main = np.flatnonzero(self.host.thread == self.main)
         if len(on_main):
             before = np.searchsorted(graph.measured_us[on_main], graph.measured_us[marks] - 1e-6, "left")
             position[marks] = np.append(on_main, on_main[-1] + 1)[before] - 0.5

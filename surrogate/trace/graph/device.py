@@ -9,6 +9,7 @@ one, so that a changed trace waits a plausible time where it waits for something
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,14 @@ _IMPLICIT_US = 20.0
 _EARLY_US = 20.0
 _DEFAULT_LATENCY_US, _DEFAULT_GAP_US = 5.0, 1.0
 Pairs = list[tuple[int, int]]
+
+
+class Waits(NamedTuple):
+    """Who waits for whom; how many waits the trace holds, and how many of them have no target."""
+
+    pairs: Pairs
+    seen: int
+    lost: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +65,8 @@ class Launched:
         return int(self.rows[stream][at]) if at < len(self.rows[stream]) else -1
 
 
-def awaited_by_calls(trace: Trace, launched: Launched) -> tuple[Pairs, int, int]:
-    """(call, activity) pairs where the call waits for the activity; synchronising calls; those without a target."""
+def awaited_by_calls(trace: Trace, launched: Launched) -> Waits:
+    """(call, activity) where the call waits for the activity; of synchronising calls how many there are."""
     calls = trace.calls
     ends = trace.activities.end_ns
     pairs: Pairs = []
@@ -75,7 +84,7 @@ def awaited_by_calls(trace: Trace, launched: Launched) -> tuple[Pairs, int, int]
         else:  # cudaFree waits for the device
             targets = [row for row in _finished(trace, launched, call) if ends[row] > calls.start_ns[call]]
         pairs += [(call, target) for target in targets]
-    return pairs, seen, lost
+    return Waits(pairs, seen, lost)
 
 
 def _recorded_streams(trace: Trace, kind: int) -> dict[int, int]:
@@ -165,8 +174,8 @@ def blocking_copies(trace: Trace) -> dict[int, tuple[int, bool]]:
     return blocking
 
 
-def awaited_by_streams(trace: Trace, launched: Launched) -> tuple[Pairs, int, int]:
-    """(activity before, activity after) across streams for cudaStreamWaitEvent; the waits; those without a target.
+def awaited_by_streams(trace: Trace, launched: Launched) -> Waits:
+    """(activity before, activity after) across streams for cudaStreamWaitEvent.
 
     The wait belongs to its recorded stream, else to that of the next launch on its thread. What it awaits is the
     last activity of the other streams of the device that was launched before it and ended before its stream went on.
@@ -203,7 +212,7 @@ def awaited_by_streams(trace: Trace, launched: Launched) -> tuple[Pairs, int, in
         awaited = [row for row in before if row >= 0 and activities.end_ns[row] <= limit]
         lost += not awaited
         pairs.update(dict.fromkeys((row, after) for row in awaited))
-    return list(pairs), len(waits), lost
+    return Waits(list(pairs), len(waits), lost)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -209,10 +209,11 @@ def _layer_bounds(trace: Trace, layers: Layers, thread: int) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostTasks:
-    """``piece`` and times of every host task; ``of_call`` and ``return_of_call``: the task in which a call begins and
-    the one in which it returns; ``copies``: blocking copies, as `blocking_copies` gives them."""
+    """``piece``, thread and times of every host task; ``of_call`` and ``return_of_call``: the tasks in which a call
+    begins and returns; ``copies``: blocking copies, as `blocking_copies` gives them."""
 
     piece: Ints
+    thread: Ints
     start_ns: Ints
     end_ns: Ints
     of_call: Ints
@@ -256,4 +257,4 @@ def host_tasks(trace: Trace, pieces: Pieces, outer: Ints, pairs: list[tuple[int,
     of_call = linked(first, of_call)
     back = of_call.copy()
     back[pieces.call[piece[is_return]]] = np.flatnonzero(is_return)
-    return HostTasks(piece, start, end, of_call, back, copies)
+    return HostTasks(piece, pieces.thread[piece], start, end, of_call, back, copies)

@@ -23,12 +23,7 @@ DEVICE_KINDS = (KERNEL, COPY, MEMSET, COLLECTIVE)
 
 LAUNCH, SYNC, EVENT_WAIT, HANDOVER, COMMUNICATION, LANE, END = range(7)
 EDGE_KINDS = (
-    "launch",
-    "synchronisation",
-    "event wait",
-    "thread hand-over",
-    "communication",
-    "stream branch",
+    *("launch", "synchronisation", "event wait", "thread hand-over", "communication", "stream branch"),
     "end of trace",
 )
 """Edges between resources; order on one thread, stream or channel is the tasks' own order and takes no edge."""
@@ -102,19 +97,10 @@ class Graph:
 
 
 TASK_COLUMNS = (
-    "name",
-    "kind",
-    "resource",
-    "layer",
-    "phase",
-    "iteration",
-    "row",
-    "duration_us",
-    "gap_us",
-    "measured_us",
-    "priority",
-    "removed",
+    *("name", "kind", "resource", "layer", "phase", "iteration", "row"),
+    *("duration_us", "gap_us", "measured_us", "priority", "removed"),
 )
+EDGE_COLUMNS = ("src", "dst", "edge_kind", "lag_us", "from_start")
 
 
 def previous_on_resource(resource: Ints) -> Ints:
