@@ -27,10 +27,10 @@ from surrogate.features.terms.kernel import Sized, sized
 from surrogate.features.terms.tensor_core import LAUNCH_US, STREAMING, TensorCoreLaw
 from surrogate.network.call import Call
 from surrogate.network.calls import add_call
-from surrogate.network.network import Network, Tally, with_settings
+from surrogate.network.network import Network, ReadOptions, Tally, with_settings
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.runtime import compiled
-from surrogate.network.torch_module import recorded_calls
+from surrogate.network.torch_module import Arguments, recorded_calls
 from surrogate.network.work import as_run
 from surrogate.prediction.results import DATASHEET
 from surrogate.prediction.sources.datasheet import FILE, HALVES, specification_of
@@ -85,8 +85,8 @@ def read(name: str, size: int, batch: int, torch_release: str) -> Network:
         model = reparameterize_model(model) if torch_release == "pt291" else model
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         model._apply(lambda values: fake.from_tensor(torch.empty(values.shape, dtype=values.dtype)))
-        inputs = (torch.empty(batch, 3, size, size),)
-        return network_of(name, recorded_calls(model, inputs, training=False, amp="fp16").forward)
+        inputs = Arguments((torch.empty(batch, 3, size, size),), {})
+        return network_of(name, recorded_calls(model, inputs, ReadOptions(amp="fp16")).forward)
 
 
 def network_of(name: str, calls: Iterable[Call]) -> Network:

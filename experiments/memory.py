@@ -25,7 +25,7 @@ from surrogate.network.exported import read_exported
 from surrogate.network.language import Deployment
 from surrogate.network.language_step import read_language
 from surrogate.network.memory import memory, usable_bytes
-from surrogate.network.network import Network
+from surrogate.network.network import Network, ReadOptions
 from surrogate.network.torch_gpu import gpu_calls
 from surrogate.network.torch_module import module_network
 from surrogate.network.training import completed
@@ -107,12 +107,12 @@ def read(module: "nn.Module", inputs: tuple[Any, ...], source: str, amp: str | N
     import torch
 
     if source == "module":
-        return module_network(module, inputs, training=True, amp=amp), module
+        return module_network(module, inputs, ReadOptions(training=True, amp=amp)), module
     program = torch.export.export(module, inputs)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "net.pt2"
         torch.export.save(program, path)
-        return completed(read_exported(path, training=True), True), program.module(check_guards=False)
+        return completed(read_exported(path, ReadOptions(training=True)), True), program.module(check_guards=False)
 
 
 def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:

@@ -28,6 +28,7 @@ from surrogate.dataset.rows import Rows, rows_by_family, rows_of
 from surrogate.models import model_class
 from surrogate.network import Network, NetworkTime, Predictors, load_predictors
 from surrogate.network.memory import OPTIMIZER
+from surrogate.network.network import ReadOptions
 from surrogate.network.onnx_file import read_onnx
 from surrogate.network.training import iteration
 from surrogate.report.charts import dots
@@ -167,7 +168,7 @@ def torch7_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
     records = []
     for (model, batch), part in frame.groupby(["model", "batch"]):
         effort.tick(str(model))
-        passes = _passes(read_onnx(NETWORKS[TORCH7[str(model)]], batch=int(str(batch))))
+        passes = _passes(read_onnx(NETWORKS[TORCH7[str(model)]], ReadOptions(batch=int(str(batch)))))
         for row in part.to_dict("records"):
             for phase, column in (("forward", "fwd_ms"), ("backward", "bwd_ms")):
                 facts = {"network": model, "gpu": gpu(row["gpu"]).name, "phase": phase, "measured_ms": row[column]}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from surrogate.features import homes_in, lazy_names
 
 if TYPE_CHECKING:
-    from surrogate.network.network import Layer, Network
+    from surrogate.network.network import Layer, Network, ReadOptions
     from surrogate.network.predict import Predictors, load_predictors
     from surrogate.network.read import read_network
     from surrogate.network.result import LayerTime, NetworkTime
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _HOMES = homes_in(
     __name__,
     {
-        "network": "Layer Network",
+        "network": "Layer Network ReadOptions",
         "predict": "Predictors load_predictors",
         "read": "read_network",
         "result": "LayerTime NetworkTime",
@@ -33,6 +33,7 @@ __all__ = [
     "Network",
     "NetworkTime",
     "Predictors",
+    "ReadOptions",
     "Serving",
     "load_predictors",
     "read_network",

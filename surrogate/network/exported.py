@@ -21,7 +21,7 @@ from surrogate.formats.foreign_file import Allowance, unpacked
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import is_view
 from surrogate.network.memory import network_of
-from surrogate.network.network import Network
+from surrogate.network.network import AS_IT_IS, Network, ReadOptions
 
 MAX_JSON_BYTES = 256 * 2**20
 GRAPHS = ("models/model.json", "serialized_exported_program.json")
@@ -47,18 +47,11 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 }
 
 
-def read_exported(
-    path: str | Path,
-    *,
-    batch: int | None = None,
-    dims: Mapping[str, int] | None = None,
-    dtype: str | None = None,
-    training: bool = False,
-) -> Network:
+def read_exported(path: str | Path, options: ReadOptions = AS_IT_IS) -> Network:
     """The network in an exported program.
 
-    ``batch`` replaces the first size of the inputs where the program was exported with a dynamic one, ``dims`` other
-    symbols. Raises `InputError` in one line for a file that is damaged or too large, or whose batch is fixed.
+    Of the options count ``batch``, if the program was exported with a dynamic one, ``dims``, ``dtype`` and
+    ``training``. Raises `InputError` in one line for a file that is damaged or too large, or whose batch is fixed.
     """
     path = Path(path)
     program, weights = _graph(path)
@@ -66,11 +59,11 @@ def read_exported(
         graph = program["graph_module"]["graph"]
         signature = program["graph_module"]["signature"]
         inputs = _user_inputs(graph, signature)
-        known, batch = _symbols(path, graph, inputs, batch, dims or {})
-        tensors = _tensors(graph, signature, _files_of(weights), known, dtype)
+        known, batch = _symbols(path, graph, inputs, options.batch, options.dims or {})
+        tensors = _tensors(graph, signature, _files_of(weights), known, options.dtype)
         stored = list(tensors.values())
-        calls = [_call(node, tensors, graph["tensor_values"], training) for node in graph["nodes"]]
-        return network_of(path, stored, calls, batch, training=training)
+        calls = [_call(node, tensors, graph["tensor_values"], options.training) for node in graph["nodes"]]
+        return network_of(path, stored, calls, batch, training=options.training)
 
 
 def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,9 +1,10 @@
-"""`Network`: what a model of a network does, as operators with sizes, whatever source it was read from."""
+"""`Network`: what a model of a network does, as operators with sizes, whatever source it was read from; and
+`ReadOptions`: how it is read and run."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from surrogate.features.errors import require_known
 from surrogate.features.families import NetworkProblem
@@ -11,9 +12,12 @@ from surrogate.features.in_network import INPUT, WEIGHT
 from surrogate.features.problem import LAYOUTS, MATHS, setting
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from surrogate.features.conv import Conv
 
 __all__ = [
+    "AS_IT_IS",
     "FOLDED",
     "FOLDED_WITHIN",
     "FRAMEWORKS",
@@ -24,9 +28,11 @@ __all__ = [
     "HostTime",
     "Layer",
     "Network",
+    "ReadOptions",
     "Tally",
     "Work",
     "element_type",
+    "with_named",
     "with_settings",
 ]
 
@@ -47,6 +53,70 @@ TRAINED = ("fp64", "fp32", "fp16", "bf16")
 """Element types of what torch trains, and of what its modules run in."""
 FRAMEWORKS = {"vllm": ("nvidia", "amd", "intel"), "sglang": ("nvidia", "amd", "intel"), "trtllm": ("nvidia",)}
 """Servers of language models, each with kernels of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How a source is read as a network, and how the network runs; None keeps the source's own, or the default.
+
+    Parameters
+    ----------
+    batch
+        First size of all inputs; of a language model, requests.
+    dims
+        Other symbolic sizes of an .onnx or .pt2 file, by name.
+    training
+        Whether a whole iteration is read: forward, backward, and the step of ``optimizer``.
+    optimizer
+        One of `surrogate.network.memory.OPTIMIZERS` (adam).
+    data_parallel
+        GPUs of one machine that train together, each with ``batch``.
+    dtype
+        Floating-point type in the place of the source's.
+    amp
+        Type (fp16, bf16) of the autocast block that a module's forward pass runs in; its weights stay in fp32.
+    math, layout
+        Of every convolution.
+    runtime, host
+        What launches the kernels: one of `surrogate.network.runtime.RUNTIMES` and `surrogate.network.runtime.HOSTS`.
+    prefill, decode
+        Of a language model's step: new tokens of each request, or tokens of context before one new token.
+    tensor_parallel, expert_parallel, pipeline_parallel, routing, kv_dtype
+        Of a language model: those of a `surrogate.network.language.Deployment`.
+    """
+
+    batch: int | None = None
+    dims: Mapping[str, int] | None = None
+    training: bool = False
+    optimizer: str | None = None
+    data_parallel: int = 1
+    dtype: str | None = None
+    amp: str | None = None
+    math: str | None = None
+    layout: str | None = None
+    runtime: str | None = None
+    host: str | None = None
+    prefill: int | None = None
+    decode: int | None = None
+    tensor_parallel: int | None = None
+    expert_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    routing: str | None = None
+    kv_dtype: str | None = None
+
+
+AS_IT_IS = ReadOptions()
+Options = TypeVar("Options", bound="DataclassInstance")
+
+
+def with_named(options: Options, named: Mapping[str, Any], *others: str) -> Options:
+    """``options`` with the fields that a caller gave by ``named``; None keeps a field.
+
+    Raises `InputError` for a name that is no field, and names the fields beside ``others``.
+    """
+    for name in named:
+        require_known("parameter", name, (*others, *(each.name for each in fields(options))))
+    return replace(options, **{name: value for name, value in named.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)

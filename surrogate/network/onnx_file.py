@@ -19,7 +19,7 @@ from surrogate.features.errors import InputError, in_one_line, nearest, read_bou
 from surrogate.network.call import TABLE, Call, Shape, Tensor, argument_name
 from surrogate.network.calls import RULES, is_view
 from surrogate.network.memory import network_of
-from surrogate.network.network import Network
+from surrogate.network.network import AS_IT_IS, Network, ReadOptions
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
@@ -53,29 +53,23 @@ MAX_VALUES = 1024
 """Tensors up to this size are evaluated: shapes, axes and scales, not weights."""
 
 
-def read_onnx(
-    path: str | Path,
-    *,
-    batch: int | None = None,
-    dims: Mapping[str, int] | None = None,
-    dtype: str | None = None,
-    training: bool = False,
-) -> Network:
+def read_onnx(path: str | Path, options: ReadOptions = AS_IT_IS) -> Network:
     """The network in an ONNX file; weights are not needed and external data is not opened.
 
-    ``batch`` replaces the first size of every input, ``dims`` other symbolic sizes, ``dtype`` the floating-point type;
-    under ``training`` dropout is no view. The network is the forward pass either way (see `training.iteration`).
-    Raises `InputError` in one line for a file that is damaged, empty, too large or without shapes.
+    Of the options count ``batch``, ``dims``, ``dtype`` and ``training``, in which dropout is no view. The network is
+    the forward pass either way (see `training.iteration`). Raises `InputError` in one line for a file that is damaged,
+    empty, too large or without shapes.
     """
     path = Path(path)
     model = load_model(path)
     try:
         weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
         weights |= {tensor.values.name: tensor.values.data_type for tensor in model.graph.sparse_initializer}
-        batch = with_shapes(model, path, batch, dims or {})
-        tensors = _tensors(model.graph, weights, dtype)
+        batch = with_shapes(model, path, options.batch, options.dims or {})
+        tensors = _tensors(model.graph, weights, options.dtype)
         stored = list(tensors.values())
-        return network_of(path, stored, list(_nodes(model.graph, tensors, training)), batch, training=training)
+        calls = list(_nodes(model.graph, tensors, options.training))
+        return network_of(path, stored, calls, batch, training=options.training)
     except (TypeError, ValueError) as error:  # protobuf hands over as bytes what is no UTF-8
         if isinstance(error, InputError):
             raise

@@ -1,7 +1,6 @@
 """Any model of a network → `Network`, by what the source looks like."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,18 @@ from surrogate.features.errors import InputError, nearest, require_regular
 from surrogate.features.families import DescribedProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, QUANTISED
 from surrogate.features.whole import MAX_INT32, whole
-from surrogate.network.memory import OPTIMIZER
-from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work, element_type, with_settings
-from surrogate.network.runtime import HOSTS, compiled, launched
-from surrogate.network.training import completed, require_data_parallel
+from surrogate.network.network import INPUT, WEIGHT, Layer, Network, ReadOptions, Tally, Work, element_type, with_named
+from surrogate.network.runtime import compiled, finished, launched
+from surrogate.network.training import require_data_parallel
 
+FILES = (".onnx", ".pt2")
 TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
 MAX_ROWS = 100_000
 """Most layers of a table."""
+SPREAD = ("tensor_parallel", "expert_parallel", "pipeline_parallel", "routing", "kv_dtype")
+"""Options that say how a language model is spread over GPUs; the first three are numbers of them."""
+OF_LANGUAGE = ("prefill", "decode", *SPREAD)
+NOT_OF_LANGUAGE = ("training", "optimizer", "dims", "amp", "runtime", "host")
 NORM_NOTE = (
     "convolutions without norms: a file exported in eval mode holds batch norms as part of them; if yours has some,"
     " their time in training is missing, so give module:callable"
@@ -27,45 +30,34 @@ ALONE = "kernels alone, without launches"
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def read_network(
-    source: str | Path,
-    *,
-    batch: int | None = None,
-    training: bool = False,
-    dims: Mapping[str, int] | None = None,
-    dtype: str | None = None,
-    amp: str | None = None,
-    math: str | None = None,
-    layout: str | None = None,
-    runtime: str | None = None,
-    host: str | None = None,
-    optimizer: str | None = None,
-    data_parallel: int = 1,
-    prefill: int | None = None,
-    decode: int | None = None,
-    tensor_parallel: int | None = None,
-    expert_parallel: int | None = None,
-    pipeline_parallel: int | None = None,
-    routing: str | None = None,
-    kv_dtype: str | None = None,
-) -> Network:
+def read_network(source: str | Path, options: ReadOptions | None = None, **named: Any) -> Network:
     """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
 
-    A name is that of a network that ships without its weights, or of a language model's configuration
-    (`surrogate.bundled.NETWORKS`).
+    Parameters
+    ----------
+    source
+        The file, ``module:callable`` or ``x.py:callable``, or the name of a network that ships without its weights or
+        of a language model's configuration (`surrogate.bundled.NETWORKS`).
+    options
+        How the source is read and run.
+    named
+        Fields of `ReadOptions` by name, as in ``batch=8``; they replace those of ``options``.
 
-    ``batch`` and ``dims`` replace sizes, ``dtype`` the floating-point type; ``math`` and ``layout`` those of every
-    convolution. ``amp`` runs a module under autocast to fp16 or bf16. ``runtime`` (`RUNTIMES`) and ``host`` (`HOSTS`)
-    say what launches the kernels: of a module and a .pt2 file PyTorch, eager on a usual host; of an .onnx file nothing
-    is known unless one of the two is given, and of tables and language models never. Under ``training`` a whole
-    iteration with the step of ``optimizer`` (`OPTIMIZERS`): a module's as autograd runs it, a file's derived from its
-    forward pass; on ``data_parallel`` GPUs each
-    has a batch, and the gradients are summed. Of a language model's ``config.json`` one step: each of ``batch``
-    requests has ``prefill`` new tokens, or one behind a context of ``decode``, on one of the GPUs of a
-    `surrogate.network.language.Deployment`. Raises `InputError` for what cannot be read.
+    Returns
+    -------
+    Network
+        One forward pass; with ``training`` a whole iteration: a module's as autograd runs it, a file's derived from its
+        forward pass. Of a language model's ``config.json`` one step of ``batch`` requests on one of the GPUs that share
+        it. Modules and .pt2 files are launched by PyTorch, eager on a usual host, unless ``runtime`` and ``host`` say
+        otherwise; .onnx files have launches only if one of the two is given, tables and language models never.
+
+    Raises
+    ------
+    InputError
+        If the source cannot be read, or an option does not fit it.
     """
     text = str(source)
-    dtype, amp = element_type("dtype", dtype, ELEMENTS), element_type("amp", amp, HALF)
+    options = _checked(text, with_named(options or ReadOptions(), named))
     path = Path(source)
     if text in NETWORKS and not path.exists():
         path = NETWORKS[text]
@@ -73,89 +65,105 @@ def read_network(
         path = path / "config.json"
     require_regular(path)
     kind = path.suffix.lower()
-    spread: dict[str, Any] = {
-        "tensor_parallel": tensor_parallel,
-        "expert_parallel": expert_parallel,
-        "pipeline_parallel": pipeline_parallel,
-        "routing": routing,
-        "kv_dtype": kv_dtype,
-    }
-    language = {"prefill": prefill, "decode": decode, **spread}
-    for name, size in {"batch": batch, **(dims or {}), **language}.items():
-        if size is not None and not isinstance(size, str):
-            whole(text, name, size, most=MAX_INT32)
-    require_data_parallel(text, data_parallel, training=training)
     if kind == ".json":
-        from surrogate.network.language import Deployment
-        from surrogate.network.language_step import read_language
+        return _language_step(text, path, options)
+    _require_fitting(text, kind, options)
+    network = _read(text, path, options)
+    is_table = network.own_math
+    network = finished(network, options)
+    if is_table and (options.host or options.runtime not in (None, "compiled")):
+        wrong = f"--host {options.host}" if options.host else f"--runtime {options.runtime}"
+        raise InputError(f"{text}: {wrong}: a table of problems has kernels alone; leave it out")
+    if is_table:
+        return replace(compiled(network) if options.runtime else network, told=(ALONE,))
+    if kind == ".onnx" and not (options.runtime or options.host):
+        return replace(network, told=(f"{ALONE}; --runtime eager adds them",))
+    return launched(network, options.runtime, options.host)
 
-        absent = {
-            "--training": training,
-            "--optimizer": optimizer,
-            "--dim": dims,
-            "--amp": amp,
-            "--runtime": runtime,
-            "--host": host,
-        }
-        if wrong := next((name for name, value in absent.items() if value), None):
-            raise InputError(f"{text}: a language model's step has no {wrong}; its server's CUDA graph runs it")
-        given = {name: value for name, value in spread.items() if value is not None}
-        return read_language(
-            path, prefill=prefill, decode=decode, batch=batch, deployment=Deployment(dtype=dtype, **given)
-        )
-    if optimizer is not None and not training:
-        raise InputError(f"{text}: --optimizer {optimizer} ends an iteration; add --training")
-    if amp is not None and dtype is not None:
-        raise InputError("--amp keeps weights in fp32, --dtype does not; leave out one of them")
-    if amp is not None and not _is_module(text):
-        raise InputError(
-            f"{text}: --amp runs a module's own code under autocast, which a file no longer holds; give"
-            f" module:callable or x.py:callable, or --dtype {amp} for all layers and weights in {amp}"
-        )
-    option = next((name for name, size in language.items() if size is not None), None)
-    if option or dtype in QUANTISED:
-        what = f"--{option.replace('_', '-')}" if option else f"--dtype {dtype}"
-        raise InputError(f"{text}: {what} is for language models; give the model's config.json")
-    if dtype == "int8" and (training or _is_module(text)):
-        raise InputError(f"{text}: --dtype int8: torch neither trains nor multiplies in it; give fp16 or bf16")
-    if dims and kind not in (".onnx", ".pt2"):
-        raise InputError(f"{text}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")
-    if kind in (".onnx", ".pt2"):
+
+def _checked(source: str, options: ReadOptions) -> ReadOptions:
+    """The options with the names of element types that are used here. Raises `InputError` for values of no meaning."""
+    dtype, amp = element_type("dtype", options.dtype, ELEMENTS), element_type("amp", options.amp, HALF)
+    counts = {name: getattr(options, name) for name in ("prefill", "decode", *SPREAD[:3])}
+    for name, size in {"batch": options.batch, **(options.dims or {}), **counts}.items():
+        if size is not None:
+            whole(source, name, size, most=MAX_INT32)
+    require_data_parallel(source, options.data_parallel, training=options.training)
+    return replace(options, dtype=dtype, amp=amp)
+
+
+def _language_step(source: str, path: Path, options: ReadOptions) -> Network:
+    """The step of a language model. Raises `InputError` for options that its server's steps do not have."""
+    from surrogate.network.language import Deployment
+    from surrogate.network.language_step import read_language
+
+    if wrong := next((name.removesuffix("s") for name in NOT_OF_LANGUAGE if getattr(options, name)), None):
+        raise InputError(f"{source}: a language model's step has no --{wrong}; its server's CUDA graph runs it")
+    given = {name: value for name in ("dtype", *SPREAD) if (value := getattr(options, name)) is not None}
+    deployment = Deployment(**given)
+    return read_language(
+        path, prefill=options.prefill, decode=options.decode, batch=options.batch, deployment=deployment
+    )
+
+
+def _require_fitting(source: str, kind: str, options: ReadOptions) -> None:
+    """Raise `InputError` for options that do not fit one another, or a ``source`` (its name ends in ``kind``) that is
+    no language model."""
+    dtype, amp = options.dtype, options.amp
+    is_module = _is_module(source)
+    given = next((name for name in OF_LANGUAGE if getattr(options, name) is not None), None)
+    of_language = f"--{given.replace('_', '-')}" if given else f"--dtype {dtype}"
+    refusals = (
+        (
+            options.optimizer and not options.training,
+            f"{source}: --optimizer {options.optimizer} ends an iteration; add --training",
+        ),
+        (amp and dtype, "--amp keeps weights in fp32, --dtype does not; leave out one of them"),
+        (
+            amp and not is_module,
+            f"{source}: --amp runs a module's own code under autocast, which a file no longer holds; give"
+            f" module:callable or x.py:callable, or --dtype {amp} for all layers and weights in {amp}",
+        ),
+        (given or dtype in QUANTISED, f"{source}: {of_language} is for language models; give the model's config.json"),
+        (
+            dtype == "int8" and (options.training or is_module),
+            f"{source}: --dtype int8: torch neither trains nor multiplies in it; give fp16 or bf16",
+        ),
+        (
+            options.dims and kind not in FILES,
+            f"{source}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes",
+        ),
+    )
+    if reason := next((reason for is_wrong, reason in refusals if is_wrong), None):
+        raise InputError(reason)
+
+
+def _read(source: str, path: Path, options: ReadOptions) -> Network:
+    """The forward pass of a file or a table, or what a module runs. Raises `InputError` for what is neither."""
+    kind = path.suffix.lower()
+    if kind in FILES:
         from surrogate.network.exported import read_exported
         from surrogate.network.onnx_file import read_onnx
 
-        read = read_onnx if kind == ".onnx" else read_exported
-        network = read(path, batch=batch, dims=dims, dtype=dtype, training=training)
+        network = (read_onnx if kind == ".onnx" else read_exported)(path, options)
         normed = any("norm" in layer.work.kind for layer in network.layers)
-        if training and text not in NETWORKS and network.convs and not normed:
-            network = replace(network, notes=(*network.notes, NORM_NOTE))
-    elif _is_module(text):
+        is_folded = options.training and source not in NETWORKS and network.convs and not normed
+        return replace(network, notes=(*network.notes, NORM_NOTE)) if is_folded else network
+    if _is_module(source):
         from surrogate.network.torch_module import read_module
 
-        network = read_module(text, batch=batch, training=training, dtype=dtype, amp=amp)
-    elif kind not in TABLES and path.is_file() and _is_binary(path):
+        return read_module(source, options)
+    if kind not in TABLES and path.is_file() and _is_binary(path):
         raise InputError(
-            f"{text}: a binary file whose name does not say what it is; give it the ending .onnx, .pt2 or .parquet"
+            f"{source}: a binary file whose name does not say what it is; give it the ending .onnx, .pt2 or .parquet"
         )
-    elif kind in TABLES or path.is_file():
-        network = read_table_of_problems(path, batch=batch, dtype=dtype, training=training)
-    else:
-        what = "a folder" if path.is_dir() else "no such file"
-        raise InputError(
-            f"{text}: {what}; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
-            f" module:callable or x.py:callable, or one of {', '.join(NETWORKS)}{_alike(path)}"
-        )
-    is_table = network.own_math
-    network = with_settings(completed(network, training, optimizer or OPTIMIZER), math, layout)
-    network = replace(network, gpus=data_parallel)
-    if is_table:
-        if host or runtime not in (None, "compiled"):
-            wrong = f"--host {host}" if host else f"--runtime {runtime}"
-            raise InputError(f"{text}: {wrong}: a table of problems has kernels alone; leave it out")
-        return replace(compiled(network) if runtime else network, told=(ALONE,))
-    if kind == ".onnx" and not (runtime or host):
-        return replace(network, told=(f"{ALONE}; --runtime eager adds them",))
-    return launched(network, runtime, host or HOSTS[0])
+    if kind in TABLES or path.is_file():
+        return read_table_of_problems(path, options)
+    what = "a folder" if path.is_dir() else "no such file"
+    raise InputError(
+        f"{source}: {what}; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
+        f" module:callable or x.py:callable, or one of {', '.join(NETWORKS)}{_alike(path)}"
+    )
 
 
 def _alike(path: Path) -> str:
@@ -172,9 +180,7 @@ def _is_module(source: str) -> bool:
     return MODULE.fullmatch(source) is not None and not Path(source).exists()
 
 
-def read_table_of_problems(
-    path: Path, *, batch: int | None = None, dtype: str | None = None, training: bool = False
-) -> Network:
+def read_table_of_problems(path: Path, options: ReadOptions) -> Network:
     """Every line or row of a list of problems a layer, in order; equal rows are equal layers.
 
     Other operators are counted as unsupported, by name. Under ``training`` every layer but the first has both
@@ -199,10 +205,10 @@ def read_table_of_problems(
                 f"{path}: {row.where}: {row.problem.kind} is a described kernel; ask `seer predict --bundle`"
             )
         else:
-            layer = _layer(row.name or row.where, row.problem, dtype, training, bool(tally.layers))
+            layer = _layer(row.name or row.where, row.problem, options, bool(tally.layers))
             samples = layer.work.samples
-            if batch is not None and samples is not None:
-                layer = replace(layer, work=layer.work.at_batch(samples, batch) or layer.work)
+            if options.batch is not None and samples is not None:
+                layer = replace(layer, work=layer.work.at_batch(samples, options.batch) or layer.work)
             tally.add([replace(layer, heuristic=row.heuristic)])
     if not tally.layers:
         raise InputError(f"{path}: no row holds a problem; give n, c, h, k and r, or a text")
@@ -211,13 +217,14 @@ def read_table_of_problems(
     return replace(network, own_math=True)
 
 
-def _layer(name: str, problem: Work, dtype: str | None, training: bool, inner: bool) -> Layer:
-    """The layer in the wanted element type; under ``training`` with its gradients, also of the input if ``inner``."""
+def _layer(name: str, problem: Work, options: ReadOptions, inner: bool) -> Layer:
+    """The layer in the wanted element type; in training with its gradients, also of the input if ``inner``."""
+    dtype = options.dtype
     if dtype is not None and dtype != problem.dtype:
         problem = replace(problem, dtype=dtype, math=family_of(problem).default_math(dtype))
     weights = problem.weights
     gradients: tuple[str, ...] = ()
-    if training and not problem.is_gradient:
+    if options.training and not problem.is_gradient:
         gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if weights else ()))
     return Layer(name, problem.kind, problem, gradients, weights)
 

@@ -28,7 +28,9 @@ from surrogate.features.problem import DTYPES, ELEMENTS, HALF
 from surrogate.features.terms.tensor_core import STREAMING
 from surrogate.models.plain import from_plain
 from surrogate.network.call import TABLE
-from surrogate.network.network import HostTime, Layer, Network, Work
+from surrogate.network.memory import OPTIMIZER
+from surrogate.network.network import HostTime, Layer, Network, ReadOptions, Work, with_settings
+from surrogate.network.training import completed
 
 WINDOWS = {kind for kind, share in STREAMING.items() if share == "pool_bandwidth"}
 FUSED = set(STREAMING) - WINDOWS - {"layout_transform", "concat"}
@@ -196,9 +198,23 @@ def shipped_hosts() -> HostLaws:
     return from_plain(HostLaws, json.loads((bundled.FOLDER / FILE).read_bytes()))
 
 
-def launched(network: Network, runtime: str | None = None, host: str = HOSTS[0]) -> Network:
-    """The network as a runtime (of `RUNTIMES`; None: its own) runs it, with the time that a host (of `HOSTS`) takes."""
-    runtime = runtime or network.runtime
+def finished(network: Network, options: ReadOptions) -> Network:
+    """The network as a source has it, with all that the options add but its launches.
+
+    The steps depend on their order. The backward pass comes first, since it is derived from the layers as the model has
+    them. Math and layout follow, so that they hold for convolutions of both passes. The number of GPUs is third: their
+    exchange is that of an iteration. What a table or `launched` adds comes last: a compiler fuses the layers of both
+    passes and lays out convolutions anew, and the host launches the kernels that are left.
+    """
+    network = completed(network, options.training, options.optimizer or OPTIMIZER)
+    network = with_settings(network, options.math, options.layout)
+    return replace(network, gpus=options.data_parallel)
+
+
+def launched(network: Network, runtime: str | None = None, host: str | None = None) -> Network:
+    """The network as a runtime (of `RUNTIMES`; None: its own) runs it, with the time that a host (of `HOSTS`; None: the
+    usual one) takes. Launches are counted behind fusion."""
+    runtime, host = runtime or network.runtime, host or HOSTS[0]
     require_known("runtime", runtime, RUNTIMES)
     require_known("host", host, HOSTS)
     if runtime != "eager":

@@ -17,19 +17,19 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.features.errors import InputError, imported_callable, in_one_line
+from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
 from surrogate.features.problem import DTYPES, HALF
 from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import OF_ONE_TYPE, add_call
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
-from surrogate.network.network import TRAINED, Network, Tally, element_type, with_settings
+from surrogate.network.network import AS_IT_IS, TRAINED, Network, ReadOptions, Tally, element_type, with_named
 from surrogate.network.predict import Allowed, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
-from surrogate.network.runtime import HOSTS, launched
+from surrogate.network.runtime import finished, launched
 from surrogate.network.torch_gpu import autocast_around, cuda_autocast, gpu_calls, in_tf32
-from surrogate.network.training import completed, optimizer_step, require_data_parallel
+from surrogate.network.training import optimizer_step, require_data_parallel
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +45,8 @@ CONTRACT = (
 )
 KINDS: Mapping[str, str] = TABLE["types"]["torch"]
 """torch's element types → ours; other integers stand as the type of their width."""
+OPTIONS = ("batch", "training", "optimizer", "data_parallel", "dtype", "amp", "math", "layout", "runtime", "host")
+"""Fields of `ReadOptions` that a live module has."""
 EVAL_NOTE = (
     "the module, or a part of it, is in eval mode; the iteration is timed in train mode, with dropout and batch norm"
 )
@@ -72,14 +74,11 @@ class Recorded(NamedTuple):
     ready: Mapping[int, int]
 
 
-def read_module(
-    source: str, *, batch: int | None = None, training: bool = False, dtype: str | None = None, amp: str | None = None
-) -> Network:
+def read_module(source: str, options: ReadOptions) -> Network:
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
-    Forward only, or under ``training`` forward and backward as autograd runs them, and the optimizer's step.
-    ``dtype`` replaces the floating-point type; ``amp`` runs the forward pass under autocast to that type. The module is
-    built without memory, too; where that fails, since its constructor asks for values that it computed, it is built for
+    Forward only, or in training forward and backward as autograd runs them, and the optimizer's step. The module is
+    built without memory, too; if that fails, since its constructor asks for values that it computed, it is built for
     real. Raises `InputError` where torch is missing, or the callable or the module fails.
     """
     fake = _fake_mode(source)
@@ -89,15 +88,15 @@ def read_module(
         try:
             with fake:
                 with _copied_without_memory():
-                    module, inputs = _built(source, build, batch)
-                return _network(source, module, inputs, training, dtype, amp, batch)
+                    module, inputs = _built(source, build, options.batch)
+                return _network(source, module, inputs, options)
         except InputError:
             raise
         except Exception:
-            module, inputs = _built(source, build, batch)
+            module, inputs = _built(source, build, options.batch)
             with fake:
                 module._apply(fake.from_tensor)
-                return _network(source, module, inputs, training, dtype, amp, batch)
+                return _network(source, module, inputs, options)
 
 
 @contextmanager
@@ -147,15 +146,7 @@ def _copied_without_memory() -> "TorchFunctionMode":
     return Copied()
 
 
-def module_network(
-    module: "Module",
-    inputs: object,
-    *,
-    batch: int | None = None,
-    training: bool = False,
-    dtype: str | None = None,
-    amp: str | None = None,
-) -> Network:
+def module_network(module: "Module", inputs: object, options: ReadOptions = AS_IT_IS) -> Network:
     """What one pass of a live ``module`` over ``inputs`` calls, which are those of `time_module`.
 
     A copy without memory runs in its place: the module's weights, gradients and mode stay as they are, on whatever
@@ -173,7 +164,7 @@ def module_network(
         with FakeCopyMode(fake):
             copied, arguments = copy.deepcopy((plain, _arguments(inputs)))
         with fake:
-            network = _network(name, copied, _at_batch(arguments, batch), training, dtype, amp, batch)
+            network = _network(name, copied, _at_batch(arguments, options.batch), options)
     return replace(network, runtime="compiled" if is_compiled else "eager")
 
 
@@ -182,81 +173,81 @@ def time_module(
     inputs: object,
     gpu: str,
     *,
-    training: bool = False,
-    dtype: str | None = None,
-    amp: str | None = None,
-    batch: int | None = None,
     max_batch: bool = False,
-    layout: str | None = None,
-    optimizer: str = OPTIMIZER,
-    data_parallel: int = 1,
-    runtime: str | None = None,
-    host: str = HOSTS[0],
     bundle: str | Path | None = None,
     workspace_limit: int | None = None,
     deterministic: bool = False,
+    **named: Any,
 ) -> NetworkTime:
     """The predicted time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
 
-    ``inputs`` is a tensor, a tuple or list of the module's arguments, a dict of those by name, or (tuple, dict). The
-    module runs on a copy without memory, so that its weights, gradients and mode stay. ``training`` times forward,
-    backward and the step of ``optimizer`` (one of `OPTIMIZERS`), on ``data_parallel`` GPUs with the sum of their
-    gradients; ``dtype`` replaces the floating-point type (``fp16``), ``amp`` runs the forward pass under autocast to
-    that type. ``batch`` replaces the first size of all inputs, ``max_batch`` by the largest that fits; ``layout`` is
-    that of convolutions. ``runtime`` is ``eager``, ``compiled`` (the default of what `torch.compile` gave) or
-    ``graphs`` on a ``usual``, ``fast`` or ``slow`` host, as in `seer network`. Every convolution takes the fastest
-    algorithm whose workspace is at most ``workspace_limit`` bytes; the result's ``layers`` name it, with its
-    workspace, time and interval in µs. Raises `InputError` where torch is missing, the module fails, or the GPU or a
-    word is unknown.
+    Parameters
+    ----------
+    module
+        A live module. It runs on a copy without memory: its weights, gradients and mode stay.
+    inputs
+        A tensor, a tuple or list of the module's arguments, a dict of those by name, or (tuple, dict).
+    gpu
+        A GPU by registry name or alias.
+    max_batch
+        Whether the batch is the largest one that fits the GPU's memory.
+    bundle
+        A fitted model, a folder; None: the one shipped.
+    workspace_limit, deterministic
+        Limits of the algorithms of convolutions: bytes of workspace, and whether two runs must give the same bits.
+    named
+        Fields of `ReadOptions` by name: ``batch``, ``training``, ``optimizer``, ``data_parallel``, ``dtype``, ``amp``,
+        ``math``, ``layout``, ``runtime`` (by default ``compiled`` for a module returned by `torch.compile`) and
+        ``host``.
+
+    Returns
+    -------
+    NetworkTime
+        Its ``layers`` name each convolution's fastest algorithm within the limits, with its workspace in bytes, and
+        times and intervals in µs.
+
+    Raises
+    ------
+    InputError
+        If torch is missing, the module fails, or the GPU or an option is unknown.
     """
     name = type(module).__name__
-    require_data_parallel(name, data_parallel, training=training)
-    if batch is not None:
-        whole(name, "batch", batch, most=MAX_INT32)
+    for option in named:
+        require_known("parameter", option, OPTIONS)
+    options = with_named(AS_IT_IS, named)
+    require_data_parallel(name, options.data_parallel, training=options.training)
+    if options.batch is not None:
+        whole(name, "batch", options.batch, most=MAX_INT32)
     predictors = load_predictors(gpu, bundle)
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
     def read(size: int | None) -> Network:
-        network = module_network(module, inputs, batch=size, training=training, dtype=dtype, amp=amp)
-        network = with_settings(completed(network, training, optimizer), None, layout)
-        return launched(replace(network, gpus=data_parallel), runtime, host)
+        at_size = replace(options, batch=size)
+        return launched(finished(module_network(module, inputs, at_size), options), options.runtime, options.host)
 
-    return predictors.time(read(largest_batch(read, predictors, **limits) if max_batch else batch), **limits)
+    batch = largest_batch(read, predictors, **limits) if max_batch else options.batch
+    return predictors.time(read(batch), **limits)
 
 
-def _network(
-    source: str,
-    module: "Module",
-    inputs: Arguments,
-    training: bool,
-    dtype: str | None,
-    amp: str | None,
-    batch: int | None,
-) -> Network:
-    """The calls of one pass on fake tensors as layers, with the optimizer's step and what is held in memory."""
+def _network(source: str, module: "Module", inputs: Arguments, options: ReadOptions) -> Network:
+    """The calls of one pass on fake tensors as layers, with the optimizer's step and what is held in memory.
+
+    Layers stand in the order in which they run, since gradients are exchanged, and chains fused, by it: forward, then
+    backward, then the optimizer. `surrogate.network.runtime.finished` says what follows.
+    """
     import torch
     from torch.utils._pytree import tree_leaves
 
-    dtype, amp = element_type("dtype", dtype, TRAINED), element_type("amp", amp, HALF) or autocast_around()
+    dtype = element_type("dtype", options.dtype, TRAINED)
+    options = replace(options, dtype=dtype, amp=element_type("amp", options.amp, HALF) or autocast_around())
     module, is_compiled = _uncompiled(module)
     module._compiled_call_impl = None
-    evaluated = training and not all(part.training for part in module.modules())
-    module.train(training)
-    recorded = recorded_calls(module, inputs.by_place, training, dtype, amp, inputs.by_name)
-    tally = Tally()
-    for call in recorded.forward:
-        add_call(call, tally, training=training)
-    forward_layers = len(tally.layers)
-    ready: Counter[int] = Counter()  # layer → weights whose gradients are complete behind it
-    for index, call in enumerate(recorded.backward):
-        add_call(call, tally, training=training)
-        ready[len(tally.layers) - 1] += recorded.ready.get(index, 0)
-    tally.layers[forward_layers:] = [
-        replace(layer, parameters=ready[index])
-        for index, layer in enumerate(tally.layers[forward_layers:], forward_layers)
-    ]
+    evaluated = options.training and not all(part.training for part in module.modules())
+    module.train(options.training)
+    recorded = recorded_calls(module, inputs, options)
+    tally, forward_layers = _layers(recorded, options.training)
     weights = [_shape_of(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
-    trained = [_shape_of(weight, dtype) for weight in module.parameters() if training and weight.requires_grad]
+    trained = [_shape_of(each, dtype) for each in module.parameters() if options.training and each.requires_grad]
     tally.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained)))
     if not tally.layers and not tally.unsupported:
         raise InputError(f"{source}: the module calls no operator that costs time; give one that computes something")
@@ -264,8 +255,8 @@ def _network(
     first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
     network = tally.network(
         source.rpartition(":")[2],
-        first.shape[0] if first is not None else batch,
-        training,
+        first.shape[0] if first is not None else options.batch,
+        options.training,
         parameters=sum(weight.numel() for weight in module.parameters()),
         weights_bytes=sum(map(tensor_bytes, weights)),
         activation_bytes=recorded.activation_bytes,
@@ -273,10 +264,26 @@ def _network(
         rounding_bytes=recorded.rounding_bytes,
         tf32=in_tf32(),
         state_bytes=OPTIMIZERS[OPTIMIZER].states * sum(map(tensor_bytes, trained)),
-        forward_layers=forward_layers if training else 0,
+        forward_layers=forward_layers if options.training else 0,
         runtime="compiled" if is_compiled else "eager",
     )
     return replace(network, notes=(*network.notes, EVAL_NOTE)) if evaluated else network
+
+
+def _layers(recorded: Recorded, training: bool) -> tuple[Tally, int]:
+    """The layers of both passes, and how many the forward pass has; those of the backward pass have the weights whose
+    gradients are complete behind them."""
+    tally = Tally()
+    for call in recorded.forward:
+        add_call(call, tally, training=training)
+    forward_layers = len(tally.layers)
+    ready: Counter[int] = Counter()
+    for index, call in enumerate(recorded.backward):
+        add_call(call, tally, training=training)
+        ready[len(tally.layers) - 1] += recorded.ready.get(index, 0)
+    for index in range(forward_layers, len(tally.layers)):
+        tally.layers[index] = replace(tally.layers[index], parameters=ready[index])
+    return tally, forward_layers
 
 
 def _uncompiled(module: Any) -> "tuple[Module, bool]":
@@ -323,121 +330,141 @@ def _at_batch(arguments: Arguments, batch: int | None) -> Arguments:
     return Arguments(tuple(map(resized, arguments.by_place)), by_name)
 
 
-def recorded_calls(
-    module: "Module",
-    inputs: tuple[object, ...],
-    training: bool,
-    dtype: str | None = None,
-    amp: str | None = None,
-    named_inputs: Mapping[str, object] | None = None,
-) -> Recorded:
-    """Every ATen call that a GPU would run of the forward and, under ``training``, of the backward pass.
+def recorded_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> Recorded:
+    """Every ATen call that a GPU would run of the forward and, in training, of the backward pass.
 
-    A dispatch mode under autograd sees them, with the module that runs; in the backward pass it is the module whose
-    forward call made the node of the gradient. Raises `InputError` for a product of different floating-point types.
+    Of the options count ``training``, ``dtype`` and ``amp``. Raises `InputError` for a product of different
+    floating-point types.
     """
     import torch
-    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
-    from torch.utils.weak import WeakIdKeyDictionary
 
-    allocator = Allocator()
-    storages = WeakIdKeyDictionary()  # storage → its block
+    recording = _Recording(module, options.dtype)
+    recording.hold([*module.parameters(), *module.buffers()])
+    trained = [weight for weight in module.parameters() if options.training and weight.requires_grad]
+    for weight in trained * OPTIMIZERS[OPTIMIZER].states:
+        recording.allocator.take(tensor_bytes(_shape_of(weight, options.dtype)))
+    lasting_bytes = recording.allocator.held
+    recording.hold(inputs)
+    if not options.training:
+        module.requires_grad_(False)  # what needs a gradient is folded into other products
+    with _observed(recording, trained), torch.set_grad_enabled(options.training):
+        with gpu_calls(options.amp):
+            result = module(*inputs.by_place, **inputs.by_name)
+        forward_calls = len(recording.calls)
+        if options.training:
+            leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]
+            if not losses:
+                raise InputError("the module's result needs no gradient; --training needs trained weights")
+            with gpu_calls():  # activations that were not kept are computed again, as on a GPU, too
+                torch.stack(losses).sum().backward()
+    return Recorded(
+        recording.calls[:forward_calls],
+        recording.calls[forward_calls:],
+        recording.allocator.peak - lasting_bytes,
+        recording.allocator.peak_gradients,
+        recording.allocator.reserved - recording.allocator.peak,
+        {index - forward_calls: weights for index, weights in recording.ready.items()},
+    )
 
-    def hold(tensors: object) -> None:
+
+class _Recording:
+    """The calls of a pass, the memory that they hold, and the module behind each: the one that runs; in the backward
+    pass the one whose forward call made the node of the gradient."""
+
+    def __init__(self, module: "Module", dtype: str | None) -> None:
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        self.dtype = dtype
+        self.calls: list[Call] = []
+        self.ready: Counter[int] = Counter()  # place of a call → weights whose gradients are complete after it
+        self.allocator = Allocator()
+        self._storages = WeakIdKeyDictionary()  # storage → its block
+        self._modules = {part: name for name, part in module.named_modules()}
+        self._owners = {weight: name.rpartition(".")[0] for name, weight in module.named_parameters()}
+        self._running: list[str] = []  # modules whose forward call has begun, the innermost last
+        self._makers: dict[int, str] = {}  # number of a node of autograd → the module whose call made it
+
+    def hold(self, tensors: object) -> None:
         """Take a block for every storage of tensors that is new, until it is freed."""
+        import torch
+        from torch.utils._pytree import tree_leaves
+
         for tensor in (leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)):
             storage = tensor.untyped_storage()
-            if storage not in storages:
+            if storage not in self._storages:
                 elements = storage.nbytes() // tensor.element_size()
-                storages[storage] = allocator.take(elements * DTYPES[_shape_of(tensor, dtype).dtype])
-                weakref.finalize(storage, allocator.give, storages[storage])
+                block = self.allocator.take(elements * DTYPES[_shape_of(tensor, self.dtype).dtype])
+                self._storages[storage] = block
+                weakref.finalize(storage, self.allocator.give, block)
 
-    calls: list[Call] = []
-    modules = {part: name for name, part in module.named_modules()}
-    running: list[str] = []  # modules whose forward call has begun, the innermost last
-    makers: dict[int, str] = {}  # number of a node of autograd → the module whose call made it
-    owners = {weight: name.rpartition(".")[0] for name, weight in module.named_parameters()}
+    def enter(self, part: "Module", _: object) -> None:
+        """A module's forward call begins."""
+        self._running.append(self._modules.get(part, ""))
 
-    def leave(part: "Module", *_: object) -> None:
-        path = running.pop()
+    def leave(self, part: "Module", *_: object) -> None:
+        """It ends; its failure names it."""
+        path = self._running.pop()
         error = sys.exc_info()[1]  # torch leaves a module that failed within the handler of its error
         if error is not None and path and not hasattr(error, "__notes__"):
             error.add_note(f"layer {path} ({type(part).__name__})")
 
-    def running_module() -> str:
+    def running_module(self) -> str:
+        """The name of the module that a call belongs to."""
+        import torch
+
         node: Any = torch._C._current_autograd_node()
-        if node is None or running:  # a backward pass runs a module again where activations are recomputed
-            path = running[-1] if running else ""
+        if node is None or self._running:  # a backward pass runs a module again where activations are recomputed
+            path = self._running[-1] if self._running else ""
             made = torch.autograd._get_sequence_nr() - 1  # pyright: ignore[reportPrivateImportUsage]
-            makers.setdefault(made, path)
+            self._makers.setdefault(made, path)
             return path
-        return owners.get(getattr(node, "variable", node)) or makers.get(node._sequence_nr(), "")
+        return self._owners.get(getattr(node, "variable", node)) or self._makers.get(node._sequence_nr(), "")
+
+    def add(self, path: str, func: "OpOverload", arguments: Mapping[str, object], result: object) -> None:
+        """A call within the module ``path``. Raises `InputError` for a product that torch would refuse."""
+        self.hold(result)
+        results = [_plain(value, self.dtype) for value in (result if isinstance(result, list | tuple) else [result])]
+        outputs = tuple(value for value in results if isinstance(value, Tensor))
+        op = base_name(func.name())
+        plain = {name: _plain(value, self.dtype) for name, value in arguments.items()}
+        self.calls.append(Call(op, plain, outputs, f"{path}.{op}" if path else op))
+        _require_one_type(self.calls[-1])
+
+    def complete(self, weight: Any) -> None:
+        """A weight's gradient is whole."""
+        self.ready[len(self.calls) - 1] += weight.numel()
+        self.hold(weight.grad)
+        self.allocator.mark(self._storages[weight.grad.untyped_storage()])
+
+
+@contextmanager
+def _observed(recording: _Recording, trained: "Sequence[torch.Tensor]") -> Iterator[None]:
+    """While it lasts, modules, complete gradients, and the calls that autograd dispatches are recorded."""
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recorder(TorchDispatchMode):
         def __torch_dispatch__(
-            self,
-            func: "OpOverload",
-            types: object,
-            args: Sequence[object] = (),
-            kwargs: Mapping[str, object] | None = None,
+            self, func: "OpOverload", types: object, args: Sequence[object] = (), kwargs: Any = None
         ) -> object:
-            path = running_module()
+            path = recording.running_module()
             result = func(*args, **(kwargs or {}))
-            hold(result)
-            arguments = {name: _plain(value, dtype) for name, value in _named(func, args, kwargs or {}).items()}
-            results = [_plain(value, dtype) for value in (result if isinstance(result, list | tuple) else [result])]
-            outputs = tuple(value for value in results if isinstance(value, Tensor))
-            op = base_name(func.name())
-            calls.append(Call(op, arguments, outputs, f"{path}.{op}" if path else op))
-            _require_one_type(calls[-1])
+            recording.add(path, func, _named(func, args, kwargs or {}), result)
             return result
 
-    hold([*module.parameters(), *module.buffers()])
-    trained = [weight for weight in module.parameters() if training and weight.requires_grad]
-    for weight in trained * OPTIMIZERS[OPTIMIZER].states:
-        allocator.take(tensor_bytes(_shape_of(weight, dtype)))
-    lasting_bytes = allocator.held
-    hold((inputs, named_inputs))
-    if not training:
-        module.requires_grad_(False)  # what needs a gradient is folded into other products
-    ready: Counter[int] = Counter()
-
-    def accumulated(weight: Any) -> None:
-        ready[len(calls) - 1] += weight.numel()
-        hold(weight.grad)
-        allocator.mark(storages[weight.grad.untyped_storage()])
-
     hooks = [
-        register_module_forward_pre_hook(lambda part, _: running.append(modules.get(part, ""))),
-        register_module_forward_hook(leave, always_call=True),
-        *(weight.register_post_accumulate_grad_hook(accumulated) for weight in trained),
+        register_module_forward_pre_hook(recording.enter),
+        register_module_forward_hook(recording.leave, always_call=True),
+        *(weight.register_post_accumulate_grad_hook(recording.complete) for weight in trained),
     ]
     try:
-        with torch.set_grad_enabled(training), Recorder():
-            with gpu_calls(amp):
-                result = module(*inputs, **(named_inputs or {}))
-            forward_calls = len(calls)
-            if training:
-                leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-                losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]
-                if not losses:
-                    raise InputError("the module's result needs no gradient; --training needs trained weights")
-                with gpu_calls():  # activations that were not kept are computed again, as on a GPU, too
-                    torch.stack(losses).sum().backward()
+        with Recorder():
+            yield
     finally:
         for hook in hooks:
             hook.remove()
-    of_backward = {index - forward_calls: weights for index, weights in ready.items()}
-    return Recorded(
-        calls[:forward_calls],
-        calls[forward_calls:],
-        allocator.peak - lasting_bytes,
-        allocator.peak_gradients,
-        allocator.reserved - allocator.peak,
-        of_backward,
-    )
 
 
 def _require_one_type(call: Call) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from surrogate.features.conv import Conv
 from surrogate.network.exported import evaluated, read_exported, symbols
+from surrogate.network.network import ReadOptions
 from surrogate.network.training import iteration
 
 N = "Symbol('s0', positive=True, integer=True)"
@@ -56,7 +57,7 @@ def _write(path: Path, content: bytes, **others: bytes) -> Path:
 def test_a_program_by_hand(refused, tmp_path: Path) -> None:
     """Its layers under the modules' names, at another batch, and as an iteration."""
     path = _write(tmp_path / "net.pt2", json.dumps(_program(N)).encode())
-    found = read_exported(path, batch=5)
+    found = read_exported(path, ReadOptions(batch=5))
     assert [layer.name for layer in found.layers] == ["body.conv2d", "body.relu"]
     assert found.convs == (Conv(n=5, c=3, h=8, k=4, r=3, pad_h=1),)
     assert (found.batch, found.unsupported, found.layers[0].parameters) == (5, {}, 4 * 27)
@@ -64,7 +65,7 @@ def test_a_program_by_hand(refused, tmp_path: Path) -> None:
     assert "conv2d.bwd_filter" in trained and "conv2d.bwd_data" not in trained
     fixed = _write(tmp_path / "fixed.pt2", json.dumps(_program("Integer(2)")).encode())
     with refused("fixed batch of 2"):
-        read_exported(fixed, batch=8)
+        read_exported(fixed, ReadOptions(batch=8))
 
 
 class _Evil:

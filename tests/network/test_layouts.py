@@ -7,7 +7,7 @@ import pytest
 
 from surrogate.features.conv import Conv
 from surrogate.network.exported import read_exported
-from surrogate.network.network import Network
+from surrogate.network.network import Network, ReadOptions
 from surrogate.network.predict import load_predictors
 from surrogate.network.torch_module import module_network
 
@@ -22,7 +22,9 @@ def read(*, module_last: bool = False, input_last: bool = False, training: bool 
     )
     values = torch.zeros(2, 8, 20, 20)
     module = module.to(memory_format=LAST) if module_last else module
-    return module_network(module, values.to(memory_format=LAST) if input_last else values, training=training)
+    return module_network(
+        module, values.to(memory_format=LAST) if input_last else values, ReadOptions(training=training)
+    )
 
 
 def layouts(network: Network) -> list[str]:

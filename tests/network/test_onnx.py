@@ -7,6 +7,7 @@ import pytest
 
 from surrogate.collect.plan_source import networks
 from surrogate.features.conv import Conv
+from surrogate.network.network import ReadOptions
 from surrogate.network.onnx_file import read_onnx
 from surrogate.network.read import NORM_NOTE, read_network
 
@@ -44,7 +45,7 @@ def test_known_sizes_of_a_small_graph(onnx_file) -> None:
         {"x": ["batch", 3, 8, 8]},
         {"w": np.zeros((16, 3, 3, 3), "f4"), "b": np.zeros(16, "f4"), "v": np.zeros((64, 10), "f4")},
     )
-    found = read_onnx(path, batch=2)
+    found = read_onnx(path, ReadOptions(batch=2))
     assert [layer.name for layer in found.layers] == ["first", "first.bias", "Relu_1", "MaxPool_2", "Gemm_4"]
     assert found.layers[0].work == Conv(n=2, c=3, h=8, k=16, r=3, pad_h=1, stride_h=2)
     assert [str(layer.work) for layer in found.layers[1:3]] == ["bias:n2c16h4w4", "relu:n2c16h4w4"]
@@ -125,7 +126,7 @@ def test_batch_reaches_fixed_reshapes_and_not_those_of_weights(onnx_file) -> Non
             "v": np.zeros((16, 3), "f4"),
         },
     )
-    found = read_onnx(path, batch=6)
+    found = read_onnx(path, ReadOptions(batch=6))
     assert found.layers[-1].work.sizes["m"] == 6
     assert found.layers and not found.unsupported
     assert read_onnx(path).layers[-1].work.sizes["m"] == 1
@@ -170,7 +171,7 @@ def test_element_types_and_math(onnx_file) -> None:
     nodes = [node("Conv", ["x", "w"], ["y"])]
     half = onnx_file(nodes, {"x": [1, 3, 8, 8]}, {"w": np.zeros((4, 3, 3, 3), "f2")}, elem_type=10)
     assert (read_onnx(half).convs[0].dtype, read_onnx(half).convs[0].math) == ("fp16", "tensor_op")
-    assert read_onnx(half, dtype="fp32").convs[0].math == "fma"
+    assert read_onnx(half, ReadOptions(dtype="fp32")).convs[0].math == "fma"
 
 
 def _conv_graph(onnx_file, shape) -> Path:
@@ -180,12 +181,12 @@ def _conv_graph(onnx_file, shape) -> Path:
 def test_symbolic_sizes(refused, onnx_file) -> None:
     """The first is the batch (1 where not given); the others must be named."""
     path = _conv_graph(onnx_file, ["n", 3, "height", None])
-    assert read_onnx(path, dims={"height": 20, "x.3": 30}).convs[0] == Conv(n=1, c=3, h=20, w=30, k=4, r=3)
-    assert read_onnx(path, batch=5, dims={"height": 20, "x.3": 30}).batch == 5
+    assert read_onnx(path, ReadOptions(dims={"height": 20, "x.3": 30})).convs[0] == Conv(n=1, c=3, h=20, w=30, k=4, r=3)
+    assert read_onnx(path, ReadOptions(batch=5, dims={"height": 20, "x.3": 30})).batch == 5
     with refused("'x' has an unknown size 'height'; give it as --dim height=224"):
         read_onnx(path)
     with refused("--dim hight names no size", "did you mean height"):
-        read_onnx(path, dims={"hight": 20, "height": 20, "x.3": 30})
+        read_onnx(path, ReadOptions(dims={"hight": 20, "height": 20, "x.3": 30}))
 
 
 def test_sizes_that_a_graph_computes(onnx_file) -> None:
@@ -201,7 +202,7 @@ def test_sizes_that_a_graph_computes(onnx_file) -> None:
         node("Transpose", ["q"], ["k"], perm=[0, 2, 3, 1]),
         node("MatMul", ["t", "k"], ["y"]),
     ]
-    network = read_onnx(onnx_file(nodes, {"x": ["batch", 10, 64]}, one), batch=3)
+    network = read_onnx(onnx_file(nodes, {"x": ["batch", 10, 64]}, one), ReadOptions(batch=3))
     assert not network.unsupported
     assert network.layers[-1].work.sizes == {"batch": 12, "m": 10, "n": 10, "k": 16}
 
@@ -212,4 +213,4 @@ def test_a_batch_that_a_reshape_holds_is_not_stretched(refused, onnx_file) -> No
     path = onnx_file(nodes, {"x": [1, 64, 8]}, {"to": np.array([4, 16, 8])})
     assert not read_onnx(path).unsupported
     with refused("fixed batch of 1"):
-        read_onnx(path, batch=2)
+        read_onnx(path, ReadOptions(batch=2))

@@ -10,6 +10,7 @@ from surrogate.features.families.recurrent import STEP_US
 from surrogate.network.call import Call, Tensor, UnsupportedError, recorded
 from surrogate.network.calls import layers, problems
 from surrogate.network.exported import read_exported
+from surrogate.network.network import ReadOptions
 from surrogate.network.predict import load_predictors
 from surrogate.network.torch_module import module_network
 from surrogate.network.training import iteration
@@ -27,11 +28,11 @@ def layer(kind: str, **more: Any) -> Any:
 @pytest.mark.parametrize("amp", [None, "fp16"])
 def test_a_module_calls_one_kernel_for_all_steps(kind: str, amp: str | None) -> None:
     """7 steps of 4 sequences; in training the same backwards, and the gradients of both matrices."""
-    found = module_network(layer(kind), torch.zeros(7, 4, 8), amp=amp)
+    found = module_network(layer(kind), torch.zeros(7, 4, 8), ReadOptions(amp=amp))
     work = operator("recurrent", steps=7, batch=4, inputs=8, hidden=16, rows=ROWS[kind], dtype=amp or "fp32")
     assert [each.work for each in found.layers if each.operator.startswith("_cudnn_rnn")] == [work]
     assert not found.unsupported
-    trained = module_network(layer(kind), torch.zeros(7, 4, 8), training=True)
+    trained = module_network(layer(kind), torch.zeros(7, 4, 8), ReadOptions(training=True))
     backward = [each.operator for each in trained.layers if each.operator.startswith("_cudnn_rnn_backward")]
     assert [name.rpartition(".")[2] for name in backward] == ["backward", "grad_inputs", "grad_state"]
     assert not trained.unsupported
@@ -47,7 +48,7 @@ def test_layers_directions_projections_and_a_batch_that_comes_first() -> None:
 
 @pytest.mark.parametrize(("kind", "fused"), [("LSTMCell", "lstm"), ("GRUCell", "gru")])
 def test_a_cell_is_two_products_and_one_kernel(kind: str, fused: str) -> None:
-    found = module_network(layer(kind), torch.zeros(4, 8), training=True)
+    found = module_network(layer(kind), torch.zeros(4, 8), ReadOptions(training=True))
     names = [each.operator for each in found.layers]
     assert names.count("mm") == 4  # two of them backwards: nothing wants the gradient of the zeros
     assert names.count(f"_thnn_fused_{fused}_cell") == 1

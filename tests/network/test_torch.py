@@ -12,6 +12,7 @@ import pytest
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.network.exported import read_exported
+from surrogate.network.network import ReadOptions
 from surrogate.network.read import read_network
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import MEMORY_NOTE
@@ -85,7 +86,7 @@ class Parts(torch.nn.Module):
 def test_gradients_stand_under_the_module_that_made_the_forward_call() -> None:
     """Not under one that shared its input or handed its result on."""
     inputs = (torch.zeros(2, 8),), {"scale": torch.zeros(2, 8)}
-    trained = module_network(Parts(), inputs, training=True)
+    trained = module_network(Parts(), inputs, ReadOptions(training=True))
     layers = trained.layers
     assert 0 < trained.gradient_bytes <= 4 * 3 * 8 * 8
     products = Counter(layer.name.partition(".")[0] for layer in layers if layer.operator == "mm")
@@ -211,7 +212,7 @@ def test_a_compiled_module_is_timed_compiled() -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_a_module_in_eval_mode_is_trained_in_train_mode_which_a_note_says(training: bool) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout().eval())
-    found = module_network(module, torch.zeros(2, 8), training=training)
+    found = module_network(module, torch.zeros(2, 8), ReadOptions(training=training))
     assert (EVAL_NOTE in found.notes) == training == ("native_dropout" in {layer.operator for layer in found.layers})
 
 
@@ -362,7 +363,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("batch", [None, 32])
 def test_an_exported_program(exported: Path, batch: int | None) -> None:
     """Its own batch, or another where it is dynamic; symbols in sums follow."""
-    found = read_exported(exported, batch=batch)
+    found = read_exported(exported, ReadOptions(batch=batch))
     n = batch or 4
     assert found.batch == n
     assert found.convs == (Conv(n=n, c=3, h=16, k=8, r=3, pad_h=1),)
@@ -468,7 +469,7 @@ def test_layers_of_torch_are_wholly_supported(name: str, training: bool) -> None
     """Behind a convolution of one tap, so that there is a gradient; no operator of theirs is left out of the sums."""
     layer, shape = LAYERS[name]
     first = {3: torch.nn.Conv1d, 4: torch.nn.Conv2d, 5: torch.nn.Conv3d}[len(shape)](4, 4, 1)
-    found = module_network(torch.nn.Sequential(first, layer), torch.zeros(shape), training=training)
+    found = module_network(torch.nn.Sequential(first, layer), torch.zeros(shape), ReadOptions(training=training))
     assert len(found.layers) > 2 and not found.unsupported
 
 
@@ -504,7 +505,7 @@ def test_autocast_for_cuda_counts_in_the_module_and_around_it(refused) -> None:
     """As every name of the type does; torch turns CUDA's off where it finds none, which is refused around it."""
     plain, inputs = torch.nn.Linear(8, 8), torch.zeros(4, 8)
     found = [module_network(Cast(8, 8), inputs)]
-    found += [module_network(plain, inputs, **{name: torch.bfloat16}) for name in ("amp", "dtype")]
+    found += [module_network(plain, inputs, ReadOptions(**{name: torch.bfloat16})) for name in ("amp", "dtype")]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found.append(module_network(plain, inputs))
     assert [{layer.work.dtype for layer in each.layers if layer.work.multiply_adds} for each in found] == [{"bf16"}] * 4
