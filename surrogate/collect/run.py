@@ -1,10 +1,10 @@
 """The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one failure.
 
-Rankings without times and other operators have loops of their own, whose records `surrogate.collect.merge` makes
-tables of, too.
+Convolutions, rankings without times and other operators go through it; `surrogate.collect.merge` makes tables of them.
 """
 
 import hashlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from surrogate.collect.cudnn.library import HEURISTIC_REMEDY
 from surrogate.collect.device import LOST, POLICY, Device, DeviceInfo, DeviceLostError, Measurement, RepeatPolicy
-from surrogate.collect.log import Entry, Header, RunLog, problem_record
+from surrogate.collect.log import Header, RunLog, problem_record
 from surrogate.collect.open_device import WorkerOperators, open_ranking
 from surrogate.collect.operators import key_of
 from surrogate.collect.plan import Plan, PlannedProblem
@@ -76,7 +76,8 @@ class Outcome:
 class Budget:
     """The wall-clock budget: no measurement begins that would, at the longest length seen, end too late."""
 
-    end_s: float | None
+    minutes: float | None
+    """From now on; None: no limit."""
     clock: Callable[[], float]
     longest_s: float = 0.0
     began_s: float = field(init=False)
@@ -84,27 +85,31 @@ class Budget:
     def __post_init__(self) -> None:
         self.began_s = self.clock()
 
+    @property
+    def left_s(self) -> float:
+        return math.inf if self.minutes is None else self.began_s + 60.0 * self.minutes - self.clock()
+
     def pace(self, rows: int, done: int, todo: int) -> str:
         """Rows per second so far, and the time left: what ``todo`` problems will take at this rate, or the budget's."""
-        now_s = self.clock()
-        elapsed_s = max(now_s - self.began_s, 1e-9)
-        left_s = elapsed_s * todo / max(done, 1)
-        if self.end_s is not None:
-            left_s = max(min(left_s, self.end_s - now_s), 0.0)
+        elapsed_s = max(self.clock() - self.began_s, 1e-9)
+        left_s = max(min(elapsed_s * todo / max(done, 1), self.left_s), 0.0)
         minutes, seconds = divmod(round(left_s), 60)
         return f"{rows / elapsed_s:.1f} rows/s, {minutes}:{seconds:02} left"
 
     def spent(self) -> bool:
-        return self.end_s is not None and self.clock() + self.longest_s >= self.end_s
+        return self.left_s <= self.longest_s
 
     def note(self, began_s: float) -> None:
         self.longest_s = max(self.longest_s, self.clock() - began_s)
 
 
 @dataclass(slots=True)
-class _State:
-    """What the log already holds, and what this call added."""
+class _Work:
+    """The one loop over a log's problems: what the log already holds, what this call adds, when it must stop."""
 
+    log: RunLog
+    policy: RepeatPolicy
+    budget: Budget
     begun: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
     measured: dict[str, set[str]] = field(default_factory=dict)
@@ -117,26 +122,111 @@ class _State:
     losses: int = 0
     """Of the device since the last kernel that was measured."""
 
-    def take(self, result: Measurement) -> None:
+    def __post_init__(self) -> None:
+        for record in self.log.records:
+            key = record["problem"]
+            if record["kind"] == "problem":
+                self.begun.add(key)
+            elif record["kind"] == "done":
+                self.done.add(key)
+            elif record["kind"] in ("measure", "operator"):
+                result = Measurement.from_dict(record["result"])
+                self._count(result)
+                if result.lost:
+                    continue
+                if record["kind"] == "operator":
+                    self.done.add(key)
+                else:
+                    self.measured.setdefault(key, set()).add(record["algorithm"])
+
+    def through(self, problems: Mapping[str, T], step: Callable[[str, T], str], progress: Progress | None) -> Outcome:
+        """Take each problem that is not done by ``step``, which returns why the work must stop, or nothing."""
+        before = len(self.done & problems.keys())
+        stopped = ""
+        for key, problem in problems.items():
+            if key in self.done:
+                continue
+            stopped = TIME_UP if self.budget.spent() else step(key, problem)
+            if stopped:
+                break
+            if progress:
+                done = len(self.done & problems.keys())
+                pace = self.budget.pace(self.statuses.total(), done - before, len(problems) - done)
+                progress(done, len(problems), pace)
+        self.log.sync()
+        return self._outcome(len(self.done & problems.keys()), len(problems), stopped)
+
+    def convolution(self, device: Device, key: str, problem: PlannedProblem) -> str:
+        """Measure what is missing of a convolution's algorithms."""
+        candidates = self._guarded(partial(device.candidates, problem.conv), None)
+        if candidates is None:
+            return self._gone
+        if key not in self.begun:
+            ranking = self._guarded(partial(device.heuristic, problem.conv), ())
+            self.log.append(problem_record(problem, candidates, ranking))
+            self.begun.add(key)
+        measured = self.measured.setdefault(key, set())
+        lost = False
+        for algorithm in candidates:
+            if algorithm in measured:
+                continue
+            if self.budget.spent():
+                return TIME_UP
+            result = self._measure(partial(device.measure, problem.conv, algorithm, self.policy))
+            named = {"problem": key, "algorithm": algorithm, "at_s": round(time.time(), 3)}
+            self.log.append({"kind": "measure", **named, "result": result})
+            if self._gone:
+                return self._gone
+            if result.lost:
+                lost = True
+            else:
+                measured.add(algorithm)
+        # the problem stays open: a fresh process would first run every algorithm again, and hang or die once more
+        if lost:
+            return ""
+        timed = self._guarded(partial(device.find, problem.conv), ())
+        conditions = dict(self._guarded(device.conditions, {}))
+        self.log.append({"kind": "done", "problem": key, "find": timed, "conditions": conditions})
+        self.done.add(key)
+        return self._gone
+
+    def operator(self, device: "WorkerOperators | GpuOperators", key: str, problem: Operator) -> str:
+        """Measure an operator, which one kernel or one sequence of kernels runs."""
+        result = self._measure(partial(device.measure, problem, self.policy))
+        conditions = {} if result.lost else dict(self._guarded(device.conditions, {}))
+        self.log.append({"kind": "operator", "problem": key, "result": result, "conditions": conditions})
+        if not result.lost:
+            self.done.add(key)
+        return self._gone
+
+    def ranking(self, device: "Device | Deviceless", key: str, problem: PlannedProblem) -> str:
+        """Log a convolution's ranking alone. Raises `DeviceLostError`."""
+        ranking = device.heuristic(problem.conv)
+        names = tuple(dict.fromkeys(choice.algorithm for choice in ranking))
+        self.log.append(problem_record(problem, names, ranking))
+        self.statuses["ranked"] += 1
+        self.done.add(key)
+        return ""
+
+    def _count(self, result: Measurement) -> None:
         """Count a row of the log."""
         self.timers[result.timer] += 1
         self.labels_differ += result.labels_differ
 
-    def measure(self, ask: Callable[[], Measurement]) -> Measurement:
+    def _measure(self, ask: Callable[[], Measurement]) -> Measurement:
         """What ``ask`` measures; a device lost on the way fails this measurement alone, which stays to be made."""
-        try:
-            result = ask()
-        except DeviceLostError as error:
-            self.losses += 1
-            result = Measurement("failed", f"{LOST}: {error}")
+        began_s = self.budget.clock()
+        result = self._guarded(ask, None) or Measurement("failed", self.last_reason)
         if result.status == "ok":
             self.losses = 0
-        self.take(result)
+        if not result.lost:  # a hang's timeout is not the length of a measurement
+            self.budget.note(began_s)
+        self._count(result)
         self.statuses["lost" if result.lost else result.status] += 1
         self.last_reason = result.reason or self.last_reason
         return result
 
-    def guarded(self, ask: Callable[[], T], otherwise: Otherwise) -> T | Otherwise:
+    def _guarded(self, ask: Callable[[], T], otherwise: Otherwise) -> T | Otherwise:
         """What ``ask`` answers, or ``otherwise`` where asking lost the device."""
         try:
             return ask()
@@ -146,16 +236,16 @@ class _State:
             return otherwise
 
     @property
-    def gone(self) -> str:
+    def _gone(self) -> str:
         """Why the run must stop, where the device was lost too often; else nothing."""
         if self.losses < MAX_LOST:
             return ""
         return f"the device was lost {self.losses} times and nothing was measured between ({self.last_reason})"
 
-    def outcome(self, done: int, total: int, stopped: str, header: Header) -> Outcome:
+    def _outcome(self, done: int, total: int, stopped: str) -> Outcome:
         """What the run has come to."""
         timed = (self.timers.total() - self.timers[""]) or 1
-        cupti = header.device.properties.get("timer") == "cupti"
+        cupti = self.log.header.device.properties.get("timer") == "cupti"
         fallen_back = self.timers["events"] / timed if cupti else 0.0
         labels_differ = self.labels_differ / timed
         return Outcome(done, total, self.statuses, stopped, self.last_reason, fallen_back, labels_differ)
@@ -193,82 +283,12 @@ def run(
 
     Interrupting it (Ctrl-C, SIGTERM, SIGKILL) leaves a log that the same call goes on with.
     """
-    budget = Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
-    state = _replayed(log.records)
-    planned = {problem.key for problem in plan.problems}
-    before = len(state.done & planned)
-    stopped = ""
-    for problem in plan.problems:
-        if problem.key in state.done:
-            continue
-        stopped = _problem(problem, device, log, policy, budget, state)
-        if stopped:
-            break
-        if progress:
-            done = len(state.done & planned)
-            pace = budget.pace(state.statuses.total(), done - before, len(plan) - done)
-            progress(done, len(plan), pace)
-    log.sync()
-    return state.outcome(len(state.done & planned), len(plan), stopped, log.header)
+    work = _Work(log, policy, Budget(minutes, clock))
+    return work.through(_by_key(plan), partial(work.convolution, device), progress)
 
 
-def _problem(
-    problem: PlannedProblem, device: Device, log: RunLog, policy: RepeatPolicy, budget: Budget, state: _State
-) -> str:
-    """Measure what is missing of one problem; returns why the run must stop, or nothing."""
-    if budget.spent():
-        return TIME_UP
-    candidates = state.guarded(lambda: device.candidates(problem.conv), None)
-    if candidates is None:
-        return state.gone
-    if problem.key not in state.begun:
-        ranking = state.guarded(lambda: device.heuristic(problem.conv), ())
-        log.append(problem_record(problem, candidates, ranking))
-        state.begun.add(problem.key)
-    measured = state.measured.setdefault(problem.key, set())
-    lost = False
-    for algorithm in candidates:
-        if algorithm in measured:
-            continue
-        if budget.spent():
-            return TIME_UP
-        began_s = budget.clock()
-        result = state.measure(partial(device.measure, problem.conv, algorithm, policy))
-        at_s = round(time.time(), 3)
-        named = {"problem": problem.key, "algorithm": algorithm}
-        log.append({"kind": "measure", **named, "at_s": at_s, "result": result})
-        if state.gone:
-            return state.gone
-        if result.lost:
-            lost = True
-            continue  # a hang's timeout is not the length of a measurement
-        measured.add(algorithm)
-        budget.note(began_s)
-    # the problem stays open: a fresh process would first run every algorithm again, and hang or die once more
-    if lost:
-        return ""
-    timed = state.guarded(lambda: device.find(problem.conv), ())
-    conditions = dict(state.guarded(device.conditions, {}))
-    log.append({"kind": "done", "problem": problem.key, "find": timed, "conditions": conditions})
-    state.done.add(problem.key)
-    return state.gone
-
-
-def _replayed(records: Sequence[Entry]) -> _State:
-    """The state that a log's records leave."""
-    state = _State()
-    for record in records:
-        key = record["problem"]
-        if record["kind"] == "problem":
-            state.begun.add(key)
-        elif record["kind"] == "done":
-            state.done.add(key)
-        elif record["kind"] == "measure":
-            result = Measurement.from_dict(record["result"])
-            state.take(result)
-            if not result.lost:
-                state.measured.setdefault(key, set()).add(record["algorithm"])
-    return state
+def _by_key(plan: Plan) -> dict[str, PlannedProblem]:
+    return {problem.key: problem for problem in plan.problems}
 
 
 def collect_heuristic(
@@ -285,13 +305,9 @@ def collect_heuristic(
         info = device.describe()
         header = _header(plan, info, {"heuristic_only": True, "mode": info.properties["heuristic_mode"]})
         with RunLog(output, header) as log:
-            begun = {record["problem"] for record in log.records if record["kind"] == "problem"}
-            for done, problem in enumerate(plan.problems, 1):
-                if problem.key not in begun:
-                    ranking = device.heuristic(problem.conv)
-                    names = tuple(dict.fromkeys(choice.algorithm for choice in ranking))
-                    log.append(problem_record(problem, names, ranking))
-                progress(done, len(plan), problem.key)
+            work = _Work(log, POLICY, Budget(None, time.monotonic))
+            work.done = work.begun  # a ranking is all that is wanted of a problem
+            work.through(_by_key(plan), partial(work.ranking, device), progress)
     except DeviceLostError as error:
         raise InputError(f"cuDNN's heuristic failed for {gpu}: {error}; {HEURISTIC_REMEDY}") from None
     finally:
@@ -313,32 +329,9 @@ def collect_operators(
     A device that is lost costs one problem, which the next call tries again: the worker starts a new process. Too many
     losses end the call.
     """
-    budget = Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
-    state = _State()
-    stopped = ""
-    digest = hashlib.sha256("\n".join(sorted(map(key_of, operators))).encode()).hexdigest()
+    problems = {key_of(operator): operator for operator in operators}
+    digest = hashlib.sha256("\n".join(sorted(problems)).encode()).hexdigest()
     header = _header(Plan((), "operators", digest=digest), device.describe(), asdict(POLICY))
-    with RunLog(path, header) as run:
-        held = {record["problem"]: Measurement.from_dict(record["result"]) for record in run.records}
-        for result in held.values():
-            state.take(result)
-        done = {key for key, result in held.items() if not result.lost}
-        for operator in operators:
-            key = key_of(operator)
-            if key in done:
-                continue
-            stopped = state.gone or (TIME_UP if budget.spent() else "")
-            if stopped:
-                break
-            began_s = clock()
-            result = state.measure(partial(device.measure, operator, POLICY))
-            conditions = {}
-            if not result.lost:
-                conditions = dict(state.guarded(device.conditions, {}))
-                budget.note(began_s)
-                done.add(key)
-            run.append({"kind": "operator", "problem": key, "result": result, "conditions": conditions})
-            if progress:
-                pace = budget.pace(state.statuses.total(), state.statuses.total(), len(operators) - len(done))
-                progress(len(done), len(operators), pace)
-    return state.outcome(len(done), len(operators), stopped or state.gone, header)
+    with RunLog(path, header) as log:
+        work = _Work(log, POLICY, Budget(minutes, clock))
+        return work.through(problems, partial(work.operator, device), progress)
