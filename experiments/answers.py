@@ -22,7 +22,7 @@ from surrogate import InputError, Predictor, bundled, load
 from surrogate import gpu as gpu_named
 from surrogate.dataset.files import atomic_path
 from surrogate.features.families import OPERATORS, AnyProblem, family_of, operator, parse_problem
-from surrogate.features.size import declared_sizes
+from surrogate.features.problem import declared_sizes
 from surrogate.network import load_predictors, read_network
 from surrogate.prediction.shipped import load_operators
 from surrogate.trace import profile, read_trace

@@ -22,12 +22,20 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.elementwise import ceil_div, round_up
 from surrogate.features.families import CONV
-from surrogate.features.machine import b_max
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from surrogate.features.shape import flops, gemm_k, gemm_m, gemm_n, out_h
-from surrogate.features.terms import MECHANISM_TERMS, TILES
-from surrogate.features.terms.kernel import sized
-from surrogate.features.terms.winograd import transforms, vector_flops
+from surrogate.features.roofline import b_max
+from surrogate.features.terms import (
+    MECHANISM_TERMS,
+    TILES,
+    flops,
+    gemm_k,
+    gemm_m,
+    gemm_n,
+    out_h,
+    sized,
+    transforms,
+    vector_flops,
+)
 from surrogate.formats import FORMATS
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import FormFit

@@ -1,6 +1,6 @@
 """How far off are whole image networks in half precision on GPUs whose convolutions nobody published?
 
-``python -m experiments.image_networks`` fits the law of `surrogate.features.terms.tensor_core` to timm's measured
+``python -m experiments.image_networks`` fits the law of `surrogate.features.analytical` to timm's measured
 inference throughputs of half the families of networks, and judges it on the other half. ``rows()`` gives the passes of
 the families held out, by what ships. Needs torch and timm; no GPU.
 """
@@ -21,10 +21,10 @@ from scipy.sparse import csr_matrix
 from experiments.experiment import HOME
 from surrogate import Conv, Gpu, bundled
 from surrogate.dataset.files import write_text
+from surrogate.features.analytical import LAUNCH_US, STREAMING, TensorCoreLaw
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import memory_us
-from surrogate.features.terms.kernel import Sized, sized
-from surrogate.features.terms.tensor_core import LAUNCH_US, STREAMING, TensorCoreLaw
+from surrogate.features.terms import Sized, sized
 from surrogate.network.call import Call
 from surrogate.network.calls import add_call
 from surrogate.network.network import Network, ReadOptions, Tally, with_settings

@@ -20,7 +20,7 @@ from experiments.sources import beside
 from surrogate import InputError, gpu
 from surrogate.dataset.tables import read_table
 from surrogate.features.problem import DTYPES
-from surrogate.features.shape import output_size
+from surrogate.features.terms import output_size
 from surrogate.formats.imported import family_rows
 from surrogate.formats.tensile import settings_of
 

@@ -21,7 +21,7 @@ from experiments.image_networks import Passes, Search, crc, network_of, rounded,
 from experiments.sources import beside
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
-from surrogate.features.terms.tensor_core import TensorCoreLaw
+from surrogate.features.analytical import TensorCoreLaw
 from surrogate.network.call import UNKNOWN, Call, Tensor
 from surrogate.network.network import Network
 from surrogate.network.predict import load_predictors

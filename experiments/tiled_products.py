@@ -21,9 +21,9 @@ from experiments.fit_bundles import SHIPPED
 from experiments.operator_tables import read_operator_tables
 from experiments.sources import DEFAULT_FOLDER, FILES
 from surrogate.dataset.problems import groups
+from surrogate.features.analytical import TENSILE_TYPES, TRANSPOSES, TiledProductLaw
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
-from surrogate.features.terms.tiled_product import TENSILE_TYPES, TRANSPOSES, TiledProductLaw
 from surrogate.prediction.sources.datasheet import PRODUCTS
 
 FITTED, JUDGED = {"gfx9": "mi60", "gfx1": "rx-6900-xt"}, ("mi25", "vega-fe")

@@ -12,9 +12,9 @@ from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import candidate_rows, predict_rounds
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import named_models, percent, ratio, times_and_picks
+from surrogate.features.algorithms import version_key
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.text import version_key
 from surrogate.report.charts import dots
 
 GPU = "Tesla V100-SXM2-16GB"

@@ -1,17 +1,25 @@
-"""The algorithm registry (`algorithms.toml`): cuDNN's enums for three directions and MIOpen's, by common mechanisms.
+"""The algorithm registry (`algorithms.toml`, `support.toml`): cuDNN's enums for three directions and MIOpen's.
 
 A *mechanism* says how an algorithm works (what arithmetic is really done); it decides which analytical terms apply.
+Support rules say which problems an algorithm accepts, as its library documents it. Sources: cuDNN API reference,
+"supported algorithms" of cudnnConvolutionForward, BackwardData and BackwardFilter; statuses of cuDNN 7.5 to 7.6.4.
+Where a release or a device differs, statuses in the data win (surrogate.models.support).
 """
 
+import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from packaging.version import Version
+
+from .elementwise import Formula, Number
 from .errors import InputError, nearest, require_known
-from .problem import DIRECTIONS
+from .gpu import gpu
+from .problem import DIRECTIONS, FLAGS, SIZE_COLUMNS, Problem
 
 Mechanism = str
 """A key of `mechanisms.toml`."""
@@ -87,3 +95,78 @@ def mechanism_of(name: str, library: str = "cudnn", direction: str = "fwd") -> M
     """The mechanism of an algorithm; an algorithm that no registry row names is taken for an implicit GEMM."""
     entry = _INDEX.get((library, direction, name))
     return entry.mechanism if entry else "implicit_gemm"
+
+
+class Rule(NamedTuple):
+    """A ``condition`` over a problem and its GPU's compute capability, and what is said where it does not hold."""
+
+    reason: str
+    condition: Formula
+
+    def holds(self, problem: Problem, compute_capability: float) -> Number:
+        """Not 0 where it holds; a number, or (rows,)."""
+        return self.condition.value({name: getattr(problem, name, compute_capability) for name in self.condition.names})
+
+
+_TABLE = tomllib.loads(Path(__file__).with_name("support.toml").read_text(encoding="utf-8"))
+_NAMES = frozenset((*SIZE_COLUMNS, *FLAGS, "compute_capability"))
+_RULES = {
+    name: Rule(reason, Formula.parse(condition, f"rule {name}", _NAMES))
+    for name, (reason, condition) in _TABLE["rules"].items()
+}
+RULES: dict[tuple[str, str, str], tuple[Rule, ...]] = {
+    (library, direction, algorithm): tuple(_RULES[rule] for rule in rules)
+    for library, of_library in _TABLE["algorithms"].items()
+    for named, rows in of_library.items()
+    for direction in (DIRECTIONS if named == "all" else (named,))
+    for algorithm, rules in rows.items()
+}
+"""(library, direction, algorithm) → its rules; an algorithm without a row accepts every problem."""
+
+
+def unsupported_reason(
+    name: str, problem: Problem, *, library: str = "cudnn", direction: str = "fwd", gpu_name: str = ""
+) -> str | None:
+    """Why the library refuses ``problem`` (a `Conv`) with this algorithm, or None where it takes it.
+
+    Raises `InputError` for an unknown algorithm.
+    """
+    algorithm(name, library, direction)
+    capability = gpu(gpu_name).compute_capability if gpu_name and library == "cudnn" else 0.0
+    for rule in RULES.get((library, direction, name), ()):
+        if not rule.holds(problem, capability):
+            return rule.reason
+    return None
+
+
+RELEASE = r"\d{1,18}(?:\.\d{1,18})*(?:[._-]?(?:dev|a|b|rc|post)\d{1,18})*"
+"""A release with its stages, as it may stand inside another text."""
+
+
+def version_number(version: str) -> tuple[int, ...]:
+    """The first dotted number in a version text: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
+    number = re.search(r"\d+(?:\.\d+)*", str(version))
+    return tuple(int(part) for part in number[0].split(".")) if number else (0,)
+
+
+def version_key(version: str) -> tuple[Version, str]:
+    """A version for ordering, as PEP 440 has it: 1.3.0.dev1 < 1.3.0rc9 < 1.3.0rc20 < 1.3.0 < 1.3.0.post1 < 1.3.1.
+
+    A text that is no such version goes by the first one in it (``rocm-6.1``, ``7.6.5-cuda10``), one without a number
+    comes first; texts of one version go by the alphabet.
+    """
+    try:
+        return Version(version), version
+    except ValueError:
+        inner = re.search(RELEASE, version)
+        return Version(inner[0] if inner else "0"), version
+
+
+def newest(versions: Iterable[str]) -> str:
+    """The newest of some versions by `version_key`, "" of none."""
+    return max(versions, key=version_key, default="")
+
+
+def version_column(version: str) -> float:
+    """A version as one number: 7.6.4 → 7.0604, so that a threshold separates releases."""
+    return sum(part / 100.0**position for position, part in enumerate(version_number(version)[:3]))

@@ -1,19 +1,62 @@
-"""`Conv`: one convolution problem, validated and hashable."""
+"""Convolutions: `Conv`, one problem, validated and hashable; its text; and the family of convolutions.
 
+A text is ``n32c256h14w14k256r3s3p1u1``, the field's flags ``-n 32 -c 256 -H 14 …``, or a line of MIOpenDriver, as
+MIOpen itself logs it (``MIOPEN_ENABLE_LOGGING_CMD=1``):
+``./bin/MIOpenDriver convfp16 -n 32 -c 256 -H 14 -W 14 -k 256 -y 3 -x 3 -p 1 -q 1 -m conv -g 1 -F 1 -t 1``.
+Source of the driver's names: ROCm/MIOpen, driver/conv_driver.hpp.
+
+The family's columns come in three groups: of the problem, of an algorithm on it, and of setting and machine. Sizes
+enter as base-2 logarithms, so that a tree's threshold means a ratio.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from . import shape
+import numpy as np
+
+from . import terms as formulas
+from .algorithms import CUDNN_GRAPH, MECHANISM_CODE, algorithms, mechanism_of, unsupported_reason
+from .elementwise import MAX_INT32, Number, ceil_div, log2_for, maximum, where, whole
 from .errors import InputError, require_known
-from .gpu import Gpu
-from .in_network import INPUT, Gradients, InNetwork
-from .machine import b_max
-from .problem import DIRECTIONS, DTYPES, ELEMENTS, LAYOUTS, MATHS, SIZE_COLUMNS, may_use_tensor_cores
-from .roofline import peak_tflops, seer_class
-from .size import AS_OTHER, PADDING, STEP, Size, declared_sizes, fill_followers
-from .terms import MECHANISM_TERMS
-from .whole import MAX_INT32, whole
+from .family import DECLARED, Candidate, Family, Formula, ProblemTerms
+from .gpu import Gpu, gpu
+from .problem import (
+    AS_OTHER,
+    DIRECTIONS,
+    DTYPES,
+    ELEMENTS,
+    FLAGS,
+    INPUT,
+    LAYOUTS,
+    MATHS,
+    MAX_DIGITS,
+    PADDING,
+    SIZE_COLUMNS,
+    STEP,
+    ConvColumns,
+    Gradients,
+    InNetwork,
+    Problem,
+    Size,
+    declared_sizes,
+    fill_followers,
+    may_use_tensor_cores,
+)
+from .roofline import (
+    MACHINE_NAMES,
+    Machine,
+    b_max,
+    machine,
+    machine_features,
+    missing_units,
+    peak_tflops,
+    roofline_us,
+    seer_class,
+)
+from .terms import MECHANISM_TERMS, KernelTerms, Sized, fits, is_depthwise, sized
 
 _CHOICES = {"dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS, "direction": DIRECTIONS}
 _TAPS = "distance of the filter's taps, 1 where dense"
@@ -72,16 +115,16 @@ class Conv(InNetwork):
             ("height", self.h, self.r, self.pad_h, self.dilation_h),
             ("width", self.w, self.s, self.pad_w, self.dilation_w),
         ):
-            if not shape.fits(size, filter_size, pad, dilation):
+            if not formulas.fits(size, filter_size, pad, dilation):
                 raise InputError(
                     f"the filter's {axis} {dilation * (filter_size - 1) + 1} (dilation included) exceeds the padded"
                     f" input's {size + 2 * pad}; enlarge the input or the padding, or shrink the filter"
                 )
 
-    out_h = property(shape.out_h)
-    out_w = property(shape.out_w)
-    flops = property(shape.flops)
-    tensor_bytes = property(shape.tensor_bytes)
+    out_h = property(formulas.out_h)
+    out_w = property(formulas.out_w)
+    flops = property(formulas.flops)
+    tensor_bytes = property(formulas.tensor_bytes)
 
     @property
     def dram_bytes(self) -> int:
@@ -175,3 +218,378 @@ class Conv(InNetwork):
         }
         named = zip(LETTERS, self.sizes, strict=True)
         return "".join(f"{letter}{size}" for letter, size in named if is_shown.get(letter, True))
+
+
+DRIVER_FLAGS: dict[str, str] = {f"-{flag}": name for flag, name in zip("ncHWkyxpquvljg", SIZE_COLUMNS, strict=True)}
+"""Flag (as MIOpenDriver names them) → field of `Conv`."""
+REQUIRED = ("n", "c", "h", "k", "r")
+EXAMPLE = "n32c256h14w14k256r3s3p1u1"
+
+
+def parse(text: str, **settings: str) -> Conv:
+    """The `Conv` that ``text`` names; ``settings`` are dtype, math, layout and direction.
+
+    Defaults: w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1. A text beginning with ``-`` is read as flags; what a line of
+    MIOpenDriver says of element type, direction and layout counts before ``settings``. Raises `InputError` naming the
+    part that is wrong.
+    """
+    text = text.strip()
+    if is_driver_line(text.split()):
+        flags, driver_settings = read_driver_line(text.split())
+        return parse_flags(flags, **settings | driver_settings)
+    if text.startswith("-"):
+        return parse_flags(text.split(), **settings)
+    sizes: dict[str, int] = {}
+    position = 0
+    for match in re.finditer(r"([a-z])(\d+)", text):
+        if match.start() != position:
+            break
+        position = match.end()
+        _add(sizes, LETTERS, match[1], match[2], text)
+    if position != len(text) or not text:
+        raise InputError(f"problem {text!r} is not readable at {text[position:]!r}; it looks like {EXAMPLE}")
+    return _build(sizes, text, LETTERS, settings)
+
+
+def parse_flags(words: list[str], **settings: str) -> Conv:
+    """The `Conv` that a list of flags and values names, as in ``["-n", "32", "-c", "256", …]``."""
+    text = " ".join(words)
+    if len(words) % 2:
+        raise InputError(f"problem {text!r} has a flag without a value; each flag takes one whole number")
+    sizes: dict[str, int] = {}
+    for flag, value in zip(words[::2], words[1::2], strict=True):
+        if not re.fullmatch(r"\d+", value):
+            raise InputError(f"{flag} {value!r} in problem {text!r}: a whole number is needed")
+        _add(sizes, DRIVER_FLAGS, flag, value, text)
+    return _build(sizes, text, DRIVER_FLAGS, settings)
+
+
+def _add(sizes: dict[str, int], names: dict[str, str], key: str, value: str, text: str) -> None:
+    if key not in names:
+        raise InputError(f"{key!r} in problem {text!r} is unknown; known: {' '.join(names)}")
+    if names[key] in sizes:
+        raise InputError(f"{key!r} stands twice in problem {text!r}; give it once")
+    if len(value) > MAX_DIGITS:
+        raise InputError(f"{key} has {len(value)} digits in a problem; sizes have at most {MAX_DIGITS}")
+    sizes[names[key]] = int(value)
+
+
+def _build(sizes: dict[str, int], text: str, names: dict[str, str], settings: dict[str, Any]) -> Conv:
+    missing = [key for key, field in names.items() if field in REQUIRED and field not in sizes]
+    if missing:
+        raise InputError(f"problem {text!r} lacks {', '.join(missing)}; it looks like {EXAMPLE}")
+    return Conv(**sizes, **settings)
+
+
+DRIVER_DTYPES = {"conv": "fp32", "convfp16": "fp16", "convbfp16": "bf16", "convint8": "int8"}
+"""First word → element type."""
+DRIVER_DIRECTIONS = {"1": "fwd", "2": "bwd_data", "4": "bwd_filter"}
+"""Value of ``-F`` → direction; sums ask for several at once."""
+DRIVER_LAYOUTS = ("-I", "--in_layout", "-O", "--out_layout", "-f", "--fil_layout")
+DRIVER_IGNORED = frozenset(
+    (
+        "-t",
+        "--time",
+        "-V",
+        "--verify",
+        "-i",
+        "--iter",
+        "-w",
+        "--wall",
+        "-s",
+        "--search",
+        "-P",
+        "--printconv",
+        "-S",
+        "--solution",
+    )
+)
+"""How the driver runs, not what: a flag and its value change nothing about the time."""
+
+
+def is_driver_line(words: Sequence[str]) -> bool:
+    """True where a name of the driver stands before the flags."""
+    return any(word in DRIVER_DTYPES for word in words[:2]) or (bool(words) and words[0].endswith("MIOpenDriver"))
+
+
+def read_driver_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The flags of the problem itself, and the settings (dtype, direction, layout) that the line names.
+
+    Raises `InputError` for another operation, a direction of several, a depth, or a mode other than convolution.
+    """
+    text = " ".join(words)
+    rest = list(words[1:] if words[0].endswith("MIOpenDriver") else words)
+    if not rest or rest[0] not in DRIVER_DTYPES:
+        raise InputError(f"{text!r} is no convolution of MIOpenDriver; known: {', '.join(DRIVER_DTYPES)}")
+    settings = {"dtype": DRIVER_DTYPES[rest[0]]}
+    flags: list[str] = []
+    if len(rest) % 2 == 0:
+        raise InputError(f"{text!r} has a flag without a value")
+    for flag, value in zip(rest[1::2], rest[2::2], strict=True):
+        if flag in ("-F", "--forw"):
+            if value not in DRIVER_DIRECTIONS:
+                raise InputError(f"-F {value} asks for several directions; give 1, 2 or 4")
+            settings["direction"] = DRIVER_DIRECTIONS[value]
+        elif flag in DRIVER_LAYOUTS:
+            settings["layout"] = value
+        elif flag in ("-m", "--mode"):
+            if value != "conv":
+                raise InputError(f"-m {value}: only convolutions are known, -m conv")
+        elif flag not in DRIVER_IGNORED:
+            flags += [flag, value]
+    return flags, settings
+
+
+_DECLARED = DECLARED["conv"]
+
+
+def dimensions(p: Problem) -> tuple[Number, ...]:
+    """``size_names`` of a problem (all names of columns: `families.toml`)."""
+    log2 = log2_for(p.n)
+    return (
+        log2(p.n),
+        log2(p.c),
+        log2(p.h),
+        log2(p.w),
+        log2(p.k),
+        log2(p.r),
+        log2(p.s),
+        p.pad_h,
+        p.pad_w,
+        p.stride_h,
+        p.stride_w,
+        p.dilation_h,
+        p.dilation_w,
+        log2(p.groups),
+    )
+
+
+def problem_roofline_us(p: Problem, m: Machine) -> Number:
+    """The problem's roofline time in µs: direct FLOPs at the peak, or compulsory bytes at the DRAM bandwidth."""
+    z = sized(p)
+    return roofline_us(1.0 * z.flops, 1.0 * z.tensor_bytes, m.peak_tflops, m.dram_gbs)
+
+
+def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, ...]:
+    """``term_names`` of a problem on a machine; ``base_us`` is `problem_roofline_us`."""
+    z = sized(p)
+    log2 = log2_for(base_us)
+    log_work = log2(z.flops)
+    log_traffic = log2(z.tensor_bytes)
+    return (
+        log2(z.c_per_group),
+        log2(z.k_per_group),
+        log2(z.out_h),
+        log2(z.out_w),
+        log2(z.gemm_m),
+        log2(z.gemm_n),
+        log2(z.gemm_k),
+        log_work,
+        log_traffic,
+        log_work - log_traffic,
+        log2(base_us),
+        is_depthwise(z),
+        log_traffic - log2(m.l2_bytes),
+        log_work - log2(m.sms),
+        _padding_share(z.gemm_n, 32),
+        _padding_share(z.gemm_n, 128),
+        _padding_share(z.gemm_k, 8),
+    )
+
+
+def algorithm_features(
+    z: Sized, m: Machine, base_us: Number, mechanism_code: int, terms: KernelTerms
+) -> tuple[Number, ...]:
+    """``candidate_names`` of one mechanism's terms."""
+    work, traffic, operands, workspace, kernels, (small, middle, large) = terms
+    own_us = roofline_us(work, traffic, m.peak_tflops, m.dram_gbs)
+    log2 = log2_for(own_us)
+    blocks, middle_waves, middle_last, middle_useful = middle
+    _, small_waves, small_last, small_useful = small
+    _, large_waves, large_last, large_useful = large
+    # Of the slots of all waves: waves / ⌈waves⌉ · utilisation.
+    small_use = small_waves / -(-small_waves // 1.0) * small_useful
+    middle_use = middle_waves / -(-middle_waves // 1.0) * middle_useful
+    large_use = large_waves / -(-large_waves // 1.0) * large_useful
+    efficiency = maximum(maximum(small_use, middle_use), large_use)
+    held = workspace + 1.0
+    return (
+        mechanism_code,
+        log2(work / z.flops),
+        log2(traffic / z.tensor_bytes),
+        log2(operands),
+        log2(held),
+        log2(kernels),
+        log2(own_us / base_us),
+        log2(held / m.l2_bytes),
+        log2(blocks),
+        log2(small_waves),
+        small_last,
+        small_useful,
+        log2(middle_waves),
+        middle_last,
+        middle_useful,
+        log2(large_waves),
+        large_last,
+        large_useful,
+        efficiency,
+        log2(own_us / efficiency),
+    )
+
+
+def _padding_share(length: Number, step: int) -> Number:
+    """Useful share of a length walked in steps: length / (⌈length/step⌉·step)."""
+    return length / (ceil_div(length, step) * step)
+
+
+class ConvFamily(Family[Problem]):
+    """Convolutions: cuDNN's and MIOpen's algorithms, each with its own arithmetic and traffic."""
+
+    name = "conv"
+    kinds: Mapping[str, type[Problem]] = {"conv": Conv}
+    sizes = declared_sizes(Conv)
+    settings: Mapping[str, tuple[str, ...]] = {
+        "direction": DIRECTIONS,
+        "dtype": tuple(DTYPES),
+        "math": MATHS,
+        "layout": LAYOUTS,
+    }
+    setting_defaults: Mapping[str, str] = {"direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
+    batch = ("n",)
+    strata = ("1x1s1", "1x1s2", "3x3s1", "grouped", "other")
+    primary = "ungrouped"
+    candidate_key = ("direction", "algorithm")
+    problem_names = (*_DECLARED["size_names"], *_DECLARED["term_names"])
+    candidate_names = (*_DECLARED["candidate_names"],)
+    setting_columns = FLAGS
+    dimension_names = (*_DECLARED["size_names"], *FLAGS, *MACHINE_NAMES)
+    distance_units: Mapping[str, float] = _DECLARED["distance_units"]
+    own_roofline = "log2_algorithm_roofline_ratio"
+    tensor_core_mechanism = "precomp_gemm"
+    has_call_cost = False
+    halves_alike = False  # libraries choose other algorithms for bf16
+
+    def read(self, kind: str, body: str, settings: Mapping[str, str]) -> Conv:
+        """The convolution that a text names; see `parse`."""
+        return parse(body, **settings)
+
+    def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> Problem:
+        """A `Conv` of numbers, or `ConvColumns` of arrays."""
+        settings: dict[str, Any] = {name: setting[name] for name in self.settings if name in setting}
+        if any(isinstance(value, np.ndarray) for value in sizes.values()):
+            return ConvColumns.of([sizes[name] for name in SIZE_COLUMNS], **settings)
+        return Conv(**sizes, **settings)
+
+    def setting_of(self, problem: Problem) -> tuple[str, ...]:
+        """Direction, dtype, math, layout."""
+        return problem.direction, problem.dtype, problem.math, problem.layout
+
+    def sizes_of(self, problem: Problem) -> tuple[Number, ...]:
+        """The 14 sizes."""
+        return problem.sizes
+
+    def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
+        """The terms of every mechanism, with B_max looked up once."""
+        direction, dtype, math, layout = setting
+        flags = Conv(n=1, c=1, h=1, k=1, r=1, dtype=dtype, math=math, layout=layout, direction=direction)
+        m = machine(gpu, dtype, flags.uses_tensor_cores)
+        constants = (flags.itemsize, flags.is_bwd_data, flags.is_bwd_filter, flags.is_nhwc, flags.uses_tensor_cores)
+        slots = {mechanism: b_max(gpu, mechanism) for mechanism in MECHANISM_CODE}
+
+        def problem(p: Problem) -> ProblemTerms:
+            z = sized(p)
+            base_us = problem_roofline_us(z, m)
+            return ProblemTerms(dimensions(z) + problem_features(z, m, base_us), base_us, z)
+
+        def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:
+            kernel = MECHANISM_TERMS[mechanism](terms.sized, slots[mechanism])
+            code = MECHANISM_CODE[mechanism]
+            return (algorithm_features(terms.sized, m, terms.roofline_us, code, kernel), kernel.workspace_bytes)
+
+        return Formula((*map(float, (*constants, *machine_features(m))),), problem, candidate)
+
+    def stratum(self, problem: Problem) -> np.ndarray:
+        """Filter and stride; grouped (depthwise too) before all, dilated and the rest under ``other``."""
+        p = problem
+        ones = (p.r == 1) & (p.s == 1)
+        threes = (p.r == 3) & (p.s == 3) & (p.dilation_h == 1) & (p.dilation_w == 1)
+        stride_1 = (p.stride_h == 1) & (p.stride_w == 1)
+        stride_2 = (p.stride_h == 2) & (p.stride_w == 2)
+        return np.select(
+            [p.groups > 1, ones & stride_1, ones & stride_2, threes & stride_1],
+            ["grouped", "1x1s1", "1x1s2", "3x3s1"],
+            "other",
+        )
+
+    def kernel_group(self, problem: Problem) -> np.ndarray:
+        """Depthwise and grouped problems run kernels of their own."""
+        p = problem
+        return np.select([p.groups == 1, p.groups == p.c], ["ungrouped", "depthwise"], "grouped")
+
+    def in_grouping(self, stratum: np.ndarray, grouping: str) -> np.ndarray:
+        """``ungrouped`` is everything but ``grouped``."""
+        return stratum != "grouped" if grouping == "ungrouped" else super().in_grouping(stratum, grouping)
+
+    def candidates(self, library: str, setting: tuple[str, ...]) -> tuple[Candidate, ...]:
+        """The library's algorithms in the direction. Raises `InputError` for a library whose engines no model knows."""
+        if library == CUDNN_GRAPH:
+            algorithms(library)
+        try:
+            known = algorithms(library, setting[0])
+        except InputError:
+            return ()
+        return tuple(Candidate(a.name, a.deterministic, a.implemented) for a in known)
+
+    def mechanism(self, library: str, setting: tuple[str, ...], algorithm: str) -> str:
+        """What arithmetic the algorithm does."""
+        return mechanism_of(algorithm, library, setting[0])
+
+    def default_math(self, dtype: str, gpu: Gpu | None = None) -> str:
+        """fp32 by TF32 where there is any (``torch.backends.cudnn.allow_tf32``); MIOpen's tables say fma of all."""
+        if gpu is not None and gpu.vendor == "amd":
+            return "fma"
+        tf32 = dtype == "fp32" and gpu is not None and gpu.tf32_tflops
+        return "default" if tf32 else super().default_math(dtype, gpu)
+
+    def has_tensor_kernels(self, mechanism: str) -> bool:
+        """Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations: prerequisites of convolutions."""
+        return mechanism in ("precomp_gemm", "winograd_nonfused")
+
+    def traits(self, problem: Problem) -> tuple[Number, ...]:
+        """Filter, stride, dilation, groups (1 none, 2 some, 3 depthwise), padding against filter, and size over 256."""
+        p = problem
+        return (
+            p.r,
+            p.s,
+            p.stride_h,
+            p.stride_w,
+            1 * ((p.dilation_h > 1) | (p.dilation_w > 1)),
+            where(p.groups == 1, 1, where(p.groups == p.c, 3, 2)),
+            1 * ((p.pad_h >= p.r) | (p.pad_w >= p.s)),
+            1 * ((p.h + 2 * p.pad_h > 256) | (p.w + 2 * p.pad_w > 256)),
+        )
+
+    def refusal(
+        self, library: str, setting: tuple[str, ...], algorithm: str, problem: Problem, gpu_name: str
+    ) -> str | None:
+        """The first documented rule that the problem breaks."""
+        if library == "cudnn" and gpu_name and (lacks := missing_units(gpu(gpu_name), *setting[1:3])):
+            return lacks
+        try:
+            return unsupported_reason(algorithm, problem, library=library, direction=setting[0], gpu_name=gpu_name)
+        except InputError:  # an algorithm that the registry lacks has no rules
+            return None
+
+    def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
+        """Groups divide the channels; the filter fits the padded input, but in MIOpen's tables, which time others."""
+        p = ConvColumns.of([sizes[name] for name in SIZE_COLUMNS])
+        strict = library != "miopen"
+        too_large = "the filter (dilation included) exceeds the padded input"
+        return [
+            ("groups", (p.c % p.groups != 0) | (p.k % p.groups != 0), "it must divide c and k"),
+            ("r", strict & ~fits(p.h, p.r, p.pad_h, p.dilation_h), too_large),
+            ("s", strict & ~fits(p.w, p.s, p.pad_w, p.dilation_w), too_large),
+        ]
+
+
+CONV = ConvFamily()

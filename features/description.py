@@ -1,7 +1,7 @@
 """`Description`: a kernel of a user's own, as a TOML file or a table's columns describe it. Data, never code.
 
 It names the kernel, the sizes of its problems, the parameters of its configurations with their values, and may add
-conditions that a configuration must keep and formulas (`surrogate.features.arithmetic`) of what a launch costs.
+conditions that a configuration must keep and formulas (`Formula`) of what a launch costs.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .arithmetic import Formula
+from .elementwise import Formula
 from .errors import InputError, nearest, read_bounded
 
 Value = bool | int | float | str

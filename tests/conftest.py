@@ -16,11 +16,11 @@ import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 
+from surrogate.features.algorithms import unsupported_reason
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, as_parameters
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns
-from surrogate.features.shape import fits
-from surrogate.features.support import unsupported_reason
+from surrogate.features.terms import fits
 
 # The suite draws the same few examples every time, so that a failure is the change's own and comes back; search for new
 # ones with `pytest --hypothesis-profile explore`. No deadline: a busy machine is no failure.

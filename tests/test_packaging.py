@@ -229,7 +229,7 @@ def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
     assert not [name for name in names if "__pycache__" in name or "test" in name.split("/")[-2:][0]]
     shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "surrogate" / "bundled").rglob("*.*")}
     assert {name for name in shipped if "__pycache__" not in name} <= set(names)
-    typed_and_data = {"py.typed", "gpus.toml", "kernels.toml", "families/conv.py"}
+    typed_and_data = {"py.typed", "gpus.toml", "kernels.toml", "families/gemm.py"}
     assert {f"surrogate/features/{name}" for name in typed_and_data} <= set(names)
     templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "surrogate").rglob("*.j2")}
     assert templates and templates <= set(names)

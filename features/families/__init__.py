@@ -8,17 +8,16 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
-from ..conv import Conv
+from ..conv import CONV, Conv
 from ..description import Description
 from ..errors import InputError, nearest
+from ..family import DEFAULT_ALGORITHM, Candidate, Family, Formula, ProblemTerms
 from ..problem import setting
-from .conv import CONV
 from .described import DescribedFamily, DescribedProblem
-from .family import DEFAULT_ALGORITHM, Candidate, Family, Formula, ProblemTerms
 from .operator import OPERATORS, Operator, operator_class
 from .operator_family import Declaration, OperatorFamily
 
-_ORDER = ("conv", "gemm", "pointwise", "rowwise", "pool", "embedding", "transfer", "attention", "moe")
+_ORDER = ("gemm", "rowwise", "pool", "embedding", "transfer", "attention", "moe")
 """Files in the order of reports and of a table's columns; any other stands behind them."""
 DEFAULT_FAMILY = CONV.name
 """The family of a table that names none, and of a problem whose text has no prefix."""
@@ -105,11 +104,11 @@ class Families(dict[str, Family]):
 
 
 def _declared() -> list[Family]:
-    """A family for every `Declaration` in a file of this folder, with the operators that name it, and `CONV`."""
+    """`CONV`, then a family for every `Declaration` in a file of this folder, with the operators that name it."""
     files = [module.name for module in pkgutil.iter_modules(__path__)]
     modules = [importlib.import_module(f"{__name__}.{name}") for name in dict.fromkeys([*_ORDER, *files])]
     values = {id(value): value for module in modules for value in vars(module).values()}
-    families: list[Family] = []
+    families: list[Family] = [CONV]
     for value in values.values():
         if isinstance(value, Family):
             families.append(value)

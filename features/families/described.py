@@ -15,17 +15,14 @@ from typing import Any
 import numpy as np
 
 from ..description import WITHOUT_SIZES, Description
-from ..elementwise import Number
+from ..elementwise import Number, whole
 from ..errors import InputError
+from ..family import Family, Formula, ProblemTerms
 from ..gpu import Gpu
-from ..machine import MACHINE_NAMES, machine, machine_features, waves_of
-from ..occupancy import LIMITS, MAX_REGISTERS_PER_THREAD, MAX_THREADS, REGISTERS_PER_SM, resident, sm_limits
+from ..kernels import LIMITS, MAX_REGISTERS_PER_THREAD, MAX_THREADS, REGISTERS_PER_SM, resident, sm_limits
+from ..problem import MAX_DIGITS, Size
 from ..problem import setting as setting_value
-from ..roofline import peak_flops_table
-from ..size import Size
-from ..text import MAX_DIGITS
-from ..whole import whole
-from .family import Family, Formula, ProblemTerms
+from ..roofline import MACHINE_NAMES, machine, machine_features, peak_flops_table, waves_of
 
 MOST_THREADS = 4096.0
 """Of a block, in the formula of occupancy: more than any device runs."""

@@ -6,10 +6,8 @@ from typing import Annotated, ClassVar
 from .. import roofline
 from ..elementwise import Number, ceil_div, log2, where
 from ..gpu import Gpu
-from ..in_network import INPUT, Gradients
-from ..machine import Machine, b_max
-from ..problem import ELEMENTS, MATHS
-from ..size import Size
+from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size
+from ..roofline import Machine, b_max
 from .operator import Operator, declared
 from .operator_family import Declaration
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, maximum, minimum, round_up
 from ..errors import InputError
-from ..machine import Machine, waves_of
-from ..problem import ELEMENTS, MATHS
-from ..size import Setting, Size
+from ..problem import ELEMENTS, MATHS, Setting, Size
+from ..roofline import Machine, waves_of
 from .operator import Misfit, Operator, declared
 from .operator_family import Declaration
 

@@ -12,13 +12,25 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, dataclas
 import numpy as np
 
 from .. import roofline
-from ..elementwise import Number, ceil_div
+from ..elementwise import Number, ceil_div, whole
 from ..errors import InputError, require_known
 from ..gpu import Gpu
-from ..in_network import INPUT, STREAMED, Gradients, InNetwork
-from ..problem import DTYPES, ELEMENTS, MATHS, QUANTISED, Element, may_use_tensor_cores
-from ..size import Size, declared_settings, declared_sizes, fill_followers
-from ..whole import whole
+from ..problem import (
+    DTYPES,
+    ELEMENTS,
+    INPUT,
+    MATHS,
+    QUANTISED,
+    STREAMED,
+    Element,
+    Gradients,
+    InNetwork,
+    Size,
+    declared_settings,
+    declared_sizes,
+    fill_followers,
+    may_use_tensor_cores,
+)
 
 ELEMENTS_PER_BLOCK = 512
 """128 threads of 4 elements each: PyTorch's vectorized_elementwise_kernel."""
@@ -422,7 +434,7 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
         unknown = ", ".join(sorted(set(row) - ROW_KEYS - OPTIONAL_KEYS))
         if missing or unknown:
             wrong = f"lacks {missing}" if missing else f"has {unknown}; known: {', '.join(sorted(OPTIONAL_KEYS))}"
-            raise TypeError(f"{base.__module__.rpartition('.')[2]}.toml: the row of operator {kind} {wrong}")
+            raise TypeError(f"{base.FAMILY}.toml: the row of operator {kind} {wrong}")
         members = {
             "__slots__": (),
             "__doc__": f"{kind}: {row['meaning']}.",

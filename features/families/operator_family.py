@@ -14,14 +14,11 @@ import numpy as np
 
 from ..elementwise import Number, log2, maximum, where
 from ..errors import InputError, require_known
+from ..family import DECLARED, Family, Formula, ProblemTerms
 from ..gpu import Gpu
 from ..gpu import gpu as gpu_named
-from ..machine import MACHINE_NAMES, Machine, machine, machine_features
-from ..problem import ELEMENTS, QUANTISED
-from ..roofline import missing_units
-from ..size import declared_settings, shared_sizes
-from ..text import MAX_DIGITS
-from .family import DECLARED, Family, Formula, ProblemTerms
+from ..problem import ELEMENTS, MAX_DIGITS, QUANTISED, declared_settings, shared_sizes
+from ..roofline import MACHINE_NAMES, Machine, machine, machine_features, missing_units
 from .operator import MemoryBound, Operator
 
 AMD_GENERATION = 8.0

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from ..elementwise import Number, ceil_div
-from ..shape import output_size
-from ..size import AS_OTHER, PADDING, STEP, Size
+from ..problem import AS_OTHER, PADDING, STEP, Size
+from ..terms import output_size
 from .operator import Extents, MemoryBound, Misfit, declared
 from .operator_family import memory_family
 

@@ -5,9 +5,8 @@ from typing import Annotated, Any, ClassVar
 from .. import roofline
 from ..elementwise import Number, ceil_div, log2, maximum
 from ..gpu import Gpu
-from ..in_network import INPUT, WEIGHT, Gradients
-from ..machine import Machine
-from ..size import Size
+from ..problem import INPUT, WEIGHT, Gradients, Size
+from ..roofline import Machine
 from .gemm import Gemm
 from .operator import Operator, declared
 from .operator_family import Declaration

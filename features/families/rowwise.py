@@ -1,14 +1,46 @@
-"""The families of operators that reduce along rows or channels (softmax, norms, a bias's gradient), or quantise."""
+"""The families of operators on images: pointwise ones (activations, sums, copies) touch every element once, and rowwise
+ones reduce along rows or channels (softmax, norms, a bias's gradient), or quantise."""
 
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ..elementwise import Number, maximum, where
+from ..elementwise import Number, ceil_div, maximum, where
 from ..gpu import Gpu
-from .operator import Extents, Image, declared, image_classes
+from ..problem import STREAMED
+from .operator import ELEMENTS_PER_BLOCK, Extents, Image, declared, image_classes
 from .operator_family import memory_family
+
+CHEAP_FLOPS = 5
+"""Operations per element up to which an operator is a pass over memory on every GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointwise(Image):
+    """An operator that does not care for the shape may put all its elements into ``n``."""
+
+    FAMILY: ClassVar[str] = "pointwise"
+    MOST_TRAFFIC: ClassVar[float] = 1.25
+    BANDWIDTH: ClassVar[str] = "streaming"
+    GRADIENT: ClassVar[tuple[str, ...]] = (STREAMED,)
+
+    @classmethod
+    def is_streaming(cls) -> bool:
+        """Where the operations are few: the counted ones of gelu and tanh would blur the slope over bytes."""
+        return cls.FLOPS <= CHEAP_FLOPS
+
+    @property
+    def blocks(self) -> Number:
+        """512 elements a block."""
+        return ceil_div(self.elements, ELEMENTS_PER_BLOCK)
+
+
+_POINTWISE = tomllib.loads(Path(__file__).with_name("pointwise.toml").read_text(encoding="utf-8"))
+POINTWISE_CLASSES: dict[str, type[Pointwise]] = image_classes(Pointwise, _POINTWISE)
+"""Kind → class, one for every kind of the table."""
+POINTWISE = memory_family("pointwise")
+
 
 LATENCY_US = 0.6
 """From a load's request to its values, from DRAM on a busy GPU: 0.5 to 0.8 µs in microbenchmarks of Volta to Hopper."""
@@ -77,9 +109,9 @@ class Quantise(Reduction):
         return (self.itemsize + 1) * self.elements
 
 
-_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-_ROWS: dict[str, type[Reduction]] = image_classes(Reduction, _TABLE["rows"])
-_CHANNELS: dict[str, type[Reduction]] = image_classes(ChannelReduction, _TABLE["channels"])
+_ROWWISE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_ROWS: dict[str, type[Reduction]] = image_classes(Reduction, _ROWWISE["rows"])
+_CHANNELS: dict[str, type[Reduction]] = image_classes(ChannelReduction, _ROWWISE["channels"])
 ROWWISE_CLASSES: dict[str, type[Reduction]] = {**_ROWS, **_CHANNELS}
 """Kind → class, one for every kind of the table."""
 Softmax = _ROWS["softmax"]

@@ -8,12 +8,11 @@ import numpy as np
 from ..elementwise import Number, ceil_div, log2, maximum, where
 from ..errors import InputError
 from ..gpu import Gpu
-from ..in_network import INPUT, Gradients
-from ..machine import Machine
-from ..size import Size
+from ..problem import INPUT, Gradients, Size
+from ..roofline import Machine
 from .operator import ELEMENTS_PER_BLOCK, Extents, MemoryBound, declared
 from .operator_family import Declaration, memory_columns
-from .pointwise import POINTWISE_CLASSES
+from .rowwise import POINTWISE_CLASSES
 
 HANDSHAKE_US = 4.0
 """Least time in µs of a collective: ranks wait for one another. Source: the shortest all-reduces of SGLang's own kernel

@@ -36,7 +36,7 @@ def command(name: str | None, form: Form) -> None:
       seer gpus v100 --json
     """
     from surrogate.features.gpu import gpu, gpus
-    from surrogate.features.occupancy import device_attributes
+    from surrogate.features.kernels import device_attributes
 
     if name:
         facts = gpu(name).to_dict() | device_attributes(gpu(name))

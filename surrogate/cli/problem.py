@@ -93,7 +93,7 @@ def read_problem(words: tuple[str, ...], options: Options) -> "tuple[AnyProblem,
 
     What a line of MIOpenDriver says of element type, direction and layout counts before the options.
     """
-    from surrogate.features.text import EXAMPLE, is_driver_line
+    from surrogate.features.conv import EXAMPLE, is_driver_line
 
     if not words:
         raise InputError(f"no PROBLEM given; it looks like {EXAMPLE}, or like -- -n 32 -c 256 -H 14 …")

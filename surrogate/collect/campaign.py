@@ -28,8 +28,8 @@ from surrogate.collect.plan_source import ALL, grid_problems, mixture, network_p
 from surrogate.collect.run import Outcome, collect_operators, header_for, run
 from surrogate.dataset.files import Progress, write_text
 from surrogate.dataset.store import Dataset, write_dataset
+from surrogate.features.conv import parse
 from surrogate.features.errors import InputError
-from surrogate.features.text import parse
 
 LEAST_CUPTI = 0.99
 """Share of the times that must be CUPTI's: events hold launch gaps, and a table of both is neither."""

@@ -1,7 +1,7 @@
 """Seven convolution algorithms on NumPy and SciPy, as different in method as cuDNN's: fp32, NCHW, forward.
 
 They prove the path from plan to model on any machine. Each takes x (n, c, h, w) and w (k, c/groups, r, s) and returns
-y (n, k, p, q). Which problems an algorithm takes is said by `surrogate.features.support`.
+y (n, k, p, q). Which problems an algorithm takes is said by `surrogate.features.algorithms`.
 """
 
 import tomllib
@@ -15,9 +15,9 @@ import numpy as np
 import scipy.fft
 from numpy.lib.stride_tricks import sliding_window_view
 
+from surrogate.features.algorithms import unsupported_reason
 from surrogate.features.conv import Conv
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.support import unsupported_reason
 
 LIBRARY = "reference"
 TILE = 32

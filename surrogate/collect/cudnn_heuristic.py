@@ -19,7 +19,7 @@ from surrogate.collect.plan import tensor_shapes
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
-from surrogate.features.occupancy import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
+from surrogate.features.kernels import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
 
 LIBRARY = "cudnn-graph"
 """The library's name in a dataset: its candidates are other ones than those of the legacy functions."""

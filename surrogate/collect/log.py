@@ -22,9 +22,8 @@ from typing import Any, Self, TypedDict
 from surrogate.collect.device import Choice, DeviceInfo, Record
 from surrogate.collect.plan import PlannedProblem
 from surrogate.dataset.files import require_readable
-from surrogate.features.conv import Conv
+from surrogate.features.conv import Conv, parse
 from surrogate.features.errors import InputError
-from surrogate.features.text import parse
 from surrogate.formats.foreign_file import read_bytes
 
 SCHEMA_VERSION = 1

@@ -26,9 +26,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, in_hash_order, unique, within
-from surrogate.features.conv import Conv
+from surrogate.features.conv import Conv, parse
 from surrogate.features.errors import InputError, require_known
-from surrogate.features.text import parse
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from surrogate.dataset.problems import families_of, family_rows, groups
 from surrogate.dataset.questions import FAMILY_COLUMNS, expanded, required
 from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import VENDOR_LIBRARIES
+from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, whole
 from surrogate.features.errors import InputError, RowError, nearest
 from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu, gpu, unlisted
-from surrogate.features.whole import MAX_EXACT, MAX_INT32, whole
 
 MAX_WORK = 2.0**58
 """Products of sizes beyond this would not fit the int64 columns that features are computed in."""

@@ -15,9 +15,9 @@ import pandas as pd
 
 from surrogate.dataset.columns import numbers
 from surrogate.features.description import RESERVED, WITHOUT_SIZES, Description, Value, read_description
+from surrogate.features.elementwise import whole
 from surrogate.features.errors import InputError, RowError, nearest, row_number
 from surrogate.features.families import FAMILIES
-from surrogate.features.whole import whole
 
 MAX_VALUES = 4096
 """Distinct values of a parameter in a table: more are measurements, not a parameter."""

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surrogate.dataset.questions import FAMILY_COLUMNS, family_of_columns, required, stated_setting
+from surrogate.features.conv import EXAMPLE
+from surrogate.features.elementwise import whole
 from surrogate.features.errors import InputError, read_bounded, require_regular
 from surrogate.features.families import (
     DEFAULT_FAMILY,
@@ -26,8 +28,6 @@ from surrogate.features.families import (
 )
 from surrogate.features.families import family as family_named
 from surrogate.features.gpu import Gpu
-from surrogate.features.text import EXAMPLE
-from surrogate.features.whole import whole
 
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv

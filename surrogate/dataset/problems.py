@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.columns import FAMILY_COLUMN, SETTING_COLUMNS, SIZE_COLUMNS
+from surrogate.features.algorithms import version_key
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, Family
 from surrogate.features.gpu import canonical
-from surrogate.features.text import version_key
 
 
 def families_of(frame: pd.DataFrame, own: Family | None = None) -> tuple[Family, ...]:

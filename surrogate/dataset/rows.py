@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset import problems
+from surrogate.features.algorithms import version_column
 from surrogate.features.elementwise import Number
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, Family
 from surrogate.features.gpu import Gpu, gpu, unlisted
-from surrogate.features.text import version_column
 
 CONTEXT_NAMES = ("library_version",)
 """Columns that a model sees besides the family's: which release measured."""

@@ -42,12 +42,12 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.files import Progress
+from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, whole
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
 from surrogate.features.families import family as family_named
 from surrogate.features.families.moe import NONGATED
 from surrogate.features.gpu import gpu
-from surrogate.features.whole import MAX_EXACT, MAX_INT32, whole
 from surrogate.formats import Format, Option
 from surrogate.formats.cleaning import along_lines, newest, noise_of, noise_records, without_floors
 from surrogate.formats.foreign_file import Allowance, unpacked

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from surrogate.features.algorithms import version_key
 from surrogate.features.families import Family
-from surrogate.features.text import version_key
 
 FLOOR_QUANTILE, FLAT_QUANTILE = 0.02, 0.25
 FLOOR_RATIO, FLAT_RATIO, AT_FLOOR = 4.0, 1.6, 2.0

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Unpack
 
+from surrogate.features.elementwise import whole
 from surrogate.features.errors import InputError, require_known
-from surrogate.features.whole import whole
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Limits, Paths, read_bytes
 from surrogate.formats.imported import Imported, plural

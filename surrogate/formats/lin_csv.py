@@ -12,8 +12,8 @@ from typing import Unpack
 import numpy as np
 import pandas as pd
 
+from surrogate.features.elementwise import MAX_INT32, whole
 from surrogate.features.errors import InputError, nearest, require_known
-from surrogate.features.whole import MAX_INT32, whole
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Limits, Paths, read_lines
 from surrogate.formats.imported import Imported, family_rows

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 from surrogate.dataset.files import Progress
+from surrogate.features.elementwise import whole
 from surrogate.features.errors import InputError
-from surrogate.features.whole import whole
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural

@@ -20,10 +20,10 @@ import pandas as pd
 from surrogate.dataset.columns import KERNEL_NUMBERS
 from surrogate.dataset.problem_list import square_conv
 from surrogate.features.conv import Conv
+from surrogate.features.elementwise import whole
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import OPERATORS
-from surrogate.features.shape import output_size
-from surrogate.features.whole import whole
+from surrogate.features.terms import output_size
 from surrogate.formats import Format, imported
 from surrogate.formats.foreign_file import Limits, Paths
 from surrogate.formats.workbook import Sheet, read_sheets

@@ -26,12 +26,12 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 import pandas as pd
 
+from surrogate.features.analytical import TENSILE_TYPES
+from surrogate.features.elementwise import MAX_INT32
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.roofline import peak_tflops
-from surrogate.features.terms.tiled_product import TENSILE_TYPES
-from surrogate.features.whole import MAX_INT32
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Limits, Paths, read_bytes, read_lines
 from surrogate.formats.imported import Imported, family_rows, plural

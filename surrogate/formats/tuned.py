@@ -11,11 +11,10 @@ from typing import Any, TypeGuard
 
 import pandas as pd
 
-from surrogate.features.arithmetic import Formula
 from surrogate.features.description import Description, Value
+from surrogate.features.elementwise import MAX_EXACT, Formula
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
-from surrogate.features.whole import MAX_EXACT
 from surrogate.formats.imported import Imported
 
 Outcome = tuple[dict[str, object], Mapping[str, Any]]

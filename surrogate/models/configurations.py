@@ -21,14 +21,13 @@ import pandas as pd
 from surrogate.dataset.checks import FASTEST_US
 from surrogate.dataset.problems import joined, rows_by_code
 from surrogate.dataset.rows import Rows
+from surrogate.features.analytical import LAUNCH_US
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.described import RULED_OUT, WORK_NAMES
 from surrogate.features.gpu import Gpu, gpu, gpus
-from surrogate.features.machine import MACHINE_NAMES
 from surrogate.features.problem import DTYPES
-from surrogate.features.roofline import peak_flops_table
-from surrogate.features.terms.tensor_core import LAUNCH_US
+from surrogate.features.roofline import MACHINE_NAMES, peak_flops_table
 from surrogate.models.base import TimeModel
 from surrogate.models.plain import from_plain, reading
 from surrogate.models.transfer import Prior, Transfer

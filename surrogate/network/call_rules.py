@@ -14,9 +14,8 @@ from surrogate.features.families import operator
 from surrogate.features.families.attention import Attention
 from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
 from surrogate.features.families.operator import REDUCE
-from surrogate.features.families.pointwise import POINTWISE_CLASSES
 from surrogate.features.families.recurrent import Recurrent
-from surrogate.features.families.rowwise import GroupNorm, LayerNorm
+from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, LayerNorm
 from surrogate.features.families.transfer import Concat
 from surrogate.network import work as make
 from surrogate.network.call import TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError

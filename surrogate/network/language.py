@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from surrogate.bundled import NETWORKS
+from surrogate.features.elementwise import MAX_INT32, whole
 from surrogate.features.errors import InputError, nearest, read_bounded, require_known
 from surrogate.features.families.attention import KV_DTYPES, LATENT, ROPE
 from surrogate.features.problem import QUANTISED
-from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.checkpoint import Checkpoint, Names, read_checkpoint
 
 MAX_BYTES = 1 << 20

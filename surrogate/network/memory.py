@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
-from surrogate.features.occupancy import device_attributes
+from surrogate.features.kernels import device_attributes
 from surrogate.features.problem import DTYPES, ELEMENTS
 from surrogate.network import call_rules as rules
 from surrogate.network.allocator import LARGE, MIB, Allocator, Block, segment_bytes

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from surrogate.features.errors import require_known
 from surrogate.features.families import NetworkProblem
-from surrogate.features.in_network import INPUT, WEIGHT
-from surrogate.features.problem import LAYOUTS, MATHS, setting
+from surrogate.features.problem import INPUT, LAYOUTS, MATHS, WEIGHT, setting
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

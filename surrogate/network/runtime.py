@@ -20,12 +20,12 @@ from math import exp
 from typing import NamedTuple
 
 from surrogate import bundled
+from surrogate.features.analytical import STREAMING
 from surrogate.features.errors import require_known
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
-from surrogate.features.families.pointwise import POINTWISE_CLASSES
+from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.problem import DTYPES, ELEMENTS, HALF
-from surrogate.features.terms.tensor_core import STREAMING
 from surrogate.models.plain import from_plain
 from surrogate.network.call import TABLE
 from surrogate.network.memory import OPTIMIZER

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from surrogate.features.elementwise import ceil_div
+from surrogate.features.elementwise import MAX_INT32, ceil_div, whole
 from surrogate.features.errors import require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.features.roofline import missing_units
-from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.language import DOMAINS, NODE, ROUTING, Decoder, Deployment, main_dtype
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.serving import Setup

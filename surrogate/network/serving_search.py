@@ -9,11 +9,10 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.features.elementwise import ceil_div
+from surrogate.features.elementwise import MAX_INT32, ceil_div, whole
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
-from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.language import NODE, Decoder, Deployment, main_dtype, read_decoder
 from surrogate.network.language_step import GAP_US
 from surrogate.network.predict import floor_note, frameworks_on

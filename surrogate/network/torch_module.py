@@ -17,9 +17,9 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from surrogate.features.elementwise import MAX_INT32, whole
 from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
 from surrogate.features.problem import DTYPES, HALF
-from surrogate.features.whole import MAX_INT32, whole
 from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
 from surrogate.network.calls import OF_ONE_TYPE, add_call

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from surrogate.features.elementwise import whole
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
-from surrogate.features.whole import whole
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, chained
 from surrogate.network.network import Layer, Network, Tally, Work
 from surrogate.network.work import all_reduce

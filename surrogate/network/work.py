@@ -14,13 +14,12 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND, Operator, family, family_of
 from surrogate.features.families.gemm import Bmm, Gemm, Linear
 from surrogate.features.families.operator import CAST, Streamed
-from surrogate.features.families.pointwise import POINTWISE_CLASSES, Pointwise
 from surrogate.features.families.pool import AvgPool, MaxPool
-from surrogate.features.families.rowwise import Softmax
+from surrogate.features.families.rowwise import POINTWISE_CLASSES, Pointwise, Softmax
 from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import DTYPES
-from surrogate.features.shape import output_size
+from surrogate.features.terms import output_size
 from surrogate.network.network import TF32, Work
 
 Shape = tuple[int, ...]

@@ -12,12 +12,12 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, Part
+from surrogate.features.algorithms import newest, version_number
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.errors import nearest as nearest_names
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted
 from surrogate.features.problem import HALF
-from surrogate.features.text import newest, version_number
 from surrogate.models.grid import Label
 from surrogate.models.launch import call_cost_us
 from surrogate.models.plain import joined

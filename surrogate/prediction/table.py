@@ -12,11 +12,11 @@ from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.dataset.questions import PLACE, Cells, expanded
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
+from surrogate.features.elementwise import whole
 from surrogate.features.errors import InputError, RowError, require_known
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family
 from surrogate.features.families import family as family_named
 from surrogate.features.gpu import canonical
-from surrogate.features.whole import whole
 from surrogate.prediction.ranking import Ranker
 from surrogate.prediction.resolve import Question, Resolver
 from surrogate.prediction.results import Predictions

@@ -19,8 +19,7 @@ import pandas as pd
 from surrogate.collect.device import demangled
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
-from surrogate.features.kernels import uses_tensor_cores
-from surrogate.features.occupancy import LIMITS, WARP_THREADS, occupancy
+from surrogate.features.kernels import LIMITS, WARP_THREADS, occupancy, uses_tensor_cores
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, bound, compute_us, memory_us, peak_tflops
 from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_lines

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from surrogate.cli.problem import CHOICES
+from surrogate.features.conv import read_driver_line
 from surrogate.features.families import FAMILIES
-from surrogate.features.text import read_driver_line
 from surrogate.prediction.shipped import load
 from tests.known import cases
 

@@ -22,10 +22,9 @@ from surrogate.collect.log import read
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.run import collect_heuristic
-from surrogate.features.conv import Conv
+from surrogate.features.conv import Conv, parse
 from surrogate.features.families import operator
 from surrogate.features.kernels import identify_call
-from surrogate.features.text import parse
 from tests.known import cases
 
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)

@@ -12,11 +12,10 @@ from surrogate.collect.device import Choice, DeviceLostError
 from surrogate.collect.doctor import driver
 from surrogate.collect.open_device import open_ranking
 from surrogate.collect.run import collect_heuristic
-from surrogate.features.conv import Conv
+from surrogate.features.conv import Conv, parse
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu, gpus
-from surrogate.features.occupancy import LIMITS
-from surrogate.features.text import parse
+from surrogate.features.kernels import LIMITS
 from tests.known import cases
 
 CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from surrogate.dataset import problems
+from surrogate.features.algorithms import version_number
 from surrogate.features.families import CONV
-from surrogate.features.text import version_number
 
 Table = Callable[..., pd.DataFrame]
 

@@ -9,8 +9,8 @@ import pytest
 
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation import scorecard
+from surrogate.features.conv import parse
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.text import parse
 from tests.tables import checked, every
 
 NAN = float("nan")

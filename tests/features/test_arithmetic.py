@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.features.arithmetic import FUNCTIONS, Formula
+from surrogate.features.elementwise import FUNCTIONS, Formula
 from surrogate.features.errors import InputError
 from tests.known import cases
 

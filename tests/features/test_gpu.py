@@ -7,7 +7,7 @@ import pytest
 
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
-from surrogate.features.occupancy import device_attributes
+from surrogate.features.kernels import device_attributes
 from surrogate.features.roofline import missing_units
 from tests.features.known_answers import KNOWN
 

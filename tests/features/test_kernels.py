@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from surrogate.features.gpu import gpu
-from surrogate.features.kernels import identify, identify_call, launches, resident_blocks
-from surrogate.features.occupancy import occupancy
+from surrogate.features.kernels import identify, identify_call, launches, occupancy, resident_blocks
 from tests.features.known_answers import KNOWN
 from tests.known import cases
 

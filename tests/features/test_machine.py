@@ -4,7 +4,7 @@ import pytest
 
 from surrogate.features.algorithms import MECHANISM_ROWS, MECHANISMS
 from surrogate.features.gpu import gpu, gpus
-from surrogate.features.machine import b_max, machine
+from surrogate.features.roofline import b_max, machine
 
 
 def test_titan_xp_holds_what_seer_lists() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.features.occupancy import b_max, occupancy
+from surrogate.features.kernels import b_max, occupancy
 from tests.features.known_answers import KNOWN
 from tests.known import cases
 

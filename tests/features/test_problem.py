@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from surrogate.features.shape import flops
+from surrogate.features.terms import flops
 
 
 @pytest.mark.parametrize("narrow", [np.int8, np.int32])

@@ -17,7 +17,7 @@ import pytest
 from surrogate import bundled
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import BUNDLED, Gpu, gpu, registry
-from surrogate.features.occupancy import device_attributes
+from surrogate.features.kernels import device_attributes
 from tests.features.known_answers import KNOWN
 
 TEXT = BUNDLED.read_text(encoding="utf-8")

@@ -13,10 +13,9 @@ import surrogate.features.families as package
 from surrogate.features.algorithms import ALGORITHMS, LIBRARIES, MECHANISM_ROWS
 from surrogate.features.families import FAMILIES, OPERATORS, Families, parse_problem
 from surrogate.features.families.operator import Operator, declared, image_classes
-from surrogate.features.families.pointwise import Pointwise
+from surrogate.features.families.rowwise import Pointwise
 from surrogate.features.gpu import gpu
-from surrogate.features.in_network import STREAMED
-from surrogate.features.problem import DIRECTIONS
+from surrogate.features.problem import DIRECTIONS, STREAMED
 from surrogate.features.terms import MECHANISM_TERMS
 
 FOLDER = Path(package.__file__).parent
@@ -27,7 +26,7 @@ every_family = pytest.mark.parametrize("name", FAMILIES)
 def where(cls: type) -> str:
     """The file of a class, or the table beside it that has its row."""
     file = Path(inspect.getsourcefile(cls) or "")
-    table = file.with_suffix(".toml")
+    table = file.with_name(f"{getattr(cls, 'FAMILY', cls.kind)}.toml")
     has_row = table.is_file() and re.search(rf"(?m)^{cls.kind} = ", table.read_text(encoding="utf-8"))
     return f"features/families/{table.name if has_row else file.name}"
 

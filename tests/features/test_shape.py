@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.features import shape
+from surrogate.features import terms as shape
 from surrogate.features.conv import Conv
 from surrogate.features.problem import ConvColumns
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.features.algorithms import ALGORITHMS
+from surrogate.features.algorithms import ALGORITHMS, RULES, unsupported_reason
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from surrogate.features.support import RULES, unsupported_reason
 from tests.features.known_answers import KNOWN
 
 CONVS = st.from_type(Conv)

@@ -5,8 +5,7 @@ import pytest
 
 from surrogate.features.conv import Conv
 from surrogate.features.problem import ConvColumns
-from surrogate.features.shape import tensor_bytes
-from surrogate.features.terms.fft import fft, fft_tiling, transform_size
+from surrogate.features.terms import fft, fft_tiling, tensor_bytes, transform_size
 
 SLOTS = (480.0, 480.0, 60.0)
 

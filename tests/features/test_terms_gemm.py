@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from surrogate.features.shape import tensor_bytes
-from surrogate.features.terms.gemm import direct, explicit_gemm, im2col_bytes, implicit_gemm, precomp_gemm
+from surrogate.features.terms import direct, explicit_gemm, im2col_bytes, implicit_gemm, precomp_gemm, tensor_bytes
 
 SIZES: dict[str, Any] = {"n": 2, "c": 4, "h": 8, "k": 8, "r": 3, "pad_h": 1}  # M 128, N 8, K 36
 SLOTS = (4.0, 2.0, 1.0)

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.shape import flops, tensor_bytes
-from surrogate.features.terms import MECHANISM_TERMS
-from surrogate.features.terms.kernel import KernelTerms, gemm_launch, launch, sized
+from surrogate.features.terms import MECHANISM_TERMS, KernelTerms, flops, gemm_launch, launch, sized, tensor_bytes
 
 CONVS = st.from_type(Conv)
 SLOTS = (240.0, 120.0, 60.0)

@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
-from surrogate.features.shape import tensor_bytes
-from surrogate.features.terms.kernel import sized
-from surrogate.features.terms.winograd import filter_pieces, transforms, vector_flops, winograd, winograd_nonfused
+from surrogate.features.terms import (
+    filter_pieces,
+    sized,
+    tensor_bytes,
+    transforms,
+    vector_flops,
+    winograd,
+    winograd_nonfused,
+)
 
 TINY: dict[str, Any] = {"n": 1, "c": 1, "h": 4, "k": 1, "r": 3, "pad_h": 1}
 SLOTS = (60.0, 60.0, 60.0)

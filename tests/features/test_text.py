@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.features.conv import Conv
-from surrogate.features.text import EXAMPLE, FLAGS, newest, parse, parse_flags, version_key
+from surrogate.features.algorithms import newest, version_key
+from surrogate.features.conv import DRIVER_FLAGS, EXAMPLE, Conv, parse, parse_flags
 from tests.features.known_answers import KNOWN
 
 CONVS = st.from_type(Conv)
@@ -22,7 +22,7 @@ def test_text_round_trip(conv: Conv) -> None:
 
 @given(CONVS)
 def test_flags_round_trip(conv: Conv) -> None:
-    flags = [word for flag, name in FLAGS.items() for word in (flag, str(getattr(conv, name)))]
+    flags = [word for flag, name in DRIVER_FLAGS.items() for word in (flag, str(getattr(conv, name)))]
     assert parse_flags(flags, **_settings(conv)) == conv
     assert parse(" ".join(flags), **_settings(conv)) == conv
 

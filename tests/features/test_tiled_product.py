@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from surrogate.features.analytical import TiledProductLaw
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
-from surrogate.features.terms.tiled_product import TiledProductLaw
 
 LAW = TiledProductLaw({"SB": 0.5, "HB": 0.8, "HHS": 0.4, "matrix": 0.8}, 0.0, bandwidth=0.5, split_us=1e9, start_us=5.0)
 MI60 = gpu("mi60")

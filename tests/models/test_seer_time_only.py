@@ -13,7 +13,7 @@ from surrogate.dataset.splits import fold_of_names
 from surrogate.dataset.store import read_dataset
 from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.gpu import gpu
-from surrogate.features.machine import b_max
+from surrogate.features.roofline import b_max
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import Roofline
 from surrogate.models.plain import from_plain, to_plain

@@ -11,11 +11,10 @@ import pandas as pd
 import pytest
 
 from surrogate.dataset.checks import normalise
-from surrogate.features.algorithms import algorithms
+from surrogate.features.algorithms import algorithms, unsupported_reason
 from surrogate.features.conv import Conv
 from surrogate.features.families import Operator
 from surrogate.features.gpu import gpu
-from surrogate.features.support import unsupported_reason
 from surrogate.network.predict import Predictors
 from surrogate.prediction.results import Estimate, Selection
 from surrogate.prediction.setting import Candidate

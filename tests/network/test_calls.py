@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
-from surrogate.features.shape import output_size
+from surrogate.features.terms import output_size
 from surrogate.network.call import UNKNOWN, Call, Tensor, UnsupportedError, recorded
 from surrogate.network.call_convolutions import solved
 from surrogate.network.calls import flops_and_bytes, has_rule, layers, problems

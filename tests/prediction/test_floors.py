@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from surrogate.features.families import OPERATORS, Operator, operator
-from surrogate.features.families.pointwise import POINTWISE_CLASSES
+from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.gpu import gpus
 from surrogate.models.launch import KERNEL_LEAST_US, CallKey
 from surrogate.network.work import streamed

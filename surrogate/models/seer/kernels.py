@@ -10,8 +10,7 @@ from surrogate.dataset.columns import ROW_KEY
 from surrogate.features.elementwise import Number, where
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.features.kernels import identify
-from surrogate.features.occupancy import LIMITS, b_max
+from surrogate.features.kernels import LIMITS, b_max, identify
 from surrogate.models.seer.physics import Sizes, kernel_class, tile_sizes
 from surrogate.models.seer.trees import Tree, tuned_tree
 

@@ -11,7 +11,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.elementwise import Number, ceil_div, where
 from surrogate.features.errors import InputError
 from surrogate.features.families import CONV
-from surrogate.features.shape import output_size
+from surrogate.features.terms import output_size
 
 
 class Sizes(NamedTuple):

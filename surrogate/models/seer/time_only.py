@@ -17,11 +17,9 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.algorithms import MECHANISMS, Mechanism
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.gpu import gpu
-from surrogate.features.machine import b_max
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from surrogate.features.roofline import compute_us, memory_us
-from surrogate.features.terms import MECHANISM_TERMS, TILES, Sized, sized
-from surrogate.features.terms.kernel import KernelTerms
+from surrogate.features.roofline import b_max, compute_us, memory_us
+from surrogate.features.terms import MECHANISM_TERMS, TILES, KernelTerms, Sized, sized
 from surrogate.models.base import Span, TimeModel
 from surrogate.models.baselines import LEAST_US
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit, relative_loss

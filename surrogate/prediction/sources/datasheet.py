@@ -16,10 +16,9 @@ import numpy as np
 
 from surrogate import bundled
 from surrogate.bundle.bundle import Part
+from surrogate.features.analytical import TensorCoreLaw, TiledProductLaw
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
-from surrogate.features.terms.tensor_core import TensorCoreLaw
-from surrogate.features.terms.tiled_product import TiledProductLaw
 from surrogate.models.plain import from_plain
 from surrogate.prediction.setting import Context, Setting
 from surrogate.prediction.sources.source import Source, Times

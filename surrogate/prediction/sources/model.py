@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from surrogate.bundle.bundle import Part
+from surrogate.features.algorithms import version_column
 from surrogate.features.elementwise import Number
 from surrogate.features.errors import in_one_line
 from surrogate.features.families import AnyProblem, Formula
-from surrogate.features.text import version_column
 from surrogate.models.launch import call_cost_us
 from surrogate.models.neighbours import log_corrections
 from surrogate.models.times import BoostedTimes

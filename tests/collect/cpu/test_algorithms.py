@@ -10,8 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from surrogate.collect.cpu_algorithms import ALGORITHMS, WINOGRAD, direct
-from surrogate.features.conv import Conv
-from surrogate.features.text import parse
+from surrogate.features.conv import Conv, parse
 from tests.known import cases
 
 NAMES = tuple(ALGORITHMS)

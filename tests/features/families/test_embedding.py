@@ -2,8 +2,16 @@
 
 import pytest
 
-from surrogate.features.families.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
-from surrogate.features.families.embedding_traffic import MemoryRates, forward_us, hit_rate, refined_forward_us, sgd_us
+from surrogate.features.families.embedding import (
+    EmbeddingBag,
+    EmbeddingBagBackward,
+    EmbeddingBagBackwardAdagrad,
+    MemoryRates,
+    forward_us,
+    hit_rate,
+    refined_forward_us,
+    sgd_us,
+)
 from surrogate.features.gpu import gpu
 from tests.known import cases
 

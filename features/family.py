@@ -13,13 +13,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..elementwise import Number
-from ..gpu import Gpu
-from ..machine import MACHINE_NAMES
-from ..problem import HALF
-from ..size import Size
+from .elementwise import Number
+from .gpu import Gpu
+from .problem import HALF, Size
+from .roofline import MACHINE_NAMES
 
-DECLARED = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+DECLARED = tomllib.loads(Path(__file__).with_name("families").joinpath("families.toml").read_text(encoding="utf-8"))
 """Family → what it declares beside its formulas: names of columns, batch, strata and so on."""
 DEFAULT_ALGORITHM = "default"
 """The algorithm of a kernel among which nothing can be chosen."""
@@ -58,7 +57,7 @@ class Formula(NamedTuple):
 
 
 class Family(ABC, Generic[P]):
-    """One kind of kernel, with problems of type ``P``. Instances are constants; see `FAMILIES` of this package."""
+    """One kind of kernel, with problems of type ``P``. Instances are constants; `families.FAMILIES` has all."""
 
     name: str
     kinds: Mapping[str, type[P]]
