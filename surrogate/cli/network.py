@@ -2,10 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -29,11 +28,11 @@ from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from surrogate.network.network import Network
-    from surrogate.network.predict import Allowed, Predictors
+    from surrogate.network.predict import Predictors
     from surrogate.network.result import NetworkTime
 
-SERVERS = 0.9
-"""vLLM's default of its ``gpu_memory_utilization``."""
+Key = TypeVar("Key", int, str)
+Answer = TypeVar("Answer")
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
 COMMONEST = 3
@@ -115,18 +114,11 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 def command(
     source: str,
     gpu: str,
-    bundle: Path | None,
-    batch: int | None,
-    sweep_batch: tuple[int, ...],
-    max_batch: bool,
     compare_gpus: list[str],
-    workspace_limit: int | None,
-    deterministic: bool,
-    library: str | None,
-    by_type: bool,
-    utilization: float | None,
+    sweep_batch: tuple[int, ...],
     form: Form,
-    **reading: Any,
+    by_type: bool,
+    **given: Any,
 ) -> None:
     """Predict the time of every layer of a network, without running it.
 
@@ -150,71 +142,89 @@ def command(
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
+    from surrogate.cli.datasets import progress_bar
     from surrogate.features.gpu import gpu as gpu_named
-    from surrogate.network.predict import fastest_framework, largest_batch, load_predictors
+    from surrogate.network.network import ReadOptions
+    from surrogate.network.predict import Allowed, largest_batch
     from surrogate.network.read import read_network
     from surrogate.network.result import compared_records
 
-    limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
-
-    def read(size: int | None) -> "Network":
-        return read_network(source, batch=size, **reading)
-
-    for name in (gpu, *compare_gpus):  # a wrong name is told before the network is read
+    names = (gpu, *compare_gpus)
+    for name in names:  # a wrong name is told before the network is read
         gpu_named(name)
-    network = read(batch)
-    steps = bool(reading["prefill"] or reading["decode"])
-    if library and not steps:
+    limits = Allowed(workspace_limit=given.pop("workspace_limit"), deterministic=given.pop("deterministic"))
+    asked = {name: given.pop(name) for name in ("max_batch", "library", "utilization", "bundle")}
+    options = ReadOptions(**given)
+    network = read_network(source, options)
+    steps = bool(options.prefill or options.decode)
+    if asked["library"] and not steps:
         raise click.UsageError("--library is for language models; leave it out")
-    if max_batch and batch is not None:
+    if asked["max_batch"] and options.batch is not None:
         raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
 
-    def on(name: str) -> "Predictors":
-        kernels = (library or fastest_framework(network, name)) if steps else None
-        if kernels:
-            click.echo(f"kernels on {name}: {kernels}'s", err=True)
-        share = utilization or (SERVERS if steps else 1.0)
-        return replace(load_predictors(name, bundle, kernels), utilization=share)
+    def read(size: int) -> "Network":
+        return read_network(source, options, batch=size)
 
-    answered: list[tuple[Predictors, NetworkTime]] = []
-    refused: dict[str, list[dict[str, Any]]] = {"batch": [], "gpu": []}
-    for name in (gpu, *compare_gpus):
-        try:
-            predictors = on(name)
-            asked = read(largest_batch(read, predictors, **limits)) if max_batch else network
-            answered.append((predictors, predictors.time(asked, **limits)))
-        except InputError as error:
-            if not compare_gpus:
-                raise
-            refused["gpu"].append({"gpu": name, "refused": str(error)})
-    if not answered:
-        raise InputError(refused["gpu"][0]["refused"])
-    predictors, time = answered[0]
-    sweep: dict[int, NetworkTime] = {}
-    if sweep_batch:
-        from surrogate.cli.datasets import progress_bar
+    def timed(name: str) -> "tuple[Predictors, NetworkTime]":
+        predictors = _predictors(network, name, steps, asked)
+        at_batch = read(largest_batch(read, predictors, **limits)) if asked["max_batch"] else network
+        return predictors, predictors.time(at_batch, **limits)
 
-        with progress_bar("network", "batch size") as step:
-            for done, size in enumerate(sweep_batch, 1):
-                try:
-                    sweep[size] = predictors.time(read(size), **limits)
-                except InputError as error:
-                    refused["batch"].append({"batch": size, "refused": str(error)})
-                step(done, len(sweep_batch), f"batch {size}")
-        if max_batch and time.batch is not None:
-            sweep = dict(sorted({**sweep, time.batch: time}.items()))
-    batches = [*compared_records("batch", sweep), *refused["batch"]]
-    compared = {each.gpu: each for _, each in answered} if compare_gpus else {}
-    gpus = [*compared_records("gpu", compared), *refused["gpu"]]
+    answered, refused = _each("gpu", names, timed)
+    if refused and not (compare_gpus and answered):
+        raise InputError(refused[0]["refused"])
+    predictors, time = next(iter(answered.values()))
+    with progress_bar("network", "batch size") as step:
+        sweep, not_swept = _each("batch", sweep_batch, lambda size: predictors.time(read(size), **limits), step)
+    if sweep_batch and asked["max_batch"] and time.batch is not None:
+        sweep = dict(sorted({**sweep, time.batch: time}.items()))
+    batches = [*compared_records("batch", sweep), *not_swept]
+    gpus = [*compared_records("gpu", {each.gpu: each for _, each in answered.values()}), *refused]
+    gpus = gpus if compare_gpus else []
     if form:
-        beside = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
-        types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
-        rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
-        show(rows, form, whole={**time.to_dict(), **beside, **types})
+        _show(time, batches, gpus, form, by_type)
     else:
-        _print_report(time, batches, gpus, layers=not by_type and not steps, shared_by=reading["tensor_parallel"] or 1)
+        _print_report(time, batches, gpus, layers=not by_type and not steps, shared_by=options.tensor_parallel or 1)
     if not time.layers:
         raise click.exceptions.Exit(1)
+
+
+def _predictors(network: "Network", name: str, steps: bool, asked: Mapping[str, Any]) -> "Predictors":
+    """What predicts on a GPU; the ``steps`` of a language model run one framework's kernels, as a server does."""
+    from surrogate.network.memory import UTILISATION
+    from surrogate.network.predict import fastest_framework, load_predictors
+
+    library = (asked["library"] or fastest_framework(network, name)) if steps else None
+    if library:
+        click.echo(f"kernels on {name}: {library}'s", err=True)
+    share = asked["utilization"] or (UTILISATION if steps else 1.0)
+    return replace(load_predictors(name, asked["bundle"], library), utilization=share)
+
+
+def _each(
+    kind: str, keys: Sequence[Key], answer: Callable[[Key], Answer], step: Callable[..., None] | None = None
+) -> tuple[dict[Key, Answer], list[dict[str, Any]]]:
+    """Key → answer, and a record for each key that is refused; ``step`` is told of each."""
+    answers: dict[Key, Answer] = {}
+    refused: list[dict[str, Any]] = []
+    for done, key in enumerate(keys, 1):
+        try:
+            answers[key] = answer(key)
+        except InputError as error:
+            refused.append({kind: key, "refused": str(error)})
+        if step:
+            step(done, len(keys), f"{kind} {key}")
+    return answers, refused
+
+
+def _show(
+    time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], form: Form, by_type: bool
+) -> None:
+    """Print JSON with everything, or CSV of batches, GPUs, types or layers: the first of these that is asked for."""
+    beside = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
+    types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
+    rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
+    show(rows, form, whole={**time.to_dict(), **beside, **types})
 
 
 def _print_report(

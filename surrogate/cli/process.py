@@ -102,8 +102,10 @@ _RANDOM = (
     "problems drawn at random: `seer collect --device cudnn --sample 10 -o RUN.jsonl` measures them, `seer data merge`"
     " makes them DATA"
 )
+_NOT_SERVED = "an aggregated server without a draft model (others are not predicted)"
 INSTEAD = {
     "seer calibrate": dict.fromkeys(("--plan", "--gpu", "--library", "--problems"), _RANDOM),
+    "seer serving": dict.fromkeys(("--disaggregated", "--speculative"), _NOT_SERVED),
     "seer network": {"--figures": "--csv or --json, and draw the figures from it"},
     "seer trace": {"--execution-trace": "record_shapes=True in torch.profiler, whose trace then holds the shapes"},
     "seer trace whatif": {

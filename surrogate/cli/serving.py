@@ -20,13 +20,6 @@ from surrogate.cli.options import (
     show,
     sizes_option,
 )
-from surrogate.features.errors import InputError
-
-
-def _refused(context: click.Context, parameter: click.Parameter, is_asked: bool) -> None:
-    """Refuse what servers can do and is not predicted."""
-    if is_asked:
-        raise InputError(f"--{parameter.name}: {getattr(parameter, 'help', '')}; leave it out for an aggregated server")
 
 
 def _price(context: click.Context, parameter: click.Parameter, text: str | None) -> float | dict[str, float] | None:
@@ -83,21 +76,6 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
 @section("What is printed")
 @html_option
 @output_options
-@section("Not predicted, and refused")
-@option(
-    "--disaggregated",
-    "Prefill and decoding on GPUs of their own are not predicted",
-    is_flag=True,
-    expose_value=False,
-    callback=_refused,
-)
-@option(
-    "--speculative",
-    "Tokens that a draft model or MTP guesses are not predicted",
-    is_flag=True,
-    expose_value=False,
-    callback=_refused,
-)
 def command(config: Path, html: Path | None, form: Form, **asked: Any) -> None:
     """Size a server for a language model: GPUs, parallelism, framework and types that keep your latency targets.
 

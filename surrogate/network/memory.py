@@ -40,6 +40,8 @@ of the board's on 16 boards (H100 79.2 of 80 GiB, RTX 4090 23.6 of 24, V100 15.8
 ECC_SHARE = 1 / 16
 """What error correction takes of GDDR on boards for servers. Source: the same logs: T4 14.8 of 16 GiB, L40S 44.5 of
 48; NVIDIA's T4 and A10 product briefs."""
+UTILISATION = 0.9
+"""Share of a GPU's memory that a server takes: the default of vLLM's ``gpu_memory_utilization``."""
 STACK_BYTES = 1024
 """Of a thread: CUDA's default `cudaLimitStackSize`, kept for all threads that an SM can hold."""
 MODULES_BYTES = 200 * MIB

@@ -44,14 +44,12 @@ from surrogate.network.language_step import (
     Step,
     part_of,
 )
-from surrogate.network.memory import context_bytes, usable_bytes
+from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
 from surrogate.network.predict import Answer, Predictors, frameworks_on
 from surrogate.network.result import UNMEASURED
 from surrogate.prediction.results import FLOOR, ROOFLINE
 
 FILE = "servers.json"
-UTILISATION = 0.9
-"""Share of a GPU's memory that a server takes: the default of vLLM."""
 BATCHED_TOKENS = 8192
 """Tokens of a step at most, which bounds what its activations hold: vLLM's and SGLang's default on data-centre GPUs."""
 SHORT_ANSWER = 33

@@ -71,7 +71,7 @@ def test_targets_that_nothing_keeps_are_a_negative_answer(seer: Any) -> None:
 
 @pytest.mark.parametrize("option", ["--disaggregated", "--speculative"])
 def test_what_is_not_predicted_is_refused_by_name(seer: Any, option: str) -> None:
-    assert seer(*ASKED, option).is_refusal(f"{option}: ", "not predicted")
+    assert seer(*ASKED, option).is_refusal(f"'{option}'; use an aggregated server", "not predicted")
 
 
 @pytest.mark.parametrize("price", ["much", "h100-sxm=-1", "", "2,5"])
