@@ -315,7 +315,7 @@ def least_times(rows: Rows) -> dict[CallKey, float]:
 
 
 def harness_floors(data: Dataset, family: Family) -> tuple[HarnessFloor, ...]:
-    """What the importer of the data says of times that it left out (`surrogate.formats.cleaning.without_floors`)."""
+    """Return the times that the importer of the data left out (`surrogate.formats.aiconfigurator.without_floors`)."""
     return tuple(
         HarnessFloor(
             record["gpu"],

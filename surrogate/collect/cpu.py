@@ -1,24 +1,265 @@
-"""Wall-clock times of the plain algorithms on this CPU, and its own data sheet, measured in under two seconds.
+"""The CPU device: seven convolution algorithms on NumPy and SciPy, their wall-clock times, and the CPU's data sheet.
 
-The figures say nothing about a GPU; the sheet is a CPU's row beside the GPUs'.
+The algorithms are as different in method as cuDNN's (fp32, NCHW, forward), and prove the path from plan to model on any
+machine. Each takes x (n, c, h, w) and w (k, c/groups, r, s) and returns y (n, k, p, q). Which problems an algorithm
+takes is said by `surrogate.features.algorithms`. The figures say nothing about a GPU; the sheet, measured in under two
+seconds, is a CPU's row beside the GPUs'.
 """
 
 import os
 import platform
 import time
+import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from timeit import timeit
+from typing import Any
 
 import numpy as np
+import scipy.fft
+from numpy.lib.stride_tricks import sliding_window_view
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from surrogate.collect.cpu_algorithms import ALGORITHMS, LIBRARY, CpuAlgorithm
 from surrogate.collect.device import Device, DeviceInfo, Measurement, RepeatPolicy
 from surrogate.collect.plan import CPU_CAPS, tensor_shapes
 from surrogate.dataset.threads import usable_cores
+from surrogate.features.algorithms import unsupported_reason
 from surrogate.features.conv import Conv
+from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import require_known
+
+LIBRARY = "reference"
+TILE = 32
+"""Inputs per tile and axis of FFT_TILING."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuAlgorithm:
+    """``run(x, w, conv)`` returns y; ``workspace_bytes(conv)`` are the bytes of its larger intermediate arrays."""
+
+    name: str
+    run: Callable[[np.ndarray, np.ndarray, Conv], np.ndarray] = field(repr=False)
+    workspace_bytes: Callable[[Conv], int] = field(repr=False)
+
+    def unsupported_reason(self, conv: Conv) -> str | None:
+        """Why ``run`` does not take ``conv``, or None."""
+        for name, taken in (("direction", ("fwd",)), ("dtype", ("fp32",)), ("layout", ("NCHW",))):
+            if getattr(conv, name) not in taken:
+                return f"{name} {getattr(conv, name)}: the CPU device runs {taken[0]} only"
+        if conv.math not in ("fma", "default"):
+            return f"math {conv.math}: the CPU device has no tensor cores"
+        problem: Any = conv  # the rules' protocol also admits columns, whose fields may be set
+        return unsupported_reason(self.name, problem, library=LIBRARY)
+
+
+def direct(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
+    """The oracle: y[n,k,p,q] = Σ_{c,r,s} x[n, c, p·u + r·l − pad_h, q·v + s·j − pad_w] · w[k, c, r, s] in float64."""
+    windows = _windows(_padded(x.astype(np.float64), conv), conv)
+    # Channels are split by group: windows (n, groups, c/groups, p, q, r, s), taps (groups, k/groups, c/groups, r, s).
+    windows = windows.reshape(conv.n, conv.groups, -1, *windows.shape[2:])
+    taps = w.astype(np.float64).reshape(conv.groups, conv.k // conv.groups, *w.shape[1:])
+    y = np.einsum("ngcpqrs,gkcrs->ngkpq", windows, taps, optimize=True)
+    return y.reshape(conv.n, conv.k, conv.out_h, conv.out_w)
+
+
+def relative_error(y: np.ndarray, reference: np.ndarray) -> float:
+    """‖y − reference‖ / ‖reference‖ (Frobenius norms, in float64); a zero reference gives the norm of ``y`` itself."""
+    norm = float(np.linalg.norm(reference))
+    return float(np.linalg.norm(y.astype(np.float64) - reference)) / (norm or 1.0)
+
+
+def _padded(x: np.ndarray, conv: Conv, height: int = 0, width: int = 0) -> np.ndarray:
+    """x between its zeros; zeros below and to the right make it at least ``height`` × ``width``."""
+    below = max(conv.pad_h, height - conv.pad_h - conv.h)
+    right = max(conv.pad_w, width - conv.pad_w - conv.w)
+    return np.pad(x, ((0, 0), (0, 0), (conv.pad_h, below), (conv.pad_w, right)))
+
+
+def _windows(padded: np.ndarray, conv: Conv) -> np.ndarray:
+    """What each output sees, as a view (n, c, p, q, r, s)."""
+    reach = conv.dilation_h * (conv.r - 1) + 1, conv.dilation_w * (conv.s - 1) + 1
+    windows = sliding_window_view(padded, reach, axis=(2, 3))
+    strides = slice(None, None, conv.stride_h), slice(None, None, conv.stride_w)
+    dilations = slice(None, None, conv.dilation_h), slice(None, None, conv.dilation_w)
+    return windows[:, :, *strides, *dilations]
+
+
+def implicit_gemm(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
+    """For each filter tap a small GEMM on what the tap sees, summed up image by image."""
+    groups, c, k = conv.groups, conv.c // conv.groups, conv.k // conv.groups
+    windows = _windows(_padded(x, conv), conv)
+    taps = np.ascontiguousarray(w.reshape(groups, k, c, conv.r, conv.s).transpose(3, 4, 0, 1, 2))
+    y = np.zeros((conv.n, groups, k, conv.out_h * conv.out_w), np.float32)
+    for image in range(conv.n):
+        for r, s in np.ndindex(conv.r, conv.s):
+            y[image] += taps[r, s] @ windows[image, ..., r, s].reshape(groups, c, -1)
+    return y.reshape(conv.n, conv.k, conv.out_h, conv.out_w)
+
+
+def implicit_precomp_gemm(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
+    """Input offsets are computed once; each image is then one gather and one GEMM per group."""
+    padded = _padded(x, conv)
+    plane = np.arange(padded[0, 0].size).reshape(1, 1, *padded.shape[2:])
+    offsets = _windows(plane, conv)[0, 0].transpose(2, 3, 0, 1).reshape(-1)  # taps, then positions
+    weights = w.reshape(conv.groups, conv.k // conv.groups, -1)
+    y = np.empty((conv.n, conv.groups, conv.k // conv.groups, conv.out_h * conv.out_w), np.float32)
+    for image in range(conv.n):
+        columns = np.take(padded[image].reshape(conv.c, -1), offsets, axis=1)
+        np.matmul(weights, columns.reshape(conv.groups, weights.shape[2], -1), out=y[image])
+    return y.reshape(conv.n, conv.k, conv.out_h, conv.out_w)
+
+
+def gemm(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
+    """The whole im2col matrix (n, c, r, s, p, q) is written to memory, then multiplied by the filter."""
+    columns = np.ascontiguousarray(_windows(_padded(x, conv), conv).transpose(0, 1, 4, 5, 2, 3))
+    weights = w.reshape(conv.groups, conv.k // conv.groups, -1)
+    y = weights @ columns.reshape(conv.n, conv.groups, weights.shape[2], -1)
+    return y.reshape(conv.n, conv.k, conv.out_h, conv.out_w)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """Overlapping input tiles of ``height`` × ``width``, each of which yields ``step_h`` × ``step_w`` outputs."""
+
+    height: int
+    width: int
+    step_h: int
+    step_w: int
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(cls, conv: Conv, height: int, width: int) -> "_Tiles":
+        step_h, step_w = height - conv.r + 1, width - conv.s + 1
+        return cls(height, width, step_h, step_w, ceil_div(conv.out_h, step_h), ceil_div(conv.out_w, step_w))
+
+    def cut(self, x: np.ndarray, conv: Conv) -> np.ndarray:
+        """The tiles of x as a view (n, c, rows, columns, height, width)."""
+        height = (self.rows - 1) * self.step_h + self.height
+        width = (self.columns - 1) * self.step_w + self.width
+        windows = sliding_window_view(_padded(x, conv, height, width), (self.height, self.width), axis=(2, 3))
+        return windows[:, :, :: self.step_h, :: self.step_w]
+
+    def join(self, parts: np.ndarray, conv: Conv) -> np.ndarray:
+        """y from the tiles' outputs (n, k, rows, columns, step_h, step_w), less what lies beyond its edge."""
+        n, k = parts.shape[:2]
+        y = parts.transpose(0, 1, 2, 4, 3, 5).reshape(n, k, self.rows * self.step_h, self.columns * self.step_w)
+        return np.ascontiguousarray(y[:, :, : conv.out_h, : conv.out_w])
+
+
+def _fft_tiles(conv: Conv, tile: int | None) -> _Tiles:
+    """Tiles of ``tile`` × ``tile``, or one that covers the padded image, in a length that SciPy transforms fast."""
+    sizes = (tile or conv.h + 2 * conv.pad_h, tile or conv.w + 2 * conv.pad_w)
+    fast: Any = scipy.fft.next_fast_len
+    return _Tiles.of(conv, *(fast(size, real=True) for size in sizes))
+
+
+def fft(x: np.ndarray, w: np.ndarray, conv: Conv, tile: int | None = None) -> np.ndarray:
+    """Transform the tiles and the filter, one complex GEMM per frequency, transform back.
+
+    The filter's conjugate spectrum makes the product a correlation. It is circular: of each tile only those outputs are
+    kept whose window lies wholly inside (overlap-save).
+    """
+    tiles = _fft_tiles(conv, tile)
+    shape = tiles.height, tiles.width
+    # frequencies lead, so that the spectra are stacks of matrices: (tiles × c) and (c × k)
+    cut = np.ascontiguousarray(tiles.cut(x, conv).transpose(4, 5, 0, 2, 3, 1)).reshape(*shape, -1, conv.c)
+    taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0))
+    spectra: Any = scipy.fft.rfft2(cut, axes=(0, 1))
+    filters: Any = scipy.fft.rfft2(taps, s=shape, axes=(0, 1))
+    product = spectra @ np.conjugate(filters, out=filters)
+    parts: Any = scipy.fft.irfft2(product, s=shape, axes=(0, 1))
+    step = tiles.step_h, tiles.step_w
+    parts = parts[: step[0], : step[1]].reshape(*step, conv.n, tiles.rows, tiles.columns, conv.k)
+    return tiles.join(parts.transpose(2, 5, 3, 4, 0, 1), conv)
+
+
+def _fft_workspace(conv: Conv, tile: int | None = None) -> int:
+    """The spectra of tiles, filters and products, complex64."""
+    tiles = _fft_tiles(conv, tile)
+    count = conv.n * tiles.rows * tiles.columns
+    frequencies = tiles.height * (tiles.width // 2 + 1)
+    return 8 * frequencies * (count * conv.c + conv.c * conv.k + count * conv.k)
+
+
+WINOGRAD: Mapping[int, tuple[np.ndarray, ...]] = {
+    int(m): tuple(
+        (np.array(rows[name]) / (rows["over"] if name == "g" else 1)).astype(np.float32) for name in ("at", "g", "bt")
+    )
+    for m, rows in tomllib.loads(Path(__file__).with_name("winograd.toml").read_text(encoding="utf-8")).items()
+}
+"""m → (Aᵀ, G, Bᵀ) of F(m×m, 3×3)."""
+
+
+def winograd(x: np.ndarray, w: np.ndarray, conv: Conv, m: int, fused: bool) -> np.ndarray:
+    """Minimal filtering F(m×m, 3×3): y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A per tile, the products as one GEMM per point.
+
+    ``fused`` takes one image through all stages after the other; otherwise each stage passes over the whole batch.
+    """
+    at, g, bt = WINOGRAD[m]
+    groups = conv.groups
+    tiles = _Tiles.of(conv, m + 2, m + 2)
+    # The points of a transformed tile lead, so that each is one GEMM: filters (points, groups, k/groups, c/groups).
+    filters = _transformed(g, w.transpose(2, 3, 0, 1))
+    filters = filters.reshape((m + 2) ** 2, groups, conv.k // groups, conv.c // groups)
+    images = 1 if fused else conv.n
+    parts = []
+    for start in range(0, conv.n, images):
+        cut = tiles.cut(x[start : start + images], conv)
+        inputs = _transformed(bt, cut.transpose(4, 5, 1, 0, 2, 3))
+        # (points, groups, k/groups, tiles)
+        product = filters @ inputs.reshape((m + 2) ** 2, groups, conv.c // groups, -1)
+        outputs = _transformed(at, product.reshape(m + 2, m + 2, -1))
+        outputs = outputs.reshape(m, m, conv.k, images, tiles.rows, tiles.columns)
+        parts.append(outputs.transpose(3, 2, 4, 5, 0, 1))
+    return tiles.join(np.concatenate(parts), conv)
+
+
+def _transformed(matrix: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+    """``matrix`` (a × t) applied to both leading axes of ``tiles`` (t, t, …): (a, a, rest), by two GEMMs."""
+    a, t = matrix.shape
+    rows = matrix @ np.ascontiguousarray(tiles).reshape(t, -1)
+    return matrix @ rows.reshape(a, t, -1)
+
+
+def _winograd_workspace(conv: Conv, m: int, fused: bool) -> int:
+    """Transformed filters, inputs and products, float32."""
+    tiles = _Tiles.of(conv, m + 2, m + 2)
+    count = (1 if fused else conv.n) * tiles.rows * tiles.columns
+    return 4 * (m + 2) ** 2 * (conv.k * conv.c // conv.groups + count * (conv.c + conv.k))
+
+
+def _implicit_workspace(conv: Conv) -> int:
+    """One tap's window of one image, and its product."""
+    return 4 * conv.out_h * conv.out_w * (conv.c + conv.k)
+
+
+def _precomp_workspace(conv: Conv) -> int:
+    """The offsets, and the columns of one image."""
+    return conv.r * conv.s * conv.out_h * conv.out_w * (8 + 4 * conv.c)
+
+
+def _gemm_workspace(conv: Conv) -> int:
+    """The im2col matrix of the whole batch."""
+    return 4 * conv.n * conv.c * conv.r * conv.s * conv.out_h * conv.out_w
+
+
+ALGORITHMS: Mapping[str, CpuAlgorithm] = {
+    name: CpuAlgorithm(name, compute, workspace)
+    for name, compute, workspace in (
+        ("IMPLICIT_GEMM", implicit_gemm, _implicit_workspace),
+        ("IMPLICIT_PRECOMP_GEMM", implicit_precomp_gemm, _precomp_workspace),
+        ("GEMM", gemm, _gemm_workspace),
+        ("FFT", fft, _fft_workspace),
+        ("FFT_TILING", partial(fft, tile=TILE), partial(_fft_workspace, tile=TILE)),
+        ("WINOGRAD", partial(winograd, m=2, fused=True), partial(_winograd_workspace, m=2, fused=True)),
+        ("WINOGRAD_NONFUSED", partial(winograd, m=4, fused=False), partial(_winograd_workspace, m=4, fused=False)),
+    )
+}
+"""Name → algorithm, in the order of cudnnConvolutionFwdAlgo_t (3, DIRECT, is in no library)."""
+
 
 FLUSH_BYTES = 64 << 20
 """Written between repeats, so that none finds its data in the cache."""

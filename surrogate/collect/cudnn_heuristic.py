@@ -12,8 +12,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
-from surrogate.collect.cudnn.convolution import data_type
-from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, Library
+from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, Library, data_type
 from surrogate.collect.device import Choice, DeviceInfo, one_line
 from surrogate.collect.plan import tensor_shapes
 from surrogate.features.conv import Conv

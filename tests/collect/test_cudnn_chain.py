@@ -10,12 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from surrogate.collect.cpu_algorithms import direct, relative_error
+from surrogate.collect.cpu import direct, relative_error
 from surrogate.collect.cudnn import gpu as gpu_module
 from surrogate.collect.cudnn import instruments
-from surrogate.collect.cudnn.convolution import ALGORITHMS, Convolutions
 from surrogate.collect.cudnn.device import CudnnDevice
-from surrogate.collect.cudnn.library import Library
+from surrogate.collect.cudnn.library import ALGORITHMS, Convolutions, Library
 from surrogate.collect.cudnn.operators import GpuOperators
 from surrogate.collect.device import DeviceLostError, RepeatPolicy, demangled
 from surrogate.collect.log import read

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.cudnn import convolution as enums
 from surrogate.collect.cudnn import library as abi
 from surrogate.collect.cudnn import operators
-from surrogate.collect.cudnn.convolution import Convolutions
-from surrogate.collect.cudnn.library import CudnnError, Library, candidates, may_be_sticky, status_of
+from surrogate.collect.cudnn.library import Convolutions, CudnnError, Library, candidates, may_be_sticky, status_of
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -64,13 +62,13 @@ def test_status_codes():
 
 
 def test_names_of_numbers(refused):
-    assert enums.algorithm_name("fwd", 6) == "WINOGRAD"
-    assert enums.algorithm_name("bwd_data", 2) == "FFT"
-    assert enums.algorithm_name("bwd_filter", 6) == "FFT_TILING"
-    assert enums.algorithm_name("fwd", 99) == "ALGO_99"
-    assert [enums.math_name(number) for number in (0, 3, 8)] == ["default", "fma", "8"]
+    assert abi.algorithm_name("fwd", 6) == "WINOGRAD"
+    assert abi.algorithm_name("bwd_data", 2) == "FFT"
+    assert abi.algorithm_name("bwd_filter", 6) == "FFT_TILING"
+    assert abi.algorithm_name("fwd", 99) == "ALGO_99"
+    assert [abi.math_name(number) for number in (0, 3, 8)] == ["default", "fma", "8"]
     with refused("int8"):
-        enums.data_type("int8")
+        abi.data_type("int8")
 
 
 def test_the_environment_names_the_library(refused, monkeypatch):
@@ -111,7 +109,7 @@ def test_prototypes_agree_with_the_header():
 def test_enumerations_agree_with_the_header():
     values = dict(re.findall(r"\b(CUDNN_\w+)(?:\s+CUDNN_DEPRECATED_ENUM)?\s*=\s*(\d+)", HEADER))
     stems = {"fwd": "FWD", "bwd_data": "BWD_DATA", "bwd_filter": "BWD_FILTER"}
-    for direction, algorithms in enums.ALGORITHMS.items():
+    for direction, algorithms in abi.ALGORITHMS.items():
         prefix = f"CUDNN_CONVOLUTION_{stems[direction]}_ALGO_"
         theirs = {name: int(v) for name, v in values.items() if name.startswith(prefix) and "COUNT" not in name}
         assert sorted(theirs.values()) == list(range(len(algorithms)))
@@ -119,17 +117,17 @@ def test_enumerations_agree_with_the_header():
             suffixes = (name, name.removeprefix("ALGO_"))
             assert number in {theirs.get(prefix + suffix) for suffix in suffixes}, name
     for name, number in {
-        "CUDNN_DEFAULT_MATH": enums.MATHS["default"],
-        "CUDNN_TENSOR_OP_MATH": enums.MATHS["tensor_op"],
-        "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION": enums.MATHS["tensor_op_allow_conversion"],
-        "CUDNN_FMA_MATH": enums.MATHS["fma"],
-        "CUDNN_DATA_FLOAT": enums.DTYPES["fp32"],
-        "CUDNN_DATA_DOUBLE": enums.DTYPES["fp64"],
-        "CUDNN_DATA_HALF": enums.DTYPES["fp16"],
-        "CUDNN_DATA_BFLOAT16": enums.DTYPES["bf16"],
-        "CUDNN_TENSOR_NCHW": enums.LAYOUTS["NCHW"],
-        "CUDNN_TENSOR_NHWC": enums.LAYOUTS["NHWC"],
-        "CUDNN_CROSS_CORRELATION": enums.CROSS_CORRELATION,
+        "CUDNN_DEFAULT_MATH": abi.MATHS["default"],
+        "CUDNN_TENSOR_OP_MATH": abi.MATHS["tensor_op"],
+        "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION": abi.MATHS["tensor_op_allow_conversion"],
+        "CUDNN_FMA_MATH": abi.MATHS["fma"],
+        "CUDNN_DATA_FLOAT": abi.DTYPES["fp32"],
+        "CUDNN_DATA_DOUBLE": abi.DTYPES["fp64"],
+        "CUDNN_DATA_HALF": abi.DTYPES["fp16"],
+        "CUDNN_DATA_BFLOAT16": abi.DTYPES["bf16"],
+        "CUDNN_TENSOR_NCHW": abi.LAYOUTS["NCHW"],
+        "CUDNN_TENSOR_NHWC": abi.LAYOUTS["NHWC"],
+        "CUDNN_CROSS_CORRELATION": abi.CROSS_CORRELATION,
     }.items():
         assert int(values[name]) == number, name
 
@@ -144,7 +142,7 @@ def test_the_library_tells_its_version_and_its_errors():
 
 
 @needs_cudnn
-@given(st.from_type(Conv).filter(lambda conv: conv.dtype in enums.DTYPES))
+@given(st.from_type(Conv).filter(lambda conv: conv.dtype in abi.DTYPES))
 def test_output_sizes_agree_with_cudnn(conv):
     assert LIBRARY is not None
     convolutions = Convolutions(LIBRARY, None)
@@ -155,7 +153,7 @@ def test_output_sizes_agree_with_cudnn(conv):
         LIBRARY.check("cudnnGetConvolution2dForwardOutputDim", d["conv"], d["x"], d["w"], *references)
         assert [dim.value for dim in dims] == [conv.n, conv.k, conv.out_h, conv.out_w]
         for function, expected in (
-            ("cudnnGetConvolutionMathType", enums.MATHS[conv.math]),
+            ("cudnnGetConvolutionMathType", abi.MATHS[conv.math]),
             ("cudnnGetConvolutionGroupCount", conv.groups),
         ):
             value = ctypes.c_int(-1)

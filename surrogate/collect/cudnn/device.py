@@ -7,12 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.collect.cpu_algorithms import direct, relative_error
-from surrogate.collect.cudnn import convolution
-from surrogate.collect.cudnn.convolution import ALGORITHMS, Convolutions
+from surrogate.collect.cpu import direct, relative_error
 from surrogate.collect.cudnn.gpu import GpuFaultError, settle
 from surrogate.collect.cudnn.instruments import Instruments
-from surrogate.collect.cudnn.library import SUCCESS, AlgoPerf, CudnnError, status_of
+from surrogate.collect.cudnn.library import (
+    ALGORITHMS,
+    SUCCESS,
+    AlgoPerf,
+    Convolutions,
+    CudnnError,
+    algorithm_name,
+    math_name,
+    status_of,
+)
 from surrogate.collect.device import Choice, DeviceInfo, Measurement, RepeatPolicy
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.features.algorithms import algorithm as registered
@@ -178,10 +185,10 @@ def _choice(conv: Conv, entry: AlgoPerf) -> Choice:
     """One entry of a ranking; cuDNN's time is in ms, negative where nothing was timed."""
     timed = entry.status == SUCCESS and entry.time >= 0
     return Choice(
-        algorithm=convolution.algorithm_name(conv.direction, entry.algo),
+        algorithm=algorithm_name(conv.direction, entry.algo),
         status=status_of(entry.status),
         time_us=1000.0 * entry.time if timed else None,
         deterministic=bool(entry.determinism),
         workspace_bytes=int(entry.memory) if entry.status == SUCCESS else None,
-        math=convolution.math_name(entry.math_type),
+        math=math_name(entry.math_type),
     )

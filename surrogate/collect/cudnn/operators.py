@@ -12,10 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from surrogate.collect.cudnn.convolution import DTYPES, LAYOUTS
 from surrogate.collect.cudnn.gpu import settle
 from surrogate.collect.cudnn.instruments import Instruments
-from surrogate.collect.cudnn.library import CudnnError, Handle, Library, prototypes
+from surrogate.collect.cudnn.library import DTYPES, LAYOUTS, CudnnError, Handle, Library, prototypes
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy, one_line
 from surrogate.features.families import Operator
 from surrogate.features.families.pool import MaxPool

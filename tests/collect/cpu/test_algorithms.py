@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from surrogate.collect.cpu_algorithms import ALGORITHMS, WINOGRAD, direct
+from surrogate.collect.cpu import ALGORITHMS, WINOGRAD, direct
 from surrogate.features.conv import Conv, parse
 from tests.known import cases
 
