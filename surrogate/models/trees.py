@@ -1,7 +1,7 @@
 """Boosted trees as plain arrays: what a bundle stores, and the numpy evaluator that answers single problems.
 
-XGBoost fits the trees and scores tables; a handful of rows is answered sooner in numpy, by looking up for every column
-which leaves its value rules out. Scores agree to the bit: leaves are added in the order of the trees, in float32.
+XGBoost fits the trees and scores tables. A handful of rows is answered sooner in numpy, by walking down all trees at
+once. Scores agree to the bit: leaves are added in the order of the trees, in float32.
 """
 
 import io
@@ -23,19 +23,12 @@ from surrogate.models.plain import REMEDY, reading
 if TYPE_CHECKING:
     from xgboost import Booster
 
-WORD_BITS = 64
-LEAST_EXPONENT = 1022
-"""Biased exponent of a float64 one less than that of 1.0."""
-CHUNK_ROWS = 8
-"""Rows whose words are combined at once, so that they stay in the cache."""
 FEW_ROWS = 128
 """Rows in one call below which XGBoost's fixed cost, a microsecond a tree, is more than it saves."""
 TABLE_ROWS = 512
 """Rows in one call that an XGBoost booster is made for, if XGBoost is loaded."""
 BOOSTER_ROWS = 8_192
 """Rows in all that it is made for, and XGBoost loaded."""
-FOREST_ROWS = 64
-"""Rows in all from which on a `Forest` of some trees is worth making: that takes as long as so many rows do."""
 MOST_BYTES = 16 << 20
 """Of an array of stored trees: four million nodes."""
 MOST_NODES = 1 << 14
@@ -43,11 +36,9 @@ MOST_NODES = 1 << 14
 MOST_COLUMNS = 1 << 16
 MOST_SCORE = 100.0
 """Of one leaf, in log time."""
-MOST_FOREST_BYTES = 512 << 20
-MOST_POSITIVE = np.int32(2**31 - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trees:
     """All trees one after another, the root of each first and children behind their parents.
 
@@ -132,17 +123,35 @@ class Trees:
         score = max(np.abs(self.value[is_leaf]).max(), np.abs(self.base_score[0]))
         return bool(not (shared or lost) and columns and np.isfinite(self.value).all() and score <= MOST_SCORE)
 
+    @cached_property
+    def _walk(self) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+        """The depth, and (nodes,) columns, thresholds and left children for a walk that stays at a leaf.
+
+        No value is above a leaf's threshold, NaN, and its left child is itself.
+        """
+        leaf = self.left < 0
+        depth, level = 0, self.roots
+        while len(level := level[~leaf[level]]):
+            level = np.concatenate([self.left[level], self.left[level] + 1])
+            depth += 1
+        left = np.where(leaf, np.arange(len(leaf)), self.left)
+        return depth, self.feature.astype(np.intp), np.where(leaf, np.float32(np.nan), self.value), left
+
     def sums(self, x: np.ndarray) -> np.ndarray:
         """(rows,) float32 sums of the base score and the leaves of a few rows ``x`` (rows, columns) of float32."""
-        # Every row walks down all trees at once: ``node`` (rows, trees) is where it stands; at a leaf it stays.
-        rows = np.arange(len(x))[:, None]
+        # Every row walks down all trees at once: ``node`` (rows, trees) is where it stands.
+        depth, feature, threshold, left = self._walk
+        has_missing = np.isnan(x).any()
+        values, start = x.ravel(), np.arange(0, x.size, x.shape[1])[:, None]
         node = np.tile(self.roots, (len(x), 1))
-        while (inner := self.left[node] >= 0).any():
-            value = x[rows, self.feature[node]]
-            goes_left = np.where(np.isnan(value), self.missing_left[node], value < self.value[node])
-            node = np.where(inner, self.left[node] + ~goes_left, node)
-        start = np.full((len(x), 1), self.base_score[0])
-        return np.add.accumulate(np.hstack([start, self.value[node]]), axis=1, dtype=np.float32)[:, -1]
+        for _ in range(depth):
+            value = values.take(start + feature.take(node))
+            goes_right = value >= threshold.take(node)
+            if has_missing:
+                goes_right |= np.isnan(value) & (self.left[node] >= 0) & ~self.missing_left[node]
+            node = left.take(node) + goes_right
+        first = np.full((len(x), 1), self.base_score[0])
+        return np.add.accumulate(np.hstack([first, self.value[node]]), axis=1, dtype=np.float32)[:, -1]
 
     def booster(self, columns: int) -> "Booster":
         """An XGBoost booster of these trees on ``columns`` columns, for one thread.
@@ -228,8 +237,8 @@ class Trees:
 class ReadyTrees:
     """Trees with everything cut out that the columns of ``constant`` decide, asked as an XGBoost booster is.
 
-    ``varying`` as in `Trees.specialise`. Each form of the trees is made when it is first needed: few rows are answered
-    sooner in numpy, by the trees as they stand and, once there were many, by their `Forest`; tables by XGBoost.
+    ``varying`` as in `Trees.specialise`. Few rows are answered in numpy, tables by XGBoost, whose booster is made when
+    it is first needed.
     """
 
     def __init__(
@@ -245,157 +254,13 @@ class ReadyTrees:
         return self._stored().specialise(self._varying, self._constant)
 
     @cached_property
-    def _forest(self) -> "Forest":
-        return Forest.of(self._trees, len(self._varying))
-
-    @cached_property
     def _booster(self) -> "Booster":
         return self._trees.booster(len(self._varying))
 
-    def inplace_predict(self, x: np.ndarray, shared: int = 0, problem: np.ndarray | None = None) -> np.ndarray:
-        """(rows,) float32 sums of the trees for ``x`` (rows, columns) of float32.
-
-        The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,), by default of all rows.
-        """
+    def inplace_predict(self, x: np.ndarray) -> np.ndarray:
+        """(rows,) float32 sums of the trees for ``x`` (rows, columns) of float32."""
         self._rows += len(x)
         is_table = len(x) >= TABLE_ROWS and "xgboost" in sys.modules
         if is_table or (len(x) >= FEW_ROWS and self._rows >= BOOSTER_ROWS):
             return self._booster.inplace_predict(x)
-        return self._trees.sums(x) if self._rows < FOREST_ROWS else self._forest.predict(x, shared, problem)
-
-
-@dataclass(frozen=True, slots=True)
-class Forest:
-    """Trees ready to be asked about a few rows: for each column, the leaves that a value of it leaves over.
-
-    The leaves of a tree are bits, in words of 64; a row's leaves are the bits that all of its columns leave, one in
-    each tree. ``keys`` (keys,) sorted int64 are the columns' thresholds, each column's in order and then NaN;
-    ``remaining`` (keys + columns, words) uint64 the leaves left by a value below the first threshold of a column, by
-    one between each two of them, and by NaN; ``leaves`` (words · 65,) float32 the score of no bit, then of each bit;
-    ``first_leaf`` (words,) where a word's scores begin, less `LEAST_EXPONENT`.
-    Source: Lucchese et al. 2015, "QuickScorer: a fast algorithm to rank documents with additive ensembles of regression
-    trees", here with the words of all thresholds below a value combined in advance.
-    """
-
-    keys: np.ndarray
-    remaining: np.ndarray
-    leaves: np.ndarray
-    first_leaf: np.ndarray
-    base_score: np.float32
-
-    @classmethod
-    def of(cls, trees: Trees, columns: int) -> "Forest":
-        """Of trees on ``columns`` columns."""
-        # 1. Numbers of leaves below every node, from the last level up; then the first of them, from the roots down.
-        levels = [trees.roots]
-        while len(level := levels[-1][trees.left[levels[-1]] >= 0]):
-            levels.append(np.concatenate([trees.left[level], trees.left[level] + 1]))
-        count = (trees.left < 0).astype(np.int64)
-        for nodes in reversed(levels):
-            nodes = nodes[trees.left[nodes] >= 0]
-            count[nodes] = count[trees.left[nodes]] + count[trees.left[nodes] + 1]
-        words = -(-count[trees.roots] // WORD_BITS)
-        first = np.zeros(len(count), dtype=np.int64)
-        first[trees.roots] = (np.cumsum(words) - words) * WORD_BITS
-        for nodes in levels:
-            nodes = nodes[trees.left[nodes] >= 0]
-            first[trees.left[nodes]] = first[nodes]
-            first[trees.left[nodes] + 1] = first[nodes] + count[trees.left[nodes]]
-        # 2. The distinct thresholds of every column, and for each split the row of `remaining` from which it is true.
-        inner = np.flatnonzero(trees.left >= 0)
-        left = trees.left[inner]
-        split_keys = _keys(trees.feature[inner], trees.value[inner])
-        column_numbers = np.arange(columns)
-        missing_keys = _keys(column_numbers, np.full(columns, np.nan, dtype=np.float32))
-        keys = np.unique(np.concatenate([split_keys, missing_keys]))
-        if 8 * (len(keys) + columns) * int(words.sum()) > MOST_FOREST_BYTES:
-            raise InputError(f"the trees have {len(keys):,} thresholds and {len(count):,} nodes, too many; {REMEDY}")
-        row = np.searchsorted(keys, split_keys, side="right") + trees.feature[inner]
-        missing_row = np.searchsorted(keys, missing_keys, side="right") + column_numbers
-        # 3. A split that is true rules out its left leaves from its row on, else its right ones in the rows before.
-        total = int(words.sum())
-        after = np.full((len(keys) + columns, total), ~np.uint64(0))
-        before = after.copy()
-        spans = (first, first + count)
-        _rule_out(after, row, left, spans)
-        _rule_out(before, row - 1, left + 1, spans)
-        for start, end in pairwise([0, *(missing_row + 1).tolist()]):
-            np.bitwise_and.accumulate(after[start : end - 1], axis=0, out=after[start : end - 1])
-            backwards = before[start : end - 1][::-1]
-            np.bitwise_and.accumulate(backwards, axis=0, out=backwards)
-        lost = left + trees.missing_left[inner]
-        _rule_out(after, missing_row[trees.feature[inner]], lost, spans)
-        after &= before
-        # 4. Scores of the leaves by their bits; bits of no leaf never stand in a word.
-        leaf = np.flatnonzero(trees.left < 0)
-        bits = np.zeros(total, dtype=np.uint64)
-        word, bit = np.divmod(first[leaf], WORD_BITS)
-        np.bitwise_or.at(bits, word, np.uint64(1) << bit.astype(np.uint64))
-        after &= bits
-        leaves = np.zeros(total * (WORD_BITS + 1), dtype=np.float32)
-        leaves[word * (WORD_BITS + 1) + bit + 1] = trees.value[leaf]
-        first_leaf = np.arange(total) * (WORD_BITS + 1) - LEAST_EXPONENT
-        return cls(keys, after, leaves, first_leaf=first_leaf, base_score=trees.base_score[0])
-
-    def predict(self, x: np.ndarray, shared: int = 0, group: np.ndarray | None = None) -> np.ndarray:
-        """(rows,) float32 sums of the base score and the leaves of float32 ``x`` (rows, columns).
-
-        The first ``shared`` columns hold the same values in all rows of one ``group`` (rows,), by default in all rows.
-        """
-        # 1. Where every value lies among the thresholds of its column.
-        columns = np.arange(x.shape[1])
-        position = np.searchsorted(self.keys, _keys(columns, x), side="right") + columns
-        # 2. The leaves that all columns leave over: of the shared columns once a group, then of the others.
-        left_over = self._left_over(position[:, shared:])
-        if group is None:
-            left_over &= self._left_over(position[:1, :shared])
-        else:
-            _, first, number = np.unique(group, return_index=True, return_inverse=True)
-            left_over &= self._left_over(position[first, :shared])[number]
-        # 3. The one bit in a word is the exponent of the word as a float64.
-        position = left_over.astype(np.float64).view(np.int64)
-        position >>= 52
-        np.maximum(position, LEAST_EXPONENT, out=position)
-        position += self.first_leaf
-        # 4. Leaves are added one tree after another.
-        scores = np.empty((len(x), left_over.shape[1] + 1), dtype=np.float32)
-        scores[:, 0] = self.base_score
-        scores[:, 1:] = self.leaves[position]
-        return np.add.accumulate(scores, axis=1)[:, -1]
-
-    def _left_over(self, position: np.ndarray) -> np.ndarray:
-        """(rows, words) the bits that are in all words at ``position`` (rows, columns) of ``remaining``."""
-        left_over = np.empty((len(position), self.remaining.shape[1]), dtype=np.uint64)
-        for start in range(0, len(position), CHUNK_ROWS):
-            rows = slice(start, start + CHUNK_ROWS)
-            np.bitwise_and.reduce(self.remaining[position[rows]], axis=1, out=left_over[rows])
-        return left_over
-
-
-def _keys(column: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """int64 that are in the order of columns first, then of float32 values; NaN stands behind all numbers."""
-    # The bits of floats are in the order of the floats; those of negative ones are in reverse order.
-    bits = (value + np.float32(0)).view(np.int32)
-    ordered = bits ^ ((bits >> 31) & MOST_POSITIVE)
-    if np.isnan(value.ravel().dot(value.ravel())):
-        ordered[np.isnan(value)] = MOST_POSITIVE
-    return (column.astype(np.int64) << 32) + ordered
-
-
-def _rule_out(remaining: np.ndarray, row: np.ndarray, node: np.ndarray, spans: tuple[np.ndarray, np.ndarray]) -> None:
-    """Clear in ``remaining`` (rows, words) at each ``row`` the bits of the leaves below each ``node``.
-
-    ``spans`` (nodes,) the first bit of the leaves below every node, and the one behind the last.
-    """
-    start, end = (ends[node] for ends in spans)
-    word = start // WORD_BITS
-    # One word at a time: the bits of a node's leaves may stretch over several.
-    while len(word):
-        # A mask of the bits from ``low`` up to ``high`` of this word.
-        low = np.maximum(start - word * WORD_BITS, 0).astype(np.uint64)
-        high = np.minimum(end - word * WORD_BITS, WORD_BITS).astype(np.uint64)
-        all_bits = ~np.uint64(0)
-        mask = (all_bits << low) & (all_bits >> (np.uint64(WORD_BITS) - high))
-        np.bitwise_and.at(remaining, (row, word), ~mask)
-        more = end > (word + 1) * WORD_BITS
-        row, start, end, word = row[more], start[more], end[more], word[more] + 1
+        return self._trees.sums(x)

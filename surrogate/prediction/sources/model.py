@@ -138,7 +138,7 @@ class TreeSource(Source):
             log_correction = self._log_terms(x, index)
         else:
             sizes = np.array([self.context.setting.family.sizes_of(problem)] * len(index))
-            log_correction = self._near(self.near, sizes, np.zeros(len(index), dtype=int), x=x, index=index)
+            log_correction = self._near(self.near, sizes, x, index)
         return Times(self._times(x, index, terms.roofline_us, log_correction), np.array(workspace, dtype=np.float64))
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
@@ -147,9 +147,9 @@ class TreeSource(Source):
             return Times(np.empty(0), np.empty(0))
         x, roofline_us, workspace = self._inputs(sizes, problem, index)
         if self.near is None:
-            log_correction = self._log_terms(x, index, problem)
+            log_correction = self._log_terms(x, index)
         else:
-            log_correction = self._near(self.near, sizes[problem], problem, x=x, index=index)
+            log_correction = self._near(self.near, sizes[problem], x, index)
         return Times(self._times(x, index, roofline_us, log_correction), workspace)
 
     def _inputs(
@@ -160,18 +160,14 @@ class TreeSource(Source):
         x[:, -2:] = self.template[index, -2:]
         return x, terms.roofline_us[problem], workspace
 
-    def _log_terms(self, x: np.ndarray, candidate: np.ndarray, problem: np.ndarray | None = None) -> np.ndarray:
-        """(rows,) log(time / base) by the terms, of rows of the ``candidate`` (rows,) positions; ``problem`` (rows,) as
-        of `ReadyTrees.inplace_predict`."""
-        shared = len(self.context.setting.family.problem_names)
-        log_correction = self.trees.inplace_predict(x, shared, problem).astype(np.float64)
+    def _log_terms(self, x: np.ndarray, candidate: np.ndarray) -> np.ndarray:
+        """(rows,) log(time / base) by the terms, of rows of the ``candidate`` (rows,) positions."""
+        log_correction = self.trees.inplace_predict(x).astype(np.float64)
         if self.boosted.trend is not None:
             log_correction += self.boosted.trend.outside(x[:, self.trend_positions], self.trend_ranges[candidate])
         return log_correction
 
-    def _near(
-        self, near: Neighbourhood, sizes: np.ndarray, problem: np.ndarray, x: np.ndarray, index: np.ndarray
-    ) -> np.ndarray:
+    def _near(self, near: Neighbourhood, sizes: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:
         """(rows,) log(time / base) at ``sizes`` (rows, sizes): by what was measured, else by the terms alone."""
         code = near.codes[index]
         rows = np.flatnonzero(code >= 0)
@@ -181,14 +177,11 @@ class TreeSource(Source):
             """As `surrogate.models.neighbours.Terms`; positions are among the rows with measurements."""
             design = x[rows[same]]
             candidate = candidates[np.concatenate([same, owner])]
-            group = problem[rows[same]]
             if len(owner):
-                # Rows with other sizes are problems of their own: equal sizes are one, numbered behind all others.
                 changed_sizes, group_of = np.unique(changed, axis=0, return_inverse=True)
                 more, _, _ = self._inputs(changed_sizes, group_of, candidates[owner])
                 design = np.concatenate([design, more])
-                group = np.concatenate([group, group_of + group.max() + 1])
-            return design, self._log_terms(design, candidate, group)
+            return design, self._log_terms(design, candidate)
 
         measured_log = log_corrections(
             near.measured,
@@ -204,7 +197,7 @@ class TreeSource(Source):
         log_correction = np.empty(len(index))
         log_correction[rows] = measured_log
         rest = np.flatnonzero(code < 0)
-        log_correction[rest] = self._log_terms(x[rest], index[rest], problem[rest])
+        log_correction[rest] = self._log_terms(x[rest], index[rest])
         return log_correction
 
     def _times(self, x: np.ndarray, index: np.ndarray, roofline_us: Number, log_correction: np.ndarray) -> np.ndarray:
