@@ -33,7 +33,7 @@ from surrogate.models import model_frame
 from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.evaluate import known_answers
 from surrogate.prediction.resolve import Resolver
-from surrogate.report.charts import curves
+from surrogate.report.charts import Axis, curves
 from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL
 
 COUNTS = (10, 50, 200)
@@ -81,7 +81,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     records = [record for new in _new_gpus(sources, effort) for record in _records(new, effort)]
     table = pd.DataFrame(records)
     drawn = table[table["measured"] > 0]
-    figure = curves(drawn, "measured", "chosen", "median_error_pct", "cell", "measured problems", log_x=True)
+    x, y = Axis("measured", "measured problems", log=True), Axis("median_error_pct", "median error, %")
+    figure = curves(drawn, x, y, "chosen", "cell")
     return Outcome(table, figure, answer(table))
 
 

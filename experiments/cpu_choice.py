@@ -22,7 +22,7 @@ from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.evaluation.judge import shape_interval
 from surrogate.features.description import Configuration
 from surrogate.prediction.predictor import Predictor
-from surrogate.report.charts import curves
+from surrogate.report.charts import Axis, curves
 from surrogate.tuning.tuner import Tuner
 
 BUDGETS = (1, 3, 10, 30)
@@ -89,17 +89,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     found = pd.concat([played(data, measured, fold, effort) for fold in range(2 if effort.quick else FOLDS)])
     table = summary(found)
     drawn = table.assign(panel=f"{found['shape'].nunique()} shapes held out")
-    figure = curves(
-        drawn,
-        x="evaluations",
-        series="method",
-        value="slowdown_macro",
-        panel="panel",
-        xlabel="configurations tried",
-        ylabel="best of them / optimum",
-        log_x=True,
-        log_y=True,
-    )
+    x = Axis("evaluations", "configurations tried", log=True)
+    figure = curves(drawn, x, Axis("slowdown_macro", "best of them / optimum", log=True), "method", "panel")
     return Outcome(table, figure, answer(table, measured, found["shape"].nunique()))
 
 

@@ -13,7 +13,7 @@ from experiments.verdicts import named_models, percent, ratio, times_and_picks
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_of_names
-from surrogate.report.charts import curves
+from surrogate.report.charts import Axis, curves
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 STEPS = (0.1, 0.5, 1.0)
@@ -35,8 +35,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             shapes = int(np.mean([len(np.unique(rows.shape[inside])) for inside, _ in rounds]))
             parts.append(both.assign(data=LABELS[source], share=share, training_shapes=shapes))
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "share", "training_shapes", "model")
-    xlabel, value = "training shapes", "median_error_pct"
-    figure = curves(table, "training_shapes", "model", value, "data", xlabel, log_x=True, log_y=True)
+    x, y = Axis("training_shapes", "training shapes", log=True), Axis("median_error_pct", "median error, %", log=True)
+    figure = curves(table, x, y, "model", "data")
     return Outcome(table, figure, answer(table))
 
 

@@ -13,7 +13,7 @@ from experiments.held_out import candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import listing, percent, ratio, times_and_picks
 from surrogate.dataset.rows import Rows
-from surrogate.report.charts import curves
+from surrogate.report.charts import Axis, curves
 
 SMALL_SHARE = 0.5
 """Share of the problems, by FLOPs, that train."""
@@ -46,7 +46,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                     parts.append(both.assign(**named))
     table = pd.concat(parts, ignore_index=True)
     shown, xlabel = table.assign(panel=table["data"] + ", " + table["training"]), "FLOPs over the largest small problem"
-    figure = curves(shown, "_at", "model", "median_error_pct", "panel", f"{xlabel}, at least", log_x=True, log_y=True)
+    x, y = Axis("_at", f"{xlabel}, at least", log=True), Axis("median_error_pct", "median error, %", log=True)
+    figure = curves(shown, x, y, "model", "panel")
     table = columns_first(table.drop(columns="_at"), "data", "training", "flops_over", "model")
     return Outcome(table, figure, answer(table))
 

@@ -26,7 +26,7 @@ from experiments.verdicts import ratio
 from surrogate.dataset.tables import read_table
 from surrogate.features.gpu import gpu
 from surrogate.models.transfer import Transfer
-from surrogate.report.charts import curves
+from surrogate.report.charts import Axis, curves
 from surrogate.tuning.search import Search
 
 MOST = 200
@@ -95,17 +95,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     cells = [Cell(path, name, seed, methods) for path in paths for name in Space.read(path).gpus for seed in seeds]
     table = summary(pd.concat(played(cells, effort.tick), ignore_index=True))
     drawn = table.assign(panel="geometric mean over kernels and GPUs")
-    figure = curves(
-        drawn,
-        x="evaluations",
-        series="method",
-        value="found_over_optimum",
-        panel="panel",
-        xlabel="different configurations evaluated",
-        ylabel="time found / optimum",
-        log_x=True,
-        log_y=True,
-    )
+    x = Axis("evaluations", "different configurations evaluated", log=True)
+    figure = curves(drawn, x, Axis("found_over_optimum", "time found / optimum", log=True), "method", "panel")
     return Outcome(table[table["evaluations"].isin(BUDGETS)].reset_index(drop=True), figure, answer(table, rivals))
 
 

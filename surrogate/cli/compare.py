@@ -70,7 +70,7 @@ def command(
     from surrogate.cli.datasets import going_on, load, progress_bar
     from surrogate.dataset.files import staged
     from surrogate.evaluation.compare import compare
-    from surrogate.report.page import FIGURE_FILES, write_report
+    from surrogate.report.comparison import FIGURE_FILES, write_report
 
     if not force:
         require_report_folder(output)
@@ -115,7 +115,7 @@ def report(directory: Path, form: Form) -> None:
     Examples:
       seer report out
     """
-    from surrogate.report.page import write_report
+    from surrogate.report.comparison import write_report
     from surrogate.report.summary import read_results
 
     page = write_report(directory)

@@ -1,6 +1,7 @@
 """Two kinds of chart: dots with intervals by category, and curves; both as SVG text in the style of reports."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
@@ -13,6 +14,8 @@ LABEL_WIDTH = 56
 """Letters of an axis label and of the category names beside it that fit the figure."""
 NAME_WIDTH = 24
 """Letters of a category name on one line."""
+MARKERS = 12
+"""Markers of a curve with many points."""
 
 
 def dots(
@@ -56,40 +59,45 @@ def dots(
         return svg(figure)
 
 
-def curves(
-    frame: pd.DataFrame,
-    x: str,
-    series: str,
-    value: str,
-    panel: str,
-    xlabel: str,
-    ylabel: str = "median error, %",
-    *,
-    log_x: bool = False,
-    log_y: bool = False,
-    x_tick: Callable[[float, float], str] = plain_tick,
-) -> str | None:
-    """``value`` over ``x``, a curve per ``series``, a panel per distinct value of ``panel``, one below another."""
-    frame = frame[np.isfinite(frame[value].astype(float))]
+@dataclass(frozen=True)
+class Axis:
+    """One axis of `curves`: the ``column`` of its values, its label, its scale, its ends, and how its ticks read."""
+
+    column: str
+    label: str
+    log: bool = False
+    limits: tuple[float, float] | None = None
+    tick: Callable[[float, float], str] = plain_tick
+
+
+def curves(frame: pd.DataFrame, x: Axis, y: Axis, series: str, panel: str = "") -> str | None:
+    """``y`` over ``x``, a curve per ``series``, a panel per distinct value of ``panel``, one below another.
+
+    None without rows. Values that are not finite have no point. Of a curve with many points, some have a marker.
+    """
     if frame.empty:
         return None
-    panels, names = list(dict.fromkeys(frame[panel])), list(dict.fromkeys(frame[series]))
+    panels, names = list(dict.fromkeys(frame[panel])) if panel else [""], list(dict.fromkeys(frame[series]))
     look = looks(names)
     with theme():
         figure, axes = blank(0.7 + 1.9 * len(panels) + 0.1 * len(names), (len(panels), 1))
         handles: dict[str, Any] = {}
         for axis, title in zip(axes, panels, strict=True):
-            for name in names:
-                rows = frame[(frame[series] == name) & (frame[panel] == title)]
-                times, heights = (rows[column].to_numpy(dtype=float) for column in (x, value))
-                handles[name] = axis.plot(times, heights, **look[name].line)[0]
+            shown = frame[frame[panel] == title] if panel else frame
+            for index, name in enumerate(names):
+                rows = shown[(shown[series] == name) & np.isfinite(shown[y.column].astype(float))]
+                points = (rows[each.column].to_numpy(dtype=float) for each in (x, y))
+                step = max(1, len(rows) // MARKERS)
+                handles[name] = axis.plot(*points, markevery=(3 * index % step, step), **look[name].line)[0]
             axis.set_title(str(title))
-            axis.set_xscale("log" if log_x else "linear")
-            number_axes(axis.xaxis, tick=x_tick)
-            axis.set_yscale("log" if log_y else "linear")
-            number_axes(axis.yaxis)
-            axis.set_ylabel(ylabel + (",\nlog scale" if log_y else ""))
-        axes[-1].set_xlabel(_wrapped(xlabel, log_x))
+            axis.set_xscale("log" if x.log else "linear")
+            axis.set_yscale("log" if y.log else "linear")
+            if x.limits and y.limits:
+                axis.set(xlim=x.limits, ylim=y.limits)
+            number_axes(axis.xaxis, tick=x.tick)
+            number_axes(axis.yaxis, tick=y.tick)
+            axis.set_ylabel(y.label + (",\nlog scale" if y.log else ""))
+        axes[-1].set_xlabel(_wrapped(x.label, x.log))
         legend(figure, list(handles.values()), [str(name) for name in handles])
         return svg(figure)
 

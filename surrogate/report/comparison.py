@@ -1,26 +1,90 @@
-"""`compare` as people call it: what it returns shows its answer and tables, as text and in a notebook."""
+"""`compare` as people call it: its answer and tables, as text and in a notebook; and its report, as files."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from functools import wraps
-from typing import Any, ParamSpec
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
+from surrogate.dataset.files import staged, write_text
+from surrogate.dataset.store import Data
 from surrogate.evaluation import compare as evaluation
 from surrogate.evaluation.compare import Compared
-from surrogate.report.summary import html_summary, terminal_summary
+from surrogate.report import summary
+from surrogate.report.figures import draw
+from surrogate.report.page import Figure, Section, page
+from surrogate.report.summary import TEXTS, Results, by_family, csv_text, read_results, readable, reported_model
+from surrogate.report.tables import Facts, Table, template
 
-P = ParamSpec("P")
+CAPTIONS: dict[str, str] = TEXTS["captions"]
+"""Figure → caption; the names are also the files' names under figures/."""
+FIGURE_FILES = tuple(f"figures/{name}.svg" for name in CAPTIONS)
+"""What a report may draw; one that this run does not draw is removed, so that an earlier run's cannot pass for it."""
+
+
+@readable()
+def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[str, str]) -> str:
+    """The page of a comparison. ``figures``: name → SVG text; ``absent``: name → why a figure is not there."""
+    family, drawn_part = next(iter(by_family(results).items()))
+    model = reported_model(drawn_part) or ""
+
+    def drawn(*names: str) -> list[Figure]:
+        captions = {name: CAPTIONS[name].format(model=model) for name in names}
+        whose = f"{family}: " if family else ""
+        return [Figure(name, figures[name], whose + captions[name]) for name in names if name in figures]
+
+    reasons, chosen, answers = summary.reasons(results), summary.settings(results), summary.answers(results)
+    unjudged = [summary.not_judged(results), Table(reasons, title="Reasons")] if reasons else []
+    details = [sentence for _, *rest in answers for sentence in rest]
+    missing = [f"No figure “{name}”: {why}." for name, why in absent.items()]
+    sections = [
+        Section("The answer in detail", details),
+        Section("The choice of the algorithm", summary.choice_tables(results), drawn("slowdowns", "gpus")),
+        Section("By kind of problem and GPU", summary.slice_tables(results)),
+        Section("The predicted times", summary.time_tables(results), drawn("predicted", "buckets")),
+        Section("Times by algorithm, problem and GPU", summary.part_tables(results)),
+        *(Section(title, summary.evidence_tables(results, kind)) for kind, title in TEXTS["sections"].items()),
+        Section("What could not be judged", unjudged + missing),
+        Section("The data and the folds", [Facts(summary.provenance(results))]),
+        Section("The settings of the models", [Facts(chosen)] if chosen else []),
+        Section("What the figures mean", [Markup(template("definitions.html").render())]),
+    ]
+    name = str(results.get("dataset", {}).get("name") or "unnamed data")
+    answer = "\n".join(first for first, *_ in answers)
+    return page(name, sections, kicker="comparison of models", question=TEXTS["question"], answer=answer)
+
+
+@readable()
+def write_report(directory: Path) -> Path:
+    """Write figures/*.svg, time_rows.csv, choice_rows.csv and report.html beside ``directory/results.json``.
+
+    Returns the page's path. A missing parquet file costs its figures, with the reason on the page. Raises
+    `InputError` where results.json is missing, damaged or of a newer schema, or a parquet file is damaged.
+    """
+    directory = Path(directory)
+    results = read_results(directory)
+    family, part = next(iter(by_family(results).items()))
+    figures, absent = draw(part, directory, family)
+    texts = {f"figures/{name}.svg": drawn for name, drawn in figures.items()}
+    texts |= {f"{kind}.csv": csv_text(results[kind]) for kind in ("time_rows", "choice_rows")}
+    texts["report.html"] = report_page(results, figures, absent)
+    with staged(directory, FIGURE_FILES) as folder:
+        (folder / "figures").mkdir()
+        for name, text in texts.items():
+            write_text(folder / name, text)
+    return directory / "report.html"
 
 
 class Comparison(Compared):
     """What a comparison found, for people to read."""
 
     def __repr__(self) -> str:
-        return terminal_summary(self.results)
+        return summary.terminal_summary(self.results)
 
     def _repr_html_(self) -> str:
-        return html_summary(self.results)
+        return summary.html_summary(self.results)
 
     def to_dict(self) -> dict[str, Any]:
         """The content of results.json."""
@@ -31,12 +95,6 @@ class Comparison(Compared):
         return pd.DataFrame(self.results["choice_rows"])
 
 
-def _for_people(compared: Callable[P, Compared]) -> Callable[P, Comparison]:
-    @wraps(compared)
-    def compare(*args: P.args, **kwargs: P.kwargs) -> Comparison:
-        return Comparison(**vars(compared(*args, **kwargs)))
-
-    return compare
-
-
-compare = _for_people(evaluation.compare)
+@wraps(evaluation.compare)
+def compare(data: Data, also_train: Sequence[Data] = (), **options: Any) -> Comparison:
+    return Comparison(**vars(evaluation.compare(data, also_train, **options)))

@@ -10,7 +10,7 @@ import pandas as pd
 from surrogate.evaluation.scorecard import ORACLE
 from surrogate.features.errors import InputError
 from surrogate.report import style
-from surrogate.report.charts import curves, dots
+from surrogate.report.charts import Axis, curves, dots
 from surrogate.report.summary import Results, choice_rows, label, number, reported_model, shown_models, span, values
 from surrogate.report.tables import percent, share
 
@@ -119,21 +119,12 @@ def slowdown_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     finite = frame["slowdown"][np.isfinite(frame["slowdown"])]
     top = max(10 * FLOOR, float(finite.max() - 1 if len(finite) else 0) * 1.05)
     over = np.geomspace(FLOOR, top, STEPS)
-    looks = style.looks(models)
-    with style.theme():
-        figure, (axis,) = style.blank(3.5)
-        handles, sizes = [], []
-        for index, model in enumerate(models):
-            slowdown = frame.loc[frame["model"] == model, "slowdown"].to_numpy(dtype=float)
-            sizes.append(len(slowdown))
-            curve = 100 * exceedance(slowdown, over)
-            handles += axis.plot(100 * over, curve, markevery=(3 * index, 26), **looks[model].line)
-        axis.set(xlim=(100 * FLOOR, 100 * top), ylim=(min(50 / max(sizes), 10), 100))
-        axis.set(xlabel="x: slowdown of the pick over the best, %", ylabel="problems slower than x, %")
-        axis.loglog()
-        style.number_axes(axis.xaxis, axis.yaxis)
-        style.legend(figure, handles, models)
-        return style.svg(figure)
+    shares = {name: exceedance(frame.loc[frame["model"] == name, "slowdown"].to_numpy(float), over) for name in models}
+    table = pd.concat(pd.DataFrame({"model": name, "over": 100 * over, "share": 100 * shares[name]}) for name in models)
+    lowest = min(50 / max(frame["model"].value_counts()[models]), 10)
+    x = Axis("over", "x: slowdown of the pick over the best, %", log=True, limits=(100 * FLOOR, 100 * top))
+    y = Axis("share", "problems slower than x, %", log=True, limits=(lowest, 100))
+    return curves(table, x, y, "model")
 
 
 def exceedance(slowdown: np.ndarray, over: np.ndarray) -> np.ndarray:
@@ -235,13 +226,14 @@ def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     errors = bucket_errors(frame[frame["model"].isin(models)])
     titles = {"median": "median error, %", "p90": "90th percentile, %"}
     parts = [errors[column].rename("error").reset_index().assign(panel=title) for column, title in titles.items()]
-    table = pd.concat(parts).sort_values("model", key=lambda names: names.map(models.index), kind="stable")
+    table = pd.concat(parts).dropna(subset="error")
+    table = table.sort_values("model", key=lambda names: names.map(models.index), kind="stable")
     table["time_us"] = 10.0 ** (table["decade"] + 0.5)
     heights = table["error"][table["error"] > 0]
     # Logarithmic where one model's error would flatten the others'.
     is_log = bool(heights.max() > 12 * heights.min())
-    columns, labels = ("time_us", "model", "error", "panel"), ("measured time", "error, %")
-    return curves(table, *columns, *labels, log_x=True, log_y=is_log, x_tick=style.time_tick)
+    x = Axis("time_us", "measured time", log=True, tick=style.time_tick)
+    return curves(table, x, Axis("error", "error, %", log=is_log), "model", "panel")
 
 
 def bucket_errors(frame: pd.DataFrame) -> pd.DataFrame:

@@ -72,7 +72,7 @@ def results() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def _written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from surrogate.report.page import write_report
+    from surrogate.report.comparison import write_report
 
     folder = write_folder(tmp_path_factory.mktemp("report") / "run", invented_results())
     write_report(folder)

@@ -10,8 +10,9 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 
+from surrogate.report.comparison import report_page, write_report
 from surrogate.report.figures import draw
-from surrogate.report.page import Figure, Section, page, report_page, write_report
+from surrogate.report.page import Figure, Section, page
 from tests.report.conftest import write_folder
 
 FIGURES = {"slowdowns.svg", "gpus.svg", "predicted.svg", "buckets.svg"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.report.page import write_report
+from surrogate.report.comparison import write_report
 from surrogate.report.summary import (
     by_family,
     choice_rows,
