@@ -21,7 +21,7 @@ from surrogate.features.errors import InputError
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Limits, Paths, read_bytes
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.tuned import Outcome, is_time, one_kernel, outcome, readable, tuned
+from surrogate.formats.tuned import Outcome, TunedKernel, is_time, one_kernel, outcome, readable, tuned
 
 _FLEX = ("B", "Hq", "Hkv", "seq_len_q", "seq_len_kv", "qk_head_dim", "v_head_dim")
 _SIZES = {3: ("m", "k", "n"), len(_FLEX): _FLEX}
@@ -47,7 +47,7 @@ def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[Li
     outcomes = [each for sizes, outcomes in measured if sizes is not None for each in outcomes]
     symbolic = sum(sizes is None for sizes, _ in measured)
     notes = [f"{plural(symbolic, 'tuning')} with symbolic sizes left out"] * bool(symbolic)
-    return tuned(outcomes, kernel, sizes=next(iter(names), ()), where=paths[0], notes=notes)
+    return tuned(TunedKernel(kernel, next(iter(names), ())), outcomes, paths[0], notes)
 
 
 FORMAT = Format("inductor", "PyTorch Inductor's log of autotuned matrix products", read)

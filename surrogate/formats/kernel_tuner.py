@@ -23,7 +23,7 @@ from surrogate.features.errors import InputError, require_known
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Limits, Paths, read_bytes
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.tuned import Outcome, is_time, one_kernel, outcome, readable, tuned
+from surrogate.formats.tuned import Outcome, TunedKernel, is_time, one_kernel, outcome, readable, tuned
 
 _AXES = ("size_x", "size_y", "size_z")
 _UNITS_MS = {"": 1.0, "ms": 1.0, "milliseconds": 1.0, "miliseconds": 1.0, "s": 1e3, "seconds": 1e3}
@@ -75,8 +75,8 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
             raise InputError(f"{run.path}: it tells no problem size, other files do; name its T1 file, or leave it out")
         for row, _ in run.outcomes:
             row.update({axis: sizes.get(axis, 1) for axis in names})
-    known = {"values": [file.values for file in (space, *runs)], "conditions": space.conditions}
-    return tuned(outcomes, kernel, sizes=names, where=paths[0], notes=notes, **known)
+    values = [file.values for file in (space, *runs)]
+    return tuned(TunedKernel(kernel, names, (), values, space.conditions), outcomes, paths[0], notes)
 
 
 FORMAT = Format("kernel-tuner", "Kernel Tuner's caches, T4 results and T1 files", read)

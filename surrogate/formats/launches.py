@@ -17,7 +17,10 @@ _IDENTITY = ("kernel_name", "device", "run", "kernel_index")
 
 
 class Profiled(TypedDict, total=False):
-    """Options of every profiler's reader: what replaces the device's name, and the problems that the program ran."""
+    """Options of every profiler's reader: what replaces the device's name, and the problems that the program ran.
+
+    ``numbering`` says how ``problems`` numbers algorithms, ``kernel`` is a regular expression of the main kernels.
+    """
 
     gpu: str | None
     library_version: str
@@ -27,29 +30,19 @@ class Profiled(TypedDict, total=False):
 
 
 def imported_launches(
-    runs: list[list[Record]],
-    metrics: list[list[Record]],
-    averages: list[Record],
-    notes: list[str],
-    *,
-    gpu: str | None = None,
-    library_version: str = imported.UNKNOWN_VERSION,
-    problems: str | Path | None = None,
-    kernel: str | None = None,
-    numbering: str = "enum",
+    runs: list[list[Record]], metrics: list[list[Record]], averages: list[Record], notes: list[str], options: Profiled
 ) -> imported.Imported:
     """The kernel table of profiler runs, or with ``problems`` their dataset rows (see `attach`).
 
     Each run, and each run that counted metrics, is a list of records in launch order with ``kernel_name``, ``device``
-    where the profiler names it, and numbers. ``averages`` are metrics by kernel name. ``gpu`` replaces the device,
-    ``numbering`` says how ``problems`` numbers algorithms.
+    where the profiler names it, and numbers. ``averages`` are metrics by kernel name.
     """
     records, not_joined = join(runs, metrics, averages)
-    launches = launch_table(records, gpu)
+    launches = launch_table(records, options.get("gpu"))
     notes = [*notes, *not_joined]
-    if problems is None:
+    if options.get("problems") is None:
         return imported.Imported(imported.no_rows(), launches, notes=tuple(notes))
-    rows, kernels, left_out = attach(launches, problems, kernel, library_version, numbering)
+    rows, kernels, left_out = attach(launches, options)
     return imported.Imported(rows, kernels, notes=(*notes, *left_out))
 
 
@@ -116,9 +109,7 @@ def _gpu_name(device: str) -> str:
     return "" if name.isdigit() else name
 
 
-def attach(
-    launches: pd.DataFrame, problems: str | Path, kernel: str | None, library_version: str, numbering: str
-) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+def attach(launches: pd.DataFrame, options: Profiled) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
     """(rows, kernels, notes): launch i of the kernels whose name matches ``kernel`` is that of line i of ``problems``.
 
     ``problems`` must name the algorithm on every line (a ``prof-ops`` file). Every run must match; a row's time is the
@@ -126,8 +117,9 @@ def attach(
     launches several, ``kernel`` picks the main one, and the row's time is that kernel's alone. Raises `InputError`
     where the counts differ, or a launch has no time.
     """
-    keys = _keys(problems, numbering)
-    main = launches[_matches(launches["kernel_name"], kernel)]
+    problems = options.get("problems") or ""
+    keys = _keys(problems, options.get("numbering", "enum"))
+    main = launches[_matches(launches["kernel_name"], options.get("kernel"))]
     counts = main.groupby("run").size().reindex(sorted(launches["run"].unique()), fill_value=0)
     for run, count in counts[counts != len(keys)].items():
         launched = f"run {int(str(run)) + 1} has {imported.plural(int(count), 'matching launch')}"
@@ -138,7 +130,8 @@ def attach(
     gpu = str(main["gpu"].iloc[0])
     if not gpu:
         raise InputError("the launches name no GPU; name it with --gpu")
-    keys = keys.assign(**imported.cudnn_settings(gpu, library_version))[list(imported.KEY_COLUMNS)]
+    version = options.get("library_version", imported.UNKNOWN_VERSION)
+    keys = keys.assign(**imported.cudnn_settings(gpu, version))[list(imported.KEY_COLUMNS)]
     times = pd.DataFrame(main["time_us"].to_numpy().reshape(-1, len(keys)))  # (runs, problems)
     rows = keys.assign(
         status="ok",

@@ -124,7 +124,7 @@ def read(
             if export.skipped:
                 notes.append(f"{path.name}: {plural(export.skipped, 'line')} left out that ncu did not print")
         (timed if any("time_us" in record for record in records) else counted).append(records)
-    return imported_launches(timed, counted, [], notes, **options)
+    return imported_launches(timed, counted, [], notes, options)
 
 
 FORMAT = Format("ncu", "Nsight Compute CSV and .ncu-rep reports", read)

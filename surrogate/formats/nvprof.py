@@ -50,7 +50,7 @@ def read(
     metrics = [log.metrics for log in logs if log.metrics]
     averages = [record for log in logs for record in log.averages]
     notes = [note for log in logs for note in log.notes]
-    return imported_launches(launches, metrics, averages, notes, **options)
+    return imported_launches(launches, metrics, averages, notes, options)
 
 
 FORMAT = Format("nvprof", "nvprof logs: launches and metrics, CSV or text", read)

@@ -21,7 +21,7 @@ from surrogate.features.errors import InputError
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Limits, Paths, read_bytes
 from surrogate.formats.imported import Imported
-from surrogate.formats.tuned import Outcome, one_kernel, outcome, readable, tuned
+from surrogate.formats.tuned import Outcome, TunedKernel, one_kernel, outcome, readable, tuned
 
 ENDING = ".autotune.json"
 _FAILED = "no time: it did not compile, or needs more than the GPU has"
@@ -66,7 +66,7 @@ def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **l
         for configuration, times in tuning.timings:
             outcomes.append(outcome(problem, configuration, [*times, None][0], spread_ms=times[1:], reason=_FAILED))
     settings = [each for each in names if each not in sizes]
-    return tuned(outcomes, kernel, sizes=sizes, settings=settings, where=paths[0])
+    return tuned(TunedKernel(kernel, sizes, settings), outcomes, paths[0])
 
 
 _KEYS = Option("For triton: names of the values in the kernel's key, as in m,n,k.", "NAMES")

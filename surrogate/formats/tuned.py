@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeGuard
@@ -51,22 +52,27 @@ def is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e20
 
 
-def tuned(
-    outcomes: Sequence[Outcome],
-    name: str,
-    *,
-    sizes: Sequence[str],
-    where: str | Path,
-    settings: Sequence[str] = (),
-    values: Sequence[Mapping[str, Sequence[Any]]] = (),
-    conditions: Sequence[str] | None = None,
-    notes: Sequence[str] = (),
-) -> Imported:
-    """The table of one kernel: a row per problem and configuration, the median where it was measured several times.
+@dataclass(frozen=True, slots=True)
+class TunedKernel:
+    """What the files tell of a kernel: its name, its problems' columns, and what else its parameters may be.
 
     ``values`` (parameter → list, by file) may hold more than the measured ones; of ``conditions`` those are left out
-    that are no plain arithmetic. Raises `InputError`, which begins with ``where``.
+    that are no plain arithmetic.
     """
+
+    name: str
+    sizes: Sequence[str]
+    settings: Sequence[str] = ()
+    values: Sequence[Mapping[str, Sequence[Any]]] = ()
+    conditions: Sequence[str] | None = None
+
+
+def tuned(kernel: TunedKernel, outcomes: Sequence[Outcome], where: str | Path, notes: Sequence[str] = ()) -> Imported:
+    """The table of one kernel: a row per problem and configuration, the median where it was measured several times.
+
+    Raises `InputError`, which begins with ``where``.
+    """
+    sizes, settings = kernel.sizes, kernel.settings
     if not any(configuration for _, configuration in outcomes):
         raise InputError(f"{where}: holds no configuration; give the file of a finished or interrupted tuning run")
     notes = list(notes)
@@ -76,7 +82,7 @@ def tuned(
         # 1. Each parameter gets values of one type, for its column and for the description.
         for parameter in dict.fromkeys(parameter for _, configuration in outcomes for parameter in configuration):
             measured = [configuration.get(parameter) for _, configuration in outcomes if configuration]
-            listed = [value for file in values for value in file.get(parameter, ())]
+            listed = [value for file in kernel.values for value in file.get(parameter, ())]
             cells, note = _of_one_type([*measured, *listed], parameter)
             notes += [f"{parameter}: {note}"] if note else []
             if cells:
@@ -88,8 +94,10 @@ def tuned(
         frame = pd.DataFrame([row for row, _ in outcomes])
         texts = {setting: tuple(sorted(frame[setting].unique())) for setting in settings}
         numeric = [parameter for parameter, known in parameters.items() if not isinstance(known[0], str)]
-        formulas = None if conditions is None else _formulas(conditions, frozenset((*sizes, *numeric)), notes)
-        described = Description(identifier(name), tuple(sizes), parameters, texts, formulas)
+        formulas = (
+            None if kernel.conditions is None else _formulas(kernel.conditions, frozenset((*sizes, *numeric)), notes)
+        )
+        described = Description(identifier(kernel.name), tuple(sizes), parameters, texts, formulas)
     except (InputError, UnicodeEncodeError) as error:  # a JSON text may hold half a character
         raise InputError(f"{where}: {error}") from None
     # 3. The rows: where a configuration ran once, its failures do not count.
