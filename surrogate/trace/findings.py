@@ -21,7 +21,7 @@ from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.trace import events
 from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
-from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, SYNC, Mask
+from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, SYNC, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
 from surrogate.trace.profiling import NO_DEVICE, Profile, Source, steady, unfit
@@ -318,9 +318,8 @@ def products_in_fp32(case: Case) -> Draft | None:
     rows = graph.row[tasks]
     work = (profile.flops[rows], profile.dram_bytes[rows])
     slow, fast = (roofline_us(*work, peak_tflops(gpu, "fp32", tensor), gpu.dram_gbs) for tensor in (False, True))
-    factor = np.ones(len(graph))
-    factor[tasks] = np.nan_to_num(np.minimum(fast / slow, 1.0), nan=1.0)
-    return Draft("kernels without matrix units", tasks, scale(graph, tasks, factor))
+    factor = np.nan_to_num(np.minimum(fast / slow, 1.0), nan=1.0)
+    return Draft("kernels without matrix units", tasks, scale(graph, np.flatnonzero(tasks), factor))
 
 
 def whole_step_in_fp32(case: Case) -> Draft | None:
@@ -433,11 +432,10 @@ def unpinned_copies(case: Case) -> Draft | None:
         return None
     rows = graph.row[tasks]
     pinned_us = np.maximum(trace.activities.bytes[rows], 0) / (gpu.pcie_gbs * 1e3)
-    factor = np.ones(len(graph))
-    factor[tasks] = np.minimum(pinned_us / np.maximum(graph.duration_us[tasks], 1e-3), 1.0)
+    factor = np.minimum(pinned_us / np.maximum(graph.duration_us[tasks], 1e-3), 1.0)
     calls = (graph.kind == CALL) & np.isin(graph.row, trace.activities.call[rows])
     moved = trace.activities.bytes[rows].sum() / max(graph.duration_us[tasks].sum(), 1e-3) / 1e3
-    faster = scale(graph, tasks, factor)
+    faster = scale(graph, np.flatnonzero(tasks), factor)
     more = f"; at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s"
     return Draft("copies", tasks | calls, _unawaited(faster, calls), more=more)
 
@@ -450,16 +448,14 @@ def unaligned_rows(case: Case) -> Draft | None:
     times = predicted_times(case.trace, case.setting.predictors(case.profile.gpu))
     rows = case.graph.row[tasks]
     known = np.array([times.source[row] == MODEL for row in rows.tolist()])
-    factor = np.ones(len(case.graph))
     ratio = np.minimum(times.time_us[rows] / np.maximum(case.graph.duration_us[tasks], 1e-3), 1.0)
-    factor[tasks] = np.where(known, ratio, 1.0)
     shapes = [case.trace.shapes_of(row) for row in case.trace.activities.range[rows].tolist() if row >= 0]
     sizes = {size for shape in shapes for each in shape or () for size in np.ravel(each).tolist() if size % 8}
     largest = int(max(sizes, default=0))
     return Draft(
         "products of rows without alignment",
         tasks,
-        scale(case.graph, tasks, factor),
+        scale(case.graph, np.flatnonzero(tasks), np.where(known, ratio, 1.0)),
         change="known" if largest else "unknown",
         words={"largest": largest, "padded": -(-largest // 8) * 8},
     )
@@ -498,5 +494,4 @@ OF_GPU = (*OF_SHAPES, unpinned_copies, unaligned_rows)
 def _unawaited(graph: Graph, calls: Mask) -> Graph:
     """The graph where the calls wait for nothing on the device."""
     kept = ~((graph.edge_kind == SYNC) & calls[graph.dst])
-    columns = {name: getattr(graph, name)[kept] for name in ("src", "dst", "edge_kind", "lag_us", "from_start")}
-    return replace(graph, **columns)
+    return replace(graph, **{name: getattr(graph, name)[kept] for name in EDGE_COLUMNS})

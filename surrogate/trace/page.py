@@ -141,9 +141,7 @@ def _layer_chart(profile: Profile) -> Markup:
 
     Bars of a lane that begin in the same 4,000th of it are drawn as one.
     """
-    trace = profile.trace
-    layers = profile.layers
-    rounds = profile.layers.iterations
+    trace, layers, rounds = profile.trace, profile.layers, profile.layers.iterations
     ranges, activities, of_range = trace.ranges, trace.activities, layers.of_range
     chosen = int(np.argsort([part.time_us for part in rounds])[len(rounds) // 2])
     outermost = (of_range >= 0) & (linked(of_range, ranges.parent) != of_range)

@@ -213,10 +213,8 @@ def step_table(given: Source) -> ResultTable:
     latency or another stream's; before a copy it is the copy's.
     """
     profile = steady(profiled(given))
-    trace = profile.trace
-    activities = profile.trace.activities
-    calls = profile.trace.calls
-    rounds = profile.layers.iterations
+    trace, rounds = profile.trace, profile.layers.iterations
+    activities, calls = trace.activities, trace.calls
     edges_ns = np.array([[part.start_ns, part.end_ns] for part in rounds])
     on_device = np.flatnonzero(profile.device_of == profile.device)
     starts, ends = activities.start_ns[on_device], activities.end_ns[on_device]
@@ -251,19 +249,11 @@ def step_table(given: Source) -> ResultTable:
     copy, launched = (
         inside((launch_ns[mask], gap_end[mask])) for mask in (has_launch & before_copy, has_launch & ~before_copy)
     )
-    parts = (
-        compute,
-        kernel - compute,
-        busy - kernel,
-        waits - blocked,
-        sync,
-        blocked - sync + copy,
-        launched,
-        inside(unknown),
-    )
+    busy_parts = (compute, kernel - compute, busy - kernel)
+    idle_parts = (waits - blocked, sync, blocked - sync + copy, launched, inside(unknown))
     rows = [
         {"iteration": part.label, "time_us": part.time_us, **dict(zip(STEP_PARTS, times, strict=True))}
-        for part, times in zip(rounds, np.column_stack(parts).tolist(), strict=True)
+        for part, times in zip(rounds, np.column_stack([*busy_parts, *idle_parts]).tolist(), strict=True)
     ]
     near_ns = np.column_stack([gap_start - TOLERANCE_NS, gap_start + TOLERANCE_NS])
     idle = gap_end - gap_start

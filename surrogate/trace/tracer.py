@@ -314,49 +314,12 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
     """
     numbers: dict[tuple[_Path, int], int] = {}
     placed: dict[int, _Placed] = {}  # by the number that counterparts share
-    rows: list[_Placed] = []
     reached = -1  # the deepest level that the runs so far have
     lost = 0
     for spans in runs:
-        number, top = _counterparts(spans, numbers)
-        parent = spans.parent.tolist()
-        start = spans.start_ns.tolist()
-        end = spans.end_ns.tolist()
-        track = spans.track
-        inside = [p >= 0 and start[p] <= start[i] and end[i] <= end[p] for i, p in enumerate(parent)]
-        # The spans of the levels that are new, those of an outer level first, as they hold the others.
-        members = np.flatnonzero(spans.level > reached)
-        members = members[np.argsort(spans.level[members], kind="stable")].tolist()
-        # Per parent and track: the time of the spans inside, and where the last one ended, in its own run and here.
-        busy = Counter[tuple[int, str]]()
-        for i in members:
-            busy[parent[i], track[i]] += (end[i] - start[i]) * inside[i]
-        last: dict[tuple[int, str], tuple[float, float]] = {}
-        for i in members:
-            p = parent[i]
-            at = float(start[i])
-            key = (p if inside[i] else -1, track[i])
-            if (p < 0 <= reached) or (p >= 0 and number[p] not in placed):
-                lost += 1
-                continue
-            if p >= 0:
-                # Gaps shrink by the share that the parent's time here, less its spans', is of that in the own run.
-                outer = p if inside[i] else top[i]
-                around = placed[number[outer]]
-                gaps = end[outer] - start[outer] - busy[key]
-                share = max(around.end - around.start - busy[key], 0) / gaps if gaps > 0 else 0.0
-                ended, free = last.get(key, (start[outer], around.start))
-                own = placed[number[p]]
-                since = max(start[i] - start[p], 0) if spans.level[p] == _CALL else 0
-                launched = own.start + min(since, own.end - own.start)
-                behind = max(around.start + (at - start[outer]) * share, free, launched)
-                at = free + (at - ended) * share if inside[i] else behind
-            ends_at = at + end[i] - start[i]
-            last[key] = (end[i], ends_at)
-            above = placed[number[p]].row if p >= 0 else -1
-            placed[number[i]] = _Placed(len(rows), at, ends_at, above, spans, i)
-            rows.append(placed[number[i]])
+        lost += _place(spans, reached, numbers, placed)
         reached = max(reached, int(spans.level.max(initial=-1)))
+    rows = list(placed.values())
     merged = in_time_order(
         [row.spans.name[row.of] for row in rows],
         np.array([row.spans.level[row.of] for row in rows], np.int64),
@@ -367,6 +330,49 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
         tags=[row.spans.tags[row.of] for row in rows],
     )
     return merged, lost
+
+
+def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], placed: dict[int, "_Placed"]) -> int:
+    """Put a run's spans below level ``reached`` into ``placed``, in order; return how many have no place."""
+    lost = 0
+    number, top = _counterparts(spans, numbers)
+    parent = spans.parent.tolist()
+    start = spans.start_ns.tolist()
+    end = spans.end_ns.tolist()
+    track = spans.track
+    inside = [p >= 0 and start[p] <= start[i] and end[i] <= end[p] for i, p in enumerate(parent)]
+    # The spans of the levels that are new, those of an outer level first, as they hold the others.
+    members = np.flatnonzero(spans.level > reached)
+    members = members[np.argsort(spans.level[members], kind="stable")].tolist()
+    # Per parent and track: the time of the spans inside, and where the last one ended, in its own run and here.
+    busy = Counter[tuple[int, str]]()
+    for i in members:
+        busy[parent[i], track[i]] += (end[i] - start[i]) * inside[i]
+    last: dict[tuple[int, str], tuple[float, float]] = {}
+    for i in members:
+        p = parent[i]
+        at = float(start[i])
+        key = (p if inside[i] else -1, track[i])
+        if (p < 0 <= reached) or (p >= 0 and number[p] not in placed):
+            lost += 1
+            continue
+        if p >= 0:
+            # Gaps shrink by the share that the parent's time here, less its spans', is of that in the own run.
+            outer = p if inside[i] else top[i]
+            around = placed[number[outer]]
+            gaps = end[outer] - start[outer] - busy[key]
+            share = max(around.end - around.start - busy[key], 0) / gaps if gaps > 0 else 0.0
+            ended, free = last.get(key, (start[outer], around.start))
+            own = placed[number[p]]
+            since = max(start[i] - start[p], 0) if spans.level[p] == _CALL else 0
+            launched = own.start + min(since, own.end - own.start)
+            behind = max(around.start + (at - start[outer]) * share, free, launched)
+            at = free + (at - ended) * share if inside[i] else behind
+        ends_at = at + end[i] - start[i]
+        last[key] = (end[i], ends_at)
+        above = placed[number[p]].row if p >= 0 else -1
+        placed[number[i]] = _Placed(len(placed), at, ends_at, above, spans, i)
+    return lost
 
 
 class _Path(NamedTuple):

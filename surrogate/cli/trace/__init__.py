@@ -3,15 +3,15 @@ stands what they share: the options that choose a part of a trace, and how its t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import COUNT, GPU, INDEX, PATH, option
+from surrogate.cli.options import COUNT, GPU, INDEX, PATH, Form, Function, combined, html_option, option, output_options
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
@@ -98,6 +98,14 @@ class Part:
             raise InputError(f"{path}: holds {len(files)} traces, one per rank; unpack an archive and give one of them")
         return self.of(files[0])
 
+    def steady(self, path: Path, gpu: str | None) -> "Profile":
+        """The profile of this part's steady iterations; notes say which are left out, and whose peaks count."""
+        from surrogate.trace.profiling import profile, renamed_note, steady
+
+        profiled = steady(profile(self.load(path), gpu))
+        echo_notes(filter(None, (profiled.left_out, renamed_note(profiled))))
+        return profiled
+
     def of(self, file: "TraceFile") -> "Trace":
         """This part of a trace; its notes go to standard error, a line each."""
         from surrogate.cli.datasets import progress_bar
@@ -112,35 +120,55 @@ class Part:
         return trim(trace, iterations_kept=self.iteration or None, from_us=from_us, to_us=to_us, gpu=self.device)
 
 
-def part_options(function: Callable[..., object]) -> Callable[..., object]:
-    """Adds the options that choose a part of the trace; the command gets them as ``part``."""
+@dataclass(frozen=True)
+class Output:
+    """What a command prints: the first ``top`` rows, as ``form``; and ``html``, the page that it writes."""
 
-    @option("--iteration", "Only this one; repeatable.", INDEX, multiple=True)
-    @option("--from from_ms", "Only what starts at this time or later.", float, metavar="MS")
-    @option("--to to_ms", "Only what starts before this time.", float, metavar="MS")
-    @option("--device", "Only this GPU's activities.", INDEX)
-    @option("--max-bytes", "Most bytes a packed trace may unpack to [2 GiB].", COUNT)
-    @wraps(function)
-    def with_part(**values: object) -> object:
-        part: dict[str, Any] = {name: values.pop(name) for name in Part.__dataclass_fields__}
-        return function(**values, part=Part(**part))
+    top: int | None
+    html: Path | None
+    form: Form
 
-    return with_part
+    def write_page(self, profiled: "Profile") -> None:
+        """Write the profile's page, if ``--html`` asks for it."""
+        if self.html:
+            from surrogate.dataset.files import write_text
+            from surrogate.trace.page import trace_page
+
+            write_text(self.html, trace_page(profiled))
+
+
+def _gathered(kind: type, name: str, *options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """A decorator that adds ``options``, which the command gets as one ``kind``, by ``name``."""
+
+    def gather(function: Function) -> Function:
+        @wraps(function)
+        def with_one(**values: Any) -> Any:
+            own = {each.name: values.pop(each.name) for each in fields(kind)}
+            return function(**values, **{name: kind(**own)})
+
+        return combined(*options)(cast(Function, with_one))
+
+    return gather
+
+
+part_options = _gathered(
+    Part,
+    "part",
+    option("--iteration", "Only this one; repeatable.", INDEX, multiple=True),
+    option("--from from_ms", "Only what starts at this time or later.", float, metavar="MS"),
+    option("--to to_ms", "Only what starts before this time.", float, metavar="MS"),
+    option("--device", "Only this GPU's activities.", INDEX),
+    option("--max-bytes", "Most bytes a packed trace may unpack to [2 GiB].", COUNT),
+)
+"""Options that choose a part of the trace; the command gets them as ``part``."""
+table_options = _gathered(Output, "out", top_option, html_option, output_options)
+"""``--top``, ``--html``, ``--json`` and ``--csv``; the command gets them as ``out``."""
 
 
 def echo_notes(notes: Iterable[str]) -> None:
     """Print notes to standard error, a line each."""
     for note in notes:
         click.echo(f"seer: {note}", err=True)
-
-
-def write_page(profiled: "Profile", html: Path | None) -> None:
-    """Write the profile's page, where ``--html`` asks for it."""
-    if html:
-        from surrogate.dataset.files import write_text
-        from surrogate.trace.page import trace_page
-
-        write_text(html, trace_page(profiled))
 
 
 def columns_of(

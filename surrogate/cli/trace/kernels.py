@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import INDEX, PATH, Form, html_option, option, output_options, show
+from surrogate.cli.options import INDEX, PATH, Form, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table, terminal_width, wrapped
 
@@ -38,18 +38,9 @@ _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 )
 @shared.counters_option
 @shared.gpu_option
-@shared.top_option
-@html_option
-@output_options
+@shared.table_options
 def command(
-    file: Path,
-    by: str,
-    counters: tuple[Path, ...],
-    gpu: str | None,
-    top: int | None,
-    html: Path | None,
-    form: Form,
-    part: shared.Part,
+    file: Path, by: str, counters: tuple[Path, ...], gpu: str | None, out: shared.Output, part: shared.Part
 ) -> None:
     """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
 
@@ -66,25 +57,23 @@ def command(
     """
     from surrogate.formats.nvprof import is_summary, read_summary
     from surrogate.trace.kernels import kernel_table, summary_table, with_counters
-    from surrogate.trace.profiling import profile, renamed_note, steady
 
     if is_summary(file):
         from surrogate.features.gpu import gpu as gpu_named
 
-        if by != "name" or html or part != shared.Part():
+        if by != "name" or out.html or part != shared.Part():
             raise InputError(
                 f"{file}: nvprof's summary knows kernels by name alone; leave out every option for a trace"
             )
-        summarised = summary_table(read_summary(file), counters, gpu_named(gpu) if gpu else None).top(top)
-        show(summarised.rows, form, table=shared.for_people(summarised))
+        summarised = summary_table(read_summary(file), counters, gpu_named(gpu) if gpu else None).top(out.top)
+        show(summarised.rows, out.form, table=shared.for_people(summarised))
         return
-    profiled = steady(profile(part.load(file), gpu))
-    shared.echo_notes(filter(None, [profiled.left_out, renamed_note(profiled)]))
+    profiled = part.steady(file, gpu)
     profiled = with_counters(profiled, counters) if counters else profiled
-    shared.write_page(profiled, html)
-    result = kernel_table(profiled, by).top(top)
+    out.write_page(profiled)
+    result = kernel_table(profiled, by).top(out.top)
     names = ("kernel" if by == "name" else by, *(COUNTED if counters else COLUMNS))
-    show(result.rows, form, table=shared.for_people(result, names))
+    show(result.rows, out.form, table=shared.for_people(result, names))
 
 
 @click.command()

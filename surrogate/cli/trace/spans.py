@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import Form, html_option, option, output_options, show
+from surrogate.cli.options import option, show
 
 COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
 """Columns that people see."""
@@ -16,17 +16,9 @@ COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
 @shared.part_options
 @option("--level", "The deepest level to show.", ("model", "layer", "operator", "call", "kernel"), default="layer")
 @shared.counters_option
-@shared.top_option
-@html_option
-@output_options
+@shared.table_options
 def command(
-    files: tuple[Path, ...],
-    level: str,
-    counters: tuple[Path, ...],
-    top: int | None,
-    html: Path | None,
-    form: Form,
-    part: shared.Part,
+    files: tuple[Path, ...], level: str, counters: tuple[Path, ...], out: shared.Output, part: shared.Part
 ) -> None:
     """Spans of a trace from the iteration down to the kernel, each below its parent, in time order.
 
@@ -45,19 +37,19 @@ def command(
     from surrogate.trace.tracer import leveled_traces
 
     traces = [part.load(file) for file in files]
-    if html:
-        shared.write_page(profile(traces[-1]), html)
+    if out.html:
+        out.write_page(profile(traces[-1]))
     counted = with_counters(profile(traces[-1]), counters).counters if counters else None
     if len(traces) == 1:
-        table = trace_spans(traces[0], counted).rows(level).top(top)
-        show(table.rows, form, table=shared.for_people(table, COLUMNS))
+        table = trace_spans(traces[0], counted).rows(level).top(out.top)
+        show(table.rows, out.form, table=shared.for_people(table, COLUMNS))
         return
     experiment = leveled_traces(traces, counted)
     merged, lost = experiment.merged()
-    table = merged.rows(level).top(top)
+    table = merged.rows(level).top(out.top)
     levels = experiment.rows()
     whole = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
-    show(table.rows, form, whole=whole, table=shared.for_people(table, COLUMNS))
-    if not form:
+    show(table.rows, out.form, whole=whole, table=shared.for_people(table, COLUMNS))
+    if not out.form:
         click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
         show(levels.rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, Form, html_option, option, output_options, show
+from surrogate.cli.options import COUNT, option, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table, terminal_width, wrapped
 
@@ -50,18 +50,9 @@ SWEEP = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "
 )
 @option("--batch", "Batch size of each file, where no shape tells.", COUNT, multiple=True)
 @shared.gpu_option
-@shared.top_option
-@html_option
-@output_options
+@shared.table_options
 def command(
-    files: tuple[Path, ...],
-    by: str,
-    batch: tuple[int, ...],
-    gpu: str | None,
-    top: int | None,
-    html: Path | None,
-    form: Form,
-    part: shared.Part,
+    files: tuple[Path, ...], by: str, batch: tuple[int, ...], gpu: str | None, out: shared.Output, part: shared.Part
 ) -> None:
     """What bounds a step of a trace: the device, the host, communication or copies. Then iteration times, busy and
     idle time of the device, layers, layer types and copies; and findings: what to change in the program, by the gain
@@ -80,31 +71,31 @@ def command(
     from surrogate.trace.profiling import profile, renamed_note, steady
 
     parts = part.files(files)
-    if len(parts) > 1 and (by != "model" or html):
-        option = "--html" if html else f"--by {by}"
+    if len(parts) > 1 and (by != "model" or out.html):
+        option = "--html" if out.html else f"--by {by}"
         raise InputError(f"{len(parts)} traces make a table of ranks or batch sizes; {option} takes one of them")
     traces = [part.of(file) for file in parts]
     ranks = {trace.rank for trace in traces} - {None}
     if len(ranks) == len(traces) > 1 and not batch:
-        _show_ranks(traces, top, form)
+        _show_ranks(traces, out)
         return
     profiles = [steady(profile(trace, gpu)) for trace in traces]
     shared.echo_notes(filter(None, map(renamed_note, profiles)))
     if len(profiles) > 1:
-        sweep = tables.batch_sweep(profiles, batch).top(top)
-        show(sweep.rows, form, table=shared.columns_of(sweep.rows, SWEEP))
+        sweep = tables.batch_sweep(profiles, batch).top(out.top)
+        show(sweep.rows, out.form, table=shared.columns_of(sweep.rows, SWEEP))
         return
     (only,) = profiles
-    shared.write_page(only, html)
+    out.write_page(only)
     if by != "model":
         of = {"layer": tables.layer_table, "type": tables.type_table, "copy": tables.copy_table}[by]
-        table = of(only).top(top)
-        show(table.rows, form, table=shared.for_people(table))
+        table = of(only).top(out.top)
+        show(table.rows, out.form, table=shared.for_people(table))
         return
-    _show_summary(only, batch, top, form)
+    _show_summary(only, batch, out)
 
 
-def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form: Form) -> None:
+def _show_summary(only: "Profile", batch: tuple[int, ...], out: shared.Output) -> None:
     """What bounds a step, then figures of the whole model, its layer types and its copies; what to change."""
     from surrogate.trace import tables
     from surrogate.trace.findings import looked, told
@@ -112,8 +103,9 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
     facts = tables.summary(only)
     if batch:
         facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
-    types = tables.type_table(only).top(top)
-    copies = tables.copy_table(only).top(top)
+    form = out.form
+    types = tables.type_table(only).top(out.top)
+    copies = tables.copy_table(only).top(out.top)
     has_device = len(only.trace.activities) > 0
     known = {key: value for key, value in facts.items() if key not in ("bound", "notes") and (has_device or value)}
     about = Table([{"of the trace": key, "value": known[key]} for key in known if key not in FIGURES])
@@ -150,7 +142,7 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], top: int | None, form
         click.echo(f"\n{wrapped(told(findings, why), terminal_width())}")
 
 
-def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:
+def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
     """A row per rank, then the collectives that the others wait in."""
     from surrogate.trace.findings import RANKS_STEP, straggler, told
     from surrogate.trace.iteration.ranks import rank_summary
@@ -158,13 +150,13 @@ def _show_ranks(traces: "Sequence[Trace]", top: int | None, form: Form) -> None:
     compared = rank_summary(traces)
     found = straggler(compared)
     shared.echo_notes(compared.notes)
-    rows = compared.ranks[:top]
+    rows = compared.ranks[: out.top]
     narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
     table = shared.columns_of([*rows, *compared.spread()], narrow, title=compared.title, references=2)
     findings = [found] if found else []
-    show(rows, form, whole=asdict(compared) | {"findings": [each.to_dict() for each in findings]}, table=table)
-    if compared.collectives and not form:
+    show(rows, out.form, whole=asdict(compared) | {"findings": [each.to_dict() for each in findings]}, table=table)
+    if compared.collectives and not out.form:
         click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
         show(compared.collectives)
-    if findings and not form:
+    if findings and not out.form:
         click.echo(f"\n{wrapped(told(findings, step=RANKS_STEP), terminal_width())}")

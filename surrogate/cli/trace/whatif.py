@@ -3,7 +3,7 @@
 ``seer trace simulate``: the replay of a trace beside what was measured.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,14 +59,10 @@ def command(
     file: Path,
     what_ifs: tuple[str, ...],
     functions: tuple[str, ...],
-    together: bool,
     timeline: Path | None,
-    gpu: str | None,
-    own_gpu: str | None,
-    bundle: Path | None,
     form: Form,
     part: shared.Part,
-    **network: Any,
+    **settings: Any,
 ) -> None:
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
 
@@ -83,35 +79,18 @@ def command(
     """
     from surrogate.trace import whatif as models
     from surrogate.trace.graph import graph_of
-    from surrogate.trace.profiling import profile, renamed_note, steady
     from surrogate.trace.result import said_once
 
-    # In the order asked: those that are known, by their labels, and why others are refused.
-    names: dict[str, WhatIf | None] = {}
-    refusals: dict[str, str] = {}
-    asked = [(text, _named) for text in what_ifs or ("gpu",) * bool(gpu and not functions)]
-    for text, read in [*asked, *((text, models.user_function) for text in functions)]:
-        try:
-            what_if = read(text)
-            names[what_if.label] = what_if
-        except InputError as error:
-            names[text] = None
-            refusals[text] = str(error)
-    if not names:
-        raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
-    chosen = [what_if for what_if in names.values() if what_if]
-    if gpu and (other := next((what_if for what_if in chosen if what_if.target), None)):
-        raise InputError(f"--gpu {gpu} and {other.label} name a GPU each; write gpu={gpu} in the place of --gpu")
-    if gpu and chosen and not any(getattr(models.MODELS.get(each.name), "of_gpu", False) for each in chosen):
-        shared.echo_notes([f"--gpu {gpu} changes none of these answers; ask for gpu={gpu}, too"])
-    profiled = steady(profile(part.load(file), own_gpu))
-    shared.echo_notes(filter(None, (profiled.left_out, renamed_note(profiled))))
-    setting = models.setting_of(profiled, target=gpu, network=models.Network(**network), bundle=bundle)
+    gpu, own_gpu, bundle, together = map(settings.pop, ("gpu", "own_gpu", "bundle", "together"))
+    named, refusals = _asked(what_ifs, functions, gpu)
+    profiled = part.steady(file, own_gpu)
+    setting = models.setting_of(profiled, target=gpu, network=models.Network(**settings), bundle=bundle)
     graph = graph_of(profiled.trace, profiled.layers)
+    chosen = [what_if for what_if in named.values() if what_if]
     answers = models.evaluate(graph, chosen, setting, together=together, refusals=refusals)
     if not answers:
         if form:
-            show([{"name": name, "refused": refusals[name]} for name in names], form)
+            show([{"name": name, "refused": refusals[name]} for name in named], form)
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
         models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
@@ -119,17 +98,45 @@ def command(
     # One that does not apply is a row without figures, in its place.
     empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
     reasons = {name: reason.removeprefix(f"{name}: ") for name, reason in refusals.items()}
-    every = {**names, **answered, **reasons}
+    every = {**named, **answered, **reasons}
     rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in every]
-    flat = [*(name for name, value in answers[0].to_dict().items() if not isinstance(value, dict | list)), "refused"]
+    if form:
+        flat = [name for name, value in answers[0].to_dict().items() if not isinstance(value, dict | list)]
+        show(rows if form == "json" else shared.columns_of(rows, [*flat, "refused"]).records, form)
+        return
     cells = [_cells(row) for row in rows]
     filled = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]
     count = len(graph.iterations)
     title = f"Mean of {count} iterations, from one's end to the next one's; summary has the median, from start to end"
-    table = replace(shared.columns_of(cells, filled, title=title * (count > 1)), widest=shared.PIPE_WIDTH)
-    show(rows if form == "json" else shared.columns_of(rows, flat).records, form, table=table)
-    for line in said_once(remark for row in rows for remark in _remarks(row)) if not form else []:
+    show(cells, table=replace(shared.columns_of(cells, filled, title * (count > 1)), widest=shared.PIPE_WIDTH))
+    for line in said_once(remark for row in rows for remark in _remarks(row)):
         click.echo(line)
+
+
+def _asked(
+    what_ifs: Sequence[str], functions: Sequence[str], gpu: str | None
+) -> tuple[dict[str, "WhatIf | None"], dict[str, str]]:
+    """In the order asked those that are known, by their labels, and None for others; and why those are refused."""
+    from surrogate.trace import whatif as models
+
+    named: dict[str, WhatIf | None] = {}
+    refusals: dict[str, str] = {}
+    known = [(text, _named) for text in what_ifs or ("gpu",) * bool(gpu and not functions)]
+    for text, read in [*known, *((text, models.user_function) for text in functions)]:
+        try:
+            what_if = read(text)
+            named[what_if.label] = what_if
+        except InputError as error:
+            named[text] = None
+            refusals[text] = str(error)
+    if not named:
+        raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
+    chosen = [what_if for what_if in named.values() if what_if]
+    if gpu and (other := next((what_if for what_if in chosen if what_if.target), None)):
+        raise InputError(f"--gpu {gpu} and {other.label} name a GPU each; write gpu={gpu} in the place of --gpu")
+    if gpu and chosen and not any(getattr(models.MODELS.get(each.name), "of_gpu", False) for each in chosen):
+        shared.echo_notes([f"--gpu {gpu} changes none of these answers; ask for gpu={gpu}, too"])
+    return named, refusals
 
 
 def _remarks(row: Mapping[str, Any]) -> list[tuple[str, str]]:

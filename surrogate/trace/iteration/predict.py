@@ -147,15 +147,14 @@ def walk_of(
     batch: int | None = None,
     overheads: Overheads | None = None,
     leave_one_out: bool = False,
-    surrogates: Predictors | None = None,
-    bundle: str | Path | None = None,
+    bundle: str | Path | Predictors | None = None,
 ) -> "Walk":
     """The iterations of ``trace`` from host overheads and the times of its kernels (Lin et al.), ready to be walked.
 
     ``times``: ``measured`` (the trace's) or ``surrogate``; by default the surrogate's where ``gpu`` or ``batch`` is
     another than the trace's. ``overheads`` come from the trace itself unless given; with ``leave_one_out`` those of an
-    iteration come from the other ones. ``surrogates`` (else those shipped for the GPU, convolutions by ``bundle``)
-    predict, and collectives go by the laws of given overheads. The host stays the traced one, whatever the GPU.
+    iteration come from the other ones. Predictors are those shipped for the GPU, convolutions by ``bundle``, or given
+    in its place; collectives go by the laws of given overheads. The host stays the traced one, whatever the GPU.
 
     Raises `InputError` for an unknown GPU or source, a batch without shapes to rescale, measured times of another GPU
     or batch, and a trace without host work or without a device's.
@@ -186,8 +185,9 @@ def walk_of(
         )
     device_times = kernel_times.measured_times(trace)
     if source == "surrogate":
-        by = surrogates or predictors_for(trace, there, bundle)
-        base = predictors_for(trace, here, bundle) if changed and here and not surrogates else None
+        given = isinstance(bundle, Predictors)
+        by = bundle if given else predictors_for(trace, there, bundle)
+        base = predictors_for(trace, here, bundle) if changed and here and not given else None
         new = (batch if rescaled else old) or 1
         device_times = kernel_times.predicted_times(trace, by, old or 1, new, shown.laws, base)
     named = there.name if there else trace.device_name(device) or None

@@ -128,10 +128,8 @@ def predicted_times(
     groups, reasons = _groups(trace, old_batch, new_batch)
     shortest = operator("fill", n=1)
     own = base.gpu if base else by.gpu
-    traced = {problem for before, _, _ in groups for problem in before}
-    asked = {problem for _, after, _ in groups for problem in after}
-    runs_here = {problem: as_run(problem, own) for problem in traced}
-    runs_there = {problem: as_run(problem, by.gpu) for problem in asked}
+    runs_here = {problem: as_run(problem, own) for before, _, _ in groups for problem in before}
+    runs_there = {problem: as_run(problem, by.gpu) for _, after, _ in groups for problem in after}
     there = answers_of(by, {shortest, *runs_there.values()})
     here = answers_of(base, set(runs_here.values())) if base else {}
     least = there[shortest]
@@ -163,13 +161,20 @@ def predicted_times(
             predicted_us = max(predicted_us, len(rows) * least.time_us)
         time_us[rows] = predicted_us * (time_us[rows] / whole if whole else 1 / len(rows))
     if base and reasons:
-        lacking = np.isin(np.arange(len(time_us)), [row for row, _ in reasons])
-        sums = [np.bincount(activities.name, column * ~lacking) for column in (activities.time_us, time_us)]
-        copied = np.full(len(sums[0]), base.gpu.dram_share * base.gpu.dram_gbs / (by.gpu.dram_share * by.gpu.dram_gbs))
-        time_us[lacking] *= np.divide(sums[1], sums[0], out=copied, where=sums[0] > 0)[activities.name[lacking]]
-        half_width = log(UNMEASURED_FACTOR[base.gpu.vendor == by.gpu.vendor])
-        parts.append(PredictedWork(float(time_us[lacking].sum()), RATES, half_width, "unknown"))
+        parts.append(_follow(trace, time_us, [row for row, _ in reasons], (base.gpu, by.gpu)))
     return DeviceTimes(time_us, tuple(source), tuple(reasons), tuple(parts))
+
+
+def _follow(trace: Trace, time_us: Floats, rows: Sequence[int], gpus: tuple[Gpu, Gpu]) -> PredictedWork:
+    """Change the ``time_us`` of ``rows`` as those of other kernels of their names change, else as copies do."""
+    own, target = gpus
+    activities = trace.activities
+    lacking = np.isin(np.arange(len(time_us)), rows)
+    sums = [np.bincount(activities.name, column * ~lacking) for column in (activities.time_us, time_us)]
+    copied = np.full(len(sums[0]), own.dram_share * own.dram_gbs / (target.dram_share * target.dram_gbs))
+    time_us[lacking] *= np.divide(sums[1], sums[0], out=copied, where=sums[0] > 0)[activities.name[lacking]]
+    half_width = log(UNMEASURED_FACTOR[own.vendor == target.vendor])
+    return PredictedWork(float(time_us[lacking].sum()), RATES, half_width, "unknown")
 
 
 def _carried(

@@ -17,7 +17,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, path_us, simulate
-from surrogate.trace.graph.tasks import DEVICE_KINDS, MARK, STREAM, TASK_COLUMNS
+from surrogate.trace.graph.tasks import DEVICE_KINDS, EDGE_COLUMNS, MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.layers import OUTSIDE
 from surrogate.trace.profiling import NO_DEVICE, unfit
 from surrogate.trace.whatif.primitives import remove
@@ -227,8 +227,7 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
 
 def _alike(before: Graph, after: Graph) -> bool:
     """Whether the tasks, their order and what they wait for are the same."""
-    columns = (*TASK_COLUMNS, "src", "dst", "edge_kind", "lag_us", "from_start")
-    same = (np.array_equal(getattr(before, name), getattr(after, name)) for name in columns)
+    same = (np.array_equal(getattr(before, name), getattr(after, name)) for name in (*TASK_COLUMNS, *EDGE_COLUMNS))
     return before.policies == after.policies and all(same)
 
 

@@ -18,10 +18,10 @@ from surrogate.network.memory import usable_bytes
 from surrogate.prediction.results import UNMEASURED
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
-from surrogate.trace.events.tables import Ints, Trace, linked
-from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, LAUNCH, WORK, Graph, Mask
-from surrogate.trace.iteration.times import RATES, predicted_times
-from surrogate.trace.whatif.primitives import OPTIMIZER, remove, scale, select
+from surrogate.trace.events.tables import Floats, Ints, Trace, linked
+from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, WORK, Graph, Mask
+from surrogate.trace.iteration.times import RATES, DeviceTimes, predicted_times
+from surrogate.trace.whatif.primitives import OPTIMIZER, launches_of, remove, scale, select
 from surrogate.trace.whatif.setting import STEP, UNJUDGED, Change, Evidence, Known, Op, Setting, Value, published, rule
 
 if TYPE_CHECKING:
@@ -60,13 +60,11 @@ def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     matrix = select(graph, kind="kernel", name="sgemm|wgrad") & ~on_tensor_cores
     changed = _fp32_kernels(graph, setting)
     faster = scale(graph, changed, np.where(matrix, 1 / MATRIX, 1 / OTHER))
-    launches = np.zeros(len(graph), np.bool_)
-    launches[graph.src[(graph.edge_kind == LAUNCH) & changed[graph.dst]]] = True
     assumes = (
         f"sgemm and wgrad outside tensor cores {MATRIX:g} times as fast, other fp32 kernels (TF32 too) {OTHER:g} times,"
         " no casts (the upper end has one for each)"
     )
-    return Change(faster, high=scale(faster, launches, 2.0), assumes=assumes)
+    return Change(faster, high=scale(faster, launches_of(graph, changed), 2.0), assumes=assumes)
 
 
 def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
@@ -182,15 +180,11 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
         raise InputError("gpu: name the GPU that is asked about, as in gpu=h100, or with --gpu")
     if target == base:
         raise InputError(f"gpu: the trace is of {base.name}, so nothing changes; name another GPU")
-    rows = _device_tasks(graph)
     times = predicted_times(trace, setting.predictors(target), base=setting.predictors(base))
-    # Every task takes its measured time as often as the trace's activity gets longer.
-    before = trace.activities.time_us[graph.row[rows]]
-    factor = np.ones(len(graph))
-    factor[rows] = np.divide(times.time_us[graph.row[rows]], before, out=np.ones(len(rows)), where=before > 0)
-    on_device = select(graph, kind=("kernel", "copy", "memset"))
-    changed = scale(graph, on_device, factor)
-    ends = (scale(changed, on_device, times.factor_90**side) for side in (-1, 1))
+    rows = _device_tasks(graph)
+    rows = rows[graph.kind[rows] != COLLECTIVE]
+    changed = scale(graph, rows, _ratios(trace, times, graph.row[rows]))
+    ends = (scale(changed, rows, times.factor_90**side) for side in (-1, 1))
     unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
     unseen = f"kernels that nobody measured on both {base.name} and {target.name}"
@@ -286,11 +280,11 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
             f"batch: {share:.0%} of the device time is of operators that do not tell how they hold the batch of"
             f" {traced}, such as {lost_us.most_common(1)[0][0]}; trace the program at batch {new:g}"
         )
-    factor = np.ones(len(graph))
-    factor[rows] = np.divide(times.time_us[activity], before, out=np.ones(len(rows)), where=before > 0)
+    factor = _ratios(trace, times, activity)
+    rows, factor = rows[factor != 1], factor[factor != 1]
     loading = select(graph, kind="host work", layer="DataLoader")
     low, middle, high = (
-        scale(scale(graph, loading, loaded), factor != 1, factor * times.factor_90**side)
+        scale(scale(graph, loading, loaded), rows, factor * times.factor_90**side)
         for side, loaded in ((-1, min(ratio, 1.0)), (0, ratio), (1, max(ratio, 1.0)))
     )
     notes = [UNCHECKED] if ratio > 1 else []
@@ -303,6 +297,12 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
 def _device_tasks(graph: Graph) -> Ints:
     """Tasks that are activities of the trace, removed ones left out."""
     return np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
+
+
+def _ratios(trace: Trace, times: DeviceTimes, rows: Ints) -> Floats:
+    """How many times as long as traced the activities ``rows`` take, by ``times``."""
+    before = trace.activities.time_us[rows]
+    return np.divide(times.time_us[rows], before, out=np.ones(len(rows)), where=before > 0)
 
 
 _NUMBERED = {"IMPLICIT_GEMM": "ALGO_0", "IMPLICIT_PRECOMP_GEMM": "ALGO_1"}
@@ -387,7 +387,7 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
     runs, lost = convolutions_of(trace)
     if not runs:
         raise InputError("best-convolution: no shape in this trace gives a convolution; record shapes")
-    # Rows: the ratio, its lower and its upper end; columns: the trace's activities, then the graph's tasks.
+    # Rows: the ratio, its lower and its upper end; columns: the trace's activities.
     factors = np.ones((3, len(trace.activities)))
     unknown = swapped = 0
     predictor = setting.predictors(setting.own_gpu).algorithms
@@ -400,10 +400,8 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
         if ratio is not None and ratio[0] < 1:
             swapped += 1
             factors[:, list(run.activities)] = np.array(ratio)[:, None]
-    tasks = select(graph, kind="kernel") & (graph.row >= 0)
-    of_task = np.ones((3, len(graph)))
-    of_task[:, tasks] = factors[:, graph.row[tasks]]
-    middle, low, high = (scale(graph, tasks, factor) for factor in of_task)
+    tasks = np.flatnonzero(select(graph, kind="kernel") & (graph.row >= 0))
+    middle, low, high = (scale(graph, tasks, factor[graph.row[tasks]]) for factor in factors)
     notes = [f"{swapped:,} of {len(runs):,} convolutions get another algorithm"]
     if unknown or lost:
         notes.append(f"{unknown + lost:,} stay: their problem or algorithm is not known")

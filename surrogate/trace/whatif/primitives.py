@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, require_known
-from surrogate.trace.events.tables import Floats
+from surrogate.trace.events.tables import Floats, Ints
 from surrogate.trace.graph import tasks as t
 from surrogate.trace.graph.tasks import POLICIES, TASK_KINDS, Graph, Mask
 from surrogate.trace.layers import PHASES
@@ -121,12 +121,18 @@ def task_of(graph: Graph, index: int) -> Task:
     )
 
 
-def scale(graph: Graph, tasks: Mask, factor: float | Floats) -> Graph:
-    """Durations of the tasks times ``factor`` (a number, or one per task of the graph). Raises `InputError` below 0."""
-    factors = np.broadcast_to(np.asarray(factor, dtype=float), (len(graph),))
-    if not (np.isfinite(factors[tasks]) & (factors[tasks] >= 0)).all():
+def scale(graph: Graph, tasks: Mask | Ints, factor: float | Floats) -> Graph:
+    """Durations of the tasks, a mask or places in the graph, times ``factor``: a number, or one per entry of ``tasks``.
+
+    Raises `InputError` below 0.
+    """
+    factors = np.broadcast_to(np.asarray(factor, dtype=float), tasks.shape)
+    factors = factors[tasks] if tasks.dtype == np.bool_ else factors
+    if not (np.isfinite(factors) & (factors >= 0)).all():
         raise InputError("a task's time is scaled by a factor of 0 or more; a negative or unknown one came")
-    return replace(graph, duration_us=np.where(tasks, graph.duration_us * factors, graph.duration_us))
+    duration_us = graph.duration_us.copy()
+    duration_us[tasks] *= factors
+    return replace(graph, duration_us=duration_us)
 
 
 def remove(graph: Graph, tasks: Mask) -> Graph:
@@ -204,6 +210,13 @@ def schedule(graph: Graph, resource: str, policy: t.Policy) -> Graph:
     if isinstance(policy, str):
         _code(policy, POLICIES, "policy")
     return replace(graph, policies={**graph.policies, _resource(graph, resource): policy})
+
+
+def launches_of(graph: Graph, tasks: Mask) -> Mask:
+    """The calls that launch the tasks."""
+    launches = np.zeros(len(graph), np.bool_)
+    launches[graph.src[(graph.edge_kind == t.LAUNCH) & tasks[graph.dst]]] = True
+    return launches
 
 
 def _first(graph: Graph) -> Mask:

@@ -13,9 +13,19 @@ from surrogate.features.errors import InputError
 from surrogate.network.training import buckets
 from surrogate.trace.calls import Parameter, known_parameters
 from surrogate.trace.events.tables import linked
-from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, LAUNCH, WORK, Graph, Mask
+from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.profiling import NO_DEVICE
-from surrogate.trace.whatif.primitives import NETWORK, OPTIMIZER, NewTask, insert, remove, scale, schedule, select
+from surrogate.trace.whatif.primitives import (
+    NETWORK,
+    OPTIMIZER,
+    NewTask,
+    insert,
+    launches_of,
+    remove,
+    scale,
+    schedule,
+    select,
+)
 from surrogate.trace.whatif.setting import UNJUDGED, Change, Known, Setting, Value, published, rule
 
 FUSED_BYTES = {"Adam": 28.0, "AdamW": 28.0, "SGD": 20.0, "Adagrad": 20.0}
@@ -60,8 +70,8 @@ def fused_optimizer(graph: Graph, setting: Setting, value: float | None) -> Chan
         raise InputError("no kernel is of an Optimizer.step range, so there is none to fuse; record one")
     host = inside & np.isin(graph.kind, (CALL, WORK))
     every = known_parameters(setting.profile.trace, graph.iterations)
-    keep = np.zeros(len(graph), np.bool_)
-    factor = np.ones(len(graph))
+    kept: list[int] = []
+    factors: list[float] = []
     for iteration in np.unique(graph.iteration[kernels]).tolist():
         members = np.flatnonzero(kernels & (graph.iteration == iteration))
         time_us = float(graph.duration_us[members].sum())
@@ -70,11 +80,11 @@ def fused_optimizer(graph: Graph, setting: Setting, value: float | None) -> Chan
             time_us = min(time_us, moved / (setting.own_gpu.dram_gbs * 1e3))
         # The last kernel that takes time stands for all of them, with its launch.
         lasting = members[graph.duration_us[members] > 0]
-        last = (lasting if len(lasting) else members)[-1]
-        factor[last] = time_us / graph.duration_us[last] if graph.duration_us[last] else 1.0
-        keep[last] = True
-        keep[graph.src[(graph.dst == last) & (graph.edge_kind == LAUNCH)]] = True
-    changed = scale(remove(graph, (kernels | host) & ~keep), keep & kernels, factor)
+        kept.append(int((lasting if len(lasting) else members)[-1]))
+        factors.append(time_us / (graph.duration_us[kept[-1]] or 1.0))
+    keeps = np.isin(np.arange(len(graph)), kept)
+    gone = (kernels | host) & ~(keeps | launches_of(graph, keeps))
+    changed = scale(remove(graph, gone), np.array(kept), np.array(factors))
     evidence = None if name.startswith("Adam") else UNJUDGED
     return Change(changed, assumes=f"{name}, {FUSED_BYTES[name]:g} bytes a parameter", evidence=evidence)
 
@@ -93,9 +103,7 @@ def restructured_batch_norm(graph: Graph, setting: Setting, value: float | None)
     # batch norms and their ReLU: those stay.
     follows = np.array([False, *(bool(_NORM.match(name)) for name in graph.layers[:-1])])
     relu = select(graph, kind="kernel", layer=r"(?i)^relu") & (graph.layer >= 0) & follows[graph.layer]
-    launches = np.zeros(len(graph), np.bool_)
-    launches[graph.src[(graph.edge_kind == LAUNCH) & relu[graph.dst]]] = True
-    return Change(remove(scale(graph, norm, 1 / 2), relu | launches))
+    return Change(remove(scale(graph, norm, 1 / 2), relu | launches_of(graph, relu)))
 
 
 PULLS = "network back"

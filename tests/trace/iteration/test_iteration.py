@@ -149,22 +149,22 @@ def test_kinds_of_kernels_err_each_for_itself():
 
 
 def test_what_is_lacking_is_listed_and_counted(trace, fake):
-    found = iteration_times(trace, times="surrogate", surrogates=fake, iteration=0)
+    found = iteration_times(trace, times="surrogate", bundle=fake, iteration=0)
     assert [(one.operator, one.count, one.time_us) for one in found.unknown] == [("ReluBackward0", 1, 30.0)]
     device = found.iterations[0].device_us
     assert found.coverage == pytest.approx(1 - 30 / device)
     assert any("kept as measured: ReluBackward0" in note for note in found.table().notes)
     without = Predictors(fake.gpu, None, fake.kernels)
-    found = iteration_times(trace, times="surrogate", surrogates=without)
+    found = iteration_times(trace, times="surrogate", bundle=without)
     assert sum(one.count for one in found.unknown if one.lacks == "a model of convolutions") == 6
     none = Predictors(fake.gpu, FixedConvs(none=True), fake.kernels)
-    found = iteration_times(trace, times="surrogate", surrogates=none)
+    found = iteration_times(trace, times="surrogate", bundle=none)
     assert "an algorithm that runs it" in {one.lacks for one in found.unknown}
 
 
 def test_another_batch_and_gpu(trace, fake):
-    found = iteration_times(trace, batch=16, surrogates=fake)
-    plain = iteration_times(trace, times="surrogate", surrogates=fake)
+    found = iteration_times(trace, batch=16, bundle=fake)
+    plain = iteration_times(trace, times="surrogate", bundle=fake)
     before = {row.operator: row.predicted_us for row in plain.operators}
     after = {row.operator: row.predicted_us for row in found.operators}
     for name in ("aten::conv2d", "aten::relu", "ConvolutionBackward0"):
@@ -172,7 +172,7 @@ def test_another_batch_and_gpu(trace, fake):
     assert after["aten::add_"] == before["aten::add_"]  # the optimizer's tensors have no batch
     assert ("aten::copy_", "batch dimension") in {(one.operator, one.lacks) for one in found.unknown}
     assert all(one.error_pct is None for one in found) and found.error_geomean_pct is None
-    there = iteration_times(trace, gpu="t4", surrogates=fake)
+    there = iteration_times(trace, gpu="t4", bundle=fake)
     assert there.gpu == "t4" and there.iterations[0].error_pct is None and there.times == "surrogate"
 
 
@@ -237,7 +237,7 @@ def test_vgg_sizes_by_roofline(real):
     """Without a model of convolutions the matrix products, pools and pointwise operators are still predicted."""
     trace = real("vgg13_b128_training_h100.json.gz")
     by = Predictors(gpu("h100-sxm"), None, load_operators("h100-sxm"))
-    found = iteration_times(trace, times="surrogate", surrogates=by)
+    found = iteration_times(trace, times="surrogate", bundle=by)
     assert 0.2 < found.coverage < 0.5
     assert "a model of convolutions" in {one.lacks for one in found.unknown}
 
