@@ -40,10 +40,10 @@ def solved(
     return strides[0], padding
 
 
-def window_of(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> tuple[Shape, Shape, Shape, Shape]:
+def window_of(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> make.Steps:
     """The window of a convolution or pooling over ``size``; what is unknown is solved from ``output``.
 
-    The result is padding before and after, stride and dilation, each a number per axis. An unknown dilation counts as
+    An unknown dilation counts as
     1: two 3 × 3 filters, plain and dilated, fit the same sizes.
     """
     rank = len(kernel)
@@ -55,7 +55,7 @@ def window_of(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> t
     # Elements that a filter spans with its gaps.
     extents = [step * (width - 1) + 1 for step, width in zip(dilation, kernel, strict=True)]
     if stride is not None and call.knows("padding"):
-        return (*_padding(call, size, extents, stride), stride, dilation)
+        return make.Steps(*_padding(call, size, extents, stride), stride, dilation)
     if output is None or len(output) != rank or min(output) < 1:
         raise UnsupportedError("output of the convolution")
     padding = call.numbers("padding", rank, 0) if call.knows("padding") else (None,) * rank
@@ -64,7 +64,7 @@ def window_of(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> t
         for *sizes, step, pad in zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
     ]
     pads = tuple(pad for _, pad in answers)
-    return pads, pads, tuple(step for step, _ in answers), dilation
+    return make.Steps(pads, pads, tuple(step for step, _ in answers), dilation)
 
 
 def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tuple[Shape, Shape]:
@@ -107,7 +107,7 @@ def _convolution(call: Call) -> Conv:
     if output is not None and (output[:1], output[1:2]) != (image[:1], filters[:1]):
         raise UnsupportedError("output does not fit the filter")
     window = window_of(call, image[2:], filters[2:], None if output is None else output[2:])
-    forward = make.convolution(image, filters, *window, groups=groups, dtype=call.dtype)
+    forward = make.convolution(image, filters, window, groups=groups, dtype=call.dtype)
     layout = "NHWC" if any(tensor.channels_last for tensor in _images(call).values()) else "NCHW"
     return replace(forward, layout=layout, direction="bwd_data" if transposed else "fwd")
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, Operator, family_of
+from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
-from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Network, Work
+from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Layer, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.training import exchange
-from surrogate.network.work import all_reduce, as_run, tf32_part
+from surrogate.network.work import as_run, tf32_part
 from surrogate.prediction.results import DATASHEET, FLOOR, ROOFLINE, UNMEASURED, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ MAX_BATCH = 2**24
 SUSTAINED = 0.94
 """Share of a tensor peak that long products reach where nothing else limits them. Source: fp8 products on H20, whose
 units are held down, in zksainx/pipeweave's table (median 0.93 of those over 4096 × 4096 × 2048, best 0.95)."""
+OUT_OF_LIMITS = "no algorithm within the limits"
 SAVES = ("WINOGRAD", "FFT")
 """Of whose algorithms the arithmetic is less than a convolution's."""
 GEFORCE_PIPE = 520.0
@@ -118,38 +120,28 @@ class Predictors:
         classes = self._classes(selections)
         # Everything about a distinct problem is worked out once; its layers differ in their names alone.
         of_problem = {
-            problem: self._layer_time(problem, run, answers[run], classes.get(run), network.gap_us)
+            problem: self._problem_time(problem, run, answers[run], classes.get(run), network.gap_us)
             for problem, run in runs.items()
             if run in answers and run not in lacks
         }
         least_us = {work: least_kernel_us(runs[work], self.gpu, time.algorithm) for work, time in of_problem.items()}
         arithmetic = {(tf32_part(run, self.gpu), "TF32" if run.uses_tensor_cores else "fp32") for run in distinct}
         fp32 = ", ".join(" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0])
-        times: list[LayerTime] = []
+        by_layer = [(layer, of_problem.get(layer.work)) for layer in network.layers]
+        times = tuple(
+            _layer_time(layer, time, least_us[layer.work] + network.gap_us) for layer, time in by_layer if time
+        )
+        kernels_us = [layer.times_longer * time.time_us if time else 0.0 for layer, time in by_layer]
         unsupported = Counter(network.unsupported)
-        for layer in network.layers:
-            if layer.work in of_problem:
-                within = FOLDED_WITHIN if layer.operator.endswith(f".{FOLDED}") else 1.0
-                time = of_problem[layer.work].longer(layer.times_longer, within)
-                least = least_us[layer.work] + network.gap_us
-                lower_us = max(time.lower_us, least) if least < time.time_us else time.lower_us
-                times.append(replace(time, name=layer.name, operator=layer.operator, lower_us=lower_us))
-            else:
-                why = lacks.get(runs[layer.work], "no algorithm within the limits")
-                unsupported[f"{layer.operator} ({why})"] += 1
-        exchanged = None
-        if network.gpus > 1:
-            by_layer = [
-                layer.times_longer * of_problem[layer.work].time_us if layer.work in of_problem else 0.0
-                for layer in network.layers
-            ]
-            exchanged = exchange(network, by_layer, self._messages_us)
+        unsupported.update(
+            f"{layer.operator} ({lacks.get(runs[layer.work], OUT_OF_LIMITS)})" for layer, time in by_layer if not time
+        )
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.work].reason for layer in network.layers if layer.work in choices)
         return NetworkTime(
             network=network.name,
             gpu=self.gpu.name,
-            layers=tuple(times),
+            layers=times,
             batch=network.batch,
             training=network.training,
             ignored=network.ignored,
@@ -163,7 +155,7 @@ class Predictors:
             notes=(*network.notes, *self._notes(measured, elsewhere, answers), *self._link(network.gpus)),
             told=(*network.told, fp32) if fp32 else network.told,
             host_time=network.host,
-            exchange=exchanged,
+            exchange=exchange(network, kernels_us, self._messages_us) if network.gpus > 1 else None,
         )
 
     def _measured_settings(self) -> set[tuple[str, ...]]:
@@ -191,7 +183,7 @@ class Predictors:
         """What the GPUs that train together exchange their gradients over."""
         gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
         if gpus > 1:
-            source = self.kernels.kernel_times([all_reduce(2**22, gpus, "fp32")])[0].source
+            source = self.kernels.kernel_times([AllReduce(elements=2**22, ranks=gpus, dtype="fp32")])[0].source
             told = "its data sheet" if source in UNMEASURED else "all-reduces that were measured"
             name = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
             yield f"gradients cross {name}, {gbs:g} GB/s in each direction; their times go by {told}"
@@ -224,7 +216,7 @@ class Predictors:
             )
         return lacks
 
-    def _layer_time(self, problem: Work, run: Work, answer: Answer, known: str | None, gap_us: float) -> LayerTime:
+    def _problem_time(self, problem: Work, run: Work, answer: Answer, known: str | None, gap_us: float) -> LayerTime:
         """The time of a layer without its name: ``run`` is the problem as PyTorch runs it, ``known`` its class.
 
         A kernel's class is that of the arithmetic which the source states.
@@ -266,6 +258,14 @@ class Predictors:
         ]
         classes = self.paper.bound(pd.DataFrame(records))
         return {problem: BOUNDS[bound] if bound >= 0 else "" for problem, bound in zip(picks, classes, strict=True)}
+
+
+def _layer_time(layer: Layer, time: LayerTime, least_us: float) -> LayerTime:
+    """A layer's time from that of its problem; no lower end is before ``least_us``, unless the time itself is."""
+    within = FOLDED_WITHIN if layer.operator.endswith(f".{FOLDED}") else 1.0
+    time = time.longer(layer.times_longer, within)
+    lower_us = max(time.lower_us, least_us) if least_us < time.time_us else time.lower_us
+    return replace(time, name=layer.name, operator=layer.operator, lower_us=lower_us)
 
 
 def _setting(work: Work) -> tuple[str, ...]:

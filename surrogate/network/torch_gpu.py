@@ -8,7 +8,7 @@ fused kernels; `aten/src/ATen/native/RNN.cpp` for the recurrent functions that c
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import setting
@@ -132,42 +132,35 @@ def _to_fp32(op: Callable[..., object], values: "Tensor", *args: object, **kwarg
 
 
 def _attention(
-    query: "Tensor",
-    key: "Tensor",
-    value: "Tensor",
-    attn_mask: "Tensor | None" = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    query: "Tensor", key: "Tensor", value: "Tensor", *options: Any, scale: float | None = None, enable_gqa: bool = False
 ) -> "Tensor":
     """Flash attention of half precision without a mask, else the memory-efficient kernel.
 
-    As torch does, those whose shape neither takes go by their products and a softmax.
+    ``options`` are a mask, the share of dropout and whether attention is causal, as far as they are given. As torch
+    does, those whose shape neither kernel takes go by their products and a softmax.
     """
     import torch
 
     aten = torch.ops.aten
+    given: tuple[Any, ...] = (*options, *(None, 0.0, False)[len(options) :])
+    mask, dropout, is_causal = given
     if enable_gqa:
         groups = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
     halves = query.dtype in (torch.float16, torch.bfloat16)
     if query.dim() != 4 or query.size(-1) % 4 or not (halves or query.dtype == torch.float32):
-        return aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
-        )[0]
-    if halves and attn_mask is None and query.size(-1) == value.size(-1) <= FLASH_WIDTH and query.size(-1) % 8 == 0:
-        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+        return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout, is_causal, None, scale=scale)[
+            0
+        ]
+    if halves and mask is None and query.size(-1) == value.size(-1) <= FLASH_WIDTH and query.size(-1) % 8 == 0:
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout, is_causal, False, scale=scale)[0]
     trained = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    mask: Any = attn_mask
     if mask is not None:
         if mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
         mask = mask.to(query.dtype).expand(query.size(0), query.size(1), query.size(2), key.size(2))
-    return aten._scaled_dot_product_efficient_attention(
-        query, key, value, mask, trained, dropout_p, is_causal, scale=scale
-    )[0]
+    fused = aten._scaled_dot_product_efficient_attention
+    return fused(query, key, value, mask, trained, dropout, is_causal, scale=scale)[0]
 
 
 def _dropout(values: "Tensor", p: float, train: bool) -> "Tensor":
@@ -194,43 +187,50 @@ def recurrent_overrides() -> dict[str, Callable[..., object]]:
     return {**layers, **packed, "lstm_cell": _lstm_cell, "gru_cell": _gru_cell}
 
 
+class _RecurrentSettings(NamedTuple):
+    """The last arguments of a recurrent layer in ATen; those of packed sequences end before ``batch_first``."""
+
+    has_biases: bool
+    num_layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_first: bool = False
+
+
 def _layers(
     mode: int,
     values: "Tensor",
     hx: "Tensor | list[Tensor]",
     params: "list[Tensor]",
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    *settings: Any,
     sizes: tuple[int, ...] = (),
 ) -> tuple[object, ...]:
     """All layers of a recurrent network in one call; ``sizes``: sequences at each step of packed ones."""
     import torch
 
+    asked = _RecurrentSettings(*settings)
     states = list(hx) if isinstance(hx, list | tuple) else [hx]
     if torch.is_autocast_enabled("cpu"):
         half = torch.get_autocast_dtype("cpu")
         values, states, params = values.to(half), [state.to(half) for state in states], [p.to(half) for p in params]
-    projected = len(params) // num_layers // (1 + bidirectional) > 2 + 2 * has_biases
-    hidden = params[1].shape[0] // (1, 1, 4, 3)[mode]
+    weights = 2 + 2 * asked.has_biases  # of a layer and direction, without a projection
+    projected = len(params) // asked.num_layers // (1 + asked.bidirectional) > weights
     result = torch.ops.aten._cudnn_rnn(
         values,
         params,
-        2 + 2 * has_biases + projected,
+        weights + projected,
         values.new_empty(0),
         states[0],
         states[1] if mode == MODES["lstm"] else None,
         mode,
-        hidden,
+        params[1].shape[0] // (1, 1, 4, 3)[mode],  # hidden values
         params[1].shape[1] if projected else 0,
-        num_layers,
-        batch_first,
-        dropout,
-        train,
-        bidirectional,
+        asked.num_layers,
+        asked.batch_first,
+        asked.dropout,
+        asked.train,
+        asked.bidirectional,
         list(sizes),
         None,
     )
@@ -238,53 +238,29 @@ def _layers(
 
 
 def _packed_layers(
-    mode: int,
-    data: "Tensor",
-    batch_sizes: "Tensor",
-    hx: "Tensor | list[Tensor]",
-    params: "list[Tensor]",
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
+    mode: int, data: "Tensor", batch_sizes: "Tensor", hx: Any, params: "list[Tensor]", *settings: Any
 ) -> tuple[object, ...]:
     """The same of packed sequences, whose lengths nobody knows without memory: all count as equally long."""
     steps = batch_sizes.shape[0]
-    sizes = (-(-data.shape[0] // steps),) * steps
-    return _layers(
-        mode, data, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first=False, sizes=sizes
-    )
+    return _layers(mode, data, hx, params, *settings, sizes=(-(-data.shape[0] // steps),) * steps)
 
 
 def _lstm_cell(
-    values: "Tensor",
-    hx: "list[Tensor]",
-    w_ih: "Tensor",
-    w_hh: "Tensor",
-    b_ih: "Tensor | None" = None,
-    b_hh: "Tensor | None" = None,
+    values: "Tensor", hx: "list[Tensor]", w_ih: "Tensor", w_hh: "Tensor", *biases: Any
 ) -> tuple[object, ...]:
     """Two products and one kernel for the rest."""
     import torch
 
     gates = values @ w_ih.t(), hx[0] @ w_hh.t()
-    return torch.ops.aten._thnn_fused_lstm_cell(*gates, hx[1].to(gates[0].dtype), b_ih, b_hh)[:2]
+    return torch.ops.aten._thnn_fused_lstm_cell(*gates, hx[1].to(gates[0].dtype), *biases)[:2]
 
 
-def _gru_cell(
-    values: "Tensor",
-    hx: "Tensor",
-    w_ih: "Tensor",
-    w_hh: "Tensor",
-    b_ih: "Tensor | None" = None,
-    b_hh: "Tensor | None" = None,
-) -> object:
+def _gru_cell(values: "Tensor", hx: "Tensor", w_ih: "Tensor", w_hh: "Tensor", *biases: Any) -> object:
     """The same of a GRU."""
     import torch
 
     gates = values @ w_ih.t(), hx @ w_hh.t()
-    return torch.ops.aten._thnn_fused_gru_cell(*gates, hx.to(gates[0].dtype), b_ih, b_hh)[0]
+    return torch.ops.aten._thnn_fused_gru_cell(*gates, hx.to(gates[0].dtype), *biases)[0]
 
 
 def _fake_backward(values: "Tensor", weight: "list[Tensor]", *arguments: Any) -> tuple[object, ...]:

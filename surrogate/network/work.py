@@ -6,6 +6,7 @@ only knows what is moved: every tensor read or written once.
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from surrogate.features.families.gemm import Bmm, Gemm, Linear
 from surrogate.features.families.operator import CAST, Streamed
 from surrogate.features.families.pool import AvgPool, MaxPool
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, Pointwise, Softmax
-from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import DTYPES
 from surrogate.features.terms import output_size
@@ -95,11 +95,6 @@ def elementwise(kind: str, shape: Shape, dtype: str) -> Pointwise:
     return POINTWISE_CLASSES[kind](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
-def all_reduce(elements: int, ranks: int, dtype: str) -> AllReduce:
-    """The sum of every value over the GPUs that take part."""
-    return AllReduce(elements=elements, ranks=ranks, dtype=dtype)
-
-
 class Window(NamedTuple):
     """Images and what passes over them, each a number per axis: ``images`` of ``size``, a filter's or a window's taps,
     padding on both sides, steps, and distances of the taps."""
@@ -157,20 +152,9 @@ def pool(kind: str, size: Shape, result: Shape | None, window: Shape, stride: Sh
         if (extents[axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1 != outputs:
             extents[axis] = (outputs - 1) * stride[axis] + window[axis] - 2 * pad[axis]
     at = Window(size[0], tuple(extents), window, pad, stride, (1,) * len(window)).plane()
-    (h, w), (high, wide), (step, step_w), (above, left) = at.size, at.taps, at.stride, at.pad
-    return (MaxPool if kind == "max" else AvgPool)(
-        n=at.images,
-        c=size[1],
-        h=h,
-        w=w,
-        window=high,
-        window_w=wide,
-        stride=step,
-        stride_w=step_w,
-        pad=above,
-        pad_w=left,
-        dtype=dtype,
-    )
+    names = ("h", "w", "window", "window_w", "pad", "pad_w", "stride", "stride_w")
+    sizes = dict(zip(names, chain(at.size, at.taps, at.pad, at.stride), strict=True))
+    return (MaxPool if kind == "max" else AvgPool)(n=at.images, c=size[1], dtype=dtype, **sizes)
 
 
 def softmax(shape: Shape, axis: int, dtype: str) -> Operator:
@@ -179,36 +163,28 @@ def softmax(shape: Shape, axis: int, dtype: str) -> Operator:
     return Softmax(n=prod(shape[:axis]), c=shape[axis], h=prod(shape[axis + 1 :]), dtype=dtype)
 
 
-def convolution(
-    image: Shape, filters: Shape, begin: Shape, end: Shape, stride: Shape, dilation: Shape, *, groups: int, dtype: str
-) -> Conv:
-    """A forward convolution of an ``image`` (n, c, …) of one to three axes by ``filters`` (k, c / groups, …); the
-    others are a number per axis.
+class Steps(NamedTuple):
+    """How a filter passes over an image, a number per axis: padding before and after it, steps, distances of taps."""
 
-    Libraries pad both sides alike: where ``begin`` and ``end`` differ the image counts as already padded on the longer
-    side. Raises `InputError` for sizes that no convolution has.
+    begin: Shape
+    end: Shape
+    stride: Shape
+    dilation: Shape
+
+
+def convolution(image: Shape, filters: Shape, steps: Steps, *, groups: int, dtype: str) -> Conv:
+    """A forward convolution of an ``image`` (n, c, …) of one to three axes by ``filters`` (k, c / groups, …).
+
+    Libraries pad both sides alike: where the padding differs the image counts as already padded on the longer side.
+    Raises `InputError` for sizes that no convolution has.
     """
+    begin, end, stride, dilation = steps
     padding = tuple(map(min, begin, end))
     if min(padding) < 0:
         raise InputError(f"padding {begin} and {end}; it cannot be negative")
     grown = tuple(size + abs(a - b) for size, a, b in zip(image[2:], begin, end, strict=True))
     at = Window(image[0], grown, filters[2:], padding, stride, dilation).plane()
-    (h, w), (r, s), (pad_h, pad_w), (stride_h, stride_w), (dilation_h, dilation_w) = at[1:]
-    return Conv(
-        n=at.images,
-        c=image[1],
-        h=h,
-        w=w,
-        k=filters[0],
-        r=r,
-        s=s,
-        pad_h=pad_h,
-        pad_w=pad_w,
-        stride_h=stride_h,
-        stride_w=stride_w,
-        dilation_h=dilation_h,
-        dilation_w=dilation_w,
-        groups=groups,
-        dtype=dtype,
-        math=family(Conv.kind).default_math(dtype),
-    )
+    names = ("h", "w", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w")
+    sizes = dict(zip(names, chain(*at[1:]), strict=True))
+    math = family(Conv.kind).default_math(dtype)
+    return Conv(n=at.images, c=image[1], k=filters[0], groups=groups, dtype=dtype, math=math, **sizes)
