@@ -58,6 +58,7 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
     "counters": {"problem": str, "algorithm": str, "kernels": list},
 }
 """Kind of record → what it needs."""
+KINDS = tuple(_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ one row: its time is the median of the visits' medians, and how far the visits d
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,73 +28,47 @@ DEVICE_COLUMNS = ("gpu", "library", "library_version")
 
 ROW = (*DEVICE_COLUMNS, "problem", "algorithm")
 """What a row is named by: device, problem with settings, algorithm."""
+Found = Mapping[str, Sequence[dict[str, Any]]]
+"""Kind → its records of all logs in their order, each with the columns of its device, ``run``, ``visit`` (the problem
+with the number of its visit) and ``problem``; ``values`` are the columns of what was measured."""
 
 
-@dataclass(slots=True)
-class ProblemNotes:
-    """What is known of one problem on one device beside its measurements."""
+def _found(runs: Sequence["Log"]) -> Found:
+    """All logs' records but those that lost the device, which say nothing of what was to be measured.
 
-    origin: str = ""
-    networks: dict[str, None] = field(default_factory=dict)
-    heuristic: str | None = None
-    find_us: dict[str, list[float]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Gathered:
-    """What all logs hold, in the order it was first seen; a device's name is (gpu, library, version)."""
-
-    visits: list[dict[str, Any]] = field(default_factory=list)
-    """`ROW`, ``run``, ``visit`` (the problem with the number of its visit), ``at_s``, and what was measured."""
-    notes: dict[tuple[str, ...], ProblemNotes] = field(default_factory=dict)
-    """Device and problem → what else is known of it."""
-    conditions: dict[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
-    """Run and visit → clocks sampled after it; a problem that was cut before has none."""
-    counters: dict[tuple[str, ...], list[dict[str, Any]]] = field(default_factory=dict)
-    """Row → its counted kernels in launch order; of a row counted twice the last."""
-
-    def take(self, header: Header, records: Iterable[Entry]) -> None:
-        """Take one run's records.
-
-        Raises `InputError`, or what the damage leads to, for a record that names no problem or holds no measurement.
-        """
-        device = _device(header)
+    Raises `InputError` for a record that names no problem or holds no measurement.
+    """
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in log.KINDS}
+    for path, header, records in runs:
+        device = dict(zip(DEVICE_COLUMNS, _device(header), strict=True))
         # copies of a run's log, however short, are the same run
-        run = f"{header.created_s} {header.plan_digest} {header.shard} {device}"
-        for record in records:
-            kind = record["kind"]
-            visit = record["problem"]
-            key = key_without_visit(visit)
-            math_type = conv_of(key).math
-            problem = self.notes.setdefault((*device, key), ProblemNotes())
-            if kind == "problem":
-                ranking = [entry["algorithm"] for entry in record["heuristic"] if entry["status"] == "ok"]
-                problem.origin = problem.origin or record["origin"]
-                problem.networks.update(dict.fromkeys(record["networks"]))
-                problem.heuristic = problem.heuristic or next(iter(ranking), None)
-            elif kind == "measure" and _lost(record):
-                continue
-            elif kind == "measure":
-                row = dict(zip(ROW, (*device, key, record["algorithm"]), strict=True))
-                named = {**row, "run": run, "visit": visit, "at_s": record.get("at_s", 0.0)}
-                self.visits.append({**named, **_measurement(record["result"])})
-            elif kind == "counters":
-                self.counters[*device, key, record["algorithm"]] = record["kernels"]
-            elif (run, visit) not in self.conditions:
-                self.conditions[run, visit] = record["conditions"]
-                for choice in Choice.all_from(record["find"]):
-                    if choice.time_us is not None and choice.math in (None, math_type):
-                        problem.find_us.setdefault(choice.algorithm, []).append(choice.time_us)
+        run = f"{header.created_s} {header.plan_digest} {header.shard} {_device(header)}"
+        with log.undamaged(path):
+            for record in records:
+                kind, visit = record["kind"], record["problem"]
+                row = {**record, **device, "run": run, "visit": visit, "problem": key_without_visit(visit)}
+                math_type = None if kind == "operator" else conv_of(visit).math
+                if kind in ("measure", "operator"):
+                    result = Measurement.from_dict(record["result"])
+                    if result.lost:
+                        continue
+                    row["values"] = _measurement(result)
+                elif kind == "problem":
+                    row["ranking"] = [entry for entry in record["heuristic"] if entry["status"] == "ok"]
+                    row["first"] = next((entry["algorithm"] for entry in row["ranking"]), None)
+                elif kind == "done":
+                    timed = (choice for choice in Choice.all_from(record["find"]) if choice.time_us is not None)
+                    row["found"] = [choice for choice in timed if choice.math in (None, math_type)]
+                found[kind].append(row)
+    return found
 
 
-def _lost(record: Entry) -> bool:
-    """True for a measurement that lost the device, and says nothing of what it was to measure."""
-    return Measurement.from_dict(record["result"]).lost
+def _named(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in names)
 
 
-def _measurement(values: Mapping[str, object]) -> dict[str, Any]:
+def _measurement(result: Measurement) -> dict[str, Any]:
     """The columns of one measurement; one with a time that is no time (0, not finite) is ``failed``."""
-    result = Measurement.from_dict(values)
     wrong = [time for time in (*result.times_us, *result.spans_us) if not 0 < time < math.inf]
     if wrong:
         result = Measurement("failed", f"a repeat of {wrong[0]:g} µs")
@@ -130,7 +104,7 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
     merge = special.get(next(iter(kinds), ""), _measured)
     named = ", ".join(map(str, paths)) or "nothing"
     with log.undamaged(named, refusals=True):
-        merged = merge(held, {"runs": [header.to_dict() for _, header, _ in held]})
+        merged = merge(_found(held), {"runs": [header.to_dict() for _, header, _ in held]})
     if merged.frame.empty:
         raise InputError(f"{named}: no measurement or ranking to merge; collect some first")
     return merged
@@ -157,31 +131,34 @@ def _table(frame: pd.DataFrame, table: str) -> pd.DataFrame:
     return frame[list(kinds)].astype(types)
 
 
-def _measured(runs: Sequence[Log], metadata: dict[str, object]) -> Dataset:
-    gathered = Gathered()
-    for path, header, records in runs:
-        with log.undamaged(path):
-            gathered.take(header, records)
-    if not gathered.visits:
+def _measured(found: Found, metadata: dict[str, object]) -> Dataset:
+    if not found["measure"]:
         return Dataset(pd.DataFrame(), metadata=metadata)
-    visits = _visits(gathered)
-    dropped = len(gathered.visits) - len(visits)
-    metadata |= {"anchors": _anchors(visits), "duplicates_dropped": dropped}
-    launches = _kernels(visits, gathered.counters)
-    if gathered.counters:
-        metadata["counted_kernels"] = sum(map(len, gathered.counters.values()))
+    done: dict[tuple[str, ...], dict[str, Any]] = {}  # of a run's log and its copies the first
+    for row in found["done"]:
+        done.setdefault((row["run"], row["visit"]), row)
+    visits = _visits(found, done)
+    metadata |= {"anchors": _anchors(visits), "duplicates_dropped": len(found["measure"]) - len(visits)}
+    # of a row that was counted twice the last
+    counters = {_named(row, ROW): row["kernels"] for row in found["counters"]}
+    launches = _kernels(visits, counters)
+    if counters:
+        metadata["counted_kernels"] = sum(map(len, counters.values()))
         metadata["counted_kernels_joined"] = sum("counted_time_us" in launch for launch in launches)
-    frame = _table(_rows(visits, gathered.notes), "dataset")
+    frame = _table(_rows(visits, found, done), "dataset")
     return Dataset(frame, metadata=metadata, kernels=_table(pd.DataFrame(launches), "kernels"))
 
 
-def _visits(gathered: Gathered) -> pd.DataFrame:
+def _visits(found: Found, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -> pd.DataFrame:
     """Every visit once, with its clock: the one under load, or else the one sampled after its problem."""
-    for visit in gathered.visits:
-        if visit["sm_clock_mhz"] is None:
-            after = gathered.conditions.get((visit["run"], visit["visit"]), {})
-            visit |= {name: after.get(name) for name in ("sm_clock_mhz", "throttle_reasons")}
-    visits = pd.DataFrame(gathered.visits).drop_duplicates(["run", "visit", "algorithm"])
+    rows = []
+    for row in found["measure"]:
+        values = row["values"]
+        if values["sm_clock_mhz"] is None:
+            after = done.get((row["run"], row["visit"]), {"conditions": {}})["conditions"]
+            values |= {name: after.get(name) for name in ("sm_clock_mhz", "throttle_reasons")}
+        rows.append({**{name: row[name] for name in (*ROW, "run", "visit")}, "at_s": row.get("at_s", 0.0), **values})
+    visits = pd.DataFrame(rows).drop_duplicates(["run", "visit", "algorithm"])
     clocks = pd.to_numeric(visits["sm_clock_mhz"])
     clocks = clocks.where(clocks > 0)
     usual = clocks.groupby(visits["run"]).transform("median")
@@ -189,7 +166,7 @@ def _visits(gathered: Gathered) -> pd.DataFrame:
     return visits.assign(sm_clock_mhz=clocks, slow_clock=clocks < SLOW_CLOCK * usual, throttled=held)
 
 
-def _rows(visits: pd.DataFrame, notes: Mapping[tuple[str, ...], ProblemNotes]) -> pd.DataFrame:
+def _rows(visits: pd.DataFrame, found: Found, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -> pd.DataFrame:
     """A row per `ROW`: medians over its visits that are ok; what else is said is the first one's."""
     row = list(ROW)
     ok = visits[visits["status"] == "ok"]
@@ -204,21 +181,32 @@ def _rows(visits: pd.DataFrame, notes: Mapping[tuple[str, ...], ProblemNotes]) -
     clocks = ever.agg({"sm_clock_mhz": "median", "slow_clock": "any", "throttled": "any"})
     table = first_values.join([median, clocks]).assign(**extremes, stable=stable, repeats=over["repeats"].sum())
     table["repeats"] = table["repeats"].fillna(0)
-    described = []
-    for *device, problem, algorithm in order:
-        known = notes[*device, problem]
-        find_us = known.find_us.get(algorithm)
-        find_time_us = statistics.median(find_us) if find_us else None
-        described.append(
-            {
-                **_settings((*device, problem, algorithm)),
-                "find_time_us": find_time_us,
-                "origin": known.origin,
-                "heuristic_algorithm": known.heuristic,
-                "networks": ",".join(known.networks) or None,
-            }
-        )
+    times_us: dict[tuple[str, ...], list[float]] = {}
+    for after in done.values():
+        for choice in after["found"]:
+            times_us.setdefault((*_named(after, ROW[:-1]), choice.algorithm), []).append(choice.time_us)
+    planned: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for problem in found["problem"]:
+        planned.setdefault(_named(problem, ROW[:-1]), []).append(problem)
+    described = [
+        {
+            **_settings(named),
+            "find_time_us": statistics.median(times_us[named]) if named in times_us else None,
+            **_origin(planned.get(named[:-1], ())),
+        }
+        for named in order
+    ]
     return pd.DataFrame(described).join(table.reset_index(drop=True))
+
+
+def _origin(planned: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
+    """What the ``problem`` records of one problem say together: the first origin and ranking, all networks."""
+    networks = dict.fromkeys(name for problem in planned for name in problem["networks"])
+    return {
+        "origin": next((problem["origin"] for problem in planned if problem["origin"]), ""),
+        "heuristic_algorithm": next((problem["first"] for problem in planned if problem["first"]), None),
+        "networks": ",".join(networks) or None,
+    }
 
 
 def _settings(row: tuple[str, ...]) -> dict[str, object]:
@@ -265,69 +253,55 @@ def _anchors(visits: pd.DataFrame) -> list[dict[str, object]]:
     ]
 
 
-def _latest(runs: Sequence[Log], kind: str, rows_of: Callable[[tuple[str, str, str], Entry], Any]) -> list[Any]:
-    """``rows_of(device, record)`` of every record of ``kind``; of one problem on one device, the last one's."""
-    rows: dict[tuple[str, ...], Any] = {}
-    for path, header, records in runs:
-        device = _device(header)
-        with log.undamaged(path):
-            for record in records:
-                if record["kind"] == kind and not (kind == "operator" and _lost(record)):
-                    rows[*device, record["problem"]] = rows_of(device, record)
-    return list(rows.values())
-
-
-def _rankings(runs: Sequence[Log], metadata: dict[str, object]) -> Dataset:
+def _rankings(found: Found, metadata: dict[str, object]) -> Dataset:
     """The rankings of all logs; of a problem ranked twice for one GPU and version, the later file's counts."""
-    rankings = _latest(runs, "problem", _ranked)
-    rows = [row for ranking in rankings for row in ranking]
-    metadata["unranked_problems"] = sum(not ranking for ranking in rankings)
+    latest = {_named(row, (*DEVICE_COLUMNS, "visit")): row for row in found["problem"]}
+    rows = [row for problem in latest.values() for row in _ranked(problem)]
+    metadata["unranked_problems"] = sum(not problem["ranking"] for problem in latest.values())
     return Dataset(_table(pd.DataFrame(rows), "dataset"), "listed", metadata=metadata)
 
 
-def _ranked(device: tuple[str, str, str], record: Entry) -> list[dict[str, object]]:
+def _ranked(problem: Mapping[str, Any]) -> list[dict[str, object]]:
     """An engine's first place counts; one that cuDNN ranks but refuses to finalise has no row."""
-    ok = [entry for entry in record["heuristic"] if entry["status"] == "ok"]
-    first = {entry["algorithm"]: entry for entry in reversed(ok)}
-    names = dict.fromkeys(entry["algorithm"] for entry in ok)
+    first = {entry["algorithm"]: entry for entry in reversed(problem["ranking"])}
+    names = dict.fromkeys(entry["algorithm"] for entry in problem["ranking"])
     return [
         {
-            **_settings((*device, record["problem"], name)),
+            **_settings((*_named(problem, ROW[:-1]), name)),
             "heuristic_rank": rank,
-            "heuristic_algorithm": ok[0]["algorithm"],
             "workspace_bytes": first[name].get("workspace_bytes"),
             "deterministic": first[name].get("deterministic"),
-            "networks": ",".join(record["networks"]) or None,
-            "origin": record["origin"],
+            **_origin([problem]),
         }
         for rank, name in enumerate(names, 1)
     ]
 
 
-def _operators(runs: Sequence[Log], metadata: dict[str, object]) -> Dataset:
+def _operators(found: Found, metadata: dict[str, object]) -> Dataset:
     """A row per operator problem: family, operator, its sizes (missing where it has no such), times in µs.
 
     ``kernels`` counts the launches, ``kernel_name`` is the longest one's; of two logs that hold a problem of one device
     the later one counts.
     """
-    return Dataset(pd.DataFrame(_latest(runs, "operator", _operator_row)), metadata=metadata)
+    latest = {_named(row, ROW[:-1]): row for row in found["operator"]}
+    return Dataset(pd.DataFrame(map(_operator_row, latest.values())), metadata=metadata)
 
 
-def _operator_row(device: tuple[str, str, str], record: Entry) -> dict[str, object]:
-    operator = parse(record["problem"])
-    values = _measurement(record["result"])
+def _operator_row(row: Mapping[str, Any]) -> dict[str, object]:
+    operator = parse(row["problem"])
+    values = row["values"]
     kernels = values.pop("kernels")
     held_down = throttled(values.pop("throttle_reasons"))
     longest = max(kernels, key=lambda kernel: kernel.time_us, default=None)
     return {
-        **dict(zip(DEVICE_COLUMNS, device, strict=True)),
+        **{name: row[name] for name in DEVICE_COLUMNS},
         "family": FAMILY_OF_KIND[operator.kind],
         "operator": operator.kind,
         **{name: getattr(operator, name) for name in operator.setting_names()},
         **operator.sizes,
         "algorithm": "default",
         **values,
-        "sm_clock_mhz": values["sm_clock_mhz"] or record["conditions"].get("sm_clock_mhz"),
+        "sm_clock_mhz": values["sm_clock_mhz"] or row["conditions"].get("sm_clock_mhz"),
         "throttled": held_down,
         "kernels": len(kernels),
         "kernel_name": demangled(longest.kernel_name) if longest else None,
