@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, Operator, family_of
-from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import HALF
@@ -18,7 +17,7 @@ from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Layer, Network, Work
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.training import exchange
-from surrogate.network.work import as_run, tf32_part
+from surrogate.network.work import all_reduce, as_run, tf32_part
 from surrogate.prediction.results import DATASHEET, FLOOR, ROOFLINE, UNMEASURED, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ class Predictors:
         """What the GPUs that train together exchange their gradients over."""
         gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
         if gpus > 1:
-            source = self.kernels.kernel_times([AllReduce(elements=2**22, ranks=gpus, dtype="fp32")])[0].source
+            source = self.kernels.kernel_times([all_reduce(2**22, gpus, "fp32")])[0].source
             told = "its data sheet" if source in UNMEASURED else "all-reduces that were measured"
             name = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
             yield f"gradients cross {name}, {gbs:g} GB/s in each direction; their times go by {told}"

@@ -16,10 +16,10 @@ from surrogate.features.elementwise import whole
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import Streamed
-from surrogate.features.families.transfer import AllReduce
 from surrogate.features.problem import DTYPES
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, chained
 from surrogate.network.network import Layer, Network, Tally, Work
+from surrogate.network.work import all_reduce
 
 LOSS_NOTE = (
     "the iteration ends with {optimizer} (fused: one pass over all weights); the gradient is that of {loss}, so that a"
@@ -155,7 +155,7 @@ def exchange(network: Network, times_us: Sequence[float], timed: Timing) -> Exch
             if layer.parameters and not layer.work.UPDATES_WEIGHTS
         ][::-1]
     full = list(buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]))
-    works = [AllReduce(elements=elements, ranks=network.gpus, dtype=dtype) for _, elements in full]
+    works = [all_reduce(elements, network.gpus, dtype) for _, elements in full]
     ready_us = [ready for ready, _ in full]
     messages_us = list(zip(*timed(works), strict=True)) or [(), (), ()]  # of all buckets their times, and either end
     expected, lower, upper = (_waits_us(ready_us, each_us, backward_us) for each_us in messages_us)

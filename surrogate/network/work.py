@@ -17,6 +17,7 @@ from surrogate.features.families.gemm import Bmm, Gemm, Linear
 from surrogate.features.families.operator import CAST, Streamed
 from surrogate.features.families.pool import AvgPool, MaxPool
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, Pointwise, Softmax
+from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import DTYPES
 from surrogate.features.terms import output_size
@@ -93,6 +94,11 @@ def elementwise(kind: str, shape: Shape, dtype: str) -> Pointwise:
     """One of `POINTWISE_CLASSES` over a whole tensor, such as a ``copy`` within device memory."""
     n, c, h, w = image(shape)
     return POINTWISE_CLASSES[kind](n=n, c=c, h=h, w=w, dtype=dtype)
+
+
+def all_reduce(elements: int, ranks: int, dtype: str) -> AllReduce:
+    """The sum of every value over the GPUs that take part."""
+    return AllReduce(elements=elements, ranks=ranks, dtype=dtype)
 
 
 class Window(NamedTuple):
