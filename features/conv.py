@@ -19,7 +19,7 @@ import numpy as np
 
 from . import terms as formulas
 from .algorithms import CUDNN_GRAPH, MECHANISM_CODE, algorithms, mechanism_of, unsupported_reason
-from .elementwise import MAX_INT32, Number, ceil_div, log2_for, maximum, where, whole
+from .elementwise import MAX_INT32, Number, ceil_div, log2, log2_for, maximum, where, whole
 from .errors import InputError, require_known
 from .family import DECLARED, Candidate, Family, Formula, ProblemTerms
 from .gpu import Gpu, gpu
@@ -36,6 +36,7 @@ from .problem import (
     PADDING,
     SIZE_COLUMNS,
     STEP,
+    TABLE,
     ConvColumns,
     Gradients,
     InNetwork,
@@ -58,9 +59,11 @@ from .roofline import (
 )
 from .terms import MECHANISM_TERMS, KernelTerms, Sized, fits, is_depthwise, sized
 
-_CHOICES = {"dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS, "direction": DIRECTIONS}
+SETTINGS = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS}
+"""Setting of a convolution → its known values."""
 _TAPS = "distance of the filter's taps, 1 where dense"
 _SIZES = attrgetter(*SIZE_COLUMNS)
+_STEPS = attrgetter(*SIZE_COLUMNS[7:13])
 LETTERS: dict[str, str] = dict(zip("nchwkrspquvljg", SIZE_COLUMNS, strict=True))
 """Letter of the text form → field of `Conv`."""
 
@@ -105,7 +108,7 @@ class Conv(InNetwork):
             object.__setattr__(self, size.name, value)
         if self.dtype not in DTYPES and str(self.dtype) in ELEMENTS:
             raise InputError(f"dtype {self.dtype!r} is one of products; convolutions have {', '.join(DTYPES)}")
-        for name, known in _CHOICES.items():
+        for name, known in SETTINGS.items():
             require_known(name, getattr(self, name), known)
         if self.c % self.groups or self.k % self.groups:
             raise InputError(
@@ -124,12 +127,7 @@ class Conv(InNetwork):
     out_h = property(formulas.out_h)
     out_w = property(formulas.out_w)
     flops = property(formulas.flops)
-    tensor_bytes = property(formulas.tensor_bytes)
-
-    @property
-    def dram_bytes(self) -> int:
-        """Compulsory DRAM traffic in bytes, by the name that every problem has for it: `tensor_bytes`."""
-        return self.tensor_bytes
+    dram_bytes = tensor_bytes = property(formulas.tensor_bytes)
 
     @property
     def itemsize(self) -> int:
@@ -220,6 +218,7 @@ class Conv(InNetwork):
         return "".join(f"{letter}{size}" for letter, size in named if is_shown.get(letter, True))
 
 
+_DRIVER: dict[str, Any] = TABLE["driver"]
 DRIVER_FLAGS: dict[str, str] = {f"-{flag}": name for flag, name in zip("ncHWkyxpquvljg", SIZE_COLUMNS, strict=True)}
 """Flag (as MIOpenDriver names them) → field of `Conv`."""
 REQUIRED = ("n", "c", "h", "k", "r")
@@ -239,16 +238,16 @@ def parse(text: str, **settings: str) -> Conv:
         return parse_flags(flags, **settings | driver_settings)
     if text.startswith("-"):
         return parse_flags(text.split(), **settings)
-    sizes: dict[str, int] = {}
+    pairs: list[tuple[str, str]] = []
     position = 0
     for match in re.finditer(r"([a-z])(\d+)", text):
         if match.start() != position:
             break
         position = match.end()
-        _add(sizes, LETTERS, match[1], match[2], text)
+        pairs.append((match[1], match[2]))
     if position != len(text) or not text:
         raise InputError(f"problem {text!r} is not readable at {text[position:]!r}; it looks like {EXAMPLE}")
-    return _build(sizes, text, LETTERS, settings)
+    return _build(pairs, text, LETTERS, settings)
 
 
 def parse_flags(words: list[str], **settings: str) -> Conv:
@@ -256,60 +255,32 @@ def parse_flags(words: list[str], **settings: str) -> Conv:
     text = " ".join(words)
     if len(words) % 2:
         raise InputError(f"problem {text!r} has a flag without a value; each flag takes one whole number")
-    sizes: dict[str, int] = {}
-    for flag, value in zip(words[::2], words[1::2], strict=True):
+    pairs = [*zip(words[::2], words[1::2], strict=True)]
+    for flag, value in pairs:
         if not re.fullmatch(r"\d+", value):
             raise InputError(f"{flag} {value!r} in problem {text!r}: a whole number is needed")
-        _add(sizes, DRIVER_FLAGS, flag, value, text)
-    return _build(sizes, text, DRIVER_FLAGS, settings)
+    return _build(pairs, text, DRIVER_FLAGS, settings)
 
 
-def _add(sizes: dict[str, int], names: dict[str, str], key: str, value: str, text: str) -> None:
-    if key not in names:
-        raise InputError(f"{key!r} in problem {text!r} is unknown; known: {' '.join(names)}")
-    if names[key] in sizes:
-        raise InputError(f"{key!r} stands twice in problem {text!r}; give it once")
-    if len(value) > MAX_DIGITS:
-        raise InputError(f"{key} has {len(value)} digits in a problem; sizes have at most {MAX_DIGITS}")
-    sizes[names[key]] = int(value)
-
-
-def _build(sizes: dict[str, int], text: str, names: dict[str, str], settings: dict[str, Any]) -> Conv:
-    missing = [key for key, field in names.items() if field in REQUIRED and field not in sizes]
-    if missing:
+def _build(pairs: list[tuple[str, str]], text: str, names: dict[str, str], settings: dict[str, Any]) -> Conv:
+    """The `Conv` of (name, digits) pairs; ``names``: what a name in the text stands for."""
+    sizes: dict[str, int] = {}
+    for key, value in pairs:
+        if key not in names:
+            raise InputError(f"{key!r} in problem {text!r} is unknown; known: {' '.join(names)}")
+        if names[key] in sizes:
+            raise InputError(f"{key!r} stands twice in problem {text!r}; give it once")
+        if len(value) > MAX_DIGITS:
+            raise InputError(f"{key} has {len(value)} digits in a problem; sizes have at most {MAX_DIGITS}")
+        sizes[names[key]] = int(value)
+    if missing := [key for key, field in names.items() if field in REQUIRED and field not in sizes]:
         raise InputError(f"problem {text!r} lacks {', '.join(missing)}; it looks like {EXAMPLE}")
     return Conv(**sizes, **settings)
 
 
-DRIVER_DTYPES = {"conv": "fp32", "convfp16": "fp16", "convbfp16": "bf16", "convint8": "int8"}
-"""First word → element type."""
-DRIVER_DIRECTIONS = {"1": "fwd", "2": "bwd_data", "4": "bwd_filter"}
-"""Value of ``-F`` → direction; sums ask for several at once."""
-DRIVER_LAYOUTS = ("-I", "--in_layout", "-O", "--out_layout", "-f", "--fil_layout")
-DRIVER_IGNORED = frozenset(
-    (
-        "-t",
-        "--time",
-        "-V",
-        "--verify",
-        "-i",
-        "--iter",
-        "-w",
-        "--wall",
-        "-s",
-        "--search",
-        "-P",
-        "--printconv",
-        "-S",
-        "--solution",
-    )
-)
-"""How the driver runs, not what: a flag and its value change nothing about the time."""
-
-
 def is_driver_line(words: Sequence[str]) -> bool:
     """True where a name of the driver stands before the flags."""
-    return any(word in DRIVER_DTYPES for word in words[:2]) or (bool(words) and words[0].endswith("MIOpenDriver"))
+    return any(word in _DRIVER["dtypes"] for word in words[:2]) or (bool(words) and words[0].endswith("MIOpenDriver"))
 
 
 def read_driver_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -319,23 +290,23 @@ def read_driver_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """
     text = " ".join(words)
     rest = list(words[1:] if words[0].endswith("MIOpenDriver") else words)
-    if not rest or rest[0] not in DRIVER_DTYPES:
-        raise InputError(f"{text!r} is no convolution of MIOpenDriver; known: {', '.join(DRIVER_DTYPES)}")
-    settings = {"dtype": DRIVER_DTYPES[rest[0]]}
+    if not rest or rest[0] not in _DRIVER["dtypes"]:
+        raise InputError(f"{text!r} is no convolution of MIOpenDriver; known: {', '.join(_DRIVER['dtypes'])}")
+    settings = {"dtype": _DRIVER["dtypes"][rest[0]]}
     flags: list[str] = []
     if len(rest) % 2 == 0:
         raise InputError(f"{text!r} has a flag without a value")
     for flag, value in zip(rest[1::2], rest[2::2], strict=True):
         if flag in ("-F", "--forw"):
-            if value not in DRIVER_DIRECTIONS:
+            if value not in _DRIVER["directions"]:
                 raise InputError(f"-F {value} asks for several directions; give 1, 2 or 4")
-            settings["direction"] = DRIVER_DIRECTIONS[value]
-        elif flag in DRIVER_LAYOUTS:
+            settings["direction"] = _DRIVER["directions"][value]
+        elif flag in _DRIVER["layouts"]:
             settings["layout"] = value
         elif flag in ("-m", "--mode"):
             if value != "conv":
                 raise InputError(f"-m {value}: only convolutions are known, -m conv")
-        elif flag not in DRIVER_IGNORED:
+        elif flag not in _DRIVER["ignored"]:
             flags += [flag, value]
     return flags, settings
 
@@ -345,23 +316,8 @@ _DECLARED = DECLARED["conv"]
 
 def dimensions(p: Problem) -> tuple[Number, ...]:
     """``size_names`` of a problem (all names of columns: `families.toml`)."""
-    log2 = log2_for(p.n)
-    return (
-        log2(p.n),
-        log2(p.c),
-        log2(p.h),
-        log2(p.w),
-        log2(p.k),
-        log2(p.r),
-        log2(p.s),
-        p.pad_h,
-        p.pad_w,
-        p.stride_h,
-        p.stride_w,
-        p.dilation_h,
-        p.dilation_w,
-        log2(p.groups),
-    )
+    extents = map(log2_for(p.n), (p.n, p.c, p.h, p.w, p.k, p.r, p.s))
+    return (*extents, *_STEPS(p), log2(p.groups))
 
 
 def problem_roofline_us(p: Problem, m: Machine) -> Number:
@@ -448,12 +404,7 @@ class ConvFamily(Family[Problem]):
     name = "conv"
     kinds: Mapping[str, type[Problem]] = {"conv": Conv}
     sizes = declared_sizes(Conv)
-    settings: Mapping[str, tuple[str, ...]] = {
-        "direction": DIRECTIONS,
-        "dtype": tuple(DTYPES),
-        "math": MATHS,
-        "layout": LAYOUTS,
-    }
+    settings = SETTINGS
     setting_defaults: Mapping[str, str] = {"direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
     batch = ("n",)
     strata = ("1x1s1", "1x1s2", "3x3s1", "grouped", "other")

@@ -141,21 +141,21 @@ class Gpu:
 
     name: str
     aliases: tuple[str, ...] = ()
-    vendor: str
-    architecture: str
+    vendor: str = ""
+    architecture: str = ""
     compute_capability: float = 0.0
-    sms: int
-    cores_per_sm: int
-    boost_mhz: float
-    fp64_tflops: float
+    sms: int = 0
+    cores_per_sm: int = 0
+    boost_mhz: float = 0.0
+    fp64_tflops: float = 0.0
     fp16_tflops: float = 0.0
     fp16_tensor_tflops: float = 0.0
     bf16_tensor_tflops: float = 0.0
     tf32_tflops: float = 0.0
     fp32_matrix_tflops: float = 0.0
-    dram_gbs: float
-    l2_bytes: int
-    shared_per_sm_bytes: int
+    dram_gbs: float = 0.0
+    l2_bytes: int = 0
+    shared_per_sm_bytes: int = 0
     memory_bytes: int = 0
     pcie_gbs: float = 0.0
     source: str
@@ -206,20 +206,7 @@ class Gpu:
 def unlisted(name: str, like: Collection[Gpu] = ()) -> Gpu:
     """A GPU of which nothing but the name is known: it has no vendor, and its figures are 0. Where it is asked about
     beside GPUs that it may be ``like``, the geometric means of their fp32 peaks and bandwidths stand for its own."""
-    unknown = Gpu(
-        name=name,
-        vendor="",
-        architecture="",
-        sms=0,
-        cores_per_sm=0,
-        boost_mhz=0.0,
-        fp64_tflops=0.0,
-        dram_gbs=0.0,
-        l2_bytes=0,
-        shared_per_sm_bytes=0,
-        source="by name alone",
-        checked=False,
-    )
+    unknown = Gpu(name=name, source="by name alone", checked=False)
     if not like:
         return unknown
     tflops = geometric_mean(each.fp32_tflops for each in like)

@@ -37,17 +37,7 @@ BLOCK_LIMITS: dict[str, float] = _TABLE["block"]
 
 
 SmLimits = namedtuple(
-    "SmLimits",
-    (
-        "warps",
-        "blocks",
-        "shared_bytes",
-        "optin_bytes",
-        "reserved_bytes",
-        "shared_unit_bytes",
-        "partitions",
-        "header_partitions",
-    ),
+    "SmLimits", "warps blocks shared_bytes optin_bytes reserved_bytes shared_unit_bytes partitions header_partitions"
 )
 """What one SM holds: warps, blocks, shared memory and its allocation rules, register-file partitions."""
 LIMITS = {
@@ -106,21 +96,18 @@ def resident(
     return Occupancy(blocks, limit_registers, limit_shared, limit_warps, limit_blocks=sm.blocks)
 
 
-def sm_limits(compute_capability: Number) -> SmLimits:
-    """`LIMITS` of a compute capability, or columns of them. Raises `InputError` for one that is not known."""
-    if not isinstance(compute_capability, np.ndarray):
-        limits = LIMITS.get(compute_capability)
-        if limits is None:
-            raise InputError(_unknown(compute_capability))
-        return limits
-    # One row of limits per distinct capability; each limit then becomes a column as long as the launches.
-    capabilities, capability_of_row = np.unique(compute_capability, return_inverse=True)
-    table = [sm_limits(capability) for capability in capabilities.tolist()]
-    return SmLimits(*(np.array(limit, dtype=np.int64)[capability_of_row] for limit in zip(*table, strict=True)))
+def sm_limits(compute_capability: float) -> SmLimits:
+    """`LIMITS` of a compute capability. Raises `InputError` for one that is not known."""
+    if compute_capability not in LIMITS:
+        known = ", ".join(map(str, LIMITS))
+        raise InputError(
+            f"compute capability {compute_capability!r} has no occupancy rules here; known (NVIDIA only): {known}"
+        )
+    return LIMITS[compute_capability]
 
 
 def occupancy(
-    compute_capability: Number,
+    compute_capability: float,
     threads: Number,
     registers_per_thread: Number,
     shared_bytes: Number,
@@ -129,7 +116,7 @@ def occupancy(
     """Resident blocks per SM of a launch; a launch that the device refuses has 0.
 
     ``threads`` is per block, ``shared_bytes`` the static and ``dynamic_shared_bytes`` the dynamic shared
-    memory of a block: whole numbers, or arrays of one common length (``compute_capability`` as in `LIMITS`).
+    memory of a block: whole numbers, or arrays of one common length.
 
     Raises `InputError` for a compute capability outside `LIMITS` (AMD's 0.0 included), fewer than 1 thread,
     more than 255 registers per thread, or a negative size.
@@ -148,11 +135,6 @@ def b_max(
     """Blocks that the whole GPU holds at once: resident blocks per SM x SMs (SEER's B_max)."""
     launch = (threads, registers_per_thread, shared_bytes, dynamic_shared_bytes)
     return occupancy(gpu.compute_capability, *launch).blocks_per_sm * gpu.sms
-
-
-def _unknown(compute_capability: float) -> str:
-    capabilities = ", ".join(map(str, LIMITS))
-    return f"compute capability {compute_capability!r} has no occupancy rules here; known (NVIDIA only): {capabilities}"
 
 
 def _check(name: str, value: Number, least: int, most: int | None) -> None:
@@ -307,26 +289,22 @@ class KernelLaunch:
         return occupancy(compute_capability, *launch).blocks_per_sm
 
 
+@lru_cache(maxsize=4096)
 def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float:
     """Resident blocks per SM of an algorithm's tile variant (fp32 FMA, forward) on any GPU. Never raises.
 
     From the occupancy of a launch seen on the GPU's own architecture, else of one seen on an older one; else
     the Titan Xp's value (on AMD always): that of the nearest tile where its table lacks this one.
     """
-    return _resident(gpu.architecture, gpu.compute_capability, algorithm, int(tile_m), int(tile_n))
-
-
-@lru_cache(maxsize=4096)
-def _resident(architecture: str, compute_capability: float, algorithm: str, tile_m: int, tile_n: int) -> float:
-    if compute_capability in LIMITS:
+    if gpu.compute_capability in LIMITS:
         known = [
             launch
             for launch in launches()
             if _serves(launch, algorithm, tile_m, tile_n)
-            and any(_SEEN_ON[seen] <= compute_capability for seen in launch.architectures)
+            and any(_SEEN_ON[seen] <= gpu.compute_capability for seen in launch.architectures)
         ]
-        same_architecture = [launch for launch in known if architecture in launch.architectures]
-        blocks = sorted(launch.blocks_per_sm(compute_capability) for launch in same_architecture or known)
+        same_architecture = [launch for launch in known if gpu.architecture in launch.architectures]
+        blocks = sorted(launch.blocks_per_sm(gpu.compute_capability) for launch in same_architecture or known)
         # The kernels of one tile differ a little in registers: the middle one, never one that cannot run.
         if blocks and blocks[len(blocks) // 2] > 0:
             return float(blocks[len(blocks) // 2])

@@ -176,24 +176,9 @@ class InNetwork:
         return (self,)
 
 
-SIZE_COLUMNS = (
-    "n",
-    "c",
-    "h",
-    "w",
-    "k",
-    "r",
-    "s",
-    "pad_h",
-    "pad_w",
-    "stride_h",
-    "stride_w",
-    "dilation_h",
-    "dilation_w",
-    "groups",
-)
-"""The problem columns of a dataset, in order: input n, c, h, w; output channels k; filter r × s; and so on."""
-
+TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("problem.toml").read_text(encoding="utf-8"))
+SIZE_COLUMNS: tuple[str, ...] = (*TABLE["sizes"],)
+"""The problem columns of a dataset, in order."""
 FLAGS = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cores")
 """What else of a problem the formulas read: bytes of an element, and booleans."""
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
@@ -216,15 +201,14 @@ class Element(NamedTuple):
     unit: str = ""
 
 
-_TABLE = tomllib.loads(Path(__file__).with_name("problem.toml").read_text(encoding="utf-8"))
-QUANTISED: dict[str, Element] = {name: Element(*row) for name, row in _TABLE["quantised"].items()}
+QUANTISED: dict[str, Element] = {name: Element(*row) for name, row in TABLE["quantised"].items()}
 """Arithmetic on quantised values: E4M3 with one scale per tensor (fp8); with an fp32 scale per 128 activations and per
 128 × 128 weights (fp8_block, as DeepSeek-V3 does); 4 bits with an fp8 scale per 16 (nvfp4); weights alone quantised
 (int8_wo, int4_wo, w4a16_mxfp4: products run at bf16's peak); SmoothQuant's W8A8 (int8_sq); 4-bit weights with 8-bit
 activations, whose products run at fp8's peak. Outputs are bf16 or fp16."""
 ELEMENTS: dict[str, Element] = {**{name: Element(size, size, size) for name, size in DTYPES.items()}, **QUANTISED}
 """Every element type that an operator may name."""
-DTYPE_ALIASES: dict[str, str] = _TABLE["dtype_aliases"]
+DTYPE_ALIASES: dict[str, str] = TABLE["dtype_aliases"]
 """What people call an element type, such as PyTorch's names of them → its name here."""
 MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 """cudnnMathType_t, by the field's short names; ``default`` may use TF32 for fp32 data on compute capability ≥ 8.0."""

@@ -107,52 +107,22 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
 
 Machine = namedtuple(
     "Machine",
-    (
-        "sms",
-        "peak_tflops",
-        "fp32_tflops",
-        "dram_gbs",
-        "l2_bytes",
-        "shared_per_sm_bytes",
-        "compute_capability",
-        "cores_per_sm",
-        "boost_mhz",
-        "is_amd",
-    ),
+    "sms peak_tflops fp32_tflops dram_gbs l2_bytes shared_per_sm_bytes"
+    " compute_capability cores_per_sm boost_mhz is_amd",
 )
 """A GPU as the formulas see it: numbers for one, arrays over rows for many.
 
 ``peak_tflops`` is that of the problem's element type and math; the rest does not depend on the problem.
 """
-MACHINE_NAMES = (
-    "sms",
-    "log2_peak_tflops",
-    "log2_fp32_tflops",
-    "log2_dram_gbs",
-    "log2_l2_bytes",
-    "shared_per_sm_bytes",
-    "compute_capability",
-    "cores_per_sm",
-    "boost_mhz",
-    "is_amd",
-)
+_LOGGED = ("peak_tflops", "fp32_tflops", "dram_gbs", "l2_bytes")
+"""Figures that enter as logarithms."""
+MACHINE_NAMES = tuple(f"log2_{name}" if name in _LOGGED else name for name in Machine._fields)
 """A machine's columns, as `machine_features` gives them."""
 
 
 def machine_features(m: Machine) -> tuple[Number, ...]:
     """`MACHINE_NAMES` of a machine."""
-    return (
-        m.sms,
-        log2(m.peak_tflops),
-        log2(m.fp32_tflops),
-        log2(m.dram_gbs),
-        log2(m.l2_bytes),
-        m.shared_per_sm_bytes,
-        m.compute_capability,
-        m.cores_per_sm,
-        m.boost_mhz,
-        m.is_amd,
-    )
+    return tuple(log2(value) if name in _LOGGED else value for name, value in m._asdict().items())
 
 
 @cache

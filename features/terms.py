@@ -17,6 +17,7 @@ tile the GPU holds at once. A multiply-add counts 2 FLOPs everywhere.
 from collections import namedtuple
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -126,31 +127,15 @@ WINOGRAD_BLOCKS = ((1, 4, 8), (2, 2, 8), (4, 1, 8))
 """Images × tile rows × tile columns of one block of the fused Winograd kernel (SEER §2, launched blocks)."""
 
 
-Sized = namedtuple(
-    "Sized",
-    (
-        *ConvColumns._fields,
-        "out_h",
-        "out_w",
-        "flops",
-        "tensor_bytes",
-        "gemm_m",
-        "gemm_n",
-        "gemm_k",
-        "c_per_group",
-        "k_per_group",
-        "channels_in",
-        "channels_out",
-        "result_h",
-        "result_w",
-    ),
-)
+_DERIVED = "out_h out_w flops tensor_bytes gemm_m gemm_n gemm_k c_per_group k_per_group channels_in channels_out"
+Sized = namedtuple("Sized", (*ConvColumns._fields, *_DERIVED.split(), "result_h", "result_w"))
 """A `Problem` of numbers or of arrays, and the sizes derived from it.
 
 ``channels_in`` and ``channels_out`` are *per group* as the direction sees them (forward and filter gradient read c and
 produce k, the data gradient swaps), ``result_h`` and ``result_w`` the extents of what it produces; the other derived
 sizes are those of this file.
 """
+_COLUMNS = attrgetter(*ConvColumns._fields)
 _sized = partial(tuple.__new__, Sized)
 """`Sized` of its values in order, in half the time."""
 
@@ -168,25 +153,7 @@ def sized(p: Problem) -> Sized:
     produced = gemm_n(p)
     return _sized(
         (
-            p.n,
-            p.c,
-            p.h,
-            p.w,
-            p.k,
-            p.r,
-            p.s,
-            p.pad_h,
-            p.pad_w,
-            p.stride_h,
-            p.stride_w,
-            p.dilation_h,
-            p.dilation_w,
-            p.groups,
-            p.itemsize,
-            back,
-            p.is_bwd_filter,
-            p.is_nhwc,
-            p.uses_tensor_cores,
+            *_COLUMNS(p),
             height,
             width,
             flops(p, extents),
@@ -246,10 +213,8 @@ def launch(blocks: Number, b_max: Number, tile_utilisation: Number) -> Launch:
 
 def gemm_launch(m: Number, n: Number, tile_m: int, tile_n: int, count: Number, b_max: Number) -> Launch:
     """``count`` independent m × n GEMMs cut into tile_m × tile_n tiles: ⌈m/t_m⌉·⌈n/t_n⌉·count blocks."""
-    tiles = -(-m // tile_m) * -(-n // tile_n)  # `ceil_div` and `launch` written out: this runs for every tile
-    blocks = tiles * count
-    waves = blocks / b_max
-    return _launch((blocks, waves, waves - (-(-blocks // b_max) - 1), m * n / (tiles * (tile_m * tile_n))))
+    tiles = -(-m // tile_m) * -(-n // tile_n)
+    return launch(tiles * count, b_max, m * n / (tiles * (tile_m * tile_n)))
 
 
 def gemm_launches(
@@ -268,21 +233,23 @@ def gemm_launches(
 INDEX_BYTES = 4
 
 
-def _launches(z: Sized, tiles: tuple[Tile, Tile, Tile], b_max: Slots) -> tuple[Launch, Launch, Launch]:
-    return gemm_launches(z.gemm_m, z.gemm_n, tiles, z.groups, b_max)
+def _gemm(
+    z: Sized, mechanism: str, b_max: Slots, moved: Number = 0, workspace: Number = 0, kernels: Number = 1
+) -> KernelTerms:
+    """An implicit GEMM's terms, where buffers of ``moved`` bytes are written once and read once.
 
-
-def _operand_bytes(z: Sized, tile: Tile, blocks: Number) -> Number:
-    """Bytes of both operands over all blocks of one tile size: (t_m + t_n)·K each, no reuse counted (SEER §7's R)."""
-    return blocks * (tile[0] + tile[1]) * z.gemm_k * z.itemsize
+    Operands are those of both sides over all blocks of the middle tile, (t_m + t_n)·K each: no reuse (SEER §7's R).
+    """
+    tiles = TILES[mechanism]
+    launches = gemm_launches(z.gemm_m, z.gemm_n, tiles, z.groups, b_max)
+    operands = launches[1].blocks * sum(tiles[1]) * z.gemm_k * z.itemsize
+    none = 0 * z.n
+    return KernelTerms(z.flops, z.tensor_bytes + 2 * moved, operands, workspace + none, kernels + none, launches)
 
 
 def implicit_gemm(p: Problem, b_max: Slots) -> KernelTerms:
     """Implicit GEMM: no workspace, one kernel, indices computed on the fly."""
-    z = sized(p)
-    launches = _launches(z, TILES["implicit_gemm"], b_max)
-    operands = _operand_bytes(z, TILES["implicit_gemm"][1], launches[1].blocks)
-    return KernelTerms(z.flops, z.tensor_bytes, operands, 0 * z.n, 1 + 0 * z.n, launches)
+    return _gemm(sized(p), "implicit_gemm", b_max)
 
 
 def precomp_gemm(p: Problem, b_max: Slots) -> KernelTerms:
@@ -291,10 +258,8 @@ def precomp_gemm(p: Problem, b_max: Slots) -> KernelTerms:
     The index buffer holds ⌊1.5·P·Q⌋ + 2 int32, as cuDNN 7 reports it for ungrouped problems since Maxwell.
     """
     z = sized(p)
-    launches = _launches(z, TILES["precomp_gemm"], b_max)
     workspace = (3 * z.out_h * z.out_w // 2 + 2) * INDEX_BYTES
-    operands = _operand_bytes(z, TILES["precomp_gemm"][1], launches[1].blocks)
-    return KernelTerms(z.flops, z.tensor_bytes + 2 * workspace, operands, workspace, 2 + 0 * z.n, launches)
+    return _gemm(z, "precomp_gemm", b_max, workspace, workspace, kernels=2)
 
 
 def im2col_bytes(p: Problem) -> Number:
@@ -307,10 +272,8 @@ def im2col_bytes(p: Problem) -> Number:
 def explicit_gemm(p: Problem, b_max: Slots) -> KernelTerms:
     """im2col, then GEMM: the buffer is written once and read once, for every group."""
     z = sized(p)
-    launches = _launches(z, TILES["gemm"], b_max)
-    operands = _operand_bytes(z, TILES["gemm"][1], launches[1].blocks)
     columns = z.n * z.c * z.r * z.s * z.out_h * z.out_w * z.itemsize
-    return KernelTerms(z.flops, z.tensor_bytes + 2 * columns, operands, im2col_bytes(z), 2 * z.groups, launches)
+    return _gemm(z, "gemm", b_max, columns, im2col_bytes(z), kernels=2 * z.groups)
 
 
 def direct(p: Problem, b_max: Slots) -> KernelTerms:
