@@ -18,9 +18,8 @@ from surrogate.evaluation.judge import time_errors
 from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times
 from surrogate.models import TimeModel, model_frame
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.boosted_seer import BoostedSeer
 from surrogate.models.seer.time_only import SeerTimeOnly
-from surrogate.models.stacked import StackedTerms
+from surrogate.models.stacked import BoostedSeer, StackedTerms
 from surrogate.report.charts import dots
 from surrogate.report.tables import interval_change
 

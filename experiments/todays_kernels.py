@@ -27,8 +27,8 @@ from surrogate.features.families import FAMILIES, Family
 from surrogate.formats import aiconfigurator
 from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.calibrated import fit_correction
-from surrogate.models.correction import correction_columns
 from surrogate.models.interpolated import InterpolatedTerms
+from surrogate.models.times import correction_columns
 from surrogate.report.charts import dots
 
 TABLES = HOME.parent / "out"

@@ -28,8 +28,7 @@ from surrogate.uncertainty.intervals import UnseenGpu, Widths
 if TYPE_CHECKING:
     from surrogate.dataset.described import KernelColumns
     from surrogate.models import TimeModel
-    from surrogate.models.correction import Correction
-    from surrogate.models.times import BoostedTimes
+    from surrogate.models.times import BoostedTimes, Correction
 
 BUNDLE_SCHEMA = 5
 """Version of the folder's layout. History: 1 and 2 held convolutions alone; 3, a part for each family; 4, a hash of the

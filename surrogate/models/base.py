@@ -15,11 +15,12 @@ from surrogate.dataset.files import atomic_path
 from surrogate.dataset.rows import CONTEXT_NAMES, Rows, fingerprint, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.times import BoostedTimes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from optuna.trial import BaseTrial
+
+    from surrogate.models.times import BoostedTimes
 
 
 class Span(NamedTuple):
@@ -108,7 +109,7 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         """The model that `to_files` described, with its hyperparameters."""
         raise InputError(f"{cls.name} is a baseline; bundles hold other models")
 
-    def times(self) -> BoostedTimes | None:
+    def times(self) -> "BoostedTimes | None":
         """The fitted model as arrays that answer single problems, None where it is not one ensemble of trees."""
         return None
 

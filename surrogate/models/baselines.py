@@ -1,8 +1,4 @@
-"""`roofline`, `always-best-single` and `li-et-al`: a bound, a fixed ranking, and a linear model of the literature.
-
-Source of `li-et-al`: Li, Sun, Jog, "Path Forward Beyond Simulators: Fast and Accurate GPU Execution Time Prediction for
-DNN Workloads" (MICRO 2023): linear regression per kernel on operation counts and input / output sizes; for another GPU
-the slopes are scaled by what the hardware offers. Here a candidate stands for the kernels, and slopes are efficiencies.
+"""`roofline` and `always-best-single`: a bound, and a fixed ranking.
 
 `gemm-interpolation`, on request, predicts matrix products between measured ones. Source: Lin et al., "Building a
 Performance Model for Deep Learning Recommendation Model Training on GPUs" (HiPC 2022).
@@ -10,9 +6,8 @@ Performance Model for Deep Learning Recommendation Model Training on GPUs" (HiPC
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Annotated, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -20,8 +15,7 @@ import pandas as pd
 from surrogate.dataset.problems import by_setting, joined
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
-from surrogate.models.base import Span, TimeModel, traffic_column
-from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit
+from surrogate.models.base import TimeModel, traffic_column
 
 LEAST_US = 0.1
 """No launch is faster; keeps every prediction positive."""
@@ -77,51 +71,11 @@ def _settings(rows: Rows) -> np.ndarray:
     return joined(rows.frame, ("gpu", *rows.family.setting_names)).to_numpy()
 
 
-@dataclass(eq=False, repr=False)
-class LiEtAl(TimeModel):
-    """time = a · FLOPs / peak + b · bytes / bandwidth + c with a, b, c ≥ 0, per (GPU, candidate, setting).
-
-    The paper's ordinary least squares would fit only the largest of five orders of magnitude of times; rows are
-    weighted by 1 / time instead, so that the relative error counts. FLOPs and bytes are the problem's own (direct
-    algorithm, tensors touched once), as the paper takes them. A GPU with fewer than ``least_rows`` rows of a candidate
-    takes the fit over all GPUs; NaN for a candidate that training did not hold.
-    """
-
-    name: ClassVar[str] = "li-et-al"
-    help: ClassVar[str] = "linear in FLOPs and bytes per kernel (Li et al., MICRO 2023)"
-
-    least_rows: Annotated[int, Span(3, 60, log=True)] = 8
-
-    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """One fit per GPU and candidate, and the general ones that stand in (see `_levels`)."""
-        columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
-        self.coefficients_ = {
-            key: relative_fit(columns[index], time_us[index], nonnegative=True)
-            for key, index in fitted_groups(_levels(rows), self.least_rows, np.arange(len(rows)))
-        }
-
-    def _predict(self, rows: Rows) -> np.ndarray:
-        columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
-        time_us = np.full(len(rows), np.nan)
-        for level in reversed(_levels(rows)):  # the closer fit overwrites the general one
-            for key, index in level.groups(np.arange(len(rows))):
-                if key in self.coefficients_:
-                    time_us[index] = columns[index] @ self.coefficients_[key]
-        return np.maximum(time_us, LEAST_US)
-
-
 def peak_times(rows: Rows) -> np.ndarray:
     """(rows, 2) in µs: arithmetic time at the peak and memory time at the bandwidth."""
     names = ("log2_flops", traffic_column(rows.family), "log2_peak_tflops", "log2_dram_gbs")
     flops, traffic, peak, bandwidth = (rows.column(name).astype(np.float64) for name in names)
     return np.column_stack([np.exp2(flops - peak) / 1e6, np.exp2(traffic - bandwidth) / 1e3])
-
-
-def _levels(rows: Rows) -> list[GroupLevel]:
-    """The candidate with its group of kernels and the GPU; without the GPU; alone."""
-    columns = key_columns(rows)
-    levels = (("candidate", "grouping", "gpu"), ("candidate", "grouping"), ("candidate",))
-    return [GroupLevel.of(joined(columns, names).to_numpy()) for names in levels]
 
 
 SIZES = ("batch", "m", "n", "k")

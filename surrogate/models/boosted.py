@@ -20,9 +20,8 @@ from surrogate.dataset.threads import threads_for
 from surrogate.features.families import Family
 from surrogate.models.base import Span, TimeModel, Told, dims, terms
 from surrogate.models.launch import CallKey, call_cost_us, call_costs, common_call_costs
-from surrogate.models.times import BoostedTimes
+from surrogate.models.times import BoostedTimes, Trend, trend_names
 from surrogate.models.trees import ReadyTrees, Trees
-from surrogate.models.trend import Trend, trend_names
 
 if TYPE_CHECKING:
     from xgboost import Booster

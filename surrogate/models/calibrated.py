@@ -1,6 +1,6 @@
 """`Calibrated`: a fitted model, and for each calibrated device a correction learned from a few measurements there.
 
-The correction of log time is a Gaussian process (`surrogate.models.correction`): it says what a few measurements tell
+The correction of log time is a Gaussian process (`surrogate.models.times`): it says what a few measurements tell
 of the rows near them, and no more. Source of its fit: Rasmussen & Williams 2006, "Gaussian Processes for Machine
 Learning", equations 2.26 and 5.8; the hyperparameters maximise the marginal likelihood times log-normal priors chosen
 by leaving GPUs out. Few rows cannot tell them: there the process is a ridge regression, of an offset, slopes, and the
@@ -20,9 +20,8 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
-from surrogate.models.correction import Correction, Inputs, correction_columns, covariance, inputs_of
 from surrogate.models.plain import from_plain, to_plain
-from surrogate.models.times import BoostedTimes
+from surrogate.models.times import BoostedTimes, Correction, Inputs, correction_columns, covariance, inputs_of
 
 PRIORS: dict[str, tuple[float, float]] = {
     "common": (0.30, 0.5),

@@ -3,6 +3,11 @@
 How the three are put together says `surrogate.models.neighbours`; here both models' trees are fitted. Training rows of
 the trees that correct the interpolation are interpolated without the row's own shape, so that they meet new shapes as
 they learned them.
+
+Spikes are single measurements that something beside the kernel slowed down: in some tables one time in fifty is 1.3 to
+2 times those at the next sizes, for one candidate alone, where another library times the same kernel without it. A
+kernel that is slow at some size shows it at other problems of that size, at the next size, or in another library; a
+time is a spike only where all of them differ. The `Grid` is fitted without them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,6 +16,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 
 from surrogate.dataset.problems import device_names, joined
 from surrogate.dataset.rows import Rows, rows_of
@@ -18,9 +24,8 @@ from surrogate.dataset.threads import threads_for
 from surrogate.features.errors import InputError
 from surrogate.models.base import Span, TimeModel
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.grid import Grid, GridPart, Label, Lines, Measured
+from surrogate.models.grid import POSITION_BITS, Grid, GridPart, Label, Lines, Measured, positions
 from surrogate.models.neighbours import line_columns, log_corrections
-from surrogate.models.spikes import without_spikes
 from surrogate.models.times import TERMS, BoostedTimes, Neighbours, neighbour_files, times_from_files
 from surrogate.models.trees import ReadyTrees, Trees
 
@@ -155,7 +160,7 @@ class InterpolatedTerms(TimeModel):
 
 
 def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
-    """Of log(time / base) (rows,), without `surrogate.models.spikes`."""
+    """Of log(time / base) (rows,), without spikes."""
     labels, codes = _labels(rows)
     _, setting = np.unique(["|".join(each.setting) for each in labels], return_inverse=True)
     family = rows.family
@@ -178,3 +183,54 @@ def _labels(rows: Rows) -> tuple[list[Label], np.ndarray]:
     _, first, position = np.unique(texts, return_index=True, return_inverse=True)
     settings = rows.frame.iloc[first][list(names)].astype(str).itertuples(index=False, name=None)
     return list(map(Label, settings, rows.candidate[first].astype(str).tolist())), position
+
+
+NOISE_MEDIANS = 3.0
+"""Of a candidate's distances from the lines through both neighbours: two standard deviations, on two lines at once."""
+MIN_RISE = 0.18
+"""The least rise of a spike in log time, however little a candidate's times scatter."""
+SPIKE_PASSES = 2
+"""One spike hides another beside it, which the second pass meets."""
+
+
+def without_spikes(part: GridPart, lines: Lines, setting: np.ndarray) -> GridPart:
+    """The rows of ``part`` that are no spikes; ``setting`` (codes,) numbers the setting of every candidate.
+
+    A spike rises above both its neighbours on two lines by more than its candidate's noise and `MIN_RISE`, and by half
+    as much above its neighbours on all lines; and of several candidates of the problem no other rises so on two.
+    """
+    for _ in range(SPIKE_PASSES if len(lines.leading) > 2 else 0):
+        # 1. Of each row along each line the neighbours' values, and what they say of it, (rows, lines) each.
+        keys = part.keys(lines)[:, 1:]
+        low, high, between = np.stack([_beside(line, part.values) for line in keys.T], axis=2)
+        values = part.values[:, None]
+        # 2. How far each row rises: the second least of all lines with both neighbours (NaN, where one is missing,
+        #    sorts last), and the least of all lines with any.
+        second = np.sort(values - np.maximum(low, high), axis=1)[:, 1]
+        least = np.fmin.reduce(values - np.fmax(low, high), axis=1)
+        # 3. Noise is the median distance from the lines, along the one where a candidate has the largest.
+        noise = pd.DataFrame(np.abs(values - between)).groupby(part.codes).median().max(axis=1)
+        limit = np.maximum(NOISE_MEDIANS * noise, MIN_RISE)[part.codes].to_numpy()
+        # 4. Of each problem, how many of its candidates can be judged, and how many rise.
+        _, problem = np.unique(lines.keys(setting[part.codes], part.sizes)[:, 0], return_inverse=True)
+        judged = np.bincount(problem, np.isfinite(second))
+        rising = np.bincount(problem, second > limit)
+        alone = (judged > 1) & (rising == 1)
+        kept = ~((second > limit) & (least > second / 2) & alone[problem])
+        part = GridPart(part.codes[kept], part.sizes[kept], part.values[kept])
+    return part
+
+
+def _beside(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """(3, rows) the next value below and above on the line of ``keys`` (rows,), and what lies between both; or NaN."""
+    order = np.argsort(keys, kind="stable")
+    line = keys[order] >> np.uint64(POSITION_BITS)
+    gap = np.where(line[1:] == line[:-1], np.diff(positions(keys[order])), np.nan)
+    out = np.full((3, len(keys)), np.nan)
+    out[0, order[1:]] = np.where(np.isfinite(gap), values[order[:-1]], np.nan)
+    out[1, order[:-1]] = np.where(np.isfinite(gap), values[order[1:]], np.nan)
+    inner = order[1:-1]
+    with np.errstate(invalid="ignore"):
+        share = gap[:-1] / (gap[:-1] + gap[1:])
+    out[2, inner] = out[0, inner] * (1 - share) + out[1, inner] * share
+    return out

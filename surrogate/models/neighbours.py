@@ -3,7 +3,7 @@
 Beside problems that were measured with a candidate on a GPU, times lie near an interpolation along the family's lines
 (`surrogate.models.grid`), which trees of their own correct. The answer is a weighted mean of both models in log time;
 the farther the neighbours, the less of the interpolation it holds, and none is left a few doublings away. At a measured
-problem the measured time is the answer, unless it was one of `surrogate.models.spikes`.
+problem the measured time is the answer, unless `surrogate.models.interpolated` left it out as a spike.
 """
 
 from collections.abc import Callable

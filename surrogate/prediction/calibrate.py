@@ -21,8 +21,8 @@ from surrogate.features.gpu import canonical
 from surrogate.models import Support, model_frame
 from surrogate.models.calibrated import Calibrated, fit_correction, method
 from surrogate.models.configurations import Configurations, problem_keys
-from surrogate.models.correction import Correction
 from surrogate.models.launch import CallKey, call_cost_us
+from surrogate.models.times import Correction
 from surrogate.prediction.resolve import Resolver
 from surrogate.prediction.shipped import as_bundle
 from surrogate.prediction.table import Defaults, predict_table

@@ -16,7 +16,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.models import MODELS
 from surrogate.models.calibrated import PRIORS, _factor, fit_correction
-from surrogate.models.correction import Correction, Inputs, correction_columns, covariance
+from surrogate.models.times import Correction, Inputs, correction_columns, covariance
 from surrogate.prediction.calibrate import calibrate
 from tests.prediction.problems import predicted
 from tests.tables import checked

@@ -10,7 +10,7 @@ from surrogate.dataset.problems import device_names
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.launch import CallKey, call_costs, common_call_costs
 from surrogate.models.plain import from_plain, to_plain
-from surrogate.models.trend import Trend, trend_names
+from surrogate.models.times import Trend, trend_names
 from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]

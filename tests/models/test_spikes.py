@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.models.grid import GridPart, Lines
-from surrogate.models.interpolated import InterpolatedTerms
-from surrogate.models.spikes import LEAST, without_spikes
+from surrogate.models.interpolated import MIN_RISE, InterpolatedTerms, without_spikes
 from tests.models.test_interpolated import KS, MS, NS, products
 from tests.tables import checked
 
@@ -46,7 +45,7 @@ def test_a_spike_that_one_candidate_alone_has_is_left_out(row: int, height: floa
     assert left_out(planted(row, height) + noise[0], planted(row, 0.0) + noise[1]) == {row}
 
 
-@given(values=st.lists(st.floats(-LEAST / 3, LEAST / 3), min_size=2 * EACH, max_size=2 * EACH))
+@given(values=st.lists(st.floats(-MIN_RISE / 3, MIN_RISE / 3), min_size=2 * EACH, max_size=2 * EACH))
 def test_times_that_scatter_less_than_a_spike_all_stay(values: list[float]) -> None:
     assert not left_out(np.array(values[:EACH]), np.array(values[EACH:]))
 

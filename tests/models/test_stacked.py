@@ -13,10 +13,9 @@ from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
-from surrogate.models.boosted_seer import BoostedSeer
 from surrogate.models.registry import DECLARED, Declaration
 from surrogate.models.seer.time_only import PreparedRows, SeerTimeOnly
-from surrogate.models.stacked import UNSEEN_GPU_SHARE, StackedTerms, stacking_weight
+from surrogate.models.stacked import UNSEEN_GPU_SHARE, BoostedSeer, StackedTerms, stacking_weight
 from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]

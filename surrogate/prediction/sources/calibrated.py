@@ -8,7 +8,7 @@ import numpy as np
 from surrogate.prediction.sources.source import Source, Times
 
 if TYPE_CHECKING:
-    from surrogate.models.correction import Correction
+    from surrogate.models.times import Correction
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class CalibratedSource(Source):
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
         """As `Source.times`."""
-        from surrogate.models.correction import correction_columns
+        from surrogate.models.times import correction_columns
 
         setting, _, candidates, formula, min_us = self.context
         family = setting.family

@@ -1,16 +1,24 @@
-"""Similar GPUs: which measured GPUs answer for one that was not measured, and in which order of the candidates."""
+"""Similar GPUs: which measured GPUs answer for one that was not measured, and in which order of the candidates.
+
+Kernels are compiled for a compute capability, and their times over the roofline depend on what bounds them, which is
+the ratio of the peak to the bandwidth. So the nearest GPU has the compute capability and the nearest ratio.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import log2
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from surrogate.bundle.bundle import Part
+from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu
-from surrogate.models.alike import siblings
 from surrogate.prediction.sources.source import Source, Times
 from surrogate.prediction.support_rules import SupportRules
+
+MOST_RATIO = 1.6
+"""No GPU is a donor if its ratio of peak to bandwidth, for the setting's type, differs by more."""
 
 
 class SimilarGpus(NamedTuple):
@@ -75,3 +83,26 @@ class AverageRankSource(Source):
         in_order_us = np.sort(np.where(competes, times_us, np.inf), axis=1) * (1 + 1e-9 * np.arange(shape[1]))
         assigned_us = np.where(competes, np.take_along_axis(in_order_us, rank, axis=1), times_us)
         return Times(assigned_us[problem, index], workspace[problem, index])
+
+
+def siblings(
+    family: Family, values: tuple[str, ...], gpu: Gpu, others: Mapping[str, Gpu]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The ``others`` of the GPU's architecture in a setting, the nearest first; and those of them that may lend.
+
+    Of the same compute capability first, then by the ratio of peak to bandwidth. A GPU without an architecture has no
+    siblings.
+    """
+    alike = {name: other for name, other in others.items() if other.architecture == gpu.architecture}
+    if not alike or not gpu.architecture:
+        return (), ()
+    ridge = _ridge(family, values, gpu)
+    apart = {name: abs(_ridge(family, values, other) - ridge) for name, other in alike.items()}
+    order = sorted(apart, key=lambda name: (alike[name].compute_capability != gpu.compute_capability, apart[name]))
+    return tuple(order), tuple(name for name in order if apart[name] <= log2(MOST_RATIO))
+
+
+def _ridge(family: Family, values: tuple[str, ...], gpu: Gpu) -> float:
+    """Base-2 logarithm of the peak that the setting's kernels run at, in TFLOP/s, over the bandwidth in GB/s."""
+    constant = dict(zip(family.constant_names, family.formula(values, gpu).constant, strict=True))
+    return float(constant["log2_peak_tflops"]) - float(constant["log2_dram_gbs"])

@@ -2,7 +2,7 @@
 
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu
-from surrogate.models.alike import siblings
+from surrogate.prediction.sources.similar_gpu import siblings
 from tests.known import cases
 
 GEMM = FAMILIES["gemm"]
