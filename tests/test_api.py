@@ -1,5 +1,6 @@
 """The public names and commands. Whoever changes them means to, and says so in CHANGELOG.md."""
 
+import importlib
 import subprocess
 import sys
 
@@ -33,23 +34,25 @@ NAMES = {
     "train",
     "write_dataset",
 }
-PACKAGES = ("models", "network", "trace")
+PACKAGES = ("models", "network", "trace", "tuning")
 """Packages with public names of their own."""
+ROOMS = ("formats", "models", "network", "trace")
+"""Packages that ``import surrogate`` reaches."""
 
 
 def test_the_public_names() -> None:
-    assert len(surrogate.__all__) == len(NAMES)
-    assert set(surrogate.__all__) == NAMES <= set(dir(surrogate))
+    assert sorted(surrogate.__all__) == sorted(NAMES | {*ROOMS}) and set(dir(surrogate)) >= NAMES
     assert all(getattr(surrogate, name) is not None for name in NAMES)
-    with pytest.raises(AttributeError, match="no attribute"):
+    with pytest.raises(AttributeError, match="no_such_name"):
         _ = surrogate.no_such_name
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_name_that_a_package_lists_is_there(package: str) -> None:
-    module = getattr(surrogate, package)
+    module = importlib.import_module(f"surrogate.{package}")
     assert module.__all__
-    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+    absent = [name for name in module.__all__ if name != "kernel_tuner" and not hasattr(module, name)]  # an extra's
+    assert absent == []
 
 
 def test_the_commands() -> None:

@@ -27,6 +27,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 PACKAGES = ("features", "surrogate")
 MOST_WHEEL_BYTES = 30 * 2**20
 DISTRIBUTIONS = {
+    "lazy_loader": "lazy-loader",
     "cuda": "cuda-pathfinder",
     "cupti": "cupti-python",
     "cupy": "cupy-cuda12x",
@@ -124,7 +125,7 @@ def test_what_is_shipped_is_small_and_names_no_machine() -> None:
     assert {"py.typed"} <= {path.name for path in (ROOT / "features").iterdir()}
     assert sum(path.stat().st_size for path in kept) < 2 * MOST_WHEEL_BYTES  # a wheel is packed
     data = {".onnx", ".toml", ".json", ".parquet", ".ubj", ".npy", ".npz", ".gz"}
-    pages = {".md", ".css", ".html", ".j2", ".mplstyle"}
+    pages = {".md", ".pyi", ".css", ".html", ".j2", ".mplstyle"}
     assert {path.suffix for path in kept if path.suffix} <= data | pages | {".py", ".typed", ".cu", ".in"}
     texts = (path for path in kept if path.suffix in (".py", ".toml", ".json", ".md"))
     homes = [str(ROOT) + os.sep, str(Path.home()) + os.sep]

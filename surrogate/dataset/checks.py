@@ -122,7 +122,7 @@ def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: st
 def _fill_facts(out: pd.DataFrame, name: str) -> None:
     """Fill the columns on a measurement, not on its problem, that the table lacks."""
     if "library" not in out:
-        out["library"] = _each(out["gpu"], lambda text: VENDOR_LIBRARIES[gpu(text).vendor], "")
+        out["library"] = _each(out["gpu"], lambda text: VENDOR_LIBRARIES[gpu(str(text)).vendor], "")
     if "library_version" not in out:
         out["library_version"] = ""
     if "status" not in out:

@@ -3,18 +3,6 @@
 Names are imported when they are first asked for, so that a stored model answers without pandas and scikit-learn.
 """
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from surrogate.features import homes_in, lazy_names
-
-if TYPE_CHECKING:
-    from surrogate.models.base import TimeModel
-    from surrogate.models.registry import DEFAULT_MODEL, MODELS, model_class, model_frame
-    from surrogate.models.support import Support
-
-_HOMES = homes_in(
-    __name__, {"base": "TimeModel", "registry": "DEFAULT_MODEL MODELS model_class model_frame", "support": "Support"}
-)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
-
-__all__ = ["DEFAULT_MODEL", "MODELS", "Support", "TimeModel", "model_class", "model_frame"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,14 @@
+"""Public names and where they are defined: each is imported when it is first asked for."""
+
+from .network import Layer as Layer
+from .network import Network as Network
+from .network import ReadOptions as ReadOptions
+from .predict import Predictors as Predictors
+from .predict import load_predictors as load_predictors
+from .read import read_network as read_network
+from .result import LayerTime as LayerTime
+from .result import NetworkTime as NetworkTime
+from .serving_choices import Choices as Choices
+from .serving_search import Serving as Serving
+from .serving_search import serve as serve
+from .torch_module import time_module as time_module
