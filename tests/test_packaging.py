@@ -50,7 +50,7 @@ NOT_DECLARED = {
 CODE = {".py", ".ipynb", ".js", ".sh", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".cl", ".hip", ".ptx", ".ll"}
 OWN_CODE = {
     "experiments/cpu_kernel.cl",
-    "surrogate/collect/cudnn/embedding_bag.cu",
+    "surrogate/collect/embedding_bag.cu",
     *(f"tests/collect/fake/{name}" for name in ("backend.c", "cuda.c", "cudnn.c", "fake.h")),
     *(f"tests/prediction/headers/{name}.c" for name in ("conv", "described", "families")),
 }

@@ -292,18 +292,11 @@ def _run(profiled: Pass, timeout_s: float) -> str:
     Raises `PermissionError` where the profiler says that it may not count.
     """
     profiled.report.unlink(missing_ok=True)
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    text = {"env": environment(), "text": True, "errors": "replace"}
     try:
         # a process group of its own, so that the profiler's child can be stopped with it: it holds the GPU
-        child = subprocess.Popen(
-            profiled.command,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        child = subprocess.Popen(profiled.command, start_new_session=True, **streams, **text)
     except OSError as error:
         return f"{profiled.command[0]} did not start ({error.strerror})"
     try:
@@ -335,15 +328,8 @@ def _read_report(profiled: Pass) -> Imported:
     exported = profiled.report.with_suffix(".csv")
     try:
         with exported.open("wb") as file:
-            subprocess.run(
-                profiled.export,
-                env=environment(),
-                stdout=file,
-                stderr=subprocess.DEVNULL,
-                stdin=subprocess.DEVNULL,
-                timeout=EXPORT_S,
-                check=False,
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.DEVNULL}
+            subprocess.run(profiled.export, env=environment(), timeout=EXPORT_S, check=False, **streams)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{profiled.report.name} could not be exported ({error})") from None
     return ncu.read([exported])

@@ -1,7 +1,7 @@
 """What a measuring device is: the `Device` protocol, how a time is taken, and the frozen records that pass through.
 
 The loop (`surrogate.collect.run`), the log and the merge know devices only by this file, so that a recorded
-run (`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand. A call is warmed once, then repeated 5
+run (`surrogate.collect.log`) or a CPU stands in wherever no GPU is at hand. A call is warmed once, then repeated 5
 times; 3 where it takes over 20 ms, 1 over 100 ms. The time is the median of the repeats; all are kept in the log.
 """
 

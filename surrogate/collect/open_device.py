@@ -37,8 +37,8 @@ ENDING_S = 3.0
 
 
 if TYPE_CHECKING:
-    from surrogate.collect.cudnn.operators import GpuOperators
     from surrogate.collect.cudnn_heuristic import Deviceless
+    from surrogate.collect.operators import GpuOperators
 
 Served: TypeAlias = "Device | GpuOperators | Deviceless"
 """What a child process answers for."""
@@ -245,7 +245,7 @@ def open_device(
 
         return CpuDevice()
     if name == "replay":
-        from surrogate.collect.replay import ReplayDevice
+        from surrogate.collect.log import ReplayDevice
 
         if recording is None:
             raise InputError("device replay serves a recorded run; name it by --recording RUN.jsonl")
@@ -275,7 +275,7 @@ def main(device: str, *words: str) -> None:
 
     def opened() -> Served:
         if device == "operators":
-            from surrogate.collect.cudnn.operators import GpuOperators
+            from surrogate.collect.operators import GpuOperators
 
             return GpuOperators()
         if device == "deviceless":

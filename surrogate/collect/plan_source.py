@@ -85,20 +85,10 @@ def _problem(u: Sequence[float] | np.ndarray) -> Conv | None:
     reach_h, reach_w = dilation * (r - 1), dilation * (s - 1)
     if h + 2 * _pad(pad, reach_h) <= reach_h or w + 2 * _pad(pad, reach_w) <= reach_w:
         return None
-    return Conv(
-        n=_log_uniform(1, 256, u[0]),
-        c=c,
-        h=h,
-        w=w,
-        k=k,
-        r=r,
-        s=s,
-        pad_h=_pad(pad, reach_h),
-        pad_w=_pad(pad, reach_w),
-        stride_h=stride,
-        dilation_h=dilation,
-        groups=groups,
-    )
+    n = _log_uniform(1, 256, u[0])
+    sizes: dict[str, Any] = {"n": n, "c": c, "h": h, "w": w, "k": k, "r": r, "s": s, "groups": groups}
+    sizes |= {"pad_h": _pad(pad, reach_h), "pad_w": _pad(pad, reach_w), "stride_h": stride, "dilation_h": dilation}
+    return Conv(**sizes)
 
 
 def _grouped(c: int, k: int, u: float, v: float) -> tuple[int, int, int]:
@@ -238,7 +228,7 @@ class PlanSource:
         if self.sample is not None:
             return mixture(self.sample, self.seed, caps)
         if self.recording is not None:
-            from surrogate.collect.replay import ReplayDevice
+            from surrogate.collect.log import ReplayDevice
 
             return ReplayDevice(self.recording).problems(), None
         return network_problems(), None

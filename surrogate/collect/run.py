@@ -24,8 +24,8 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
 
 if TYPE_CHECKING:
-    from surrogate.collect.cudnn.operators import GpuOperators
     from surrogate.collect.cudnn_heuristic import Deviceless
+    from surrogate.collect.operators import GpuOperators
 
 T = TypeVar("T")
 Otherwise = TypeVar("Otherwise")

@@ -19,8 +19,8 @@ from surrogate.collect import campaign as module
 from surrogate.collect.campaign import SLICES, Campaign, run_campaign
 from surrogate.collect.cudnn import gpu as gpu_module
 from surrogate.collect.cudnn.device import CudnnDevice
-from surrogate.collect.cudnn.operators import GpuOperators
 from surrogate.collect.open_device import open_device
+from surrogate.collect.operators import GpuOperators
 from surrogate.collect.plan_source import ALL, grid_problems
 from tests.known import cases
 

@@ -156,7 +156,7 @@ def test_the_deviceless_heuristic_is_called(seer, tmp_path, monkeypatch):
 
 SLOW = """
 import time
-from surrogate.collect.replay import ReplayDevice
+from surrogate.collect.log import ReplayDevice
 measure = ReplayDevice.measure
 def slow(*arguments):
     time.sleep(0.02)

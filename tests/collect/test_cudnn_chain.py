@@ -15,9 +15,9 @@ from surrogate.collect.cudnn import gpu as gpu_module
 from surrogate.collect.cudnn import instruments
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.library import ALGORITHMS, Convolutions, Library
-from surrogate.collect.cudnn.operators import GpuOperators
 from surrogate.collect.device import DeviceLostError, RepeatPolicy, demangled
 from surrogate.collect.log import read
+from surrogate.collect.operators import GpuOperators
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.run import collect_heuristic

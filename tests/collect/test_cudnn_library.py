@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surrogate.collect import operators
 from surrogate.collect.cudnn import library as abi
-from surrogate.collect.cudnn import operators
 from surrogate.collect.cudnn.library import Convolutions, CudnnError, Library, candidates, may_be_sticky, status_of
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError

@@ -9,10 +9,10 @@ import pytest
 
 from surrogate.collect import log
 from surrogate.collect.device import DeviceLostError, Measurement, RepeatPolicy
+from surrogate.collect.log import ReplayDevice
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.plan import Caps
 from surrogate.collect.plan_source import PlanSource
-from surrogate.collect.replay import ReplayDevice
 from surrogate.collect.run import MAX_LOST, Budget
 from surrogate.features.conv import Conv
 

@@ -19,6 +19,9 @@ from typing import Any, Self
 from surrogate.collect.device import Kernel, one_line
 
 BUFFER_BYTES = 8 << 20
+LAUNCH = (*(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"), "registers_per_thread")
+LAUNCH += ("static_shared_memory", "dynamic_shared_memory")
+"""Fields of CUPTI's record in the order of `Kernel`'s."""
 FORCED = 1
 """CUPTI_ACTIVITY_FLAG_FLUSH_FORCED."""
 NEEDED_KINDS = ("CONCURRENT_KERNEL", "EXTERNAL_CORRELATION", "MEMSET", "MEMCPY", "DRIVER")
@@ -176,18 +179,7 @@ class Activity:
 
 def span_of(record: Any) -> Span:
     """A copy of one kernel record (CUpti_ActivityKernel…); the name is mangled."""
-    sizes = (
-        "grid_x",
-        "grid_y",
-        "grid_z",
-        "block_x",
-        "block_y",
-        "block_z",
-        "registers_per_thread",
-        "static_shared_memory",
-        "dynamic_shared_memory",
-    )
-    launch = [int(getattr(record, name)) for name in sizes]
+    launch = [int(getattr(record, name)) for name in LAUNCH]
     start_ns, end_ns = int(record.start), int(record.end)
     kernel = Kernel(str(record.name), *launch, time_us=(end_ns - start_ns) / 1e3)
     return Span(start_ns, end_ns, kernel, int(record.correlation_id))
