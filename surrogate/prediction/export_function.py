@@ -87,6 +87,16 @@ class DecisionFunction:
         family, text = self.picks.family, self.candidates[candidate][2]
         return family.description.configuration(text) if isinstance(family, DescribedFamily) and text else {}
 
+    def candidate(self, leaf: Leaf) -> str:
+        """A leaf's candidate as an expression of Python: its parameters if it has any, else its names."""
+        names = ", ".join(map(literal, filter(None, self.candidates[leaf.candidate])))
+        return dictionary(self.configuration(leaf.candidate)) or f"({names})"
+
+    def configurations(self, leaf: Leaf, top: int) -> list[str]:
+        """The arguments of ``triton.Config`` of a leaf's ``top`` configurations."""
+        places = decision_tree.complementing(self.cost[leaf.rows], leaf.candidate, top)
+        return [triton_arguments(self.configuration(place)) for place in places]
+
     def lines(self, node: Node, returned: Mapping[int, str], indent: str = "    ") -> list[str]:
         """The function's body from a node on; ``returned``: first row of a leaf → what it returns."""
         if isinstance(node, Leaf):
@@ -112,18 +122,11 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     if top < 1:
         raise InputError(f"top is {top}; give 1 or more configurations of a leaf")
     function = decision_function(picks, leaves, configurations_only=form == "triton")
-    # 1. What each leaf returns.
-    lists = []
-    returned = {}
+    # 1. What each leaf returns: its candidate, or its place among lists of configurations.
     every_leaf = decision_tree.leaves_of(function.tree)
-    for number, leaf in enumerate(every_leaf):
-        names = ", ".join(map(literal, filter(None, function.candidates[leaf.candidate])))
-        answer = dictionary(function.configuration(leaf.candidate)) or f"({names})"
-        if form == "triton":
-            places = decision_tree.complementing(function.cost[leaf.rows], leaf.candidate, top)
-            lists.append([triton_arguments(function.configuration(place)) for place in places])
-            answer = f"CONFIGS[{number}]"
-        returned[leaf.rows[0]] = answer
+    lists = [function.configurations(leaf, top) for leaf in every_leaf] if form == "triton" else []
+    answers = [f"CONFIGS[{number}]" for number in range(len(lists))] or map(function.candidate, every_leaf)
+    returned = {leaf.rows[0]: answer for leaf, answer in zip(every_leaf, answers, strict=True)}
     # 2. Arguments: sizes that may be left out come behind the others, with what stands for them; then settings.
     sizes = [size for size in family.sizes if Column(size.name) in function.columns]
     sizes.sort(key=lambda size: size.default is not None)
