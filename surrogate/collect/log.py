@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, Self
 
 from surrogate.collect.device import Choice, Device, DeviceInfo, Measurement, Record, RepeatPolicy
 from surrogate.collect.plan import PlannedProblem, problem_key
@@ -34,22 +34,8 @@ MAX_BYTES = 2 << 30
 """Of a log, unpacked: two million records."""
 
 
-class Entry(TypedDict):
-    """A record of any kind; `_FIELDS` says which of the keys a kind has."""
-
-    kind: str
-    problem: str
-    algorithm: str
-    origin: str
-    networks: list[str]
-    candidates: list[str]
-    heuristic: list[dict[str, Any]]
-    find: list[dict[str, Any]]
-    result: dict[str, Any]
-    conditions: dict[str, float]
-    kernels: list[dict[str, Any]]
-
-
+Entry = dict[str, Any]
+"""A record of any kind; `_FIELDS` says which keys a kind has."""
 _FIELDS: Mapping[str, Mapping[str, type]] = {
     "problem": {"problem": str, "origin": str, "networks": list, "candidates": list, "heuristic": list},
     "measure": {"problem": str, "algorithm": str, "result": dict},
@@ -77,14 +63,8 @@ class Header:
     def to_dict(self) -> dict[str, object]:
         """The JSON of the first line."""
         plan = {"digest": self.plan_digest, "shard": list(self.shard), "description": self.description}
-        return {
-            "kind": HEADER,
-            "schema": SCHEMA_VERSION,
-            "created_s": self.created_s,
-            "device": self.device.to_dict(),
-            "plan": plan | {"seed": self.seed},
-            "protocol": dict(self.protocol),
-        }
+        told = {"created_s": self.created_s, "device": self.device.to_dict(), "plan": plan | {"seed": self.seed}}
+        return {"kind": HEADER, "schema": SCHEMA_VERSION, **told, "protocol": dict(self.protocol)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], path: Path) -> Self:
@@ -94,16 +74,9 @@ class Header:
         require_readable(path, values["schema"], SCHEMA_VERSION)
         plan = values["plan"]
         first, last = plan["shard"]
-        device = DeviceInfo.from_dict(values["device"])
-        return cls(
-            device,
-            plan["digest"],
-            (first, last),
-            plan.get("description", ""),
-            plan.get("seed", 0),
-            dict(values.get("protocol", {})),
-            values.get("created_s", 0.0),
-        )
+        told = {name: plan[name] for name in ("description", "seed") if name in plan}
+        told |= {name: values[name] for name in ("protocol", "created_s") if name in values}
+        return cls(DeviceInfo.from_dict(values["device"]), plan["digest"], (first, last), **told)
 
     def conflict(self, other: "Header") -> str:
         """Why a run with this header cannot go on as ``other``; empty where it can."""

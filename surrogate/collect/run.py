@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.collect.cudnn.library import HEURISTIC_REMEDY
 from surrogate.collect.device import LOST, POLICY, Device, DeviceInfo, DeviceLostError, Measurement, RepeatPolicy
@@ -258,15 +258,8 @@ def header_for(plan: Plan, device: Device, policy: RepeatPolicy = POLICY) -> Hea
 
 
 def _header(plan: Plan, info: DeviceInfo, protocol: Mapping[str, object]) -> Header:
-    return Header(
-        device=info,
-        plan_digest=plan.digest,
-        shard=plan.shard,
-        description=plan.description,
-        seed=plan.seed,
-        protocol=protocol,
-        created_s=round(time.time(), 3),
-    )
+    told: dict[str, Any] = {"description": plan.description, "seed": plan.seed, "created_s": round(time.time(), 3)}
+    return Header(info, plan.digest, plan.shard, protocol=protocol, **told)
 
 
 def run(

@@ -83,12 +83,8 @@ def medians(repeats: pd.DataFrame, key: list[str], **rest: tuple[str, str]) -> p
 
     ``rest`` says how another column is aggregated; those that it does not name keep the first value that is known.
     """
-    times = {
-        "time_us": ("time_us", "median"),
-        "time_us_min": ("time_us", "min"),
-        "time_us_max": ("time_us", "max"),
-        "repeats": ("time_us", "count"),
-    }
+    hows = {"time_us": "median", "time_us_min": "min", "time_us_max": "max", "repeats": "count"}
+    times = {name: ("time_us", how) for name, how in hows.items()}
     first = {name: (name, "first") for name in repeats if name not in (*key, *times)}
     grouped = repeats.groupby(key, sort=False, dropna=False)
     return grouped.agg(**{**times, **first, **rest}).reset_index()  # type: ignore[arg-type]  # pandas' stubs

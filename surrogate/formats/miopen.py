@@ -9,6 +9,7 @@ of zero, solvers and algorithms unknown to MIOpen or here, sizes, types and layo
 
 import math
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple, Unpack
@@ -194,19 +195,7 @@ def parse_key(text: str) -> Key | None:
 
 
 _GPU_NAME = re.compile(r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE)
-_GPUS = {
-    ("gfx900", 56): "Vega 56",
-    ("gfx900", 64): "MI25",
-    ("gfx906", 60): "MI50",
-    ("gfx906", 64): "MI60",
-    ("gfx908", 120): "MI100",
-    ("gfx90a", 104): "MI210",
-    ("gfx90a", 110): "MI250",
-    ("gfx942", 304): "MI300X",
-    ("gfx1030", 36): "Navi21",
-    ("gfx1030", None): "Navi21",
-}
-"""(architecture, compute units) → GPU. RDNA parts count work-group processors."""
+_GPUS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["gpus"]
 
 
 def gpu_of_file(path: str | Path) -> tuple[str, int | None]:
@@ -220,4 +209,4 @@ def gpu_of_file(path: str | Path) -> tuple[str, int | None]:
     architecture = f"gfx{match[1].lower()}"
     units = int(match[2]) if match[2] else int(match[3], 16) if match[3] else None
     shown = architecture if units is None else f"{architecture}_{units}"
-    return _GPUS.get((architecture, units), shown), units
+    return _GPUS.get(shown, shown), units
