@@ -21,7 +21,7 @@ from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
 from surrogate.prediction.predictor import Predictor, limited
 from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Ranked, Selection, setting_line
-from surrogate.prediction.setting import Candidate
+from surrogate.prediction.sources.source import Candidate
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,8 +16,7 @@ from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import AnyProblem
 from surrogate.features.roofline import compute_us, peak_tflops
 from surrogate.prediction.results import FLOOR, MEASURED, MEASURED_HALF_WIDTH, ROOFLINE, Estimate, Excluded
-from surrogate.prediction.setting import Candidate, Setting
-from surrogate.prediction.sources.source import Source, Times
+from surrogate.prediction.sources.source import Candidate, Setting, Source, Times
 from surrogate.prediction.support_rules import Reasons, SupportRules
 from surrogate.uncertainty.domain import Domain, ReferenceKey, SettingKey, shape_hash
 from surrogate.uncertainty.intervals import Widths

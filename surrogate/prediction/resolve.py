@@ -23,8 +23,6 @@ from surrogate.models.launch import call_cost_us
 from surrogate.models.plain import joined
 from surrogate.prediction.ranking import Evidence, Ranker
 from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
-from surrogate.prediction.setting import Candidate, Context, Setting
-from surrogate.prediction.sources.calibrated import CalibratedSource
 from surrogate.prediction.sources.datasheet import (
     AnalyticalSource,
     Products,
@@ -35,7 +33,7 @@ from surrogate.prediction.sources.datasheet import (
 )
 from surrogate.prediction.sources.model import TreeSource, model_source
 from surrogate.prediction.sources.similar_gpu import AverageRankSource, SimilarGpus
-from surrogate.prediction.sources.source import Mixed, Source
+from surrogate.prediction.sources.source import CalibratedSource, Candidate, Context, Mixed, Setting, Source
 from surrogate.prediction.support_rules import SupportRules
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import SettingKey

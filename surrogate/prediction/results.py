@@ -13,7 +13,7 @@ import numpy as np
 from surrogate.features.description import Configuration
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of
-from surrogate.prediction.setting import Candidate
+from surrogate.prediction.sources.source import Candidate
 from surrogate.report.tables import Shown, Table, binary_size, interval_us
 from surrogate.uncertainty.intervals import probability_best
 

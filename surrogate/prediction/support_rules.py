@@ -7,7 +7,7 @@ import numpy as np
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem
 from surrogate.models.support import Release, Signature, Support
-from surrogate.prediction.setting import Candidate, Setting
+from surrogate.prediction.sources.source import Candidate, Setting
 
 MAX_CODE = 2**30
 """Codes of combined columns are numbered afresh beyond this, so that they stay in the range of int64."""

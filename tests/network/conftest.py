@@ -17,7 +17,7 @@ from surrogate.features.families import Operator
 from surrogate.features.gpu import gpu
 from surrogate.network.predict import Predictors
 from surrogate.prediction.results import Estimate, Selection
-from surrogate.prediction.setting import Candidate
+from surrogate.prediction.sources.source import Candidate
 
 WORKSPACE = {"GEMM": 1000, "FFT": 50_000, "WINOGRAD_NONFUSED": 9000}
 SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "WINOGRAD": 0.5, "ALGO_1": 0.9, "ALGO_3": 0.7}

@@ -20,8 +20,7 @@ from surrogate.features.analytical import TensorCoreLaw, TiledProductLaw
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.models.plain import from_plain
-from surrogate.prediction.setting import Context, Setting
-from surrogate.prediction.sources.source import Source, Times
+from surrogate.prediction.sources.source import Context, Setting, Source, Times
 from surrogate.uncertainty.intervals import LeftOut, UnseenGpu
 
 FILE = "tensor_cores.json"

@@ -10,8 +10,7 @@ from surrogate.features.elementwise import Number
 from surrogate.features.families import AnyProblem, DescribedFamily, DescribedProblem
 from surrogate.models import TimeModel
 from surrogate.models.configurations import LIKELY, Configurations
-from surrogate.prediction.setting import Context
-from surrogate.prediction.sources.source import EXPECTED_TO_FAIL, Source, Times
+from surrogate.prediction.sources.source import EXPECTED_TO_FAIL, Context, Source, Times
 
 FAILED = "failed when it was measured"
 

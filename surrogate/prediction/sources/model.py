@@ -20,8 +20,7 @@ from surrogate.models.launch import call_cost_us
 from surrogate.models.neighbours import log_corrections
 from surrogate.models.times import BoostedTimes
 from surrogate.models.trees import ReadyTrees
-from surrogate.prediction.setting import Context, Setting
-from surrogate.prediction.sources.source import Source, Times
+from surrogate.prediction.sources.source import Context, Setting, Source, Times
 
 if TYPE_CHECKING:
     from surrogate.models import TimeModel

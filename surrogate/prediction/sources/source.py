@@ -1,21 +1,79 @@
-"""A source of evidence: times and workspaces of the candidates of one setting.
+"""A source of evidence: times and workspaces of the candidates of one setting, and what a setting is.
 
 Each source asks the family's formula for the columns of one problem as Python numbers, or of many as arrays. Whatever
 no problem changes is computed once per setting.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from surrogate.features.elementwise import Number
-from surrogate.features.families import AnyProblem, ProblemTerms
-from surrogate.prediction.setting import Context
+from surrogate.features.families import AnyProblem, Family, Formula, ProblemTerms
+from surrogate.features.gpu import Gpu
+
+if TYPE_CHECKING:
+    from surrogate.models.correction import Correction
 
 EXPECTED_TO_FAIL = "expected to fail, as on problems that were measured"
+
+
+class Setting(NamedTuple):
+    """A question without its sizes.
+
+    ``gpu`` is a registry name and ``values`` are those of `Family.setting_names`. ``versions`` are the libraries whose
+    kernels compete, each with its version.
+    """
+
+    family: Family
+    gpu: str
+    versions: tuple[tuple[str, str], ...]
+    values: tuple[str, ...]
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Return the family's settings as name → value."""
+        return dict(zip(self.family.setting_names, self.values, strict=True))
+
+    def problem(self, sizes: Iterable[Number]) -> Any:
+        """Return the problem of these sizes: one of numbers, or many of arrays (rows,)."""
+        return self.family.problem(dict(zip(self.family.size_names, sizes, strict=True)), self.named)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An implementation: an algorithm of a library, and its solver if solvers are chosen ("" otherwise).
+
+    ``key`` is its name in a model, ``mechanism`` what its columns depend on.
+    """
+
+    key: str
+    library: str
+    algorithm: str
+    solver: str = ""
+    mechanism: str = ""
+    deterministic: bool = True
+
+    @property
+    def name(self) -> str:
+        """The solver's name if there is one, else the algorithm's."""
+        return self.solver or self.algorithm
+
+
+class Context(NamedTuple):
+    """What every source of a setting shares: the candidates on a device and the family's physics there.
+
+    ``min_us`` (candidates,): no time lies below it, since the launch and the tail of the shortest kernels take as long.
+    """
+
+    setting: Setting
+    device: Gpu
+    candidates: tuple[Candidate, ...]
+    formula: Formula
+    min_us: np.ndarray
 
 
 class Times(NamedTuple):
@@ -128,3 +186,30 @@ class Mixed(Source):
         rest = self.second.times(sizes, problem, index)
         covered_us = self.first.times(sizes, problem, index).time_us
         return rest._replace(time_us=np.where(self.covers[index], covered_us, rest.time_us))
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedSource(Source):
+    """Times of ``source``, multiplied by a ``correction``."""
+
+    source: Source
+    correction: "Correction"
+
+    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+        """As `Source.times`."""
+        from surrogate.models.times import correction_columns
+
+        setting, _, candidates, formula, min_us = self.context
+        family = setting.family
+        times = self.source.times(sizes, problem, index)
+        # The correction's columns (rows, inputs): those of the setting, of the problems, of the candidates.
+        names = (*family.problem_names, *family.candidate_names)
+        columns = dict(zip(names, self.inputs(sizes, problem, index)[0].T, strict=True))
+        columns |= zip(family.constant_names, formula.constant, strict=True)
+        needed = correction_columns(family)
+        x = np.empty((len(index), len(needed)), dtype=np.float32)
+        for place, name in enumerate(needed):
+            x[:, place] = columns[name]
+        keys = np.array([candidate.key for candidate in candidates], dtype=object)[index]
+        factor = np.exp(self.correction.log_factor(x, keys, times.time_us))
+        return times._replace(time_us=np.maximum(times.time_us * factor, min_us[index]))
