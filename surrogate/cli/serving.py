@@ -95,7 +95,7 @@ def command(config: Path, html: Path | None, form: Form, **asked: Any) -> None:
     serving = serve(config, **asked)
     if html:
         from surrogate.dataset.files import write_text
-        from surrogate.network.serving_page import serving_page
+        from surrogate.network.serving_result import serving_page
 
         write_text(html, serving_page(serving))
     answer = serving.to_dict()

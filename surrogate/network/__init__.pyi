@@ -8,7 +8,7 @@ from .predict import load_predictors as load_predictors
 from .read import read_network as read_network
 from .result import LayerTime as LayerTime
 from .result import NetworkTime as NetworkTime
-from .serving_choices import Choices as Choices
-from .serving_search import Serving as Serving
+from .serving_result import Serving as Serving
+from .serving_search import Choices as Choices
 from .serving_search import serve as serve
 from .torch_module import time_module as time_module

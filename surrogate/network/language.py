@@ -146,17 +146,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
 
     Raises `InputError` for what is no such file, an unknown ``model_type``, and sizes that are missing or wrong.
     """
-    if isinstance(source, Mapping):
-        path, stated = Path(str(source.get("_name_or_path") or source.get("model_type")), "config.json"), dict(source)
-    elif isinstance(source, str | Path):
-        path = Path(source) if Path(source).exists() else NETWORKS.get(str(source), Path(source))
-        path = path / "config.json" if path.is_dir() else path
-        stated = _json_of(path)
-    else:
-        raise InputError(
-            f"config is a {type(source).__name__}; give the path of a config.json, its folder, or its content as a dict"
-            " (transformers: config.to_dict())"
-        )
+    path, stated = _stated(source)
     text = stated.get("text_config")
     config = stated | text if isinstance(text, dict) else stated
     kind = str(config.get("model_type")).removesuffix("_text")
@@ -171,48 +161,64 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     for name, size in LATENT_SIZES.items() if family.latent else ():
         if sizes.of(name) != size:
             raise InputError(f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone")
-    experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if family.experts else 0
-    own_inter = sizes.of(family.experts) if experts else 0
-    topk = sizes.of("num_experts_per_tok", "experts_per_token") if experts else 0
-    if topk > experts:
-        raise InputError(
-            f"{path}: a token goes to {topk} experts (num_experts_per_tok), of {experts}; give as many at most"
-        )
-    shared = sizes.maybe("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
+    experts = _experts(sizes, kind) if family.experts else {}
     stated_type = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch.")
     require_known(f"{path}: torch_dtype", stated_type, TYPES)
-    dtype = TYPES[stated_type]
     groups = sizes.maybe("num_key_value_heads")
     if not family.latent and heads % (groups or heads):
         raise InputError(f"{path}: num_key_value_heads {groups} is no divisor of {heads} num_attention_heads; give one")
     assumed = f"{path}: num_key_value_heads is missing; {heads} are assumed, as many as heads"
-    linear = _linear(sizes) if family.recurrent else None
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
         hidden=hidden,
         vocabulary=sizes.of("vocab_size"),
-        inter=_dense_inter(sizes, own_inter),
+        inter=_dense_inter(sizes, experts.get("expert_inter", 0)),
         heads=heads,
         kv_heads=groups or heads,
         head_dim=sizes.maybe("head_dim") or hidden // heads,
         windows=_windows(sizes, kind, layers),
-        sparse=tuple(experts > 0 and _routes(sizes, layer) for layer in range(layers)),
-        dtype=dtype,
-        checkpoint=read_checkpoint(path, stated, dtype),
+        sparse=tuple("experts" in experts and _routes(sizes, layer) for layer in range(layers)),
+        dtype=TYPES[stated_type],
+        checkpoint=read_checkpoint(path, stated, TYPES[stated_type]),
         tied=bool(sizes.config.get("tie_word_embeddings", False)),
-        experts=experts,
-        topk=topk,
-        expert_inter=own_inter,
-        shared_inter=own_inter if kind == "llama4" else shared,
         family=family,
         query_rank=sizes.maybe("q_lora_rank") if family.latent else 0,
-        linear=linear,
-        recurrent=_recurrent(sizes, layers) if linear else (),
+        linear=_linear(sizes) if family.recurrent else None,
+        recurrent=_recurrent(sizes, layers) if family.recurrent else (),
+        **experts,
         **{field: sizes.of(name) for field, name in OF_LATENT.items() if family.latent},
         **{field: sizes.of(name) for field, name in OF_SPARSE.items() if family.sparse},
         positions=_positions(sizes, kind),
         notes=() if groups or family.latent else (assumed,),
     )
+
+
+def _stated(source: object) -> tuple[Path, dict[str, object]]:
+    """The path that names a configuration in errors, and its content."""
+    if isinstance(source, Mapping):
+        return Path(str(source.get("_name_or_path") or source.get("model_type")), "config.json"), dict(source)
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"config is a {type(source).__name__}; give the path of a config.json, its folder, or its content as a dict"
+            " (transformers: config.to_dict())"
+        )
+    path = Path(source) if Path(source).exists() else NETWORKS.get(str(source), Path(source))
+    path = path / "config.json" if path.is_dir() else path
+    return path, _json_of(path)
+
+
+def _experts(sizes: "_Sizes", kind: str) -> dict[str, int]:
+    """The fields of a mixture of experts' `Decoder`."""
+    experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts")
+    inter = sizes.of(FAMILIES[kind].experts)
+    topk = sizes.of("num_experts_per_tok", "experts_per_token")
+    if topk > experts:
+        raise InputError(
+            f"{sizes.path}: a token goes to {topk} experts (num_experts_per_tok), of {experts}; give as many at most"
+        )
+    shared = sizes.maybe("shared_expert_intermediate_size") or inter * sizes.maybe("n_shared_experts")
+    shared = inter if kind == "llama4" else shared
+    return {"experts": experts, "topk": topk, "expert_inter": inter, "shared_inter": shared}
 
 
 def _json_of(path: Path) -> dict[str, object]:

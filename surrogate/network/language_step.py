@@ -32,9 +32,10 @@ MAX_REQUESTS = 1 << 20
 GAP_US = 3.1
 """Time in µs from one kernel of a CUDA graph to the next, a step's sampling and small kernels that are not listed
 included. Source: decoded tokens of zksainx/pipeweave's 40 runs, median of what kernels leave open."""
-OWN_KERNELS = (
-    f"kernels are one framework's own (--library), {GAP_US:g} µs apart; `seer serving` takes for each product the"
-    " fastest kernel that any framework has, without gaps, so that its steps are shorter"
+STEPS_DIFFER = (
+    "`seer serving` takes for each product the fastest kernel that any framework has on the GPU, without gaps, as fits"
+    f" measured servers; `seer network` takes one framework's own kernels (--library), {GAP_US:g} µs apart, so that its"
+    " steps are longer"
 )
 STATE = "fp32"
 """Element type of a delta net's state."""
@@ -113,7 +114,7 @@ def read_language(
     decoder.require_context(requests.context)
     network = language_network(decoder, [requests], deployment or Deployment())
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
-    return replace(network, name=f"{decoder.name}, {step}", notes=(*network.notes, OWN_KERNELS))
+    return replace(network, name=f"{decoder.name}, {step}", notes=(*network.notes, STEPS_DIFFER))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A network's time: every distinct problem predicted once, the best feasible candidate taken, layers summed."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import log
 from pathlib import Path
@@ -18,7 +18,7 @@ from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Layer, 
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.training import exchange
 from surrogate.network.work import all_reduce, as_run, tf32_part
-from surrogate.prediction.results import DATASHEET, FLOOR, ROOFLINE, UNMEASURED, Estimate, KernelTime, Selection
+from surrogate.prediction.results import FLOOR, ROOFLINE, UNMEASURED, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -113,9 +113,6 @@ class Predictors:
         selections = self.selections(distinct, **allowed)
         answers = self.answers(distinct, selections)
         lacks = self._missing_units(network, runs, answers)
-        measured = self._measured_settings()
-        elsewhere = {run for run in selections if measured and _setting(run) not in measured}
-        answers |= {run: answers[run]._replace(source=DATASHEET) for run in elsewhere & answers.keys()}
         classes = self._classes(selections)
         # Everything about a distinct problem is worked out once; its layers differ in their names alone.
         of_problem = {
@@ -151,30 +148,23 @@ class Predictors:
             multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
-            notes=(*network.notes, *self._notes(measured, elsewhere, answers), *self._link(network.gpus)),
+            notes=(*network.notes, *self._notes(selections, answers), *self._link(network.gpus)),
             told=(*network.told, fp32) if fp32 else network.told,
             host_time=network.host,
             exchange=exchange(network, kernels_us, self._messages_us) if network.gpus > 1 else None,
         )
 
-    def _measured_settings(self) -> set[tuple[str, ...]]:
-        """The settings that convolutions were measured in on this GPU; empty where they were in none."""
-        part = self.algorithms.bundle.parts.get(DEFAULT_FAMILY) if self.algorithms else None
-        return {key.values for key in part.domain.settings if key.gpu == self.gpu.name} if part else set()
-
-    def _notes(
-        self, measured: Collection[tuple[str, ...]], elsewhere: Collection[Work], answers: Mapping[Work, Answer]
-    ) -> Iterator[str]:
-        """Which convolutions were measured, where some of the network's were ``elsewhere`` alone; and floors."""
+    def _notes(self, selections: Iterable[Work], answers: Mapping[Work, Answer]) -> Iterator[str]:
+        """Floors; and which convolutions were measured on this GPU, if some of the network's were on others alone."""
         if floors := [work for work, answer in answers.items() if answer.source == FLOOR]:
             yield f"{floor_note(floors)}; these times are too long, and `seer serving` takes other frameworks'"
-        if elsewhere:
-            own, others = (
-                ", ".join(sorted(" ".join(setting) for setting in settings))
-                for settings in (measured, {_setting(run) for run in elsewhere})
-            )
+        part = self.algorithms.bundle.parts.get(DEFAULT_FAMILY) if self.algorithms else None
+        measured = {key.values for key in part.domain.settings if key.gpu == self.gpu.name} if part else set()
+        others = {_setting(run) for run in selections if run in answers and answers[run].source in UNMEASURED}
+        if measured and others:
+            own, elsewhere = (", ".join(sorted(map(" ".join, settings))) for settings in (measured, others))
             yield (
-                f"convolutions measured on {self.gpu.name}: {own}; not {others}: their times go by other GPUs', and"
+                f"convolutions measured on {self.gpu.name}: {own}; not {elsewhere}: their times go by other GPUs', and"
                 " the wide interval is theirs"
             )
 

@@ -1,289 +1,174 @@
-"""What to buy and how to run it: the search over GPUs, frameworks, parallelism and types for a model's server."""
+"""What to buy and how to run it: the search over GPUs, frameworks, parallelism and types for a model's server, and what
+it tries: parallelism, replicas, users and types, as a caller narrows them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
-from math import ceil, floor, inf, isnan, log2, nan
+from itertools import islice, product
+from math import inf, nan
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from surrogate.features.elementwise import MAX_INT32, ceil_div, whole
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
-from surrogate.network.language import NODE, Decoder, Deployment, main_dtype, read_decoder
-from surrogate.network.language_step import GAP_US
+from surrogate.features.problem import ELEMENTS, QUANTISED
+from surrogate.features.roofline import missing_units
+from surrogate.network.language import DOMAINS, NODE, ROUTING, Decoder, Deployment, main_dtype, read_decoder
+from surrogate.network.language_step import STEPS_DIFFER
+from surrogate.network.network import FRAMEWORKS, with_named
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.result import UNMEASURED
-from surrogate.network.serving import (
-    Interval,
-    Load,
-    ServerKernels,
-    ServerSteps,
-    Setup,
-    room_bytes,
-    server_steps,
-    shipped_laws,
-)
-from surrogate.network.serving_choices import USERS, Choices, Plan
-from surrogate.report.tables import UNKNOWN, Format, Shown, Table, significant
+from surrogate.network.serving import Interval, Load, ServerKernels, ServerSteps, Setup, server_steps, shipped_laws
+from surrogate.network.serving_result import SHOWN, ServerRow, Serving, Targets, pareto
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-def _interval(ends: tuple[float, float, float]) -> str:
-    time, low, high = ends
-    return UNKNOWN if isnan(time) else f"{significant(time)} [{significant(low, floor)}, {significant(high, ceil)}]"
-
-
-FORMATS: Mapping[str, Format] = dict.fromkeys(("TTFT, ms", "TPOT, ms", "tokens/s per GPU"), _interval)
-"""How columns with 90 % intervals read."""
-SHOWN = 12
-"""Configurations that people see."""
-WAYS = {
-    "TP": ("tensor_parallel", "GPUs that share every layer"),
-    "EP": ("expert_parallel", "GPUs with different experts (without EP all share each)"),
-    "DP": ("attention_parallel", "groups of GPUs that attend to requests of their own"),
-    "PP": ("pipeline_parallel", "stages of layers"),
-}
-"""Short name of a way to share a model → its field of a `ServerRow`, and what it counts."""
+USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Numbers of users of a replica that are tried where a caller names none."""
+COUNTS = ("concurrency", "tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_parallel", "gpus")
+"""Fields of `Choices` that are whole numbers."""
+UNPACKED = {"fp8": "int8_wo", "fp8_block": "int8_wo"}
+"""What stands for weights in fp8 on GPUs without units for it: kernels that unpack weights of 8 bits, too."""
+UNPACKING = ("vllm", "sglang")
+"""Servers that run them there (Marlin); TensorRT-LLM does not."""
 MAX_PLANS = 20_000
 UNMEASURED_WIDTH = 0.1
 """Width in log time that kernels add which were not measured on the GPU, from which a note says so."""
-FAR = 100
-"""Times a target that the nearest configuration takes, from which the target may have been meant in seconds."""
 MILLION = 1e6
-NO_TARGETS = (
-    "without --ttft or --tpot none is the best: those shown first trade the speed of a user for throughput, or price,"
-    " and no other beats them in both"
-)
 SEARCHED = (
     f"users of one replica: powers of two up to {USERS[-1]}, and the most that keep the targets, to a sixteenth;"
     " --concurrency names them"
 )
-FASTEST = (
-    "each product takes the fastest kernel that any framework has on the GPU, without gaps, as fits measured servers;"
-    f" `seer network` takes one framework's own kernels, {GAP_US:g} µs apart, so that its steps are longer"
-)
+CONDITIONS = ("compare_gpus", "price", "ttft_ms", "tpot_ms", "choices")
+"""Parameters of `serve` beside the fields of `Choices`."""
 
 
-class Targets(NamedTuple):
-    """The longest times in ms that a caller takes; None: any."""
+class Plan(NamedTuple):
+    """A replica's setup, the number of replicas, and the users of all of them."""
 
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-
-    def shares(self, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
-        """Of each target, its name and the time over it."""
-        pairs = (("TTFT", ttft_ms, self.ttft_ms), ("TPOT", tpot_ms, self.tpot_ms))
-        return {name: time / most for name, time, most in pairs if most is not None}
-
-    def met(self, ttft_ms: float, tpot_ms: float) -> bool:
-        """Whether times keep them."""
-        return all(share <= 1 for share in self.shares(ttft_ms, tpot_ms).values())
+    setup: Setup
+    replicas: int
+    users: int
 
 
-ANY = Targets()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What is searched: each field one or several values, or nothing where the search finds them itself.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServerRow(Shown):
-    """A configuration: GPUs in all, of which each replica takes a part, and what it does under the load.
-
-    Times in ms and tokens of output per second with their 90 % intervals, NaN where it does not fit or there is none;
-    ``concurrency`` users on all replicas together, of whose requests ``running`` have a place in the cache at a time;
-    ``memory_gib`` on each GPU; ``meets``: it fits, and keeps the
-    targets; ``usd_per_million_tokens`` of output, where a price is known.
+    ``libraries`` are frameworks (vllm, sglang, trtllm; without: all); ``concurrency`` users at a time on all replicas
+    together (without: 1 to 256 on one); ``tensor_parallel`` GPUs share a layer, ``pipeline_parallel`` stages hold
+    different layers, ``attention_parallel`` groups of GPUs attend to requests of their own and share the experts, of
+    which ``expert_parallel`` GPUs hold different ones. ``dtypes`` are the products' element types (without: the
+    checkpoint as it is, as servers run it), ``kv_dtypes`` the cache's (without: the model's own). ``routing`` says how
+    tokens spread over experts (balanced, power_law_1.01 …); ``gpus`` is the most GPUs of all replicas.
     """
 
-    gpu: str
-    library: str
-    gpus: int
-    replicas: int
-    tensor_parallel: int
-    pipeline_parallel: int
-    expert_parallel: int
-    attention_parallel: int
-    dtype: str
-    kv_dtype: str
-    concurrency: int
-    running: int
-    ttft_ms: float
-    ttft_low_ms: float
-    ttft_high_ms: float
-    tpot_ms: float
-    tpot_low_ms: float
-    tpot_high_ms: float
-    tokens_per_s_per_gpu: float
-    tokens_per_s_per_gpu_low: float
-    tokens_per_s_per_gpu_high: float
-    tokens_per_s_per_user: float
-    usd_per_million_tokens: float | None
-    memory_gib: float
-    fits: bool
-    meets: bool
-    bound: str
-
-    def table(self) -> Table:
-        """The configuration as the one row of a table."""
-        return Table([_shown(self, "")], FORMATS)
-
-    @property
-    def split(self) -> str:
-        """How a replica shares the model, as TP4 PP2."""
-        ways = {name: getattr(self, field) for name, (field, _) in WAYS.items()}
-        return " ".join(f"{name}{many}" for name, many in ways.items() if many > 1 or name == "TP")
-
-    def cost(self, tokens_per_s_per_gpu: float) -> float:
-        """What the search keeps small: a token's price at such a rate or, where no price is known, its GPU time."""
-        usd = self.usd_per_million_tokens
-        return 1 / tokens_per_s_per_gpu if usd is None else usd * self.tokens_per_s_per_gpu / tokens_per_s_per_gpu
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Serving(Shown):
-    """Configurations, those that meet the targets first, each part by tokens a second and GPU, or by price."""
-
-    model: str
-    load: Load
-    rows: tuple[ServerRow, ...]
-    notes: tuple[str, ...] = ()
-    targets: Targets = ANY
+    libraries: str | Sequence[str] = ()
+    concurrency: int | Sequence[int] = ()
+    tensor_parallel: int | Sequence[int] = ()
+    expert_parallel: int | Sequence[int] = ()
+    pipeline_parallel: int | Sequence[int] = ()
+    attention_parallel: int | Sequence[int] = ()
+    dtypes: str | Sequence[str] = ()
+    kv_dtypes: str | Sequence[str] = ()
+    routing: str = ROUTING
     gpus: int = NODE
-    """Most that the search took."""
 
-    @property
-    def best(self) -> ServerRow | None:
-        """The first that meets the targets; without any, none is best."""
-        return self.rows[0] if any(self.targets) and self.rows[0].meets else None
+    def several(self, name: str) -> Sequence[Any]:
+        """The values of a field, also of one that was given alone."""
+        values = getattr(self, name)
+        return (values,) if isinstance(values, int | str) else tuple(values)
 
-    @property
-    def fits(self) -> bool:
-        """Whether any configuration does."""
-        return any(row.fits for row in self.rows)
+    def check(self) -> None:
+        """Raise `InputError` for what is no count and no known type or framework."""
+        for name in COUNTS:
+            for number in self.several(name):
+                whole("seer serving", f"--{name.replace('_', '-')}", number, most=MAX_INT32)
+        for kind, several, known in (("library", "libraries", FRAMEWORKS), ("dtype", "dtypes", ELEMENTS)):
+            for name in self.several(several):
+                require_known(kind, name, known)
 
-    @property
-    def verdict(self) -> str:
-        """Why none is best, or what does better than one that may miss the targets; "" where one is that keeps them."""
-        if self.best:
-            return self._caution(self.best)
-        if not self.fits:
-            return f"nothing fits: {'; '.join(self._lacks())}"
-        if not any(self.targets):
-            return NO_TARGETS
-        near = self.rows[0]
-        reached = zip(("TTFT", "TPOT"), (near.ttft_ms, near.tpot_ms), self.targets, strict=True)
-        said = " and ".join(f"{name} {significant(ms)} of {most:g} ms" for name, ms, most in reached if most)
-        far = max(self.targets.shares(near.ttft_ms, near.tpot_ms).values()) > FAR
-        which = "both" if all(self.targets) else "the"
-        return (
-            f"no configuration keeps {which} targets with at most {self.gpus} GPUs; the nearest, {named(near)}, has"
-            f" {said}{'; targets are in ms' if far else ''}"
-        )
+    def plans(self, decoder: Decoder, device: Gpu) -> Iterator[Plan]:
+        """Every configuration of the search on a GPU."""
+        node = DOMAINS.get(device.name, NODE)
+        powers = [2**power for power in range(self.gpus.bit_length())]
+        pipelines, dtypes, kv_dtypes = map(self.several, ("pipeline_parallel", "dtypes", "kv_dtypes"))
+        concurrency = self.several("concurrency")
+        for tensor, data in self._groups(decoder, powers):
+            ranks = tensor * data
+            spread = (1, ranks) if decoder.experts and decoder.experts % ranks == 0 else (1,)
+            experts = self.several("expert_parallel") or spread
+            # Stages are tried of whole domains alone: within one, sums over NVLink are shorter.
+            stages = pipelines or [1, *(way for way in powers[1:] if ranks == node and way <= len(decoder.windows))]
+            ways = product(dict.fromkeys(experts), stages, dtypes or (None,), kv_dtypes or (None,))
+            for expert, pipeline, dtype, kv_dtype in ways:
+                deployment = Deployment(
+                    tensor_parallel=tensor,
+                    data_parallel=data,
+                    expert_parallel=expert,
+                    pipeline_parallel=pipeline,
+                    dtype=dtype,
+                    kv_dtype=kv_dtype,
+                    routing=self.routing,
+                    node=node,
+                )
+                most = self.gpus // deployment.gpus
+                for users in concurrency or USERS:
+                    before = 0
+                    for replicas in range(1, min(most, users if concurrency else 1) + 1):
+                        each = ceil_div(users, replicas)
+                        if each != before and each >= data:  # a further replica that relieves none is a waste
+                            yield Plan(Setup(deployment, each), replicas, users)
+                        before = each
 
-    def _caution(self, best: ServerRow) -> str:
-        sure = next(filter(self._is_sure, self.rows), None)
-        if sure is best:
-            return ""
-        rate = f", at {significant(sure.tokens_per_s_per_gpu)} tokens/s per GPU" if sure else ""
-        keeps = f"{named(sure) if sure else 'no configuration'} keeps them with its whole intervals{rate}"
-        return f"the best may miss the targets, since they lie within its 90 % intervals; {keeps}"
+    def _groups(self, decoder: Decoder, powers: Sequence[int]) -> list[tuple[int, int]]:
+        """Ways of tensor parallelism and of attention over requests of one's own, which pays for a latent cache."""
+        asked, attention = self.several("tensor_parallel"), self.several("attention_parallel")
+        tensor = asked or [way for way in powers if decoder.heads % way == 0]
+        if attention or asked or not (decoder.family.latent and decoder.experts):
+            return list(product(tensor, attention or (1,)))
+        return [*((way, 1) for way in tensor), *((1, way) for way in powers[1:] if decoder.experts % way == 0)]
 
-    def _is_sure(self, row: ServerRow) -> bool:
-        """Whether it keeps the targets at the upper ends of its intervals."""
-        return row.meets and self.targets.met(row.ttft_high_ms, row.tpot_high_ms)
+    def left_out(self, plans: Sequence[Plan]) -> Iterator[str]:
+        """A note for each number that was asked for and is in no plan."""
+        for name in COUNTS[:-1]:
+            of = name.replace("attention_", "data_")
+            planned = {plan.users if name == "concurrency" else getattr(plan.setup.deployment, of) for plan in plans}
+            for number in dict.fromkeys(self.several(name)):
+                if number not in planned:
+                    option = name.replace("_", "-")
+                    yield f"--{option} {number} is left out: no configuration within --gpus {self.gpus} has it"
 
-    def _lacks(self) -> Iterator[str]:
-        """A line for each GPU and type in which some configurations do not fit: what they need, and what fits."""
-        groups: dict[tuple[str, str, str], list[ServerRow]] = {}
-        for row in self.rows:
-            groups.setdefault((row.gpu, row.dtype, row.kv_dtype), []).append(row)
-        for (name, dtype, kv_dtype), rows in groups.items():
-            small = sorted((row for row in rows if not row.fits), key=lambda row: row.memory_gib)
-            if not small:
-                continue
-            least = small[0]
-            room = room_bytes(gpu_named(name)) / 2**30
-            gpus = min((row.gpus // row.replicas for row in rows if row.fits), default=0)
-            remedy = f"from {gpus} GPUs on it fits"
-            if not gpus:
-                gpus = 2 ** ceil(log2(least.memory_gib * least.gpus / room))
-                option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
-                remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
-            others = len({row.split for row in small}) - 1
-            more = f", {others} other way{'s' * (others > 1)} as much or more" if others else ""
-            yield (
-                f"{least.split} does not fit {name} in {dtype}, cache {kv_dtype}: it needs {least.memory_gib:.1f} of"
-                f" {room:.1f} GiB on each{more}; {remedy}"
-            )
+    def too_few(self, decoder: Decoder) -> str:
+        """Why there is no configuration."""
+        stages = min(self.several("pipeline_parallel") or (1,))
+        tensor, data = min(self._groups(decoder, [1]), key=lambda ways: ways[0] * ways[1])
+        least = tensor * data * stages
+        if least > self.gpus:
+            return f"the smallest configuration takes {least} GPUs; give --gpus {least}"
+        return f"each of {data} groups (--attention-parallel) needs a user; give --concurrency {data} or more"
 
-    @property
-    def rivals(self) -> tuple[ServerRow, ...]:
-        """Those that meet the targets and may be as good as the best: it lies within their 90 % intervals."""
-        if self.best is None:
-            return ()
-        least = self.best.cost(self.best.tokens_per_s_per_gpu)
-        is_priced = self.best.usd_per_million_tokens is not None
-        return tuple(
-            row
-            for row in self.rows[1:]
-            if row.meets
-            and row.cost(row.tokens_per_s_per_gpu_high) <= least
-            and (row.usd_per_million_tokens is not None) == is_priced
-        )
+    def unpacked(self, decoder: Decoder, device: Gpu, library: str) -> tuple["Choices", Decoder, str]:
+        """The search and the model where a server unpacks fp8 weights, as itself elsewhere; and a note, or ""."""
+        lacks = missing_units(device, "fp8") if device.vendor == "nvidia" and device.bf16_tensor_tflops else None
+        asked = self.several("dtypes") or [main_dtype(decoder, None)]
+        if not lacks or library not in UNPACKING or UNPACKED.keys().isdisjoint(asked):
+            return self, decoder, ""
+        choices = replace(self, dtypes=tuple(UNPACKED.get(name, name) for name in self.several("dtypes")))
+        other = replace(decoder, checkpoint=decoder.checkpoint.with_types(UNPACKED))
+        return choices, other, f"{lacks}: servers unpack fp8 weights to 16 bits, timed as kernels measured for int8_wo"
 
-    def table(self, most: int = SHOWN) -> Table:
-        """The best configurations for people, ``most`` of them, before the others the best of each GPU."""
-        fitting = [row for row in self.rows if row.fits]
-        first = {row.gpu: row for row in reversed(fitting)}
-        rows = sorted(fitting, key=lambda row: row is not first[row.gpu]) or self.rows[:1]
-        leading = [] if len(first) < 2 else [row for row in first.values() if row is not self.best]
-        shown = [_shown(row, self._mark(row, row in leading)) for row in rows[:most]]
-        more = [f"{len(rows) - most} further configurations: --csv or --json"] if len(rows) > most else []
-        lacks = self._lacks() if fitting else ()
-        used = {name for row in rows[:most] for name in WAYS if name in row.split}
-        legend = "; ".join(f"{name}: {said}" for name, (_, said) in WAYS.items() if name in used)
-        title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
-        return Table(shown, FORMATS, title, notes=[*filter(None, [self.verdict]), *more, legend, *lacks, *self.notes])
-
-    def _mark(self, row: ServerRow, leads: bool) -> str:
-        """What stands behind a configuration: whether it keeps the targets, up to where its intervals reach."""
-        if not row.fits:
-            return "does not fit"
-        if not any(self.targets):
-            return ""
-        shares = self.targets.shares(row.ttft_ms, row.tpot_ms)
-        marks = [f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1]
-        if row is self.best:
-            rivals = f"{self.others} may be as good" if self.rivals else ""
-            marks = ["◀ best", "" if self._is_sure(row) else "may miss the targets", rivals]
-        elif row.meets:
-            marks = ["meets the targets" if self._is_sure(row) else "may meet the targets"]
-        return ", ".join(filter(None, [f"best on {row.gpu}" if leads else "", *marks]))
-
-    @property
-    def others(self) -> str:
-        """The number of `rivals` in words."""
-        return f"{len(self.rivals)} other{'s' * (len(self.rivals) != 1)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: ``rows``, ``best``, the number of its ``rivals``, ``verdict``, and ``notes``."""
-        rows = [{name: None if value != value else value for name, value in asdict(row).items()} for row in self.rows]
-        said = {"rivals": len(self.rivals), "verdict": self.verdict, "notes": list(self.notes)}
-        return {"rows": rows, "best": rows[0] if self.best else None, **said}
-
-    def to_frame(self) -> "pd.DataFrame":
-        """A row per configuration."""
-        import pandas as pd
-
-        return pd.DataFrame([asdict(row) for row in self.rows])
-
-
-CONDITIONS = ("compare_gpus", "ttft_ms", "tpot_ms", "price", "choices")
-"""Parameters of `serve` beside the fields of `Choices`."""
+    def notes(self, decoder: Decoder) -> Iterator[str]:
+        """What a reader must know of the types of weights and cache."""
+        if "fp8" in self.several("kv_dtypes") and decoder.checkpoint.kv_dtype != "fp8":
+            yield f"fp8: a cache quantised from the model's {decoder.dtype}; its quality is not judged"
+        own = "own type" if decoder.checkpoint.refusal and self.several("dtypes") else main_dtype(decoder, None)
+        asked = [name for name in self.several("dtypes") if name in QUANTISED and name != own]
+        if asked:
+            yield f"{', '.join(asked)}: weights quantised from the checkpoint's {own}; their quality is not judged"
+        elif not self.several("dtypes") and own not in QUANTISED:
+            yield f"the checkpoint as it is, in {own}; --dtype {own},fp8 also tries quantised weights"
 
 
 def serve(
@@ -292,25 +177,41 @@ def serve(
     gpu: str,
     input: int,
     output: int,
-    compare_gpus: Sequence[str] = (),
-    ttft_ms: float | None = None,
-    tpot_ms: float | None = None,
+    compare_gpus: str | Sequence[str] = (),
     price: float | Mapping[str, float] | None = None,
-    choices: Choices | None = None,
-    **searched: Any,
+    **asked: Any,
 ) -> Serving:
-    """The servers of the model in a ``config.json`` (its folder, its content, or the name of one that ships) on GPUs.
+    """The servers of a language model on GPUs, those that keep the targets first.
 
-    ``input`` and ``output`` are a user's tokens; ``ttft_ms`` and ``tpot_ms`` the targets; ``price`` in US dollars per
-    GPU and hour, of all or by the GPU's name; ``choices`` narrow the search, and so do their fields by name, as in
-    ``concurrency=50``. Raises `InputError` for what cannot be read or is unknown, and where nothing can be said.
+    Parameters
+    ----------
+    config
+        The model's ``config.json``, its folder, its content, or the name of one that ships.
+    gpu, compare_gpus
+        GPUs by registry name or alias.
+    input, output
+        Tokens of a user's prompt and of the answer.
+    price
+        US dollars per GPU and hour, of all GPUs or by the GPU's name.
+    asked
+        The targets ``ttft_ms`` and ``tpot_ms``; ``choices``, an object of `Choices` that narrows the search; and its
+        fields by name, as in ``concurrency=50``.
+
+    Returns
+    -------
+    Serving
+        A row per configuration, with times in ms.
+
+    Raises
+    ------
+    InputError
+        If something cannot be read or is unknown, or if nothing can be said.
     """
-    choices = choices or Choices()
+    ttft_ms, tpot_ms, choices = (asked.pop(name, None) for name in CONDITIONS[2:])
+    choices = Choices() if choices is None else choices
     if not isinstance(choices, Choices):
         raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
-    for name in searched:
-        require_known("parameter", name, (*CONDITIONS, *Choices.__slots__))
-    choices = replace(choices, **{name: value for name, value in searched.items() if value is not None})
+    choices = with_named(choices, asked, *CONDITIONS)
     choices.check()
     sizes = {"--input": input, "--output": output}
     load = Load(*(whole("seer serving", name, size, most=MAX_INT32) for name, size in sizes.items()))
@@ -319,48 +220,78 @@ def serve(
         raise InputError("--tpot: an answer of one token has no further one; leave it out, or give a longer --output")
     decoder = read_decoder(config)
     devices = _devices(gpu, compare_gpus)
-    prices = _prices(price, devices)
-    rows: list[ServerRow] = []
+    search = _Search(decoder, load, targets, choices, _prices(price, devices))
     decoder.require_context(load.input + load.output)
-    notes = dict.fromkeys((*decoder.notes, *choices.notes(decoder)))
-    refused: dict[tuple[str, str], dict[str, None]] = {}  # GPU and reason → frameworks
     for device in devices:
+        search.on(device)
+    return search.found()
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is searched, and what was found so far; ``refused``: GPU and reason → frameworks."""
+
+    decoder: Decoder
+    load: Load
+    targets: Targets
+    choices: Choices
+    prices: Mapping[str, float]
+    rows: list[ServerRow] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    refused: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
+
+    def on(self, device: Gpu) -> None:
+        """Search a GPU with every framework."""
+        if self.prices and device.name not in self.prices:
+            self.notes[f"no price for {device.name}: its configurations come behind those with one"] = None
         kernels = ServerKernels(device)
-        if prices and device.name not in prices:
-            notes[f"no price for {device.name}: its configurations come behind those with one"] = None
-        for library in choices.several("libraries") or frameworks_on(device):
-            narrowed, model, unpacks = choices.unpacked(decoder, device, library)
-            tried: dict[Deployment, list[ServerRow]] = {}
+        for library in self.choices.several("libraries") or frameworks_on(device):
             try:
-                planned = _planned(narrowed, model, device, library)
-                left_out = list(choices.left_out(planned))
-                while planned:
-                    answers = server_steps(model, load, kernels, library, [plan.setup for plan in planned])
-                    for plan in planned:
-                        answer = answers[plan.setup]
-                        if isinstance(answer, InputError):
-                            refused.setdefault((device.name, str(answer)), {})[library] = None
-                            continue
-                        row = _row(model, device, library, plan, answer, targets, prices.get(device.name))
-                        tried.setdefault(plan.setup.deployment, []).append(row)
-                        notes |= dict.fromkeys(_notes(device, library, plan.setup, answer))
-                    planned = [] if choices.concurrency else list(_between(tried))
+                self._with(library, kernels)
             except InputError as error:
-                refused.setdefault((device.name, str(error)), {})[library] = None
-                continue
-            notes |= dict.fromkeys((*filter(None, [unpacks]), *left_out))
-            for tries in tried.values():
-                most = _most(tries)
-                rows += [row for row in tries if choices.concurrency or row.concurrency in USERS or row is most]
-    reasons = [f"{name}, {', '.join(libraries)}: {reason}" for (name, reason), libraries in refused.items()]
-    if not rows:
-        raise InputError(reasons[0])
-    rows.sort(key=partial(_rank, targets=targets))
-    if not any(targets):
-        rows = _front_first(rows)
-    elif not choices.concurrency:
-        notes[SEARCHED] = None
-    return Serving(decoder.name, load, tuple(rows), (*notes, FASTEST, *reasons), targets, choices.gpus)
+                self._refuse(device, library, error)
+
+    def _refuse(self, device: Gpu, library: str, reason: InputError) -> None:
+        self.refused.setdefault((device.name, str(reason)), {})[library] = None
+
+    def _with(self, library: str, kernels: ServerKernels) -> None:
+        """Search a GPU with one framework. Raises `InputError` where it has no configuration."""
+        device = kernels.device
+        narrowed, model, unpacks = self.choices.unpacked(self.decoder, device, library)
+        planned = _planned(narrowed, model, device, library)
+        left_out = list(self.choices.left_out(planned))
+        tried: dict[Deployment, list[ServerRow]] = {}
+        while planned:
+            answers = server_steps(model, self.load, kernels, library, [plan.setup for plan in planned])
+            for plan in planned:
+                answer = answers[plan.setup]
+                if isinstance(answer, InputError):
+                    self._refuse(device, library, answer)
+                    continue
+                row = _row(model, device, library, plan, answer, self.targets, self.prices.get(device.name))
+                tried.setdefault(plan.setup.deployment, []).append(row)
+                self.notes.update(dict.fromkeys(_notes(device, library, plan.setup, answer)))
+            planned = [] if self.choices.concurrency else list(_between(tried))
+        self.notes.update(dict.fromkeys((*filter(None, [unpacks]), *left_out)))
+        for tries in tried.values():
+            most = _most(tries)
+            self.rows.extend(
+                row for row in tries if self.choices.concurrency or row.concurrency in USERS or row is most
+            )
+
+    def found(self) -> Serving:
+        """The rows in order. Raises `InputError` where there are none."""
+        reasons = [f"{name}, {', '.join(libraries)}: {reason}" for (name, reason), libraries in self.refused.items()]
+        if not self.rows:
+            raise InputError(reasons[0])
+        notes = dict.fromkeys((*self.decoder.notes, *self.choices.notes(self.decoder), *self.notes))
+        rows = sorted(self.rows, key=partial(_rank, targets=self.targets))
+        if not any(self.targets):
+            rows = _front_first(rows)
+        elif not self.choices.concurrency:
+            notes[SEARCHED] = None
+        told = (*notes, STEPS_DIFFER, *reasons)
+        return Serving(self.decoder.name, self.load, tuple(rows), told, self.targets, self.choices.gpus)
 
 
 def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
@@ -481,17 +412,6 @@ def _rank(row: ServerRow, targets: Targets) -> tuple[float, ...]:
     return (0, *cost) if row.meets else (1, max(targets.shares(row.ttft_ms, row.tpot_ms).values()), *cost)
 
 
-def pareto(
-    rows: Sequence[ServerRow], worth: Callable[[ServerRow], float] = lambda row: row.tokens_per_s_per_gpu
-) -> list[ServerRow]:
-    """The rows that no other beats both in tokens a second and user and in ``worth``, slowest first."""
-    front: list[ServerRow] = []
-    for row in sorted(rows, key=lambda row: (-row.tokens_per_s_per_user, -worth(row))):
-        if not front or worth(row) > worth(front[-1]):
-            front.append(row)
-    return front[::-1]
-
-
 def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
     """The rows, ahead of them `SHOWN` of those that no other beats in speed and in cost, slowest first.
 
@@ -506,32 +426,3 @@ def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
     front = pareto(served, lambda row: 1 / row.cost(row.tokens_per_s_per_gpu))
     ahead = front[:: ceil_div(len(front), SHOWN) or 1]
     return [*ahead, *(row for row in rows if row not in ahead)]
-
-
-def _shown(row: ServerRow, mark: str) -> dict[str, Any]:
-    """A row of the table for people."""
-    shown: dict[str, Any] = {
-        "GPUs": f"{row.gpus} {row.gpu}",
-        "with": _replicas(row),
-        "framework": row.library,
-        "dtype": row.dtype,
-        "cache": row.kv_dtype,
-        "users in all": row.concurrency,
-        "TTFT, ms": (row.ttft_ms, row.ttft_low_ms, row.ttft_high_ms),
-        "TPOT, ms": (row.tpot_ms, row.tpot_low_ms, row.tpot_high_ms),
-        "tokens/s per GPU": (row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high),
-        "tokens/s per user": round(row.tokens_per_s_per_user, 1),
-    }
-    if row.usd_per_million_tokens is not None:
-        shown["$ per M output tokens"] = round(row.usd_per_million_tokens, 3)
-    return shown | {"GiB per GPU": round(row.memory_gib, 1), "bound by": row.bound, "": mark}
-
-
-def _replicas(row: ServerRow) -> str:
-    return f"{row.replicas} × {row.split}" if row.replicas > 1 else row.split
-
-
-def named(row: ServerRow) -> str:
-    """A configuration in a sentence."""
-    types = f"{row.dtype} with the cache in {row.kv_dtype}"
-    return f"{row.gpus} {row.gpu} as {_replicas(row)} by {row.library} in {types} for {row.concurrency} users"

@@ -22,8 +22,7 @@ from surrogate.network import Choices, Serving, serve
 from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import Requests, Step, language_network
 from surrogate.network.serving import Load, ServerKernels, ServerLaw, ServerSteps, Setup, server_steps, shipped_laws
-from surrogate.network.serving_page import pareto_figure, serving_page
-from surrogate.network.serving_search import SHOWN, Targets, pareto
+from surrogate.network.serving_result import SHOWN, Targets, pareto, pareto_figure, serving_page
 from surrogate.report.tables import to_json
 from tests.test_docs import blocks
 
