@@ -17,8 +17,8 @@ from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, paper_domain
 from experiments.verdicts import ERROR_ARMS, named_models, percent, refused, time_verdicts
+from surrogate.dataset.problems import codes
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import seer_split
 from surrogate.dataset.store import Dataset
 from surrogate.models.seer.paper import SeerPaper
 from surrogate.report.charts import dots
@@ -27,6 +27,7 @@ SEER_SPLIT, SHAPE_SPLIT = "SEER's 7 of 10", "by shape"
 ENDINGS = {SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"}
 PAPER_RMSPE_PCT, PAPER_RMSE_MS = 14.71, 7.27
 """What the paper reports for convolution kernels on a Titan V, from counters; other rows than any here."""
+GEMM_FAMILY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM")
 KNOWN = "seer-paper, known launch"
 """SEER as its authors score Test-set-I: the main kernel's time alone, its variant and its blocks as measured."""
 PUBLISHED = "seer-paper, published blocks"
@@ -85,6 +86,24 @@ def seer_rounds(rows: Rows) -> list[Round]:
         train.append(index[inside])
         test.append(index[outside])
     return [(np.concatenate(train), np.concatenate(test))]
+
+
+def seer_split(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """SEER's own 70/30 split of one algorithm's ok rows: (train, test) positions.
+
+    Rows of the GEMM family are sorted by time and the fastest is dropped; the others keep their order. A row trains if
+    its index in that order, counted from 0, is below 7 modulo 10. An interpolation test: neighbours in time lie on both
+    sides. Source: the paper's public repository.
+    """
+    train, test = [], []
+    for code in np.unique(algorithm := codes(frame, ("algorithm",))):
+        rows = np.flatnonzero((algorithm == code) & (frame["status"] == "ok").to_numpy())
+        if len(rows) and frame["algorithm"].iloc[rows[0]] in GEMM_FAMILY:
+            rows = rows[np.argsort(frame["time_us"].to_numpy()[rows], kind="stable")][1:]
+        index = np.arange(len(rows)) % 10
+        train.append(rows[index < 7])
+        test.append(rows[index >= 7])
+    return np.concatenate(train), np.concatenate(test)
 
 
 def per_algorithm(predictions: Predictions) -> pd.DataFrame:

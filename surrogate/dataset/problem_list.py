@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surrogate.dataset.questions import FAMILY_COLUMNS, family_of_columns, required, stated_setting
+from surrogate.dataset.questions import (
+    FAMILY_COLUMNS,
+    SETTINGS,
+    family_of_columns,
+    problem_of,
+    required,
+    stated_setting,
+    unstated,
+)
 from surrogate.features.conv import EXAMPLE
 from surrogate.features.elementwise import whole
 from surrogate.features.errors import InputError, read_bounded, require_regular
-from surrogate.features.families import (
-    DEFAULT_FAMILY,
-    FAMILIES,
-    AnyProblem,
-    DescribedProblem,
-    Family,
-    family_of,
-    parse_problem,
-)
+from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, DescribedProblem, Family, family_of
 from surrogate.features.families import family as family_named
 from surrogate.features.gpu import Gpu
 
@@ -40,7 +40,6 @@ _HEADER = re.compile(r"\s*[A-Za-z_]+\s*[,;\t]")
 _NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+(#.*)?")
 _TEXT_COLUMNS = ("problem", "networks", "name", *FAMILY_COLUMNS, "heuristic_algorithm", "algorithm")
 _SIZES = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.size_names))
-_SETTINGS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.setting_names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class Asked:
     @property
     def texts(self) -> tuple[str, ...]:
         """Columns of texts."""
-        return tuple(dict.fromkeys((*(self.own.setting_names if self.own else _SETTINGS), *_TEXT_COLUMNS)))
+        return tuple(dict.fromkeys((*(self.own.setting_names if self.own else SETTINGS), *_TEXT_COLUMNS)))
 
     def spelled(self, name: str) -> str:
         """Return a column of a CSV header as it is declared, whatever its capitals."""
@@ -101,27 +100,19 @@ class Asked:
     def problem(self, row: Mapping[str, object], stated: Mapping[str, str], operator: str) -> AnyProblem | None:
         """Return the problem of a row; None for an operator that no family has."""
         if "problem" in row:
-            text = str(row["problem"])
-            problem = parse_problem(self.own.whole_text(text) if self.own else text, self.own, **stated)
-            if further := {name: self.settings[name] for name in self._unstated(family_of(problem), stated)}:
-                text_settings = {**further, **stated}
-                problem = parse_problem(self.own.whole_text(text) if self.own else text, self.own, **text_settings)
-                stated = text_settings
+            problem = problem_of(str(row["problem"]), self.own, stated, self.settings)
+            family = family_of(problem)
         else:
             family = self._family(row, operator)
             if family is None:
                 return None
-            stated = {**{name: self.settings[name] for name in self._unstated(family, stated)}, **stated}
             sizes = {name: _number(row[name]) for name in family.size_names if name in row}
             named = {"operator": operator} if operator in family.kinds else {}
-            problem = family.problem(sizes, {**stated, **named})
-        if self.gpu is None or "math" in stated or isinstance(problem, DescribedProblem):
+            problem = family.problem(sizes, {**unstated(family, stated, self.settings), **stated, **named})
+        is_stated = "math" in {*stated, *unstated(family, stated, self.settings)}
+        if self.gpu is None or is_stated or isinstance(problem, DescribedProblem):
             return problem
-        return replace(problem, math=family_of(problem).default_math(problem.dtype, self.gpu))
-
-    def _unstated(self, family: Family[Any], stated: Mapping[str, str]) -> list[str]:
-        """Return the given settings that a family has and a row does not state."""
-        return [name for name in self.settings if name in family.setting_names and name not in stated]
+        return replace(problem, math=family.default_math(problem.dtype, self.gpu))
 
     def _family(self, row: Mapping[str, object], operator: str) -> Family[Any] | None:
         """Return the family of a row of sizes; None for an operator that no family has. Raises `InputError` for sizes
@@ -252,7 +243,7 @@ def _from_rows(rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, ask
         text = {name: str(given[name]) for name in texts if name in given}
         operator = next((text[name] for name in FAMILY_COLUMNS if text.get(name)), "")
         try:
-            names = asked.own.setting_names if asked.own else _SETTINGS
+            names = asked.own.setting_names if asked.own else SETTINGS
             stated = {name: stated_setting(name, text[name]) for name in names if name in text and name != "operator"}
             problem = asked.problem(given, stated, operator)
         except InputError as error:

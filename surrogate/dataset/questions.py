@@ -61,6 +61,19 @@ def required(family: Family) -> tuple[str, ...]:
     return tuple(size.name for size in family.sizes if size.default is None)
 
 
+def problem_of(text: str, own: Family | None, stated: Mapping[str, str], settings: Mapping[str, str]) -> AnyProblem:
+    """Return the problem of a text, with the ``settings`` of its family that are not ``stated``."""
+    text = own.whole_text(text) if own else text
+    problem = parse_problem(text, own, **stated)
+    further = unstated(family_of(problem), stated, settings)
+    return parse_problem(text, own, **further, **stated) if further else problem
+
+
+def unstated(family: Family, stated: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the ``settings`` that a family has and a row does not state."""
+    return {name: value for name, value in settings.items() if name in family.setting_names and name not in stated}
+
+
 def stated_setting(name: str, value: object) -> str:
     """Return a cell of a setting as a problem has it, whatever people call it."""
     return setting(name, LAYOUT_ALIASES.get(str(value), value) if name == "layout" else value)
@@ -134,12 +147,8 @@ def _read(
         stated = {
             name: stated_setting(name, frame[name].iloc[row]) for name in names if not pd.isna(frame[name].iloc[row])
         }
-        text = str(frame["problem"].iloc[row])
         try:
-            whole = own.whole_text(text) if own else text
-            problem = parse_problem(whole, own, **stated)
-            further = {name: settings[name] for name in family_of(problem).setting_names if name in settings}
-            problems.append(parse_problem(whole, own, **{**further, **stated}) if further else problem)
+            problems.append(problem_of(str(frame["problem"].iloc[row]), own, stated, settings))
         except InputError as error:
             raise RowError(where, row, str(error)) from None
     out: dict[str, Cells] = {name: cells for name, cells in columns.items() if name not in FAMILY_COLUMNS}

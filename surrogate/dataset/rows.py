@@ -108,6 +108,33 @@ def rows_of(
             raise InputError(f"a table of one family is needed; this one has {names}")
         family = families[0]
     frame = table
+    features, roofline_us, workspace_bytes = _computed(frame, family, devices)
+    versions = {version: version_column(version) for version in frame["library_version"].unique()}
+    features[:, -1] = frame["library_version"].map(versions)
+    times = frame["time_us"] if "time_us" in frame else pd.Series(np.nan, index=frame.index)
+    times_us = times.to_numpy(dtype=np.float64)
+    ok = (frame["status"] == "ok").to_numpy() if "status" in frame else np.isfinite(times_us)
+    return Rows(
+        family=family,
+        frame=frame,
+        features=features,
+        roofline_us=roofline_us,
+        workspace_bytes=workspace_bytes,
+        time_us=times_us,
+        ok=ok & np.isfinite(times_us),
+        candidate=problems.candidate_names(frame, family),
+        problem=problems.problem_codes(frame, family),
+        shape=problems.shape_codes(frame, family),
+        stratum=problems.strata(frame, family),
+        order=_order(frame, family),
+        devices=devices,
+    )
+
+
+def _computed(
+    frame: pd.DataFrame, family: Family, devices: Mapping[str, Gpu]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``features`` of every row but the context, roofline times and workspaces, as of `Rows`."""
     # The columns of `features` from left to right: problem, candidate, constants of setting and GPU, context.
     width = len(family.column_names) + len(CONTEXT_NAMES)
     features = np.empty((len(frame), width), dtype=np.float32)
@@ -138,27 +165,7 @@ def rows_of(
             at = positions[members]  # places in the whole frame of rows that the setting counts from 0
             features[at, candidate_columns] = _stacked(columns, len(at))
             workspace_bytes[at] = bytes_needed
-    # 3. The context, and what was measured.
-    versions = {version: version_column(version) for version in frame["library_version"].unique()}
-    features[:, -1] = frame["library_version"].map(versions)
-    times = frame["time_us"] if "time_us" in frame else pd.Series(np.nan, index=frame.index)
-    times_us = times.to_numpy(dtype=np.float64)
-    ok = (frame["status"] == "ok").to_numpy() if "status" in frame else np.isfinite(times_us)
-    return Rows(
-        family=family,
-        frame=frame,
-        features=features,
-        roofline_us=roofline_us,
-        workspace_bytes=workspace_bytes,
-        time_us=times_us,
-        ok=ok & np.isfinite(times_us),
-        candidate=problems.candidate_names(frame, family),
-        problem=problems.problem_codes(frame, family),
-        shape=problems.shape_codes(frame, family),
-        stratum=problems.strata(frame, family),
-        order=_order(frame, family),
-        devices=devices,
-    )
+    return features, roofline_us, workspace_bytes
 
 
 def rows_by_family(

@@ -1,4 +1,4 @@
-"""What is held out: folds by shape, network, GPU or row, and SEER's own 7-of-10.
+"""What is held out: folds by shape, network, GPU or row.
 
 A fold is a label per row of the main table; rows of further training tables follow their shapes. All folds are made by
 hashing what is held out with the seed, so they do not depend on the order of rows.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import codes, device_names, joined, shape_names
+from surrogate.dataset.problems import device_names, joined, shape_names
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import Family
 
@@ -124,24 +124,3 @@ def _by_row(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, 
 
 
 SPLITS = {"shape": _by_shape, "network": _by_network, "gpu": _by_gpu, "random": _by_row}
-
-
-def seer_split(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """SEER's own 70/30 split of one algorithm's ok rows: (train, test) positions.
-
-    Rows of the GEMM family are sorted by time and the fastest is dropped; the others keep their order. A row trains if
-    its index in that order, counted from 0, is below 7 modulo 10. An interpolation test: neighbours in time lie on both
-    sides. Source: the paper's public repository.
-    """
-    train, test = [], []
-    for code in np.unique(algorithm := codes(frame, ("algorithm",))):
-        rows = np.flatnonzero((algorithm == code) & (frame["status"] == "ok").to_numpy())
-        if len(rows) and frame["algorithm"].iloc[rows[0]] in _GEMM_FAMILY:
-            rows = rows[np.argsort(frame["time_us"].to_numpy()[rows], kind="stable")][1:]
-        index = np.arange(len(rows)) % 10
-        train.append(rows[index < 7])
-        test.append(rows[index >= 7])
-    return np.concatenate(train), np.concatenate(test)
-
-
-_GEMM_FAMILY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM")

@@ -12,8 +12,8 @@ from surrogate.dataset import problems
 from surrogate.dataset.checks import Violation, check, check_formulas, normalise
 from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION, SIZE_COLUMNS
 from surrogate.dataset.described import Kernel, described_frame, with_values, without_repeats
-from surrogate.dataset.files import STDOUT, atomic_path
-from surrogate.dataset.tables import devices_in, read_table, write_form, write_table
+from surrogate.dataset.files import STDOUT
+from surrogate.dataset.tables import devices_in, read_table, table_writer, write_table
 from surrogate.features.description import Description, description_of
 from surrogate.features.errors import InputError, RowError, require_known
 from surrogate.features.families import FAMILIES, DescribedFamily
@@ -142,8 +142,8 @@ def write_dataset(
         if path == other or not other.exists():  # an older dataset's kernels are not this one's
             kernels_path(path).unlink(missing_ok=True)
         return
-    with atomic_path(kernels_path(path)) as beside:
-        write_form(kernels, beside, described)
+    with table_writer(kernels_path(path), described) as write_kernels:
+        write_kernels(kernels)
         write_table(frame, path, described)
 
 

@@ -247,7 +247,8 @@ def table_writer(path: Path, metadata: Mapping[str, object]) -> Iterator[Callabl
         else:
             frames: list[pd.DataFrame] = []
             yield frames.append
-            write_form(pd.concat(frames, ignore_index=True), temporary, {}, form)
+            text = WRITERS[form](pd.concat(frames, ignore_index=True))
+            temporary.write_text(text, encoding="utf-8")
 
 
 def form_of(path: Path) -> str:
@@ -256,15 +257,6 @@ def form_of(path: Path) -> str:
     if form not in ("", ".parquet", *WRITERS):
         raise InputError(f"{path}: a table is written as .parquet, {', '.join(WRITERS)}; end its name in one of them")
     return form
-
-
-def write_form(frame: pd.DataFrame, path: Path, metadata: Mapping[str, object], suffix: str = ".parquet") -> None:
-    """``frame`` at ``path`` in the form of ``suffix``, whatever the path's own."""
-    if suffix in WRITERS:
-        path.write_text(WRITERS[suffix](frame), encoding="utf-8")
-        return
-    with _parquet_writer(path, metadata) as write:
-        write(frame)
 
 
 @contextmanager
