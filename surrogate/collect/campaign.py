@@ -10,11 +10,13 @@ import re
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+
+from jinja2 import Template
 
 from surrogate.collect.counting import collect_counters
 from surrogate.collect.device import Device, DeviceLostError, one_line
@@ -33,6 +35,10 @@ from surrogate.features.errors import InputError
 
 LEAST_CUPTI = 0.99
 """Share of the times that must be CUPTI's: events hold launch gaps, and a table of both is neither."""
+
+
+PAGE = Template(Path(__file__).with_suffix(".md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
+"""What a campaign's folder says of itself, as Markdown."""
 
 
 def untrustworthy(table: Dataset) -> list[str]:
@@ -75,26 +81,18 @@ def verdict(device_name: str, faults: Sequence[str], uncounted: Sequence[str]) -
 
 def page(conclusion: str, lines: Sequence[str], tables: Mapping[str, Dataset], checks: Sequence[Check]) -> str:
     """The page as Markdown: the verdict ``conclusion``, what was measured on what, and how to use and publish it."""
-    conclusion = conclusion[0].upper() + conclusion[1:] + "."
-    if not tables:
-        return f"# Nothing was measured\n\n{conclusion}\n"
-    device = next(iter(tables.values())).metadata["runs"][0]["device"]
-    facts = {device["library"]: device["library_version"], **device.get("versions", {}), **device["properties"]}
-    shown = [(name, value) for name, value in facts.items() if not isinstance(value, Mapping)]
-    results = [(check.name, check.status, check.value) for check in checks]
-    publish = "" if device["library"] == "reference" else f"\n    {publishing_command(device['gpu'])}"
-    parts = [
-        f"# Kernel times of {device['gpu']}",
-        conclusion,
-        _table(("table", "what"), ((name, _described(table)) for name, table in tables.items())),
-        "## Slices\n\n" + "\n".join(f"- {line}" for line in lines),
-        "## Machine",
-        _table(("what", "value"), shown),
-        _table(("check", "status", "value"), results) if results else "",
-        "## Use\n\nIn this folder, with seer-surrogate installed:\n\n    seer data info convolutions.parquet\n"
-        f"    seer compare convolutions.parquet -o report{publish}",
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    device = next((table.metadata["runs"][0]["device"] for table in tables.values()), {})
+    library = {device["library"]: device["library_version"]} if device else {}
+    facts = {**library, **device.get("versions", {}), **device.get("properties", {})}
+    return PAGE.render(
+        conclusion=conclusion[0].upper() + conclusion[1:] + ".",
+        device=device,
+        tables=[(name, _described(table)) for name, table in tables.items()],
+        lines=lines,
+        facts=[(name, value) for name, value in facts.items() if not isinstance(value, Mapping)],
+        checks=[(check.name, check.status, check.value) for check in checks],
+        publish=publishing_command(device.get("gpu", "")),
+    )
 
 
 def _described(table: Dataset) -> str:
@@ -116,12 +114,6 @@ def _described(table: Dataset) -> str:
         if column in frame:
             parts.append(f"{frame[column].mean():.1%} {text}")
     return "; ".join(parts)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    texts = ((str(cell).replace("|", "\\|") for cell in line) for line in lines)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in texts)
 
 
 WRITING_SHARE = 0.05

@@ -7,9 +7,11 @@ Plans on tensor cores (TF32) are left out of an fp32 problem's ranking under ``f
 
 import json
 import re
+import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, Library, data_type
@@ -29,10 +31,8 @@ KEPT = 8
 """Plans of a ranking that are kept; rankings hold up to about 40, mostly one engine with other knobs."""
 DTYPES = {"fp32": "FLOAT", "fp64": "DOUBLE", "fp16": "HALF", "bf16": "BFLOAT16"}
 """Element type → its name in `cudnn.data_type`."""
-BLOCK_SHARED_BYTES = 48 * 1024
-"""Shared memory of a block that has not opted in to more."""
-DRIVER_VERSION = 13000
-"""CUDA version of the driver that is supposed, as cuDriverGetVersion tells it; the ranking does not show it."""
+SHARED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+"""Properties that all described devices have alike."""
 
 
 class Deviceless:
@@ -158,10 +158,10 @@ def properties_json(gpu: Gpu) -> str:
     memory_clock_khz = gpu.dram_gbs * 1e9 / (2 * 5120 / 8) / 1e3
     return json.dumps(
         {
+            **SHARED,
             "deviceVer": round(gpu.compute_capability * 100),
             "multiProcessorCount": gpu.sms,
             "warpSize": WARP_THREADS,
-            "maxSharedMemoryPerBlock": BLOCK_SHARED_BYTES,
             "maxSharedMemoryPerBlockOptin": int(limits.optin_bytes),
             "reservedSharedMemoryPerBlock": int(limits.reserved_bytes),
             "maxRegistersPerSM": REGISTERS_PER_SM,
@@ -173,13 +173,7 @@ def properties_json(gpu: Gpu) -> str:
             "smClockRateKHz": round(gpu.boost_mhz * 1e3),
             "memClockRateKHz": round(memory_clock_khz),
             "l2CacheSize": gpu.l2_bytes,
-            "maxBlockSize": [1024, 1024, 64],
-            "maxGridSize": [2**31 - 1, 65535, 65535],
             "supportCoopLaunch": int(gpu.compute_capability >= 6.0),
-            "pciDeviceId": 0,
-            "isTccDriver": 0,
-            "cudaDeviceId": 0,
-            "driverVer": DRIVER_VERSION,
             "deviceName": gpu.aliases[0] if gpu.aliases else gpu.name,
         }
     )

@@ -34,21 +34,18 @@ class Instruments:
         max_workspace_bytes: int,
         max_tensor_bytes: int,
         *,
-        library: Library | None = None,
         gpu: Gpu | None = None,
         activity: tuple[Activity | None, str] | None = None,
-        clocks: "Clocks | None" = None,
     ) -> None:
         """Raises `InputError` where libcudnn, CuPy or a GPU is missing, or cuDNN does not start.
 
-        ``library``, ``gpu``, ``activity`` (CUPTI, or None and why it is missing) and ``clocks`` stand in for the real
-        ones in tests and in the profiled child.
+        ``gpu`` and ``activity`` (CUPTI, or None and why it is missing) are given by the profiled child.
         """
-        self.library = library or Library.load()
+        self.library = Library.load()
         # CUPTI must be on before the CUDA context exists, or it misses what the context launches first
         self.activity, self._why_no_activity = activity or Activity.open(FLUSH_BYTES)
         self.gpu = gpu or Gpu(max_tensor_bytes, max_workspace_bytes)
-        self._clocks = clocks or Clocks.open(self.gpu.pci_bus_id)
+        self._clocks = Clocks.open(self.gpu.pci_bus_id)
         self.handle = Handle()
         try:
             self.library.check("cudnnCreate", ctypes.byref(self.handle))
