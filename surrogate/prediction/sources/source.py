@@ -16,7 +16,7 @@ from surrogate.features.families import AnyProblem, Family, Formula, ProblemTerm
 from surrogate.features.gpu import Gpu
 
 if TYPE_CHECKING:
-    from surrogate.models.correction import Correction
+    from surrogate.models.times import Correction
 
 EXPECTED_TO_FAIL = "expected to fail, as on problems that were measured"
 
