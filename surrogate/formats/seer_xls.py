@@ -12,11 +12,12 @@ import io
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, nan
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import pandas as pd
 
@@ -43,59 +44,36 @@ def read(
     sheet and row.
     """
     names = imported.algorithm_names(numbering)
-    content = _Content()
+    content: dict[str, list[Any]] = defaultdict(list)
     for path in map(Path, paths):
         sheets = read_sheets(path, **limits)
         if not sheets:
             raise InputError(f"{path}: every sheet is empty; a SEER workbook has a header and measurements")
         if path.stem.lower().startswith("other-ops"):
-            content.other_ops += _other_ops_rows(path, sheets)
+            content["other_ops"] += _other_ops_rows(path, sheets)
         elif _is_pick(sheets):
             rows, notes = _pick_rows(sheets[0], names)
-            content.picks += rows
-            content.notes += notes
+            content["picks"] += rows
+            content["notes"] += notes
         elif "ctree" in path.stem.lower():  # the kernel classes of FFT_TILING
-            content.classes += _variant_rows(path, sheets, names, holds_classes=True)
+            content["classes"] += _variant_rows(path, sheets, names, holds_classes=True)
         elif path.stem.lower().endswith("_pre"):  # kernels before and after the main one: im2col, transforms
-            content.pre += _variant_rows(path, sheets, names)
+            content["pre"] += _variant_rows(path, sheets, names)
         else:
-            content.variants += _variant_rows(path, sheets, names)
-    if content.other_ops:
-        if content.picks or content.kernel_rows:
+            content["variants"] += _variant_rows(path, sheets, names)
+    if content["other_ops"]:
+        if len(content) > 1:
             raise InputError("Other-ops workbooks share no table with algorithms; import them apart")
-        return _other_ops(content.other_ops, gpu, library_version)
+        return _other_ops(content["other_ops"], gpu, library_version)
     return _assemble(content, imported.cudnn_settings(gpu, library_version))
 
 
 FORMAT = Format("seer-xls", "SEER's Excel workbooks", read)
 
 
-@dataclass(frozen=True, slots=True)
-class _VariantRow:
-    """One measured row: problem, algorithm, time in µs, and what the workbook says of the kernel."""
-
-    conv: Conv
-    algorithm: str
-    time_us: float
-    part: str
-    kernel: dict[str, object]
-
-
-@dataclass(slots=True)
-class _Content:
-    """What the workbooks hold: main kernels, kernels before and after them, kernel classes, picks, other operators."""
-
-    variants: list[_VariantRow] = field(default_factory=list)
-    pre: list[_VariantRow] = field(default_factory=list)
-    classes: list[_VariantRow] = field(default_factory=list)
-    picks: list[dict[str, object]] = field(default_factory=list)
-    other_ops: list[dict[str, object]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def kernel_rows(self) -> list[tuple[int, _VariantRow]]:
-        """(kernel index, row): main kernels are kernel 0, the others kernel 1."""
-        return [(0, row) for row in self.variants] + [(1, row) for row in (*self.classes, *self.pre)]
+_Rows = list[dict[str, Any]]
+"""A row of a variant's workbook has ``problem`` (convolution, algorithm), ``time_us``, the sheet's ``part`` and
+``kernel``, what the workbook says of it."""
 
 
 def _other_ops(rows: list[dict[str, object]], gpu: str, library_version: str) -> imported.Imported:
@@ -107,11 +85,11 @@ def _other_ops(rows: list[dict[str, object]], gpu: str, library_version: str) ->
     return imported.Imported(imported.family_rows(frame), candidates="listed")
 
 
-def _assemble(content: _Content, settings: dict[str, str]) -> imported.Imported:
+def _assemble(content: Mapping[str, list[Any]], settings: dict[str, str]) -> imported.Imported:
     """Variants and picks as rows, everything about kernels as kernels."""
-    notes = content.notes
+    notes = content["notes"]
     kernels = _kernels(content, settings)
-    rows = pd.concat([_variant_frame(content), pd.DataFrame(content.picks)], ignore_index=True)
+    rows = pd.concat([_variant_frame(content), pd.DataFrame(content["picks"])], ignore_index=True)
     if rows.empty:
         notes.append("no main kernel's workbook among the files: a kernel table only")
         return imported.Imported(imported.no_rows(), kernels, notes=tuple(notes))
@@ -119,7 +97,7 @@ def _assemble(content: _Content, settings: dict[str, str]) -> imported.Imported:
     if len(distinct) < len(rows):
         repeated = imported.plural(len(rows) - len(distinct), "repeated measurement")
         notes.append(f"{repeated} left out: the first of a key counts")
-    variants, pre = ({row.algorithm for row in rows} for rows in (content.variants, content.pre))
+    variants, pre = ({row["problem"][1] for row in rows} for rows in (content["variants"], content["pre"]))
     without_pre = variants & set(_WITH_PRE) - pre
     alone = "no pre/post workbook given, so its times are the main kernel's alone"
     notes += [f"{name}: {alone}" for name in sorted(without_pre)]
@@ -127,28 +105,30 @@ def _assemble(content: _Content, settings: dict[str, str]) -> imported.Imported:
     return imported.Imported(distinct[[*first, *(c for c in distinct if c not in first)]], kernels, notes=tuple(notes))
 
 
-def _variant_frame(content: _Content) -> pd.DataFrame:
+def _variant_frame(content: Mapping[str, _Rows]) -> pd.DataFrame:
     """Rows of the main kernels; the time of a pre/post workbook joins that of its problem and algorithm."""
-    pre_us = {(row.conv, row.algorithm): row.time_us for row in content.pre}
-    return pd.DataFrame(
-        [
-            {
-                **imported.conv_sizes(row.conv),
-                "algorithm": row.algorithm,
-                "status": "ok" if row.time_us > 0 else "failed",
-                "seer_part": row.part,
-                "time_us": row.time_us + pre_us.get((row.conv, row.algorithm), 0.0) if row.time_us > 0 else nan,
-            }
-            for row in content.variants
-        ]
-    )
+    pre_us = {row["problem"]: row["time_us"] for row in content["pre"]}
+    rows = []
+    for row in content["variants"]:
+        ran = row["time_us"] > 0
+        time_us = row["time_us"] + pre_us.get(row["problem"], 0.0) if ran else nan
+        known = {"status": "ok" if ran else "failed", "seer_part": row["part"], "time_us": time_us}
+        rows.append({**_columns(row), **known})
+    return pd.DataFrame(rows)
 
 
-def _kernels(content: _Content, settings: dict[str, str]) -> pd.DataFrame | None:
-    records = [
-        {**imported.conv_sizes(row.conv), "algorithm": row.algorithm, "kernel_index": index, **row.kernel}
-        for index, row in content.kernel_rows
+def _columns(row: Mapping[str, Any]) -> dict[str, object]:
+    conv, algorithm = row["problem"]
+    return {**imported.conv_sizes(conv), "algorithm": algorithm}
+
+
+def _kernels(content: Mapping[str, _Rows], settings: dict[str, str]) -> pd.DataFrame | None:
+    """Main kernels are kernel 0, the others kernel 1."""
+    indexed = [
+        *((0, row) for row in content["variants"]),
+        *((1, row) for row in (*content["classes"], *content["pre"])),
     ]
+    records = [{**_columns(row), "kernel_index": index, **row["kernel"]} for index, row in indexed]
     if not records:
         return None
     key = [*imported.KEY_COLUMNS, "kernel_index"]
@@ -168,7 +148,7 @@ _LEVELS = 10
 
 def _variant_rows(
     path: Path, sheets: "tuple[Sheet, ...]", names: tuple[str, ...], *, holds_classes: bool = False
-) -> list[_VariantRow]:
+) -> _Rows:
     """All rows of a workbook: sheets ``train`` and ``test``, or one sheet (Test-set-II's measured form).
 
     ``names``: algorithm names by number. ``holds_classes``: the tenth column is a class and no time. Raises
@@ -179,7 +159,7 @@ def _variant_rows(
         raise InputError(f"{path}: sheet {wrong[0]!r}; a variant's workbook has the sheets train and test")
     match = _TILE.search(path.stem)
     tile = "" if not match else match[1] if "x" in match[1] else "x".join(match[1])  # 148 is Winograd's 1x4x8
-    rows: list[_VariantRow] = []
+    rows: _Rows = []
     for sheet in sheets:
         if sheet.width not in (_TIMES, _COUNTERS, _COUNTERS + 1):
             rule = "a variant has 18 (19 with a type), an FFT or pre/post workbook 10"
@@ -198,7 +178,7 @@ def _variant_rows(
                 _check_possible(conv, algorithm, where)
             if len(cells) == _COUNTERS:
                 kernel |= _counters(cells[10:], where)
-            rows.append(_VariantRow(conv, algorithm, time_us, part, kernel))
+            rows.append({"problem": (conv, algorithm), "time_us": time_us, "part": part, "kernel": kernel})
     if not rows:
         raise InputError(f"{path}: no rows under its header; the sheets train and test hold the measurements")
     return rows
