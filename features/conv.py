@@ -333,13 +333,7 @@ def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, .
     log_work = log2(z.flops)
     log_traffic = log2(z.tensor_bytes)
     return (
-        log2(z.c_per_group),
-        log2(z.k_per_group),
-        log2(z.out_h),
-        log2(z.out_w),
-        log2(z.gemm_m),
-        log2(z.gemm_n),
-        log2(z.gemm_k),
+        *map(log2, (z.c_per_group, z.k_per_group, z.out_h, z.out_w, z.gemm_m, z.gemm_n, z.gemm_k)),
         log_work,
         log_traffic,
         log_work - log_traffic,
@@ -369,25 +363,22 @@ def algorithm_features(
     large_use = large_waves / -(-large_waves // 1.0) * large_useful
     efficiency = maximum(maximum(small_use, middle_use), large_use)
     held = workspace + 1.0
+    ratios = (
+        work / z.flops,
+        traffic / z.tensor_bytes,
+        operands,
+        held,
+        kernels,
+        own_us / base_us,
+        held / m.l2_bytes,
+        blocks,
+    )
     return (
         mechanism_code,
-        log2(work / z.flops),
-        log2(traffic / z.tensor_bytes),
-        log2(operands),
-        log2(held),
-        log2(kernels),
-        log2(own_us / base_us),
-        log2(held / m.l2_bytes),
-        log2(blocks),
-        log2(small_waves),
-        small_last,
-        small_useful,
-        log2(middle_waves),
-        middle_last,
-        middle_useful,
-        log2(large_waves),
-        large_last,
-        large_useful,
+        *map(log2, ratios),
+        *(log2(small_waves), small_last, small_useful),
+        *(log2(middle_waves), middle_last, middle_useful),
+        *(log2(large_waves), large_last, large_useful),
         efficiency,
         log2(own_us / efficiency),
     )

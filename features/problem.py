@@ -1,11 +1,13 @@
 """What every problem declares: its sizes, its element types and settings, and what a whole network asks of it."""
 
+import re
 import tomllib
 from collections import namedtuple
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, cast, get_args, get_origin
 
 import numpy as np
@@ -87,6 +89,22 @@ def declared_settings(cls: type) -> dict[str, str]:
         if field.type is str or declared is not None:
             settings[field.name] = declared.meaning if declared else ""
     return settings
+
+
+def read_sizes(text: str, pattern: str, names: Mapping[str, str] = MappingProxyType({})) -> tuple[dict[str, int], str]:
+    """Size → its value for the (name, digits) pairs that ``text`` begins with, and the rest that cannot be read.
+
+    ``pattern`` matches one pair; ``names``: what a name in a text stands for, where that is not itself.
+    """
+    sizes: dict[str, int] = {}
+    position = 0
+    for match in re.finditer(pattern, text):
+        name = names.get(match[1], match[1])
+        if match.start() != position or name in sizes or len(match[2]) > MAX_DIGITS:
+            break
+        sizes[name] = int(match[2])
+        position = match.end()
+    return sizes, text[position:]
 
 
 def shared_sizes(classes: Iterable[type]) -> tuple[Size, ...]:

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from .algorithms import MECHANISM_ROWS, Mechanism
-from .elementwise import Number, ceil_div, log2, maximum
+from .elementwise import Number, ceil_div, log2, maximum, where
 from .gpu import Gpu
 from .kernels import resident_blocks
 from .problem import DTYPES, ELEMENTS, QUANTISED
@@ -43,9 +43,7 @@ def ridge_flops_per_byte(peak_tflops: Number, dram_gbs: Number) -> Number:
 def bound(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Number) -> str | np.ndarray:
     """``compute-bound`` or ``memory-bound`` (on the ridge: compute-bound); an array of them for arrays."""
     computes = compute_us(flops, peak_tflops) >= memory_us(dram_bytes, dram_gbs)
-    if isinstance(computes, np.ndarray):
-        return np.where(computes, COMPUTE_BOUND, MEMORY_BOUND)
-    return COMPUTE_BOUND if computes else MEMORY_BOUND
+    return where(computes, COMPUTE_BOUND, MEMORY_BOUND)
 
 
 def seer_class(waves: float, flops: float, dram_bytes: float, peak_tflops: float, dram_gbs: float) -> str:
@@ -143,13 +141,10 @@ def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machin
 
 
 @cache
-def b_max(gpu: Gpu, mechanism: Mechanism) -> tuple[float, float, float]:
+def b_max(gpu: Gpu, mechanism: Mechanism) -> tuple[float, ...]:
     """B_max, blocks resident on the whole GPU, of the mechanism's small, middle and large tile."""
-    small, middle, large = (
-        max(resident_blocks(gpu, MECHANISM_ROWS[mechanism]["kernel"], tile_m, tile_n), 1.0) * gpu.sms
-        for tile_m, tile_n in TILES[mechanism]
-    )
-    return small, middle, large
+    kernel = MECHANISM_ROWS[mechanism]["kernel"]
+    return tuple(max(resident_blocks(gpu, kernel, *tile), 1.0) * gpu.sms for tile in TILES[mechanism])
 
 
 def waves_of(blocks: Number, m: Machine) -> tuple[Number, Number, Number]:

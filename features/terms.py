@@ -114,13 +114,7 @@ Slots = Sequence[Number] | np.ndarray
 """B_max: how many blocks of a mechanism's small, middle and large tile the GPU holds at once."""
 
 
-def _tiles(rows: Sequence[Sequence[int]]) -> tuple[Tile, Tile, Tile]:
-    """The small, the middle and the large tile of a row of the table."""
-    (small_m, small_n), (middle_m, middle_n), (large_m, large_n) = rows
-    return (small_m, small_n), (middle_m, middle_n), (large_m, large_n)
-
-
-TILES: dict[str, tuple[Tile, Tile, Tile]] = {name: _tiles(row["tiles"]) for name, row in MECHANISM_ROWS.items()}
+TILES: dict[str, tuple[Tile, ...]] = {name: tuple(map(tuple, row["tiles"])) for name, row in MECHANISM_ROWS.items()}
 """Mechanism → (tile_m, tile_n) = (pixels, channels) of its small, middle and large tile."""
 
 WINOGRAD_BLOCKS = ((1, 4, 8), (2, 2, 8), (4, 1, 8))
@@ -202,7 +196,7 @@ class KernelTerms(NamedTuple):
     operand_bytes: Number
     workspace_bytes: Number
     kernels: Number
-    launches: tuple[Launch, Launch, Launch]
+    launches: tuple[Launch, ...]
 
 
 def launch(blocks: Number, b_max: Number, tile_utilisation: Number) -> Launch:
@@ -214,12 +208,12 @@ def launch(blocks: Number, b_max: Number, tile_utilisation: Number) -> Launch:
 def gemm_launch(m: Number, n: Number, tile_m: int, tile_n: int, count: Number, b_max: Number) -> Launch:
     """``count`` independent m × n GEMMs cut into tile_m × tile_n tiles: ⌈m/t_m⌉·⌈n/t_n⌉·count blocks."""
     tiles = -(-m // tile_m) * -(-n // tile_n)
-    return launch(tiles * count, b_max, m * n / (tiles * (tile_m * tile_n)))
+    blocks = tiles * count
+    waves = blocks / b_max
+    return _launch((blocks, waves, waves - (-(-blocks // b_max) - 1), m * n / (tiles * (tile_m * tile_n))))
 
 
-def gemm_launches(
-    m: Number, n: Number, tiles: tuple[Tile, Tile, Tile], count: Number, b_max: Slots
-) -> tuple[Launch, Launch, Launch]:
+def gemm_launches(m: Number, n: Number, tiles: tuple[Tile, ...], count: Number, b_max: Slots) -> tuple[Launch, ...]:
     """`gemm_launch` at the small, the middle and the large tile."""
     (small_m, small_n), (middle_m, middle_n), (large_m, large_n) = tiles
     small, middle, large = b_max

@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..family import Family, Formula, ProblemTerms
 from ..gpu import Gpu
 from ..kernels import LIMITS, MAX_REGISTERS_PER_THREAD, MAX_THREADS, REGISTERS_PER_SM, resident, sm_limits
-from ..problem import MAX_DIGITS, Size
+from ..problem import Size, read_sizes
 from ..problem import setting as setting_value
 from ..roofline import MACHINE_NAMES, machine, machine_features, peak_flops_table, waves_of
 
@@ -133,25 +133,17 @@ class DescribedFamily(Family[DescribedProblem]):
         settings = {**settings, **{name: value for name, _, value in words if name in self.settings}}
         body = ",".join(name + equals + value for name, equals, value in words if name not in self.settings)
         names = self.description.sizes
-        found = dict.fromkeys(names, "")
         pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-        position = 0
-        for match in re.finditer(rf"({pattern})=?(\d+),?", body) if names else ():
-            if match.start() != position or found[match[1]] or len(match[2]) > MAX_DIGITS:
-                break
-            found[match[1]] = match[2]
-            position = match.end()
+        sizes, rest = read_sizes(body, rf"({pattern})=?(\d+),?") if names else ({}, body)
         example = self.example
-        if position != len(body):
-            raise InputError(
-                f"problem {f'{kind}:{body}'!r} is not readable at {body[position:]!r}; write it as in {example}"
-            )
-        if missing := [name for name, digits in found.items() if not digits]:
+        if rest:
+            raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {rest!r}; write it as in {example}")
+        if missing := [name for name in names if name not in sizes]:
             raise InputError(
                 f"problem {f'{kind}:{body}'!r} lacks {', '.join(missing)}; a problem of {kind} gives every size,"
                 f" {', '.join(names)}, as in {example}"
             )
-        return self.problem({name: int(digits) for name, digits in found.items()}, settings)
+        return self.problem(sizes, settings)
 
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> DescribedProblem:
         """As `Family.problem`; a setting that is not given takes its first known value."""

@@ -318,9 +318,10 @@ class MemoryBound(Operator):
     SM begins in a µs (0: no limit)."""
 
     @property
-    @abstractmethod
     def extents(self) -> Extents:
-        """What it passes over."""
+        """What it passes over: the extents that it has."""
+        own = {name: getattr(self, name, None) for name in Extents._fields}
+        return Extents(**{name: value for name, value in own.items() if value is not None})
 
     def traffic_us(self, gpu: Gpu) -> Number:
         """Time of its traffic in µs, with what the kernel reads again."""
@@ -351,11 +352,6 @@ class Image(MemoryBound):
     def elements(self) -> Number:
         """n·c·h·w."""
         return self.n * self.c * self.h * self.w
-
-    @property
-    def extents(self) -> Extents:
-        """The four sizes."""
-        return Extents(self.elements, n=self.n, c=self.c, h=self.h, w=self.w)
 
     @property
     def flops(self) -> Number:
@@ -418,7 +414,16 @@ class Streamed(Operator):
 KNOWN_IMAGE = "n2c3h4w5"
 """The problem of the known answers in tables of images: fp32, 120 elements."""
 ROW_KEYS = {"flops", "accesses", "meaning", "known"}
-OPTIONAL_KEYS = {"gradient", "weight_gradient", "in_training", "like", "bandwidth", "applied_by", "serial"}
+OPTIONAL_KEYS = {
+    "gradient": "GRADIENT",
+    "weight_gradient": "WEIGHT_GRADIENT",
+    "in_training": "IN_TRAINING",
+    "like": "MOVES_LIKE",
+    "bandwidth": "BANDWIDTH",
+    "applied_by": "APPLIED_BY",
+    "serial": "SERIAL",
+}
+"""Key of a row → the constant of the class that it gives."""
 
 
 def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, type[Any]]:
@@ -431,24 +436,19 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
     classes = {}
     for kind, row in rows.items():
         missing = ", ".join(sorted(ROW_KEYS - set(row)))
-        unknown = ", ".join(sorted(set(row) - ROW_KEYS - OPTIONAL_KEYS))
+        unknown = ", ".join(sorted(set(row) - ROW_KEYS - {*OPTIONAL_KEYS}))
         if missing or unknown:
             wrong = f"lacks {missing}" if missing else f"has {unknown}; known: {', '.join(sorted(OPTIONAL_KEYS))}"
             raise TypeError(f"{base.FAMILY}.toml: the row of operator {kind} {wrong}")
-        members = {
+        members: dict[str, Any] = {
             "__slots__": (),
             "__doc__": f"{kind}: {row['meaning']}.",
             "__module__": base.__module__,
             "FLOPS": row["flops"],
             "ACCESSES": row["accesses"],
-            "GRADIENT": tuple(row.get("gradient", base.GRADIENT)),
-            "WEIGHT_GRADIENT": row.get("weight_gradient", ""),
-            "IN_TRAINING": row.get("in_training", ""),
-            "MOVES_LIKE": tuple(row.get("like", ())),
-            "BANDWIDTH": row.get("bandwidth", base.BANDWIDTH),
-            "APPLIED_BY": row.get("applied_by", ""),
-            "SERIAL": tuple(row.get("serial", base.SERIAL)),
         }
+        for key in OPTIONAL_KEYS.keys() & row.keys():
+            members[OPTIONAL_KEYS[key]] = tuple(row[key]) if isinstance(row[key], list) else row[key]
         name = "".join(word.capitalize() for word in kind.split("_"))
         flops, dram_bytes, blocks = row["known"]
         enter = declared(f"{kind}:{KNOWN_IMAGE}", flops=flops, dram_bytes=dram_bytes, blocks=blocks)

@@ -4,7 +4,6 @@ Each family holds several operators (its column ``operator``) that have the same
 memory traffic dominates have one set of columns (`memory_family`), whatever an operator passes over.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
@@ -17,20 +16,12 @@ from ..errors import InputError, require_known
 from ..family import DECLARED, Family, Formula, ProblemTerms
 from ..gpu import Gpu
 from ..gpu import gpu as gpu_named
-from ..problem import ELEMENTS, MAX_DIGITS, QUANTISED, declared_settings, shared_sizes
+from ..problem import ELEMENTS, QUANTISED, declared_settings, read_sizes, shared_sizes
 from ..roofline import MACHINE_NAMES, Machine, machine, machine_features, missing_units
 from .operator import MemoryBound, Operator
 
 AMD_GENERATION = 8.0
 """What AMD's GPUs have as compute capability: 0, below NVIDIA's oldest, made trees take them for a Pascal."""
-COMMON_NAMES = (
-    "log2_flops",
-    "log2_dram_bytes",
-    "log2_roofline_us",
-    "log2_intensity",
-    "log2_blocks_per_sm",
-    "log2_bytes_per_l2",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +84,7 @@ class OperatorFamily(Family[Operator]):
         self.candidate_key, self.lines = declaration.candidate_key, declaration.lines
         self.ticks, self.tiled_kinds = declaration.ticks, declaration.tiled_kinds
         self.call_cost_by_gpu = declaration.call_cost_by_gpu
-        self.problem_names = (*declaration.column_names, *COMMON_NAMES)
+        self.problem_names = (*declaration.column_names, *DECLARED["common_names"])
         self.dimension_names = (*declaration.dimension_names, *self.setting_columns, *MACHINE_NAMES)
         self._counted = declaration.counted
         self._columns = declaration.columns
@@ -110,19 +101,12 @@ class OperatorFamily(Family[Operator]):
         """
         cls = self.kinds[kind]
         letters = {"bs": cls.BATCH, **cls.ALSO_READ, **cls.LETTERS}
-        sizes: dict[str, int] = {}
-        position = 0
-        for match in re.finditer(r"([a-z_]+)(\d+)", body):
-            name = letters.get(match[1], match[1])
-            if match.start() != position or name in sizes or len(match[2]) > MAX_DIGITS:
-                break
-            sizes[name] = int(match[2])
-            position = match.end()
+        sizes, rest = read_sizes(body, r"([a-z_]+)(\d+)", letters)
         names = cls.size_names()
         example = cls.KNOWN.problem if cls.KNOWN else f"{kind}:" + "".join(f"{name}8" for name in names)
         expected = f"{kind} has {_sizes_of(cls)}, as in {example}"
-        if position != len(body) or not sizes or not set(sizes) <= set(names):
-            raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {body[position:]!r}; {expected}")
+        if rest or not sizes or not set(sizes) <= set(names):
+            raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {rest!r}; {expected}")
         try:
             return cls(**sizes, **settings)
         except TypeError:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from ..elementwise import Number, ceil_div
 from ..problem import AS_OTHER, PADDING, STEP, Size
 from ..terms import output_size
-from .operator import Extents, MemoryBound, Misfit, declared
+from .operator import MemoryBound, Misfit, declared
 from .operator_family import memory_family
 
 THREADS = 256
@@ -44,22 +44,6 @@ class MaxPool(MemoryBound):
         rule = "it exceeds the padded image; give a smaller window or more padding"
         sides = {"window": ("h", "pad"), "window_w": ("w", "pad_w")}
         return [(name, sizes[name] > sizes[of] + 2 * sizes[pad], rule) for name, (of, pad) in sides.items()]
-
-    @property
-    def extents(self) -> Extents:
-        """The image, the window with its step and padding, and the pooled image."""
-        return Extents(
-            self.elements,
-            n=self.n,
-            c=self.c,
-            h=self.h,
-            w=self.w,
-            window=self.window,
-            window_w=self.window_w,
-            stride=self.stride,
-            pad=self.pad,
-            outputs=self.outputs,
-        )
 
     @property
     def out_h(self) -> Number:

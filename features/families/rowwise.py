@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..elementwise import Number, ceil_div, maximum, where
 from ..gpu import Gpu
 from ..problem import STREAMED
-from .operator import ELEMENTS_PER_BLOCK, Extents, Image, declared, image_classes
+from .operator import ELEMENTS_PER_BLOCK, Image, declared, image_classes
 from .operator_family import memory_family
 
 CHEAP_FLOPS = 5
@@ -57,11 +57,6 @@ class Reduction(Image):
     def rows(self) -> Number:
         """Independent reductions: over c, one at every n, h and w."""
         return self.n * self.h * self.w
-
-    @property
-    def extents(self) -> Extents:
-        """The four sizes, and the independent reductions."""
-        return Extents(self.elements, n=self.n, c=self.c, h=self.h, w=self.w, rows=self.rows)
 
     @property
     def blocks(self) -> Number:
@@ -112,12 +107,9 @@ class Quantise(Reduction):
 _ROWWISE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _ROWS: dict[str, type[Reduction]] = image_classes(Reduction, _ROWWISE["rows"])
 _CHANNELS: dict[str, type[Reduction]] = image_classes(ChannelReduction, _ROWWISE["channels"])
-ROWWISE_CLASSES: dict[str, type[Reduction]] = {**_ROWS, **_CHANNELS}
-"""Kind → class, one for every kind of the table."""
 Softmax = _ROWS["softmax"]
 LayerNorm = _ROWS["layer_norm"]
 GroupNorm = _ROWS["group_norm"]
-BatchNorm = _CHANNELS["batch_norm"]
 BatchNormInference = _CHANNELS["batch_norm_inference"]
 BiasBackward = _CHANNELS["bias_backward"]
 

@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..gpu import Gpu
 from ..problem import INPUT, Gradients, Size
 from ..roofline import Machine
-from .operator import ELEMENTS_PER_BLOCK, Extents, MemoryBound, declared
+from .operator import ELEMENTS_PER_BLOCK, MemoryBound, declared
 from .operator_family import Declaration, memory_columns
 from .rowwise import POINTWISE_CLASSES
 
@@ -62,11 +62,6 @@ class Transfer(MemoryBound):
     BATCH: ClassVar[str] = ""
 
     elements: Annotated[int, Size("values in all")]
-
-    @property
-    def extents(self) -> Extents:
-        """Its elements, and the ranks of a collective."""
-        return Extents(self.elements, ranks=getattr(self, "ranks", 1))
 
     @property
     def flops(self) -> Number:
