@@ -20,8 +20,7 @@ from experiments.todays_kernels import TABLES
 from experiments.todays_verdicts import choice_record
 from experiments.verdicts import error_record, percent, ratio
 from surrogate.bundle.bundle import Bundle
-from surrogate.bundle.chooser import average_costs
-from surrogate.bundle.train import train
+from surrogate.bundle.train import average_costs, train
 from surrogate.dataset.problems import device_names, judged_rows, shape_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_labels

@@ -21,7 +21,7 @@ from xgboost.collective import CommunicatorContext
 from xgboost.tracker import RabitTracker
 
 from surrogate.bundle.bundle import Bundle
-from surrogate.bundle.train import train, unfitted_model
+from surrogate.bundle.train import TrainOptions, train, unfitted_model
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import families_of, family_rows, fastest_solver
@@ -42,25 +42,24 @@ def train_on_dask(
     paths: Sequence[str | Path],
     address: str | None = None,
     *,
-    model: str = DEFAULT_MODEL,
-    params: Mapping[str, object] | None = None,
-    candidate: str = "algorithm",
     candidates: str = "all",
-    seed: int = 0,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Bundle:
     """`train` on parquet datasets by the workers of a Dask cluster at ``address`` (None: processes of this machine).
 
-    A sample of whole problems is trained on first, as `train` does; then each family's booster is trained again on all
-    rows. Raises `InputError` where dask is not installed, or for a model that is not boosted trees.
+    ``options`` are those of `train`; the model is `DEFAULT_MODEL` if none is named. A sample of whole problems is
+    trained on first, as `train` does; then each family's booster is trained again on all rows. Raises `InputError`
+    where dask is not installed, or for a model that is not boosted trees.
     """
     try:
         from distributed import Client
     except ImportError:
         raise InputError("training on a cluster needs dask; pip install 'seer-surrogate[dask]'") from None
     step = progress or (lambda done, total, text: None)
-    unfitted = unfitted_model(model, params, seed)
-    if not isinstance(unfitted, BoostedTerms):
+    model = options.setdefault("model", DEFAULT_MODEL)
+    chosen = TrainOptions(**options)
+    if not isinstance(unfitted_model(model, chosen.params, chosen.seed), BoostedTerms):
         raise InputError(f"{model} is not trained on a cluster; {BoostedTerms.name} is")
     footers = {str(path): pq.read_metadata(path) for path in paths}
     parts = [(path, group) for path, footer in footers.items() for group in range(footer.num_row_groups)]
@@ -69,18 +68,18 @@ def train_on_dask(
         step(0, 3, "sample")
         total = sum(footer.num_rows for footer in footers.values())
         share = min(1.0, SAMPLE_ROWS / total)
-        sampled = client.gather([client.submit(_sample, part, share, seed) for part in parts])
+        sampled = client.gather([client.submit(_sample, part, share, chosen.seed) for part in parts])
         frame = pd.concat([each for each, _ in sampled], ignore_index=True)
         step(1, 3, "sample: held-out folds")
         sample = Dataset(frame, candidates, "+".join(Path(path).name for path in paths))
-        bundle = train(sample, model=model, params=params, candidate=candidate, seed=seed)
+        bundle = train(sample, **options)
         step(2, 3, "all rows")
         trained = {}
         for name, part in bundle.parts.items():
             fitted = part.model
             assert isinstance(fitted, BoostedTerms)
             own = [group for group, (_, names) in zip(parts, sampled, strict=True) if name in names]
-            booster = _grown_by_workers(client, own, fitted, part.family, candidate)
+            booster = _grown_by_workers(client, own, fitted, part.family, chosen.candidate)
             trained[name] = replace(part, fitted=fitted.with_booster(booster))
     step(3, 3, "done")
     # What the card says of the data is the sample's; the trees learned from all rows.

@@ -2,28 +2,29 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, HarnessFloor, Part
-from surrogate.bundle.chooser import average_costs, best_chooser
-from surrogate.dataset.described import Kernel, kernel_of
+from surrogate.dataset.described import KernelOptions
 from surrogate.dataset.files import Progress, TimeLeft
-from surrogate.dataset.problems import device_names, groups, judged_rows, shape_columns
+from surrogate.dataset.problems import device_names, groups, joined, judged_rows, shape_columns
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.dataset.threads import limited
 from surrogate.evaluation.coverage import held_out_card, left_out_coverage
+from surrogate.evaluation.judge import Candidates, choose
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, Family
 from surrogate.models import DEFAULT_MODEL, MODELS, Support, TimeModel, model_class, model_frame
 from surrogate.models.base import Told, duplicate
+from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.configurations import Configurations
 from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.launch import CallKey, fit_launches
@@ -40,7 +41,7 @@ from surrogate.uncertainty.fit import (
     run_fits,
     shape_splits,
 )
-from surrogate.uncertainty.intervals import AVERAGE_RANK, UnseenGpu
+from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL, UnseenGpu
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape whose held-out predictions give the interval widths and the model card's errors: with few shapes more
@@ -57,36 +58,57 @@ LEAST_TIME = 0.001
 """This low quantile of the times of a GPU and library is the least that is predicted; the very least may be a fluke."""
 
 
-def train(
-    data: Data,
-    *,
-    model: str | None = None,
-    trials: int = 0,
-    params: Mapping[str, object] | None = None,
-    candidate: str = "algorithm",
-    seed: int = 0,
-    progress: Progress | None = None,
-    keep: Path | None = None,
-    kernel: Kernel | str | Path | None = None,
-    sizes: Sequence[str] | None = None,
-    parameters: Sequence[str] | None = None,
-    settings: Sequence[str] | None = None,
-    name: str | None = None,
-) -> Bundle:
-    """Fit ``model`` on all ok rows of ``data``, for each of its families, with ``params`` over its stored settings.
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(KernelOptions):
+    """The options of `train`, which explains them."""
 
-    ``model`` None is each family's `default_model`. Of a table of a user's own kernel ``kernel`` is its description, or
-    that one's file; else ``sizes``, ``parameters`` and ``settings`` name its columns, and ``name`` the kernel, which is
-    called like the table's file without it.
+    model: str | None = None
+    params: Mapping[str, object] | None = None
+    trials: int = 0
+    candidate: str = "algorithm"
+    seed: int = 0
+    progress: Progress | None = None
+    keep: Path | None = None
 
-    ``trials`` settings are searched first (0: none), which leaves ``params`` aside. Interval widths and the card's
-    errors come from folds by shape (`fold_count`); with three GPUs or more, the factor on the widths for GPUs never
-    seen comes from fits without one. ``keep`` is a folder of finished fits, with which the same call goes on after an
-    interruption. A family with one shape alone is left out, if there is another. Raises `InputError` where the data
-    cannot carry the model.
+    def unfitted(self, family: Family) -> TimeModel:
+        """The family's model with its settings. Raises `InputError` as `unfitted_model` does."""
+        return unfitted_model(self.model or default_model(family), self.params, self.seed)
+
+
+def train(data: Data, **options: Any) -> Bundle:
+    """Fit a model on all ok rows of a table, for each of its families.
+
+    Interval widths and the card's errors come from folds by shape (`fold_count`); with three GPUs or more, the factor
+    on the widths for GPUs never seen comes from fits without one.
+
+    Parameters
+    ----------
+    data
+        A table, the path of one, or a list of them.
+    **options
+        ``model``: its name (None: each family's `default_model`). ``params``: settings over its stored ones.
+        ``trials``: settings to search first (0: none), which leaves ``params`` aside. ``candidate``: choose among
+        ``algorithm``s (each with its fastest solver) or ``solver``s. ``seed``: of folds, sampling and search.
+        ``progress``: called with the steps done, all steps, and a text. ``keep``: a folder of finished fits, with which
+        the same call goes on after an interruption. For a table of a user's own kernel, ``kernel`` is its description
+        or the file of one; else ``sizes``, ``parameters`` and ``settings`` name its columns, and ``name`` the kernel,
+        which is called like the table's file without it.
+
+    Returns
+    -------
+    Bundle
+        Without families of one shape alone, if there is another family.
+
+    Raises
+    ------
+    InputError
+        If the data cannot carry the model.
+    TypeError
+        If an option has another name.
     """
-    data = as_dataset(data, kernel_of(kernel, sizes, parameters, settings, name))
-    candidate = "solver" if data.described else candidate
+    chosen = TrainOptions(**options)
+    data = as_dataset(data, chosen.described)
+    candidate = "solver" if data.described else chosen.candidate
     known = rows_by_family(model_frame(data, candidate), data.devices, data.own)
     tables = {family: rows for family, (_, rows) in known.items() if rows.ok.any()}
     if not tables:
@@ -94,33 +116,22 @@ def train(
     few = [family.name for family, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < LEAST_SHAPES]
     if len(few) == len(tables):
         raise InputError(f"{data.name}: all rows have one shape; errors and intervals need at least two")
-    unfitted = {family: unfitted_model(model or default_model(family), params, seed) for family in tables}
+    unfitted = {family: chosen.unfitted(family) for family in tables}
+    kept = {family: rows for family, rows in tables.items() if family.name not in few}
+    families = [_FamilyFits.of(rows, unfitted[family], chosen) for family, rows in kept.items()]
+    names = ", ".join(dict.fromkeys(each.name for each in unfitted.values()))
+    steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
     parts: dict[str, Part] = {}
     cards: dict[str, dict[str, object]] = {}
-    trained_tables = {family: rows for family, rows in tables.items() if family.name not in few}
-    folds = {family: _folds(rows, seed) for family, rows in trained_tables.items()}
-    gpus = {family: gpu_splits(rows, seed) for family, rows in trained_tables.items()}
-    fits = [len(inside) for splits in (*folds.values(), *gpus.values()) for inside, _ in splits]
-    names = ", ".join(dict.fromkeys(each.name for each in unfitted.values()))
-    steps = _Steps(progress, names, sum(fits) + sum(map(len, trained_tables.values())))
     with limited():
-        for family, rows in trained_tables.items():
-            steps.family = f"{family.name}: " if len(trained_tables) > 1 else ""
-            parts[family.name], cards[family.name] = _train_family(
-                rows,
-                unfitted[family],
-                data,
-                folds=folds[family],
-                gpus=gpus[family],
-                trials=trials,
-                seed=seed,
-                steps=steps,
-                keep=keep,
-            )
+        for each in families:
+            name = each.rows.family.name
+            steps.family = f"{name}: " if len(families) > 1 else ""
+            parts[name], cards[name] = each.trained(data, chosen, steps)
     steps.say("done")
-    training = {"trials": trials, "seed": seed, "left_out": few}
-    card = {"data": data_card(data, list(trained_tables.values())), "training": training, "held_out": cards}
-    card["licence_notices"] = each(data, "licence_notices")
+    training = {"trials": chosen.trials, "seed": chosen.seed, "left_out": few}
+    card = {"data": data_card(data, [each.rows for each in families]), "training": training, "held_out": cards}
+    card["licence_notices"] = listed(data, "licence_notices")
     return Bundle(parts, candidate, launches=fit_launches(tables.values()), devices=data.devices, card=card)
 
 
@@ -206,69 +217,91 @@ def _folds(rows: Rows, seed: int) -> list[Split]:
     return shape_splits(rows, count, seed, fits=fits, most_rows=HELD_OUT_ROWS // fits)
 
 
-def _train_family(
-    rows: Rows,
-    model: TimeModel,
-    data: Dataset,
-    *,
-    folds: Sequence[Split],
-    gpus: Sequence[Split],
-    trials: int,
-    seed: int,
-    steps: _Steps,
-    keep: Path | None,
-) -> tuple[Part, dict[str, object]]:
-    """The fitted part of one family, and what the card says of its held-out rows."""
-    if trials:
-        best_params = search(
-            type(model), rows, trials, seed, progress=lambda n, of, best: steps.say(f"trial {n} of {of} {best}")
+class _FamilyFits(NamedTuple):
+    """A family's rows, its unfitted model, and the splits that are fitted: folds by shape, and GPUs left out."""
+
+    rows: Rows
+    model: TimeModel
+    folds: list[Split]
+    gpus: list[Split]
+
+    @classmethod
+    def of(cls, rows: Rows, model: TimeModel, options: TrainOptions) -> Self:
+        """The splits of the rows."""
+        return cls(rows, model, _folds(rows, options.seed), gpu_splits(rows, options.seed))
+
+    @property
+    def fitted_rows(self) -> int:
+        """The rows that all fits learn from."""
+        return len(self.rows) + sum(len(inside) for inside, _ in (*self.folds, *self.gpus))
+
+    def trained(self, data: Dataset, options: TrainOptions, steps: _Steps) -> tuple[Part, dict[str, object]]:
+        """The fitted part, and what the card says of its held-out rows."""
+        rows, folds, gpus = self.rows, self.folds, self.gpus
+        model = _searched(self.model, rows, options, steps) if options.trials else self.model
+        # 1. All fits: without each fold, on all rows, and without each GPU.
+        whole = duplicate(model)
+        fits = [Fit(f"held-out fold {n} of {len(folds)}", duplicate(model), *split) for n, split in enumerate(folds, 1)]
+        fits.append(Fit("all rows", whole, np.arange(len(rows)), np.arange(0)))
+        fits += [Fit(f"GPU {n} of {len(gpus)} left out", model.elsewhere(), *split) for n, split in enumerate(gpus, 1)]
+        answers = run_fits(rows, fits, begin=steps.begin, keep=options.keep)
+        held, distance = put_together(rows, folds, answers[: len(folds)])
+        elsewhere_us, _ = put_together(rows, gpus, answers[len(folds) + 1 :])
+        if leaves_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves leave GPUs out
+            elsewhere_us = held
+        # 2. What their errors say.
+        measured = np.where(rows.ok, rows.time_us, np.nan)
+        judged = judged_rows(rows.frame, rows.family, data.candidates)
+        known = known_settings(rows, folds if leaves_gpus else gpus)
+        support = Support.fit(rows)
+        ok = rows.take(rows.ok)
+        part = Part(
+            family=rows.family,
+            fitted=whole,
+            support=support,
+            widths=fit_widths(rows, held, measured, distance, judged=judged),
+            domain=Domain.of(ok, distance[rows.ok]),
+            unseen_gpu=self._unseen(elsewhere_us, known, judged),
+            candidates=candidate_keys(ok),
+            row_counts=row_counts(ok),
+            least_us=least_times(ok),
+            floors=harness_floors(data, rows.family),
         )
-        model = type(model)(**{**model.get_params(), **best_params})
-    whole = duplicate(model)
-    named = [Fit(f"held-out fold {n} of {len(folds)}", duplicate(model), *split) for n, split in enumerate(folds, 1)]
-    named.append(Fit("all rows", whole, np.arange(len(rows)), np.arange(0)))
-    named += [Fit(f"GPU {n} of {len(gpus)} left out", model.elsewhere(), *split) for n, split in enumerate(gpus, 1)]
-    answers = run_fits(rows, named, begin=steps.begin, keep=keep)
-    held, distance = put_together(rows, folds, answers[: len(folds)])
-    measured = np.where(rows.ok, rows.time_us, np.nan)
-    judged = judged_rows(rows.frame, rows.family, data.candidates)
-    widths = fit_widths(rows, held, measured, distance, judged=judged)
-    left_out = gpus
-    elsewhere_us, _ = put_together(rows, gpus, answers[len(folds) + 1 :])
-    if shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves leave GPUs out
-        elsewhere_us, left_out = held, folds
-    known = known_settings(rows, left_out)
-    unseen = fit_unseen_gpu(rows, elsewhere_us, known, judged)
-    if gpus and not rows.family.parameter_names:  # configurations have a transfer of their own
-        chooser, _ = best_chooser(rows, gpus, elsewhere_us, judged)
-        unseen = replace(unseen, chooser=chooser, habit=average_costs(rows) if chooser == AVERAGE_RANK else {})
-    if rows.family.parameter_names and count_architectures(rows) < LEAST_GPUS:
-        unseen = UnseenGpu()
-    support = Support.fit(rows)
-    ok = rows.take(rows.ok)
-    part = Part(
-        family=rows.family,
-        fitted=whole,
-        support=support,
-        widths=widths,
-        domain=Domain.of(ok, distance[rows.ok]),
-        unseen_gpu=unseen,
-        candidates=candidate_keys(ok),
-        row_counts=row_counts(ok),
-        least_us=least_times(ok),
-        floors=harness_floors(data, rows.family),
-    )
-    card = held_out_card(
-        rows, held, measured, distance, own_share=widths.own_share, support=support, candidates=data.candidates
-    )
-    count, fits = fold_count(rows), len(folds)
-    left = {"gpu": "GPU", "solver": "configuration"}.get(shape_columns(rows.frame, rows.family)[0])
-    some = f", {fits} of them run" if fits < count else ""
-    whole_shapes = "shape, batch left out" if rows.family.batch else "shape"
-    card["split"] = f"{count} folds by {left or whole_shapes}{some}"
-    card["unseen_gpus"] = left_out_coverage(rows, elsewhere_us, known)
-    card["params"] = model.get_params(deep=False)
-    return part, card
+        own_share = part.widths.own_share
+        card = held_out_card(
+            rows, held, measured, distance, own_share=own_share, support=support, candidates=data.candidates
+        )
+        card["split"] = self._split_words()
+        card["unseen_gpus"] = left_out_coverage(rows, elsewhere_us, known)
+        card["params"] = model.get_params(deep=False)
+        return part, card
+
+    def _unseen(self, elsewhere_us: np.ndarray, known: np.ndarray, judged: np.ndarray) -> UnseenGpu:
+        """How far off times are on a GPU never measured, and whose order answers there; arrays (rows,)."""
+        rows = self.rows
+        if rows.family.parameter_names:  # configurations have a transfer of their own
+            few = count_architectures(rows) < LEAST_GPUS
+            return UnseenGpu() if few else fit_unseen_gpu(rows, elsewhere_us, known, judged)
+        unseen = fit_unseen_gpu(rows, elsewhere_us, known, judged)
+        chooser = best_chooser(rows, self.gpus, elsewhere_us, judged)[0] if self.gpus else MODEL
+        return replace(unseen, chooser=chooser, habit=average_costs(rows) if chooser == AVERAGE_RANK else {})
+
+    def _split_words(self) -> str:
+        """How rows were held out, for the card."""
+        family, count = self.rows.family, fold_count(self.rows)
+        left = {"gpu": "GPU", "solver": "configuration"}.get(shape_columns(self.rows.frame, family)[0])
+        some = f", {len(self.folds)} of them run" if len(self.folds) < count else ""
+        return f"{count} folds by {left or ('shape, batch left out' if family.batch else 'shape')}{some}"
+
+
+def _searched(model: TimeModel, rows: Rows, options: TrainOptions, steps: _Steps) -> TimeModel:
+    """The model with the best settings of a search."""
+
+    def told(number: int, of: int, best: str) -> None:
+        steps.say(f"trial {number} of {of} {best}")
+
+    found = search(type(model), rows, options.trials, options.seed, progress=told)
+    return type(model)(**{**model.get_params(), **found})
 
 
 def count_architectures(rows: Rows) -> int:
@@ -352,12 +385,12 @@ def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
         "gpus": sorted(frame["gpu"].unique()),
         "libraries": sorted(releases.unique()),
         "origins": sorted(map(str, origins)),
-        "where": each(data, "where"),
+        "where": listed(data, "where"),
         "families": families,
     }
 
 
-def each(data: Dataset, name: str) -> list[str]:
+def listed(data: Dataset, name: str) -> list[str]:
     """What the metadata lists under ``name``, in the table itself or in those that were merged; each once."""
     return list(dict.fromkeys(value for part in _parts(data) for value in part.get(name, [])))
 
@@ -365,3 +398,47 @@ def each(data: Dataset, name: str) -> list[str]:
 def _parts(data: Dataset) -> list[Mapping[str, Any]]:
     """The metadata of the table, and of those that were merged."""
     return [data.metadata, *data.metadata.get("parts", [])]
+
+
+def average_costs(rows: Rows) -> dict[str, float]:
+    """Return setting and candidate, as `surrogate.models.grid.Label` is joined → its mean log slowdown over GPUs.
+
+    On each GPU it is the mean over its problems; a candidate that did not run there counts as the slowest that did.
+    """
+    on_gpus: dict[str, list[dict[str, float]]] = {}
+    for name, costs in AlwaysBestSingle().fit(rows).cost_.items():
+        gpu, _, setting = name.partition("|")
+        if gpu:  # without one it is over all
+            on_gpus.setdefault(setting, []).append(costs)
+    return {
+        f"{setting}|{name}": float(f"{np.mean([costs.get(name, max(costs.values())) for costs in known]):.4g}")
+        for setting, known in on_gpus.items()
+        for name in set().union(*known)
+    }
+
+
+def best_chooser(
+    rows: Rows, splits: Sequence[Split], elsewhere_us: np.ndarray, judged: np.ndarray
+) -> tuple[str, dict[str, float]]:
+    """Return the chooser of the smaller mean log slowdown over the GPUs left out, and that of each chooser.
+
+    ``splits`` leave out a GPU each with its architecture (`surrogate.uncertainty.fit.gpu_splits`); ``elsewhere_us``
+    (rows,) are the times of those fits; ``judged`` (rows,) marks problems whose choice counts.
+    """
+    slowdowns: dict[str, list[float]] = {MODEL: [], AVERAGE_RANK: []}
+    for inside, held in splits:
+        outside = held[judged[held] & rows.ok[held] & np.isfinite(elsewhere_us[held])]
+        outside = outside[pd.Series(rows.problem[outside]).duplicated(keep=False).to_numpy()]
+        if not len(outside):
+            continue
+        test = rows.take(outside)
+        label = joined(test.frame, rows.family.setting_names) + "|" + test.candidate.astype(str)
+        average = label.map(average_costs(rows.take(inside))).to_numpy(dtype=float)
+        every = np.ones(len(test), dtype=bool)
+        candidates = Candidates(pd.factorize(test.problem)[0], test.time_us, every, test.order)
+        for name, score in ((MODEL, elsewhere_us[outside]), (AVERAGE_RANK, average)):
+            # An unknown candidate comes last, as in answers.
+            known = np.nan_to_num(score, nan=np.finfo(float).max)
+            slowdowns[name].append(float(np.log(choose(candidates, known, every).slowdown).mean()))
+    means = {name: float(np.mean(values)) if values else 0.0 for name, values in slowdowns.items()}
+    return min(means, key=lambda name: means[name]), means

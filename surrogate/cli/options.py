@@ -291,9 +291,9 @@ def kernel_options(function: Function) -> Function:
                 raise InputError(
                     f"{', '.join(strays)}: no such file; names of columns are joined by commas, as in m,n,k"
                 )
-            from surrogate.dataset.described import kernel_of
+            from surrogate.dataset.described import KernelOptions
 
-            kernel = kernel_of(*columns)
+            kernel = KernelOptions(*columns).described
         return function(*words, kernel=kernel, **named)
 
     return cast(Function, _kernel_columns(described))

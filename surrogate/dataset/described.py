@@ -56,34 +56,42 @@ Kernel = Description | KernelColumns
 """What says that a table's rows are configurations of a described kernel."""
 
 
-def kernel_of(
-    kernel: Kernel | str | Path | None = None,
-    sizes: str | Sequence[str] | None = None,
-    parameters: str | Sequence[str] | None = None,
-    settings: str | Sequence[str] | None = None,
-    name: str | None = None,
-) -> Kernel | None:
-    """What a caller says of a table's kernel: a description or its file, or its ``name`` and the names of columns; None
-    for nothing.
+@dataclass(frozen=True)
+class KernelOptions:
+    """What a caller says of a table's kernel: a description or its file, or its ``name`` and the names of columns."""
 
-    Raises `InputError` where both came, or a name, sizes and settings without parameters.
-    """
-    columns = KernelColumns(named_columns(parameters), named_columns(sizes), named_columns(settings), name or "")
-    is_named = columns != KernelColumns(())
-    if kernel is None:
-        if is_named and not columns.parameters:
+    kernel: Kernel | str | Path | None = None
+    sizes: str | Sequence[str] | None = None
+    parameters: str | Sequence[str] | None = None
+    settings: str | Sequence[str] | None = None
+    name: str | None = None
+
+    @property
+    def described(self) -> Kernel | None:
+        """The kernel, None where nothing is said of it.
+
+        Raises `InputError` where both came, or a name, sizes and settings without parameters.
+        """
+        kernel = self.kernel
+        names = map(named_columns, (self.parameters, self.sizes, self.settings))
+        columns = KernelColumns(*names, name=self.name or "")
+        is_named = columns != KernelColumns(())
+        if kernel is None:
+            if is_named and not columns.parameters:
+                raise InputError(
+                    "a name, sizes and settings go with parameters, which are missing; name a configuration's columns"
+                    " (--parameters)"
+                )
+            return columns if is_named else None
+        if is_named:
+            raise InputError("the kernel names itself, its sizes, parameters and settings; leave those out")
+        if isinstance(kernel, str | Path):
+            return read_description(kernel)
+        if not isinstance(kernel, Kernel):
             raise InputError(
-                "a name, sizes and settings go with parameters, which are missing; name a configuration's columns"
-                " (--parameters)"
+                f"a {type(kernel).__name__} is no kernel; give a description, or the path of its TOML file"
             )
-        return columns if is_named else None
-    if is_named:
-        raise InputError("the kernel names itself, its sizes, parameters and settings; leave those out")
-    if isinstance(kernel, str | Path):
-        return read_description(kernel)
-    if not isinstance(kernel, Kernel):
-        raise InputError(f"a {type(kernel).__name__} is no kernel; give a description, or the path of its TOML file")
-    return kernel
+        return kernel
 
 
 def describe_table(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
-from surrogate.dataset.described import Kernel, kernel_of
+from surrogate.dataset.described import KernelOptions
 from surrogate.dataset.files import Progress, staged, write_text
 from surrogate.dataset.problems import families_of, family_rows, groups, judged_rows, newest_version, shape_columns
 from surrogate.dataset.rows import Rows, fingerprint, rows_of
@@ -136,7 +136,7 @@ FOLDS, SEEDS = 5, 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions:
+class CompareOptions(KernelOptions):
     """The options of `compare`, which explains them."""
 
     by: str = "shape"
@@ -148,11 +148,6 @@ class CompareOptions:
     device: str = "cpu"
     progress: Progress | None = None
     keep: Path | None = None
-    kernel: Kernel | str | Path | None = None
-    sizes: Sequence[str] | None = None
-    parameters: Sequence[str] | None = None
-    settings: Sequence[str] | None = None
-    name: str | None = None
 
     def __post_init__(self) -> None:
         require_known("tune", self.tune, TUNE_TRIALS)
@@ -196,8 +191,7 @@ def compare(data: Data, also_train: Sequence[Data] = (), **options: Any) -> Comp
     """
     chosen = CompareOptions(**options)
     classes = chosen.classes
-    described = kernel_of(chosen.kernel, chosen.sizes, chosen.parameters, chosen.settings, chosen.name)
-    main, *others = (as_dataset(part, described) for part in (data, *also_train))
+    main, *others = (as_dataset(part, chosen.described) for part in (data, *also_train))
     parts, refused = _family_runs(main, others, chosen)
     workers = 1 if chosen.device != "cpu" else workers_for(max(part.fits for part in parts))  # one GPU serves one fit
     names = [cls.name for cls in classes]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from surrogate.bundle.bundle import load, save
-from surrogate.bundle.chooser import average_costs, best_chooser
+from surrogate.bundle.train import average_costs, best_chooser
 from surrogate.dataset.rows import Rows
 from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL
 from tests.prediction.conftest import bundle_of
