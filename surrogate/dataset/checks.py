@@ -65,7 +65,7 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     _require_columns(out, families, name)
     _fill_facts(out, name)
     for family in families:
-        _fill_defaults(out, family)
+        _fill_defaults(out, family, name)
     for column in columns.SIZE_COLUMNS:
         if column in out:
             if len(families) > 1:  # 0 where a row's family has no such size
@@ -122,14 +122,14 @@ def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: st
 def _fill_facts(out: pd.DataFrame, name: str) -> None:
     """Fill the columns on a measurement, not on its problem, that the table lacks."""
     if "library" not in out:
-        out["library"] = _each(out["gpu"], lambda text: VENDOR_LIBRARIES[gpu(str(text)).vendor], "")
+        out["library"] = _each(out["gpu"], lambda gpu_name: VENDOR_LIBRARIES[_device(gpu_name, name).vendor], "")
     if "library_version" not in out:
         out["library_version"] = ""
     if "status" not in out:
         out["status"] = np.where(columns.numbers(out["time_us"], "time_us", name).notna(), "ok", "failed")
 
 
-def _fill_defaults(out: pd.DataFrame, family: Family) -> None:
+def _fill_defaults(out: pd.DataFrame, family: Family, name: str) -> None:
     """Columns of the family that the table lacks, or leaves empty in the family's rows."""
     rows = family_rows(out, family)
     for size in family.sizes:
@@ -141,7 +141,7 @@ def _fill_defaults(out: pd.DataFrame, family: Family) -> None:
             if absent.any():
                 out.loc[absent, size.name] = size.default
     if "math" in family.setting_names and "math" not in out:
-        _fill_math(out, family, rows)
+        _fill_math(out, family, rows, name)
     for column, default in {**family.setting_defaults, "algorithm": DEFAULT_ALGORITHM}.items():
         if column not in out:
             out[column] = ""
@@ -152,13 +152,21 @@ def _fill_defaults(out: pd.DataFrame, family: Family) -> None:
                 out.loc[empty, column] = default
 
 
-def _fill_math(out: pd.DataFrame, family: Family, rows: np.ndarray) -> None:
+def _fill_math(out: pd.DataFrame, family: Family, rows: np.ndarray, name: str) -> None:
     """Fill in the math type that PyTorch runs by default on each row's GPU, as questions that state none get it."""
     dtype = out["dtype"] if "dtype" in out else pd.Series(family.setting_defaults["dtype"], index=out.index)
     out["math"] = ""
-    for (name, kind), positions in groups(out.assign(dtype=dtype)[rows], ("gpu", "dtype")):
+    for (gpu_name, kind), positions in groups(out.assign(dtype=dtype)[rows], ("gpu", "dtype")):
         at = np.flatnonzero(rows)[positions]
-        out.loc[at, "math"] = family.default_math(kind, gpu(name))
+        out.loc[at, "math"] = family.default_math(kind, _device(gpu_name, name))
+
+
+def _device(gpu_name: object, name: str) -> Gpu:
+    """Return the registry's GPU; the error begins with the ``name`` of the table."""
+    try:
+        return gpu(str(gpu_name))
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
 def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
