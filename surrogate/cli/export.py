@@ -2,12 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from surrogate.cli.options import COUNT, GPU, PATH, combined, limit_options, option, output_option, said
-from surrogate.cli.problem import Settings, setting_options, settings_of
+from surrogate.cli.problem import Options, setting_options, settings_of
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
 
 FUNCTIONS = ("python", "triton")
-
-
-class ExportOptions(Settings):
-    """What `command` gets beside BUNDLE, the list and the file to write."""
-
-    form: str
-    leaves: int | None
-    top: int | None
-    gpu: str | None
-    library: str | None
-    library_version: str | None
-    workspace_limit: int | None
-    deterministic: bool
 
 
 @click.command()
@@ -58,7 +45,7 @@ class ExportOptions(Settings):
     limit_options,
     output_option("The file to write."),
 )
-def command(bundle: str, problems: Path, output: Path, **options: Unpack[ExportOptions]) -> None:
+def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     """Pick the fastest candidate of every problem, as `seer select` does, and write the picks for other programs.
 
     BUNDLE is a folder, or a GPU's name for the bundles that ship for it.
@@ -115,7 +102,7 @@ def _summary(output: Path, picks: "Picks", left_out: int, size: str) -> str:
     return f"{output}: picks of {count} problem{'s' * (count != 1)}{left}{f'; {size}' if size else ''}"
 
 
-def _predictor(bundle: str, options: ExportOptions) -> "Predictor":
+def _predictor(bundle: str, options: Options) -> "Predictor":
     """Return what answers: a GPU's name in the place of BUNDLE names the GPU, unless --gpu names another."""
     from surrogate.prediction.shipped import bundle_path, is_path, load
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from itertools import chain
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import click
 
@@ -24,12 +24,7 @@ MOST_NOTES = 10
 @output_option("The table to write, with --data; - for CSV on standard output.", required=False)
 @output_options
 def command(
-    problem: tuple[str, ...],
-    algorithm: str | None,
-    data: Path | None,
-    output: Path | None,
-    form: Form,
-    **options: Unpack[Options],
+    problem: tuple[str, ...], algorithm: str | None, data: Path | None, output: Path | None, form: Form, **options: Any
 ) -> None:
     """Predict the time of PROBLEM (as `seer select` takes it), or of every row of a table, with 90 % intervals.
 

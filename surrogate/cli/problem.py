@@ -1,8 +1,8 @@
 """PROBLEM on the command line: its text, or the field's flags after ``--``; and the options that go with it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,17 +34,8 @@ FLAGS = {"ignore_unknown_options": True}
 """Context settings of a command that takes PROBLEM as flags."""
 
 
-class Settings(TypedDict):
-    """What a command gets of `setting_options`: a value for each name of `CHOICES`, None if it was not given."""
-
-
-class Options(Settings):
-    """What a command gets of `problem_options`."""
-
-    gpu: str | None
-    bundle: str | None
-    library: str | None
-    library_version: str | None
+Options = Mapping[str, Any]
+"""What a command gets of `problem_options` or `setting_options`: parameter → value, None if it was not given."""
 
 
 def _setting(name: str, text: str, default: str, **settings: Any) -> Callable[..., Any]:
@@ -82,10 +73,9 @@ problem_options = combined(
 """PROBLEM, a tuple of words, and the options that say on what, and how, it is computed."""
 
 
-def settings_of(options: Settings) -> dict[str, str]:
+def settings_of(options: Options) -> dict[str, str]:
     """Return the settings that were given."""
-    given: dict[str, object] = {**options}
-    return {name: str(given[name]) for name in CHOICES if given.get(name) is not None}
+    return {name: str(options[name]) for name in CHOICES if options.get(name) is not None}
 
 
 def read_problem(words: tuple[str, ...], options: Options) -> "tuple[AnyProblem, Predictor]":

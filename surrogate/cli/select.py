@@ -2,7 +2,7 @@
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,18 +20,6 @@ MEASURED_TOP = 2
 """Candidates that --measure times, where --top does not say."""
 
 
-class SelectOptions(Options):
-    """What `command` gets beside PROBLEM and the form of the output."""
-
-    workspace_limit: int | None
-    deterministic: bool
-    top: int | None
-    measure: bool
-    device: str | None
-    recording: str | None
-    no_cache: bool
-
-
 @click.command(context_settings=FLAGS)
 @problem_options
 @limit_options
@@ -41,7 +29,7 @@ class SelectOptions(Options):
 @option("--recording", "The run that --device replay serves.", metavar="RUN.jsonl")
 @option("--no-cache", "With --measure: neither use measurements of earlier runs nor keep new ones.", is_flag=True)
 @output_options
-def command(problem: tuple[str, ...], form: "Form", **options: Unpack[SelectOptions]) -> None:
+def command(problem: tuple[str, ...], form: "Form", **options: Any) -> None:
     """Rank the algorithms of PROBLEM by their predicted times, with 90 % intervals, workspaces and what is excluded.
 
     PROBLEM is a text, n32c256h14w14k256r3s3p1u1 (w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1 by default) or another
@@ -78,7 +66,7 @@ def command(problem: tuple[str, ...], form: "Form", **options: Unpack[SelectOpti
 
 
 def _measured(
-    problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: SelectOptions, *, device: str
+    problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: Options, *, device: str
 ) -> "Selection":
     """The ranking with its first few timed on the device."""
     from surrogate.collect.open_device import open_device

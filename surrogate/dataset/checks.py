@@ -85,8 +85,9 @@ def _with_family(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the table with each row's family, and with the sizes and settings that texts of problems name."""
     if table.columns.intersection(["problem", *FAMILY_COLUMNS]).empty:
         _require_known_kernel(table, name)
-    known = expanded({str(column): table[column] for column in table}, None, name, {})
-    return pd.DataFrame(known, index=table.index)
+    known = pd.DataFrame(expanded({str(column): table[column] for column in table}, None, name, {}), index=table.index)
+    has_operators = "operator" in table or any("operator" in each.setting_names for each in families_of(known))
+    return known if has_operators else known.drop(columns="operator", errors="ignore")
 
 
 def _require_known_kernel(table: pd.DataFrame, name: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names, joined, shape_names
+from surrogate.dataset.problems import codes, device_names, shape_names
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import Family
 
@@ -115,10 +115,12 @@ def _by_gpu(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, 
 def _by_row(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     """A further row of the same key as a held-out one is the same measurement, and leaves training with it."""
     label = np.random.default_rng(seed).permutation(len(main)) % count
-    key = [*family.row_key, *(["solver"] if "solver" in main and "solver" in also else [])]
-    label_of = dict(zip(joined(main, key), label.tolist(), strict=True)) if len(also) else {}
-    further = joined(also, key) if len(also) else ()
-    extra = np.array([label_of.get(name, count) for name in further], dtype=int)
+    extra = np.empty(0, dtype=int)
+    if len(also):
+        key = [*family.row_key, *(["solver"] if "solver" in main and "solver" in also else [])]
+        code = codes(pd.concat([main[key], also[key]], ignore_index=True), key)
+        label_of = dict(zip(code[: len(main)].tolist(), label.tolist(), strict=True))
+        extra = np.array([label_of.get(each, count) for each in code[len(main) :].tolist()], dtype=int)
     everywhere = np.concatenate([label, extra])
     return [Fold(str(f), np.flatnonzero(everywhere != f), np.flatnonzero(label == f)) for f in range(count)]
 

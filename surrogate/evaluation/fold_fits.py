@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 
@@ -118,27 +119,17 @@ class FitProgress:
             self._left.add(model, rows, seconds)
 
 
-@dataclass(frozen=True)
-class _Round:
-    """One fold of one seed: the rows to learn from and those held out, at the positions ``test``."""
+class _Round(NamedTuple):
+    """One fold of one seed; ``test`` are the positions of its held-out rows of the newest library version."""
 
     seed: int
-    name: str
-    train: Rows
-    held: Rows
+    number: int
+    fold: Fold
     test: np.ndarray
-    file_name: str
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """A round's outcome: the held-out rows that are supported, their distances, and each model's answers or reason."""
-
-    seed: int
-    test: np.ndarray
-    supported: np.ndarray
-    distance: np.ndarray
-    outcomes: Mapping[str, HeldOut | str]
+_Answers = tuple[np.ndarray, np.ndarray, dict[str, HeldOut | str]]
+"""Of a round's held-out rows: which are supported, and their distances; and each model's answers, or the reason."""
 
 
 @dataclass(frozen=True)
@@ -160,27 +151,24 @@ class FoldFits:
         A model that the data cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
         """
         newest = newest_version(part.main.frame, part.rows.family)
-        rounds = [(seed, i, fold) for seed, folds in enumerate(part.rounds) for i, fold in enumerate(folds)]
+        rounds = [
+            _Round(seed, number, fold, fold.test[newest[fold.test]])
+            for seed, folds in enumerate(part.rounds)
+            for number, fold in enumerate(folds)
+        ]
 
-        def fit_all(numbered: tuple[int, int, Fold], stopped: threading.Event) -> _Answers:
-            seed, number, fold = numbered
-            test = fold.test[newest[fold.test]]
-            train, held = part.rows.take(fold.train), part.rows.take(test)
-            return self._fit_round(_Round(seed, fold.name, train, held, test, f"{seed}-{number}"), folder, stopped)
+        def fit_all(round_: _Round, stopped: threading.Event) -> _Answers:
+            return self._fit_round(part.rows, round_, folder, stopped)
 
-        self._collect(part, in_parallel(fit_all, rounds, self.workers))
-
-    def _collect(self, part: FamilyRuns, answers: Sequence[_Answers]) -> None:
-        """Put the answers of all rounds together in ``part``."""
+        answers = in_parallel(fit_all, rounds, self.workers)
         for cls in self.models:
             part.predicted[cls.name] = [np.full(part.count, np.nan) for _ in part.rounds]
         part.supported.extend(np.zeros(part.count, dtype=bool) for _ in part.rounds)
-        for answer in answers:
-            seed, test = answer.seed, answer.test
-            part.supported[seed][test] = answer.supported
+        for (seed, _, _, test), (supported, distance, outcomes) in zip(rounds, answers, strict=True):
+            part.supported[seed][test] = supported
             if not seed:
-                part.distance[test] = answer.distance
-            for name, outcome in answer.outcomes.items():
+                part.distance[test] = distance
+            for name, outcome in outcomes.items():
                 if isinstance(outcome, str):
                     part.reasons.setdefault(name, outcome)
                     continue
@@ -192,21 +180,22 @@ class FoldFits:
         if len(part.reasons) == len(self.models):
             raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
 
-    def _fit_round(self, round_: _Round, folder: Path | None, stopped: threading.Event) -> _Answers:
+    def _fit_round(self, rows: Rows, round_: _Round, folder: Path | None, stopped: threading.Event) -> _Answers:
         """Fit every model on a round's training rows and ask it for the rows held out."""
-        train, held = round_.train, round_.held
+        seed, number, fold, test = round_
+        train, held = rows.take(fold.train), rows.take(test)
         if not train.ok.any():
-            raise InputError(f"fold {round_.name}: nothing is left to train on; use fewer folds or more data")
+            raise InputError(f"fold {fold.name}: nothing is left to train on; use fewer folds or more data")
         outcomes: dict[str, HeldOut | str] = {}
         fitted: dict[str, TimeModel] = {}
         # The stack comes last: it takes the fold's fits of its two models.
         for cls in sorted(self.models, key=lambda cls: cls is StackedTerms):
             if stopped.is_set():
                 break
-            said = f"{train.family.name} seed {round_.seed} fold {round_.name} {cls.name}"
+            said = f"{rows.family.name} seed {seed} fold {fold.name} {cls.name}"
             self.progress.say(said, begun=1)
             begun_s = monotonic()
-            file = folder and folder / f"{cls.name}-{round_.file_name}.json"
+            file = folder and folder / f"{cls.name}-{seed}-{number}.json"
             is_kept = file is not None and file.is_file()
 
             def on_trial(done: int, of: int, best: str, said: str = said) -> None:
@@ -220,33 +209,37 @@ class FoldFits:
                     if outcome is None:
                         if cls is StackedTerms:
                             _refit_kept(fitted, outcomes, train)
-                        outcome = self._fit(cls, round_, fitted, on_trial)
+                        model = tuned(cls, train, self.tune, seed=seed, device=self.device, progress=on_trial)
+                        explained = terms(rows.family) if (cls.name, seed) == (TREES, 0) else ()
+                        outcome = _fitted(model, train, held, fitted, explained, tune_s=monotonic() - begun_s)
                         if file is not None:
                             outcome.write(file)
                     outcomes[cls.name] = outcome
             except InputError as error:
                 outcomes[cls.name] = str(error)
             self.progress.took(cls.name, len(train), None if is_kept else monotonic() - begun_s)
-        distance = np.full(len(held), np.nan) if round_.seed else distances_to(references_of(train), held)
-        return _Answers(round_.seed, round_.test, Support.fit(train).supported(held), distance, outcomes)
+        distance = np.full(len(held), np.nan) if seed else distances_to(references_of(train), held)
+        return Support.fit(train).supported(held), distance, outcomes
 
-    def _fit(self, cls: type[TimeModel], round_: _Round, fitted: dict[str, TimeModel], on_trial: Progress) -> HeldOut:
-        """Fit one model and time it; ``fitted`` are the round's fits of `STACK_PARTS` by name, which it may join."""
-        begun_s = monotonic()
-        model = tuned(cls, round_.train, self.tune, seed=round_.seed, device=self.device, progress=on_trial)
-        tuned_s = monotonic()
-        settings = plain(model.get_params(deep=False))
-        model.fitted_parts = fitted
-        model.fit(round_.train)
-        fitted_s = monotonic()
-        predicted_us = model.predict(round_.held)
-        predict_us = 1e6 * (monotonic() - fitted_s) / max(len(round_.held), 1)
-        if cls.name in STACK_PARTS:
-            fitted[cls.name] = model
-        is_explained = (cls.name, round_.seed) == (TREES, 0)
-        importance = column_importance(model, round_.held, terms(round_.train.family), seed=0) if is_explained else {}
-        seconds = tuned_s - begun_s, fitted_s - tuned_s
-        return HeldOut(settings, predicted_us, *seconds, predict_us, importance)
+
+def _fitted(
+    model: TimeModel, train: Rows, held: Rows, fitted: dict[str, TimeModel], explained: tuple[str, ...], tune_s: float
+) -> HeldOut:
+    """Fit a model and ask it; ``fitted``: the round's fits of `STACK_PARTS` by name, which this one may join.
+
+    ``explained``: columns whose importance is computed.
+    """
+    begun_s = monotonic()
+    settings = plain(model.get_params(deep=False))
+    model.fitted_parts = fitted
+    model.fit(train)
+    fit_s = monotonic() - begun_s
+    predicted_us = model.predict(held)
+    predict_us = 1e6 * (monotonic() - begun_s - fit_s) / max(len(held), 1)
+    if model.name in STACK_PARTS:
+        fitted[model.name] = model
+    importance = column_importance(model, held, explained, seed=0) if explained else {}
+    return HeldOut(settings, predicted_us, tune_s, fit_s, predict_us, importance)
 
 
 def _refit_kept(fitted: dict[str, TimeModel], outcomes: Mapping[str, HeldOut | str], train: Rows) -> None:
