@@ -14,7 +14,8 @@ from experiments.sources import beside
 from surrogate.features.families import Operator
 from surrogate.features.families.gemm import Bmm, Linear
 from surrogate.features.families.rowwise import BiasBackward, LayerNorm, Pointwise, Softmax
-from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally
+from surrogate.features.problem import INPUT, WEIGHT
+from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.training import backward
 from surrogate.network.work import Streamed, elementwise, pointwise
 

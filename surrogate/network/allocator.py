@@ -7,7 +7,7 @@ block that is large enough, split where more than 1 MiB (of small ones 512 B) is
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from surrogate.features.elementwise import round_up
 
@@ -80,6 +80,14 @@ class Allocator:
     def _note_peak(self) -> None:
         if self.held >= self.peak:
             self.peak, self.peak_gradients = self.held, self._gradients
+
+    def peaks(self, lasting_bytes: int) -> dict[str, Any]:
+        """The fields of a `Network` on a pass over what was held before it, ``lasting_bytes``."""
+        return {
+            "activation_bytes": self.peak - lasting_bytes,
+            "gradient_bytes": self.peak_gradients,
+            "rounding_bytes": self.reserved - self.peak,
+        }
 
     def give(self, block: Block) -> None:
         """The block is free again, as one with its free neighbours."""

@@ -13,7 +13,8 @@ from enum import Enum
 from math import prod
 from pathlib import Path
 
-from surrogate.network.network import INPUT, WEIGHT, Layer, Work
+from surrogate.features.problem import INPUT, WEIGHT
+from surrogate.network.network import Layer, Work
 
 Shape = tuple[int, ...]
 

@@ -17,10 +17,11 @@ from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.recurrent import Recurrent
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, LayerNorm
 from surrogate.features.families.transfer import Concat
+from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network import work as make
 from surrogate.network.call import TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
 from surrogate.network.call_convolutions import Layers, gradient, window_of
-from surrogate.network.network import FOLDED, INPUT, WEIGHT
+from surrogate.network.network import FOLDED
 
 AS_LARGE = frozenset(TABLE["as_large"]["ops"])
 """Operators that move data and whose result is as large as the largest argument."""

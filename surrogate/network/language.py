@@ -246,6 +246,11 @@ class _Sizes:
             raise InputError(f"{self.path}: {' or '.join(names)} is missing; add it, a whole number above 0")
         return whole(str(self.path), name, self.config[name], 1, most)
 
+    def kinds_of(self, layers: int) -> list[object]:
+        """The kind of every layer; empty where they are not listed."""
+        kinds = self.config.get("layer_types")
+        return kinds if isinstance(kinds, list) and len(kinds) == layers else []
+
     def maybe(self, name: str) -> int:
         """The same; 0 where the field is missing, null or 0."""
         return self.of(name) if self.config.get(name) else 0
@@ -269,8 +274,7 @@ def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
     """By ``layer_types`` where there are any; else all layers have the window, in Qwen's only if it is switched on."""
     config = sizes.config
     window = sizes.maybe("sliding_window")
-    kinds = config.get("layer_types")
-    if isinstance(kinds, list) and len(kinds) == layers:
+    if kinds := sizes.kinds_of(layers):
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
     if FAMILIES[kind].local:  # every sixth, or fourth, layer sees all; Llama's others see a chunk
         window = window or sizes.maybe("attention_chunk_size")
@@ -303,8 +307,7 @@ def _linear(sizes: _Sizes) -> LinearHeads:
 
 def _recurrent(sizes: _Sizes, layers: int) -> tuple[bool, ...]:
     """All layers but every ``full_attention_interval``-th, where ``layer_types`` does not say."""
-    kinds = sizes.config.get("layer_types")
-    if isinstance(kinds, list) and len(kinds) == layers:
+    if kinds := sizes.kinds_of(layers):
         return tuple(kind == "linear_attention" for kind in kinds)
     interval = sizes.of("full_attention_interval")
     return tuple((layer + 1) % interval != 0 for layer in range(layers))

@@ -6,12 +6,12 @@ for sums over GPUs behind either half of a layer; Yang et al., "Gated Delta Netw
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
@@ -276,19 +276,9 @@ class Step:
             ranks = min(self.how.tensor_parallel, self.how.node)
             yield Kernel("norm_sum", AllReduce(elements=2 * self.tokens, ranks=ranks, dtype=self.dtype))
         yield Kernel("rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys))
-        for count, new, context in self.groups:
-            work = Attention(
-                batch=count,
-                heads=heads,
-                kv_heads=kv_heads,
-                head_dim=d.head_dim,
-                window=kind.window,
-                query_length=new,
-                context_length=context,
-                dtype=self.dtype,
-                kv_dtype=self.kv_dtype,
-            )
-            yield Kernel("attention", work)
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": d.head_dim, "window": kind.window}
+        for group in self.groups:
+            yield self.attending(Attention, group, sizes)
         yield from [Kernel("gate", self.moved("gate", 2 * queries, queries))] * d.family.recurrent
         yield from self.product("o_proj", queries, d.hidden, layer=kind.like, fused=False)
 
@@ -310,32 +300,26 @@ class Step:
         yield Kernel("rope", self.moved("rope", queries + LATENT + ROPE, queries + LATENT + ROPE))
         if d.index_topk:
             yield from self.indexed(kind)
-        for count, new, context in self.groups:
+        is_measured = (d.nope, d.value) == (NOPE, VALUE)  # DeepSeek's sizes; others go by plain attention
+        for group in self.groups:
+            count, new, context = group
             if new > 1:
                 yield from product("kv_b_proj", LATENT, heads * (d.nope + d.value), rows=count * new)
-                yield Kernel("attention", self.expanded(heads, Requests(count, new, context)))
+                plain = {"kv_heads": heads, "head_dim": d.value, "kv_dtype": ""}
+                kind_of, sizes = (Mla, {}) if is_measured else (Attention, plain)
+                yield self.attending(kind_of, group, {"heads": heads, **sizes})
                 continue
             yield self.per_head("absorbed_keys", heads, LATENT, d.nope, count)
-            seen = min(context, d.index_topk or context)
-            work = Mla(
-                batch=count,
-                heads=heads,
-                query_length=new,
-                context_length=seen,
-                dtype=self.dtype,
-                kv_dtype=self.kv_dtype,
-            )
-            yield Kernel("attention", work)
+            seen = group._replace(context=min(context, d.index_topk or context))
+            yield self.attending(Mla, seen, {"heads": heads})
             yield self.per_head("absorbed_values", heads, d.value, LATENT, count)
         yield from product("o_proj", heads * d.value, d.hidden, fused=False)
 
-    def expanded(self, heads: int, group: Requests) -> Operator:
-        """Attention of prompts with keys and values of every head; sizes that are not DeepSeek's as plain attention."""
-        d, (count, new, context) = self.decoder, group
-        shared = {"batch": count, "heads": heads, "query_length": new, "context_length": context, "dtype": self.dtype}
-        if (d.nope, d.value) == (NOPE, VALUE):
-            return Mla(**shared, kv_dtype=self.kv_dtype)
-        return Attention(**shared, kv_heads=heads, head_dim=d.value)
+    def attending(self, kind: type[Attending], group: Requests, sizes: Mapping[str, Any]) -> Kernel:
+        """Attention of a group of requests by a kernel of other ``sizes``."""
+        count, new, context = group
+        shared = {"batch": count, "query_length": new, "context_length": context}
+        return Kernel("attention", kind(**{**shared, "dtype": self.dtype, "kv_dtype": self.kv_dtype, **sizes}))
 
     def per_head(self, word: str, heads: int, outputs: int, inputs: int, rows: int) -> Kernel:
         """A product for each head."""

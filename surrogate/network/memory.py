@@ -21,19 +21,6 @@ from surrogate.network.call import Call, Tensor
 from surrogate.network.calls import ELEMENTWISE, RULES, add_call, is_view
 from surrogate.network.network import Network, Tally
 
-HOLDERS = (
-    "weights",
-    "activations",
-    "gradients",
-    "state",
-    "workspace",
-    "rounding",
-    "context",
-    "libraries",
-    "communication",
-    "graphs",
-)
-"""What holds memory."""
 DRIVER_SHARE = 0.015
 """Share of an NVIDIA GPU's memory that its driver keeps: PyTorch's errors and vLLM's logs name totals of 0.976 to 0.992
 of the board's on 16 boards (H100 79.2 of 80 GiB, RTX 4090 23.6 of 24, V100 15.8 of 16, RTX 5090 31.4 of 32)."""
@@ -103,7 +90,7 @@ def chained(network: Network, *, training: bool = False) -> Network:
 
 
 def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
-    """Bytes by what holds them (`HOLDERS`); empty where the network does not say what it holds.
+    """Bytes by what holds them; empty where the network does not say what it holds.
 
     These are weights; inputs, activations and gradients at their peak, those of weights apart; KV cache or optimizer's
     state; the largest workspace of a layer; and reserves.
@@ -113,15 +100,18 @@ def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
     activation_bytes = max(network.activation_bytes, _sampler_bytes(network))
     gradient_bytes = network.gradient_bytes or 0
     activation_bytes -= gradient_bytes
-    held = (network.weights_bytes, activation_bytes, gradient_bytes, network.state_bytes, workspace_bytes)
-    reserves = (
-        network.rounding_bytes or 0,
-        context_bytes(gpu),
-        _libraries_bytes(network, gpu),
-        _communication_bytes(network, gpu),
-        _graphs_bytes(network),
-    )
-    return dict(zip(HOLDERS, (*held, *reserves), strict=True))
+    return {
+        "weights": network.weights_bytes,
+        "activations": activation_bytes,
+        "gradients": gradient_bytes,
+        "state": network.state_bytes,
+        "workspace": workspace_bytes,
+        "rounding": network.rounding_bytes or 0,
+        "context": context_bytes(gpu),
+        "libraries": _libraries_bytes(network, gpu),
+        "communication": _communication_bytes(network, gpu),
+        "graphs": _graphs_bytes(network),
+    }
 
 
 def _sampler_bytes(network: Network) -> int:
@@ -203,9 +193,7 @@ def network_of(
         batch,
         parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
         weights_bytes=sum(map(tensor_bytes, stored)),
-        activation_bytes=allocator.peak - lasting_bytes,
-        gradient_bytes=allocator.peak_gradients,
-        rounding_bytes=allocator.reserved - allocator.peak,
+        **allocator.peaks(lasting_bytes),
     )
 
 

@@ -8,32 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from surrogate.features.errors import require_known
 from surrogate.features.families import NetworkProblem
-from surrogate.features.problem import INPUT, LAYOUTS, MATHS, WEIGHT, setting
+from surrogate.features.problem import LAYOUTS, MATHS, setting
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from surrogate.features.conv import Conv
-
-__all__ = [
-    "AS_IT_IS",
-    "FOLDED",
-    "FOLDED_WITHIN",
-    "FRAMEWORKS",
-    "INPUT",
-    "TF32",
-    "TRAINED",
-    "WEIGHT",
-    "HostTime",
-    "Layer",
-    "Network",
-    "ReadOptions",
-    "Tally",
-    "Work",
-    "element_type",
-    "with_named",
-    "with_settings",
-]
 
 Work = NetworkProblem
 """What a layer computes: a problem of any family, or an operator of which only the traffic is known."""

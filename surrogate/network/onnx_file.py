@@ -40,8 +40,6 @@ _ATTRIBUTES: Mapping[str, str] = TABLE["onnx_attributes"]
 REMEDY = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
 """Protobuf's own limit."""
-KEPT_ELEMENTS = 1024
-"""Initializers up to this size keep their values: shapes and axes, not weights."""
 MAX_INDICES = 2**22
 """Longest list of whole numbers with a known length: inference walks through those that say where to slice."""
 _WHOLE = (6, 7)  # TensorProto's INT32, INT64
@@ -50,7 +48,7 @@ MAX_NODES = 200_000
 OF_SHAPE = ("Shape", "Size")
 """Operators whose result depends on the shape of their input alone."""
 MAX_VALUES = 1024
-"""Tensors up to this size are evaluated: shapes, axes and scales, not weights."""
+"""Tensors up to this size keep their values, and are evaluated: shapes, axes and scales, not weights."""
 
 
 def read_onnx(path: str | Path, options: ReadOptions = AS_IT_IS) -> Network:
@@ -248,7 +246,7 @@ def _set_weights_aside(graph: "GraphProto") -> set[str]:
     inputs = {info.name for info in graph.input}
     small_weights = []
     for weight in graph.initializer:
-        if prod(weight.dims) <= KEPT_ELEMENTS and weight.data_location != onnx.TensorProto.EXTERNAL:
+        if prod(weight.dims) <= MAX_VALUES and weight.data_location != onnx.TensorProto.EXTERNAL:
             small_weights.append(weight)
         elif weight.name not in inputs:
             sizes = None if _endless(weight.data_type, weight.dims) else list(weight.dims)

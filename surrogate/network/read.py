@@ -9,8 +9,8 @@ from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, whole
 from surrogate.features.errors import InputError, nearest, require_regular
 from surrogate.features.families import DescribedProblem, family_of
-from surrogate.features.problem import ELEMENTS, HALF, QUANTISED
-from surrogate.network.network import INPUT, WEIGHT, Layer, Network, ReadOptions, Tally, Work, element_type, with_named
+from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
+from surrogate.network.network import Layer, Network, ReadOptions, Tally, Work, element_type, with_named
 from surrogate.network.runtime import compiled, finished, launched
 from surrogate.network.training import require_data_parallel
 

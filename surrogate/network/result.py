@@ -87,7 +87,7 @@ class NetworkTime(Shown):
     ``heuristic`` is what the library's own picks take where the source names them: ``convs`` convolutions (``unknown``
     others have no known pick), ``time_us`` under its picks, ``saved_us`` by the best ones. ``outside`` counts
     convolutions unlike anything in the training data, by what was never seen; ``multiply_adds`` are those of
-    convolutions, products and attention; ``memory`` is bytes by what holds them (`surrogate.network.memory.HOLDERS`),
+    convolutions, products and attention; ``memory`` is bytes by what holds them (`surrogate.network.memory.memory`),
     empty where not known; ``told`` what the headline adds: what is not in the time, and the arithmetic of fp32.
     """
 

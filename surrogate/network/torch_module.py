@@ -59,21 +59,6 @@ class Arguments(NamedTuple):
     by_name: dict[str, object]
 
 
-class Recorded(NamedTuple):
-    """The calls of a pass, the most bytes that its results and inputs took at once, those of weights' gradients among
-    them, and what an allocator keeps beyond.
-
-    ``ready`` counts the weights whose gradients are complete after a call of the backward pass, by its place.
-    """
-
-    forward: list[Call]
-    backward: list[Call]
-    activation_bytes: int
-    gradient_bytes: int
-    rounding_bytes: int
-    ready: Mapping[int, int]
-
-
 def read_module(source: str, options: ReadOptions) -> Network:
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
@@ -259,9 +244,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         options.training,
         parameters=sum(weight.numel() for weight in module.parameters()),
         weights_bytes=sum(map(tensor_bytes, weights)),
-        activation_bytes=recorded.activation_bytes,
-        gradient_bytes=recorded.gradient_bytes,
-        rounding_bytes=recorded.rounding_bytes,
+        **recorded.allocator.peaks(recorded.lasting_bytes),
         tf32=in_tf32(),
         state_bytes=OPTIMIZERS[OPTIMIZER].states * sum(map(tensor_bytes, trained)),
         forward_layers=forward_layers if options.training else 0,
@@ -270,7 +253,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     return replace(network, notes=(*network.notes, EVAL_NOTE)) if evaluated else network
 
 
-def _layers(recorded: Recorded, training: bool) -> tuple[Tally, int]:
+def _layers(recorded: "Recording", training: bool) -> tuple[Tally, int]:
     """The layers of both passes, and how many the forward pass has; those of the backward pass have the weights whose
     gradients are complete behind them."""
     tally = Tally()
@@ -280,7 +263,7 @@ def _layers(recorded: Recorded, training: bool) -> tuple[Tally, int]:
     ready: Counter[int] = Counter()
     for index, call in enumerate(recorded.backward):
         add_call(call, tally, training=training)
-        ready[len(tally.layers) - 1] += recorded.ready.get(index, 0)
+        ready[len(tally.layers) - 1] += recorded.ready[index]
     for index in range(forward_layers, len(tally.layers)):
         tally.layers[index] = replace(tally.layers[index], parameters=ready[index])
     return tally, forward_layers
@@ -330,7 +313,7 @@ def _at_batch(arguments: Arguments, batch: int | None) -> Arguments:
     return Arguments(tuple(map(resized, arguments.by_place)), by_name)
 
 
-def recorded_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> Recorded:
+def recorded_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "Recording":
     """Every ATen call that a GPU would run of the forward and, in training, of the backward pass.
 
     Of the options count ``training``, ``dtype`` and ``amp``. Raises `InputError` for a product of different
@@ -339,37 +322,30 @@ def recorded_calls(module: "Module", inputs: Arguments, options: ReadOptions) ->
     import torch
     from torch.utils._pytree import tree_leaves
 
-    recording = _Recording(module, options.dtype)
+    recording = Recording(module, options.dtype)
     recording.hold([*module.parameters(), *module.buffers()])
     trained = [weight for weight in module.parameters() if options.training and weight.requires_grad]
     for weight in trained * OPTIMIZERS[OPTIMIZER].states:
         recording.allocator.take(tensor_bytes(_shape_of(weight, options.dtype)))
-    lasting_bytes = recording.allocator.held
+    recording.lasting_bytes = recording.allocator.held
     recording.hold(inputs)
     if not options.training:
         module.requires_grad_(False)  # what needs a gradient is folded into other products
     with _observed(recording, trained), torch.set_grad_enabled(options.training):
         with gpu_calls(options.amp):
             result = module(*inputs.by_place, **inputs.by_name)
-        forward_calls = len(recording.calls)
         if options.training:
+            recording.calls = recording.backward
             leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]
             if not losses:
                 raise InputError("the module's result needs no gradient; --training needs trained weights")
             with gpu_calls():  # activations that were not kept are computed again, as on a GPU, too
                 torch.stack(losses).sum().backward()
-    return Recorded(
-        recording.calls[:forward_calls],
-        recording.calls[forward_calls:],
-        recording.allocator.peak - lasting_bytes,
-        recording.allocator.peak_gradients,
-        recording.allocator.reserved - recording.allocator.peak,
-        {index - forward_calls: weights for index, weights in recording.ready.items()},
-    )
+    return recording
 
 
-class _Recording:
+class Recording:
     """The calls of a pass, the memory that they hold, and the module behind each: the one that runs; in the backward
     pass the one whose forward call made the node of the gradient."""
 
@@ -377,9 +353,12 @@ class _Recording:
         from torch.utils.weak import WeakIdKeyDictionary
 
         self.dtype = dtype
-        self.calls: list[Call] = []
-        self.ready: Counter[int] = Counter()  # place of a call → weights whose gradients are complete after it
+        self.forward: list[Call] = []
+        self.backward: list[Call] = []
+        self.calls = self.forward  # those of the pass that runs
+        self.ready: Counter[int] = Counter()  # place of a backward call → weights whose gradients are complete after it
         self.allocator = Allocator()
+        self.lasting_bytes = 0  # of weights, and of what the optimizer keeps
         self._storages = WeakIdKeyDictionary()  # storage → its block
         self._modules = {part: name for name, part in module.named_modules()}
         self._owners = {weight: name.rpartition(".")[0] for name, weight in module.named_parameters()}
@@ -440,7 +419,7 @@ class _Recording:
 
 
 @contextmanager
-def _observed(recording: _Recording, trained: "Sequence[torch.Tensor]") -> Iterator[None]:
+def _observed(recording: Recording, trained: "Sequence[torch.Tensor]") -> Iterator[None]:
     """While it lasts, modules, complete gradients, and the calls that autograd dispatches are recorded."""
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
     from torch.utils._python_dispatch import TorchDispatchMode

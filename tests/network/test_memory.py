@@ -10,7 +10,7 @@ import pytest
 from surrogate.features.gpu import gpu
 from surrogate.network.allocator import Allocator
 from surrogate.network.call import Call, Tensor
-from surrogate.network.memory import HOLDERS, context_bytes, memory, run_through, saved, tensor_bytes, usable_bytes
+from surrogate.network.memory import context_bytes, memory, run_through, saved, tensor_bytes, usable_bytes
 from surrogate.network.network import HostTime, Layer, Network
 from surrogate.network.predict import Predictors, largest_batch
 from surrogate.network.read import read_network
@@ -137,7 +137,8 @@ def test_a_context_keeps_a_stack_for_every_thread() -> None:
 
 def test_reserves_are_named_and_only_where_they_are() -> None:
     alone = memory(_of_batch(1), 7, gpu("h100-sxm"))
-    assert tuple(alone) == HOLDERS
+    tensors = ["weights", "activations", "gradients", "state", "workspace"]
+    assert list(alone) == [*tensors, "rounding", "context", "libraries", "communication", "graphs"]
     assert {name: alone[name] for name in ("workspace", "libraries", "communication", "graphs")} == {
         "workspace": 7,
         "libraries": 32 * 2**20,

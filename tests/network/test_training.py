@@ -10,7 +10,8 @@ from surrogate.features.conv import Conv
 from surrogate.features.families.embedding import EmbeddingBag
 from surrogate.features.families.rowwise import BatchNormInference
 from surrogate.features.families.transfer import Concat
-from surrogate.network.network import INPUT, WEIGHT, Layer, Network
+from surrogate.features.problem import INPUT, WEIGHT
+from surrogate.network.network import Layer, Network
 from surrogate.network.training import backward, completed, iteration
 from surrogate.network.work import elementwise, gemm, pointwise, pool, softmax, streamed
 
