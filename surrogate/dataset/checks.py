@@ -9,8 +9,8 @@ import pandas as pd
 
 from surrogate.dataset import columns
 from surrogate.dataset.described import guessed_columns
+from surrogate.dataset.problem_list import FAMILY_COLUMNS, expanded, required
 from surrogate.dataset.problems import families_of, family_rows, groups
-from surrogate.dataset.questions import FAMILY_COLUMNS, expanded, required
 from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import VENDOR_LIBRARIES
 from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, whole
@@ -47,7 +47,7 @@ class Violation:
 def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """A copy with a family, int64 sizes, float64 numbers, plain text columns and the dataset's spellings.
 
-    A row names its problem as `surrogate.dataset.questions` tells. A table of measurements needs ``gpu`` and
+    A row names its problem as `surrogate.dataset.problem_list` tells. A table of measurements needs ``gpu`` and
     ``time_us`` beside the problem, a table of convolutions ``algorithm``, and any other table ``library``. What else a
     row's family has takes these defaults:
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
-from surrogate.dataset.questions import PLACE, Cells, expanded
+from surrogate.dataset.problem_list import PLACE, Cells, expanded
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features.elementwise import whole
