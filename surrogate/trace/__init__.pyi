@@ -1,8 +1,9 @@
 """Public names and where they are defined: each is imported when it is first asked for."""
 
 from .diff import trace_diff as trace_diff
-from .events.iterations import iterations as iterations
-from .events.iterations import trim as trim
+from .events.parts import find_layers as find_layers
+from .events.parts import iterations as iterations
+from .events.parts import trim as trim
 from .events.read import read_trace as read_trace
 from .events.tables import Trace as Trace
 from .findings import advice as advice
@@ -10,7 +11,6 @@ from .iteration.ranks import rank_summary as rank_summary
 from .kernels import GROUPINGS as GROUPINGS
 from .kernels import kernel_table as kernel_table
 from .kernels import with_counters as with_counters
-from .layers import find_layers as find_layers
 from .profiling import Profile as Profile
 from .profiling import profile as profile
 from .result import ResultTable as ResultTable

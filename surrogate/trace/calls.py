@@ -19,7 +19,7 @@ from surrogate.features.errors import InputError
 from surrogate.network.call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, base_name, recorded
 from surrogate.network.calls import flops_and_bytes, has_rule, problems
 from surrogate.network.network import Work
-from surrogate.trace.events.iterations import Iteration, iteration_at
+from surrogate.trace.events.parts import Iteration, iteration_at
 from surrogate.trace.events.tables import Trace, enclosing
 
 _CONV_BACKWARD = "aten::cudnn_convolution_backward"
@@ -35,13 +35,8 @@ _JOINED = {
 }
 """Autograd node whose only argument has the shape of a result → the operator whose arguments do not tell it."""
 _WITH_BATCH = {
+    *("aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm"),
     *_FORWARD,
-    "aten::conv1d",
-    "aten::conv2d",
-    "aten::convolution",
-    "aten::_convolution",
-    "aten::linear",
-    "aten::addmm",
 }
 _OF_TOKENS = re.compile(r"\b(?:vllm|sglang|sgl_kernel|sglang_profiler)::|RadixAttention|batch_prefill|paged_attention")
 """Names in traces of servers, whose layers take the tokens of many requests as rows."""

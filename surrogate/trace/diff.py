@@ -17,8 +17,8 @@ from surrogate.features.errors import InputError, require_known
 from surrogate.features.kernels import identify
 from surrogate.trace import events
 from surrogate.trace.calls import is_shape
-from surrogate.trace.events.iterations import iterations as find_iterations
-from surrogate.trace.events.iterations import steady_run, trim
+from surrogate.trace.events.parts import iterations as find_iterations
+from surrogate.trace.events.parts import steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace, enclosing, linked, take
 from surrogate.trace.profiling import NO_DEVICE, Profile, profile, union_us

@@ -29,7 +29,7 @@ from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import Row, said_once, short_names
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import MODELS, Setting, evaluate, scale, select, what_if
-from surrogate.trace.whatif.evaluate import REPLAY
+from surrogate.trace.whatif.answers import REPLAY
 from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
@@ -85,15 +85,9 @@ class Finding:
     def row(self) -> Row:
         """What people read of it in a table."""
         low_pct, high_pct = (100 * end_us / (self.step_us or 1) for end_us in (self.low_us, self.high_us))
-        return {
-            "finding": self.title,
-            "gain_ms": self.gain_us / 1e3,
-            "gain_pct": self.gain_pct,
-            "interval": f"{low_pct:.2g} to {high_pct:.2g} %",
-            "evidence": self.evidence,
-            "change": self.change,
-            "where": self.where,
-        }
+        gain = {"finding": self.title, "gain_ms": self.gain_us / 1e3, "gain_pct": self.gain_pct}
+        interval = f"{low_pct:.2g} to {high_pct:.2g} %"
+        return gain | {"interval": interval, "evidence": self.evidence, "change": self.change, "where": self.where}
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,18 +467,8 @@ def allocator_stalls(case: Case) -> Draft | None:
 
 
 FINDERS: Sequence[Callable[[Case], Draft | None]] = (
-    layout_transposes,
-    products_in_fp32,
-    whole_step_in_fp32,
-    small_kernels,
-    unfused_optimizer,
-    data_loading,
-    host_outside_layers,
-    device_awaited,
-    unpinned_copies,
-    unaligned_rows,
-    exposed_communication,
-    allocator_stalls,
+    *(layout_transposes, products_in_fp32, whole_step_in_fp32, small_kernels, unfused_optimizer, data_loading),
+    *(host_outside_layers, device_awaited, unpinned_copies, unaligned_rows, exposed_communication, allocator_stalls),
 )
 OF_SHAPES = (products_in_fp32, whole_step_in_fp32, unfused_optimizer)
 OF_GPU = (*OF_SHAPES, unpinned_copies, unaligned_rows)

@@ -80,18 +80,10 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
     activities = profile.trace.activities
     time = activities.time_us[members]
     longest = int(members[time.argmax()])
-    grid = activities.grid[longest]
-    block = activities.block[longest]
-    registers = int(activities.registers[longest])
-    shared = int(activities.shared_bytes[longest])
-    use = launch_use(
-        profile.fact("compute_capability"),
-        int(profile.fact("sms")),
-        blocks=int(grid.prod()),
-        threads=int(block.prod()),
-        registers=registers,
-        shared_bytes=shared,
-    )
+    launch = {"grid": activities.grid[longest], "block": activities.block[longest]}
+    sizes = {name: int(getattr(activities, name)[longest]) for name in ("registers", "shared_bytes")}
+    blocks, threads = (int(part.prod()) for part in launch.values())
+    use = launch_use(profile.fact("compute_capability"), int(profile.fact("sms")), blocks, threads, **sizes)
     return {
         "time_pct": 100 * float(time.sum()) / total if total else 0.0,
         "total_us": float(time.sum()),
@@ -102,10 +94,8 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
         **_work(profile, members, use["waves"]),
         **({"bound": COMMUNICATION} if events.COLLECTIVE_NAME.search(label) else {}),
         **({} if profile.counters is None else measured(profile.counters, activities.time_us, members, profile.gpu)),
-        "grid": "x".join(map(str, grid.tolist())) if grid.all() else None,
-        "block": "x".join(map(str, block.tolist())) if block.all() else None,
-        "registers": registers if registers >= 0 else None,
-        "shared_bytes": shared if shared >= 0 else None,
+        **{name: "x".join(map(str, part.tolist())) if part.all() else None for name, part in launch.items()},
+        **{name: size if size >= 0 else None for name, size in sizes.items()},
         **use,
     }
 

@@ -13,25 +13,18 @@ from surrogate.features.roofline import ridge_flops_per_byte
 from surrogate.report.page import ZOOM, Figure, Section, lanes_chart, page
 from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
 from surrogate.report.tables import Facts, Table, interval_us, plain
-from surrogate.trace.events.iterations import iteration_at
+from surrogate.trace.events.parts import OUTSIDE, iteration_at
 from surrogate.trace.events.tables import linked
 from surrogate.trace.findings import looked, told
 from surrogate.trace.graph import graph_of
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
-from surrogate.trace.layers import OUTSIDE
 from surrogate.trace.profiling import NO_DEVICE, Profile, steady
 from surrogate.trace.result import ResultTable, Row, said_once, short_names
 from surrogate.trace.tables import STEP_PARTS, copy_table, headline, layer_table, step_table, summary, type_table
 from surrogate.trace.whatif import MODELS, Setting, evaluate, what_if
 
 WHAT_IFS = (
-    "amp",
-    "batch",
-    "batch-norm",
-    "cuda-graphs",
-    "faster-host",
-    "faster-kernels",
-    "faster-network",
+    *("amp", "batch", "batch-norm", "cuda-graphs", "faster-host", "faster-kernels", "faster-network"),
     "fused-optimizer",
 )
 """Those that need nothing but the trace."""
@@ -152,25 +145,15 @@ def _layer_chart(profile: Profile) -> Markup:
         (ranges, host, of_range, threads, ranges.thread),
         (activities, layers.iteration_of_activity == chosen, layers.of_activity, streams, activities.stream),
     )
-    on_host, on_device = (
-        pd.DataFrame(
-            {
-                "start": (table.start_ns[rows] - rounds[chosen].start_ns) / 1e3,
-                "time": table.time_us[rows],
-                **{
-                    name: np.array([*texts, OUTSIDE], object)[index[rows]]
-                    for name, texts, index in (
-                        ("type", layers.type, of_layer),
-                        ("layer", layers.name, of_layer),
-                        ("name", trace.names, table.name),
-                        ("lane", labels, lane),
-                    )
-                },
-            }
-        )
-        for table, rows, of_layer, labels, lane in lanes
-    )
-    bars = pd.concat([on_host, on_device], ignore_index=True)
+    frames = []
+    for table, rows, of_layer, labels, lane in lanes:
+        texts = {"type": (layers.type, of_layer), "layer": (layers.name, of_layer)}
+        texts |= {"name": (trace.names, table.name), "lane": (labels, lane)}
+        named = {name: np.array([*each, OUTSIDE], object)[index[rows]] for name, (each, index) in texts.items()}
+        start_us = (table.start_ns[rows] - rounds[chosen].start_ns) / 1e3
+        frames.append(pd.DataFrame({"start": start_us, "time": table.time_us[rows], **named}))
+    on_device = frames[1]
+    bars = pd.concat(frames, ignore_index=True)
     bars["end"] = bars["start"] + bars["time"]
     whole_us = max(rounds[chosen].time_us, bars["end"].max())
     legend = dict(enumerate(on_device.groupby("type")["time"].sum().nlargest(_OTHERS).index)) | {_OTHERS: "other types"}

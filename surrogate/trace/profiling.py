@@ -12,10 +12,9 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, kernels_by_owner
-from surrogate.trace.events.iterations import steady_run, trim
+from surrogate.trace.events.parts import Layers, find_layers, steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
-from surrogate.trace.layers import Layers, find_layers
 
 NO_DEVICE = "holds no work of a device; record it with ProfilerActivity.CUDA among torch.profiler's activities"
 _PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}

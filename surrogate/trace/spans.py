@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surrogate.features.errors import require_known
-from surrogate.trace.events.iterations import iteration_at
+from surrogate.trace.events.parts import find_layers, iteration_at
 from surrogate.trace.events.tables import Ints, Trace, linked, nest, take
-from surrogate.trace.layers import find_layers
-from surrogate.trace.result import ResultTable, short_names
+from surrogate.trace.result import ResultTable, Row, short_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,17 +62,11 @@ class Spans:
         last = level_number(deepest)
         first = int(self.start_ns.min()) if len(self) else 0
         time = self.time_us
-        rows = tuple(
-            {
-                "id": row,
-                "parent": int(self.parent[row]) if self.parent[row] >= 0 else None,
-                "level": LEVELS[self.level[row]],
-                "span": "  " * depth + self.name[row],
-                "start_us": (int(self.start_ns[row]) - first) / 1e3,
-                "time_us": float(time[row]),
-                "track": self.track[row],
-                "tags": dict(self.tags[row]),
-            }
+        rows: tuple[Row, ...] = tuple(
+            {"id": row, "parent": int(self.parent[row]) if self.parent[row] >= 0 else None}
+            | {"level": LEVELS[self.level[row]], "span": "  " * depth + self.name[row]}
+            | {"start_us": (int(self.start_ns[row]) - first) / 1e3, "time_us": float(time[row])}
+            | {"track": self.track[row], "tags": dict(self.tags[row])}
             for row, depth in self.depth_first()
             if self.level[row] <= last
         )
@@ -165,15 +158,9 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
         for table in (calls, activities)
         for span in [linked(span_of_range, table.range)]
     )
-    parent = np.concatenate(
-        [
-            np.full(len(every), -1, np.int64),
-            layers.iteration,
-            np.where(around >= 0, around, first_layer + layer),
-            of_call,
-            np.where(activities.call >= 0, first_call + activities.call, of_activity),
-        ]
-    )
+    of_operator = np.where(around >= 0, around, first_layer + layer)
+    of_activity = np.where(activities.call >= 0, first_call + activities.call, of_activity)
+    parent = np.concatenate([np.full(len(every), -1), layers.iteration, of_operator, of_call, of_activity])
     # The columns, level by level, too.
     inner = take(ranges, operators)
     streams = [stream.label for stream in trace.streams]

@@ -9,12 +9,12 @@ import pandas as pd
 
 from surrogate.trace import events
 from surrogate.trace.calls import batch_size, is_shape
+from surrogate.trace.events.parts import BACKWARD, FORWARD
 from surrogate.trace.events.read import names_apart
 from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged, nest_of, take
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.graph.tasks import longest_wait
-from surrogate.trace.layers import BACKWARD, FORWARD
 from surrogate.trace.profiling import Profile, Source, steady, unfit
 from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import ResultTable, Row, short_names
@@ -47,13 +47,8 @@ def layer_table(given: Source) -> ResultTable:
     types = dict(zip(profile.layers.name, profile.layers.type, strict=True))
     shapes, sources = _shapes(profile), sources_by_layer(profile)
     rows = [
-        {
-            "layer": label,
-            "type": types.get(label, ""),
-            "shape": shapes.get(label),
-            **figures,
-            "source": sources.get(label),
-        }
+        {"layer": label, "type": types.get(label, ""), "shape": shapes.get(label)}
+        | {**figures, "source": sources.get(label)}
         for label, figures in _figures(profile, "layer")
     ]
     title = f"Layers: {len(rows):,}, {profile.total_us / 1e3:.3f} ms on the device"

@@ -236,16 +236,10 @@ class Leveled:
         for before, run in zip((self.runs[0], *self.runs), self.runs, strict=False):
             added = run.median_us - before.median_us
             on_level = run.spans.level == LEVELS.index(run.level)
-            rows.append(
-                {
-                    "level": run.level,
-                    "model_us": run.median_us,
-                    "overhead_us": added,
-                    "overhead_pct": 100 * added / shallow_us if shallow_us else None,
-                    "spans": int(on_level.sum()),
-                    "spans_us": float(run.spans.time_us[on_level].sum()),
-                }
-            )
+            figures = {"level": run.level, "model_us": run.median_us, "overhead_us": added}
+            share = 100 * added / shallow_us if shallow_us else None
+            counts = {"spans": int(on_level.sum()), "spans_us": float(run.spans.time_us[on_level].sum())}
+            rows.append({**figures, "overhead_pct": share, **counts})
         return ResultTable(f"Leveled experiment, {len(self.runs[0].model_us)} batches each", tuple(rows))
 
 

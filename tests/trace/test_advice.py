@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import surrogate.trace.findings as advice_of
-from surrogate.trace.events.iterations import trim
+from surrogate.trace.events.parts import trim
 from surrogate.trace.events.read import trace_files
 from surrogate.trace.findings import advice, told
 from surrogate.trace.iteration.ranks import rank_summary

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace import events
-from surrogate.trace.events.iterations import Iteration, iteration_of, iterations, period, steady_run, trim
+from surrogate.trace.events.parts import Iteration, iteration_of, iterations, period, steady_run, trim
 
 
 def test_profiler_steps(make_trace, read):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from surrogate.features.kernels import uses_tensor_cores
+from surrogate.trace.events.parts import BACKWARD, FORWARD, OTHER, find_layers
 from surrogate.trace.kernels import GROUPINGS, kernel_table, launch_use, verdict
-from surrogate.trace.layers import BACKWARD, FORWARD, OTHER, find_layers
 from surrogate.trace.profiling import idle_before_us, profile, union_us
 from surrogate.trace.tables import STEP_PARTS, batch_sweep, copy_table, layer_table, step_table, summary, type_table
 from tests.known import cases

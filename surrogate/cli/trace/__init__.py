@@ -109,7 +109,7 @@ class Part:
     def of(self, file: "TraceFile") -> "Trace":
         """This part of a trace; its notes go to standard error, a line each."""
         from surrogate.cli.datasets import progress_bar
-        from surrogate.trace.events.iterations import trim
+        from surrogate.trace.events.parts import trim
         from surrogate.trace.events.read import DEFAULT_MAX_BYTES
 
         with progress_bar(Path(file.shown).name, "byte", unit_scale=True, delay=1.0) as step:

@@ -130,13 +130,8 @@ class _Export:
             *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId"),
         ):
             shared = static + dynamic if isinstance(static, int) and isinstance(dynamic, int) else -1
-            yield _activity(
-                event,
-                self.name(name if name in self.texts else short),
-                events.KERNEL,
-                node=node,
-                launch=([gx, gy, gz], [bx, by, bz], registers, shared),
-            )
+            launch = ([gx, gy, gz], [bx, by, bz], registers, shared)
+            yield _activity(event, self.name(name if name in self.texts else short), events.KERNEL, launch, node=node)
 
     def copies(self) -> Iterator[Row]:
         for *event, size, kind, source, target, node in self.rows(
@@ -145,11 +140,11 @@ class _Export:
             direction = _COPIES.get(kind, events.OTHER_COPY)
             memory = f"({_MEMORY.get(source, '?')} -> {_MEMORY.get(target, '?')})"
             name = self.raw.names.index(f"Memcpy {_COPY_WORDS[direction]} {memory}")
-            yield _activity(event, name, events.COPY, size=size, direction=direction, node=node)
+            yield _activity(event, name, events.COPY, moved=(size, direction), node=node)
 
     def memsets(self) -> Iterator[Row]:
         for *event, size, node in self.rows(_PREFIX + "MEMSET", *_DEVICE, "bytes", "graphNodeId"):
-            yield _activity(event, self.raw.names.index("Memset"), events.MEMSET, size=size, node=node)
+            yield _activity(event, self.raw.names.index("Memset"), events.MEMSET, moved=(size, -1), node=node)
 
     def graphs(self) -> Iterator[Row]:
         for *event, graph in self.rows(_PREFIX + "GRAPH_TRACE", *_DEVICE, "graphId"):
@@ -179,29 +174,14 @@ def _activity(
     event: list[object],
     name: int,
     kind: int,
-    *,
-    size: object = -1,
-    direction: int = -1,
-    node: object = 0,
     launch: tuple[object, ...] = (None, None, -1, -1),
+    moved: tuple[object, int] = (-1, -1),
+    node: object = 0,
 ) -> Row:
-    """``event`` holds the columns `_DEVICE`; ``launch`` is grid, block, registers and shared memory."""
-    start, end, device, stream, pid, correlation = event
-    return (
-        start,
-        _length(start, end),
-        name,
-        kind,
-        device,
-        stream,
-        _process(pid),
-        correlation,
-        -1,
-        *launch,
-        size,
-        direction,
-        node,
-    )
+    """``event`` holds the columns `_DEVICE`; ``launch`` is grid, block, registers and shared memory; ``moved`` bytes,
+    and the direction of a copy."""
+    start, end, *place, process, correlation = event
+    return start, _length(start, end), name, kind, *place, _process(process), correlation, -1, *launch, *moved, node
 
 
 def _length(start: object, end: object) -> int:

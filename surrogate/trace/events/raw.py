@@ -212,12 +212,9 @@ def _number(value: object) -> int:
 
 
 _CONVERTED: dict[str, Callable[[Sequence[object]], Ints]] = {
-    "grid": triples,
-    "block": triples,
-    "device": numbers,
-    "stream": numbers,
-    "size": partial(integers, default=0),
-    "graph_node": partial(integers, default=0),
+    **dict.fromkeys(("grid", "block"), triples),
+    **dict.fromkeys(("device", "stream"), numbers),
+    **dict.fromkeys(("size", "graph_node"), partial(integers, default=0)),
 }
 """Columns that are no plain numbers, or lack another one than -1 where a value is damaged."""
 
@@ -263,14 +260,11 @@ def build(raw: RawTrace) -> Trace:
         lost = np.setdiff1d(launches, activities.call)
         without = f", and {len(lost):,} of {len(launches):,} launches have no kernel" * bool(len(lost))
         notes.insert(0, f"the file ends early: what was recorded last is missing{without}")
+    values: Any = {name: tuple(getattr(raw, name).distinct) for name in ("names", "shapes", "types", "inputs")}
+    values |= {name: getattr(raw, name) for name in ("source", "format", "rank", "world_size", "ends_early")}
     return Trace(
-        source=raw.source,
-        format=raw.format,
+        **values,
         origin_ns=origin,
-        names=tuple(names),
-        shapes=tuple(raw.shapes.distinct),
-        types=tuple(raw.types.distinct),
-        inputs=tuple(raw.inputs.distinct),
         threads=tuple(tables.Thread(*pair, name=raw.thread_names.get(pair, "")) for pair in raw.threads.distinct),
         ranges=ranges,
         frames=frames,
@@ -280,10 +274,7 @@ def build(raw: RawTrace) -> Trace:
         allocations=_allocations(parts["allocations"], nesting),
         streams=tuple(device.streams),
         devices=tuple(raw.devices),
-        rank=raw.rank,
-        world_size=raw.world_size,
         notes=tuple(notes),
-        ends_early=raw.ends_early,
         ignored=dict(raw.ignored),
     )
 
@@ -349,14 +340,8 @@ class _DeviceTables:
         known = {key: self.streams.setdefault(tables.Stream(*key), len(self.streams)) for key in dict.fromkeys(keys)}
         columns["stream"] = np.array([known[key] for key in keys], np.int64)
         process = np.array([self.processes.get(name, -1) for _, _, name in keys], np.int64)
-        columns["call"] = launched_by(
-            columns["correlation"],
-            columns["start_ns"],
-            self.calls.correlation,
-            self.calls.start_ns,
-            process=process,
-            call_process=self.process_of_call,
-        )
+        own = columns["correlation"], columns["start_ns"]
+        columns["call"] = launched_by(*own, self.calls.correlation, self.calls.start_ns, process, self.process_of_call)
 
 
 def _lookup(names: Sequence[str], column: Ints, of: Callable[[str], int]) -> Ints:

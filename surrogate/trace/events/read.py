@@ -44,22 +44,12 @@ _LIBRARIES = {"torch", "<frozen importlib", *sys.stdlib_module_names}
 _RANGES = {"operator": events.OPERATOR, "cpu_op": events.OPERATOR, "user_annotation": events.ANNOTATION}
 _CALLS = ("runtime", "cuda_runtime", "cuda_driver", "driver", "hip_runtime", "xpu_runtime", "mtia_runtime")
 _ACTIVITIES = {
-    "kernel": events.KERNEL,
-    "memcpy": events.COPY,
-    "gpu_memcpy": events.COPY,
-    "memset": events.MEMSET,
-    "gpu_memset": events.MEMSET,
-    "concurrent_kernel": events.KERNEL,
+    **dict.fromkeys(("kernel", "concurrent_kernel"), events.KERNEL),
+    **dict.fromkeys(("memcpy", "gpu_memcpy"), events.COPY),
+    **dict.fromkeys(("memset", "gpu_memset"), events.MEMSET),
 }
 _IGNORED = {
-    "async",
-    "ac2g",
-    "async_cpu_to_gpu",
-    "async_gpu",
-    "fwdbwd",
-    "forward_backward",
-    "gpu_user_annotation",
-    "trace",
+    *("async", "ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward", "gpu_user_annotation", "trace")
 }
 """Categories that repeat what the other events say: arrows, annotations projected to the GPU, the recording itself."""
 
@@ -286,21 +276,12 @@ class _EventReader:
             return self.raw.threads[str(process), str(thread)]
 
     def range(self, named: Row, event: Event, arguments: Event, kind: int) -> None:
-        raw = self.raw
         get = arguments.get
         stack = get("Call stack")
-        self.add["ranges"](
-            (
-                *named,
-                kind,
-                self.thread(event),
-                get("External id", get("external id", -1)),
-                get("Sequence number", -1),
-                get("Fwd thread id", -1),
-                *self.signature(get("Input Dims", get("Input dims")), get("Input type"), get("Concrete Inputs")),
-                raw.names[stack if type(stack) is str else repr(stack)] if stack else -1,
-            )
-        )
+        ids = get("External id", get("external id", -1)), get("Sequence number", -1), get("Fwd thread id", -1)
+        texts = self.signature(get("Input Dims", get("Input dims")), get("Input type"), get("Concrete Inputs"))
+        line = self.raw.names[stack if type(stack) is str else repr(stack)] if stack else -1
+        self.add["ranges"]((*named, kind, self.thread(event), *ids, *texts, line))
 
     def signature(self, *values: object) -> tuple[int, ...]:
         """The indices of an operator's shapes, types and scalar inputs, -1 for None."""
@@ -327,24 +308,11 @@ class _EventReader:
 
     def activity(self, named: Row, event: Event, arguments: Event, kind: int) -> None:
         get = arguments.get
-        self.add["activities"](
-            (
-                *named,
-                kind,
-                get("device", event.get("pid")),
-                get("stream", event.get("tid")),
-                -1,
-                get("correlation", -1),
-                get("External id", get("external id", -1)),
-                get("grid", _UNKNOWN),
-                get("block", _UNKNOWN),
-                get("registers per thread", -1),
-                get("shared memory", -1),
-                get("bytes", -1),
-                -1,
-                get("graph node id", 0),
-            )
-        )
+        place = get("device", event.get("pid")), get("stream", event.get("tid")), -1
+        ids = get("correlation", -1), get("External id", get("external id", -1))
+        launch = get("grid", _UNKNOWN), get("block", _UNKNOWN), get("registers per thread", -1)
+        sizes = get("shared memory", -1), get("bytes", -1), -1, get("graph node id", 0)
+        self.add["activities"]((*named, kind, *place, *ids, *launch, *sizes))
 
     def sync(self, named: Row, event: Event, arguments: Event) -> None:
         get = arguments.get

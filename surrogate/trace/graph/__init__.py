@@ -6,30 +6,6 @@ computation → communication, thread → thread. ``simulate(graph) -> Timeline`
 says what decides the time. Changing a graph is what `surrogate.trace.whatif` is for.
 """
 
-from surrogate.trace.graph.build import graph_of
-from surrogate.trace.graph.tasks import (
-    EDGE_KINDS,
-    TASK_KINDS,
-    Graph,
-    Resource,
-    Timeline,
-    bound,
-    critical_path,
-    path_us,
-    serialised_pct,
-    simulate,
-)
+import lazy_loader
 
-__all__ = [
-    "EDGE_KINDS",
-    "TASK_KINDS",
-    "Graph",
-    "Resource",
-    "Timeline",
-    "bound",
-    "critical_path",
-    "graph_of",
-    "path_us",
-    "serialised_pct",
-    "simulate",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

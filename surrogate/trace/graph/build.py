@@ -9,10 +9,9 @@ import surrogate.trace.graph.device as device
 import surrogate.trace.graph.host as on_host
 import surrogate.trace.graph.tasks as t
 from surrogate.trace import events
-from surrogate.trace.events.iterations import iteration_at
+from surrogate.trace.events.parts import OTHER, Layers, find_layers, iteration_at
 from surrogate.trace.events.tables import Ints, Trace, grouped, linked
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
-from surrogate.trace.layers import OTHER, Layers, find_layers
 
 OUTSIDE_RANGES = "(outside ranges)"
 """The name of host work that no range names."""

@@ -13,10 +13,10 @@ from itertools import pairwise
 import numpy as np
 
 from surrogate.trace import events
+from surrogate.trace.events.parts import Layers
 from surrogate.trace.events.tables import Ints, Trace, grouped, linked, merged, nest_of
 from surrogate.trace.graph.device import blocking_copies
 from surrogate.trace.graph.tasks import Mask
-from surrogate.trace.layers import Layers
 
 _ENGINE = "autograd::engine"
 _LAUNCH_NS = 5000

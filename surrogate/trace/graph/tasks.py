@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError, require_known
-from surrogate.trace.events.iterations import Iteration
+from surrogate.trace.events.parts import Iteration
 from surrogate.trace.events.tables import Floats, Ints, linked
 
 Mask = NDArray[np.bool_]
@@ -166,13 +166,9 @@ POLICIES = ("recorded", "arrival", "priority", "shortest")
 BEHIND = 0.05
 """Share of an iteration by which the device falls behind the host, from which on the device tells how long one is."""
 _BOUNDS = {
-    "host work": "host",
-    "call": "host",
-    "kernel": "device",
-    "memset": "device",
-    "collective": "communication",
-    "copy": "copy",
-    "waiting": "waiting",
+    **dict.fromkeys(("host work", "call"), "host"),
+    **dict.fromkeys(("kernel", "memset"), "device"),
+    **{"collective": "communication", "copy": "copy", "waiting": "waiting"},
 }
 
 

@@ -21,7 +21,7 @@ from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families.transfer import Collective, CollectiveLaw
 from surrogate.trace import events
-from surrogate.trace.events.iterations import Iteration, iteration_of, iterations
+from surrogate.trace.events.parts import Iteration, iteration_of, iterations
 from surrogate.trace.events.tables import Ints, Trace, enclosing, holding
 
 WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")
@@ -296,15 +296,8 @@ class Overheads:
             by_name[kind][name] = mean
         overall = {kind: names.pop("") for kind, names in by_name.items() if "" in names}
         laws = {kind: asdict(law) for kind, law in self.laws.items()}
-        sources = list(self.sources)
-        return {
-            "schema": SCHEMA,
-            "unit": "us",
-            "sources": sources,
-            "overall": overall,
-            "by_name": by_name,
-            "laws": laws,
-        }
+        about = {"schema": SCHEMA, "unit": "us", "sources": list(self.sources)}
+        return {**about, "overall": overall, "by_name": by_name, "laws": laws}
 
     def save(self, path: str | Path) -> None:
         """Write as JSON. Raises `InputError` where the place is not writable."""

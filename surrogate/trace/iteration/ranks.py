@@ -250,29 +250,17 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     times_us = times_us[~differs]
     shortest_us = times_us.min(axis=1)  # the last rank to reach a collective waits for nobody
     waits_us = times_us.sub(shortest_us, axis=0)
-    apart: Any = (
-        next(iter(launched.values()))
-        .drop(columns="us")
-        .reindex(times_us.index)
-        .assign(
-            shortest_us=shortest_us,
-            longest_us=times_us.max(axis=1),
-            waiting_us=waits_us.sum(axis=1) / max(len(by_rank) - 1, 1),
-            last=times_us.idxmin(axis=1),
-        )
-    )
+    first = next(iter(launched.values())).drop(columns="us").reindex(times_us.index)
+    apart: Any = first.assign(shortest_us=shortest_us, longest_us=times_us.max(axis=1))
+    apart["waiting_us"] = waits_us.sum(axis=1) / max(len(by_rank) - 1, 1)
+    apart["last"] = times_us.idxmin(axis=1)
     awaited_us = apart.groupby("last")["waiting_us"].sum().reindex(list(by_rank), fill_value=0.0)
     straggler = max(by_rank, key=lambda rank: awaited_us[rank]) if awaited_us.any() else None
     waiting_us = waits_us.sum()
     names = dict(zip(by_rank, names_apart([trace.source for trace in by_rank.values()]), strict=True))
     rows: list[Row] = [
-        {
-            "rank": rank,
-            "trace": names[rank],
-            **_use(trace),
-            "waiting_us": float(waiting_us[rank]),
-            "awaited_us": float(awaited_us[rank]),
-        }
+        {"rank": rank, "trace": names[rank], **_use(trace)}
+        | {"waiting_us": float(waiting_us[rank]), "awaited_us": float(awaited_us[rank])}
         for rank, trace in by_rank.items()
     ]
     title = f"{len(rows)} ranks, {len(apart)} collectives"

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, require_known
+from surrogate.trace.events.parts import PHASES
 from surrogate.trace.events.tables import Floats, Ints
 from surrogate.trace.graph import tasks as t
 from surrogate.trace.graph.tasks import POLICIES, TASK_KINDS, Graph, Mask
-from surrogate.trace.layers import PHASES
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"
 """Layers that are the optimizer's, as a regular expression."""
@@ -109,16 +109,10 @@ def select(
 def task_of(graph: Graph, index: int) -> Task:
     """The task at a place of the graph."""
     layer = int(graph.layer[index])
-    return Task(
-        index,
-        graph.name_of(index),
-        TASK_KINDS[graph.kind[index]],
-        graph.layers[layer] if layer >= 0 else "",
-        PHASES[graph.phase[index]],
-        int(graph.iteration[index]),
-        graph.resources[graph.resource[index]].label,
-        float(graph.duration_us[index]),
-    )
+    name = graph.layers[layer] if layer >= 0 else ""
+    what = graph.name_of(index), TASK_KINDS[graph.kind[index]], name, PHASES[graph.phase[index]]
+    where = int(graph.iteration[index]), graph.resources[graph.resource[index]].label
+    return Task(index, *what, *where, float(graph.duration_us[index]))
 
 
 def scale(graph: Graph, tasks: Mask | Ints, factor: float | Floats) -> Graph:

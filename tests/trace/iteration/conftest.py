@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from surrogate.trace import events
-from surrogate.trace.iteration.clocks import Clocks
 from surrogate.trace.iteration.overheads import Action, Mean, Overheads, Unit
+from surrogate.trace.iteration.predict import Clocks
 
 
 def make_action(

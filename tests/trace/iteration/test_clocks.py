@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace import events
-from surrogate.trace.iteration.clocks import QUEUE
+from surrogate.trace.iteration.predict import QUEUE
 
 
 def test_two_launches_of_one_operator(unit, action, clocks):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.trace.events.iterations import trim
+from surrogate.trace.events.parts import trim
 from surrogate.trace.graph import graph_of
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.times import predicted_times

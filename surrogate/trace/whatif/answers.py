@@ -1,36 +1,36 @@
-"""The answers of what-ifs: predicted times beside the baseline's, a simulated timeline for Perfetto."""
+"""The what-ifs that are declared, by name, and their answers: predicted times beside the baseline's, a simulated
+timeline for Perfetto.
+"""
 
 import json
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import combinations
-from math import prod
+from math import inf, prod
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
 
+import surrogate.trace.whatif as package
 from surrogate.dataset.files import write_text
-from surrogate.features.errors import InputError
-from surrogate.features.gpu import Gpu
+from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
+from surrogate.features.gpu import Gpu, gpu
 from surrogate.trace.calls import batch_size
+from surrogate.trace.events.parts import OUTSIDE
 from surrogate.trace.events.tables import Ints
-from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, path_us, simulate
+from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, graph_of, path_us, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, EDGE_COLUMNS, MARK, STREAM, TASK_COLUMNS
-from surrogate.trace.layers import OUTSIDE
-from surrogate.trace.profiling import NO_DEVICE, unfit
+from surrogate.trace.profiling import NO_DEVICE, Source, profile, steady, unfit
 from surrogate.trace.whatif.primitives import remove
-from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Setting
+from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Network, Rule, Setting, setting_of
 
-_CATEGORIES = {
-    "host work": "cpu_op",
-    "call": "cuda_runtime",
-    "kernel": "kernel",
-    "copy": "gpu_memcpy",
-    "memset": "gpu_memset",
-    "collective": "kernel",
-}
+_CATEGORIES = ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset", "kernel")
+"""Chrome's categories of `TASK_KINDS`, in their order."""
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
 REPLAY = 0.001
 """The most by which the replay of a trace as it is errs, of an iteration's time: no interval is narrower."""
@@ -103,13 +103,9 @@ class Answer:
         layers before and after, evidence and notes, as plain JSON values."""
         paths = [path_us(timeline) for timeline in (self.baseline, self.predicted)]
         per_s = 1e6 * self.batch / self.baseline_us if self.batch and self.baseline_us else None
+        plain = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
         return {
-            "name": self.name,
-            "baseline_us": self.baseline_us,
-            "predicted_us": self.predicted_us,
-            "speedup": self.speedup,
-            "low_us": self.low_us,
-            "high_us": self.high_us,
+            **{name: getattr(self, name) for name in plain},
             "device_us_before": device_us(self.baseline),
             "device_us_after": device_us(self.predicted),
             "device_low_us": self.device_low_us,
@@ -299,43 +295,120 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
     for task in np.flatnonzero(shown).tolist():
         tid = int(graph.resource[task])
         resource = graph.resources[tid]
-        kind = TASK_KINDS[graph.kind[task]]
-        arguments: dict[str, object] = {"kind": kind}
+        kind = int(graph.kind[task])
+        arguments: dict[str, object] = {"kind": TASK_KINDS[kind]}
         if graph.layer[task] >= 0:
             arguments["layer"] = graph.layers[graph.layer[task]]
         if resource.kind == STREAM:
             # The stream's number ends its label, such as "GPU 0 stream 7".
             arguments |= {"device": resource.device, "stream": resource.label.rpartition("stream ")[2]}
-        events.append(
-            {
-                "ph": "X",
-                "cat": _CATEGORIES[kind],
-                "name": graph.name_of(task),
-                "pid": processes.index(resource.kind),
-                "tid": tid,
-                "ts": round(float(timeline.start_us[task]), 3),
-                "dur": round(float(graph.duration_us[task]), 3),
-                "args": arguments,
-            }
-        )
-    return events + _steps(timeline, processes.index("thread"))
-
-
-def _steps(timeline: Timeline, pid: int) -> list[dict[str, object]]:
-    """The iterations as ranges on the thread of their marks."""
-    graph = timeline.graph
-    marks = timeline.marks_us().tolist()
+        named = (_CATEGORIES[kind], graph.name_of(task), processes.index(resource.kind), tid)
+        events.append(_complete(*named, float(timeline.start_us[task]), float(graph.duration_us[task]), arguments))
+    # The iterations are ranges on the thread of their marks.
     thread = graph.resource[graph.kind == MARK][:1].tolist()
-    return [
-        {
-            "ph": "X",
-            "cat": "user_annotation",
-            "name": iteration.label,
-            "pid": pid,
-            "tid": thread[0],
-            "ts": round(start_us, 3),
-            "dur": round(end_us - start_us, 3),
-            "args": {},
-        }
-        for iteration, (start_us, end_us) in zip(graph.iterations, marks, strict=False)
-    ]
+    for iteration, (start_us, end_us) in zip(graph.iterations, timeline.marks_us().tolist(), strict=False):
+        where = (processes.index("thread"), thread[0])
+        events.append(_complete("user_annotation", iteration.label, *where, start_us, end_us - start_us, {}))
+    return events
+
+
+def _complete(
+    category: str, name: str, pid: int, tid: int, start_us: float, time_us: float, arguments: dict[str, object]
+) -> dict[str, object]:
+    """An event of Chrome's format, whose times have three decimals."""
+    times = {"ts": round(start_us, 3), "dur": round(time_us, 3)}
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, **times, "args": arguments}
+
+
+def _declared() -> dict[str, Rule]:
+    """Every `Rule` in a module of this package, by its name."""
+    modules = [import_module(module.name) for module in iter_modules(package.__path__, f"{package.__name__}.")]
+    rules = [each for module in modules for each in vars(module).values() if isinstance(each, Rule)]
+    return {declared.name: declared for declared in sorted(rules, key=lambda declared: declared.name)}
+
+
+MODELS = _declared()
+"""Name → what-if, of all that come with the package."""
+
+
+def what_if(text: str) -> WhatIf:
+    """``amp``, ``faster-kernels=4`` or ``gpu=a100``. `InputError` for an unknown name or a value that is none."""
+    if "," in text:
+        raise InputError(f"what-if {text!r} names several; write them apart: {' '.join(text.split(','))}")
+    name, equals, number = text.partition("=")
+    if text.replace(".", "", 1).isdigit():
+        raise InputError(f"what-if {text!r} is a number; write it behind a name, as in batch={text}")
+    require_known("what-if", name, MODELS)
+    declared = MODELS[name]
+    evidence = declared.evidence or UNJUDGED
+    if not equals:
+        return WhatIf(name, declared, evidence=evidence)
+    if declared.of_gpu:
+        return WhatIf(name, declared, evidence=evidence, target=gpu(number))
+    if declared.value is None:
+        raise InputError(f"what-if {name!r} takes no number; write it without {text[len(name) :]!r}")
+    try:
+        value = float(number)
+    except ValueError:
+        raise InputError(f"{number!r} in {text!r} is no number; write such as {name}=2") from None
+    least = declared.value.least
+    if not (0 < value < inf and value >= least):
+        raise InputError(f"{text}: give a number {f'of {least:g} or more' if least else 'above 0'}")
+    return WhatIf(name, declared, value, evidence)
+
+
+def what_ifs(
+    trace: Source,
+    asked: Sequence[str] | str,
+    *,
+    target: str | None = None,
+    own_gpu: str | None = None,
+    network: Network | None = None,
+) -> list[Answer]:
+    """The answers to what-ifs by their names, such as ``amp`` or ``batch=64``, of a trace, its file or a shipped one.
+
+    ``target`` is the GPU asked about, ``own_gpu`` that of the trace, where it does not tell. One that is unknown or
+    does not apply is left out, and a warning says why. Raises `InputError` where none is answered.
+    """
+    named: list[WhatIf] = []
+    refusals: dict[str, str] = {}
+    for text in [asked] if isinstance(asked, str) else asked:
+        try:
+            named.append(what_if(text))
+        except InputError as error:
+            refusals[text] = str(error)
+    profiled = steady(profile(trace, own_gpu))
+    setting = setting_of(profiled, target=target, network=network)
+    answers = evaluate(graph_of(profiled.trace, profiled.layers), named, setting, refusals=refusals)
+    if refusals and not answers:
+        raise InputError("; ".join(dict.fromkeys(refusals.values())))
+    for name, reason in refusals.items():
+        warnings.warn(f"{name} is left out: {reason.removeprefix(f'{name}: ')}", stacklevel=2)
+    return answers
+
+
+def described() -> dict[str, str]:
+    """What help says of every what-if: its name, with N where it takes a number, and what it does."""
+    return {
+        name + ("=N" if rule.value else "=GPU" if rule.of_gpu else ""): rule.help
+        + (f" N: {rule.value}." if rule.value else "")
+        for name, rule in MODELS.items()
+    }
+
+
+def user_function(text: str) -> WhatIf:
+    """``module:callable`` of the user's own, which takes a graph and returns one.
+
+    The module is imported, which runs it: give only one of your own. Raises `InputError` where it cannot be had
+    or fails.
+    """
+    function = imported_callable(text, "it must take a graph and return one")
+
+    def model(graph: Graph, setting: Setting, value: float | None) -> Change:
+        with in_one_line(text):
+            changed = function(graph)
+        if not isinstance(changed, Graph):
+            raise InputError(f"{text} returned {type(changed).__name__}; it must return a graph")
+        return Change(changed)
+
+    return WhatIf(text, model)

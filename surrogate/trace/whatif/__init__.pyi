@@ -1,0 +1,22 @@
+"""Public names and where they are defined: each is imported when it is first asked for."""
+
+from .answers import MODELS as MODELS
+from .answers import Answer as Answer
+from .answers import WhatIf as WhatIf
+from .answers import described as described
+from .answers import evaluate as evaluate
+from .answers import user_function as user_function
+from .answers import what_if as what_if
+from .answers import what_ifs as what_ifs
+from .answers import write_timeline as write_timeline
+from .primitives import NewTask as NewTask
+from .primitives import Task as Task
+from .primitives import insert as insert
+from .primitives import remove as remove
+from .primitives import scale as scale
+from .primitives import schedule as schedule
+from .primitives import select as select
+from .setting import Change as Change
+from .setting import Network as Network
+from .setting import Setting as Setting
+from .setting import setting_of as setting_of
