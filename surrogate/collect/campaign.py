@@ -38,7 +38,7 @@ LEAST_CUPTI = 0.99
 
 
 PAGE = Template(Path(__file__).with_suffix(".md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
-"""What a campaign's folder says of itself, as Markdown."""
+"""Template of the page in a campaign's folder."""
 
 
 def untrustworthy(table: Dataset) -> list[str]:

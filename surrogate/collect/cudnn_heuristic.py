@@ -32,14 +32,14 @@ KEPT = 8
 DTYPES = {"fp32": "FLOAT", "fp64": "DOUBLE", "fp16": "HALF", "bf16": "BFLOAT16"}
 """Element type → its name in `cudnn.data_type`."""
 SHARED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-"""Properties that all described devices have alike."""
+"""Properties that all described devices share."""
 
 
 class Deviceless:
     """cuDNN's heuristic for one described GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
-        """Raises `InputError` if cuDNN or its frontend is missing or too old, or if it cannot be told of ``gpu``."""
+        """Raises `InputError` if cuDNN or its frontend is missing or too old, or if cuDNN cannot describe ``gpu``."""
         self.gpu = gpu
         description = properties_json(gpu)  # refuses a GPU that cuDNN cannot know before it is looked for
         self._version = _library().version
@@ -74,7 +74,7 @@ class Deviceless:
             graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS])
         ranked = list(islice(self._buildable(graph, range(graph.get_execution_plan_count())), KEPT))
         workspaces = [int(graph.get_workspace_size_plan_at_index(at)) for at in ranked]
-        # A plan's notes cannot be asked for, but plans with a note can be refused.
+        # The frontend does not list the notes of a plan, but it refuses plans that have a deselected note.
         graph.deselect_numeric_notes([notes.NONDETERMINISTIC])
         deterministic = set(self._buildable(graph, ranked))
         return tuple(
@@ -92,7 +92,7 @@ class Deviceless:
             yield at
 
     def close(self) -> None:
-        """Nothing is held: the frontend's objects free themselves."""
+        """Do nothing: the frontend's objects free themselves."""
 
     def _graph(self, conv: Conv) -> Any:
         """The graph of ``conv`` with its plans ranked.

@@ -34,7 +34,7 @@ with the number of its visit) and ``problem``; ``values`` are the columns of wha
 
 
 def _found(runs: Sequence["Log"]) -> Found:
-    """All logs' records but those that lost the device, which say nothing of what was to be measured.
+    """Return all logs' records without the measurements that lost the device.
 
     Raises `InputError` for a record that names no problem or holds no measurement.
     """
@@ -200,7 +200,7 @@ def _rows(visits: pd.DataFrame, found: Found, done: Mapping[tuple[str, ...], Map
 
 
 def _origin(planned: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
-    """What the ``problem`` records of one problem say together: the first origin and ranking, all networks."""
+    """Return the first origin, the first ranking's best and all networks of one problem's ``problem`` records."""
     networks = dict.fromkeys(name for problem in planned for name in problem["networks"])
     return {
         "origin": next((problem["origin"] for problem in planned if problem["origin"]), ""),

@@ -209,15 +209,8 @@ class PlanSource:
             came = " and ".join(named) or "none"
             raise InputError(f"{came} came as the plan; name one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
-        return build(
-            problems,
-            description=named[0],
-            seed=self.seed,
-            caps=caps,
-            settings=self.settings,
-            shard=self.shard,
-            anchors=anchors,
-        )
+        shared: dict[str, Any] = {"seed": self.seed, "caps": caps, "settings": self.settings, "shard": self.shard}
+        return build(problems, description=named[0], anchors=anchors, **shared)
 
     def _problems(self, caps: Caps) -> tuple[Sequence[PlannedProblem], Sequence[PlannedProblem] | None]:
         """The problems, and the pool of anchors where it is another than the problems."""

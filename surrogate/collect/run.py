@@ -105,7 +105,7 @@ class Budget:
 
 @dataclass(slots=True)
 class _Work:
-    """The one loop over a log's problems: what the log already holds, what this call adds, when it must stop."""
+    """The one loop over a log's problems. It counts what the log holds and what this call adds."""
 
     log: RunLog
     policy: RepeatPolicy
@@ -140,7 +140,7 @@ class _Work:
                     self.measured.setdefault(key, set()).add(record["algorithm"])
 
     def through(self, problems: Mapping[str, T], step: Callable[[str, T], str], progress: Progress | None) -> Outcome:
-        """Take each problem that is not done by ``step``, which returns why the work must stop, or nothing."""
+        """Run ``step`` for each problem that is not done. ``step`` returns the reason to stop, or an empty text."""
         before = len(self.done & problems.keys())
         stopped = ""
         for key, problem in problems.items():
@@ -157,7 +157,7 @@ class _Work:
         return self._outcome(len(self.done & problems.keys()), len(problems), stopped)
 
     def convolution(self, device: Device, key: str, problem: PlannedProblem) -> str:
-        """Measure what is missing of a convolution's algorithms."""
+        """Measure the algorithms of a convolution that the log lacks."""
         candidates = self._guarded(partial(device.candidates, problem.conv), None)
         if candidates is None:
             return self._gone
@@ -191,7 +191,7 @@ class _Work:
         return self._gone
 
     def operator(self, device: "WorkerOperators | GpuOperators", key: str, problem: Operator) -> str:
-        """Measure an operator, which one kernel or one sequence of kernels runs."""
+        """Measure an operator."""
         result = self._measure(partial(device.measure, problem, self.policy))
         conditions = {} if result.lost else dict(self._guarded(device.conditions, {}))
         self.log.append({"kind": "operator", "problem": key, "result": result, "conditions": conditions})
@@ -299,7 +299,7 @@ def collect_heuristic(
         header = _header(plan, info, {"heuristic_only": True, "mode": info.properties["heuristic_mode"]})
         with RunLog(output, header) as log:
             work = _Work(log, POLICY, Budget(None, time.monotonic))
-            work.done = work.begun  # a ranking is all that is wanted of a problem
+            work.done = work.begun  # a logged ranking finishes its problem
             work.through(_by_key(plan), partial(work.ranking, device), progress)
     except DeviceLostError as error:
         raise InputError(f"cuDNN's heuristic failed for {gpu}: {error}; {HEURISTIC_REMEDY}") from None

@@ -17,7 +17,7 @@ _IDENTITY = ("kernel_name", "device", "run", "kernel_index")
 
 
 class Profiled(TypedDict, total=False):
-    """Options of every profiler's reader: what replaces the device's name, and the problems that the program ran.
+    """Options of every profiler's reader: the GPU, if not the device's name, and the problems that the program ran.
 
     ``numbering`` says how ``problems`` numbers algorithms, ``kernel`` is a regular expression of the main kernels.
     """

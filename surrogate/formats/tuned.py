@@ -54,7 +54,7 @@ def is_time(value: Any) -> TypeGuard[float]:
 
 @dataclass(frozen=True, slots=True)
 class TunedKernel:
-    """What the files tell of a kernel: its name, its problems' columns, and what else its parameters may be.
+    """A kernel as its tuner's files describe it: its name, its problems' columns, the values of its parameters.
 
     ``values`` (parameter → list, by file) may hold more than the measured ones; of ``conditions`` those are left out
     that are no plain arithmetic.
