@@ -170,10 +170,8 @@ def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -
         within = unique(each for each in sources[slice_.source]() if not caps.reason(each.conv))
         shapes = in_hash_order(within, seed)
         shapes = shapes[:count] if count else shapes
-    # Every problem, and every anchor, under every combination of each of the settings.
-    expanded = [under for problem in shapes for each in slice_.settings for under in each.over(problem)]
-    pool = [under for anchor in anchors for each in slice_.settings for under in each.over(anchor)]
-    return build(expanded, description=f"slice {slice_.number}: {slice_.title}", seed=seed, caps=caps, anchors=pool)
+    described = f"slice {slice_.number}: {slice_.title}"
+    return build(shapes, description=described, seed=seed, caps=caps, settings=slice_.settings, anchors=anchors)
 
 
 @dataclass(slots=True)

@@ -123,22 +123,20 @@ def build(
     *,
     description: str,
     seed: int = 0,
-    caps: Caps | None = None,
-    settings: Settings | None = None,
+    caps: Caps = GPU_CAPS,
+    settings: Sequence[Settings] = (Settings(),),
     shard: tuple[int, int] = (1, 1),
     anchors: Sequence[PlannedProblem] | None = None,
 ) -> Plan:
-    """The plan of one shard ``(i, n)`` of ``problems`` under ``settings``.
+    """The plan of one shard ``(i, n)`` of ``problems`` under each of ``settings``.
 
     Anchors are chosen from ``anchors``, or from the plan's own problems, spread over the FLOPs; they are in
     every shard. Raises `InputError` where the shard is out of range or nothing is left to measure.
     """
-    caps = caps or Caps()
     index, shards = shard
     if not 1 <= index <= shards:
         raise InputError(f"shard {index}/{shards} is out of range; give i/n with 1 ≤ i ≤ n, as in 2/4")
-    settings = settings or Settings()
-    runnable, left_out = within(unique(under for problem in problems for under in settings.over(problem)), caps)
+    runnable, left_out = within(_under(settings, problems), caps)
     if not runnable:
         reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "the sources are empty"
         raise InputError(f"the plan {description!r} holds no problem to measure ({reasons})")
@@ -146,13 +144,18 @@ def build(
         total = len(runnable) + sum(left_out.values())
         without = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
         description += f": {len(runnable):,} of {total:,} problems, without {without}"
-    pool, _ = within(unique(under for problem in anchors or runnable for under in settings.over(problem)), caps)
+    pool, _ = within(_under(settings, anchors or runnable), caps)
     chosen = spread(pool, min(MAX_ANCHORS, int(len(runnable) / shards * ANCHOR_SHARE)))
     shard_problems = _with_anchors(in_hash_order(runnable, seed)[index - 1 :: shards], chosen)
     if not shard_problems:
         raise InputError(f"shard {index}/{shards} is empty; use at most {len(runnable)} shards")
     digest = _digest(runnable, chosen, seed, caps)
     return Plan(tuple(shard_problems), description, seed, shard, digest, left_out, caps)
+
+
+def _under(settings: Iterable[Settings], problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
+    """Every problem under every combination of each of the settings, once."""
+    return unique(under for problem in problems for each in settings for under in each.over(problem))
 
 
 def spread(problems: Sequence[PlannedProblem], count: int) -> list[PlannedProblem]:

@@ -209,7 +209,7 @@ class PlanSource:
             came = " and ".join(named) or "none"
             raise InputError(f"{came} came as the plan; name one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
-        shared: dict[str, Any] = {"seed": self.seed, "caps": caps, "settings": self.settings, "shard": self.shard}
+        shared: dict[str, Any] = {"seed": self.seed, "caps": caps, "settings": [self.settings], "shard": self.shard}
         return build(problems, description=named[0], anchors=anchors, **shared)
 
     def _problems(self, caps: Caps) -> tuple[Sequence[PlannedProblem], Sequence[PlannedProblem] | None]:

@@ -72,7 +72,7 @@ def test_settings_multiply_and_default_to_the_problems_own():
     own = [PlannedProblem(Conv(n=1, c=64, h=28, k=32, r=3, dtype="fp16", direction="bwd_data"), "a")]
     assert [p.conv.dtype for p in build(own, description="t").problems] == ["fp16"]
     settings = Settings(maths=("fma", "default"), layouts=("NCHW", "NHWC"))
-    convs = {p.conv for p in build(own, description="t", settings=settings).problems}
+    convs = {p.conv for p in build(own, description="t", settings=[settings]).problems}
     assert {(c.math, c.layout, c.dtype, c.direction) for c in convs} == {
         (math, layout, "fp16", "bwd_data") for math in ("fma", "default") for layout in ("NCHW", "NHWC")
     }
