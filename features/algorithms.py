@@ -8,7 +8,7 @@ Where a release or a device differs, statuses in the data win (surrogate.models.
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,15 +48,16 @@ class Algorithm:
     implemented: bool = True
 
 
-def _read() -> Iterator[Algorithm]:
-    content = tomllib.loads(Path(__file__).with_name("algorithms.toml").read_text(encoding="utf-8"))
-    for library, of_library in content.items():
+def _rows(table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str, str, Any]]:
+    """Library, direction, algorithm and its row; a table's direction "all" stands for each of the three."""
+    for library, of_library in table.items():
         for named, rows in of_library.items():
             for direction in DIRECTIONS if named == "all" else (named,):
-                yield from (Algorithm(library, direction, name, **row) for name, row in rows.items())
+                yield from ((library, direction, name, row) for name, row in rows.items())
 
 
-ALGORITHMS = tuple(_read())
+_ALGORITHMS = tomllib.loads(Path(__file__).with_name("algorithms.toml").read_text(encoding="utf-8"))
+ALGORITHMS = tuple(Algorithm(*named, **row) for *named, row in _rows(_ALGORITHMS))
 """Every algorithm known, by library, direction and enum value."""
 
 VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
@@ -115,11 +116,8 @@ _RULES = {
     for name, (reason, condition) in _TABLE["rules"].items()
 }
 RULES: dict[tuple[str, str, str], tuple[Rule, ...]] = {
-    (library, direction, algorithm): tuple(_RULES[rule] for rule in rules)
-    for library, of_library in _TABLE["algorithms"].items()
-    for named, rows in of_library.items()
-    for direction in (DIRECTIONS if named == "all" else (named,))
-    for algorithm, rules in rows.items()
+    (library, direction, name): tuple(_RULES[rule] for rule in rules)
+    for library, direction, name, rules in _rows(_TABLE["algorithms"])
 }
 """(library, direction, algorithm) → its rules; an algorithm without a row accepts every problem."""
 

@@ -10,8 +10,10 @@
   share; of a product its traffic. The constants are fitted by `python -m experiments.tiled_products`.
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -124,28 +126,11 @@ class TensorCoreLaw:
         return (compute**self.blend + memory**self.blend) ** (1.0 / self.blend)
 
 
-TENSILE_TYPES = {"fp32": "SB", "fp16": "HHS", "bf16": "BBS", "fp64": "DB", "int8": "I8II"}
+_TABLE = tomllib.loads(Path(__file__).with_name("analytical.toml").read_text(encoding="utf-8"))
+TENSILE_TYPES: dict[str, str] = _TABLE["tensile_types"]
 """Element type → the tensile type of a product that names none: sums in fp32, or as wide as the inputs."""
 TRANSPOSES = ("NN", "NT", "TN", "TT")
-TILES = np.array(
-    [
-        (16, 16),
-        (32, 32),
-        (64, 32),
-        (32, 64),
-        (64, 64),
-        (128, 64),
-        (64, 128),
-        (128, 128),
-        (256, 128),
-        (128, 256),
-        (16, 64),
-        (64, 16),
-        (16, 128),
-        (128, 16),
-    ],
-    dtype=np.float64,
-)
+TILES = np.array(_TABLE["tiles"], dtype=np.float64)
 """Rows and columns of the macro tiles that most of Tensile's winners have."""
 SPLITS = np.array([1.0, 4.0, 16.0])
 """Parts of a sum that tiles of their own work on (Tensile's GlobalSplitU)."""

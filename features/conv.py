@@ -320,14 +320,8 @@ def dimensions(p: Problem) -> tuple[Number, ...]:
     return (*extents, *_STEPS(p), log2(p.groups))
 
 
-def problem_roofline_us(p: Problem, m: Machine) -> Number:
-    """The problem's roofline time in µs: direct FLOPs at the peak, or compulsory bytes at the DRAM bandwidth."""
-    z = sized(p)
-    return roofline_us(1.0 * z.flops, 1.0 * z.tensor_bytes, m.peak_tflops, m.dram_gbs)
-
-
 def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, ...]:
-    """``term_names`` of a problem on a machine; ``base_us`` is `problem_roofline_us`."""
+    """``term_names`` of a problem on a machine; ``base_us`` is its roofline time."""
     z = sized(p)
     log2 = log2_for(base_us)
     log_work = log2(z.flops)
@@ -440,7 +434,7 @@ class ConvFamily(Family[Problem]):
 
         def problem(p: Problem) -> ProblemTerms:
             z = sized(p)
-            base_us = problem_roofline_us(z, m)
+            base_us = roofline_us(1.0 * z.flops, 1.0 * z.tensor_bytes, m.peak_tflops, m.dram_gbs)
             return ProblemTerms(dimensions(z) + problem_features(z, m, base_us), base_us, z)
 
         def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:

@@ -109,7 +109,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {
     "log2": (np.log2, 1, 1),
 }
 """Name → what it computes, and how many arguments it takes at least and at most."""
-_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+_OPERATIONS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
     ast.Mult: np.multiply,
@@ -117,13 +117,11 @@ _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: np.floor_divide,
     ast.Mod: np.mod,
     ast.Pow: np.power,
-}
-_UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.USub: np.negative,
     ast.UAdd: np.positive,
     ast.Not: np.logical_not,
-}
-_COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.And: np.logical_and,
+    ast.Or: np.logical_or,
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -131,7 +129,6 @@ _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_JOINED: Mapping[type[ast.boolop], Any] = {ast.And: np.logical_and, ast.Or: np.logical_or}
 _Values = Mapping[str, Any]
 _Compute = Callable[[_Values], Any]
 
@@ -182,17 +179,17 @@ def _computed(node: ast.expr, where: str, known: frozenset[str], names: set[str]
                 raise InputError(f"{where} asks for {name}; known: {', '.join(sorted(known))}{nearest(name, known)}")
             names.add(name)
             return lambda values: np.asarray(values[name], dtype=np.float64)
-        case ast.UnaryOp() if type(node.op) in _UNARY:
-            unary, operand = _UNARY[type(node.op)], inner(node.operand)
+        case ast.UnaryOp() if type(node.op) in _OPERATIONS:
+            unary, operand = _OPERATIONS[type(node.op)], inner(node.operand)
             return lambda values: unary(operand(values))
-        case ast.BinOp() if type(node.op) in _BINARY:
-            binary, left, right = _BINARY[type(node.op)], inner(node.left), inner(node.right)
+        case ast.BinOp() if type(node.op) in _OPERATIONS:
+            binary, left, right = _OPERATIONS[type(node.op)], inner(node.left), inner(node.right)
             return lambda values: binary(left(values), right(values))
         case ast.BoolOp():
-            joined, parts = _JOINED[type(node.op)], [inner(part) for part in node.values]
+            joined, parts = _OPERATIONS[type(node.op)], [inner(part) for part in node.values]
             return lambda values: reduce(joined, [part(values) for part in parts])
-        case ast.Compare() if all(type(each) in _COMPARE for each in node.ops):
-            compares = [_COMPARE[type(each)] for each in node.ops]
+        case ast.Compare() if all(type(each) in _OPERATIONS for each in node.ops):
+            compares = [_OPERATIONS[type(each)] for each in node.ops]
             sides = [inner(side) for side in (node.left, *node.comparators)]
 
             def chain(values: _Values) -> Any:

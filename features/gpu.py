@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 from .errors import InputError, nearest, read_bounded
 
@@ -21,11 +21,6 @@ Row = Mapping[str, Any]
 """A row of a GPU file as TOML gives it: an architecture's keys, or a GPU's."""
 
 
-class _Kind(NamedTuple):
-    wish: str
-    accepts: Callable[[object], bool]
-
-
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _GREATEST
 
@@ -34,19 +29,21 @@ def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value.strip())
 
 
-_KINDS = {
-    "text": _Kind("a text", _is_text),
-    "texts": _Kind("a list of texts", lambda v: isinstance(v, list) and all(map(_is_text, v))),
-    "vendor": _Kind('"nvidia", "amd" or "intel"', lambda v: v in ("nvidia", "amd", "intel")),
-    "count": _Kind("a whole number of at least 1", lambda v: _is_number(v) and isinstance(v, int) and v >= 1),
-    "positive": _Kind("a number above 0", lambda v: _is_number(v) and v > 0),
-    "amount": _Kind("a number of at least 0", lambda v: _is_number(v) and v >= 0),
-    "flag": _Kind("true or false", lambda v: isinstance(v, bool)),
-    "figures": _Kind(
-        "a table of numbers above 0", lambda v: isinstance(v, dict) and all(_is_number(x) and x > 0 for x in v.values())
+_Kind = tuple[str, Callable[[Any], bool]]
+_KINDS: dict[str, _Kind] = {
+    "text": ("a text", _is_text),
+    "texts": ("a list of texts", lambda v: isinstance(v, list) and all(map(_is_text, v))),
+    "vendor": ('"nvidia", "amd" or "intel"', lambda v: v in ("nvidia", "amd", "intel")),
+    "count": ("a whole number of at least 1", lambda v: _is_number(v) and isinstance(v, int) and v >= 1),
+    "positive": ("a number above 0", lambda v: _is_number(v) and v > 0),
+    "amount": ("a number of at least 0", lambda v: _is_number(v) and v >= 0),
+    "flag": ("true or false", lambda v: isinstance(v, bool)),
+    "figures": (
+        "a table of numbers above 0",
+        lambda v: isinstance(v, dict) and all(_is_number(x) and x > 0 for x in v.values()),
     ),
 }
-"""What `gpu_keys.toml` says that a key's value must be."""
+"""What `gpu_keys.toml` says that a key's value must be, in words and as a check."""
 
 
 def read_gpu_file(path: Path, inherited: Mapping[str, Row]) -> tuple[dict[str, Row], dict[str, Row]]:
@@ -114,8 +111,8 @@ def _checked(where: str, row: object, needed: Mapping[str, _Kind], allowed: Mapp
     for key, value in row.items():
         if key not in kinds:
             faults.append(f"{key} is unknown{nearest(key, kinds, count=1)}")
-        elif not kinds[key].accepts(value):
-            faults.append(f"{key} is {value!r}, must be {kinds[key].wish}")
+        elif not kinds[key][1](value):
+            faults.append(f"{key} is {value!r}, must be {kinds[key][0]}")
     if faults:
         raise InputError(f"{where}: {'; '.join(faults)}")
     return row

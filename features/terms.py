@@ -138,31 +138,15 @@ def sized(p: Problem) -> Sized:
     """``p`` with its derived sizes; ``p`` itself where it has them."""
     if isinstance(p, Sized):
         return p
-    height = out_h(p)
-    width = out_w(p)
-    extents = (height, width)
+    extents = (out_h(p), out_w(p))
     c = p.c // p.groups  # per group
     k = p.k // p.groups
     back = p.is_bwd_data
     produced = gemm_n(p)
-    return _sized(
-        (
-            *_COLUMNS(p),
-            height,
-            width,
-            flops(p, extents),
-            tensor_bytes(p, extents),
-            gemm_m(p, extents),
-            produced,
-            gemm_k(p, extents),
-            c,
-            k,
-            where(back, k, c),
-            produced,
-            where(back, p.h, height),
-            where(back, p.w, width),
-        )
-    )
+    work = flops(p, extents), tensor_bytes(p, extents)
+    product = gemm_m(p, extents), produced, gemm_k(p, extents)
+    result = where(back, p.h, extents[0]), where(back, p.w, extents[1])
+    return _sized((*_COLUMNS(p), *extents, *work, *product, c, k, where(back, k, c), produced, *result))
 
 
 class Launch(NamedTuple):
@@ -281,10 +265,9 @@ def direct(p: Problem, b_max: Slots) -> KernelTerms:
         # The tiles at the lower and right edge reach beyond the image.
         useful = (z.result_h * z.result_w) / (rows * columns * (tile_h * tile_w))
         launches.append(launch(rows * columns * count, slots, useful))
-    small, middle, large = launches
     tile_h, tile_w = TILES["direct"][1]
-    operands = middle.blocks * z.channels_in * ((tile_h + z.r - 1) * (tile_w + z.s - 1) + z.r * z.s) * z.itemsize
-    return KernelTerms(z.flops, z.tensor_bytes, operands, 0 * z.n, 1 + 0 * z.n, (small, middle, large))
+    operands = launches[1].blocks * z.channels_in * ((tile_h + z.r - 1) * (tile_w + z.s - 1) + z.r * z.s) * z.itemsize
+    return KernelTerms(z.flops, z.tensor_bytes, operands, 0 * z.n, 1 + 0 * z.n, tuple(launches))
 
 
 TILE = 32
@@ -313,14 +296,8 @@ def _terms(z: Sized, side: Number, tiles_per_image: Number, b_max: Slots, mechan
     launches = gemm_launches(images, z.channels_out, TILES[mechanism], frequencies * z.groups, b_max)
     tile_m, tile_n = TILES[mechanism][1]
     operands = launches[1].blocks * (tile_m + tile_n) * z.channels_in * COMPLEX_ITEMS * z.itemsize
-    return KernelTerms(
-        8 * frequencies * images * pairs + transforms,
-        z.tensor_bytes + 2 * workspace,
-        operands,
-        workspace,
-        4 + 0 * z.n,
-        launches,
-    )
+    arithmetic = 8 * frequencies * images * pairs + transforms
+    return KernelTerms(arithmetic, z.tensor_bytes + 2 * workspace, operands, workspace, 4 + 0 * z.n, launches)
 
 
 def fft(p: Problem, b_max: Slots) -> KernelTerms:
@@ -409,18 +386,12 @@ def winograd(p: Problem, b_max: Slots) -> KernelTerms:
         blocks = -(-z.n // images) * -(-tile_rows // rows) * -(-tile_columns // columns) * channel_blocks
         computed = blocks * (images * rows * columns * 4 * 32)
         launches.append(launch(blocks, slots, useful / computed))
-    small, middle, large = launches
     # The transformed filters, 4 × 4 values each, are written by one kernel and read by the other.
     workspace = 16 * z.channels_in * z.channels_out * z.groups * z.itemsize
-    operands = middle.blocks * z.channels_in * 16 * (32 + 32) * z.itemsize
-    return KernelTerms(
-        _arithmetic(z, z.n * (tile_rows * tile_columns) * z.groups, 2, 2 + 3 - 1, FUSED_FLOPS) * filter_pieces(z),
-        z.tensor_bytes + 2 * workspace,
-        operands,
-        workspace,
-        2 + 0 * z.n,
-        (small, middle, large),
-    )
+    operands = launches[1].blocks * z.channels_in * 16 * (32 + 32) * z.itemsize
+    tiles = z.n * (tile_rows * tile_columns) * z.groups
+    arithmetic = _arithmetic(z, tiles, 2, 2 + 3 - 1, FUSED_FLOPS) * filter_pieces(z)
+    return KernelTerms(arithmetic, z.tensor_bytes + 2 * workspace, operands, workspace, 2 + 0 * z.n, tuple(launches))
 
 
 def winograd_nonfused(p: Problem, b_max: Slots) -> KernelTerms:
@@ -438,14 +409,8 @@ def winograd_nonfused(p: Problem, b_max: Slots) -> KernelTerms:
     workspace = products * elements * z.itemsize
     tile_m, tile_n = TILES["winograd_nonfused"][1]
     operands = launches[1].blocks * (tile_m + tile_n) * z.channels_in * z.itemsize
-    return KernelTerms(
-        _arithmetic(z, tiles * z.groups, out_tile, alpha, vector_flops(out_tile, alpha, longest)),
-        z.tensor_bytes + 2 * workspace,
-        operands,
-        workspace,
-        4 + 0 * z.n,
-        launches,
-    )
+    arithmetic = _arithmetic(z, tiles * z.groups, out_tile, alpha, vector_flops(out_tile, alpha, longest))
+    return KernelTerms(arithmetic, z.tensor_bytes + 2 * workspace, operands, workspace, 4 + 0 * z.n, launches)
 
 
 MECHANISM_TERMS = {

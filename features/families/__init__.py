@@ -156,11 +156,9 @@ __all__ = [
     "Formula",
     "NetworkProblem",
     "Operator",
-    "OperatorFamily",
     "ProblemTerms",
     "family",
     "family_of",
     "operator",
-    "operator_class",
     "parse_problem",
 ]

@@ -116,8 +116,25 @@ class Attending(Operator):
 
     @property
     @abstractmethod
+    def head_dims(self) -> tuple[Number, Number]:
+        """Values of a query and of an output row."""
+
+    @property
+    def flops(self) -> Number:
+        """Two products over every pair: 2·batch·heads·pairs·(key length + value length)."""
+        return 2 * self.batch * self.heads * self.seen[2] * sum(self.head_dims)
+
+    @property
+    @abstractmethod
     def kv_bytes(self) -> Number:
         """Bytes of keys and values that are read."""
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Q and O once each, and `kv_bytes`."""
+        value, (key, out) = self.element, self.head_dims
+        rows = self.batch * self.heads * self.query_length
+        return rows * (key * value.activation_bytes + out * value.output_bytes) + self.kv_bytes
 
 
 # Query p of 4 sees p of 4 keys: 1 + 2 + 3 + 4 = 10 pairs. Q and O have 2·4·4·8 values, keys and values 2·2·1·4·8.
@@ -149,21 +166,14 @@ class Attention(Attending):
         return where(self.window == 0, self.context_length, minimum(self.window, self.context_length))
 
     @property
-    def flops(self) -> Number:
-        """Two products over every pair: 4·batch·heads·head_dim·pairs."""
-        return 4 * self.batch * self.heads * self.head_dim * self.seen[2]
+    def head_dims(self) -> tuple[Number, Number]:
+        """`head_dim` of both."""
+        return self.head_dim, self.head_dim
 
     @property
     def kv_bytes(self) -> Number:
         """2·batch·kv_heads·keys·head_dim values of the cache."""
         return 2 * self.batch * self.kv_heads * self.seen[1] * self.head_dim * self.kv_itemsize
-
-    @property
-    def dram_bytes(self) -> Number:
-        """Q and O once each, and the keys and values that are seen."""
-        value = self.element
-        rows = self.batch * self.heads * self.query_length * self.head_dim
-        return rows * (value.activation_bytes + value.output_bytes) + self.kv_bytes
 
     @property
     def blocks(self) -> Number:
@@ -195,11 +205,6 @@ class Mla(Attending):
         return (LATENT + ROPE, LATENT) if self.phase == "generation" else (NOPE + ROPE, VALUE)
 
     @property
-    def flops(self) -> Number:
-        """Two products over every pair: 2·batch·heads·pairs·(key length + value length)."""
-        return 2 * self.batch * self.heads * self.seen[2] * sum(self.head_dims)
-
-    @property
     def kv_bytes(self) -> Number:
         """The latent cache, and in context every head's keys and values."""
         cache = self.batch * self.seen[1] * (LATENT + ROPE) * self.kv_itemsize
@@ -207,13 +212,6 @@ class Mla(Attending):
             return cache
         expanded = self.batch * self.heads * self.seen[1] * sum(self.head_dims)
         return cache + expanded * self.element.activation_bytes
-
-    @property
-    def dram_bytes(self) -> Number:
-        """Q and O once each, and `kv_bytes`."""
-        value, (key, out) = self.element, self.head_dims
-        rows = self.batch * self.heads * self.query_length
-        return rows * (key * value.activation_bytes + out * value.output_bytes) + self.kv_bytes
 
     @property
     def blocks(self) -> Number:

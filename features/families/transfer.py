@@ -120,6 +120,7 @@ class AllReduce(Memcpy):
     """The sum of ``elements`` values over ``ranks`` devices, on all of them; a ring moves 2(n − 1)/n of the bytes."""
 
     STEPS: ClassVar[int] = 2
+    ADDS: ClassVar[int] = 1
 
     ranks: Annotated[int, Size("devices that take part")] = 2
 
@@ -131,7 +132,7 @@ class AllReduce(Memcpy):
     @property
     def flops(self) -> Number:
         """(n − 1)/n additions per element and device."""
-        return (self.STEPS - 1) * self.elements * (self.ranks - 1) / self.ranks
+        return self.ADDS * self.elements * (self.ranks - 1) / self.ranks
 
     def roofline_us(self, gpu: Gpu) -> Number:
         """`HANDSHAKE_US`, and the bytes that cross over the links to other GPUs, or PCIe where there are none.
@@ -146,6 +147,7 @@ class AllToAll(AllReduce):
     """Every device sends each other one its share of ``elements``: (n − 1)/n of the bytes cross."""
 
     STEPS: ClassVar[int] = 1
+    ADDS: ClassVar[int] = 0
 
 
 @declared("all_gather:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
@@ -158,11 +160,6 @@ class ReduceScatter(AllReduce):
     """Every device gets its share of the sum of ``elements`` values: a ring moves (n − 1)/n of them."""
 
     STEPS: ClassVar[int] = 1
-
-    @property
-    def flops(self) -> Number:
-        """(n − 1)/n additions per element and device."""
-        return self.elements * (self.ranks - 1) / self.ranks
 
 
 Collective = AllReduce
