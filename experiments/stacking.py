@@ -1,7 +1,8 @@
 """Do boosted trees and SEER's fits together predict and choose better than either alone?
 
 Ways to put them together, on few and on many shapes: `stacked-terms` with the weight of one or of all mechanisms, and
-trees that correct SEER's times. The choice of the default rests on MI210's shapes; the cuDNN table confirms it.
+trees that correct SEER's times. The choice of the default rests on MI210's shapes; the cuDNN table confirms it. On that
+table `distilled-terms`, which learns the stack's answers and ships, is judged, too, also on GPUs left out.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from surrogate.evaluation.judge import time_errors
 from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times
 from surrogate.models import TimeModel, model_frame
 from surrogate.models.boosted import BoostedTerms
+from surrogate.models.distilled import DistilledTerms
 from surrogate.models.seer.time_only import SeerTimeOnly
 from surrogate.models.stacked import BoostedSeer, StackedTerms
 from surrogate.report.charts import dots
@@ -26,7 +28,11 @@ from surrogate.report.tables import interval_change
 FOLDS = 5
 SHAPES = (200, 500, 1500, None)
 """Shapes of MI210 that a cross-validation has (None: all)."""
-TREES, SEER, DEFAULT = "boosted-terms", "seer-time-only", "stacked-terms"
+TREES, SEER, DEFAULT, SHIPPED = "boosted-terms", "seer-time-only", "stacked-terms", "distilled-terms"
+SPLITS = {"shape": "", "gpu": ", GPU left out"}
+"""What is held out of the cuDNN table → how the table's label goes on."""
+LEFT_OUT = (TREES, DEFAULT, SHIPPED)
+"""Models that are judged on GPUs left out."""
 ONE_WEIGHT, BY_MECHANISM = "trees + SEER, one weight", "trees + SEER, a weight per mechanism"
 CHANGE = ("change_low_pct", "slowdown_change_pct", "change_high_pct")
 POOLED, APART = 1e9, 0.0
@@ -57,9 +63,12 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     data, partial = sources.dataset("cudnn"), sources.dataset("partial")
     rows = candidate_rows([data, partial])
     main_rows = len(model_frame(data))
-    rounds = rounds_by("shape", rows, FOLDS, effort.seed, main_rows)
-    predictions = predict_rounds(rows, data.candidates, rounds, variants(effort.seed), effort.tick)
-    parts.append(verdict(predictions.take(np.arange(main_rows))).assign(data=LABELS["cudnn"]))
+    models = {**variants(effort.seed), SHIPPED: DistilledTerms(random_state=effort.seed)}
+    for by, label in SPLITS.items():
+        judged = {name: model for name, model in models.items() if by == "shape" or name in LEFT_OUT}
+        rounds = rounds_by(by, rows, FOLDS, effort.seed, main_rows)
+        predictions = predict_rounds(rows, data.candidates, rounds, judged, effort.tick)
+        parts.append(verdict(predictions.take(np.arange(main_rows))).assign(data=LABELS["cudnn"] + label))
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "shapes", "model")
     figure = dots(
         table.assign(category=table["data"] + ", " + table["shapes"].astype(str) + " shapes"),
@@ -112,18 +121,21 @@ def _is_primary(row: Mapping[str, object], primary: str) -> bool:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Errors and slowdowns of the trees, of the default, and of both weights, on each set of shapes."""
+    """Errors and slowdowns of the trees, of the stacks, and of what ships, on each set of shapes."""
     sentences = []
     for (data, shapes), part in table.groupby(["data", "shapes"], sort=False):
         rows = part.set_index("model")
         each = [
             f"{name} {percent(rows.at[name, 'median_error_pct'])} / {percent(rows.at[name, 'p90_error_pct'])},"
             f" {ratio(rows.at[name, 'slowdown_macro'])}"
-            for name in (TREES, SEER, ONE_WEIGHT, BY_MECHANISM, DEFAULT)
+            for name in (TREES, SEER, ONE_WEIGHT, BY_MECHANISM, DEFAULT, SHIPPED)
+            if name in rows.index
         ]
-        low, middle, high = rows.loc[DEFAULT, list(CHANGE)].to_numpy(dtype=float) / 100
-        gain = f"{DEFAULT} against {TREES} {interval_change((low, middle, high))} %"
-        sentences.append(f"{data}, {shapes} shapes: {'; '.join(each)}; {gain}")
+        for name in (DEFAULT, SHIPPED):
+            if name in rows.index:
+                low, middle, high = rows.loc[name, list(CHANGE)].to_numpy(dtype=float) / 100
+                each.append(f"{name} against {TREES} {interval_change((low, middle, high))} %")
+        sentences.append(f"{data}, {shapes} shapes: {'; '.join(each)}")
     return "Median / p90 error and slowdown — " + ". ".join(sentences) + "."
 
 

@@ -401,6 +401,7 @@ class ConvFamily(Family[Problem]):
     dimension_names = (*_DECLARED["size_names"], *FLAGS, *MACHINE_NAMES)
     distance_units: Mapping[str, float] = _DECLARED["distance_units"]
     own_roofline = "log2_algorithm_roofline_ratio"
+    scaled = (("n",), ("c",), ("k",), ("h", "w"))
     tensor_core_mechanism = "precomp_gemm"
     has_call_cost = False
     halves_alike = False  # libraries choose other algorithms for bf16

@@ -91,6 +91,8 @@ class Family(ABC, Generic[P]):
     """
     ticks: tuple[str, ...] = ()
     """Sizes that tables measure at a few values; between two of them a time is interpolated from both."""
+    scaled: tuple[tuple[str, ...], ...] = ()
+    """Sizes that may be scaled for a new problem of the kind; one factor scales all names of an entry."""
     parameter_names: tuple[str, ...] = ()
     """Parameters of a configuration, where candidates are configurations of a described kernel: columns of a table,
     whose values a candidate's ``solver`` names; `Formula.candidate` then takes them as an array."""

@@ -31,6 +31,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models import DEFAULT_MODEL
 from surrogate.models.boosted import BoostedTerms
+from surrogate.models.distilled import DistilledTerms
 
 SAMPLE_ROWS = 100_000
 """Rows at most from which widths, card, support and domain come."""
@@ -59,7 +60,8 @@ def train_on_dask(
     step = progress or (lambda done, total, text: None)
     model = options.setdefault("model", DEFAULT_MODEL)
     chosen = TrainOptions(**options)
-    if not isinstance(unfitted_model(model, chosen.params, chosen.seed), BoostedTerms):
+    unfitted = unfitted_model(model, chosen.params, chosen.seed)
+    if not isinstance(unfitted, BoostedTerms) or isinstance(unfitted, DistilledTerms):
         raise InputError(f"{model} is not trained on a cluster; {BoostedTerms.name} is")
     footers = {str(path): pq.read_metadata(path) for path in paths}
     parts = [(path, group) for path, footer in footers.items() for group in range(footer.num_row_groups)]

@@ -22,12 +22,13 @@ from surrogate.evaluation.judge import Candidates, choose
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, Family
-from surrogate.models import DEFAULT_MODEL, MODELS, Support, TimeModel, model_class, model_frame
+from surrogate.models import DEFAULT_MODEL, Support, TimeModel, model_class, model_frame
 from surrogate.models.base import Told, duplicate
 from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.configurations import Configurations
 from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.launch import CallKey, fit_launches
+from surrogate.models.registry import TRAINED
 from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
 from surrogate.uncertainty.fit import (
     LEAST_GPUS,
@@ -146,8 +147,7 @@ def unfitted_model(name: str, params: Mapping[str, object] | None, seed: int) ->
     """A model with its settings. Raises `InputError` for an unknown one, one that no bundle holds, bad settings."""
     cls = model_class(name)
     if not cls.storable:
-        known = ", ".join(name for name, other in MODELS.items() if other.storable)
-        raise InputError(f"{name} is a baseline of `seer compare`, a bundle holds one of: {known}")
+        raise InputError(f"{name} is a baseline of `seer compare`, a bundle holds one of: {', '.join(TRAINED)}")
     known_params = cls().get_params()
     unknown = [key for key in params or {} if key not in known_params]
     if unknown:

@@ -20,19 +20,17 @@ from surrogate.cli.options import (
     training_options,
 )
 from surrogate.features.errors import InputError
-from surrogate.models.registry import COMPARED, DECLARED, DEFAULT_MODEL
+from surrogate.models.registry import DEFAULT_MODEL, TRAINED
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle
-
-STORABLE = ", ".join(name for name in COMPARED if DECLARED[name].storable)
 
 
 @click.command()
 @option(
     "--model",
-    f"The model to fit: {STORABLE}.  [default: interpolated-terms where a family has lines, else {DEFAULT_MODEL}; or"
-    " what --params is for]",
+    f"The model to fit: {', '.join(TRAINED)}.  [default: interpolated-terms where a family has lines, else"
+    f" {DEFAULT_MODEL}; or what --params is for]",
     metavar="NAME",
 )
 @option("--tune trials", "Settings to search first, within the data, held out by shape.", INDEX, default=0)

@@ -76,6 +76,8 @@ DEFAULT_MODEL = "boosted-terms"
 
 COMPARED = tuple(name for name, each in DECLARED.items() if not each.on_request)
 """The models that are compared where none is named."""
+TRAINED = tuple(name for name, each in DECLARED.items() if each.storable and name != "calibrated")
+"""The models that `seer train` fits; `seer calibrate` makes the calibrated ones."""
 MODELS: "dict[str, type[TimeModel]]"
 """Name → class of those; their files are imported when this is first asked for."""
 

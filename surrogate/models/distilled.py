@@ -1,0 +1,159 @@
+"""`distilled-terms`: trees of `boosted-terms` that learn the answers of `stacked-terms`, too.
+
+A stack of two models predicts the times of new shapes better than its first model alone, but it needs two ensembles and
+SEER's fits to answer. So a fitted stack labels problems near the measured ones, and the trees of `boosted-terms` learn
+the labels and the measurements together. A bundle holds these trees alone.
+Source: Bucilă, Caruana and Niculescu-Mizil 2006, "Model compression".
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from surrogate.dataset.problems import groups, problems_of
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.errors import InputError
+from surrogate.features.families import Family
+from surrogate.models.base import Span, TimeModel
+from surrogate.models.boosted import BoostedTerms
+from surrogate.models.registry import model_class
+
+MAX_UNIT = 16
+"""Sizes are scaled in steps of at most this: kernels run multiples of a power of two faster than other sizes."""
+MIN_STEPS = 4
+"""A size holds at least so many steps."""
+MAX_LABELLED = 400_000
+"""Labelled rows at most, which bounds the time of a fit; large tables have shapes enough."""
+
+
+@dataclass(eq=False, repr=False)
+class DistilledTerms(BoostedTerms):
+    """Trees on sizes and analytical terms, fitted to measured times and to another model's times of problems nearby.
+
+    Trees of depth 8 answer a single problem sooner than deeper trees with as many leaves.
+
+    Parameters
+    ----------
+    teacher
+        Name of the model that labels problems.
+    copies
+        Labelled rows for each measured row.
+    octaves
+        Binary logarithm of the largest factor by which a size is scaled, up or down.
+    measured_weight
+        Weight of a measured row; a labelled row weighs 1.
+    rounds, learning_rate, max_leaves, …
+        As of `BoostedTerms`.
+
+    References
+    ----------
+    Bucilă, Caruana and Niculescu-Mizil 2006, "Model compression".
+    """
+
+    name: ClassVar[str] = "distilled-terms"
+    help: ClassVar[str] = "boosted-terms that also learn stacked-terms' times of problems nearby"
+    storable: ClassVar[bool] = True
+    on_request: ClassVar[bool] = True
+
+    teacher: str = "stacked-terms"
+    copies: int = 5
+    octaves: float = 1.0
+    measured_weight: Annotated[float, Span(1.0, 30.0, log=True)] = 10.0
+    learning_rate: Annotated[float, Span(0.05, 0.3, log=True)] = 0.15
+    max_depth: int = 8
+    max_leaves: Annotated[int, Span(64, 256, log=True)] = 256
+    min_child_weight: Annotated[float, Span(0.5, 20.0, log=True)] = 1.0
+    subsample: Annotated[float, Span(0.5, 1.0)] = 0.8
+    colsample_bynode: Annotated[float, Span(0.1, 1.0)] = 0.4
+    best_weight: Annotated[float, Span(0.0, 1.0)] = 0.25
+
+    def settings(self) -> dict[str, Any]:
+        """Parameters for ``xgboost.train``."""
+        own = ("teacher", "copies", "octaves", "measured_weight")
+        return {name: value for name, value in super().settings().items() if name not in own}
+
+    def weights(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
+        """(rows,) of mean 1, as of `BoostedTerms`; measured rows count ``measured_weight`` times as much as others."""
+        weight = super().weights(rows, time_us) * np.where(self._is_measured, self.measured_weight, 1.0)
+        return weight / weight.mean()
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        """Fit the teacher, then the trees on its labels and on the measurements."""
+        teacher = self.fitted_parts.get(self.teacher) or self._teacher().fit(rows, time_us)
+        copies = min(self.copies, max(1, MAX_LABELLED // len(rows)))
+        nearby = nearby_rows(rows, copies, self.octaves, self.random_state)
+        label_us = teacher.predict(nearby)
+        known = np.isfinite(label_us)
+        frame = pd.concat([rows.frame, nearby.frame[known]], ignore_index=True)
+        self._is_measured = np.arange(len(frame)) < len(rows)
+        try:
+            super()._fit(rows_of(frame, rows.family, rows.devices), np.concatenate([time_us, label_us[known]]))
+        finally:
+            del self._is_measured
+
+    def _teacher(self) -> TimeModel:
+        """The unfitted teacher, with this model's seed and device."""
+        cls = model_class(self.teacher)
+        known = cls().get_params(deep=False)
+        teacher = cls(**{name: getattr(self, name) for name in ("random_state", "device") if name in known})
+        teacher.fitted_parts = self.fitted_parts
+        return teacher
+
+
+def nearby_rows(rows: Rows, copies: int, octaves: float, random_state: int) -> Rows:
+    """Return rows of the same GPUs, settings and candidates whose problems have other sizes.
+
+    Parameters
+    ----------
+    rows
+        Measured rows. All rows of a problem get the same sizes.
+    copies
+        Rows for each measured one, less those that are left out because their sizes do not fit one another, or because
+        their traits, which decide support, differ from the measured problem's.
+    octaves
+        Each of `Family.scaled` is multiplied by 2 to the power of a number that is uniform in [−octaves, octaves].
+    random_state
+        Seed of the factors.
+
+    Raises
+    ------
+    InputError
+        If the family names no sizes to scale.
+    """
+    family, frame = rows.family, rows.frame
+    if not family.scaled:
+        raise InputError(f"{family.name} names no sizes to scale; use boosted-terms")
+    random = np.random.default_rng(random_state)
+    problems = int(rows.problem.max()) + 1
+    parts = []
+    for _ in range(copies):
+        sizes = {}
+        for names in family.scaled:
+            factor = np.exp2(random.uniform(-octaves, octaves, problems))[rows.problem]
+            sizes |= {name: scaled_sizes(frame[name].to_numpy(dtype=np.int64), factor) for name in names}
+        part = frame.assign(**sizes)
+        parts.append(part[_is_alike(part, frame, family)])
+    return rows_of(pd.concat(parts, ignore_index=True), family, rows.devices)
+
+
+def scaled_sizes(size: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """(rows,) ``size`` times ``factor``, in whole steps of the largest power of two that divides ``size``."""
+    unit = np.minimum(size & -size, MAX_UNIT)
+    while (large := (unit > 1) & (MIN_STEPS * unit > size)).any():
+        unit = np.where(large, unit // 2, unit)
+    return unit * np.maximum(1, np.rint(size * factor / unit)).astype(np.int64)
+
+
+def _is_alike(changed: pd.DataFrame, frame: pd.DataFrame, family: Family) -> np.ndarray:
+    """(rows,) True if sizes fit one another and support is decided as in the same row of ``frame``."""
+    alike = np.ones(len(frame), dtype=bool)
+    for setting, positions in groups(frame, family.setting_names):
+        before, after = (family.traits(problems_of(each.iloc[positions], family, setting)) for each in (frame, changed))
+        for old, new in zip(before, after, strict=True):
+            alike[positions] &= np.asarray(old) == np.asarray(new)
+    sizes = {name: changed[name].to_numpy(dtype=np.int64) for name in family.size_names}
+    for _, wrong, _ in family.geometry(sizes, changed["library"].to_numpy(dtype=object)):
+        alike &= ~wrong
+    return alike

@@ -1,0 +1,130 @@
+"""Trees that learn another model's times: the sizes nearby by hand, whose times they learn, files, refusals."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.dataset.problems import problems_of
+from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
+from surrogate.models.base import TimeModel
+from surrogate.models.distilled import DistilledTerms, nearby_rows, scaled_sizes
+from surrogate.models.registry import DECLARED, Declaration
+from tests.tables import checked, every
+
+Table = Callable[..., pd.DataFrame]
+FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
+
+
+class Triple(TimeModel):
+    """Three times the roofline."""
+
+    name: ClassVar[str] = "triple"
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        pass
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        return 3.0 * rows.roofline_us
+
+
+@pytest.fixture
+def teacher(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(DECLARED, Triple.name, Declaration(__name__, Triple.__name__, Triple.name))
+    load = Declaration.load
+    monkeypatch.setattr(Declaration, "load", lambda self: Triple if self.name == Triple.name else load(self))
+    return Triple.name
+
+
+@pytest.fixture
+def rows(table: Table) -> Rows:
+    rows = checked(table(12, batches=(1, 8)))
+    return rows.take(rows.ok)
+
+
+@pytest.mark.parametrize(
+    ("size", "factor", "scaled"),
+    [
+        (64, 1.5, 96),  # in steps of 16
+        (56, 0.6, 32),  # 33.6, in steps of 8
+        (8, 1.3, 10),  # 10.4, in steps of 2: at least four of them
+        (7, 1.3, 9),
+        (3, 2.0, 6),
+        (1, 0.5, 1),  # never less than one step
+        (128, 1.0, 128),
+    ],
+)
+def test_a_size_is_scaled_in_steps_of_a_power_of_two(size: int, factor: float, scaled: int) -> None:
+    np.testing.assert_array_equal(scaled_sizes(np.array([size]), np.array([factor])), [scaled])
+
+
+def test_problems_nearby_differ_in_sizes_alone_and_run_alike(rows: Rows) -> None:
+    family = rows.family
+    same = nearby_rows(rows, 2, 0.0, 0)
+    assert len(same) == 2 * len(rows)
+    pd.testing.assert_frame_equal(same.frame.iloc[: len(rows)], rows.frame.reset_index(drop=True), check_dtype=False)
+    found = nearby_rows(rows, 3, 1.0, 0)
+    assert len(rows) < len(found) <= 3 * len(rows)
+    kept = [name for name in family.row_key if name not in {size for names in family.scaled for size in names}]
+    assert set(found.frame[kept].itertuples(index=False)) <= set(rows.frame[kept].itertuples(index=False))
+    assert (found.frame["n"] != 1).any() and (found.frame["c"] % found.frame["groups"] == 0).all()
+    # The rows of a problem stay together, and each candidate gets problems of the traits that it ran.
+    assert pd.Series(found.candidate).groupby(found.problem).nunique().max() > 1
+    assert _signatures(found) <= _signatures(rows)
+
+
+def _signatures(rows: Rows) -> set[tuple[object, ...]]:
+    """Each row's candidate and traits; all rows are of one setting."""
+    setting = tuple(rows.frame.iloc[0][list(rows.family.setting_names)])
+    traits = rows.family.traits(problems_of(rows.frame, rows.family, setting))
+    return set(zip(rows.candidate.tolist(), *(np.asarray(each).tolist() for each in traits), strict=True))
+
+
+@pytest.mark.parametrize(("weight", "factor"), [(1e-6, 3.0), (1e6, 5.0)])
+def test_weights_decide_between_measurements_and_labels(teacher: str, rows: Rows, weight: float, factor: float) -> None:
+    """Measured times are five rooflines, labels are three: the trees follow the heavier ones."""
+    model = DistilledTerms(teacher=teacher, octaves=0.0, measured_weight=weight, **FEW)
+    ratio = model.fit(rows, 5.0 * rows.roofline_us).predict(rows) / rows.roofline_us
+    assert np.median(ratio) == pytest.approx(factor, rel=0.02)
+
+
+def test_trees_learn_labels_where_nothing_was_measured(teacher: str, table: Table, rows: Rows) -> None:
+    """The measured problems follow the same law; new shapes are then predicted closer than without labels."""
+    new = checked(table(40, seed=5))
+    new = new.take(new.ok)
+    truth = 3.0 * new.roofline_us
+    error = {
+        copies: np.median(
+            np.abs(
+                DistilledTerms(teacher=teacher, copies=copies, **FEW).fit(rows, 3.0 * rows.roofline_us).predict(new)
+                / truth
+                - 1
+            )
+        )
+        for copies in (1, 8)
+    }
+    assert error[8] < error[1] < 0.3
+
+
+def test_it_comes_back_from_its_files_as_one_ensemble(rows: Rows) -> None:
+    model = DistilledTerms(teacher="boosted-seer", copies=1, **FEW).fit(rows)
+    times = model.times()
+    assert times is not None and len(times.trees.roots) == FEW["rounds"]
+    again = DistilledTerms.from_files(model.get_params(), model.to_files())
+    np.testing.assert_allclose(again.predict(rows), model.predict(rows), rtol=1e-6)
+    assert np.median(np.abs(model.predict(rows) / rows.time_us - 1)) < 0.1
+    taught = DistilledTerms(teacher="boosted-seer", copies=1, **FEW)
+    taught.fitted_parts = {"boosted-seer": Triple().fit(rows)}
+    assert (taught.fit(rows).predict(rows) != model.predict(rows)).any()
+
+
+def test_a_family_without_sizes_to_scale_is_refused() -> None:
+    fixed = {"library": "cublas", "library_version": "1", "family": "gemm", "dtype": "fp16", "math": "default"}
+    products = checked(
+        every(gpu=("t4",), m=(16, 64), n=(64, 512), k=(128, 1024)).assign(**fixed, status="ok", time_us=9.0)
+    )
+    with pytest.raises(InputError, match="gemm names no sizes to scale; use boosted-terms"):
+        nearby_rows(products, 1, 1.0, 0)
