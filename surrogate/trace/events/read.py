@@ -278,10 +278,11 @@ class _EventReader:
     def range(self, named: Row, event: Event, arguments: Event, kind: int) -> None:
         get = arguments.get
         stack = get("Call stack")
-        ids = get("External id", get("external id", -1)), get("Sequence number", -1), get("Fwd thread id", -1)
-        texts = self.signature(get("Input Dims", get("Input dims")), get("Input type"), get("Concrete Inputs"))
         line = self.raw.names[stack if type(stack) is str else repr(stack)] if stack else -1
-        self.add["ranges"]((*named, kind, self.thread(event), *ids, *texts, line))
+        texts = self.signature(get("Input Dims", get("Input dims")), get("Input type"), get("Concrete Inputs"))
+        external, sequence = get("External id", get("external id", -1)), get("Sequence number", -1)
+        forward = get("Fwd thread id", -1)
+        self.add["ranges"]((*named, kind, self.thread(event), external, sequence, forward, *texts, line))
 
     def signature(self, *values: object) -> tuple[int, ...]:
         """The indices of an operator's shapes, types and scalar inputs, -1 for None."""
@@ -308,11 +309,12 @@ class _EventReader:
 
     def activity(self, named: Row, event: Event, arguments: Event, kind: int) -> None:
         get = arguments.get
-        place = get("device", event.get("pid")), get("stream", event.get("tid")), -1
-        ids = get("correlation", -1), get("External id", get("external id", -1))
-        launch = get("grid", _UNKNOWN), get("block", _UNKNOWN), get("registers per thread", -1)
-        sizes = get("shared memory", -1), get("bytes", -1), -1, get("graph node id", 0)
-        self.add["activities"]((*named, kind, *place, *ids, *launch, *sizes))
+        device, stream = get("device", event.get("pid")), get("stream", event.get("tid"))
+        launch, external = get("correlation", -1), get("External id", get("external id", -1))
+        grid, block, registers = get("grid", _UNKNOWN), get("block", _UNKNOWN), get("registers per thread", -1)
+        shared, size, node = get("shared memory", -1), get("bytes", -1), get("graph node id", 0)
+        row = (*named, kind, device, stream, -1, launch, external, grid, block, registers, shared, size, -1, node)
+        self.add["activities"](row)
 
     def sync(self, named: Row, event: Event, arguments: Event) -> None:
         get = arguments.get
