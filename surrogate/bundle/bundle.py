@@ -20,7 +20,18 @@ from surrogate.features.errors import InputError, read_bounded, require_known
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu
 from surrogate.models.launch import CallKey, Launch
-from surrogate.models.plain import GREATEST, REMEDY, Count, Keyed, Microseconds, from_plain, joined, reading, to_plain
+from surrogate.models.plain import (
+    GREATEST,
+    REMEDY,
+    Count,
+    Keyed,
+    Microseconds,
+    from_plain,
+    joined,
+    reading,
+    to_plain,
+    under,
+)
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
 from surrogate.uncertainty.intervals import UnseenGpu, Widths
@@ -375,8 +386,7 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Par
     if stored.features != family.version:
         fitted_on = f"fitted on version {stored.features} of {family.name}'s columns"
         raise InputError(f"{fitted_on}, not {family.version}; {REMEDY}")
-    folder = f"{family.name}/model/"
-    model_files = {file.removeprefix(folder): content for file, content in files.items() if file.startswith(folder)}
+    model_files = under(f"{family.name}/model/", files)
     with reading(f"{family.name}/domain.json"):
         domain = Domain.from_json(files[f"{family.name}/domain.json"], family)
     with reading(f"{family.name}/support.json"):

@@ -244,7 +244,7 @@ class _FamilyFits(NamedTuple):
         fits = [Fit(f"held-out fold {n} of {len(folds)}", duplicate(model), *split) for n, split in enumerate(folds, 1)]
         fits.append(Fit("all rows", whole, np.arange(len(rows)), np.arange(0)))
         fits += [Fit(f"GPU {n} of {len(gpus)} left out", model.elsewhere(), *split) for n, split in enumerate(gpus, 1)]
-        answers = run_fits(rows, fits, begin=steps.begin, keep=options.keep)
+        answers = run_fits(rows, fits, steps.begin, options.keep)
         held, distance = put_together(rows, folds, answers[: len(folds)])
         elsewhere_us, _ = put_together(rows, gpus, answers[len(folds) + 1 :])
         if leaves_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves leave GPUs out

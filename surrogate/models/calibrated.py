@@ -20,7 +20,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
-from surrogate.models.plain import from_plain, to_plain
+from surrogate.models.plain import from_plain, to_plain, under
 from surrogate.models.times import BoostedTimes, Correction, Inputs, correction_columns, covariance, inputs_of
 
 PRIORS: dict[str, tuple[float, float]] = {
@@ -225,6 +225,5 @@ class Calibrated(TimeModel):
         from surrogate.models.registry import model_class
 
         content = json.loads(files["corrections.json"])
-        inner = {name.removeprefix(_BASE): data for name, data in files.items() if name.startswith(_BASE)}
         corrections = from_plain(Mapping[str, Correction], content["corrections"])
-        return cls(model_class(content["base"]).from_files(content["params"], inner), corrections)
+        return cls(model_class(content["base"]).from_files(content["params"], under(_BASE, files)), corrections)

@@ -175,7 +175,12 @@ class Configurations(TimeModel):
     @cached_property
     def gpus(self) -> frozenset[str]:
         """Those that were measured."""
-        return frozenset(key.partition("|")[0] for key in self.problems_)
+        return frozenset(self._gpu_of.tolist())
+
+    @property
+    def _gpu_of(self) -> np.ndarray:
+        """(problems,) the GPU of each."""
+        return np.array([key.partition("|")[0] for key in self.problems_])
 
     def least_us(
         self, key: str, problem: DescribedProblem, device: Gpu, units: Collection[tuple[str, bool]] = ()
@@ -218,16 +223,14 @@ class Configurations(TimeModel):
         tflops = (
             np.exp2(self._work(self._measured)[:, FLOPS]) / np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1) / 1e6
         )
-        measured_on = np.array([key.partition("|")[0] for key in self.problems_])
         listed = {board.name for board in gpus()} & self.gpus
-        return {name: tflops[measured_on == name].max() for name in sorted(listed)}
+        return {name: tflops[self._gpu_of == name].max() for name in sorted(listed)}
 
     @cached_property
     def ran(self) -> dict[str, np.ndarray]:
         """GPU → (configurations,) True where one ran on some problem."""
-        measured_on = np.array([key.partition("|")[0] for key in self.problems_])
         ran = np.isfinite(self.times_us_)
-        return {name: np.any(ran[measured_on == name], axis=0) for name in self.gpus}
+        return {name: np.any(ran[self._gpu_of == name], axis=0) for name in self.gpus}
 
     @cached_property
     def places(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -251,7 +254,7 @@ class Configurations(TimeModel):
         """Measured GPU → its own columns, and (2,) log2 of what it does of FLOPs and of bytes in a µs, as rooflines
         tell."""
         work, roofline = self._work(self._measured)[:, :2], self._work(self._measured)[:, ROOFLINE, None]
-        of_gpu = np.array([key.partition("|")[0] for key in self.problems_])
+        of_gpu = self._gpu_of
         return {
             name: (
                 self._measured[of_gpu == name][0, -len(MACHINE_NAMES) :],

@@ -98,6 +98,11 @@ def joined(key: object) -> str:
     return "|".join(joined(field) for field in key if field not in (None, ())) if any(key) else ""
 
 
+def under(prefix: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files whose names begin with ``prefix``, without it."""
+    return {name.removeprefix(prefix): content for name, content in files.items() if name.startswith(prefix)}
+
+
 @contextmanager
 def reading(part: str) -> Iterator[None]:
     """Turn what a reader raises for a damaged ``part`` of a bundle into an `InputError` of one line."""

@@ -23,7 +23,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.base import Span, TimeModel
 from surrogate.models.boosted import CANDIDATE_WEIGHT, BoostedTerms
-from surrogate.models.plain import Share, from_plain
+from surrogate.models.plain import Share, from_plain, under
 from surrogate.models.registry import model_class
 from surrogate.models.seer.time_only import PreparedRows, SeerTimeOnly
 from surrogate.models.times import BoostedTimes
@@ -130,12 +130,8 @@ class BoostedSeer(BoostedTerms):
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """The model that `to_files` described."""
-        seer, trees = (
-            {name.removeprefix(part): data for name, data in files.items() if name.startswith(part)}
-            for part in (SEER, TREES)
-        )
-        model = cls.from_times(BoostedTimes.from_files(trees), params)
-        model.seer_ = SeerTimeOnly.from_files({"least_rows": model.least_rows}, seer)
+        model = cls.from_times(BoostedTimes.from_files(under(TREES, files)), params)
+        model.seer_ = SeerTimeOnly.from_files({"least_rows": model.least_rows}, under(SEER, files))
         return model
 
 
@@ -268,11 +264,10 @@ class StackedTerms(TimeModel):
         }
         model.gpus_ = list(from_plain(tuple[str, ...], content["gpus"]))
         for part in PARTS:
-            inner = {name.removeprefix(f"{part}."): data for name, data in files.items() if name.startswith(f"{part}.")}
             kind = model_class(content[part]["name"])
             if not kind.storable or kind is cls:
                 raise InputError(f"{WEIGHTS}: {kind.name} is no part of {cls.name}")
-            setattr(model, f"{part}_", kind.from_files(content[part]["params"], inner))
+            setattr(model, f"{part}_", kind.from_files(content[part]["params"], under(f"{part}.", files)))
         return model
 
 

@@ -18,7 +18,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.grid import Grid, Label
 from surrogate.models.launch import CallKey
-from surrogate.models.plain import Count, Keyed, Microseconds, Share, from_plain, joined, to_plain
+from surrogate.models.plain import Count, Keyed, Microseconds, Share, from_plain, joined, to_plain, under
 from surrogate.models.trees import Trees
 
 QUANTILES = (0.25, 0.5, 0.75)
@@ -349,12 +349,8 @@ def neighbour_files(neighbours: Neighbours) -> dict[str, bytes]:
 
 def times_from_files(files: Mapping[str, bytes]) -> tuple[BoostedTimes, Neighbours]:
     """The terms' times, of the files of an interpolated model, and the same neighbours that these hold."""
-    terms_files, grid_files = (
-        {name.removeprefix(start): content for name, content in files.items() if name.startswith(start)}
-        for start in (TERMS, GRID)
-    )
-    terms = BoostedTimes.from_files(terms_files)
-    packed = {name.removesuffix(".parquet"): content for name, content in grid_files.items()}
+    terms = BoostedTimes.from_files(under(TERMS, files))
+    packed = {name.removesuffix(".parquet"): content for name, content in under(GRID, files).items()}
     facts = from_plain(_Labels, json.loads(files[LABELS]), LABELS)
     # The names of all candidates of a family have as many parts.
     parts = next(iter(terms.codes), "").count("|") + 1

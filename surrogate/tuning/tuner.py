@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -50,6 +50,19 @@ class Space(NamedTuple):
     others: np.ndarray | None
     plausible_us: tuple[float, float]
     """The least and the greatest time that does not look like another unit's."""
+
+    def informed(self, model: Configurations, columns: np.ndarray, terms: np.ndarray) -> Self:
+        """The space with what a model knows of a problem with ``columns`` (c,) and ``terms`` (n, t), NaN if unknown."""
+        places = {name.rpartition("|")[2]: place for place, name in enumerate(model.configurations_)}
+        known = np.array([places.get(text, -1) for text in self.texts], dtype=np.int64)
+        scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, known]
+        measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MOST_OTHERS]
+        ran_us = model.times_us_[np.isfinite(model.times_us_)]
+        return self._replace(
+            prior=model.transfer_.prior(columns, self.parameters, terms, known),
+            others=scores[measured],
+            plausible_us=(max(self.plausible_us[0], ran_us.min() / UNIT), ran_us.max() * UNIT),
+        )
 
 
 class Tuner:
@@ -205,12 +218,7 @@ def space_of(
         texts = listed_texts(family.description, asked, model)
     if not texts:
         raise InputError(f"{family.name}: no configuration is allowed for {asked}; look at the conditions")
-    # The columns of the problem and the terms of its configurations, as the model had them.
     device = device_of(known, gpu_name)
-    formula = family.formula(asked.settings, device)
-    of_problem = formula.problem(asked)
-    launched = device.vendor not in ("", "cpu")  # what nobody knows may be a CPU, which launches nothing
-    least_us = max(FASTEST_US, float(family.least_us(asked, device))) if launched else 0.0
     parameters = family.configurations(texts)
     if configurations is None:
         fits = ~np.any([*family.refusals(asked, parameters, device).values()], axis=0)
@@ -218,28 +226,17 @@ def space_of(
         parameters = parameters[fits]
         if not texts:
             raise InputError(f"{family.name}: no configuration of {asked} fits {device.name}; look at the formulas")
+    # The columns of the problem and the terms of its configurations, as the model had them.
+    formula = family.formula(asked.settings, device)
+    of_problem = formula.problem(asked)
     columns = formula.candidate(of_problem, parameters)[0][parameters.shape[1] :]
     terms = np.column_stack([np.broadcast_to(column, len(texts)) for column in columns]).astype(np.float32)
-    known_terms = terms[:, np.isfinite(terms).all(axis=0)]
-    if model is None:
-        return Space(family.description, texts, parameters, known_terms, None, None, plausible_us=(least_us, math.inf))
-    places = {name.rpartition("|")[2]: place for place, name in enumerate(model.configurations_)}
-    known_places = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
     problem_columns = np.concatenate([np.array(of_problem.values), np.array(formula.constant)]).astype(np.float32)
-    prior = model.transfer_.prior(model.inside(asked, device, problem_columns), parameters, terms, known_places)
-    scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, known_places]
-    measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MOST_OTHERS]
-    ran_us = model.times_us_[np.isfinite(model.times_us_)]
-    plausible_us = (max(least_us, ran_us.min() / UNIT), ran_us.max() * UNIT)
-    return Space(
-        family.description,
-        texts,
-        parameters,
-        known_terms,
-        prior=prior,
-        others=scores[measured],
-        plausible_us=plausible_us,
-    )
+    launched = device.vendor not in ("", "cpu")  # what nobody knows may be a CPU, which launches nothing
+    least_us = max(FASTEST_US, float(family.least_us(asked, device))) if launched else 0.0
+    known_terms = terms[:, np.isfinite(terms).all(axis=0)]
+    space = Space(family.description, texts, parameters, known_terms, None, None, plausible_us=(least_us, math.inf))
+    return space if model is None else space.informed(model, model.inside(asked, device, problem_columns), terms)
 
 
 def device_of(known: Bundle | Description, name: str) -> Gpu:

@@ -18,7 +18,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.features.errors import InputError
-from surrogate.models.base import TimeModel, Told, duplicate, fitted, times_of
+from surrogate.models.base import TimeModel, Told, fitted, times_of
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import distances_to, references_of
 from surrogate.uncertainty.intervals import ALL, COVERAGE, LeftOut, StepFunction, UnseenGpu, WidthKey, Widths
@@ -299,12 +299,6 @@ Split = tuple[np.ndarray, np.ndarray]
 """Positions of the rows that a fit learns from, and of those that it answers."""
 
 
-def begin_untold(name: str, rows: int) -> Told:
-    """Nobody asks how far the fits came."""
-    del name, rows
-    return lambda share: None
-
-
 def shape_splits(
     rows: Rows, count: int, seed: int, fits: int | None = None, most_rows: int | None = None
 ) -> list[Split]:
@@ -335,9 +329,7 @@ Answers = tuple[np.ndarray, np.ndarray] | None
 """Times in µs of the rows outside and their distances to what the fit saw; None where it had nothing to learn from."""
 
 
-def run_fits(
-    rows: Rows, fits: Sequence[Fit], *, begin: Begin = begin_untold, keep: Path | None = None
-) -> list[Answers]:
+def run_fits(rows: Rows, fits: Sequence[Fit], begin: Begin, keep: Path | None = None) -> list[Answers]:
     """What every fit answers; one without rows to answer leaves its model fitted.
 
     As many at a time as there are CPUs and memory for. ``keep`` is a folder of finished fits (`times_of`).
@@ -364,14 +356,6 @@ def put_together(rows: Rows, splits: Sequence[Split], answers: Sequence[Answers]
         if answer is not None:
             predicted[outside], distance[outside] = answer
     return predicted, distance
-
-
-def held_out(
-    model: TimeModel, rows: Rows, splits: Sequence[Split], begin: Begin = begin_untold
-) -> tuple[np.ndarray, np.ndarray]:
-    """(rows,) predictions by clones of ``model`` fitted without the row, and distances to what those saw."""
-    fits = [Fit(str(number), duplicate(model), *split) for number, split in enumerate(splits)]
-    return put_together(rows, splits, run_fits(rows, fits, begin=begin))
 
 
 def fit_unseen_gpu(rows: Rows, predicted: np.ndarray, known: np.ndarray, judged: np.ndarray) -> UnseenGpu:

@@ -1,7 +1,7 @@
 """Interval widths: ranks, fallback, monotony in distance, coverage on shapes that the fit never saw, unseen GPUs."""
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,8 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.families import FAMILIES
-from surrogate.models import model_class
+from surrogate.models import TimeModel, model_class
+from surrogate.models.base import duplicate
 from surrogate.uncertainty import fit
 from surrogate.uncertainty.intervals import NEVER, LeftOut, StepFunction, UnseenGpu, WidthKey, Widths
 from tests.tables import checked, every
@@ -223,7 +224,7 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     model = model_class("roofline")()
     judged = np.full(len(rows), True)
     splits = fit.gpu_splits(rows, 0)
-    predicted, _ = fit.held_out(model, rows, splits)
+    predicted, _ = predicted_without(model, rows, splits)
     known = fit.known_settings(rows, splits)
     found = fit.fit_unseen_gpu(rows, predicted, known, judged)
     wanted = LeftOut(3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + fit.ONE_MORE / 3), rel=1e-3))
@@ -244,7 +245,7 @@ def test_what_no_other_gpu_was_measured_in_is_apart() -> None:
     off = np.select([own, frame["gpu"] == "MI100"], [30.0, 5.0], 2.0)
     rows = roofline_times(frame, off)
     splits = fit.gpu_splits(rows, 0)
-    predicted, _ = fit.held_out(model_class("roofline")(), rows, splits)
+    predicted, _ = predicted_without(model_class("roofline")(), rows, splits)
     found = fit.fit_unseen_gpu(rows, predicted, fit.known_settings(rows, splits), np.full(len(rows), False))
     half_widths = {kind: each.half_width for kind, each in found.by_kind.items()}
     greatest = {"": (5.0, 4), NEVER: (30.0, 1), "nvidia": (2.0, 3), "nvidia|fp32": (2.0, 3), "gfx9": (2.0, 1)}
@@ -253,6 +254,12 @@ def test_what_no_other_gpu_was_measured_in_is_apart() -> None:
     assert "GFX9" not in found.note("gfx9", described=False) and "3 NVIDIA GPUs" in found.note(
         "nvidia", described=False
     )
+
+
+def predicted_without(model: TimeModel, rows: Rows, splits: Sequence[fit.Split]) -> tuple[np.ndarray, np.ndarray]:
+    """(rows,) predictions by clones of ``model`` fitted without the row, and distances to what those saw."""
+    fits = [fit.Fit("a split", duplicate(model), *split) for split in splits]
+    return fit.put_together(rows, splits, fit.run_fits(rows, fits, lambda name, count: lambda share: None))
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:
@@ -265,7 +272,7 @@ def products(gpus: tuple[str, ...]) -> pd.DataFrame:
 def test_held_out_predictions_never_saw_the_shape(refused, table: Table) -> None:
     """Every row gets a prediction, some distance away from what its fold trained on."""
     rows = checked(table(12))
-    predicted, distance = fit.held_out(model_class("linear-terms")(), rows, fit.shape_splits(rows, 4, 0))
+    predicted, distance = predicted_without(model_class("linear-terms")(), rows, fit.shape_splits(rows, 4, 0))
     assert np.isfinite(predicted[rows.ok]).all() and (distance > 0).all()
     with refused("shape"):
         fit.shape_splits(rows.take(rows.shape == 0), 4, 0)
