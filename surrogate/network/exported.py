@@ -60,7 +60,7 @@ def read_exported(path: str | Path, options: ReadOptions = AS_IT_IS) -> Network:
         signature = program["graph_module"]["signature"]
         inputs = _user_inputs(graph, signature)
         known, batch = _symbols(path, graph, inputs, options.batch, options.dims or {})
-        tensors = _tensors(graph, signature, _files_of(weights), known, options.dtype)
+        tensors = _tensors(graph, signature, weights.get("config", {}), known, options.dtype)
         stored = list(tensors.values())
         calls = [_call(node, tensors, graph["tensor_values"], options.training) for node in graph["nodes"]]
         return network_of(path, stored, calls, batch, training=options.training)
@@ -124,15 +124,10 @@ def _size(size: Mapping[str, Any], known: Mapping[str, int]) -> int:
     return evaluated(size["as_expr"]["expr_str"], known)
 
 
-def _files_of(weights: Mapping[str, Any]) -> dict[str, str]:
-    """Name of a weight → the file that holds it; tied weights have one file."""
-    return {name: f"weights/{each['path_name']}" for name, each in weights.get("config", {}).items()}
-
-
 def _tensors(
     graph: Mapping[str, Any],
     signature: Mapping[str, Any],
-    files: Mapping[str, str],
+    files: Mapping[str, Any],
     known: Mapping[str, int],
     dtype: str | None,
 ) -> dict[str, Tensor]:
@@ -142,6 +137,7 @@ def _tensors(
         for kind in ("parameter", "buffer")
     )
     tensors = {}
+    paths = {name: f"weights/{each['path_name']}" for name, each in files.items()}  # tied weights have one file
     for name, meta in graph["tensor_values"].items():
         shape = tuple(_size(size, known) for size in meta["sizes"])
         floating = meta["dtype"] in FLOATS
@@ -154,7 +150,7 @@ def _tensors(
             floating,
             constant=name in weights or name in buffers,
             parameter=name in weights,
-            buffer=files.get(weights.get(name, {}).get("parameter_name"), name),
+            buffer=paths.get(str(weights.get(name, {}).get("parameter_name")), name),
             channels_last=nhwc,
         )
     return tensors

@@ -88,13 +88,13 @@ AS_IT_IS = ReadOptions()
 Options = TypeVar("Options", bound="DataclassInstance")
 
 
-def with_named(options: Options, named: Mapping[str, Any], *others: str) -> Options:
+def with_named(options: Options, named: Mapping[str, Any], *others: str, known: Collection[str] = ()) -> Options:
     """``options`` with the fields that a caller gave by ``named``; None keeps a field.
 
-    Raises `InputError` for a name that is no field, and names the fields beside ``others``.
+    Raises `InputError` for a name that is not ``known`` (without: no field), and names those and ``others``.
     """
     for name in named:
-        require_known("parameter", name, (*others, *(each.name for each in fields(options))))
+        require_known("parameter", name, (*others, *(known or (each.name for each in fields(options)))))
     return replace(options, **{name: value for name, value in named.items() if value is not None})
 
 

@@ -112,30 +112,22 @@ def _require_fitting(source: str, kind: str, options: ReadOptions) -> None:
     dtype, amp = options.dtype, options.amp
     is_module = _is_module(source)
     given = next((name for name in OF_LANGUAGE if getattr(options, name) is not None), None)
-    of_language = f"--{given.replace('_', '-')}" if given else f"--dtype {dtype}"
-    refusals = (
-        (
-            options.optimizer and not options.training,
-            f"{source}: --optimizer {options.optimizer} ends an iteration; add --training",
-        ),
-        (amp and dtype, "--amp keeps weights in fp32, --dtype does not; leave out one of them"),
-        (
-            amp and not is_module,
+    if options.optimizer and not options.training:
+        raise InputError(f"{source}: --optimizer {options.optimizer} ends an iteration; add --training")
+    if amp and dtype:
+        raise InputError("--amp keeps weights in fp32, --dtype does not; leave out one of them")
+    if amp and not is_module:
+        raise InputError(
             f"{source}: --amp runs a module's own code under autocast, which a file no longer holds; give"
-            f" module:callable or x.py:callable, or --dtype {amp} for all layers and weights in {amp}",
-        ),
-        (given or dtype in QUANTISED, f"{source}: {of_language} is for language models; give the model's config.json"),
-        (
-            dtype == "int8" and (options.training or is_module),
-            f"{source}: --dtype int8: torch neither trains nor multiplies in it; give fp16 or bf16",
-        ),
-        (
-            options.dims and kind not in FILES,
-            f"{source}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes",
-        ),
-    )
-    if reason := next((reason for is_wrong, reason in refusals if is_wrong), None):
-        raise InputError(reason)
+            f" module:callable or x.py:callable, or --dtype {amp} for all layers and weights in {amp}"
+        )
+    if given or dtype in QUANTISED:
+        of_language = f"--{given.replace('_', '-')}" if given else f"--dtype {dtype}"
+        raise InputError(f"{source}: {of_language} is for language models; give the model's config.json")
+    if dtype == "int8" and (options.training or is_module):
+        raise InputError(f"{source}: --dtype int8: torch neither trains nor multiplies in it; give fp16 or bf16")
+    if options.dims and kind not in FILES:
+        raise InputError(f"{source}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")
 
 
 def _read(source: str, path: Path, options: ReadOptions) -> Network:

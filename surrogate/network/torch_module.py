@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.elementwise import MAX_INT32, whole
-from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
+from surrogate.features.errors import InputError, imported_callable, in_one_line
 from surrogate.features.problem import DTYPES, HALF
 from surrogate.network.allocator import Allocator
 from surrogate.network.call import TABLE, Call, Tensor, base_name
@@ -197,9 +197,7 @@ def time_module(
         If torch is missing, the module fails, or the GPU or an option is unknown.
     """
     name = type(module).__name__
-    for option in named:
-        require_known("parameter", option, OPTIONS)
-    options = with_named(AS_IT_IS, named)
+    options = with_named(AS_IT_IS, named, known=OPTIONS)
     require_data_parallel(name, options.data_parallel, training=options.training)
     if options.batch is not None:
         whole(name, "batch", options.batch, most=MAX_INT32)
