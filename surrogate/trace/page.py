@@ -82,20 +82,12 @@ def _what_ifs(profile: Profile) -> list[Table]:
     answers = evaluate(graph_of(profile.trace, profile.layers), chosen, Setting(profile), refusals=refusals)
     rows = []
     for answer in answers:
-        whole = answer.to_dict()
         ends = [end / 1e3 for end in (answer.low_us, answer.high_us) if end is not None]
-        rows.append(
-            {
-                "what-if": answer.name,
-                "before_ms": answer.baseline_us / 1e3,
-                "after_ms": answer.predicted_us / 1e3,
-                "interval_ms": interval_us((ends[0], ends[1]), between=" to ") if ends else "–",
-                "throughput": f"{plain(answer.speedup)}×",
-                "bound after": whole["bound_after"],
-                "help": MODELS[answer.name].help,
-                "assumes": answer.assumes,
-            }
-        )
+        interval = interval_us((ends[0], ends[1]), between=" to ") if ends else "–"
+        times = {"before_ms": answer.baseline_us / 1e3, "after_ms": answer.predicted_us / 1e3, "interval_ms": interval}
+        gain = {"throughput": f"{plain(answer.speedup)}×", "bound after": answer.to_dict()["bound_after"]}
+        about = {"help": MODELS[answer.name].help, "assumes": answer.assumes}
+        rows.append({"what-if": answer.name, **times, **gain, **about})
     notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
     notes += said_once((answer.name, answer.evidence) for answer in answers)
     return [Table(rows, title="An iteration's time", notes=tuple(notes), empty="None applies.")]

@@ -16,14 +16,10 @@ from surrogate.trace.events.tables import Device, Trace
 
 # CUPTI's enumerations (cupti_activity.h): copy kind, kind of memory, kind of synchronisation.
 _COPIES = {
-    1: events.TO_DEVICE,
-    2: events.TO_HOST,
-    8: events.ON_DEVICE,
-    9: events.ON_HOST,
-    10: events.PEER,
-    11: events.TO_DEVICE,
-    12: events.TO_HOST,
-    13: events.ON_DEVICE,
+    **dict.fromkeys((1, 11), events.TO_DEVICE),
+    **dict.fromkeys((2, 12), events.TO_HOST),
+    **dict.fromkeys((8, 13), events.ON_DEVICE),
+    **{9: events.ON_HOST, 10: events.PEER},
 }
 _MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
 _COPY_WORDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "copy")

@@ -94,15 +94,9 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         for name, rank_times in zip(names, times, strict=True)
     )
     apart = tuple(
-        {
-            "index": at,
-            "collective": problem and problem.kind,
-            "message_bytes": problem and int(problem.dram_bytes),
-            "measured_us": float(shortest_us[at]),
-            "predicted_us": float(walks[0].times.time_us[row]),
-            "source": walks[0].times.source[row],
-            "last": ranks[int(np.argmin(waits[:, at]))],
-        }
+        {"index": at, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes)}
+        | {"measured_us": float(shortest_us[at]), "predicted_us": float(walks[0].times.time_us[row])}
+        | {"source": walks[0].times.source[row], "last": ranks[int(np.argmin(waits[:, at]))]}
         for at, (row, problem) in enumerate(zip(rows[0], sent, strict=True))
     )
     title = f"{len(walks)} ranks, {walks[0].facts['times']} times; rank {ranks[last]} ends last"
