@@ -150,7 +150,7 @@ def _tensors(
             floating,
             constant=name in weights or name in buffers,
             parameter=name in weights,
-            buffer=paths.get(str(weights.get(name, {}).get("parameter_name")), name),
+            buffer=paths.get(str(weights.get(name, {}).get("parameter_name"))) or name,
             channels_last=nhwc,
         )
     return tensors
