@@ -52,11 +52,13 @@ class HeldOut:
     @classmethod
     def read(cls, file: Path | None, count: int) -> "HeldOut | None":
         """The answers on ``count`` rows that an earlier run kept; None without any, or if the file is damaged."""
+        if file is None or not file.is_file():
+            return None
         try:
-            content = json.loads(file.read_text()) if file is not None else None
-            times = np.array(content.pop("predicted_us"), dtype=np.float64).reshape(count) if content else None
-            return cls(predicted_us=times, **content) if content is not None and times is not None else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            content = json.loads(file.read_text())
+            times = np.array(content.pop("predicted_us"), dtype=np.float64).reshape(count)
+            return cls(predicted_us=times, **content)
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
 

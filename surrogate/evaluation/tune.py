@@ -5,10 +5,13 @@ is then valued on `INNER_FOLDS` folds of those rows by shape. `search` works in 
 over an Optuna storage that processes and machines share.
 """
 
+import signal
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -191,6 +194,43 @@ def search_method(seed: int | None) -> dict[str, Any]:
     return {"sampler": sampler, "pruner": optuna.pruners.MedianPruner(n_startup_trials=5)}
 
 
+@contextmanager
+def _held_signals() -> Iterator[Callable[[bool], None]]:
+    """Hold back Ctrl-C and the like during a search; call what it yields with True where they may act, else False.
+
+    A trial is closed properly only if the exception comes from within its valuing. Elsewhere it can leave a write half
+    done or Optuna's heartbeat running, or be raised in a finaliser, where Python drops it. The first signal is kept
+    until it may act, or the search is over; a second one acts at once.
+    """
+    handlers: dict[int, Any] = {}
+    caught: list[int] = []
+    may_act = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        if may_act or len(caught) > 1:
+            handlers[number](number, frame)
+
+    def allow(allowed: bool) -> None:
+        nonlocal may_act
+        may_act = allowed
+        if allowed and caught:
+            handlers[caught[0]](caught[0], None)
+
+    if threading.current_thread() is threading.main_thread():  # only there are handlers set, and run
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and callable(handler := signal.getsignal(number)):
+                handlers[number] = handler
+                signal.signal(number, handle)
+    try:
+        yield allow
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    allow(True)
+
+
 @dataclass(frozen=True)
 class Valuing:
     """The loss of a trial's settings: a model is fitted on all folds but one, in turn. ``objective`` is minimised."""
@@ -233,9 +273,14 @@ def optimise(
         if is_done():
             study.stop()
 
-    if is_done():
-        return
-    try:
-        study.optimize(valuing, timeout=timeout_s, callbacks=[stop_if_done])
-    except UnboundLocalError as error:  # Optuna's own, if a signal comes while it closes a trial
-        raise (error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error) from None
+    with _held_signals() as allow:
+
+        def value(trial: "Trial") -> float:
+            try:
+                allow(True)
+                return valuing(trial)
+            finally:
+                allow(False)
+
+        if not is_done():
+            study.optimize(value, timeout=timeout_s, callbacks=[stop_if_done])
