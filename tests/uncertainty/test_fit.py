@@ -265,7 +265,7 @@ def predicted_without(model: TimeModel, rows: Rows, splits: Sequence[fit.Split])
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:
     """Matrix products of 16 shapes and two heights."""
     frame = every(gpu=gpus, n=range(16, 272, 16), m=(64, 256)).assign(family=GEMM.name, operator="gemm", batch=1)
-    frame = frame.assign(library="cublas", library_version="12", algorithm="default", status="ok")
+    frame = frame.assign(library="cublas", library_version="12", algorithm="default", status="ok", math="default")
     return frame.assign(k=64 * frame["n"], time_us=1.0 * frame["n"])
 
 
