@@ -7,25 +7,21 @@ Where a release or a device differs, statuses in the data win (surrogate.models.
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from packaging.version import Version
 
 from .elementwise import Formula, Number
-from .errors import InputError, nearest, require_known
+from .errors import InputError, nearest, read_table, require_known
 from .gpu import gpu
 from .problem import DIRECTIONS, FLAGS, SIZE_COLUMNS, Problem
 
 Mechanism = str
 """A key of `mechanisms.toml`."""
-MECHANISM_ROWS: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("mechanisms.toml").read_text(encoding="utf-8")
-)
+MECHANISM_ROWS: dict[str, dict[str, Any]] = read_table("mechanisms.toml")
 """Mechanism → ``kernel``, the algorithm whose kernels stand for it, and ``tiles``, its three as [rows, columns]."""
 MECHANISMS: tuple[Mechanism, ...] = tuple(MECHANISM_ROWS)
 MECHANISM_CODE: dict[str, int] = {name: code for code, name in enumerate(MECHANISMS)}
@@ -56,7 +52,7 @@ def _rows(table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tupl
                 yield from ((library, direction, name, row) for name, row in rows.items())
 
 
-_ALGORITHMS = tomllib.loads(Path(__file__).with_name("algorithms.toml").read_text(encoding="utf-8"))
+_ALGORITHMS = read_table("algorithms.toml")
 ALGORITHMS = tuple(Algorithm(*named, **row) for *named, row in _rows(_ALGORITHMS))
 """Every algorithm known, by library, direction and enum value."""
 
@@ -109,7 +105,7 @@ class Rule(NamedTuple):
         return self.condition.value({name: getattr(problem, name, compute_capability) for name in self.condition.names})
 
 
-_TABLE = tomllib.loads(Path(__file__).with_name("support.toml").read_text(encoding="utf-8"))
+_TABLE = read_table("support.toml")
 _NAMES = frozenset((*SIZE_COLUMNS, *FLAGS, "compute_capability"))
 _RULES = {
     name: Rule(reason, Formula.parse(condition, f"rule {name}", _NAMES))

@@ -10,14 +10,13 @@
   share; of a product its traffic. The constants are fitted by `python -m experiments.tiled_products`.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from .elementwise import Number, round_up, where
+from .errors import read_table
 from .families import OPERATORS, Operator
 from .families.gemm import Gemm
 from .gpu import Gpu
@@ -126,7 +125,7 @@ class TensorCoreLaw:
         return (compute**self.blend + memory**self.blend) ** (1.0 / self.blend)
 
 
-_TABLE = tomllib.loads(Path(__file__).with_name("analytical.toml").read_text(encoding="utf-8"))
+_TABLE = read_table("analytical.toml")
 TENSILE_TYPES: dict[str, str] = _TABLE["tensile_types"]
 """Element type → the tensile type of a product that names none: sums in fp32, or as wide as the inputs."""
 TRANSPOSES = ("NN", "NT", "TN", "TT")

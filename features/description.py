@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from .elementwise import Formula
-from .errors import InputError, nearest, read_bounded
+from .errors import InputError, nearest, read_bounded, read_table
 
 Value = bool | int | float | str
 """What a parameter may be set to."""
 Configuration = dict[str, Value]
 """Parameter → value."""
-_TABLE = tomllib.loads(Path(__file__).with_name("description.toml").read_text(encoding="utf-8"))
+_TABLE = read_table("description.toml")
 COSTS: Mapping[str, str] = _TABLE["costs"]
 """What a formula may give, and its meaning."""
 WITHOUT_SIZES = "size"

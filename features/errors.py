@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from inspect import isfunction
 from itertools import islice
 from pathlib import Path, PurePath
+from typing import Any
 
 LONGEST_MESSAGE = 1000
 """Characters of a message; a damaged file may hold a name of megabytes, and messages repeat names."""
@@ -138,6 +139,13 @@ def read_bounded(path: str | Path, max_bytes: int, *, streams: bool = False) -> 
             if len(content) <= max_bytes:
                 return content
     raise InputError(f"{path}: larger than {max_bytes:,} bytes, the most that such a file may have; check the path")
+
+
+def read_table(name: str) -> dict[str, Any]:
+    """The content of a TOML table of this package, by its path below it."""
+    import tomllib  # `seer --help` reads none
+
+    return tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
 @contextmanager

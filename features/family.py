@@ -4,21 +4,20 @@ A family says which sizes and settings its problems have, which columns a model 
 runs a problem, and which problems are one shape. Every formula serves one problem of numbers and a table of arrays.
 """
 
-import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from .elementwise import Number
+from .errors import read_table
 from .gpu import Gpu
 from .problem import HALF, Size
 from .roofline import MACHINE_NAMES
 
-DECLARED = tomllib.loads(Path(__file__).with_name("families").joinpath("families.toml").read_text(encoding="utf-8"))
+DECLARED = read_table("families/families.toml")
 """Family → what it declares beside its formulas: names of columns, batch, strata and so on."""
 DEFAULT_ALGORITHM = "default"
 """The algorithm of a kernel among which nothing can be chosen."""

@@ -7,18 +7,16 @@ CUDA 13.0) and the CUDA programming guide's technical specifications per compute
 """
 
 import re
-import tomllib
 from collections import namedtuple
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .elementwise import Number, ceil_div, maximum, minimum, round_up, where
-from .errors import InputError
+from .errors import InputError, read_table
 from .gpu import Gpu
 
 WARP_THREADS = 32
@@ -31,7 +29,7 @@ NO_LIMIT = -1
 MAX_REGISTERS_PER_THREAD = 255
 CONCURRENT_KERNELS = {5.2: 32, 6.1: 32}
 """Compute capability → grids that may be resident on the device, where they are not 128."""
-_TABLE = tomllib.loads(Path(__file__).with_name("occupancy.toml").read_text(encoding="utf-8"))
+_TABLE = read_table("occupancy.toml")
 BLOCK_LIMITS: dict[str, float] = _TABLE["block"]
 """Device attribute → its value on every NVIDIA GPU since compute capability 3.0."""
 
@@ -238,7 +236,7 @@ def identify_call(kernel_names: Iterable[str]) -> str | None:
 @lru_cache(maxsize=1)
 def _table() -> tuple[Any, ...]:
     """`kernel_names.toml`: compiled rules, generations by number; tensor cores, types and wrappers, a pattern each."""
-    content = tomllib.loads(Path(__file__).with_name("kernel_names.toml").read_text(encoding="utf-8"))
+    content = read_table("kernel_names.toml")
     rules = []
     for pattern, algorithm, family in content["rules"]:
         for name, part in content["parts"].items():
@@ -248,7 +246,7 @@ def _table() -> tuple[Any, ...]:
     return rules, content["generations"], *marks
 
 
-_CONTENT = tomllib.loads(Path(__file__).with_name("kernels.toml").read_text(encoding="utf-8"))
+_CONTENT = read_table("kernels.toml")
 TITAN_XP_BLOCKS: dict[str, dict[tuple[int, int], float]] = {
     algorithm: {(tile_m, tile_n): blocks for tile_m, tile_n, blocks in rows}
     for algorithm, rows in _CONTENT["titan_xp_blocks"].items()

@@ -1,16 +1,16 @@
 """What every problem declares: its sizes, its element types and settings, and what a whole network asks of it."""
 
 import re
-import tomllib
 from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, cast, get_args, get_origin
 
 import numpy as np
+
+from .errors import read_table
 
 AS_OTHER = cast(int, None)
 """The default of a size that follows another."""
@@ -118,10 +118,9 @@ def shared_sizes(classes: Iterable[type]) -> tuple[Size, ...]:
         several = [columns[name] for columns in declared if name in columns]
         if len({(size.meaning, size.unit) for size in several}) > 1:
             raise TypeError(f"size {name} is declared with several meanings: {', '.join(s.meaning for s in several)}")
-        if len(several) < len(declared):
-            sizes[name] = replace(several[0], least=0, default=0)
-        else:
-            sizes[name] = replace(several[0], least=min(size.least for size in several))
+        least = min(size.least for size in several)
+        is_everywhere = len(several) == len(declared)
+        sizes[name] = replace(several[0], least=least) if is_everywhere else replace(several[0], least=0, default=0)
     return tuple(sizes.values())
 
 
@@ -194,7 +193,7 @@ class InNetwork:
         return (self,)
 
 
-TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("problem.toml").read_text(encoding="utf-8"))
+TABLE: dict[str, Any] = read_table("problem.toml")
 SIZE_COLUMNS: tuple[str, ...] = (*TABLE["sizes"],)
 """The problem columns of a dataset, in order."""
 FLAGS = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cores")

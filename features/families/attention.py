@@ -50,7 +50,7 @@ class Attending(Operator):
     BATCH: ClassVar[str] = "batch"
     MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "dtype": ("bf16", "fp16", "fp8", "fp32"),
+        "dtype": KV_DTYPES,
         "math": MATHS,
         "phase": PHASES,
         "kv_dtype": KV_DTYPES,

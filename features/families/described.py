@@ -135,13 +135,12 @@ class DescribedFamily(Family[DescribedProblem]):
         names = self.description.sizes
         pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
         sizes, rest = read_sizes(body, rf"({pattern})=?(\d+),?") if names else ({}, body)
-        example = self.example
         if rest:
-            raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {rest!r}; write it as in {example}")
+            raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {rest!r}; write it as in {self.example}")
         if missing := [name for name in names if name not in sizes]:
             raise InputError(
                 f"problem {f'{kind}:{body}'!r} lacks {', '.join(missing)}; a problem of {kind} gives every size,"
-                f" {', '.join(names)}, as in {example}"
+                f" {', '.join(names)}, as in {self.example}"
             )
         return self.problem(sizes, settings)
 

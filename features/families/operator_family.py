@@ -79,11 +79,9 @@ class OperatorFamily(Family[Operator]):
         self.setting_defaults = {  # an operator's own default may depend on its sizes
             setting: defaults.get(setting) or next(iter(choices), "") for setting, choices in self.settings.items()
         }
-        self.batch = declaration.batch
         self.strata = declaration.strata or (tuple(self.kinds) if len(self.kinds) > 1 else ())
-        self.candidate_key, self.lines = declaration.candidate_key, declaration.lines
-        self.ticks, self.tiled_kinds = declaration.ticks, declaration.tiled_kinds
-        self.call_cost_by_gpu = declaration.call_cost_by_gpu
+        for name in ("batch", "candidate_key", "lines", "ticks", "tiled_kinds", "call_cost_by_gpu"):
+            setattr(self, name, getattr(declaration, name))
         self.problem_names = (*declaration.column_names, *DECLARED["common_names"])
         self.dimension_names = (*declaration.dimension_names, *self.setting_columns, *MACHINE_NAMES)
         self._counted = declaration.counted

@@ -1,12 +1,11 @@
 """The families of operators on images: pointwise ones (activations, sums, copies) touch every element once, and rowwise
 ones reduce along rows or channels (softmax, norms, a bias's gradient), or quantise."""
 
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from ..elementwise import Number, ceil_div, maximum, where
+from ..errors import read_table
 from ..gpu import Gpu
 from ..problem import STREAMED
 from .operator import ELEMENTS_PER_BLOCK, Image, declared, image_classes
@@ -36,7 +35,7 @@ class Pointwise(Image):
         return ceil_div(self.elements, ELEMENTS_PER_BLOCK)
 
 
-_POINTWISE = tomllib.loads(Path(__file__).with_name("pointwise.toml").read_text(encoding="utf-8"))
+_POINTWISE = read_table("families/pointwise.toml")
 POINTWISE_CLASSES: dict[str, type[Pointwise]] = image_classes(Pointwise, _POINTWISE)
 """Kind → class, one for every kind of the table."""
 POINTWISE = memory_family("pointwise")
@@ -104,7 +103,7 @@ class Quantise(Reduction):
         return (self.itemsize + 1) * self.elements
 
 
-_ROWWISE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_ROWWISE = read_table("families/rowwise.toml")
 _ROWS: dict[str, type[Reduction]] = image_classes(Reduction, _ROWWISE["rows"])
 _CHANNELS: dict[str, type[Reduction]] = image_classes(ChannelReduction, _ROWWISE["channels"])
 Softmax = _ROWS["softmax"]
