@@ -172,15 +172,16 @@ class Predictors:
         """What the GPUs that train together exchange their gradients over."""
         gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
         if gpus > 1:
-            source = self.kernels.kernel_times([all_reduce(2**22, gpus, "fp32")])[0].source
+            source = self.kernels.kernel_times([as_run(all_reduce(2**22, gpus, "fp32"), self.gpu)])[0].source
             told = "its data sheet" if source in UNMEASURED else "all-reduces that were measured"
             name = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
             yield f"gradients cross {name}, {gbs:g} GB/s in each direction; their times go by {told}"
 
     def _messages_us(self, works: Sequence[Work]) -> list[tuple[float, float, float]]:
         """Of each problem its time and the ends of its interval, in µs."""
-        answers = self.answers(works, {})
-        return [(answers[work].time_us, answers[work].lower_us, answers[work].upper_us) for work in works]
+        runs = [as_run(work, self.gpu) for work in works]
+        answers = self.answers(dict.fromkeys(runs), {})
+        return [(answers[run].time_us, answers[run].lower_us, answers[run].upper_us) for run in runs]
 
     def _missing_units(
         self, network: Network, runs: Mapping[Work, Work], answers: Mapping[Work, Answer]

@@ -47,6 +47,7 @@ from surrogate.network.language_step import (
 from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
 from surrogate.network.predict import Answer, Predictors, frameworks_on
 from surrogate.network.result import UNMEASURED
+from surrogate.network.work import as_run
 from surrogate.prediction.results import FLOOR, ROOFLINE
 
 FILE = "servers.json"
@@ -226,8 +227,9 @@ class ServerKernels:
 
         if name not in self._predictors:
             self._predictors[name] = Predictors(self.device, None, load_operators(self.device.name, name))
-        answers = self._predictors[name].answers(works, {})
-        return {work: answer for work, answer in answers.items() if isinstance(work, Operator)}
+        runs = {work: as_run(work, self.device) for work in works}
+        answers = self._predictors[name].answers(dict.fromkeys(runs.values()), {})
+        return {work: answers[run] for work, run in runs.items() if run in answers}
 
 
 def server_steps(
