@@ -12,10 +12,11 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import groups, problems_of
+from surrogate.dataset.problems import device_names, groups, problems_of
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
+from surrogate.features.gpu import gpus
 from surrogate.models.base import Span, TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.registry import model_class
@@ -39,7 +40,9 @@ class DistilledTerms(BoostedTerms):
     teacher
         Name of the model that labels problems.
     copies
-        Labelled rows for each measured row.
+        Labelled rows on measured GPUs for each measured row.
+    elsewhere_copies
+        Labelled rows on other GPUs of the same makers for each measured row.
     octaves
         Binary logarithm of the largest factor by which a size is scaled, up or down.
     measured_weight
@@ -59,6 +62,7 @@ class DistilledTerms(BoostedTerms):
 
     teacher: str = "stacked-terms"
     copies: int = 5
+    elsewhere_copies: int = 2
     octaves: float = 1.0
     measured_weight: Annotated[float, Span(1.0, 30.0, log=True)] = 10.0
     learning_rate: Annotated[float, Span(0.05, 0.3, log=True)] = 0.15
@@ -71,7 +75,7 @@ class DistilledTerms(BoostedTerms):
 
     def settings(self) -> dict[str, Any]:
         """Parameters for ``xgboost.train``."""
-        own = ("teacher", "copies", "octaves", "measured_weight")
+        own = ("teacher", "copies", "elsewhere_copies", "octaves", "measured_weight")
         return {name: value for name, value in super().settings().items() if name not in own}
 
     def weights(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
@@ -83,9 +87,13 @@ class DistilledTerms(BoostedTerms):
         """Fit the teacher, then the trees on its labels and on the measurements."""
         teacher = self.fitted_parts.get(self.teacher) or self._teacher().fit(rows, time_us)
         copies = min(self.copies, max(1, MAX_LABELLED // len(rows)))
-        nearby = nearby_rows(rows, copies, self.octaves, self.random_state)
+        frames = [nearby_rows(rows, copies, self.octaves, self.random_state).frame]
+        if self.elsewhere_copies:
+            others = nearby_rows(rows, self.elsewhere_copies, self.octaves, self.random_state + 1)
+            frames.append(on_other_gpus(others, rows, self.random_state))
+        nearby = rows_of(pd.concat(frames, ignore_index=True), rows.family, rows.devices)
         label_us = teacher.predict(nearby)
-        known = np.isfinite(label_us)
+        known = np.isfinite(label_us) & np.isfinite(nearby.features).all(axis=1)
         frame = pd.concat([rows.frame, nearby.frame[known]], ignore_index=True)
         self._is_measured = np.arange(len(frame)) < len(rows)
         try:
@@ -136,6 +144,20 @@ def nearby_rows(rows: Rows, copies: int, octaves: float, random_state: int) -> R
         part = frame.assign(**sizes)
         parts.append(part[_is_alike(part, frame, family)])
     return rows_of(pd.concat(parts, ignore_index=True), family, rows.devices)
+
+
+def on_other_gpus(nearby: Rows, measured: Rows, random_state: int) -> pd.DataFrame:
+    """Return the rows ``nearby`` as a table, each problem on a random GPU of the registry that ``measured`` lacks.
+
+    The GPUs have the makers of the measured ones. The table is empty if there are no others.
+    """
+    known = set(device_names(measured.frame))
+    makers = {measured.device(name).vendor for name in known}
+    names = [each.name for each in gpus() if each.vendor in makers and each.name not in known]
+    if not names:
+        return nearby.frame.iloc[:0]
+    drawn = np.random.default_rng(random_state).integers(len(names), size=int(nearby.problem.max()) + 1)
+    return nearby.frame.assign(gpu=np.array(names, dtype=object)[drawn[nearby.problem]])
 
 
 def scaled_sizes(size: np.ndarray, factor: np.ndarray) -> np.ndarray:

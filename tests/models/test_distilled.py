@@ -10,12 +10,14 @@ import pytest
 from surrogate.dataset.problems import problems_of
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu, gpus
 from surrogate.models.base import TimeModel
-from surrogate.models.distilled import DistilledTerms, nearby_rows, scaled_sizes
+from surrogate.models.distilled import DistilledTerms, nearby_rows, on_other_gpus, scaled_sizes
 from surrogate.models.registry import DECLARED, Declaration
 from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]
+NVIDIA = [each.name for each in gpus() if each.vendor == "nvidia"]
 FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
 
 
@@ -74,6 +76,16 @@ def test_problems_nearby_differ_in_sizes_alone_and_run_alike(rows: Rows) -> None
     # The rows of a problem stay together, and each candidate gets problems of the traits that it ran.
     assert pd.Series(found.candidate).groupby(found.problem).nunique().max() > 1
     assert _signatures(found) <= _signatures(rows)
+
+
+def test_each_problem_goes_to_one_gpu_that_was_not_measured(rows: Rows) -> None:
+    found = on_other_gpus(rows, rows, 0)
+    measured = set(rows.frame["gpu"])
+    assert not measured & set(found["gpu"]) and {gpu(name).vendor for name in set(found["gpu"])} == {"nvidia"}
+    assert found["gpu"].groupby(rows.problem).nunique().max() == 1
+    pd.testing.assert_frame_equal(found.drop(columns="gpu"), rows.frame.drop(columns="gpu"))
+    everywhere = checked(rows.frame.iloc[:1].drop(columns="gpu").merge(pd.DataFrame({"gpu": NVIDIA}), how="cross"))
+    assert on_other_gpus(rows, everywhere, 0).empty
 
 
 def _signatures(rows: Rows) -> set[tuple[object, ...]]:
