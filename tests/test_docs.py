@@ -221,3 +221,13 @@ def test_the_guide_prints_the_ladder_of_evidence() -> None:
     ladder = guide.partition("## The ladder of evidence")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", ladder, re.MULTILINE)
     assert dict(rows) == SOURCES and [name for name, _ in rows] == [*SOURCES]
+
+
+def test_selections_that_readme_prints_are_today_s(seer: Callable[..., Any]) -> None:
+    """Every line of the text below README's first commands, but for those that stand for more lines."""
+    shell, (text, *_) = blocks(README, "sh"), blocks(README, "text")
+    asked = next(block for block in shell if "seer select --gpu v100" in block.text)
+    answers = [seer(*shlex.split(line)[1:]).succeeded().out.splitlines() for line in asked.text.splitlines()]
+    shown = [line for line in text.text.splitlines() if line != "…"]
+    assert len(answers) == 2 and len(shown) > 6
+    assert [line for line in shown if line not in [*answers[0], *answers[1]]] == []
