@@ -35,7 +35,7 @@ def test_an_older_bundle_gives_its_answers(archive: Path, tmp_path: Path) -> Non
     problems = table.drop(columns=ANSWERS)
     given = Predictor(bundle).predict(problems).to_frame()[ANSWERS]
     assert len(table) > 50
-    np.testing.assert_allclose(given, table[ANSWERS], rtol=1e-9)
+    np.testing.assert_allclose(given, table[ANSWERS], rtol=1e-6)  # another BLAS rounds otherwise
     # It is the same after it was written by this version.
     save(bundle, tmp_path / "again")
     again = Predictor(load(tmp_path / "again")).predict(problems).to_frame()[ANSWERS]

@@ -239,7 +239,7 @@ def dlrm(measurements, tmp_path_factory):
     """Eight ranks of a recommendation model on V100s: one iteration each."""
     folder = tmp_path_factory.mktemp("dlrm")
     with tarfile.open(measurements / "traces" / "dlrm_8_workers_v100.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return sorted(folder.rglob("worker*.json"))
 
 

@@ -78,8 +78,9 @@ def test_batch_scales_every_kernel_by_its_own_law(refused, real):
     graph = graph_of(one.trace, one.layers)
     answer = evaluate(graph, [what_if("batch=64")], setting_of(one))[0]
     figures = answer.to_dict()
-    assert 45e3 < figures["device_us_after"] < 50e3
-    assert figures["device_low_us"] < 346.4e3 / 8 < figures["device_us_after"] < figures["device_high_us"]
+    eighth_us = 346.4e3 / 8
+    assert eighth_us < figures["device_us_after"] < 1.25 * eighth_us  # few images fill a GPU less
+    assert figures["device_low_us"] < eighth_us < figures["device_us_after"] < figures["device_high_us"]
     after = answer.predicted.graph
     wgrad, optimizer = ({"name": "wgrad"}, {"layer": "^Optimizer"})
     assert times(after, **wgrad).sum() == pytest.approx(times(graph, **wgrad).sum() / 8, rel=0.1)
