@@ -83,7 +83,7 @@ def test_batch_scales_every_kernel_by_its_own_law(refused, real):
     assert figures["device_low_us"] < eighth_us < figures["device_us_after"] < figures["device_high_us"]
     after = answer.predicted.graph
     wgrad, optimizer = ({"name": "wgrad"}, {"layer": "^Optimizer"})
-    assert times(after, **wgrad).sum() == pytest.approx(times(graph, **wgrad).sum() / 8, rel=0.1)
+    assert 1 < times(after, **wgrad).sum() / (times(graph, **wgrad).sum() / 8) < 1.25
     assert times(after, **optimizer, kind="kernel").sum() == times(graph, **optimizer, kind="kernel").sum()
     assert figures["bound_after"] == "host" and any("profiler's cost" in note for note in figures["notes"])
     with refused("nothing changes"):
