@@ -4,15 +4,13 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 from surrogate.features.errors import require_known
 from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import LAYOUTS, MATHS, setting
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from surrogate.features.conv import Conv
 
 Work = NetworkProblem
@@ -85,7 +83,15 @@ class ReadOptions:
 
 
 AS_IT_IS = ReadOptions()
-Options = TypeVar("Options", bound="DataclassInstance")
+
+
+class IsDataclass(Protocol):
+    """What `dataclasses.replace` takes."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Options = TypeVar("Options", bound=IsDataclass)
 
 
 def with_named(options: Options, named: Mapping[str, Any], *others: str, known: Collection[str] = ()) -> Options:

@@ -192,7 +192,8 @@ def test_boards_without_tf32_reach_half_of_their_peak_or_more(real):
     for name, peak_tflops in (("t4", 8.1), ("v100", 15.7), ("p100-sxm2-16gb", 10.6), ("rtx-2080-ti", 13.4)):
         answer = evaluate(graph, [what_if(f"gpu={name}")], setting_of(one))[0]
         peak_us = flops / peak_tflops / 1e6
-        assert peak_us / 1.5 < answer.predicted_us < 2 * peak_us and answer.low_us < peak_us / 0.7 < answer.high_us
+        assert peak_us / 1.5 < answer.predicted_us < 2 * peak_us  # Winograd's algorithms do fewer operations
+        assert answer.low_us < peak_us < answer.high_us
         assert "36.6 GiB were allocated" in answer.notes[-1] and "does not fit" in answer.notes[-1]
     # By rates an RTX 4090 stays far below its peak, by predictions it does not: the interval holds both.
     answer = evaluate(graph, [what_if("gpu=rtx-4090")], setting_of(one))[0]
