@@ -41,6 +41,15 @@ SPEED = {
 NETWORKS = ("AlphaNet", "BetaNet", "AlphaNet, GammaNet", "GammaNet", "")
 
 
+@pytest.fixture(autouse=True)
+def writes_no_report_here() -> Iterator[None]:
+    """A report goes to a temporary folder: the default one, `out` here, may be the user's own."""
+    report = Path("out", "results.json").absolute()
+    before = report.stat().st_mtime_ns if report.is_file() else 0
+    yield
+    assert (report.stat().st_mtime_ns if report.is_file() else 0) == before, f"the test wrote {report}"
+
+
 @st.composite
 def _convs(draw: st.DrawFn) -> Conv:
     """Any valid problem of moderate size, of every dtype, math, layout and direction."""

@@ -177,9 +177,8 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
     assert len(pd.read_parquet(out)) == len(pd.read_csv(asked))
     for words in (["info", bundle], ["evaluate", bundle, data], ["data", "check", data]):
         assert seer(*words).code == (2 if words[0] == "data" else 0)
-    compared = seer(
-        "compare", data, "--kernel", toml, "--folds", "2", "--models", "configurations,boosted-terms", "--json"
-    )
+    words = ("--folds", 2, "--models", "configurations,boosted-terms", "--json", "-o", tmp_path / "report")
+    compared = seer("compare", data, "--kernel", toml, *words)
     assert {row["model"] for row in compared.json["choice_rows"]} >= {"configurations", "boosted-terms"}
 
 
