@@ -103,7 +103,7 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, Launch]:
     import pandas as pd
 
     from surrogate.dataset.problems import device_names, groups
-    from surrogate.models.linear import relative_fit
+    from surrogate.models.least_squares import relative_fit
 
     parts = []
     for rows in tables:

@@ -1,24 +1,23 @@
-"""`linear-dims`, `linear-terms` and `li-et-al`: linear models, one fit per candidate; and relative least squares.
+"""`linear-dims`, `linear-terms` and `li-et-al`: linear models, one fit per candidate.
 
 The first two are ridge regressions of log time. Source of `li-et-al`: Li, Sun, Jog, "Path Forward Beyond Simulators:
 Fast and Accurate GPU Execution Time Prediction for DNN Workloads" (MICRO 2023): linear regression per kernel on
 operation counts and input / output sizes; for another GPU the slopes are scaled by what the hardware offers. Here a
-candidate stands for the kernels, and slopes are efficiencies. The formulas of SEER, too, are fitted by least squares on
-the relative residual, one fit per group of rows.
+candidate stands for the kernels, and slopes are efficiencies.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypedDict
+from typing import Annotated, Any, ClassVar, Self, TypedDict
 
 import numpy as np
-import pandas as pd
 
-from surrogate.dataset.problems import joined, kernel_groups
+from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
 from surrogate.models.base import Span, TimeModel, dims, terms
 from surrogate.models.baselines import LEAST_US, peak_times
+from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit
 from surrogate.models.plain import Number, from_plain, to_plain
 
 MAX_VARIANCE = 3.0
@@ -129,73 +128,6 @@ class LinearTerms(_Linear):
     name: ClassVar[str] = "linear-terms"
     help: ClassVar[str] = "ridge regression of log time on sizes and analytical terms, one fit per candidate"
     columns = staticmethod(terms)
-
-
-def key_columns(rows: Rows) -> pd.DataFrame:
-    """Columns that name groups: ``gpu``, ``version``, ``candidate`` (with its setting), ``grouping``."""
-    frame = rows.frame.assign(candidate=rows.candidate)
-    candidate = joined(frame, ("candidate", *rows.family.setting_names))
-    grouping = kernel_groups(rows.frame, rows.family)
-    return frame[["gpu"]].assign(version=frame["library_version"], candidate=candidate, grouping=grouping)
-
-
-class GroupLevel(NamedTuple):
-    """Groups of rows: ``codes`` (rows,) number the ``names`` of their keys."""
-
-    codes: np.ndarray
-    names: list[str]
-
-    @classmethod
-    def of(cls, keys: np.ndarray) -> Self:
-        """From the key of every row, (rows,) texts."""
-        names, codes = np.unique(keys.astype(str), return_inverse=True)
-        return cls(codes, names.tolist())
-
-    def groups(self, members: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (key, positions) of every group among the rows at ``members``, which are in order."""
-        codes = self.codes[members]
-        order = np.argsort(codes, kind="stable")
-        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-        for group in np.split(order, starts[1:]) if len(starts) else ():
-            yield self.names[codes[group[0]]], members[group]
-
-
-def fitted_groups(
-    levels: Sequence[GroupLevel], least_rows: int, members: np.ndarray
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (key, positions) of every group to fit among the rows at ``members``: of each level those with
-    ``least_rows`` rows or more, of the last level all."""
-    for number, level in enumerate(levels, 1):
-        for key, group in level.groups(members):
-            if number == len(levels) or len(group) >= least_rows:
-                yield key, group
-
-
-def relative_fit(terms: np.ndarray, target: np.ndarray, *, nonnegative: bool = False) -> np.ndarray:
-    """Coefficients (terms,) that minimise Σ(terms · coefficients / target − 1)².
-
-    ``terms`` (rows, terms), ``target`` (rows,) positive. Rows are divided by their target and columns by their norm
-    before solving, since the terms differ by a factor of 1e9; where the rows do not determine the coefficients, the
-    least-norm solution (in scaled columns) is returned. ``nonnegative`` keeps every coefficient at or above 0
-    (Lawson & Hanson 1974). Source: SEER's fits (PACT 2021 and its repository).
-    """
-    relative = terms / target[:, None]
-    scale = np.linalg.norm(relative, axis=0)
-    scale[scale == 0] = 1.0
-    scaled = relative / scale
-    ones = np.ones(len(target))
-    if not nonnegative:
-        return np.linalg.lstsq(scaled, ones, rcond=None)[0] / scale
-    from scipy.optimize import nnls
-
-    # The triangle of a QR factorisation poses the same problem with as many rows as columns.
-    q, r = np.linalg.qr(scaled)
-    return nnls(r, q.T @ ones)[0] / scale
-
-
-def relative_loss(terms: np.ndarray, target: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-    """Squared relative residual of each row, (rows,)."""
-    return (terms @ coefficients / target - 1) ** 2
 
 
 @dataclass(eq=False, repr=False)

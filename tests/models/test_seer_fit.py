@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.models.linear import relative_fit, relative_loss
+from surrogate.models.least_squares import relative_fit, relative_loss
 from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.fits import FormFit
 

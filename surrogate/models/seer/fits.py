@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from surrogate.models.linear import relative_fit
+from surrogate.models.least_squares import relative_fit
 from surrogate.models.plain import Number
 from surrogate.models.seer import physics
 from surrogate.models.seer.kernels import GEMM_P, Chooser
