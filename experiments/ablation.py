@@ -13,7 +13,7 @@ from experiments.experiment import Effort, Outcome, columns_first, program, seed
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, beside
 from surrogate.dataset.rows import Rows
-from surrogate.evaluation.judge import Interval, shape_interval
+from surrogate.evaluation.judge import ConfidenceInterval, shape_interval
 from surrogate.evaluation.scorecard import is_heuristic
 from surrogate.features.families import Family
 from surrogate.models import TimeModel, model_frame
@@ -128,7 +128,7 @@ def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
     return chosen[[*CHOICES.values(), "outside_pct"]].merge(pd.DataFrame(changes), on="variant")
 
 
-def _change(of: str, change: Interval) -> dict[str, float]:
+def _change(of: str, change: ConfidenceInterval) -> dict[str, float]:
     """What a table says of a difference to the whole model, in percent or percentage points."""
     ends = {"pct": change.mid, "low": change.low, "high": change.high}
     return {f"{of}_change_{name}": 100 * value for name, value in ends.items()}
@@ -148,12 +148,14 @@ def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def median_change(predicted: np.ndarray, other: np.ndarray, measured: np.ndarray, shape: np.ndarray) -> Interval:
+def median_change(
+    predicted: np.ndarray, other: np.ndarray, measured: np.ndarray, shape: np.ndarray
+) -> ConfidenceInterval:
     """Median error of ``predicted`` less that of ``other``, with its 95 % interval over shapes; arrays (rows,)."""
     errors = [np.abs(time / measured - 1) for time in (predicted, other)]
     draws = [verdicts.median_draws(error, shape) for error in errors]
     low, high = np.quantile(draws[0] - draws[1], [0.025, 0.975])
-    return Interval(float(low), float(np.median(errors[0]) - np.median(errors[1])), float(high))
+    return ConfidenceInterval(float(low), float(np.median(errors[0]) - np.median(errors[1])), float(high))
 
 
 def answer(table: pd.DataFrame) -> str:

@@ -27,7 +27,7 @@ from surrogate.network import load_predictors, read_network
 from surrogate.prediction.shipped import load_operators
 from surrogate.trace import profile, read_trace
 from surrogate.trace.graph import graph_of
-from surrogate.trace.whatif import Network as Workers
+from surrogate.trace.whatif import Interconnect as Workers
 from surrogate.trace.whatif import evaluate, setting_of, what_if
 
 STORED = HOME / "data" / "answers.parquet"

@@ -104,8 +104,8 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
         drawn = np.zeros(len(frame), dtype=bool)
         for gpu in np.unique(device):
             of_gpu = np.unique(hashes[device == gpu])
-            most = of_gpu[min(QUICK_PROBLEMS if effort.quick else PROBLEMS, len(of_gpu)) - 1]
-            drawn |= (device == gpu) & (hashes <= most)
+            maximum = of_gpu[min(QUICK_PROBLEMS if effort.quick else PROBLEMS, len(of_gpu)) - 1]
+            drawn |= (device == gpu) & (hashes <= maximum)
         frame, device = frame[drawn].reset_index(drop=True), device[drawn]
         held = fold_labels(shape_names(frame, family), FOLDS, effort.seed) == 0
         for gpu in gpus:

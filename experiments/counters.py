@@ -47,7 +47,7 @@ MODELS_SHOWN = ("roofline", "seer-time-only", "boosted-terms")
 FORMULA = "SEER's formula, fitted"
 DEPTH_STEP = 8
 """Products that the implicit GEMM kernel takes at once: it rounds the length of its sums up to this."""
-LEAST_ROWS = 8
+MIN_ROWS = 8
 """Rows that a class needs for a time form of its own; with fewer it takes the under-utilised form over all rows."""
 Record = dict[str, Any]
 LAYER = ["network", "LayerName"]
@@ -248,7 +248,7 @@ def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
         )
         for code in np.unique(bound[test]):
             held, learn, form = test[bound[test] == code], train[bound[train] == code], int(code)
-            if len(learn) < LEAST_ROWS:
+            if len(learn) < MIN_ROWS:
                 learn, form = train, physics.UNDER_UTILISED
             matrix = physics.term_matrix(forms[form])
             fit = FormFit.of(tuple(matrix[learn].T), rows.time_us[learn])

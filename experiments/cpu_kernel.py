@@ -37,7 +37,7 @@ POCL = "Portable Computing Language"
 INSTALL = "pip install pyopencl pocl-binary-distribution kernel-tuner"
 LAUNCHES = 3
 """Of a configuration in a pass, of which the least time counts: the first launch finds other data in the caches."""
-LEAST_SIZE, MOST_SIZE, LEAST_WORK, MOST_WORK = 16, 700, 1_500_000, 40_000_000
+MIN_SIZE, MAX_SIZE, MIN_WORK, MAX_WORK = 16, 700, 1_500_000, 40_000_000
 """Bounds of m, n and k, and of their product."""
 
 
@@ -59,9 +59,9 @@ def drawn_shapes(count: int, seed: int = 0) -> list[Shape]:
     shapes: dict[Shape, None] = {}
     while len(shapes) < count:
         step = (1, 8, 32)[len(shapes) % 3]
-        sizes = np.exp(random.uniform(np.log(LEAST_SIZE), np.log(MOST_SIZE), 3))
-        shape = Shape(*(max(LEAST_SIZE, step * round(size / step)) for size in sizes))
-        if LEAST_WORK <= shape.m * shape.n * shape.k <= MOST_WORK:
+        sizes = np.exp(random.uniform(np.log(MIN_SIZE), np.log(MAX_SIZE), 3))
+        shape = Shape(*(max(MIN_SIZE, step * round(size / step)) for size in sizes))
+        if MIN_WORK <= shape.m * shape.n * shape.k <= MAX_WORK:
             shapes[shape] = None
     return list(shapes)
 

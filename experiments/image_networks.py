@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 from experiments.experiment import HOME
 from surrogate import Conv, Gpu, bundled
 from surrogate.dataset.files import write_text
-from surrogate.features.analytical import LAUNCH_US, STREAMING, TensorCoreLaw
+from surrogate.features.analytical import LAUNCH_US, STREAMING, TensorCoreModel
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import memory_us
 from surrogate.features.terms import Sized, sized
@@ -149,7 +149,7 @@ class Passes:
     full_us: Mapping[str, np.ndarray]
     convolutions: tuple[Convolutions, ...]
 
-    def kernels_us(self, law: TensorCoreLaw) -> np.ndarray:
+    def kernels_us(self, law: TensorCoreModel) -> np.ndarray:
         """(passes,) by the law."""
         streamed = [full_us / getattr(law, share) for share, full_us in self.full_us.items()]
         convolved = [each.counts @ law.convolution_us(each.sizes, each.gpu, each.dtype) for each in self.convolutions]
@@ -191,24 +191,24 @@ class Search(NamedTuple):
     """Logarithms of a law's shares, where a search for them begins and ends; what ``start`` leaves out stays out, and
     bandwidths stay below 0.95 of the specification."""
 
-    start: TensorCoreLaw
+    start: TensorCoreModel
     names: list[str]
     first: np.ndarray
     upper: np.ndarray
 
     @classmethod
-    def from_law(cls, start: TensorCoreLaw) -> Self:
+    def from_law(cls, start: TensorCoreModel) -> Self:
         """A search that begins there."""
         names = [name for name, value in asdict(start).items() if value]
         upper = np.array([np.log(0.95) if "bandwidth" in name else np.inf for name in names])
         return cls(start, names, np.minimum(np.log([getattr(start, name) for name in names]), upper - 0.01), upper)
 
-    def law(self, logarithms: np.ndarray) -> TensorCoreLaw:
+    def law(self, logarithms: np.ndarray) -> TensorCoreModel:
         """The law of these logarithms."""
         return replace(self.start, **dict(zip(self.names, np.exp(logarithms).tolist(), strict=True)))
 
 
-def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: TensorCoreLaw) -> TensorCoreLaw:
+def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: TensorCoreModel) -> TensorCoreModel:
     """The law of robust least squares in log time over the ``taken`` passes, near ``start`` where nothing decides."""
     search, log_measured = Search.from_law(start), np.log(1e3 * measured_ms.to_numpy())
 
@@ -221,16 +221,16 @@ def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: Ten
     return rounded(search.law(solution.x))
 
 
-def rounded(law: TensorCoreLaw) -> TensorCoreLaw:
+def rounded(law: TensorCoreModel) -> TensorCoreModel:
     """With four digits of each share, as it ships."""
-    return TensorCoreLaw(*(float(f"{value:.4g}") for value in astuple(law)))
+    return TensorCoreModel(*(float(f"{value:.4g}") for value in astuple(law)))
 
 
 def main() -> None:
     """Fit on one GPU, judge on both; ship the law fitted on both, with the errors on the GPU and networks held out."""
     laws = json.loads((bundled.FOLDER / FILE).read_bytes())
     known = laws[HALVES]
-    start = TensorCoreLaw(**known["law"])
+    start = TensorCoreModel(**known["law"])
     table = pd.concat([measured(training).assign(training=training) for training in (True, False)], ignore_index=True)
     rows = list(table.itertuples(index=False))
     passes = stacked([_as_run(row) for row in rows], [_predictors(str(row.gpu)) for row in rows])

@@ -91,9 +91,9 @@ class SeerPolynomials(TimeModel):
         out = np.full(len(rows), np.nan)
         for key, matrix, positions in _forms(rows):
             if key in self.fits_:
-                coefficients, least_us = self.fits_[key]
+                coefficients, min_us = self.fits_[key]
                 value = matrix @ coefficients
-                out[positions] = np.where(value > 0, value, least_us)
+                out[positions] = np.where(value > 0, value, min_us)
         return out
 
 

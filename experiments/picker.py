@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
-from experiments.sources import PAPER_BATCH, PAPER_LEAST_US, Sources
+from experiments.sources import PAPER_BATCH, PAPER_MIN_US, Sources
 from experiments.verdicts import HEURISTIC, choice_verdicts, interval, named_models, percent, problem_picks, ratio
 from surrogate.evaluation.judge import WITHIN
 from surrogate.report.charts import dots
@@ -24,7 +24,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     held = cross_validate(data, effort.named(), count=effort.folds, seed=effort.seed, also=[also], tick=effort.tick)
     picks = problem_picks(held)
     square = (picks["h"] == picks["w"]) & (picks["groups"] == 1)
-    paper = square & (picks["n"] == PAPER_BATCH) & (picks["best_us"] > PAPER_LEAST_US)
+    paper = square & (picks["n"] == PAPER_BATCH) & (picks["best_us"] > PAPER_MIN_US)
     verdicts = choice_verdicts(held, stratum="all").set_index("model")
     whole = error_rates(picks).assign(problems_of=WHOLE)
     whole = whole.join(verdicts[["slowdown_macro", "ci_low", "ci_high"]], on="model")
@@ -62,7 +62,7 @@ def answer(table: pd.DataFrame) -> str:
         )
     paper = table[table["problems_of"] == PAPER].set_index("model")
     wrong = [f"{name} {percent(paper.loc[name, 'wrong_pct'])}" for name in names if name in paper.index]
-    like = f"batch {PAPER_BATCH}, best over {PAPER_LEAST_US / 1e3:g} ms, square, ungrouped; other sizes"
+    like = f"batch {PAPER_BATCH}, best over {PAPER_MIN_US / 1e3:g} ms, square, ungrouped; other sizes"
     sentence = f" Wrong in a set like the paper's ({like}; {paper['problems'].max()} problems): {', '.join(wrong)}."
     return "; ".join(each) + "." + (sentence if wrong else "")
 

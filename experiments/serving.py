@@ -35,7 +35,16 @@ from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.plain import to_plain
 from surrogate.network.language import DOMAINS, NODE, Decoder, Deployment, main_dtype, read_decoder
-from surrogate.network.serving import FILE, Load, ServerKernels, ServerLaw, ServerLaws, ServerSteps, Setup, server_steps
+from surrogate.network.serving import (
+    FILE,
+    Load,
+    ServerKernels,
+    ServerModel,
+    ServerModels,
+    ServerSteps,
+    Setup,
+    server_steps,
+)
 
 NAMES = beside(__file__)
 FLOAT4 = "w4a8_mxfp4_mxfp8"
@@ -43,7 +52,7 @@ FLOAT4 = "w4a8_mxfp4_mxfp8"
 TAIL = 0.05
 """Left out at either side of an interval."""
 WORDS = ("ttft", "tpot")
-LEAST_GROUP = 5
+MIN_GROUP = 5
 """Configurations whose order is judged."""
 ORIGIN = "github.com/ai-dynamo/aiconfigurator, systems/silicon_sample.csv of aiconfigurator-core 0.12.0, Apache-2.0"
 
@@ -149,7 +158,7 @@ def predict_steps(sample: pd.DataFrame) -> pd.DataFrame:
     return sample.assign(steps=pd.Series(steps), refused=pd.Series(refused))
 
 
-def fitted(rows: pd.DataFrame) -> ServerLaw:
+def fitted(rows: pd.DataFrame) -> ServerModel:
     """The law, without widths, of one framework's rows, each family with the weight of the root of its rows."""
     weights = _weights(rows)
     measured = np.log(rows["ttft_ms"].to_numpy())
@@ -165,14 +174,14 @@ def fitted(rows: pd.DataFrame) -> ServerLaw:
         return float(np.sum(weights * np.hypot(errors(constants), 0.02)))
 
     constants = np.abs(minimize(loss, [50.0, 0.1], method="Nelder-Mead", options={"xatol": 1e-3}).x)
-    return ServerLaw(*constants.round(3).tolist(), ttft=(0.0, 0.0), tpot=(0.0, 0.0))
+    return ServerModel(*constants.round(3).tolist(), ttft=(0.0, 0.0), tpot=(0.0, 0.0))
 
 
 def _weights(rows: pd.DataFrame) -> np.ndarray:
     return 1 / np.sqrt(rows.groupby(["library", "family"])["ttft_ms"].transform("size").to_numpy())
 
 
-def _predicted(rows: pd.DataFrame, law: ServerLaw) -> pd.DataFrame:
+def _predicted(rows: pd.DataFrame, law: ServerModel) -> pd.DataFrame:
     """The rows with both times by a law: columns as in `Interval`."""
     times = np.array([steps.intervals(law) for steps in rows["steps"]])
     names = enumerate(("predicted", "low", "high"))
@@ -248,7 +257,7 @@ def scores(rows: pd.DataFrame, word: str) -> dict[str, float]:
     # Of each workload, so that its length does not make the order.
     groups = rows.groupby(["model", "gpu", "library", "precision", "input", "output"])
     columns = [f"{word}_ms", f"{word}_predicted"]
-    ranks = [part[columns].rank().corr().to_numpy()[0, 1] for _, part in groups if len(part) >= LEAST_GROUP]
+    ranks = [part[columns].rank().corr().to_numpy()[0, 1] for _, part in groups if len(part) >= MIN_GROUP]
     return {
         f"{word}_median": error.median(),
         f"{word}_p90": error.quantile(0.9),
@@ -276,7 +285,7 @@ def store(rows: pd.DataFrame) -> None:
     """Write the laws of all families."""
     widths = _widths(rows)
     laws = {str(library): replace(fitted(part), **widths) for library, part in rows.groupby("library")}
-    text = json.dumps(to_plain(ServerLaws(ORIGIN, laws)), indent=1)
+    text = json.dumps(to_plain(ServerModels(ORIGIN, laws)), indent=1)
     write_text(bundled.FOLDER / FILE, f"{text}\n")
 
 
@@ -295,7 +304,7 @@ def main(python: str, stores: bool) -> None:
     click.echo(table.round(3).to_string(index=False))
     refused = sample["refused"].value_counts()
     click.echo(f"{len(sample)} rows, {len(rows)} of them said; refused: {dict(refused[refused.index != ''])}")
-    sooner = sum(ms < steps.least_tpot_ms for ms, steps in zip(rows["tpot_ms"], rows["steps"], strict=True))
+    sooner = sum(ms < steps.min_tpot_ms for ms, steps in zip(rows["tpot_ms"], rows["steps"], strict=True))
     click.echo(f"further tokens sooner than peak rates allow: {sooner} rows")
 
 

@@ -21,12 +21,12 @@ from experiments.image_networks import Passes, Search, crc, network_of, rounded,
 from experiments.sources import beside
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
-from surrogate.features.analytical import TensorCoreLaw
+from surrogate.features.analytical import TensorCoreModel
 from surrogate.network.call import UNKNOWN, Call, Tensor
 from surrogate.network.network import Network
 from surrogate.network.predict import load_predictors
 from surrogate.network.runtime import FILE as HOSTS_FILE
-from surrogate.network.runtime import RUNTIMES, LaunchLaw, launched, launches_of
+from surrogate.network.runtime import RUNTIMES, LaunchCost, launched, launches_of
 from surrogate.prediction.sources.datasheet import FILE, HALVES, TF32
 
 FOLDER = HOME / "data" / "kernelbench"
@@ -41,7 +41,7 @@ START = {"start_us": 10.0, "tile_time": 0.5, "gathered_share": 0.25}
 KINDS = ("fast", "usual", "slow")
 HOST_OF = {folder: kind for kind, folders in NAMES["hosts"].items() for folder in folders}
 FIRST_US, FIRST_HOSTS = (4.0, 4.0, 4.0, 20.0), (2.5, 4.0)
-"""Where the fit of a `LaunchLaw` and of the hosts behind the fast one begins."""
+"""Where the fit of a `LaunchCost` and of the hosts behind the fast one begins."""
 
 
 @cache
@@ -162,8 +162,8 @@ class Timed:
     runtime: np.ndarray
     host: np.ndarray
 
-    def time_us(self, law: TensorCoreLaw, constants: np.ndarray, hosts: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(passes,) time, and the kernels' and the launches' of it. ``constants`` (runtimes, 4) are a `LaunchLaw` each,
+    def time_us(self, law: TensorCoreModel, constants: np.ndarray, hosts: np.ndarray) -> tuple[np.ndarray, ...]:
+        """(passes,) time, and the kernels' and the launches' of it. ``constants`` (runtimes, 4) are a `LaunchCost` each,
         ``hosts`` (3,) how many times longer a kind takes than the fast one."""
         kernels_us, slower, own = self.passes.kernels_us(law), hosts[self.host], constants[self.runtime]
         launch_us = slower * (own[:, :-1] * self.launches).sum(axis=1)
@@ -173,12 +173,12 @@ class Timed:
 class Fit(NamedTuple):
     """What `Timed.time_us` takes."""
 
-    law: TensorCoreLaw
+    law: TensorCoreModel
     constants: np.ndarray
     hosts: np.ndarray
 
 
-def fit(timed: Timed, taken: np.ndarray, start: TensorCoreLaw) -> Fit:
+def fit(timed: Timed, taken: np.ndarray, start: TensorCoreModel) -> Fit:
     """Law and constants together, by robust least squares in log time over the ``taken`` passes.
 
     Whether kernels or launches bound a pass follows from both, so that neither is fitted to what the other explains.
@@ -207,7 +207,7 @@ def fit(timed: Timed, taken: np.ndarray, start: TensorCoreLaw) -> Fit:
 def main() -> None:
     """Fit to the training half; a GPU's errors, which widths rest on, are those of a fit to the others."""
     laws = json.loads((bundled.FOLDER / FILE).read_bytes())
-    start = TensorCoreLaw(**(laws[HALVES]["law"] | START))
+    start = TensorCoreModel(**(laws[HALVES]["law"] | START))
     table, networks = passes()
     launches = np.array([launches_of(network) for network in networks])
     stack = stacked(networks, [_predictors(name) for name in table["gpu"]])
@@ -238,7 +238,7 @@ def main() -> None:
         "origin": ORIGIN,
         "hosts": dict(zip(KINDS, best.hosts.tolist(), strict=True)),
         "laws": {
-            name: asdict(LaunchLaw(*values, half_width=round(float(width), 3)))
+            name: asdict(LaunchCost(*values, half_width=round(float(width), 3)))
             for name, values, width in zip(RUNTIMES, best.constants.tolist(), widths, strict=True)
         },
     }

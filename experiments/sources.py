@@ -31,7 +31,7 @@ TRACES: Mapping[str, str] = _NAMES["traces"]
 """How they name a trace → its source."""
 
 PAPER_BATCH = 128
-PAPER_LEAST_US = 1000.0
+PAPER_MIN_US = 1000.0
 FORWARD = {"direction": "fwd", "dtype": "fp32", "layout": "NCHW"}
 """The part that SEER is about, and the one with the most shapes in every source."""
 
@@ -105,5 +105,5 @@ def paper_domain(frame: pd.DataFrame) -> pd.DataFrame:
     """
     square = (frame["h"] == frame["w"]) & (frame["r"] == frame["s"])
     in_domain = (frame["n"] == PAPER_BATCH) & square & (frame["groups"] == 1)
-    slow = (frame["status"] != "ok") | (frame["time_us"] > PAPER_LEAST_US)
+    slow = (frame["status"] != "ok") | (frame["time_us"] > PAPER_MIN_US)
     return frame[in_domain & slow].reset_index(drop=True)

@@ -183,10 +183,10 @@ def by_table(fitted: TimeModel, convs: Sequence[Conv]) -> Figures:
 
 def heuristic(convs: Sequence[Conv]) -> Figures | str:
     """cuDNN's graph heuristic on a described GPU, or why it cannot be asked."""
-    from surrogate.collect.cudnn_heuristic import Deviceless
+    from surrogate.collect.cudnn_heuristic import HeuristicDevice
 
     try:
-        device = Deviceless(gpu(GPU))
+        device = HeuristicDevice(gpu(GPU))
     except (InputError, OSError) as error:
         return str(error)
     try:

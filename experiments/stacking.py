@@ -16,7 +16,7 @@ from experiments.sources import LABELS, Sources
 from experiments.verdicts import counted_rows, percent, ratio
 from surrogate.dataset.problems import judged_rows
 from surrogate.evaluation.judge import time_errors
-from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times
+from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, pick_by_heuristic, pick_by_times
 from surrogate.models import TimeModel, model_frame
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.distilled import DistilledTerms
@@ -88,7 +88,7 @@ def verdict(predictions: Predictions) -> pd.DataFrame:
     counted = counted_rows(predictions, family.in_grouping(rows.stratum, family.primary))
     errors = {name: time_errors(times[counted], rows.time_us[counted]) for name, times in predictions.time_us.items()}
     index = np.flatnonzero(judged_rows(rows.frame, family, predictions.candidates) & predictions.tested)
-    judged = Judged.of(rows.take(index))
+    judged = EvaluationSet.of(rows.take(index))
     allowed = predictions.allowed[index]
     picks = {name: [pick_by_times(judged, times[index], allowed)] for name, times in predictions.time_us.items()}
     picks[judged.heuristic] = [pick_by_heuristic(judged)]

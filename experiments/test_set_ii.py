@@ -52,8 +52,10 @@ def by_network(predictions: Predictions) -> pd.DataFrame:
         times = time_verdicts(predictions, rows_inside).set_index("model")
         for model, part in picks[inside].groupby("model", sort=False):
             errors = totals[(totals["model"] == model) & ((totals["network"] == network) | (network == EVERY))]
-            least = part.dropna(subset="predicted_us")
-            minimum = verdicts.error_record(*(least[name].to_numpy() for name in ("predicted_us", "best_us", "shape")))
+            minimum = part.dropna(subset="predicted_us")
+            minimum = verdicts.error_record(
+                *(minimum[name].to_numpy() for name in ("predicted_us", "best_us", "shape"))
+            )
             records.append(
                 {
                     "network": network,
@@ -76,9 +78,9 @@ def _with_minimum(predictions: Predictions, picks: pd.DataFrame) -> pd.DataFrame
     for model, part in picks.groupby("model", sort=False):
         times = model in predictions.time_us and (model not in MODELS or MODELS[str(model)].predicts_time)
         predicted = predictions.time_us[str(model)] if times else np.full(len(problem), np.nan)
-        least = pd.Series(np.where(predictions.allowed, predicted, np.nan)).groupby(problem).min()
+        minimum = pd.Series(np.where(predictions.allowed, predicted, np.nan)).groupby(problem).min()
         codes = problem[part["row"].to_numpy(dtype=int)]
-        parts.append(part.assign(predicted_us=least.reindex(codes).to_numpy()))
+        parts.append(part.assign(predicted_us=minimum.reindex(codes).to_numpy()))
     return pd.concat(parts, ignore_index=True)
 
 

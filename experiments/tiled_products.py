@@ -21,7 +21,7 @@ from experiments.fit_bundles import SHIPPED
 from experiments.operator_tables import read_operator_tables
 from experiments.sources import DEFAULT_FOLDER, FILES
 from surrogate.dataset.problems import groups
-from surrogate.features.analytical import TENSILE_TYPES, TRANSPOSES, TiledProductLaw
+from surrogate.features.analytical import TENSILE_TYPES, TRANSPOSES, TiledProductModel
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
 from surrogate.prediction.sources.datasheet import PRODUCTS
@@ -41,7 +41,7 @@ def type_of(rows: pd.DataFrame) -> pd.Series:
     return pd.Series(own, index=rows.index)
 
 
-def times_us(law: TiledProductLaw, rows: pd.DataFrame) -> np.ndarray:
+def times_us(law: TiledProductModel, rows: pd.DataFrame) -> np.ndarray:
     """(rows,) by the law."""
     out = np.empty(len(rows))
     settings = ["gpu", "dtype", "math", "variant"]
@@ -53,16 +53,16 @@ def times_us(law: TiledProductLaw, rows: pd.DataFrame) -> np.ndarray:
     return out
 
 
-def fitted(rows: pd.DataFrame) -> TiledProductLaw:
+def fitted(rows: pd.DataFrame) -> TiledProductModel:
     """The law of one board's rows, by robust least squares in log time, drawn to `START` a little."""
     types = sorted(type_of(rows).unique())
     start = np.log([*START.values(), *(SHARE for _ in types)])
     measured = np.log(rows["time_us"].to_numpy())
 
-    def law(values: np.ndarray) -> TiledProductLaw:
+    def law(values: np.ndarray) -> TiledProductModel:
         numbers = np.exp(values).tolist()
         shares = dict(zip(types, numbers[len(START) :], strict=True))
-        return TiledProductLaw({"SB": SHARE, **shares}, **dict(zip(START, numbers, strict=False)))
+        return TiledProductModel({"SB": SHARE, **shares}, **dict(zip(START, numbers, strict=False)))
 
     def distance(values: np.ndarray) -> np.ndarray:
         return np.append(np.log(times_us(law(values), rows)) - measured, 2.0 * (values - start))
@@ -70,7 +70,7 @@ def fitted(rows: pd.DataFrame) -> TiledProductLaw:
     return law(least_squares(distance, start, loss="soft_l1", f_scale=0.2, diff_step=0.03, max_nfev=25).x)
 
 
-def mean(laws: list[TiledProductLaw]) -> TiledProductLaw:
+def mean(laws: list[TiledProductModel]) -> TiledProductModel:
     """The geometric mean of laws; of a type that some lack, of the others."""
 
     def middle(values: list[float]) -> float:
@@ -78,10 +78,10 @@ def mean(laws: list[TiledProductLaw]) -> TiledProductLaw:
 
     types = sorted({name for law in laws for name in law.shares})
     shares = {name: middle([law.shares[name] for law in laws if name in law.shares]) for name in types}
-    return TiledProductLaw(shares, **{name: middle([getattr(law, name) for law in laws]) for name in START})
+    return TiledProductModel(shares, **{name: middle([getattr(law, name) for law in laws]) for name in START})
 
 
-def errors(law: TiledProductLaw, rows: pd.DataFrame, title: str) -> np.ndarray:
+def errors(law: TiledProductModel, rows: pd.DataFrame, title: str) -> np.ndarray:
     """(rows,) log(predicted / measured), printed by type."""
     log = np.log(times_us(law, rows) / rows["time_us"].to_numpy())
     for name, part in pd.Series(log).groupby(type_of(rows).to_numpy()):
@@ -91,7 +91,7 @@ def errors(law: TiledProductLaw, rows: pd.DataFrame, title: str) -> np.ndarray:
     return log
 
 
-def plain(law: TiledProductLaw, shares: Mapping[str, float]) -> dict[str, object]:
+def plain(law: TiledProductModel, shares: Mapping[str, float]) -> dict[str, object]:
     """As JSON, with three digits; ``shares`` stand where the law has none."""
     return {
         "shares": {name: float(f"{value:.3g}") for name, value in ({**shares, **law.shares}).items()},

@@ -52,10 +52,10 @@ def _parts(rows: Rows) -> Iterator[tuple[dict[str, str], np.ndarray, float]]:
             for frameworks, wanted in FRAMEWORKS.items():
                 members = (gpu == name) & ((part == "all") | (value == part))
                 members &= np.isin(library, wanted) if wanted else True
-                for population, chosen, least in (("raw", members, 0.0), ("cleaned", members & clean, margin)):
+                for population, chosen, minimum in (("raw", members, 0.0), ("cleaned", members & clean, margin)):
                     labels = {"gpu": name, "part": part, "frameworks": frameworks, "population": population}
                     if chosen.any():
-                        yield labels, chosen, least
+                        yield labels, chosen, minimum
 
 
 def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problems import key_columns, shape_names
-from surrogate.evaluation.judge import Interval, shape_interval
+from surrogate.evaluation.judge import ConfidenceInterval, shape_interval
 from surrogate.features.families import CONV
 from surrogate.report.summary import Results, choice_rows, read_results, time_rows
 from surrogate.report.tables import interval_change, percent, ratio
@@ -44,7 +44,7 @@ def markdown(stored: Path, tuned: Path) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def paired(stored: pd.DataFrame, tuned: pd.DataFrame) -> Interval:
+def paired(stored: pd.DataFrame, tuned: pd.DataFrame) -> ConfidenceInterval:
     """Return the log difference of the slowdowns of one model on ungrouped problems, macro over shapes."""
     key = ["seed", *key_columns(stored)]
     both = stored[stored["stratum"] != "grouped"].merge(tuned, on=key)

@@ -25,7 +25,7 @@ from experiments.sources import Sources
 from experiments.verdicts import ratio
 from surrogate.dataset.tables import read_table
 from surrogate.features.gpu import gpu
-from surrogate.models.transfer import Transfer
+from surrogate.models.transfer import TransferState
 from surrogate.report.charts import Axis, curves
 from surrogate.tuning.search import Search
 
@@ -77,13 +77,13 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a search is played on: measured configurations ``values`` (n, names) and their times (n,), inf where
-    failed; ``most`` of them may be evaluated."""
+    failed; ``maximum`` of them may be evaluated."""
 
     names: tuple[str, ...]
     values: np.ndarray
     time_us: np.ndarray
     seed: int
-    most: int = MOST
+    maximum: int = MOST
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
@@ -142,7 +142,7 @@ def transferred(space: Space, left_out: int, index: np.ndarray, target: Target) 
     columns = np.array([gpu_columns(name) for name in space.gpus], dtype=np.float32)
     nothing = np.zeros((len(others), len(space.values), 0), dtype=np.float32)
     values = space.values.astype(np.float64)
-    transfer = Transfer.fit(space.time_us[others], values, nothing, columns[others], seed=target.seed)
+    transfer = TransferState.fit(space.time_us[others], values, nothing, columns[others], seed=target.seed)
     prior = transfer.prior(columns[left_out], values[index], nothing[0, index], index)
     search = Search(
         target.values, prior=prior.score, failure=prior.failure, others=transfer.scores[:, index], seed=target.seed
@@ -167,7 +167,7 @@ def gpu_columns(name: str) -> list[float]:
 def searched(search: Search, target: Target) -> list[int]:
     """The order in which our search asks, one by one."""
     order: list[int] = []
-    while len(order) < target.most and len(answer := search.ask()):
+    while len(order) < target.maximum and len(answer := search.ask()):
         index = int(answer[0])
         time_us = float(target.time_us[index])
         search.tell(index, time_us if np.isfinite(time_us) else None)
@@ -180,7 +180,7 @@ def asked(method: str, target: Target) -> list[int]:
     if method == COLD:
         return searched(Search(target.values, seed=target.seed), target)
     if method == RANDOM:
-        return np.random.default_rng(target.seed).permutation(len(target.values))[: target.most].tolist()
+        return np.random.default_rng(target.seed).permutation(len(target.values))[: target.maximum].tolist()
     return optuna_order(target) if method == TPE else kernel_tuner_order(method, target)
 
 
@@ -193,7 +193,7 @@ def optuna_order(target: Target) -> list[int]:
     index_of = {tuple(values): index for index, values in enumerate(target.values.tolist())}
     choices = {name: np.unique(column).tolist() for name, column in zip(target.names, target.values.T, strict=True)}
     order: dict[int, None] = {}
-    for _ in range(5 * target.most):
+    for _ in range(5 * target.maximum):
         trial = study.ask()
         index = index_of.get(tuple(trial.suggest_categorical(name, choices[name]) for name in target.names))
         if index is None or not np.isfinite(target.time_us[index]):
@@ -202,7 +202,7 @@ def optuna_order(target: Target) -> list[int]:
             study.tell(trial, float(np.log(target.time_us[index])))
         if index is not None:
             order[index] = None
-        if len(order) == min(target.most, len(target.values)):
+        if len(order) == min(target.maximum, len(target.values)):
             break
     return list(order)
 
@@ -246,14 +246,14 @@ def kernel_tuner_order(strategy: str, target: Target) -> list[int]:
             parameters,
             restrictions=in_space,
             strategy=strategy,
-            strategy_options={"max_fevals": target.most},
+            strategy_options={"max_fevals": target.maximum},
             simulation_mode=True,
             cache=str(path),
             quiet=True,
             lang="CUDA",
         )[0]
     order = dict.fromkeys(index_of[tuple(result[name] for name in target.names)] for result in results if result)
-    return list(order)[: target.most]
+    return list(order)[: target.maximum]
 
 
 def summary(found: pd.DataFrame) -> pd.DataFrame:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from experiments.held_out import Predictions
 from surrogate.dataset.problems import judged_rows, newest_version
-from surrogate.evaluation.judge import Choice, resample_weights, time_errors
-from surrogate.evaluation.scorecard import Judged, choice_rows, heuristic_name, pick_by_heuristic, pick_by_times
+from surrogate.evaluation.judge import Picks, resample_weights, time_errors
+from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, heuristic_name, pick_by_heuristic, pick_by_times
 from surrogate.models import DEFAULT_MODEL, MODELS
 
 NAMED = (DEFAULT_MODEL, "seer-time-only", "seer-paper")
@@ -100,7 +100,7 @@ def median_draws(error: np.ndarray, shape: np.ndarray, share: float = 0.5) -> np
 
 def judged_picks(
     predictions: Predictions, part: np.ndarray | None = None
-) -> tuple[Judged, dict[str, list[Choice]], np.ndarray] | None:
+) -> tuple[EvaluationSet, dict[str, list[Picks]], np.ndarray] | None:
     """The judged problems among the tested rows, each model's (and the heuristic's) picks, and the rows' positions.
 
     None without problems.
@@ -111,7 +111,7 @@ def judged_picks(
     index = np.flatnonzero(mask)
     if not len(index):
         return None
-    judged = Judged.of(rows.take(index))
+    judged = EvaluationSet.of(rows.take(index))
     picks = {
         name: [pick_by_times(judged, predicted[index], predictions.allowed[index])]
         for name, predicted in predictions.time_us.items()

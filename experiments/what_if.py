@@ -14,14 +14,14 @@ from surrogate.features.errors import InputError
 from surrogate.report.charts import dots
 from surrogate.trace.graph import Graph, graph_of
 from surrogate.trace.profiling import profile
-from surrogate.trace.whatif import MODELS, Network, Setting, evaluate, setting_of, what_if
+from surrogate.trace.whatif import MODELS, Interconnect, WhatIfSetting, evaluate, setting_of, what_if
 
 STEPS = (RESNET50, VGG13, DLRM)
 TARGET = "h100-sxm"
-NETWORK = Network(workers=8, bandwidth_gbs=10.0, latency_us=10.0)
+NETWORK = Interconnect(workers=8, bandwidth_gbs=10.0, latency_us=10.0)
 SWEPT = ("data-parallel", "parameter-server", "p3")
 SWEEP_GBS = (0.25, 0.5, 1.25, 2.5, 5.0, 12.5)
-MACHINES = Network(workers=4, latency_us=10.0)
+MACHINES = Interconnect(workers=4, latency_us=10.0)
 """The sweep's bandwidths (2 to 100 Gbit/s), over four machines of a GPU each."""
 FIGURES = ("baseline_us", "predicted_us", "speedup", "low_us", "high_us")
 PUBLISHED = beside(__file__)
@@ -65,7 +65,7 @@ def applied(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["device_speedup"].notna()]
 
 
-def swept(label: str, graph: Graph, setting: Setting) -> list[dict[str, object]]:
+def swept(label: str, graph: Graph, setting: WhatIfSetting) -> list[dict[str, object]]:
     """A row per bandwidth and distributed what-if."""
     rows: list[dict[str, object]] = []
     for gbs in SWEEP_GBS:

@@ -142,8 +142,8 @@ def without(bundle: Bundle, tables: Mapping[str, Rows], device: Gpu) -> tuple[Bu
         settings = frozenset(key for key in part.domain.settings if key.gpu != device.name)
         domain = replace(part.domain, settings=settings)
         counts = {key: count for key, count in part.row_counts.items() if key.gpu != device.name}
-        least_us = {key: time_us for key, time_us in part.least_us.items() if key.gpu != device.name}
-        parts[name] = replace(part, fitted=model, domain=domain, row_counts=counts, least_us=least_us)
+        min_us = {key: time_us for key, time_us in part.min_us.items() if key.gpu != device.name}
+        parts[name] = replace(part, fitted=model, domain=domain, row_counts=counts, min_us=min_us)
         long = rows.take(on_device & rows.ok & (rows.time_us > LONG_US))
         if len(long):
             times = {"measured_ms": long.time_us / 1e3, OWN: model.predict(long) / 1e3}

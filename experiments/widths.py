@@ -13,7 +13,7 @@ from surrogate.report.charts import dots
 
 HELD, LEFT_OUT = "shapes held out", "GPU left out"
 GOAL = (0.85, 0.95)
-LEAST_SHAPES = 10
+MIN_SHAPES = 10
 """Cells of fewer shapes are listed, and say too little to be counted."""
 
 
@@ -36,7 +36,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 def _figure(table: pd.DataFrame) -> str | None:
     """The share held by every cell that counts."""
-    shown = table[table["shapes"] >= LEAST_SHAPES]
+    shown = table[table["shapes"] >= MIN_SHAPES]
     share = {name: 100 * shown[name] for name in ("coverage", "coverage_low", "coverage_high")}
     shown = shown.assign(**share, cell=shown["bundle"] + " " + shown["family"])
     return dots(shown, "cell", "part", "coverage", "rows inside their 90 % interval, %")
@@ -46,11 +46,11 @@ def answer(table: pd.DataFrame) -> str:
     """How many cells are inside the goal, wider, and narrower, of each part."""
     texts = []
     for part in (HELD, LEFT_OUT):
-        cells = table[(table["part"] == part) & (table["shapes"] >= LEAST_SHAPES)]
+        cells = table[(table["part"] == part) & (table["shapes"] >= MIN_SHAPES)]
         inside, wider = cells["coverage"].between(*GOAL).sum(), (cells["coverage"] > GOAL[1]).sum()
         worst = cells.sort_values("coverage").iloc[0]
         texts.append(
-            f"{part}: {inside} of {len(cells)} cells (GPU, kind, type; {LEAST_SHAPES} shapes or more) hold"
+            f"{part}: {inside} of {len(cells)} cells (GPU, kind, type; {MIN_SHAPES} shapes or more) hold"
             f" {percent(100 * GOAL[0])} to {percent(100 * GOAL[1])}, {wider} more,"
             f" {len(cells) - inside - wider} less, the least {percent(100 * worst['coverage'])} ({worst['family']} on"
             f" {worst['gpu']}, {worst['dtype']})"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from packaging.version import Version
 
-from .elementwise import Formula, Number
+from .elementwise import ElementwiseFormula, Number
 from .errors import InputError, nearest, read_table, require_known
 from .gpu import gpu
 from .problem import DIRECTIONS, FLAGS, SIZE_COLUMNS, Problem
@@ -94,11 +94,11 @@ def mechanism_of(name: str, library: str = "cudnn", direction: str = "fwd") -> M
     return entry.mechanism if entry else "implicit_gemm"
 
 
-class Rule(NamedTuple):
+class SupportRule(NamedTuple):
     """A ``condition`` over a problem and its GPU's compute capability, and what is said where it does not hold."""
 
     reason: str
-    condition: Formula
+    condition: ElementwiseFormula
 
     def holds(self, problem: Problem, compute_capability: float) -> Number:
         """Not 0 where it holds; a number, or (rows,)."""
@@ -108,10 +108,10 @@ class Rule(NamedTuple):
 _TABLE = read_table("support.toml")
 _NAMES = frozenset((*SIZE_COLUMNS, *FLAGS, "compute_capability"))
 _RULES = {
-    name: Rule(reason, Formula.parse(condition, f"rule {name}", _NAMES))
+    name: SupportRule(reason, ElementwiseFormula.parse(condition, f"rule {name}", _NAMES))
     for name, (reason, condition) in _TABLE["rules"].items()
 }
-RULES: dict[tuple[str, str, str], tuple[Rule, ...]] = {
+RULES: dict[tuple[str, str, str], tuple[SupportRule, ...]] = {
     (library, direction, name): tuple(_RULES[rule] for rule in rules)
     for library, direction, name, rules in _rows(_TABLE["algorithms"])
 }

@@ -1,10 +1,10 @@
 """Times of kernels from a GPU's specification: for GPUs whose convolutions or products nobody has published.
 
-- `TensorCoreLaw`: an implicit GEMM on tensor cores takes the p-norm of its arithmetic's time, of one tile's alone on
+- `TensorCoreModel`: an implicit GEMM on tensor cores takes the p-norm of its arithmetic's time, of one tile's alone on
   its SM, and of its traffic's, so that the longest rules and the others still count where they are near. The shares are
   fitted to whole networks: those of half precision to large batches (`experiments/image_networks.py`), those of TF32 to
   small programs, too (`experiments/small_networks.py`).
-- `TiledProductLaw`: matrix products of AMD's boards. A tuned library runs the fastest of many kernels: the law takes
+- `TiledProductModel`: matrix products of AMD's boards. A tuned library runs the fastest of many kernels: the law takes
   the least time over output tiles and over the parts that the sums may be split into. Of a tile it counts the
   arithmetic, the operands that reach the compute unit, and the latency of the steps along the sum, which waves of tiles
   share; of a product its traffic. The constants are fitted by `python -m experiments.tiled_products`.
@@ -52,7 +52,7 @@ STREAMING = {kind: f"{cls.BANDWIDTH}_bandwidth" for kind, cls in OPERATORS.items
 
 
 @dataclass(frozen=True, slots=True)
-class TensorCoreLaw:
+class TensorCoreModel:
     """Shares of a specification's peaks that kernels reach.
 
     ``peak_share`` of the tensor peak for many channels and a long sum, half of it at ``half_width`` channels and at
@@ -144,7 +144,7 @@ BLEND = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class TiledProductLaw:
+class TiledProductModel:
     """``shares`` tensile type → what tiles reach of the peak; ``matrix`` stands there for all on matrix cores, ``SB``
     for a type that was not fitted. ``latency`` in clocks, ``bandwidth`` the share of the DRAM's, ``split_us`` what a
     split sum costs besides the traffic of its parts, ``start_us`` the time
@@ -175,9 +175,9 @@ class TiledProductLaw:
         # 3. Traffic, and what the power of the board allows over all of the product.
         traffic_us = memory_us(1.0 * op.dram_bytes, self.bandwidth * gpu.dram_gbs)
         joules = gpu.tensor_pj_per_flop * 1e-12 * op.flops if op.uses_tensor_cores else 0.0
-        least_us = np.maximum(traffic_us, joules / (gpu.board_watts or np.inf) * 1e6) + np.zeros(len(m))
+        min_us = np.maximum(traffic_us, joules / (gpu.board_watts or np.inf) * 1e6) + np.zeros(len(m))
         split_us = np.where(splits > 1, self.split_us + memory_us(8.0 * splits * m * n * batch, gpu.dram_gbs), 0.0)
-        blended_us = (tiles_us**BLEND + least_us[:, None, None] ** BLEND) ** (1 / BLEND) + split_us
+        blended_us = (tiles_us**BLEND + min_us[:, None, None] ** BLEND) ** (1 / BLEND) + split_us
         return blended_us.min(axis=(1, 2)) + self.start_us
 
     def _share(self, op: Gemm) -> float:

@@ -104,7 +104,7 @@ class Conv(InNetwork):
     def __post_init__(self) -> None:
         fill_followers(self)
         for size in declared_sizes(Conv):
-            value = whole("conv", size.name, getattr(self, size.name), size.least, MAX_INT32)
+            value = whole("conv", size.name, getattr(self, size.name), size.minimum, MAX_INT32)
             object.__setattr__(self, size.name, value)
         if self.dtype not in DTYPES and str(self.dtype) in ELEMENTS:
             raise InputError(f"dtype {self.dtype!r} is one of products; convolutions have {', '.join(DTYPES)}")

@@ -1,7 +1,7 @@
 """`Description`: a kernel of a user's own, as a TOML file or a table's columns describe it. Data, never code.
 
 It names the kernel, the sizes of its problems, the parameters of its configurations with their values, and may add
-conditions that a configuration must keep and formulas (`Formula`) of what a launch costs.
+conditions that a configuration must keep and formulas (`ElementwiseFormula`) of what a launch costs.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import Formula
+from .elementwise import ElementwiseFormula
 from .errors import InputError, nearest, read_bounded, read_table
 
 Value = bool | int | float | str
@@ -54,8 +54,8 @@ class Description:
     sizes: tuple[str, ...]
     parameters: Mapping[str, tuple[Value, ...]]
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    conditions: tuple[Formula, ...] | None = None
-    formulas: Mapping[str, Formula] = field(default_factory=dict)
+    conditions: tuple[ElementwiseFormula, ...] | None = None
+    formulas: Mapping[str, ElementwiseFormula] = field(default_factory=dict)
     batch: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -214,12 +214,12 @@ def description_of(content: Mapping[str, Any], where: str) -> Description:
     conditions = None
     if "conditions" in content:
         texts = _texts(content["conditions"], f"{where}: conditions")
-        conditions = tuple(Formula.parse(text, f"{where}: condition", known) for text in texts)
+        conditions = tuple(ElementwiseFormula.parse(text, f"{where}: condition", known) for text in texts)
     formulas = {}
     for key, text in tables["formulas"].items():
         if key not in COSTS:
             raise InputError(f"{where}: formula {key!r} is unknown; known: {', '.join(COSTS)}{nearest(key, COSTS)}")
-        formulas[key] = Formula.parse(str(text), f"{where}: formula {key}", known)
+        formulas[key] = ElementwiseFormula.parse(str(text), f"{where}: formula {key}", known)
     asked = {each for formula in (*formulas.values(), *(conditions or ())) for each in formula.names}
     if worded := [each for each in sorted(asked & parameters.keys()) if not described.is_numeric(each)]:
         raise InputError(f"{where}: {worded[0]} holds texts; formulas and conditions are of numbers")

@@ -1,7 +1,7 @@
 """Arithmetic that serves a Python number and a NumPy array alike: helpers, the check of whole numbers, and formulas.
 
 A scalar stays a plain Python number (a NumPy scalar operation costs twenty times as much), an array stays an array.
-`Formula` is plain arithmetic over names, as a description of a kernel holds it. It is parsed, never executed. Known are
+`ElementwiseFormula` is plain arithmetic over names, as a description of a kernel holds it. It is parsed, never executed. Known are
 numbers, names, + - * / // % **, comparisons, ``and``, ``or``, ``not``, and the functions of `FUNCTIONS`. Formulas are
 computed in float64; a division by 0 gives infinity or NaN.
 """
@@ -70,31 +70,31 @@ MAX_INT32 = 2**31 - 1
 """Sizes of convolutions, batches and language models: cuDNN's descriptors hold int32."""
 
 
-def whole(kind: str, name: str, value: Any, least: int = 1, most: int = MAX_EXACT) -> Any:
-    """``value`` as a Python int, or an int64 array, from ``least`` to ``most``; `InputError` where it is none.
+def whole(kind: str, name: str, value: Any, minimum: int = 1, maximum: int = MAX_EXACT) -> Any:
+    """``value`` as a Python int, or an int64 array, from ``minimum`` to ``maximum``; `InputError` where it is none.
 
     ``kind`` begins the message: the operator, file or option that the number belongs to.
     """
     if isinstance(value, np.ndarray):
-        return _whole_array(kind, name, value, least, most)
+        return _whole_array(kind, name, value, minimum, maximum)
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         number = None
-    if number is None or isinstance(value, bool) or number != value or not least <= number <= most:
-        raise InputError(f"{kind}: {name} is {repr(value)[:40]}; a whole number from {least} to {most} is needed")
+    if number is None or isinstance(value, bool) or number != value or not minimum <= number <= maximum:
+        raise InputError(f"{kind}: {name} is {repr(value)[:40]}; a whole number from {minimum} to {maximum} is needed")
     return number
 
 
-def _whole_array(kind: str, name: str, values: np.ndarray, least: int, most: int) -> np.ndarray:
+def _whole_array(kind: str, name: str, values: np.ndarray, minimum: int, maximum: int) -> np.ndarray:
     if values.dtype.kind not in "iuf":
         for position, value in enumerate(values.ravel().tolist()):
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise RowError(kind, position, f"{name} is {repr(value)[:40]}; a whole number is needed")
         values = values.astype(np.float64)
-    wrong = ~((values >= least) & (values <= most) & (values == np.floor(values)))
+    wrong = ~((values >= minimum) & (values <= maximum) & (values == np.floor(values)))
     if wrong.any():
-        needed = f"a whole number from {least} to {most} is needed"
+        needed = f"a whole number from {minimum} to {maximum} is needed"
         raise RowError(kind, int(np.flatnonzero(wrong)[0]), f"{name} is {values[wrong][0]}; {needed}")
     return values.astype(np.int64)
 
@@ -134,7 +134,7 @@ _Compute = Callable[[_Values], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Formula:
+class ElementwiseFormula:
     """A formula over ``names``; two of one ``text`` are equal."""
 
     text: str
@@ -142,7 +142,7 @@ class Formula:
     _compute: _Compute = field(compare=False, repr=False)
 
     @classmethod
-    def parse(cls, text: str, where: str, known: Mapping[str, Any] | frozenset[str]) -> "Formula":
+    def parse(cls, text: str, where: str, known: Mapping[str, Any] | frozenset[str]) -> "ElementwiseFormula":
         """The formula of a text over ``known`` names; ``where`` begins the message of an `InputError`."""
         if len(text) > MAX_CHARACTERS:
             raise InputError(f"{where}: {len(text)} characters; a formula has at most {MAX_CHARACTERS}")
@@ -199,10 +199,10 @@ def _computed(node: ast.expr, where: str, known: frozenset[str], names: set[str]
 
             return chain
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
-            function, least, most = FUNCTIONS[name]
+            function, minimum, maximum = FUNCTIONS[name]
             arguments = [inner(argument) for argument in node.args]
-            if not least <= len(arguments) <= most:
-                raise InputError(f"{where}: {name} takes {least}{f' to {most}' * (most > least)} arguments")
+            if not minimum <= len(arguments) <= maximum:
+                raise InputError(f"{where}: {name} takes {minimum}{f' to {maximum}' * (maximum > minimum)} arguments")
             return lambda values: function(*(argument(values) for argument in arguments))
     raise InputError(
         f"{where}: {ast.unparse(node)!r} is no plain arithmetic; known are numbers, names, + - * / // % **,"

@@ -19,7 +19,7 @@ from typing import Any
 LONGEST_MESSAGE = 1000
 """Characters of a message; a damaged file may hold a name of megabytes, and messages repeat names."""
 _END = 250
-_LONGEST_NAME, _MOST_KNOWN = 200, 2000
+_LONGEST_NAME, _MAX_KNOWN = 200, 2000
 """Bounds within which a name is compared: a damaged table may have a million columns."""
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)\b")
 _PARAMETERS = {
@@ -92,7 +92,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5
     close as ``cutoff`` (0 to 1)."""
     if len(name) > _LONGEST_NAME:
         return ""
-    by_lower = {candidate.lower(): candidate for candidate in islice(known, _MOST_KNOWN)}
+    by_lower = {candidate.lower(): candidate for candidate in islice(known, _MAX_KNOWN)}
     close = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)
     close = close or [each for each in by_lower if name and each.startswith(name.lower())][:count]
     return f"; did you mean {' or '.join(by_lower[c] for c in close)}?" if close else ""

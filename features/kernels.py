@@ -135,15 +135,15 @@ def b_max(
     return occupancy(gpu.compute_capability, *launch).blocks_per_sm * gpu.sms
 
 
-def _check(name: str, value: Number, least: int, most: int | None) -> None:
+def _check(name: str, value: Number, minimum: int, maximum: int | None) -> None:
     """Raises `InputError` unless ``value`` (every element of it) lies within the bounds."""
     array = isinstance(value, np.ndarray)
     if array and not value.size:
         return
     low, high = (value.min(), value.max()) if array else (value, value)
-    if not (low >= least and (most is None or high <= most)):
-        rule = f"at least {least}" if most is None else f"between {least} and {most}"
-        raise InputError(f"{name} is {low if not low >= least else high}; it must be {rule}")
+    if not (low >= minimum and (maximum is None or high <= maximum)):
+        rule = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
+        raise InputError(f"{name} is {low if not low >= minimum else high}; it must be {rule}")
 
 
 def device_attributes(gpu: Gpu) -> dict[str, float | None]:

@@ -15,7 +15,7 @@ from .errors import read_table
 AS_OTHER = cast(int, None)
 """The default of a size that follows another."""
 STEP: dict[str, Any] = {"unit": "pixels", "per_doubling": 1.0}
-PADDING: dict[str, Any] = {"least": 0, "counts": False, "per_doubling": 0.25}
+PADDING: dict[str, Any] = {"minimum": 0, "counts": False, "per_doubling": 0.25}
 """What sizes of a window, or of a filter, have in common."""
 MAX_DIGITS = 10
 """Of a size in a problem's text."""
@@ -35,7 +35,7 @@ class Size:
 
     meaning: str
     unit: str = ""
-    least: int = 1
+    minimum: int = 1
     follows: str = ""
     counts: bool = True
     per_doubling: float = 0.35
@@ -44,7 +44,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SettingField:
     """The declaration of a text that an operator has beside the common ones: ``phase: Annotated[str, Setting(…)]``."""
 
     meaning: str
@@ -85,7 +85,7 @@ def declared_settings(cls: type) -> dict[str, str]:
     """Setting that a dataclass has → its meaning, empty where it is one that all operators have."""
     settings = {}
     for field in fields(cls):
-        declared = _declaration(field.type, Setting)
+        declared = _declaration(field.type, SettingField)
         if field.type is str or declared is not None:
             settings[field.name] = declared.meaning if declared else ""
     return settings
@@ -118,9 +118,11 @@ def shared_sizes(classes: Iterable[type]) -> tuple[Size, ...]:
         several = [columns[name] for columns in declared if name in columns]
         if len({(size.meaning, size.unit) for size in several}) > 1:
             raise TypeError(f"size {name} is declared with several meanings: {', '.join(s.meaning for s in several)}")
-        least = min(size.least for size in several)
+        minimum = min(size.minimum for size in several)
         is_everywhere = len(several) == len(declared)
-        sizes[name] = replace(several[0], least=least) if is_everywhere else replace(several[0], least=0, default=0)
+        sizes[name] = (
+            replace(several[0], minimum=minimum) if is_everywhere else replace(several[0], minimum=0, default=0)
+        )
     return tuple(sizes.values())
 
 

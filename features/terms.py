@@ -149,7 +149,7 @@ def sized(p: Problem) -> Sized:
     return _sized((*_COLUMNS(p), *extents, *work, *product, c, k, where(back, k, c), produced, *result))
 
 
-class Launch(NamedTuple):
+class KernelLaunchTerms(NamedTuple):
     """The main kernel at one tile size: SEER §2 items 1 and 4.
 
     ``blocks`` launched; ``waves`` = blocks / B_max, not rounded; ``last_wave_share`` ε in (0, 1], the filled part of
@@ -162,8 +162,8 @@ class Launch(NamedTuple):
     tile_utilisation: Number
 
 
-_launch = partial(tuple.__new__, Launch)
-"""`Launch` of its four values, in half the time: a prediction makes three for each algorithm."""
+_launch = partial(tuple.__new__, KernelLaunchTerms)
+"""`KernelLaunchTerms` of its four values, in half the time: a prediction makes three for each algorithm."""
 
 
 class KernelTerms(NamedTuple):
@@ -180,16 +180,16 @@ class KernelTerms(NamedTuple):
     operand_bytes: Number
     workspace_bytes: Number
     kernels: Number
-    launches: tuple[Launch, ...]
+    launches: tuple[KernelLaunchTerms, ...]
 
 
-def launch(blocks: Number, b_max: Number, tile_utilisation: Number) -> Launch:
+def launch(blocks: Number, b_max: Number, tile_utilisation: Number) -> KernelLaunchTerms:
     """The launch of ``blocks`` blocks on a device that holds ``b_max`` of them at once (SEER §2 item 4)."""
     waves = blocks / b_max
     return _launch((blocks, waves, waves - (-(-blocks // b_max) - 1), tile_utilisation))
 
 
-def gemm_launch(m: Number, n: Number, tile_m: int, tile_n: int, count: Number, b_max: Number) -> Launch:
+def gemm_launch(m: Number, n: Number, tile_m: int, tile_n: int, count: Number, b_max: Number) -> KernelLaunchTerms:
     """``count`` independent m × n GEMMs cut into tile_m × tile_n tiles: ⌈m/t_m⌉·⌈n/t_n⌉·count blocks."""
     tiles = -(-m // tile_m) * -(-n // tile_n)
     blocks = tiles * count
@@ -197,7 +197,9 @@ def gemm_launch(m: Number, n: Number, tile_m: int, tile_n: int, count: Number, b
     return _launch((blocks, waves, waves - (-(-blocks // b_max) - 1), m * n / (tiles * (tile_m * tile_n))))
 
 
-def gemm_launches(m: Number, n: Number, tiles: tuple[Tile, ...], count: Number, b_max: Slots) -> tuple[Launch, ...]:
+def gemm_launches(
+    m: Number, n: Number, tiles: tuple[Tile, ...], count: Number, b_max: Slots
+) -> tuple[KernelLaunchTerms, ...]:
     """`gemm_launch` at the small, the middle and the large tile."""
     (small_m, small_n), (middle_m, middle_n), (large_m, large_n) = tiles
     small, middle, large = b_max

@@ -27,8 +27,8 @@ BESIDE = ("experiments", "pyproject.toml", "README.md")
 """What the copy holds beside them; a guide leaves it as it is."""
 LINKED = ("surrogate/bundled", "experiments/data", "experiments/figures", "experiments/tables")
 """Folders of data: what lies in them is linked, their modules are copied."""
-MOST_LINES = 60
-MOST_SECONDS = 300
+MAX_LINES = 60
+MAX_SECONDS = 300
 NO_GUIDE = "has no guide, a section with a block that says file=, append= or insert=, to adding a new"
 
 
@@ -37,7 +37,7 @@ class Expected(NamedTuple):
 
     page: str
     files: int
-    lines: int = MOST_LINES
+    lines: int = MAX_LINES
 
 
 GUIDES: dict[str, Expected] = {
@@ -172,7 +172,7 @@ def environment(copy: Path, programs: Path) -> dict[str, str]:
 def run(words: list[str], copy: Path, variables: Mapping[str, str], what: str) -> None:
     """Run a program in the copy; what it printed is told where it fails."""
     done = subprocess.run(
-        words, cwd=copy, env=variables, capture_output=True, text=True, timeout=MOST_SECONDS, check=False
+        words, cwd=copy, env=variables, capture_output=True, text=True, timeout=MAX_SECONDS, check=False
     )
     assert done.returncode == 0, f"{what}\nexit status {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
 

@@ -15,7 +15,7 @@ from ..family import DEFAULT_ALGORITHM, Candidate, Family, Formula, ProblemTerms
 from ..problem import setting
 from .described import DescribedFamily, DescribedProblem
 from .operator import OPERATORS, Operator, operator_class
-from .operator_family import Declaration, OperatorFamily
+from .operator_family import FamilyDeclaration, OperatorFamily
 
 _ORDER = ("gemm", "rowwise", "pool", "embedding", "transfer", "attention", "moe")
 """Files in the order of reports and of a table's columns; any other stands behind them."""
@@ -104,7 +104,7 @@ class Families(dict[str, Family]):
 
 
 def _declared() -> list[Family]:
-    """`CONV`, then a family for every `Declaration` in a file of this folder, with the operators that name it."""
+    """`CONV`, then a family for every `FamilyDeclaration` in a file of this folder, with the operators that name it."""
     files = [module.name for module in pkgutil.iter_modules(__path__)]
     modules = [importlib.import_module(f"{__name__}.{name}") for name in dict.fromkeys([*_ORDER, *files])]
     values = {id(value): value for module in modules for value in vars(module).values()}
@@ -112,7 +112,7 @@ def _declared() -> list[Family]:
     for value in values.values():
         if isinstance(value, Family):
             families.append(value)
-        elif isinstance(value, Declaration):
+        elif isinstance(value, FamilyDeclaration):
             families.append(OperatorFamily(value, [cls for cls in OPERATORS.values() if value.name == cls.FAMILY]))
     return families
 

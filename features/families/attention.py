@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, minimum, round_up, where
-from ..problem import ELEMENTS, MATHS, Setting, Size
+from ..problem import ELEMENTS, MATHS, SettingField, Size
 from ..roofline import Machine, waves_of
 from .operator import Misfit, Operator, declared
-from .operator_family import Declaration
+from .operator_family import FamilyDeclaration
 
 PHASES = ("context", "generation", "encoder")
 """A prompt under a causal mask, one token or few after a filled cache, or all positions that see one another."""
@@ -58,8 +58,8 @@ class Attending(Operator):
 
     dtype: str = "bf16"
     math: str = "default"
-    phase: Annotated[str, Setting("context (a prompt), generation (tokens after a cache) or encoder")] = ""
-    kv_dtype: Annotated[str, Setting("element type of the cached keys and values: bf16, fp16, fp8 or fp32")] = ""
+    phase: Annotated[str, SettingField("context (a prompt), generation (tokens after a cache) or encoder")] = ""
+    kv_dtype: Annotated[str, SettingField("element type of the cached keys and values: bf16, fp16, fp8 or fp32")] = ""
     batch: Annotated[int, Size("samples")] = 1
     heads: Annotated[int, Size("query heads on the GPU")]
     query_length: Annotated[int, Size("new tokens of a sample", "tokens")]
@@ -153,7 +153,7 @@ class Attention(Attending):
         int, Size("heads of keys and values, each shared by heads / kv_heads query heads", follows="heads")
     ] = 0
     head_dim: Annotated[int, Size("values of a head")]
-    window: Annotated[int, Size("last keys that a query sees, 0: all", "tokens", least=0, per_doubling=1.0)] = 0
+    window: Annotated[int, Size("last keys that a query sees, 0: all", "tokens", minimum=0, per_doubling=1.0)] = 0
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
@@ -266,5 +266,5 @@ def attention_columns(op: Attention, m: Machine) -> tuple[Number, ...]:
     )
 
 
-ATTENTION = Declaration.of("attention", attention_columns)
-MLA = Declaration.of("mla", pair_columns)
+ATTENTION = FamilyDeclaration.of("attention", attention_columns)
+MLA = FamilyDeclaration.of("mla", pair_columns)

@@ -24,7 +24,7 @@ from ..problem import Size, read_sizes
 from ..problem import setting as setting_value
 from ..roofline import MACHINE_NAMES, machine, machine_features, peak_flops_table, waves_of
 
-MOST_THREADS = 4096.0
+MAX_LAUNCHED_THREADS = 4096.0
 """Of a block, in the formula of occupancy: more than any device runs."""
 WORK_UNIT = 1e6
 """Where no formula says what a problem costs, the product of its sizes over this stands for µs: times scale by it."""
@@ -89,9 +89,9 @@ class DescribedFamily(Family[DescribedProblem]):
         self.description = description
         self.name = description.name
         self.kinds = {description.name: DescribedProblem}
-        least = {"least": 0, "counts": False}
-        self.sizes = tuple(Size(f"a size of {self.name}", name=name, **least) for name in description.sizes) or (
-            Size("1: the kernel has one problem", name=WITHOUT_SIZES, default=1, **least),
+        minimum = {"minimum": 0, "counts": False}
+        self.sizes = tuple(Size(f"a size of {self.name}", name=name, **minimum) for name in description.sizes) or (
+            Size("1: the kernel has one problem", name=WITHOUT_SIZES, default=1, **minimum),
         )
         self.settings = dict(description.settings)
         self.setting_defaults = {name: values[0] if values else "" for name, values in description.settings.items()}
@@ -147,7 +147,7 @@ class DescribedFamily(Family[DescribedProblem]):
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> DescribedProblem:
         """As `Family.problem`; a setting that is not given takes its first known value."""
         values = tuple(
-            whole(self.name, size.name, sizes.get(size.name, size.default), size.least) for size in self.sizes
+            whole(self.name, size.name, sizes.get(size.name, size.default), size.minimum) for size in self.sizes
         )
         settings = tuple(setting.get(name) or default for name, default in self.setting_defaults.items())
         for name, value in zip(self.setting_names, settings, strict=True):
@@ -181,7 +181,7 @@ class DescribedFamily(Family[DescribedProblem]):
             keep &= np.nan_to_num(np.broadcast_to(condition.value(values), len(keep))) != 0
         return keep
 
-    def least_us(self, problem: DescribedProblem, gpu: Gpu, units: Collection[tuple[str, bool]] = ()) -> Number:
+    def min_us(self, problem: DescribedProblem, gpu: Gpu, units: Collection[tuple[str, bool]] = ()) -> Number:
         """What a problem's FLOPs and bytes take at the `rates` of a GPU. 0 where no formula of the sizes, or no data
         sheet, tells."""
         rates = self.rates(problem.dtype, gpu, units) if gpu.vendor else {}
@@ -209,14 +209,14 @@ class DescribedFamily(Family[DescribedProblem]):
         values = {**problem.sizes, **dict(zip(self.parameter_names, parameters.T, strict=True))}
         cost = {name: np.nan_to_num(formula.value(values)) for name, formula in self.description.formulas.items()}
         threads, per_thread = cost.get("threads_per_block", 0.0), cost.get("registers_per_thread", 0.0)
-        for name, needed, most in (
+        for name, needed, maximum in (
             ("shared_bytes", cost.get("shared_bytes", 0.0), limits.optin_bytes),
             ("threads_per_block", threads, MAX_THREADS),
             ("registers_per_thread", per_thread, MAX_REGISTERS_PER_THREAD),
             ("threads_per_block * registers_per_thread", threads * per_thread, REGISTERS_PER_SM),
         ):
-            reason = BEYOND_GPU.format(name=name, most=most, gpu=gpu.name)
-            reasons[reason] = np.broadcast_to(needed > most, len(parameters))
+            reason = BEYOND_GPU.format(name=name, maximum=maximum, gpu=gpu.name)
+            reasons[reason] = np.broadcast_to(needed > maximum, len(parameters))
         return reasons
 
     def stratum(self, problem: DescribedProblem) -> np.ndarray:
@@ -285,7 +285,7 @@ class DescribedFamily(Family[DescribedProblem]):
         blocks = np.maximum(cost.get("blocks", np.nan), 1.0)
         per_sm: Number = np.nan
         if gpu is not None and "threads_per_block" in cost and gpu.compute_capability in LIMITS:
-            threads = np.clip(np.nan_to_num(cost["threads_per_block"], nan=1.0), 1.0, MOST_THREADS)
+            threads = np.clip(np.nan_to_num(cost["threads_per_block"], nan=1.0), 1.0, MAX_LAUNCHED_THREADS)
             registers = np.clip(cost.get("registers_per_thread", 0.0), 0.0, MAX_REGISTERS_PER_THREAD)
             shared = np.maximum(cost.get("shared_bytes", 0.0), 0.0)
             per_sm = 1.0 * resident(sm_limits(gpu.compute_capability), threads, registers, shared, 0).blocks_per_sm

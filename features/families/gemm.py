@@ -9,7 +9,7 @@ from ..gpu import Gpu
 from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size
 from ..roofline import Machine, b_max
 from .operator import Operator, declared
-from .operator_family import Declaration
+from .operator_family import FamilyDeclaration
 
 TILES = (32, 64, 128)
 """Edges of the output tiles that SGEMM kernels of cuBLAS and cuDNN use (their names tell)."""
@@ -143,4 +143,4 @@ def columns(op: Gemm, m: Machine) -> tuple[Number, ...]:
     return tuple(values)
 
 
-GEMM = Declaration.of("gemm", columns)
+GEMM = FamilyDeclaration.of("gemm", columns)

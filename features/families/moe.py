@@ -10,10 +10,10 @@ import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, maximum, minimum, round_up
 from ..errors import InputError
-from ..problem import ELEMENTS, MATHS, Setting, Size
+from ..problem import ELEMENTS, MATHS, SettingField, Size
 from ..roofline import Machine, waves_of
 from .operator import Misfit, Operator, declared
-from .operator_family import Declaration
+from .operator_family import FamilyDeclaration
 
 BALANCED = "balanced"
 _POWER_LAW = re.compile(r"power_law_(\d+(?:\.\d+)?)")
@@ -83,7 +83,7 @@ class Moe(Operator):
 
     dtype: str = "bf16"
     math: str = "default"
-    routing: Annotated[str, Setting("how tokens spread over experts: balanced, or power_law_1.2")] = BALANCED
+    routing: Annotated[str, SettingField("how tokens spread over experts: balanced, or power_law_1.2")] = BALANCED
     tokens: Annotated[int, Size("tokens of all ranks")]
     hidden: Annotated[int, Size("values of a token")]
     inter: Annotated[int, Size("width of an expert's inner layer, over all ranks")]
@@ -222,4 +222,4 @@ def moe_columns(op: Moe, m: Machine) -> tuple[Number, ...]:
     )
 
 
-MOE = Declaration.of("moe", moe_columns)
+MOE = FamilyDeclaration.of("moe", moe_columns)

@@ -109,7 +109,7 @@ class Operator(InNetwork, ABC):
     APPLIED_BY: ClassVar[str] = ""
     """Of a norm, the kind of the same sizes that scales and shifts by statistics that are known."""
 
-    LEAST_SHARE: ClassVar[float] = 1.0
+    MIN_SHARE: ClassVar[float] = 1.0
     """Its least time in times of its `roofline_us`, which counts usual delays where it runs step by step."""
 
     dtype: str = "fp32"
@@ -123,7 +123,7 @@ class Operator(InNetwork, ABC):
         if self.dtype in QUANTISED:  # there is no arithmetic on them outside matrix units
             object.__setattr__(self, "math", "default")
         for size in declared_sizes(type(self)):
-            object.__setattr__(self, size.name, whole(self.kind, size.name, getattr(self, size.name), size.least))
+            object.__setattr__(self, size.name, whole(self.kind, size.name, getattr(self, size.name), size.minimum))
         for name, wrong, rule in self.misfits(self.sizes):
             if wrong.any() if isinstance(wrong, np.ndarray) else wrong:
                 value = np.broadcast_to(getattr(self, name), np.shape(wrong))[wrong].flat[0]
@@ -309,7 +309,7 @@ def declared(
 class MemoryBound(Operator):
     """An operator that memory bounds: the columns of its family are made of its `Extents`."""
 
-    MOST_TRAFFIC: ClassVar[float] = 0.0
+    MAX_TRAFFIC: ClassVar[float] = 0.0
     """Most that its kernel takes where nobody measured it, in times of its traffic's; 0: not known. Source of the
     others: half of KernelBench's programs, on 12 boards that no bundle knows, judged on the other half."""
 
@@ -378,9 +378,9 @@ class Streamed(Operator):
     kind: ClassVar[str] = STREAMED
     BATCH: ClassVar[str] = ""
 
-    reads: Annotated[int, Size("values read", least=0)]
+    reads: Annotated[int, Size("values read", minimum=0)]
     writes: Annotated[int, Size("values written")]
-    work: Annotated[int, Size("operations for each value written", least=0)] = 1
+    work: Annotated[int, Size("operations for each value written", minimum=0)] = 1
 
     @property
     def flops(self) -> Number:

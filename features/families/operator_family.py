@@ -1,4 +1,4 @@
-"""`OperatorFamily`: operators of one physics, from a `Declaration` and the operators that name it.
+"""`OperatorFamily`: operators of one physics, from a `FamilyDeclaration` and the operators that name it.
 
 Each family holds several operators (its column ``operator``) that have the same sizes and columns. The families that
 memory traffic dominates have one set of columns (`memory_family`), whatever an operator passes over.
@@ -25,7 +25,7 @@ AMD_GENERATION = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
+class FamilyDeclaration:
     """A family by what it declares; its operators name it, and their classes declare sizes and settings.
 
     ``columns`` gives the values of ``column_names`` for a problem on a machine; ``dimension_names`` are those of them
@@ -60,7 +60,7 @@ class OperatorFamily(Family[Operator]):
 
     setting_columns = ("itemsize", "uses_tensor_cores")
 
-    def __init__(self, declaration: Declaration, operators: Iterable[type[Operator]]) -> None:
+    def __init__(self, declaration: FamilyDeclaration, operators: Iterable[type[Operator]]) -> None:
         self.name = declaration.name
         self.kinds = {cls.kind: cls for cls in operators}
         if not self.kinds:
@@ -215,5 +215,5 @@ def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
     )
 
 
-memory_family = partial(Declaration.of, columns=memory_columns)
+memory_family = partial(FamilyDeclaration.of, columns=memory_columns)
 """The declaration of a family with these columns, by its name."""

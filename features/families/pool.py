@@ -22,7 +22,7 @@ class MaxPool(MemoryBound):
 
     FAMILY: ClassVar[str] = "pool"
     BANDWIDTH: ClassVar[str] = "pool"
-    MOST_TRAFFIC: ClassVar[float] = 1.5
+    MAX_TRAFFIC: ClassVar[float] = 1.5
     GRADIENT: ClassVar[tuple[str, ...]] = ("max_pool_backward",)
     INPUTS: ClassVar[int] = 1
     OUTPUTS: ClassVar[int] = 1

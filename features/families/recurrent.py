@@ -9,7 +9,7 @@ from ..problem import INPUT, WEIGHT, Gradients, Size
 from ..roofline import Machine
 from .gemm import Gemm
 from .operator import Operator, declared
-from .operator_family import Declaration
+from .operator_family import FamilyDeclaration
 
 STEP_US = 9.5
 """Usual least time in µs of one time step: a product and a cell behind it, which the next step waits for. Source: the
@@ -28,7 +28,7 @@ class Recurrent(Operator):
     FAMILY: ClassVar[str] = "recurrent"
     BATCH: ClassVar[str] = "batch"
     MULTIPLIES: ClassVar[bool] = True
-    LEAST_SHARE: ClassVar[float] = 0.55
+    MIN_SHARE: ClassVar[float] = 0.55
 
     steps: Annotated[int, Size("time steps, one after another", per_doubling=1.0)]
     batch: Annotated[int, Size("sequences")]
@@ -90,4 +90,4 @@ def columns(op: Any, m: Machine) -> tuple[Number, ...]:
     return log2(op.steps), log2(op.batch), log2(op.inputs), log2(op.hidden), log2(op.rows)
 
 
-RECURRENT = Declaration.of("recurrent", columns)
+RECURRENT = FamilyDeclaration.of("recurrent", columns)

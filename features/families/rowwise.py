@@ -20,7 +20,7 @@ class Pointwise(Image):
     """An operator that does not care for the shape may put all its elements into ``n``."""
 
     FAMILY: ClassVar[str] = "pointwise"
-    MOST_TRAFFIC: ClassVar[float] = 1.25
+    MAX_TRAFFIC: ClassVar[float] = 1.25
     BANDWIDTH: ClassVar[str] = "streaming"
     GRADIENT: ClassVar[tuple[str, ...]] = (STREAMED,)
 
@@ -50,7 +50,7 @@ class Reduction(Image):
     """One thread block per reduced row."""
 
     FAMILY: ClassVar[str] = "rowwise"
-    MOST_TRAFFIC: ClassVar[float] = 1.15
+    MAX_TRAFFIC: ClassVar[float] = 1.15
 
     @property
     def rows(self) -> Number:

@@ -11,7 +11,7 @@ from ..gpu import Gpu
 from ..problem import INPUT, Gradients, Size
 from ..roofline import Machine
 from .operator import ELEMENTS_PER_BLOCK, MemoryBound, declared
-from .operator_family import Declaration, memory_columns
+from .operator_family import FamilyDeclaration, memory_columns
 from .rowwise import POINTWISE_CLASSES
 
 HANDSHAKE_US = 4.0
@@ -20,7 +20,7 @@ in ai-dynamo/aiconfigurator's tables, 4.2 to 5.6 µs on A100, H100 and H200 with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveLaw:
+class CollectiveModel:
     """Time of a collective against message size, fitted on a machine. Source: Lin et al. (TPDS 2024).
 
     With x = log2(bytes): up to ``a`` only the overhead; beyond ``c`` the full bandwidth ``max_gbs``; between them a
@@ -137,7 +137,7 @@ class AllReduce(Memcpy):
     def roofline_us(self, gpu: Gpu) -> Number:
         """`HANDSHAKE_US`, and the bytes that cross over the links to other GPUs, or PCIe where there are none.
 
-        For a machine of which more is known see `CollectiveLaw`.
+        For a machine of which more is known see `CollectiveModel`.
         """
         return HANDSHAKE_US + self.factor * self.dram_bytes / ((gpu.link_gbs or gpu.pcie_gbs) * 1e3)
 
@@ -171,4 +171,4 @@ def columns(op: Transfer, m: Machine) -> tuple[Number, ...]:
     return *memory_columns(op, m), log2(maximum(op.extents.ranks, 1))
 
 
-TRANSFER = Declaration.of("transfer", columns)
+TRANSFER = FamilyDeclaration.of("transfer", columns)

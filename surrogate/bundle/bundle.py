@@ -19,7 +19,7 @@ from surrogate.features.description import description_of
 from surrogate.features.errors import InputError, read_bounded, require_known
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu
-from surrogate.models.launch import CallKey, Launch
+from surrogate.models.launch import CallCost, CallKey
 from surrogate.models.plain import (
     GREATEST,
     REMEDY,
@@ -51,7 +51,7 @@ MAX_BYTES = 512 << 20
 """Of all files of a bundle together."""
 MAX_JSON_BYTES = 40 << 20
 """Of a JSON file: two million hashes of shapes; parsed, each byte may take 25."""
-MOST_WIDTH = 600.0
+MAX_WIDTH = 600.0
 """Greatest half width in log time that any answer can have: an end of its interval is still a number."""
 Parameter = bool | int | float | str | None
 """A hyperparameter as JSON holds it."""
@@ -117,7 +117,7 @@ class HarnessFloor:
 
 
 @dataclass(frozen=True)
-class Part:
+class FamilyModel:
     """What a bundle knows of one family: the fitted model, support, interval widths and domain."""
 
     family: Family
@@ -131,7 +131,7 @@ class Part:
     """What training saw run."""
     row_counts: Mapping[ReferenceKey, int] = field(default_factory=dict)
     """Training rows: how much is known of a kind of problem, on each GPU and on all of them."""
-    least_us: Mapping[CallKey, float] = field(default_factory=dict)
+    min_us: Mapping[CallKey, float] = field(default_factory=dict)
     """The time in µs below which nothing is predicted."""
     floors: tuple["HarnessFloor", ...] = ()
 
@@ -170,9 +170,9 @@ class Bundle:
     ``launches``: GPU and library → what of a call's time is not the kernel; ``devices`` that no registry knows.
     """
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, FamilyModel]
     candidate: str = "algorithm"
-    launches: Mapping[CallKey, Launch] = field(default_factory=dict)
+    launches: Mapping[CallKey, CallCost] = field(default_factory=dict)
     devices: Mapping[str, Gpu] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
 
@@ -198,7 +198,7 @@ class Bundle:
         """Registry names of the GPUs that training or a calibration saw."""
         return frozenset().union(*(part.domain.gpus for part in self.parts.values()))
 
-    def part(self, family: Family, gpu: str = "", values: tuple[str, ...] = ()) -> Part:
+    def part(self, family: Family, gpu: str = "", values: tuple[str, ...] = ()) -> FamilyModel:
         """The part of a family, for problems of ``values`` (`Family.setting_names`) on a GPU by its registry name.
 
         Raises `InputError` where the bundle has none.
@@ -208,7 +208,7 @@ class Bundle:
             raise InputError(f"the bundle knows no {family.name}; {known}: give another bundle or another library")
         return self._part_for(family.name, dict(zip(family.setting_names, values, strict=False)), gpu)
 
-    def _part_for(self, name: str, named: Mapping[str, str], gpu: str) -> Part:
+    def _part_for(self, name: str, named: Mapping[str, str], gpu: str) -> FamilyModel:
         """The part of a family that the bundle knows; a subclass may hold several of one family."""
         return self.parts[name]
 
@@ -244,7 +244,7 @@ class Bundle:
                 unseen_gpu=part.unseen_gpu,
                 candidates=tuple(sorted(map(joined, part.candidates))),
                 row_counts={joined(key): count for key, count in part.row_counts.items()},
-                least_us=part.least_us,
+                least_us=part.min_us,
                 kernel=part.family.description.to_plain() if isinstance(part.family, DescribedFamily) else None,
                 floors=part.floors,
             )
@@ -272,7 +272,7 @@ class Card(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A `Part` in ``bundle.json``; ``features``: the version of the family's columns."""
+    """A `FamilyModel` in ``bundle.json``; ``features``: the version of the family's columns."""
 
     model: str
     params: Mapping[str, Parameter]
@@ -293,7 +293,7 @@ class Index:
     schema: int
     parts: Mapping[str, StoredPart]
     candidate: Annotated[str, Meta(pattern="^(algorithm|solver)$")]
-    launches: Keyed[CallKey, Launch]
+    launches: Keyed[CallKey, CallCost]
     devices: Mapping[str, Gpu]
     card: Mapping[str, Any]
     sha256: Mapping[str, str]
@@ -322,8 +322,8 @@ def load(path: str | Path) -> Bundle:
     files: dict[str, bytes] = {}
     left = MAX_BYTES
     for name, digest in index.sha256.items():
-        most = min(left, MAX_JSON_BYTES) if name.endswith(".json") else left
-        files[name] = checked_file(path, name, digest, max_bytes=most, remedy=REMEDY)
+        maximum = min(left, MAX_JSON_BYTES) if name.endswith(".json") else left
+        files[name] = checked_file(path, name, digest, max_bytes=maximum, remedy=REMEDY)
         left -= len(files[name])
     with reading(str(path)):
         parts = {name: _part(_stored_family(name, stored), stored, files) for name, stored in index.parts.items()}
@@ -379,7 +379,7 @@ def _check_device(gpu: Gpu) -> None:
         raise InputError(f"device {gpu.name!r} has a figure that is not positive")
 
 
-def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Part:
+def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> FamilyModel:
     """A family's part. Raises `InputError` where its files do not fit one another."""
     from surrogate.models.times import ARRAYS
 
@@ -393,9 +393,9 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Par
         support = Support.from_json(files[f"{family.name}/support.json"], family)
     with reading(f"{family.name}/widths.json"):
         widths = Widths.from_json(files[f"{family.name}/widths.json"], domain.libraries)
-        if widths.greatest > MOST_WIDTH:
-            raise InputError(f"half widths reach more than {MOST_WIDTH} in log time")
-    part = Part(
+        if widths.greatest > MAX_WIDTH:
+            raise InputError(f"half widths reach more than {MAX_WIDTH} in log time")
+    part = FamilyModel(
         family=family,
         fitted=StoredModel(stored.model, stored.params, model_files),
         support=support,
@@ -404,7 +404,7 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Par
         unseen_gpu=stored.unseen_gpu,
         candidates=frozenset(CandidateKey.from_text(text, family) for text in stored.candidates),
         row_counts={ReferenceKey.from_text(text, family): count for text, count in stored.row_counts.items()},
-        least_us=stored.least_us,
+        min_us=stored.least_us,
         floors=stored.floors,
     )
     if ARRAYS in model_files:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from surrogate.bundle.bundle import Bundle, CandidateKey, HarnessFloor, Part
+from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel, HarnessFloor
 from surrogate.dataset.described import KernelOptions
 from surrogate.dataset.files import Progress, TimeLeft
 from surrogate.dataset.problems import device_names, groups, joined, judged_rows, shape_columns
@@ -23,7 +23,7 @@ from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, Family
 from surrogate.models import DEFAULT_MODEL, Support, TimeModel, model_class, model_frame
-from surrogate.models.base import Told, duplicate
+from surrogate.models.base import ProgressCallback, duplicate
 from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.configurations import Configurations
 from surrogate.models.interpolated import InterpolatedTerms
@@ -31,7 +31,7 @@ from surrogate.models.launch import CallKey, fit_launches
 from surrogate.models.registry import TRAINED
 from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
 from surrogate.uncertainty.fit import (
-    LEAST_GPUS,
+    MIN_GPUS,
     Fit,
     Split,
     fit_unseen_gpu,
@@ -50,12 +50,12 @@ of them, since a fold then lies farther from its training data than a new shape 
 FEW_SHAPES = 500
 HELD_OUT_ROWS = 2_000_000
 """Rows of all folds' fits together: of a larger table fewer folds are held out, and rows are drawn for each fit."""
-LEAST_HELD_SHAPES = 20
+MIN_HELD_SHAPES = 20
 """So many shapes are held out whatever the table's size; fewer carry no interval."""
-LEAST_SHAPES = 2
+MIN_SHAPES = 2
 LONG_SECONDS = 60.0
 """Training that takes longer says by which option it may be shortened."""
-LEAST_TIME = 0.001
+MIN_TIME = 0.001
 """This low quantile of the times of a GPU and library is the least that is predicted; the very least may be a fluke."""
 
 
@@ -114,7 +114,7 @@ def train(data: Data, **options: Any) -> Bundle:
     tables = {family: rows for family, (_, rows) in known.items() if rows.ok.any()}
     if not tables:
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
-    few = [family.name for family, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < LEAST_SHAPES]
+    few = [family.name for family, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < MIN_SHAPES]
     if len(few) == len(tables):
         raise InputError(f"{data.name}: all rows have one shape; errors and intervals need at least two")
     unfitted = {family: chosen.unfitted(family) for family in tables}
@@ -122,7 +122,7 @@ def train(data: Data, **options: Any) -> Bundle:
     families = [_FamilyFits.of(rows, unfitted[family], chosen) for family, rows in kept.items()]
     names = ", ".join(dict.fromkeys(each.name for each in unfitted.values()))
     steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
-    parts: dict[str, Part] = {}
+    parts: dict[str, FamilyModel] = {}
     cards: dict[str, dict[str, object]] = {}
     with limited():
         for each in families:
@@ -184,7 +184,7 @@ class _Steps:
             other = f" with {self._model}; --model names others" * is_long
             self._progress(done, 100, f"{self.family}{text}{self._left}{other}")
 
-    def begin(self, name: str, rows: int) -> Told:
+    def begin(self, name: str, rows: int) -> ProgressCallback:
         """Say that a fit begins. Several may run at a time: the time since any of them was told counts once."""
         with self._lock:
             self._last_s = self._last_s or monotonic()
@@ -212,8 +212,8 @@ class _Steps:
 def _folds(rows: Rows, seed: int) -> list[Split]:
     """The folds by shape that are run."""
     count = fold_count(rows)
-    least = -(-count * LEAST_HELD_SHAPES // len(np.unique(rows.shape)))
-    fits = min(count, max(1, least, HELD_OUT_ROWS // len(rows)))
+    minimum = -(-count * MIN_HELD_SHAPES // len(np.unique(rows.shape)))
+    fits = min(count, max(1, minimum, HELD_OUT_ROWS // len(rows)))
     return shape_splits(rows, count, seed, fits=fits, most_rows=HELD_OUT_ROWS // fits)
 
 
@@ -235,7 +235,7 @@ class _FamilyFits(NamedTuple):
         """The rows that all fits learn from."""
         return len(self.rows) + sum(len(inside) for inside, _ in (*self.folds, *self.gpus))
 
-    def trained(self, data: Dataset, options: TrainOptions, steps: _Steps) -> tuple[Part, dict[str, object]]:
+    def trained(self, data: Dataset, options: TrainOptions, steps: _Steps) -> tuple[FamilyModel, dict[str, object]]:
         """The fitted part, and what the card says of its held-out rows."""
         rows, folds, gpus = self.rows, self.folds, self.gpus
         model = _searched(self.model, rows, options, steps) if options.trials else self.model
@@ -255,7 +255,7 @@ class _FamilyFits(NamedTuple):
         known = known_settings(rows, folds if leaves_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)
-        part = Part(
+        part = FamilyModel(
             family=rows.family,
             fitted=whole,
             support=support,
@@ -264,7 +264,7 @@ class _FamilyFits(NamedTuple):
             unseen_gpu=self._unseen(elsewhere_us, known, judged),
             candidates=candidate_keys(ok),
             row_counts=row_counts(ok),
-            least_us=least_times(ok),
+            min_us=min_times(ok),
             floors=harness_floors(data, rows.family),
         )
         own_share = part.widths.own_share
@@ -280,7 +280,7 @@ class _FamilyFits(NamedTuple):
         """How far off times are on a GPU never measured, and whose order answers there; arrays (rows,)."""
         rows = self.rows
         if rows.family.parameter_names:  # configurations have a transfer of their own
-            few = count_architectures(rows) < LEAST_GPUS
+            few = count_architectures(rows) < MIN_GPUS
             return UnseenGpu() if few else fit_unseen_gpu(rows, elsewhere_us, known, judged)
         unseen = fit_unseen_gpu(rows, elsewhere_us, known, judged)
         chooser = best_chooser(rows, self.gpus, elsewhere_us, judged)[0] if self.gpus else MODEL
@@ -329,22 +329,22 @@ def row_counts(rows: Rows) -> dict[ReferenceKey, int]:
     return counts
 
 
-def least_times(rows: Rows) -> dict[CallKey, float]:
-    """The time in µs that `LEAST_TIME` of the rows of a GPU and library stay below; of a library on any GPU, and of
+def min_times(rows: Rows) -> dict[CallKey, float]:
+    """The time in µs that `MIN_TIME` of the rows of a GPU and library stay below; of a library on any GPU, and of
     any library, the least of those.
 
     Launch and tail of a kernel alone take that long, so that nothing is predicted to be faster; of a described kernel,
     whose problems may all be large, nothing is known.
     """
-    least: dict[CallKey, float] = {}
+    minimum: dict[CallKey, float] = {}
     if rows.family.parameter_names:
-        return least
+        return minimum
     for (gpu, library), positions in groups(rows.frame.assign(gpu=device_names(rows.frame)), ("gpu", "library")):
-        time_us = float(f"{np.quantile(rows.time_us[positions], LEAST_TIME):.4g}")
+        time_us = float(f"{np.quantile(rows.time_us[positions], MIN_TIME):.4g}")
         for key in (CallKey("", library), CallKey("", "")):
-            least[key] = min(least.get(key, time_us), time_us)
-        least[CallKey(gpu, library)] = time_us
-    return least
+            minimum[key] = min(minimum.get(key, time_us), time_us)
+        minimum[CallKey(gpu, library)] = time_us
+    return minimum
 
 
 def harness_floors(data: Dataset, family: Family) -> tuple[HarnessFloor, ...]:

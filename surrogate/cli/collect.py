@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from surrogate.collect.device import Device
     from surrogate.collect.doctor import Check
     from surrogate.collect.log import RunLog
-    from surrogate.collect.plan import Plan
+    from surrogate.collect.plan import CollectionPlan
     from surrogate.collect.plan_source import PlanSource
     from surrogate.collect.run import Outcome
 
@@ -230,10 +230,10 @@ def _device_name(options: dict[str, Any]) -> str:
 
 
 def _source(options: dict[str, Any]) -> "PlanSource":
-    from surrogate.collect.plan import Settings
+    from surrogate.collect.plan import PlanSettings
     from surrogate.collect.plan_source import PlanSource, parse_shard
 
-    settings = Settings(options["dtype"], options["math"], options["layout"], options["direction"])
+    settings = PlanSettings(options["dtype"], options["math"], options["layout"], options["direction"])
     named = options["file"], options["grid"], options["networks"] or None, options["sample"]
     unnamed = all(source is None for source in named)
     recording = options["recording"] if unnamed else None
@@ -243,7 +243,7 @@ def _source(options: dict[str, Any]) -> "PlanSource":
     return PlanSource(**plan, settings=settings)
 
 
-def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> tuple[str, int]:
+def _heuristic_only(plan: "CollectionPlan", options: dict[str, Any]) -> tuple[str, int]:
     from surrogate.cli.datasets import progress_bar
     from surrogate.collect.run import collect_heuristic
 

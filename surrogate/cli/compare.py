@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, FOLDER, PATH, Form, Rows, fit_options, option, output_options, show
+from surrogate.cli.options import COUNT, FOLDER, PATH, Form, RowOptions, fit_options, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED
 
@@ -45,7 +45,7 @@ def command(
     data: Path | None,
     also_train: tuple[Path, ...],
     models: tuple[str, ...],
-    rows: Rows,
+    rows: RowOptions,
     output: Path,
     force: bool,
     form: Form,

@@ -19,7 +19,7 @@ from surrogate.features.gpu import canonical
 
 LINE_SECONDS = 10.0
 """How often the progress is a line, where standard error is no terminal."""
-MOST_LISTED = 12
+MAX_LISTED = 12
 """Values of a column that a message names."""
 
 
@@ -71,7 +71,7 @@ def filtered(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.DataFra
             held |= text.map(canonical).isin(set(map(canonical, values)))
         if not held.any():
             present = sorted(set(text))
-            listed = ", ".join(present[:MOST_LISTED]) + ", …" * (len(present) > MOST_LISTED)
+            listed = ", ".join(present[:MAX_LISTED]) + ", …" * (len(present) > MAX_LISTED)
             raise InputError(f"{name}: --where {condition} leaves no rows; {column} holds {listed}")
         frame = frame[held]
     return frame.reset_index(drop=True)

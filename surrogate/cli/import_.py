@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, PATH, Choice, option, output_option, said
+from surrogate.cli.options import COUNT, PATH, WordChoice, option, output_option, said
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
@@ -39,7 +39,7 @@ def _readers_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(name="import", help=_HELP)
-@click.argument("format_name", metavar="FORMAT", type=Choice(list(FORMATS)))
+@click.argument("format_name", metavar="FORMAT", type=WordChoice(list(FORMATS)))
 @click.argument("paths", nargs=-1, type=PATH)
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.", required=False)
 @option("--how", "Say how to get files of this format, and stop.", is_flag=True)

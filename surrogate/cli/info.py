@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from surrogate.cli.options import PATH, Form, output_options, rows_options, show
-from surrogate.report.tables import Facts, Format, Table, plain, ratio, terminal_width, whole
+from surrogate.report.tables import FactTable, Format, Table, plain, ratio, terminal_width, whole
 
 FORMATS: dict[str, Format] = {
     "rows": whole,
@@ -61,7 +61,7 @@ def command(bundle: str, form: Form) -> None:
     if form:
         show(records, form, whole=index)
         return
-    click.echo(Facts(facts).text(terminal_width() or 80))
+    click.echo(FactTable(facts).text(terminal_width() or 80))
     click.echo()
     totals = [record for record in records if record.get("gpu") == "all"]
     show(records, table=Table(totals if len(totals) > 1 else records, FORMATS, notes=[LEGEND]))

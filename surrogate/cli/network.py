@@ -37,7 +37,7 @@ SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
 COMMONEST = 3
 """Operators that cost nothing and are named."""
-MOST_LAYERS = 50
+MAX_LAYERS = 50
 """Rows of layers that people see, the longest of a network that has more."""
 
 
@@ -239,11 +239,11 @@ def _print_report(
     _section("memory per GPU, GiB", [held] if held else [])
     if layers:
         click.echo()
-        longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:MOST_LAYERS]
-        shown = time.layers if len(time.layers) <= MOST_LAYERS else longest
+        longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:MAX_LAYERS]
+        shown = time.layers if len(time.layers) <= MAX_LAYERS else longest
         _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in shown])
         if left := len(time.layers) - len(shown):
-            click.echo(f"… the longest {MOST_LAYERS}; {left} further layers: --csv")
+            click.echo(f"… the longest {MAX_LAYERS}; {left} further layers: --csv")
         sources = Counter(layer.source for layer in time.layers)
         click.echo(f"source of the times: {_counts(dict(sources.most_common()))}")
     _section("by type", [_type(row) for row in time.by_type()])
@@ -271,7 +271,7 @@ def _print_report(
         lines.append(f"operators that cost nothing: {sum(time.ignored.values())}, most often {commonest}")
     for line in (*time.notes, *lines):
         click.echo(wrapped(line, terminal_width()))
-    if layers and len(time.layers) > MOST_LAYERS:
+    if layers and len(time.layers) > MAX_LAYERS:
         click.echo(wrapped(f"\n{time.headline()}", terminal_width()))
 
 

@@ -57,7 +57,7 @@ FOLDER = DataPath(None, folder="filled")
 BUNDLE = DataPath(None, folder="replaced")
 
 
-class Whole(click.IntRange):
+class IntegerRange(click.IntRange):
     """A whole number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -84,13 +84,13 @@ class Positive(click.FloatRange):
 
 MAX_INT32 = 2**31 - 1
 """The largest size; written here, because the features' modules import NumPy."""
-COUNT = Whole(min=1)
-INDEX = Whole(min=0)
-SIZE = Whole(1, MAX_INT32)
+COUNT = IntegerRange(min=1)
+INDEX = IntegerRange(min=0)
+SIZE = IntegerRange(1, MAX_INT32)
 POSITIVE = Positive(min=0, min_open=True)
 
 
-class Choice(click.Choice):
+class WordChoice(click.Choice):
     """One of some words, in any case; a usage error names the nearest."""
 
     def __init__(self, choices: Sequence[str]) -> None:
@@ -104,7 +104,7 @@ class Choice(click.Choice):
             self.fail(f"{error.message.rstrip('.')}{nearest(str(value), self.choices)}", param, ctx)
 
 
-class SettingChoice(Choice):
+class SettingChoice(WordChoice):
     """One of a problem's setting's values, by any name that people call it, such as ``float16``."""
 
     def __init__(self, setting: str, choices: Sequence[str]) -> None:
@@ -159,7 +159,7 @@ def option(
     type, or the words to choose from; ``settings`` are those of `click.option`.
     """
     if kind is not None and not isinstance(kind, click.ParamType | type):
-        kind = Choice(tuple(kind))
+        kind = WordChoice(tuple(kind))
     return click.option(*names.split(), cls=Once, help=text, type=kind, **settings)
 
 
@@ -314,7 +314,7 @@ def _tree_device(context: click.Context, parameter: click.Parameter, device: str
     return device
 
 
-class Rows(NamedTuple):
+class RowOptions(NamedTuple):
     """Which rows of tables count, and how: what `fit_options` says of them, in the order that `load` takes it."""
 
     candidates: str | None
@@ -329,7 +329,7 @@ def _as_rows(function: Function) -> Function:
     def given(
         *words: Any, candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", **named: Any
     ) -> Any:
-        return function(*words, rows=Rows(candidates, where, kernel), **named)
+        return function(*words, rows=RowOptions(candidates, where, kernel), **named)
 
     return cast(Function, given)
 
@@ -346,7 +346,7 @@ fit_options = combined(
     kernel_options,
     _as_rows,
 )
-"""What is fitted, and where; the command gets `Rows`."""
+"""What is fitted, and where; the command gets `RowOptions`."""
 training_options = combined(click.argument("data", nargs=-1, required=True, type=PATH), fit_options, seed_option)
 """DATA, what is searched or trained, and where."""
 

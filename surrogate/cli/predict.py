@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError, RowError
 
 ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 """Columns that a table gets."""
-MOST_NOTES = 10
+MAX_NOTES = 10
 """Caveats of a table that are printed, those of most rows first."""
 
 
@@ -92,6 +92,6 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
             in_domain += int(columns["in_domain"].sum())
             notes.update(chain.from_iterable(answers.notes))
             progress(done, table.rows)
-    first = [f"{rows:,} row{'s' * (rows != 1)}: {note}" for note, rows in notes.most_common(MOST_NOTES)]
-    further = [f"{len(notes) - MOST_NOTES} more notes"] if len(notes) > MOST_NOTES else []
+    first = [f"{rows:,} row{'s' * (rows != 1)}: {note}" for note, rows in notes.most_common(MAX_NOTES)]
+    further = [f"{len(notes) - MAX_NOTES} more notes"] if len(notes) > MAX_NOTES else []
     return "\n".join([f"{output}: {done} rows, {in_domain} in domain", *first, *further])

@@ -12,7 +12,7 @@ from surrogate.cli.options import (
     BUNDLE,
     INDEX,
     PATH,
-    Rows,
+    RowOptions,
     option,
     output_option,
     rows_options,
@@ -50,7 +50,7 @@ def command(
     trials: int,
     params_file: Path | None,
     cluster: str | None,
-    rows: Rows,
+    rows: RowOptions,
     output: Path,
     **settings: Any,
 ) -> None:

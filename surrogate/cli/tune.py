@@ -9,7 +9,7 @@ from surrogate.cli.options import (
     COUNT,
     POSITIVE,
     Form,
-    Rows,
+    RowOptions,
     option,
     output_option,
     output_options,
@@ -18,7 +18,7 @@ from surrogate.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from surrogate.evaluation.study import Tuned
+    from surrogate.evaluation.study import TuningOutcome
 
 
 @click.command()
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 @option("--study", "The study's name; by default made of model, objective and data.", metavar="NAME")
 @output_option("Write the best settings for `seer train --params`.", required=False)
 @output_options
-def command(data: tuple[Path, ...], rows: Rows, storage: str, output: Path | None, form: Form, **settings: Any) -> None:
+def command(
+    data: tuple[Path, ...], rows: RowOptions, storage: str, output: Path | None, form: Form, **settings: Any
+) -> None:
     """Search settings of a model on DATA, valued on shapes held out within it; the stored settings are tried first.
 
     Start the same command as often as you like, on any machine that reaches the storage: all share one study, until it
@@ -75,7 +77,7 @@ def command(data: tuple[Path, ...], rows: Rows, storage: str, output: Path | Non
             click.echo(f"{output}: use it with `seer train --params {output}`")
 
 
-def _summary(result: "Tuned") -> str:
+def _summary(result: "TuningOutcome") -> str:
     """How many trials the study has, and the losses of the best settings."""
     counts = result.trials
     losses = {

@@ -25,7 +25,7 @@ from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.open_device import caps_for, open_operators
 from surrogate.collect.operators import sampled
-from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, in_hash_order, unique
+from surrogate.collect.plan import Caps, CollectionPlan, PlannedProblem, PlanSettings, build, in_hash_order, unique
 from surrogate.collect.plan_source import ALL, grid_problems, mixture, network_problems
 from surrogate.collect.run import Outcome, collect_operators, header_for, run
 from surrogate.dataset.files import Progress, write_text
@@ -33,7 +33,7 @@ from surrogate.dataset.store import Dataset, write_dataset
 from surrogate.features.conv import parse
 from surrogate.features.errors import InputError
 
-LEAST_CUPTI = 0.99
+MIN_CUPTI_SHARE = 0.99
 """Share of the times that must be CUPTI's: events hold launch gaps, and a table of both is neither."""
 
 
@@ -51,10 +51,10 @@ def untrustworthy(table: Dataset) -> list[str]:
         return []
     faults = []
     share = float((ok["timer"] == "cupti").mean())
-    if share < LEAST_CUPTI:
+    if share < MIN_CUPTI_SHARE:
         reasons = ok.loc[ok["timer"] != "cupti", "reason"].dropna().mode()
         why = f" ({reasons.iloc[0]})" if len(reasons) else ""
-        faults.append(f"CUPTI took {share:.1%} of {len(ok)} times, {LEAST_CUPTI:.0%} are needed{why}")
+        faults.append(f"CUPTI took {share:.1%} of {len(ok)} times, {MIN_CUPTI_SHARE:.0%} are needed{why}")
     family = set(table.frame.get("family", ["conv"]))
     seen = len(table.kernels) if table.kernels is not None else 0
     if family == {"conv"} and not seen:
@@ -131,7 +131,7 @@ class Slice:
     title: str
     share: float
     source: str = "mixture"
-    settings: tuple[Settings, ...] = ()
+    settings: tuple[PlanSettings, ...] = ()
     problems: int = 0
     counters_share: float = 0.0
 
@@ -146,8 +146,8 @@ class Slice:
         return "operators.parquet" if self.source == "operators" else "convolutions.parquet"
 
 
-def _settings(text: str) -> Settings:
-    return Settings(*(tuple(names.split(",")) for names in text.split()))
+def _settings(text: str) -> PlanSettings:
+    return PlanSettings(*(tuple(names.split(",")) for names in text.split()))
 
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -158,7 +158,7 @@ SLICES: Mapping[int, Slice] = {
 """Number → slice."""
 
 
-def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -> Plan:
+def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -> CollectionPlan:
     """The plan of a slice; ``problems`` replaces its number of shapes. Equal arguments give equal plans."""
     count = slice_.problems if problems is None else problems
     anchors: list[PlannedProblem] = []  # none of its own: the plan's problems serve

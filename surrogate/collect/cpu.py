@@ -266,7 +266,7 @@ FLUSH_BYTES = 64 << 20
 CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 GEMM_SIZE = 1024
-LEAST_COPY_BYTES, MOST_COPY_BYTES = 64 * 2**20, 256 * 2**20
+MIN_COPY_BYTES, MAX_COPY_BYTES = 64 * 2**20, 256 * 2**20
 SECONDS = 0.5
 """Time for each of the two measurements; the copy's first touch of its memory comes on top."""
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
@@ -353,7 +353,7 @@ def measure_spec() -> dict[str, object]:
     """
     cache_bytes = last_level_cache_bytes(CACHES)
     gflops = gemm_gflops(GEMM_SIZE, SECONDS)
-    gbs = copy_gbs(min(max(LEAST_COPY_BYTES, 4 * cache_bytes), MOST_COPY_BYTES), SECONDS)
+    gbs = copy_gbs(min(max(MIN_COPY_BYTES, 4 * cache_bytes), MAX_COPY_BYTES), SECONDS)
     speeds = {"gemm_gflops": gflops, "copy_gbs": gbs, "last_level_cache_bytes": cache_bytes}
     return {"name": cpu_name(CPUINFO), "threads_used": blas_threads(), **speeds}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, Library, data_type
-from surrogate.collect.device import Choice, DeviceInfo, one_line
+from surrogate.collect.device import DeviceInfo, HeuristicEntry, one_line
 from surrogate.collect.plan import tensor_shapes
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -35,7 +35,7 @@ SHARED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="u
 """Properties that all described devices share."""
 
 
-class Deviceless:
+class HeuristicDevice:
     """cuDNN's heuristic for one described GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
@@ -60,7 +60,7 @@ class Deviceless:
         facts = {"deviceless": True, "heuristic_mode": MODE}
         return DeviceInfo(self.gpu.name, LIBRARY, self._version, {"cudnn": self._version}, facts)
 
-    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+    def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """The first `KEPT` plans that ``conv``'s math allows, best first; empty where cuDNN has none.
 
         An engine is named by its number. A plan that cuDNN ranks but refuses to finalise is left out.
@@ -78,7 +78,7 @@ class Deviceless:
         graph.deselect_numeric_notes([notes.NONDETERMINISTIC])
         deterministic = set(self._buildable(graph, ranked))
         return tuple(
-            Choice(_engine(graph, at), "ok", workspace_bytes=bytes_, deterministic=at in deterministic)
+            HeuristicEntry(_engine(graph, at), "ok", workspace_bytes=bytes_, deterministic=at in deterministic)
             for at, bytes_ in zip(ranked, workspaces, strict=True)
         )
 

@@ -57,10 +57,10 @@ def summarise(times_us: Sequence[float]) -> dict[str, Any]:
     """
     if not times_us:
         return dict.fromkeys(("time_us", "time_us_min", "time_us_max", "time_us_mad", "stable")) | {"repeats": 0}
-    median, least, greatest = statistics.median(times_us), min(times_us), max(times_us)
+    median, minimum, greatest = statistics.median(times_us), min(times_us), max(times_us)
     mad = statistics.median(abs(time - median) for time in times_us)
     stable = mad <= UNSTABLE_MAD * median and greatest <= UNSTABLE_SPREAD * median
-    times = {"time_us": median, "time_us_min": least, "time_us_max": greatest, "time_us_mad": mad}
+    times = {"time_us": median, "time_us_min": minimum, "time_us_max": greatest, "time_us_mad": mad}
     return {**times, "repeats": len(times_us), "stable": stable if len(times_us) > 1 else None}
 
 
@@ -116,7 +116,7 @@ class DeviceInfo(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel(Record):
+class MeasuredKernel(Record):
     """One kernel of one call: its mangled name, its launch, and its median time over the repeats in µs."""
 
     kernel_name: str
@@ -148,7 +148,7 @@ class Measurement(Record):
     """Instrument behind ``times_us``: ``cupti``, ``events`` or ``wall``."""
     workspace_bytes: int | None = None
     deterministic: bool | None = None
-    kernels: tuple[Kernel, ...] = ()
+    kernels: tuple[MeasuredKernel, ...] = ()
     sm_clock_mhz: float | None = None
     """The SM clock while the repeats ran; so is the next: NVML's bit mask of what held the clock down."""
     throttle_reasons: int | None = None
@@ -173,12 +173,12 @@ class Measurement(Record):
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`, with tuples in the place of JSON's lists."""
         lists = {name: tuple(values.get(name, ())) for name in ("times_us", "spans_us", "kernels")}
-        lists["kernels"] = Kernel.all_from(lists["kernels"])
+        lists["kernels"] = MeasuredKernel.all_from(lists["kernels"])
         return super(Measurement, cls).from_dict({**values, **lists})
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Record):
+class HeuristicEntry(Record):
     """One entry of the library's own ranking: cuDNN's ``Get…_v7`` order, its graph's, or what ``Find…Ex`` timed."""
 
     algorithm: str
@@ -225,11 +225,11 @@ class Device(Protocol):
         """Every algorithm the library numbers for this direction, supported or not, in its own order."""
         ...
 
-    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+    def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """The library's ranking without measuring, best first; empty where it has none."""
         return ()
 
-    def find(self, conv: Conv) -> tuple[Choice, ...]:
+    def find(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """The library's own one-shot timing, fastest first; empty where it has none."""
         return ()
 

@@ -35,7 +35,7 @@ FMA_ERROR, WINOGRAD_ERROR = 1e-5, 1e-4
 """Relative errors that fp32 FMA stays below, which excludes TF32 (about 3e-4); Winograd's larger tiles lose digits."""
 LOW_CLOCK = 0.6
 """A clock under load below this share of the highest is noted."""
-LEAST_DISK_BYTES = 1 << 30
+MIN_DISK_BYTES = 1 << 30
 COUNT_SECONDS = 60.0
 REMEDIES: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NO_GPU_ERROR = 100
@@ -231,4 +231,4 @@ def counting_denied(parameters: Path = PARAMETERS, status: Path = STATUS) -> boo
 def _disk(folder: Path) -> Check:
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
     free = shutil.disk_usage(there).free
-    return Check.of("disk", free < LEAST_DISK_BYTES, f"{free / 1e9:.1f} GB free in {there}", "make room")
+    return Check.of("disk", free < MIN_DISK_BYTES, f"{free / 1e9:.1f} GB free in {there}", "make room")

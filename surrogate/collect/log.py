@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from surrogate.collect.device import Choice, Device, DeviceInfo, Measurement, Record, RepeatPolicy
+from surrogate.collect.device import Device, DeviceInfo, HeuristicEntry, Measurement, Record, RepeatPolicy
 from surrogate.collect.plan import PlannedProblem, problem_key
 from surrogate.dataset.files import require_readable
 from surrogate.features.conv import Conv, parse
@@ -254,7 +254,9 @@ def _check_record(record: object, *, first: bool) -> None:
             raise ValueError(f"{record['kind']} record without {name}")
 
 
-def problem_record(problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[Choice]) -> dict[str, Any]:
+def problem_record(
+    problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[HeuristicEntry]
+) -> dict[str, Any]:
     """Written before a problem's first measurement."""
     source = {"kind": "problem", "problem": problem.key, "origin": problem.origin, "networks": problem.networks}
     return {**source, "candidates": candidates, "heuristic": heuristic}
@@ -324,13 +326,13 @@ class ReplayDevice(Device):
         measured = self._measured.get(problem_key(conv), {})
         return tuple(name for name in self._recorded(conv)["candidates"] if name in measured)
 
-    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+    def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """The recorded ranking."""
-        return Choice.all_from(self._recorded(conv).get("heuristic", ()))
+        return HeuristicEntry.all_from(self._recorded(conv).get("heuristic", ()))
 
-    def find(self, conv: Conv) -> tuple[Choice, ...]:
+    def find(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """Find's recorded result; empty where the recorded run was cut before it."""
-        return Choice.all_from(self._finds.get(problem_key(conv), {}).get("find", ()))
+        return HeuristicEntry.all_from(self._finds.get(problem_key(conv), {}).get("find", ()))
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """The recorded measurement; the policy was the recorded run's."""

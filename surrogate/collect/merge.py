@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from surrogate.collect import log
-from surrogate.collect.device import SLOW_CLOCK, Choice, Measurement, demangled, summarise, throttled
+from surrogate.collect.device import SLOW_CLOCK, HeuristicEntry, Measurement, demangled, summarise, throttled
 from surrogate.collect.log import Entry, Header, conv_of, key_without_visit
 from surrogate.collect.operators import parse
 from surrogate.dataset.columns import columns
@@ -57,7 +57,7 @@ def _found(runs: Sequence["Log"]) -> Found:
                     row["ranking"] = [entry for entry in record["heuristic"] if entry["status"] == "ok"]
                     row["first"] = next((entry["algorithm"] for entry in row["ranking"]), None)
                 elif kind == "done":
-                    timed = (choice for choice in Choice.all_from(record["find"]) if choice.time_us is not None)
+                    timed = (choice for choice in HeuristicEntry.all_from(record["find"]) if choice.time_us is not None)
                     row["found"] = [choice for choice in timed if choice.math in (None, math_type)]
                 found[kind].append(row)
     return found

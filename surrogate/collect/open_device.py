@@ -21,7 +21,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
-from surrogate.collect.device import Choice, Device, DeviceInfo, DeviceLostError, Measurement, Record, RepeatPolicy
+from surrogate.collect.device import (
+    Device,
+    DeviceInfo,
+    DeviceLostError,
+    HeuristicEntry,
+    Measurement,
+    Record,
+    RepeatPolicy,
+)
 from surrogate.collect.operators import key_of, parse
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS, Caps
 from surrogate.features.conv import Conv
@@ -37,10 +45,10 @@ ENDING_S = 3.0
 
 
 if TYPE_CHECKING:
-    from surrogate.collect.cudnn_heuristic import Deviceless
+    from surrogate.collect.cudnn_heuristic import HeuristicDevice
     from surrogate.collect.operators import GpuOperators
 
-Served: TypeAlias = "Device | GpuOperators | Deviceless"
+Served: TypeAlias = "Device | GpuOperators | HeuristicDevice"
 """What a child process answers for."""
 
 
@@ -136,13 +144,13 @@ class WorkerDevice(Worker):
         """See `Device.candidates`."""
         return tuple(self._ask("candidates", conv=conv))
 
-    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+    def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """See `Device.heuristic`."""
-        return Choice.all_from(self._ask("heuristic", conv=conv))
+        return HeuristicEntry.all_from(self._ask("heuristic", conv=conv))
 
-    def find(self, conv: Conv) -> tuple[Choice, ...]:
+    def find(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """See `Device.find`."""
-        return Choice.all_from(self._ask("find", conv=conv))
+        return HeuristicEntry.all_from(self._ask("find", conv=conv))
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """See `Device.measure`."""
@@ -279,10 +287,10 @@ def main(device: str, *words: str) -> None:
 
             return GpuOperators()
         if device == "deviceless":
-            from surrogate.collect.cudnn_heuristic import Deviceless
+            from surrogate.collect.cudnn_heuristic import HeuristicDevice
             from surrogate.features.gpu import gpu
 
-            return Deviceless(gpu(words[0]))
+            return HeuristicDevice(gpu(words[0]))
         from surrogate.collect.cudnn.device import CudnnDevice
 
         return CudnnDevice(max_tensor_bytes=int(words[0]))

@@ -77,7 +77,7 @@ class PlannedProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PlanSettings:
     """The settings of every shape of a plan, in full cross product. Empty: the problem's own."""
 
     dtypes: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CollectionPlan:
     """An ordered shard of problems, and what is needed to recognise the whole plan again."""
 
     problems: tuple[PlannedProblem, ...]
@@ -124,10 +124,10 @@ def build(
     description: str,
     seed: int = 0,
     caps: Caps = GPU_CAPS,
-    settings: Sequence[Settings] = (Settings(),),
+    settings: Sequence[PlanSettings] = (PlanSettings(),),
     shard: tuple[int, int] = (1, 1),
     anchors: Sequence[PlannedProblem] | None = None,
-) -> Plan:
+) -> CollectionPlan:
     """The plan of one shard ``(i, n)`` of ``problems`` under each of ``settings``.
 
     Anchors are chosen from ``anchors``, or from the plan's own problems, spread over the FLOPs; they are in
@@ -150,10 +150,10 @@ def build(
     if not shard_problems:
         raise InputError(f"shard {index}/{shards} is empty; use at most {len(runnable)} shards")
     digest = _digest(runnable, chosen, seed, caps)
-    return Plan(tuple(shard_problems), description, seed, shard, digest, left_out, caps)
+    return CollectionPlan(tuple(shard_problems), description, seed, shard, digest, left_out, caps)
 
 
-def _under(settings: Iterable[Settings], problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
+def _under(settings: Iterable[PlanSettings], problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
     """Every problem under every combination of each of the settings, once."""
     return unique(under for problem in problems for each in settings for under in each.over(problem))
 

@@ -25,7 +25,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, in_hash_order, unique, within
+from surrogate.collect.plan import (
+    Caps,
+    CollectionPlan,
+    PlannedProblem,
+    PlanSettings,
+    build,
+    in_hash_order,
+    unique,
+    within,
+)
 from surrogate.features.conv import Conv, parse
 from surrogate.features.errors import InputError, require_known
 
@@ -196,11 +205,11 @@ class PlanSource:
     networks: bool = False
     sample: int | None = None
     recording: str | Path | None = None
-    settings: Settings = field(default_factory=Settings)
+    settings: PlanSettings = field(default_factory=PlanSettings)
     seed: int = 0
     shard: tuple[int, int] = (1, 1)
 
-    def build(self, caps: Caps) -> Plan:
+    def build(self, caps: Caps) -> CollectionPlan:
         """The plan under ``caps``; `InputError` where none or several sources are named, or nothing is left."""
         sources = {"plan": self.file, "grid": self.grid, "sample": self.sample, "recording": self.recording}
         named = [f"{kind} {source}" for kind, source in sources.items() if source is not None]

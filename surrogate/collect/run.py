@@ -18,13 +18,13 @@ from surrogate.collect.device import LOST, POLICY, Device, DeviceInfo, DeviceLos
 from surrogate.collect.log import Header, RunLog, problem_record
 from surrogate.collect.open_device import WorkerOperators, open_ranking
 from surrogate.collect.operators import key_of
-from surrogate.collect.plan import Plan, PlannedProblem
+from surrogate.collect.plan import CollectionPlan, PlannedProblem
 from surrogate.dataset.files import Progress
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
 
 if TYPE_CHECKING:
-    from surrogate.collect.cudnn_heuristic import Deviceless
+    from surrogate.collect.cudnn_heuristic import HeuristicDevice
     from surrogate.collect.operators import GpuOperators
 
 T = TypeVar("T")
@@ -199,7 +199,7 @@ class _Work:
             self.done.add(key)
         return self._gone
 
-    def ranking(self, device: "Device | Deviceless", key: str, problem: PlannedProblem) -> str:
+    def ranking(self, device: "Device | HeuristicDevice", key: str, problem: PlannedProblem) -> str:
         """Log a convolution's ranking alone. Raises `DeviceLostError`."""
         ranking = device.heuristic(problem.conv)
         names = tuple(dict.fromkeys(choice.algorithm for choice in ranking))
@@ -251,19 +251,19 @@ class _Work:
         return Outcome(done, total, self.statuses, stopped, self.last_reason, fallen_back, labels_differ)
 
 
-def header_for(plan: Plan, device: Device, policy: RepeatPolicy = POLICY) -> Header:
+def header_for(plan: CollectionPlan, device: Device, policy: RepeatPolicy = POLICY) -> Header:
     """The header under which ``plan`` is measured on ``device``."""
     protocol = {**asdict(policy), "max_workspace_bytes": plan.caps.max_workspace_bytes}
     return _header(plan, device.describe(), protocol)
 
 
-def _header(plan: Plan, info: DeviceInfo, protocol: Mapping[str, object]) -> Header:
+def _header(plan: CollectionPlan, info: DeviceInfo, protocol: Mapping[str, object]) -> Header:
     told: dict[str, Any] = {"description": plan.description, "seed": plan.seed, "created_s": round(time.time(), 3)}
     return Header(info, plan.digest, plan.shard, protocol=protocol, **told)
 
 
 def run(
-    plan: Plan,
+    plan: CollectionPlan,
     device: Device,
     log: RunLog,
     *,
@@ -280,17 +280,17 @@ def run(
     return work.through(_by_key(plan), partial(work.convolution, device), progress)
 
 
-def _by_key(plan: Plan) -> dict[str, PlannedProblem]:
+def _by_key(plan: CollectionPlan) -> dict[str, PlannedProblem]:
     return {problem.key: problem for problem in plan.problems}
 
 
 def collect_heuristic(
-    plan: Plan, gpu: str, output: str, progress: Progress, *, device: "Device | Deviceless | None" = None
+    plan: CollectionPlan, gpu: str, output: str, progress: Progress, *, device: "Device | HeuristicDevice | None" = None
 ) -> None:
     """Write cuDNN's ranking of ``plan``'s problems for ``gpu`` to the log ``output``.
 
     The log is a run's, with ``problem`` records alone (no times), and goes on where it was interrupted. ``device``: a
-    `Deviceless`, by default in a process of its own. Raises `InputError` where the library, the GPU or the log does not
+    `HeuristicDevice`, by default in a process of its own. Raises `InputError` where the library, the GPU or the log does not
     allow it.
     """
     device = device or open_ranking(gpu)
@@ -324,7 +324,7 @@ def collect_operators(
     """
     problems = {key_of(operator): operator for operator in operators}
     digest = hashlib.sha256("\n".join(sorted(problems)).encode()).hexdigest()
-    header = _header(Plan((), "operators", digest=digest), device.describe(), asdict(POLICY))
+    header = _header(CollectionPlan((), "operators", digest=digest), device.describe(), asdict(POLICY))
     with RunLog(path, header) as log:
         work = _Work(log, POLICY, Budget(minutes, clock))
         return work.through(problems, partial(work.operator, device), progress)

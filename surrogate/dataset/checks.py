@@ -22,7 +22,7 @@ MAX_WORK = 2.0**58
 """Products of sizes beyond this would not fit the int64 columns that features are computed in."""
 LAUNCH_US = 5.0
 """What a call takes however small its problem: 3 to 10 µs on every GPU measured."""
-LEAST_RATIO, GREATEST_RATIO = 0.1, 250.0
+MIN_RATIO, GREATEST_RATIO = 0.1, 250.0
 """Half of a GPU's times below or above these multiples of launch and roofline are in another unit: the medians of the
 measured tables lie between 1.8 and 18, and in ns they would be a thousand times that."""
 FASTEST_US = 1.0
@@ -138,7 +138,7 @@ def _fill_defaults(out: pd.DataFrame, family: Family, name: str) -> None:
             default = out[size.default] if isinstance(size.default, str) else size.default or 0
             out[size.name] = np.where(rows, default, 0)
         elif family.name != DEFAULT_FAMILY and isinstance(size.default, int):
-            absent = rows & (out[size.name].isna() | (size.least > 0) & (out[size.name] == 0)).to_numpy()
+            absent = rows & (out[size.name].isna() | (size.minimum > 0) & (out[size.name] == 0)).to_numpy()
             if absent.any():
                 out.loc[absent, size.name] = size.default
     if "math" in family.setting_names and "math" not in out:
@@ -175,7 +175,7 @@ def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
     numbers = columns.numbers(values, column, name).to_numpy()
-    return pd.Series(whole(name, column, numbers, least=-MAX_EXACT), index=values.index)
+    return pd.Series(whole(name, column, numbers, minimum=-MAX_EXACT), index=values.index)
 
 
 def check(frame: pd.DataFrame, own: Family | None = None) -> list[Violation]:
@@ -203,9 +203,9 @@ def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np
     sane = in_family.copy()
     for size in family.sizes:
         values = frame[size.name].to_numpy()
-        outside = in_family & ((values < size.least) | (values > MAX_INT32))
+        outside = in_family & ((values < size.minimum) | (values > MAX_INT32))
         sane &= ~outside
-        yield size.name, outside, f"it must be between {size.least} and {MAX_INT32}"
+        yield size.name, outside, f"it must be between {size.minimum} and {MAX_INT32}"
     for column, known in family.settings.items():
         if known:
             yield column, in_family & ~frame[column].isin(known).to_numpy(), f"known: {', '.join(known)}"
@@ -278,7 +278,7 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
             warnings.append(str(unknown))
         sizes = {size: part[size].to_numpy() for size in family.size_names}
         problems = family.problem(sizes, dict(zip(family.setting_names, settings, strict=True)))
-        ratio = part["time_us"].to_numpy() / np.maximum(family.least_us(problems, device), FASTEST_US)
+        ratio = part["time_us"].to_numpy() / np.maximum(family.min_us(problems, device), FASTEST_US)
         below = int((ratio < 1).sum())
         if below:
             remedy = (
@@ -317,7 +317,7 @@ def unit_warnings(
         except InputError:
             continue
         ratio = float(np.median(rows.time_us / (LAUNCH_US + rows.roofline_us)))
-        if not LEAST_RATIO <= ratio <= GREATEST_RATIO:
+        if not MIN_RATIO <= ratio <= GREATEST_RATIO:
             # The unit that fits better: seconds and nanoseconds lie beyond milliseconds.
             likely = "ns" if ratio > 1 else "s" if ratio < 1e-4 else "ms"
             side = f"exceed {ratio:,.0f} times" if ratio > 1 else f"are below {ratio:.2g} of"

@@ -150,7 +150,7 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     for name, values in description.settings.items():
         out[name] = _text(out, name, values[0] if values else "")
     for name in description.sizes:
-        out[name] = whole(where, name, numbers(out[name], name, where).to_numpy(), least=0)
+        out[name] = whole(where, name, numbers(out[name], name, where).to_numpy(), minimum=0)
     if not description.sizes:
         out[WITHOUT_SIZES] = 1
     out["solver"] = configuration_texts(out, description, where)

@@ -128,7 +128,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedProblem:
     """What a caller says of a list: the described kernel ``own`` that its rows are of, if they name no family.
 
     ``settings`` hold for rows that do not state them. With a ``gpu``, problems that state no math have PyTorch's there.
@@ -216,13 +216,13 @@ def read_list(
         that names the file, the line, what came and the rule.
     """
     path = Path(path)
-    listed = list(_listed(path, Asked(own, gpu, settings or {})))
+    listed = list(_listed(path, RequestedProblem(own, gpu, settings or {})))
     if not listed:
         raise InputError(f"{path}: holds no problem; give one a line, as in {EXAMPLE}")
     return listed
 
 
-def _listed(path: Path, asked: Asked) -> Iterator[Listed]:
+def _listed(path: Path, asked: RequestedProblem) -> Iterator[Listed]:
     if _is_parquet(path):
         from surrogate.dataset.tables import read_table  # which loads pandas, that texts do not need
 
@@ -272,7 +272,7 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: neither text nor parquet; a list of problems must be UTF-8 text") from None
 
 
-def _csv(path: Path, lines: list[tuple[int, str]], asked: Asked) -> Iterator[tuple[str, dict[str, str]]]:
+def _csv(path: Path, lines: list[tuple[int, str]], asked: RequestedProblem) -> Iterator[tuple[str, dict[str, str]]]:
     """Rows under a header, by commas, semicolons or tabs; empty cells are left out."""
     delimiter = max(",;\t", key=lines[0][1].count)
     cells = csv.reader((line for _, line in lines), delimiter=delimiter, skipinitialspace=True)
@@ -303,7 +303,9 @@ def _json_object(line: str, path: Path, number: int) -> Mapping[str, object]:
     return value
 
 
-def _from_rows(rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, asked: Asked) -> Iterator[Listed]:
+def _from_rows(
+    rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, asked: RequestedProblem
+) -> Iterator[Listed]:
     """(where, column → value) of each row → its problem; what is None or not a number (NaN) counts as absent."""
     texts = asked.texts
     for where, row in rows:
@@ -350,13 +352,13 @@ def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> "li
         if words == [""]:
             continue
         where = f"{path}, line {number}"
-        values = [whole(where, f"number {place}", _number(word), least=0) for place, word in enumerate(words, 1)]
+        values = [whole(where, f"number {place}", _number(word), minimum=0) for place, word in enumerate(words, 1)]
         if len(values) == 1 and declared is None and not problems:
             declared = values[0]
             continue
         if len(values) not in (8, 9):
             raise InputError(f"{where}: {len(values)} numbers; {_NUMBERS}")
-        algorithm = whole(where, "algorithm", values[8], least=0, most=7) if len(values) == 9 else None
+        algorithm = whole(where, "algorithm", values[8], minimum=0, maximum=7) if len(values) == 9 else None
         problems.append((square_conv(values, where), algorithm))
     if not problems:
         raise InputError(f"{path}: holds no problem; {_NUMBERS}")

@@ -25,7 +25,7 @@ METADATA_KEY = b"seer_surrogate"
 MAX_BYTES = 64 << 30
 """Values that a table may declare: beyond it the file is damaged, or too large for one process."""
 FREE_BYTES = 1 << 30
-MOST_FOLD = 500
+MAX_FOLD = 500
 """Beyond so many bytes a table may declare so many times its own size; real ones declare up to 80 times theirs."""
 MAX_TEXT_BYTES = 2 << 30
 PART_ROWS = 131_072
@@ -145,12 +145,12 @@ def _parquet(file: BinaryIO, path: Path) -> "ParquetFile":
 
     with _readable_parquet(path):
         source = file if file.seekable() else io.BytesIO(file.read())
-        most = min(MAX_BYTES, max(FREE_BYTES, MOST_FOLD * source.seek(0, io.SEEK_END)))
+        maximum = min(MAX_BYTES, max(FREE_BYTES, MAX_FOLD * source.seek(0, io.SEEK_END)))
         source.seek(0)
         parquet = pq.ParquetFile(source)
     declared = parquet.metadata.num_rows * parquet.metadata.num_columns * 8
-    if declared > most:
-        raise InputError(f"{path}: declares {declared:,} bytes; at most {most:,} are read of such a file")
+    if declared > maximum:
+        raise InputError(f"{path}: declares {declared:,} bytes; at most {maximum:,} are read of such a file")
     names = _columns(parquet)
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two columns have one name; give each another")

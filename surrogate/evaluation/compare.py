@@ -22,8 +22,8 @@ from surrogate.evaluation import scorecard
 from surrogate.evaluation.coverage import coverage_rows
 from surrogate.evaluation.fold_fits import FamilyRuns, FitProgress, FoldFits
 from surrogate.evaluation.importance import mean_importance
-from surrogate.evaluation.judge import Choice
-from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES, Judged, Record, plain
+from surrogate.evaluation.judge import Picks
+from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES, EvaluationSet, Record, plain
 from surrogate.evaluation.tune import TUNE_TRIALS
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import FAMILIES, Family
@@ -95,7 +95,7 @@ def _mechanisms(rows: Rows) -> np.ndarray:
     return out
 
 
-def choice_table(judged: Judged, picks: Mapping[str, Sequence[Choice]]) -> pd.DataFrame:
+def choice_table(judged: EvaluationSet, picks: Mapping[str, Sequence[Picks]]) -> pd.DataFrame:
     """Problem-level choices of every model and seed."""
     frame = judged.rows.frame
     names = frame["solver" if "solver" in frame else "algorithm"].to_numpy(dtype=object)
@@ -259,7 +259,7 @@ class _Verdict:
     time_rows: list[Record]
     choice_rows: list[Record]
     evidence: dict[str, list[Record]]
-    judged: Judged | None
+    judged: EvaluationSet | None
     choices: pd.DataFrame | None
 
 
@@ -276,7 +276,7 @@ def _verdict(part: FamilyRuns, data: Dataset, by: str, models: Sequence[str]) ->
         judged = choices = None
         rows = _unjudged(family, models, f"{data.name}: one candidate a problem; a choice needs at least two")
     else:
-        judged = Judged.of(part.rows.take(positions), _noise(data))
+        judged = EvaluationSet.of(part.rows.take(positions), _noise(data))
         picks = _picks(judged, part, positions)
         references |= scorecard.references_of(judged, picks)
         reasons = {judged.heuristic: f"{data.name} names no heuristic_algorithm for these problems", **part.reasons}
@@ -372,7 +372,7 @@ def _unjudged(family: Family, models: Sequence[str], reason: str) -> list[Record
     return [{"model": name, "family": family.name, **blank, "n": 0, "shapes": 0, "reason": reason} for name in models]
 
 
-def _picks(judged: Judged, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[Choice]]:
+def _picks(judged: EvaluationSet, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[Picks]]:
     """Every model's choices, one per seed, then the library's heuristic's and the best."""
     picks = {}
     for name, runs in part.predicted.items():
@@ -406,7 +406,7 @@ def _common(family: Family, frame: pd.DataFrame) -> dict[str, str]:
 
 
 def _describe(
-    data: Dataset, also_train: Sequence[Dataset], families: Sequence[str], judged: Sequence[Judged]
+    data: Dataset, also_train: Sequence[Dataset], families: Sequence[str], judged: Sequence[EvaluationSet]
 ) -> Record:
     return {
         "name": data.name,

@@ -14,14 +14,14 @@ import pandas as pd
 from surrogate.dataset.problems import device_names, groups, judged_rows, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import shape_interval, time_errors
-from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times, plain
+from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, pick_by_heuristic, pick_by_times, plain
 from surrogate.models import Support
 from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths, kinds_of, left_out_gpus
 from surrogate.uncertainty.intervals import UnseenGpu, probability_best
 
 DIGITS = 6
 """Significant digits of a model card."""
-MOST_PICKS = 50_000
+MAX_PICKS = 50_000
 EDGES = (0.0, 0.4, 0.6, 0.8, 0.95, 1.0)
 """Bands of the reliability table."""
 
@@ -61,7 +61,7 @@ def choice_figures(
     part = np.flatnonzero(counted)
     if not len(part):
         return {}
-    judged = Judged.of(rows.take(part))
+    judged = EvaluationSet.of(rows.take(part))
     chosen = {
         "model": [pick_by_times(judged, predicted_us[part], supported[part])],
         judged.heuristic: [pick_by_heuristic(judged)],
@@ -128,12 +128,12 @@ def picks(
     """(problems,) stated probability that the pick is best, and whether it was, of problems with two rows or more.
 
     Arrays (rows,), ``problem`` any codes; rows without all three numbers are left out. A tie with the best counts. Of
-    more than `MOST_PICKS` problems every second, third, … is asked.
+    more than `MAX_PICKS` problems every second, third, … is asked.
     """
     known = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us) & np.isfinite(half_width))
     stated, best = [], []
     groups = rows_by_code(problem[known])
-    for rows in (known[part] for part in groups[:: len(groups) // MOST_PICKS + 1]):
+    for rows in (known[part] for part in groups[:: len(groups) // MAX_PICKS + 1]):
         if len(rows) > 1:
             pick = int(predicted_us[rows].argmin())
             stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], own_share)[pick])

@@ -91,7 +91,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Picks:
     """The picks of one chooser over judged problems; arrays (problems,).
 
     ``row`` is the picked row's position among the candidates (−1 where the pick is no candidate); an infeasible pick is
@@ -105,7 +105,7 @@ class Choice:
     chosen: np.ndarray
 
 
-def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Choice:
+def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Picks:
     """Pick, per problem, the allowed row with the least score; ties go to the lowest ``order``.
 
     ``score`` (rows,) predicted times, NaN is never picked; ``allowed`` (rows,) the chooser's own view of feasibility.
@@ -129,9 +129,7 @@ def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Ch
     return choose_rows(candidates, row, chosen, second)
 
 
-def choose_rows(
-    candidates: Candidates, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None
-) -> Choice:
+def choose_rows(candidates: Candidates, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None) -> Picks:
     """A chooser whose picks are known: ``row`` (problems,) positions among the candidates, −1 for none of them.
 
     ``second`` (problems,) are the picks behind them, by default the same ones.
@@ -145,7 +143,7 @@ def choose_rows(
 
     slowdown, feasible = cost(row)
     top2_slowdown = slowdown if second is None else np.minimum(slowdown, cost(second)[0])
-    return Choice(row, slowdown, infeasible=~feasible, top2_slowdown=top2_slowdown, chosen=chosen)
+    return Picks(row, slowdown, infeasible=~feasible, top2_slowdown=top2_slowdown, chosen=chosen)
 
 
 DRAWS, MEDIAN_DRAWS = 1000, 400
@@ -158,7 +156,7 @@ def resample_weights(groups: int, draws: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=draws)
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     """An estimate with its 95 % interval."""
 
     low: float
@@ -168,7 +166,7 @@ class Interval(NamedTuple):
 
 def shape_interval(
     values: np.ndarray, shape: np.ndarray, *, macro: bool, draws: int = DRAWS, seed: int | None = None
-) -> Interval:
+) -> ConfidenceInterval:
     """Mean of ``values`` (problems,) with a 95 % interval by bootstrap over shapes.
 
     ``shape`` (problems,) names or codes; ``seed`` of the draws, by default how many shapes there are. ``macro`` gives
@@ -184,12 +182,12 @@ def shape_interval(
     # (draws,) the mean over the shapes of each draw; its quantiles are the interval's ends.
     means = (weights @ sums) / (weights @ counts)
     low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(low), float(sums.sum() / counts.sum()), float(high))
+    return ConfidenceInterval(float(low), float(sums.sum() / counts.sum()), float(high))
 
 
 def median_difference(
     errors: np.ndarray, others: np.ndarray, shape: np.ndarray, other_shape: np.ndarray, draws: int = MEDIAN_DRAWS
-) -> Interval:
+) -> ConfidenceInterval:
     """Return the median of ``errors`` less that of ``others``, with a 95 % interval by bootstrap over shapes.
 
     Parameters
@@ -211,4 +209,4 @@ def median_difference(
         at = [np.searchsorted(reached := np.cumsum(weight[code]), reached[-1] / 2) for weight in weights]
         medians.append((float(np.median(values)), ordered[np.array(at)]))
     low, high = np.quantile(medians[0][1] - medians[1][1], [0.025, 0.975])
-    return Interval(float(low), medians[0][0] - medians[1][0], float(high))
+    return ConfidenceInterval(float(low), medians[0][0] - medians[1][0], float(high))

@@ -44,7 +44,7 @@ def is_heuristic(model: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluationSet:
     """The candidate rows of judged problems of one family, and ``candidates`` for the picks.
 
     ``heuristic`` is the name of the library's own picker; ``problem_row`` (problems,) the position of each problem's
@@ -58,7 +58,7 @@ class Judged:
     shape: np.ndarray
 
     @classmethod
-    def of(cls, rows: Rows, noise: float = 0.0) -> "Judged":
+    def of(cls, rows: Rows, noise: float = 0.0) -> "EvaluationSet":
         """From rows of judged problems only; times that differ by less than ``noise`` (relative) count as equal."""
         first, code = np.unique(rows.problem, return_index=True, return_inverse=True)[1:]
         time_us = np.where(rows.ok, rows.time_us, np.nan)
@@ -67,12 +67,12 @@ class Judged:
         return cls(rows, candidates, heuristic_name(rows.frame["library"]), problem_row=first, shape=shape)
 
 
-def pick_by_times(judged: Judged, score: np.ndarray, allowed: np.ndarray) -> judge.Choice:
+def pick_by_times(judged: EvaluationSet, score: np.ndarray, allowed: np.ndarray) -> judge.Picks:
     """The picks of a model: the least predicted time among what it holds feasible."""
     return judge.choose(judged.candidates, score, allowed)
 
 
-def pick_by_heuristic(judged: Judged) -> judge.Choice:
+def pick_by_heuristic(judged: EvaluationSet) -> judge.Picks:
     """The picks of the library's own heuristic: column ``heuristic_algorithm``, or ``heuristic_solver`` among solvers.
 
     No pick where the column is empty or missing.
@@ -89,12 +89,12 @@ def pick_by_heuristic(judged: Judged) -> judge.Choice:
     return judge.choose_rows(c, row, has_pick)
 
 
-def pick_oracle(judged: Judged) -> judge.Choice:
+def pick_oracle(judged: EvaluationSet) -> judge.Picks:
     """The best candidate of each problem."""
     return judge.choose(judged.candidates, judged.candidates.time_us, judged.candidates.ok)
 
 
-def references_of(judged: Judged, picks: Mapping[str, list[judge.Choice]]) -> dict[str, str]:
+def references_of(judged: EvaluationSet, picks: Mapping[str, list[judge.Picks]]) -> dict[str, str]:
     """Return the models that all others are compared with: what they are → their name.
 
     ``heuristic`` the library's own picker, ``seer`` the paper's fits to times alone, ``paper`` those to counters,
@@ -119,8 +119,8 @@ def references_of(judged: Judged, picks: Mapping[str, list[judge.Choice]]) -> di
 
 
 def choice_rows(
-    judged: Judged,
-    picks: Mapping[str, list[judge.Choice]],
+    judged: EvaluationSet,
+    picks: Mapping[str, list[judge.Picks]],
     reasons: Mapping[str, str],
     references: Mapping[str, str] | None = None,
 ) -> list[Record]:
@@ -147,18 +147,22 @@ def choice_rows(
     return rows
 
 
-def _chosen(choices: list[judge.Choice]) -> np.ndarray:
+def _chosen(choices: list[judge.Picks]) -> np.ndarray:
     """(problems,) True where every seed has a pick."""
     return np.logical_and.reduce([choice.chosen for choice in choices])
 
 
-def _log_slowdown(choices: list[judge.Choice], part: np.ndarray) -> np.ndarray:
+def _log_slowdown(choices: list[judge.Picks], part: np.ndarray) -> np.ndarray:
     """(problems of the part,) log slowdown, the mean over the seeds."""
     return np.mean([np.log(choice.slowdown[part]) for choice in choices], axis=0)
 
 
 def _choice_row(
-    judged: Judged, choices: list[judge.Choice], paired: Mapping[str, list[judge.Choice]], part: np.ndarray, reason: str
+    judged: EvaluationSet,
+    choices: list[judge.Picks],
+    paired: Mapping[str, list[judge.Picks]],
+    part: np.ndarray,
+    reason: str,
 ) -> Record:
     chosen = part & _chosen(choices)
     if not chosen.any():
@@ -189,7 +193,7 @@ def _choice_row(
 
 
 def _differences(
-    judged: Judged, choices: list[judge.Choice], paired: Mapping[str, list[judge.Choice]], part: np.ndarray
+    judged: EvaluationSet, choices: list[judge.Picks], paired: Mapping[str, list[judge.Picks]], part: np.ndarray
 ) -> Record:
     """Relative differences to each reference, on the problems of the part where both chose.
 

@@ -41,7 +41,7 @@ HEARTBEAT_S, GRACE_S = 10, 60
 RETRIES = 3
 """A lost trial is tried again at most so often."""
 OPEN_ATTEMPTS = 4
-LEAST_FOR_IMPORTANCE = 10
+MIN_TRIALS_FOR_IMPORTANCE = 10
 """Completed trials below which shares of the variance are noise."""
 IDENTITY = "seer"
 """User attribute of a study: what it was made for."""
@@ -131,7 +131,7 @@ def opened(where: str) -> Iterator["BaseStorage"]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Hyperparameters:
     """Hyperparameters of one model and where they come from: ``found`` says by which search, for people to read."""
 
     model: str
@@ -139,13 +139,13 @@ class Settings:
     found: dict[str, object]
 
 
-def write_settings(settings: Settings, path: str | Path) -> None:
+def write_settings(settings: Hyperparameters, path: str | Path) -> None:
     """Write the file atomically. Raises `InputError` where it cannot be written."""
     content = {"schema": SETTINGS_SCHEMA, **asdict(settings)}
     write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
-def read_settings(path: str | Path) -> Settings:
+def read_settings(path: str | Path) -> Hyperparameters:
     """What `write_settings` wrote, or a hand-written file with at least ``model`` and ``params``.
 
     Raises `InputError` for a missing, unreadable or newer file, an unknown model, and settings that it does not have.
@@ -170,7 +170,7 @@ def read_settings(path: str | Path) -> Settings:
         if not _alike(value, stored[name]):
             raise InputError(f"{path}: {name} is {value!r}; {model} needs a value like {stored[name]!r}")
     search = content.get("found")
-    return Settings(model, params, search if isinstance(search, dict) else {})
+    return Hyperparameters(model, params, search if isinstance(search, dict) else {})
 
 
 def _alike(value: object, stored: object) -> bool:
@@ -181,7 +181,7 @@ def _alike(value: object, stored: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningOutcome:
     """The outcome of a study so far: ``params`` the best settings, ``value`` theirs, ``stored_value`` the stored ones'.
 
     ``time_loss``, ``absolute_loss`` and ``choice_loss`` are its parts (see `Loss`); ``trials`` state → count;
@@ -205,10 +205,10 @@ class Tuned:
         """All of it, as JSON takes it."""
         return asdict(self)
 
-    def settings(self) -> Settings:
+    def settings(self) -> Hyperparameters:
         """As a settings file holds it."""
         search = {k: v for k, v in self.to_dict().items() if k not in ("model", "params", "storage")}
-        return Settings(self.model, self.params, search)
+        return Hyperparameters(self.model, self.params, search)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +230,7 @@ class TuneOptions:
     timeout_minutes: float | None = None
 
 
-def tune(data: Data, options: TuneOptions, progress: Progress | None = None) -> Tuned:
+def tune(data: Data, options: TuneOptions, progress: Progress | None = None) -> TuningOutcome:
     """Search settings of a model over ``data`` until the study has as many finished trials as the options ask for.
 
     Raises `InputError` where the study of that name was made for something else, the storage cannot be used, or the
@@ -289,7 +289,7 @@ def _join(storage: "BaseStorage", options: TuneOptions, identity: dict[str, Any]
     return study
 
 
-def _outcome(study: "Study", options: TuneOptions, stored: dict[str, Any]) -> Tuned:
+def _outcome(study: "Study", options: TuneOptions, stored: dict[str, Any]) -> TuningOutcome:
     import optuna
 
     where = shown(options.storage)
@@ -300,11 +300,11 @@ def _outcome(study: "Study", options: TuneOptions, stored: dict[str, Any]) -> Tu
     best = study.best_trial
     choice = float(best.user_attrs["choice_loss"])
     importance: dict[str, float] = {}
-    if count["complete"] >= LEAST_FOR_IMPORTANCE:
+    if count["complete"] >= MIN_TRIALS_FOR_IMPORTANCE:
         with suppress(RuntimeError, ValueError):  # all trials of one value
             importance = optuna.importance.get_param_importances(study)
     complete = [trial for trial in trials if trial.state == optuna.trial.TrialState.COMPLETE]
-    return Tuned(
+    return TuningOutcome(
         options.model,
         options.objective,
         study=study.study_name,

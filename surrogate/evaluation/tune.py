@@ -20,7 +20,7 @@ from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import judged_rows, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
-from surrogate.evaluation.scorecard import Judged, pick_by_times
+from surrogate.evaluation.scorecard import EvaluationSet, pick_by_times
 from surrogate.features.errors import InputError, require_known
 from surrogate.models import TimeModel
 
@@ -111,7 +111,7 @@ def _log_slowdowns(predicted_us: np.ndarray, held: Rows, judged: np.ndarray) -> 
     """(shapes,) mean log slowdown of the picks over each shape's problems, among the ``judged`` rows."""
     if not judged.any():
         return np.empty(0)
-    part = Judged.of(held.take(judged))
+    part = EvaluationSet.of(held.take(judged))
     slowdown = pick_by_times(part, predicted_us[judged], part.rows.ok).slowdown
     return np.bincount(part.shape, weights=np.log(slowdown)) / np.bincount(part.shape)
 

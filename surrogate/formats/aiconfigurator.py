@@ -83,7 +83,7 @@ _ZIP_ERRORS = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, 
 """What damage to an archive, or to a table in it, may raise."""
 
 
-class Source(NamedTuple):
+class SourceTable(NamedTuple):
     """One table: its path, which tells what it is of, its size in bytes, and what gives its content."""
 
     path: str
@@ -173,7 +173,7 @@ def _cleaned(frame: pd.DataFrame, family: Family, left_out: Counter[str]) -> tup
             left_out[f"{name} {value} unknown"] += int(strange.sum())
             usable &= ~strange
     for size in family.sizes:
-        within = frame[size.name].between(size.least, MAX_INT32).to_numpy()
+        within = frame[size.name].between(size.minimum, MAX_INT32).to_numpy()
         left_out[f"{size.name} out of range"] += int((usable & ~within).sum())
         usable &= within
     frame, older = newest(frame[usable], family)
@@ -204,18 +204,20 @@ def _installed() -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _sources(path: Path) -> tuple[list[Source], str]:
+def _sources(path: Path) -> tuple[list[SourceTable], str]:
     """The tables in a wheel or below a folder, and the package's version as far as a name tells it."""
     try:
         if path.is_file():
             wheel = zipfile.ZipFile(path)
             files = wheel.infolist()
             allowance = Allowance(path, path.stat().st_size, MAX_BYTES)
-            sources = [Source(f.filename, f.file_size, partial(unpacked, wheel, f.filename, allowance)) for f in files]
+            sources = [
+                SourceTable(f.filename, f.file_size, partial(unpacked, wheel, f.filename, allowance)) for f in files
+            ]
             infos = [path.name]
         else:
             root = next((path / name for name in FOLDERS if (path / name).is_dir()), path).resolve()
-            sources = [Source(str(f), f.stat().st_size, f.read_bytes) for f in root.rglob(f"*{ENDING}")]
+            sources = [SourceTable(str(f), f.stat().st_size, f.read_bytes) for f in root.rglob(f"*{ENDING}")]
             infos = [each.name for above in root.parents[:3] for each in above.glob(f"{PACKAGE}-*.dist-info")]
     except _ZIP_ERRORS as error:
         raise InputError(f"{path}: cannot be read as a wheel or folder ({error}); {REMEDY}") from None
@@ -244,7 +246,7 @@ def _wanted(gpus: Sequence[str], names: Mapping[str, str | None]) -> set[str | N
     return {_gpu_name(name) for name in gpus}
 
 
-def _table(source: Source, rows_only: bool = False) -> pd.DataFrame:
+def _table(source: SourceTable, rows_only: bool = False) -> pd.DataFrame:
     """The table with its texts as categories; ``rows_only``: without columns, for its length."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -264,7 +266,7 @@ def _table(source: Source, rows_only: bool = False) -> pd.DataFrame:
         raise InputError(f"{source.path}: cannot be read as parquet ({reason}); fetch it again") from None
 
 
-def _rows(table: pd.DataFrame, source: Source, name: str, family: Family) -> pd.DataFrame:
+def _rows(table: pd.DataFrame, source: SourceTable, name: str, family: Family) -> pd.DataFrame:
     """Dataset columns of one table: texts as categories, sizes as the narrowest integers that hold them."""
     library, version = source.library
     try:
@@ -324,7 +326,7 @@ def _texts(values: Any, rows: int) -> Any:
 
 def _sizes(name: str, values: object, rows: int) -> np.ndarray:
     """One whole number for all rows, or one for each, in the narrowest type that holds them."""
-    sizes = whole("its table", name, np.broadcast_to(np.asarray(values), rows), least=-MAX_EXACT)
+    sizes = whole("its table", name, np.broadcast_to(np.asarray(values), rows), minimum=-MAX_EXACT)
     return sizes.astype(np.int32) if np.abs(sizes).max(initial=0) <= MAX_INT32 else sizes
 
 
@@ -397,8 +399,8 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     enough = grouped.size() >= FLOOR_ROWS
     # 2. Flat candidates far above the fastest one of their GPU, operator and phase.
     kernel_group = [name for name in candidate if name in ("gpu", "operator", "phase")]
-    least = low[enough].groupby(kernel_group, observed=True).transform("min").reindex(low.index)
-    floors = low[enough & flat & (low > FLOOR_RATIO * least)]
+    minimum = low[enough].groupby(kernel_group, observed=True).transform("min").reindex(low.index)
+    floors = low[enough & flat & (low > FLOOR_RATIO * minimum)]
     # 3. Their rows up to twice the floor; the limit of all others is 0.
     code = grouped.ngroup().to_numpy()
     limit = AT_FLOOR * low.where(low.index.isin(floors.index), 0.0).to_numpy()

@@ -25,13 +25,13 @@ from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Limits, Paths, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import KEY_COLUMNS, Imported, medians, no_rows, plural
 from surrogate.formats.nvprof import TIME_US, metric
 
 
 def read(
-    paths: Paths, *, gpu: str | None = None, library_version: str | None = None, **limits: Unpack[Limits]
+    paths: Paths, *, gpu: str | None = None, library_version: str | None = None, **limits: Unpack[ReadLimits]
 ) -> Imported:
     """Benchmark files as dataset rows; repetitions of a key become one row: median, least, greatest, count.
 

@@ -26,15 +26,15 @@ Paths = Sequence[str | Path]
 DEFAULT_MAX_BYTES = 256 << 20
 """Most bytes that one file may unpack to; a find-db of 500,000 rows has 70 MB."""
 FREE_BYTES = 256 << 20
-MOST_FOLD = 100
+MAX_FOLD = 100
 """Up to so many bytes a file may unpack to however small it is; beyond them, to so many times its own size."""
-MOST_MEMBERS = 10_000
+MAX_MEMBERS = 10_000
 """Members of an archive."""
 _MAX_LINE_CHARACTERS = 16 << 20
 _PIECE_BYTES = 1 << 20
 
 
-class Limits(TypedDict, total=False):
+class ReadLimits(TypedDict, total=False):
     """What every reader hands on to `chunks`."""
 
     max_bytes: int
@@ -48,9 +48,9 @@ class Allowance:
     """
 
     def __init__(self, source: str | Path, packed_bytes: int, max_bytes: int) -> None:
-        most = max(FREE_BYTES, MOST_FOLD * packed_bytes)
-        self.left = min(max_bytes, most)
-        remedy = "raise --max-bytes" if max_bytes <= most else f"{MOST_FOLD} times its own size; unpack it first"
+        maximum = max(FREE_BYTES, MAX_FOLD * packed_bytes)
+        self.left = min(max_bytes, maximum)
+        remedy = "raise --max-bytes" if max_bytes <= maximum else f"{MAX_FOLD} times its own size; unpack it first"
         self._refusal = f"{source}: unpacks to over {self.left:,} bytes; {remedy}"
 
     def take(self, count: int) -> None:
@@ -99,7 +99,7 @@ def untar(path: str | Path, folder: Path, endings: tuple[str, ...], *, max_bytes
     """The regular files of such names in a tar archive, packed or not: their names there, and the files in ``folder``.
 
     Those get names of their own, since names in an archive may lead anywhere; links are left out. Raises `InputError`
-    for an archive that is damaged, has more than `MOST_MEMBERS`, or unpacks to more than its `Allowance` (as a header
+    for an archive that is damaged, has more than `MAX_MEMBERS`, or unpacks to more than its `Allowance` (as a header
     says, before it is unpacked).
     """
     files: list[tuple[str, Path]] = []
@@ -108,8 +108,8 @@ def untar(path: str | Path, folder: Path, endings: tuple[str, ...], *, max_bytes
         allowance = Allowance(path, Path(path).stat().st_size, max_bytes)
         with tarfile.open(fileobj=_Pieces(pieces), mode="r|", tarinfo=_TarInfo) as archive:  # pyright: ignore
             for number, member in enumerate(archive):
-                if number == MOST_MEMBERS:
-                    raise InputError(f"{path}: more than {MOST_MEMBERS:,} members; unpack it first")
+                if number == MAX_MEMBERS:
+                    raise InputError(f"{path}: more than {MAX_MEMBERS:,} members; unpack it first")
                 allowance.take(member.size)
                 wanted = member.isfile() and not member.issparse() and member.name.endswith(endings)
                 if wanted and (content := archive.extractfile(member)):
@@ -159,14 +159,14 @@ def unpacked(archive: zipfile.ZipFile, name: str, allowance: Allowance) -> bytes
     return content.getvalue()
 
 
-def read_bytes(path: str | Path, **limits: Unpack[Limits]) -> bytes:
+def read_bytes(path: str | Path, **limits: Unpack[ReadLimits]) -> bytes:
     """All unpacked bytes of ``path``; errors as in `chunks`."""
     content = io.BytesIO()  # gives its content away without a copy
     content.writelines(chunks(path, **limits))
     return content.getvalue()
 
 
-def read_lines(path: str | Path, **limits: Unpack[Limits]) -> Iterator[tuple[int, str]]:
+def read_lines(path: str | Path, **limits: Unpack[ReadLimits]) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its end) of ``path``, never holding more than one line and one piece.
 
     UTF-8, or UTF-16 with its mark (as a Windows shell redirects); what does not decode becomes the replacement

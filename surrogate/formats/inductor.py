@@ -19,7 +19,7 @@ from typing import Any, Unpack
 
 from surrogate.features.errors import InputError
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Limits, Paths, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.tuned import Outcome, TunedKernel, is_time, one_kernel, outcome, readable, tuned
 
@@ -32,7 +32,7 @@ _Tuning = tuple[str, dict[str, int] | None, list[Outcome]]
 """What was measured of a kernel on one problem; the sizes are None where one of them is symbolic."""
 
 
-def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[Limits]) -> Imported:
+def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
     """The configurations of one kernel; ``name`` chooses among kernels. Raises `InputError` naming the file."""
     tunings: list[_Tuning] = []
     for path in map(Path, paths):

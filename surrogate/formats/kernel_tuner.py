@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Unpack
 from surrogate.features.elementwise import whole
 from surrogate.features.errors import InputError, require_known
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Limits, Paths, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.tuned import Outcome, TunedKernel, is_time, one_kernel, outcome, readable, tuned
 
@@ -46,7 +46,7 @@ class _File(NamedTuple):
     conditions: list[str] | None = None
 
 
-def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **limits: Unpack[Limits]) -> Imported:
+def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
     """The configurations of one kernel; ``gpu`` replaces what the files say, ``name`` chooses among kernels.
 
     Raises `InputError` naming the file.
@@ -82,7 +82,7 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
 FORMAT = Format("kernel-tuner", "Kernel Tuner's caches, T4 results and T1 files", read)
 
 
-def _file(path: Path, gpu: str | None, notes: list[str], limits: Limits) -> _File:
+def _file(path: Path, gpu: str | None, notes: list[str], limits: ReadLimits) -> _File:
     """Raises `InputError` for a file of another kind, and for what one lacks."""
     text = read_bytes(path, **limits).decode("utf-8-sig", "replace")
     with readable(path, "give a cache, T4 or T1 file of Kernel Tuner"):

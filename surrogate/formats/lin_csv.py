@@ -15,18 +15,18 @@ import pandas as pd
 from surrogate.features.elementwise import MAX_INT32, whole
 from surrogate.features.errors import InputError, nearest, require_known
 from surrogate.formats import Format, Option
-from surrogate.formats.foreign_file import Limits, Paths, read_lines
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
 from surrogate.formats.imported import Imported, family_rows
 
 _SIZES = {"batch": "batch_size", "m": "M", "n": "N", "k": "K"}
 _COLUMNS = ("kernel_name", "kernel_runtime", *_SIZES.values())
 _UNITS_US = {"us": 1.0, "ms": 1e3, "ns": 1e-3}
-_MOST_TFLOPS = 5000.0
-_LEAST_TFLOPS = 0.02
+_MAX_TFLOPS = 5000.0
+_MIN_TFLOPS = 0.02
 _LARGE_FLOPS = 1e10
 
 
-def read(paths: Paths, *, gpu: str, time_unit: str = "us", **limits: Unpack[Limits]) -> Imported:
+def read(paths: Paths, *, gpu: str, time_unit: str = "us", **limits: Unpack[ReadLimits]) -> Imported:
     """Matrix products in fp32: a row per problem, the median of its kernels' times; other columns survive as text.
 
     Raises `InputError` naming file and line, and where the rates that follow from the times are impossible.
@@ -42,7 +42,7 @@ _TIME_UNIT = Option("Unit of lin-csv's kernel_runtime (default us).", choices=tu
 FORMAT = Format("lin-csv", "GEMM timings of the recommendation-model notebook", read, own={"time_unit": _TIME_UNIT})
 
 
-def _frame(path: Path, unit_us: float, limits: Limits) -> pd.DataFrame:
+def _frame(path: Path, unit_us: float, limits: ReadLimits) -> pd.DataFrame:
     text = "\n".join(line for _, line in read_lines(path, **limits))
     content = StringIO(text or ",".join(_COLUMNS))
     try:
@@ -68,7 +68,7 @@ def _frame(path: Path, unit_us: float, limits: Limits) -> pd.DataFrame:
             table[column] = values * unit_us
         else:
             lines = zip(table.index.tolist(), values, strict=True)
-            sizes = [whole(f"{path}, line {line + 2}", column, size, most=MAX_INT32) for line, size in lines]
+            sizes = [whole(f"{path}, line {line + 2}", column, size, maximum=MAX_INT32) for line, size in lines]
             table[column] = np.array(sizes, dtype=np.int64)
     frame = table.rename(columns={"kernel_runtime": "time_us", **{_SIZES[name]: name for name in _SIZES}})
     _check_rates(frame, path)
@@ -82,7 +82,7 @@ def _check_rates(frame: pd.DataFrame, path: Path) -> None:
     """
     flops = 2.0 * frame[list(_SIZES)].astype(float).prod(axis=1)
     fastest = float((flops / frame["time_us"]).max()) / 1e6
-    if fastest > _MOST_TFLOPS:
+    if fastest > _MAX_TFLOPS:
         raise InputError(f"{path}: its times mean {fastest:,.0f} TFLOP/s; in ms? then --time-unit ms")
-    if flops.max() >= _LARGE_FLOPS and fastest < _LEAST_TFLOPS:
+    if flops.max() >= _LARGE_FLOPS and fastest < _MIN_TFLOPS:
         raise InputError(f"{path}: its times mean {fastest:.2g} TFLOP/s at best; in ns? then --time-unit ns")

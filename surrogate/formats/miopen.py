@@ -21,7 +21,7 @@ from surrogate.features.algorithms import algorithms
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Limits, Paths, read_lines
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
 from surrogate.formats.imported import KEY_COLUMNS, Imported, plural
 
 _EXAMPLE = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F=solver:0.1,0,miopenConvolutionFwdAlgoGEMM"
@@ -29,7 +29,7 @@ _ALGORITHMS = frozenset(each.name for each in algorithms("miopen"))
 
 
 def read(
-    paths: Paths, *, gpu: str | None = None, library_version: str | None = None, **limits: Unpack[Limits]
+    paths: Paths, *, gpu: str | None = None, library_version: str | None = None, **limits: Unpack[ReadLimits]
 ) -> Imported:
     """Find-db files as dataset rows, one per (problem, solver); only listed solvers are known (``listed``).
 
@@ -85,7 +85,7 @@ class _Candidate(NamedTuple):
     workspace_bytes: int
 
 
-def _frame(path: Path, left_out: Counter[str], limits: Limits) -> pd.DataFrame:
+def _frame(path: Path, left_out: Counter[str], limits: ReadLimits) -> pd.DataFrame:
     """The measured candidates of 2-D problems, in the file's order."""
     keys: list[Key] = []
     candidates: list[_Candidate] = []

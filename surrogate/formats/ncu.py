@@ -119,7 +119,7 @@ def read(
         if path.suffix == ".ncu-rep":
             records = read_report(path)
         else:
-            export = _Export(str(path), read_lines(path, max_bytes=max_bytes, progress=progress))
+            export = _NcuExport(str(path), read_lines(path, max_bytes=max_bytes, progress=progress))
             records = export.records()
             if export.skipped:
                 notes.append(f"{path.name}: {plural(export.skipped, 'line')} left out that ncu did not print")
@@ -146,7 +146,7 @@ class _Launch:
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
-class _Export:
+class _NcuExport:
     """``ncu --csv`` output: the long format (a row per metric) and the wide one (``--page raw``, a row per launch)."""
 
     def __init__(self, name: str, lines: Iterable[tuple[int, str]]) -> None:

@@ -293,7 +293,7 @@ _COLUMNS = {
 
 def count(name: str, text: str, where: str) -> int:
     """A count that a log calls ``name``. Raises `InputError` unless it is a whole number."""
-    return whole(where, name, int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else text, least=0)
+    return whole(where, name, int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else text, minimum=0)
 
 
 def metric(name: str, text: str, unit: str = "") -> tuple[str, float]:

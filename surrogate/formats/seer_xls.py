@@ -29,14 +29,14 @@ from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import OPERATORS
 from surrogate.features.terms import output_size
 from surrogate.formats import Format, imported
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Allowance, Limits, Paths, read_bytes, unpacked
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Allowance, Paths, ReadLimits, read_bytes, unpacked
 
 _WITH_PRE = ("GEMM", "WINOGRAD_NONFUSED")
 _ORIGIN = "seer_xls"
 
 
 def read(
-    paths: Paths, *, gpu: str, numbering: str = "enum", library_version: str = "7.x", **limits: Unpack[Limits]
+    paths: Paths, *, gpu: str, numbering: str = "enum", library_version: str = "7.x", **limits: Unpack[ReadLimits]
 ) -> imported.Imported:
     """All workbooks of one GPU as dataset rows and a kernel table; ``Other-ops-*`` as rows of their families.
 
@@ -167,11 +167,11 @@ def _variant_rows(
         part = "train" if sheet.name.lower() == "train" else "test"
         for where, cells in sheet.numbers(min(sheet.width, _COUNTERS)):
             conv = square_conv(cells, where)
-            algorithm = names[whole(where, "algorithm", cells[8], least=0, most=len(names) - 1)]
+            algorithm = names[whole(where, "algorithm", cells[8], minimum=0, maximum=len(names) - 1)]
             kernel: dict[str, object] = {"kernel_name": path.stem, "tile": tile}
             time_us = nan if holds_classes else cells[9] * 1000
             if holds_classes:
-                kernel["kernel_class"] = whole(f"{where}, column 10", "class", cells[9], least=0, most=2)
+                kernel["kernel_class"] = whole(f"{where}, column 10", "class", cells[9], minimum=0, maximum=2)
             else:
                 kernel["time_us"] = time_us
             if time_us > 0:
@@ -234,8 +234,8 @@ def _pick_rows(sheet: "Sheet", names: tuple[str, ...]) -> tuple[list[dict[str, o
         if sheet.width == 18:
             best, picked = (whole(f"{where}, column {i + 1}", "algorithm", cells[i], -1, 7) for i in (16, 17))
             heuristic = names[picked] if picked >= 0 else None
-            least = min((time for time in times_ms if time > 0), default=None)
-            disagreeing += least is not None and (best < 0 or times_ms[best] != least)
+            minimum = min((time for time in times_ms if time > 0), default=None)
+            disagreeing += minimum is not None and (best < 0 or times_ms[best] != minimum)
         for name, time_ms in zip(names, times_ms, strict=True):
             if time_ms > 0:
                 _check_possible(conv, name, where)
@@ -376,7 +376,7 @@ class Sheet:
             yield where, [_number(cell, where, column) for column, cell in enumerate(cells, 1)]
 
 
-def read_sheets(path: str | Path, **limits: Unpack[Limits]) -> tuple[Sheet, ...]:
+def read_sheets(path: str | Path, **limits: Unpack[ReadLimits]) -> tuple[Sheet, ...]:
     """All sheets of a workbook that are not empty. Raises `InputError` for anything that is no readable workbook."""
     path = Path(path)
     data = read_bytes(path, **limits)

@@ -33,7 +33,7 @@ from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.roofline import peak_tflops
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Limits, Paths, read_bytes, read_lines
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes, read_lines
 from surrogate.formats.imported import Imported, family_rows, plural
 from surrogate.formats.tuned import readable
 
@@ -47,14 +47,14 @@ FLOORED, FLOOR_US = "gfx90a", 25.0
 """Tables of MI210 have no time below 30 to 40 µs, those of MI250 with the same architecture have."""
 HALF_THROUGHOUT = "HB"
 """Its kernels run on the vector units: matrix cores sum half precision in fp32."""
-LEAST_PERCENT, MOST_PERCENT = 0.05, 100.0
+MIN_PERCENT, MAX_PERCENT = 0.05, 100.0
 _ITEMS = (1, 2, 4, 6, 7)
 """Items of a logic file's list: board, architecture, problem type, order of the sizes, sizes with their winners. The
 solutions between them, most of the file, are skipped."""
 _KIND = ["gpu", "library", "tensile_type", "transposes", "m", "n", "k", "batch"]
 
 
-class Table(NamedTuple):
+class TensileTable(NamedTuple):
     """The winners of one type and transposes on one board: rows of sizes in the order of ``names``, solution, speed."""
 
     library: str
@@ -66,7 +66,7 @@ class Table(NamedTuple):
     rows: list[tuple[Any, Any, Any]]
 
 
-def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[Limits]) -> Imported:
+def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
     """The tables of the files, and of the folders with what lies below them; ``gpu`` replaces the board they name.
 
     Raises `InputError` naming the file, or where every table is refused.
@@ -131,7 +131,7 @@ def _library(path: Path) -> str:
     return "hipblaslt" if "hipblaslt" in str(path).lower() else "rocblas"
 
 
-def _logic(path: Path, limits: Limits) -> Table:
+def _logic(path: Path, limits: ReadLimits) -> TensileTable:
     """A YAML file: a list whose items begin at the start of a line; those of `_ITEMS` are parsed, one by one."""
     import yaml
 
@@ -152,7 +152,7 @@ def _logic(path: Path, limits: Limits) -> Table:
     inputs = problem["DataType"]
     wide = 6 if LETTERS.get(str(inputs)) == "I8" else 0
     sums = problem.get("ComputeDataType", wide if problem.get("HighPrecisionAccumulate") else inputs)
-    return Table(
+    return TensileTable(
         "hipblaslt" if "UseBias" in problem else _library(path),
         str(board),
         str(architecture),
@@ -163,7 +163,7 @@ def _logic(path: Path, limits: Limits) -> Table:
     )
 
 
-def _unpacked(path: Path, limits: Limits) -> Iterator[Table]:
+def _unpacked(path: Path, limits: ReadLimits) -> Iterator[TensileTable]:
     """A compiled library: its nested tables, told apart by the solutions that their rows name."""
     try:
         import msgpack
@@ -183,7 +183,7 @@ def _unpacked(path: Path, limits: Limits) -> Iterator[Table]:
         for (architecture, *kind), rows in by_kind.items():
             # What rocBLAS installs for RDNA 3 are the files of navi31 and navi32.
             board = {"gfx1100": "navi31", "gfx1101": "navi32"}.get(architecture, architecture)
-            yield Table(_library(path), board, f"{architecture}{units}", *kind, names=names, rows=rows)
+            yield TensileTable(_library(path), board, f"{architecture}{units}", *kind, names=names, rows=rows)
 
 
 def _matching(node: Any, units: str = "") -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -216,7 +216,7 @@ def _type(*kinds: int | str) -> str:
     return f"{letters[0]}B" if len(set(letters)) == 1 else "".join(letters)
 
 
-def _measured(table: Table, gpu: str | None, told: Counter[str]) -> pd.DataFrame:
+def _measured(table: TensileTable, gpu: str | None, told: Counter[str]) -> pd.DataFrame:
     """The rows with a time; ``told`` counts the others by the reason."""
     of = {*table[:4], architecture := table.architecture.partition("/")[0]}
     reason = next((table["why"] for table in _CONTENT["refused"] if of.issuperset(table["of"])), "")
@@ -238,8 +238,8 @@ def _measured(table: Table, gpu: str | None, told: Counter[str]) -> pd.DataFrame
     values = rows[_KIND[4:]].to_numpy(dtype=np.float64)
     rules["a size is out of range"] = np.asarray(((values >= 1) & (values <= MAX_INT32)).all(axis=1))
     # 2. Percents of the peak.
-    if np.nanmax(speed, initial=0.0) <= MOST_PERCENT:
-        rules["percents below 0.05 are rounding"] = ~(speed > 0) | (speed >= LEAST_PERCENT)
+    if np.nanmax(speed, initial=0.0) <= MAX_PERCENT:
+        rules["percents below 0.05 are rounding"] = ~(speed > 0) | (speed >= MIN_PERCENT)
         peak = peak_tflops(board, DTYPES[table.tensile_type[0]], _math(known, table.tensile_type) != "fma")
         speed = speed * 10 * peak * CLOCKS_MHZ.get(table.board, board.boost_mhz) / board.boost_mhz
         assumed = f"hold percents, taken as of the data sheet's peak of {board.name}"

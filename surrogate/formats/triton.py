@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Unpack
 
 from surrogate.features.errors import InputError
 from surrogate.formats import Format, Option
-from surrogate.formats.foreign_file import Limits, Paths, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import Imported
 from surrogate.formats.tuned import Outcome, TunedKernel, one_kernel, outcome, readable, tuned
 
@@ -37,7 +37,7 @@ class _Tuning(NamedTuple):
     timings: list[tuple[dict[str, Any], list[Any]]]
 
 
-def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **limits: Unpack[Limits]) -> Imported:
+def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
     """The configurations of one kernel; ``keys`` names the values of the key, ``name`` chooses among kernels.
 
     Raises `InputError` naming the file.
@@ -82,7 +82,7 @@ def _files(paths: Paths) -> list[Path]:
     return files
 
 
-def _tuning(path: Path, limits: Limits) -> _Tuning:
+def _tuning(path: Path, limits: ReadLimits) -> _Tuning:
     """The content of a file. Raises `InputError`."""
     timings = []
     with readable(path, f"give NAME{ENDING} of Triton's cache"):

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 import pandas as pd
 
 from surrogate.features.description import Description, Value
-from surrogate.features.elementwise import MAX_EXACT, Formula
+from surrogate.features.elementwise import MAX_EXACT, ElementwiseFormula
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.formats.imported import Imported
@@ -150,12 +150,12 @@ def _of_one_type(cells: list[Any], name: str) -> tuple[list[Any], str]:
     return [kind(cell or 0) for cell in cells], "None is 0" if NoneType in kinds else ""
 
 
-def _formulas(texts: Sequence[str], known: frozenset[str], notes: list[str]) -> tuple[Formula, ...] | None:
+def _formulas(texts: Sequence[str], known: frozenset[str], notes: list[str]) -> tuple[ElementwiseFormula, ...] | None:
     """Conditions that are plain arithmetic; None where there are some and none is. ``notes`` gets the others."""
     formulas = []
     for text in texts:
         try:
-            formulas.append(Formula.parse(text, "condition", known))
+            formulas.append(ElementwiseFormula.parse(text, "condition", known))
         except InputError as error:
             notes.append(f"left out: {error}")
     return tuple(formulas) if formulas or not texts else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from surrogate.models.times import BoostedTimes
 
 
-class Span(NamedTuple):
+class SearchRange(NamedTuple):
     """The range in which a search sets a parameter: by its logarithm where ``log``."""
 
     low: float
@@ -37,7 +37,7 @@ class Span(NamedTuple):
         return trial.suggest_float(name, self.low, self.high, log=self.log)
 
 
-Told = Callable[[float | None], None]
+ProgressCallback = Callable[[float | None], None]
 """Called with the share of a fit that is done: 1 at its end, None where an earlier run had done it."""
 
 
@@ -55,7 +55,7 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     help: ClassVar[str]
     """What it is and where it comes from, in one line."""
     tunable: ClassVar[bool] = True
-    """False for a model that says that it has nothing to tune; of others what annotates a parameter, a `Span` or the
+    """False for a model that says that it has nothing to tune; of others what annotates a parameter, a `SearchRange` or the
     values to choose from, is what a search sets."""
     on_request: ClassVar[bool] = False
     """True for a model that is compared only where it is named."""
@@ -65,7 +65,7 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     """True for a model that learns from rows that failed, too: their time is inf."""
     storable: ClassVar[bool] = False
     """True where a bundle can hold the fitted model (`to_files`, `from_files`); the others are baselines."""
-    told: "Told | None" = None
+    told: "ProgressCallback | None" = None
     """Called during a fit, where it has rounds, with the share of them that is done."""
     fitted_parts: "Mapping[str, TimeModel]" = MappingProxyType({})
     """Models by name, fitted on the rows of the next fit. A model made of others takes them, with their settings."""
@@ -118,7 +118,9 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         """Hyperparameters drawn from an Optuna trial; empty where there is nothing to tune."""
         hints = get_type_hints(cls, include_extras=True)
         return {
-            name: span.suggested(trial, name) if isinstance(span, Span) else trial.suggest_categorical(name, span)
+            name: span.suggested(trial, name)
+            if isinstance(span, SearchRange)
+            else trial.suggest_categorical(name, span)
             for name, hint in hints.items()
             for span in getattr(hint, "__metadata__", ())[:1]
         }
@@ -129,7 +131,7 @@ def duplicate(model: TimeModel) -> TimeModel:
     return type(model)(**model.get_params(deep=False))
 
 
-def fitted(model: TimeModel, rows: Rows, told: Told) -> TimeModel:
+def fitted(model: TimeModel, rows: Rows, told: ProgressCallback) -> TimeModel:
     """``model`` fitted on ``rows``; ``told`` is called as the fit goes on."""
     model.told = told
     try:
@@ -140,7 +142,7 @@ def fitted(model: TimeModel, rows: Rows, told: Told) -> TimeModel:
     return model
 
 
-def times_of(model: TimeModel, train: Rows, held: Rows, keep: Path | None, told: Told) -> np.ndarray:
+def times_of(model: TimeModel, train: Rows, held: Rows, keep: Path | None, told: ProgressCallback) -> np.ndarray:
     """(rows,) times of ``held`` by ``model`` fitted on ``train``; ``keep``: a folder of what interrupted runs found."""
     if keep is None:
         return fitted(model, train, told).predict(held)

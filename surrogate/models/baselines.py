@@ -17,7 +17,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel, traffic_column
 
-LEAST_US = 0.1
+MIN_US = 0.1
 """No launch is faster; keeps every prediction positive."""
 
 

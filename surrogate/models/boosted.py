@@ -18,7 +18,7 @@ from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.threads import threads_for
 from surrogate.features.families import Family
-from surrogate.models.base import Span, TimeModel, Told, dims, terms
+from surrogate.models.base import ProgressCallback, SearchRange, TimeModel, dims, terms
 from surrogate.models.launch import CallKey, call_cost_us, call_costs, common_call_costs
 from surrogate.models.times import BoostedTimes, Trend, trend_names
 from surrogate.models.trees import ReadyTrees, Trees
@@ -48,16 +48,16 @@ class _Boosted(TimeModel):
     columns: ClassVar[Callable[[Family], tuple[str, ...]]] = staticmethod(dims)
     """Family → the columns that the trees see, before the candidate's code."""
 
-    rounds: Annotated[int, Span(100, 1000, log=True)] = 300
-    learning_rate: Annotated[float, Span(0.02, 0.2, log=True)] = 0.08
+    rounds: Annotated[int, SearchRange(100, 1000, log=True)] = 300
+    learning_rate: Annotated[float, SearchRange(0.02, 0.2, log=True)] = 0.08
     max_depth: int = 10
-    max_leaves: Annotated[int, Span(16, 256, log=True)] = 128
-    min_child_weight: Annotated[float, Span(0.5, 20.0, log=True)] = 3.0
-    subsample: Annotated[float, Span(0.5, 1.0)] = 0.6
-    colsample_bynode: Annotated[float, Span(0.1, 1.0)] = 0.2
-    reg_lambda: Annotated[float, Span(0.1, 20.0, log=True)] = 1.0
+    max_leaves: Annotated[int, SearchRange(16, 256, log=True)] = 128
+    min_child_weight: Annotated[float, SearchRange(0.5, 20.0, log=True)] = 3.0
+    subsample: Annotated[float, SearchRange(0.5, 1.0)] = 0.6
+    colsample_bynode: Annotated[float, SearchRange(0.1, 1.0)] = 0.2
+    reg_lambda: Annotated[float, SearchRange(0.1, 20.0, log=True)] = 1.0
     max_bin: int = 128
-    best_weight: Annotated[float, Span(0.0, 1.0)] = 0.5
+    best_weight: Annotated[float, SearchRange(0.0, 1.0)] = 0.5
     median_rounds: int = 0
     random_state: int = 0
     device: str = "cpu"
@@ -205,7 +205,7 @@ class _Boosted(TimeModel):
         return model
 
 
-def told_rounds(told: Told | None, rounds: int) -> list["TrainingCallback"]:
+def told_rounds(told: ProgressCallback | None, rounds: int) -> list["TrainingCallback"]:
     """XGBoost's callbacks that call ``told`` with the share of ``rounds`` that is done, first with 0."""
     from xgboost.callback import TrainingCallback
 

@@ -37,7 +37,7 @@ PRIORS: dict[str, tuple[float, float]] = {
 """Hyperparameter → (median, spread of its natural logarithm); standard deviations are in log time."""
 FITTED_ROWS = 400
 """Rows on which the hyperparameters are fitted: their likelihood costs the cube of the rows."""
-MOST_ROWS = 3000
+MAX_ROWS = 3000
 """Rows that condition the process; more are thinned at random."""
 FEW_ROWS = 50
 """With fewer, ridge regressions under these standard deviations in log time; nothing else is learned."""
@@ -71,7 +71,7 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
     label = fold_labels(shape_names(rows.frame, rows.family), FOLDS, seed)
 
     def conditioned(scales: Mapping[str, float], index: np.ndarray, share: float = 1.0) -> Correction:
-        sample = index[_thinned(len(index), MOST_ROWS, seed)]
+        sample = index[_thinned(len(index), MAX_ROWS, seed)]
         part = inputs.take(sample)
         dual = share * _robust_dual(scales, part, target[sample])
         return Correction(scales=scales, inputs=part, weights=dual, units=units, candidates=codes)
@@ -170,11 +170,11 @@ def _fitted_scales(inputs: Inputs, target: np.ndarray) -> dict[str, float]:
     return scales_at(best.x)
 
 
-def _thinned(count: int, most: int, seed: int) -> np.ndarray:
-    """Positions: all, or ``most`` of them at random, in order."""
-    if count <= most:
+def _thinned(count: int, maximum: int, seed: int) -> np.ndarray:
+    """Positions: all, or ``maximum`` of them at random, in order."""
+    if count <= maximum:
         return np.arange(count)
-    return np.sort(np.random.default_rng(seed).permutation(count)[:most])
+    return np.sort(np.random.default_rng(seed).permutation(count)[:maximum])
 
 
 class Calibrated(TimeModel):

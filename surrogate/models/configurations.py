@@ -30,9 +30,9 @@ from surrogate.features.problem import DTYPES
 from surrogate.features.roofline import MACHINE_NAMES, peak_flops_table
 from surrogate.models.base import TimeModel
 from surrogate.models.plain import from_plain, reading
-from surrogate.models.transfer import Prior, Transfer
+from surrogate.models.transfer import Prior, TransferState
 
-MOST_LEVELS = 1000
+MAX_LEVELS = 1000
 """Problems that the level goes by; of more, so many are drawn."""
 NOISE = 1e-3
 """Variance of a level beside those of the process."""
@@ -120,13 +120,15 @@ class Configurations(TimeModel):
         table[problem, configuration] = time_us
         term_table = np.full((*table.shape, terms.shape[1]), np.nan, dtype=np.float32)
         term_table[problem, configuration] = terms
-        self.transfer_ = Transfer.fit(table, parameters[first], term_table, columns[first_row], seed=self.random_state)
+        self.transfer_ = TransferState.fit(
+            table, parameters[first], term_table, columns[first_row], seed=self.random_state
+        )
         self.configurations_ = names.tolist()
         self.problems_ = problem_keys(rows)[first_row].tolist()
         self.times_us_ = table.astype(np.float32)
         best_us = np.where(np.isfinite(table), table, np.nan)
         ran = np.flatnonzero(~np.isnan(best_us).all(axis=1))
-        drawn = np.random.default_rng(self.random_state).permutation(ran)[:MOST_LEVELS]
+        drawn = np.random.default_rng(self.random_state).permutation(ran)[:MAX_LEVELS]
         level = np.log(np.nanmin(best_us[drawn], axis=1) / rows.roofline_us[first_row][drawn])
         sized = len(rows.family.problem_names)
         self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level, sized)
@@ -138,7 +140,7 @@ class Configurations(TimeModel):
 
     def of_rows(self, rows: Rows) -> np.ndarray:
         """(rows, 4) times in µs; probabilities of a failure, 1 where the configuration is refused; bounds of times in
-        µs as of `least_us`; and 1 where the time is a measurement, else 0."""
+        µs as of `min_us`; and 1 where the time is a measurement, else 0."""
         family = described_family(rows.family)
         columns, parameters, terms = columns_of(rows)
         keys = problem_keys(rows)
@@ -156,9 +158,7 @@ class Configurations(TimeModel):
             refused = np.any([*self.refusals(asked, device, parameters[part], known[part]).values()], axis=0)
             is_measured = self.measured(key, known[part])
             out[part] = np.column_stack(
-                np.broadcast_arrays(
-                    time_us, np.maximum(failure, refused), self.least_us(key, asked, device), is_measured
-                )
+                np.broadcast_arrays(time_us, np.maximum(failure, refused), self.min_us(key, asked, device), is_measured)
             )
         return out
 
@@ -182,11 +182,11 @@ class Configurations(TimeModel):
         """(problems,) the GPU of each."""
         return np.array([key.partition("|")[0] for key in self.problems_])
 
-    def least_us(
+    def min_us(
         self, key: str, problem: DescribedProblem, device: Gpu, units: Collection[tuple[str, bool]] = ()
     ) -> float:
         """What no configuration of a ``problem`` that was not measured is faster than, in µs: a launch, and on a GPU or
-        of a size beyond the measured ones its roofline (`DescribedFamily.least_us`). 0 for a measured one. With the
+        of a size beyond the measured ones its roofline (`DescribedFamily.min_us`). 0 for a measured one. With the
         ``units`` that it runs on what is expected, without the least of any: profilers report empty kernels of
         `FASTEST_US`, host clocks of `LAUNCH_US`.
 
@@ -202,7 +202,7 @@ class Configurations(TimeModel):
         low, high = self.bounds[:, : len(sizes)]
         # Within the measured sizes of its GPUs a table may do better: what lies in a cache is read faster.
         is_inside = device.name in self.gpus and ((low <= sizes + SLACK) & (sizes <= high + SLACK)).all()
-        return launch_us if is_inside else max(launch_us, float(problem.family.least_us(problem, device, units)))
+        return launch_us if is_inside else max(launch_us, float(problem.family.min_us(problem, device, units)))
 
     @cached_property
     def units(self) -> list[tuple[str, bool]]:
@@ -346,7 +346,7 @@ class Configurations(TimeModel):
         number = self.places[1].get(key)
         if number is None:
             prior = self.transfer_.prior(self.inside(problem, device, columns), parameters, terms, known)
-            best_us = max(self._best_us(problem, device, columns), self.least_us(key, problem, device, self.units))
+            best_us = max(self._best_us(problem, device, columns), self.min_us(key, problem, device, self.units))
             return best_us * np.exp(relative(prior)), prior.failure
         prior = self.transfer_.prior(columns, parameters, terms, known)
         own = np.append(self.times_us_[number], np.nan)[known]
@@ -391,7 +391,7 @@ class Configurations(TimeModel):
         """What `to_files` wrote."""
         model = cls(**params)
         with reading(cls.name):
-            model.transfer_ = Transfer.from_files(files)
+            model.transfer_ = TransferState.from_files(files)
             with np.load(io.BytesIO(files[LEVEL_FILE]), allow_pickle=False) as archive:
                 level = {name: archive[name] for name in _LEVEL}
                 model.times_us_ = archive["times_us"]

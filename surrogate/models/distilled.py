@@ -17,7 +17,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.features.gpu import gpus
-from surrogate.models.base import Span, TimeModel
+from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.registry import model_class
 
@@ -64,14 +64,14 @@ class DistilledTerms(BoostedTerms):
     copies: int = 5
     elsewhere_copies: int = 2
     octaves: float = 1.0
-    measured_weight: Annotated[float, Span(1.0, 30.0, log=True)] = 10.0
-    learning_rate: Annotated[float, Span(0.05, 0.3, log=True)] = 0.15
+    measured_weight: Annotated[float, SearchRange(1.0, 30.0, log=True)] = 10.0
+    learning_rate: Annotated[float, SearchRange(0.05, 0.3, log=True)] = 0.15
     max_depth: int = 8
-    max_leaves: Annotated[int, Span(64, 256, log=True)] = 256
-    min_child_weight: Annotated[float, Span(0.5, 20.0, log=True)] = 1.0
-    subsample: Annotated[float, Span(0.5, 1.0)] = 0.8
-    colsample_bynode: Annotated[float, Span(0.1, 1.0)] = 0.4
-    best_weight: Annotated[float, Span(0.0, 1.0)] = 0.25
+    max_leaves: Annotated[int, SearchRange(64, 256, log=True)] = 256
+    min_child_weight: Annotated[float, SearchRange(0.5, 20.0, log=True)] = 1.0
+    subsample: Annotated[float, SearchRange(0.5, 1.0)] = 0.8
+    colsample_bynode: Annotated[float, SearchRange(0.1, 1.0)] = 0.4
+    best_weight: Annotated[float, SearchRange(0.0, 1.0)] = 0.25
 
     def settings(self) -> dict[str, Any]:
         """Parameters for ``xgboost.train``."""

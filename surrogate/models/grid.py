@@ -26,10 +26,10 @@ END_GAP = 1.0
 """Doublings that a one-sided neighbour counts as farther away than it is."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 SIZE_BITS = 44
-MOST_SIZE = (1 << SIZE_BITS) - 1
+MAX_SIZE = (1 << SIZE_BITS) - 1
 """Bits of a size in `_ticks`; larger sizes count as the largest."""
 CHUNK_ROWS = 65_536
-MOST_ROWS = 1 << 20
+MAX_ROWS = 1 << 20
 """Of one GPU, however small their file is; real ones take 1.2 bytes a row."""
 VALUE = "value"
 CANDIDATE = "candidate"
@@ -91,7 +91,7 @@ class Lines(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRows:
     """What was measured with some candidates, each on one GPU, found by the keys of `Lines`.
 
     ``codes`` of the candidates; ``keys`` (entries,) ascending and ``values`` (entries,) of all directions; ``ticked``
@@ -147,9 +147,9 @@ class Measured:
         high = self.ticks[np.minimum(above, len(self.ticks) - 1)]
         low = np.where(high == wanted, high, self.ticks[np.maximum(above - 1, 0)])
         group = wanted >> SIZE_BITS
-        least = np.where(low >> SIZE_BITS == group, low, high)
+        minimum = np.where(low >> SIZE_BITS == group, low, high)
         largest = np.where(high >> SIZE_BITS == group, high, low)
-        return least & MOST_SIZE, largest & MOST_SIZE
+        return minimum & MAX_SIZE, largest & MAX_SIZE
 
 
 @dataclass(frozen=True)
@@ -183,14 +183,14 @@ class GridPart:
         parts = [lines.keys(self.codes[i : i + CHUNK_ROWS], self.sizes[i : i + CHUNK_ROWS]) for i in starts]
         return np.concatenate(parts)
 
-    def measured(self, lines: Lines, ticked: list[int]) -> Measured:
-        """The rows along ``lines``; ``ticked`` as in `Measured`."""
+    def measured(self, lines: Lines, ticked: list[int]) -> MeasuredRows:
+        """The rows along ``lines``; ``ticked`` as in `MeasuredRows`."""
         # Keys of all rows along all directions, ascending; a key's row is its position over the directions.
         keys = self.keys(lines).ravel()
         order = np.argsort(keys, kind="stable")
         values = self.values[order // len(lines.leading)]
         ticks = np.unique(_ticks(self.codes, self.sizes[:, ticked]))
-        return Measured(np.unique(self.codes), lines, keys=keys[order], values=values, ticked=ticked, ticks=ticks)
+        return MeasuredRows(np.unique(self.codes), lines, keys=keys[order], values=values, ticked=ticked, ticks=ticks)
 
     def to_bytes(self, names: Sequence[str]) -> bytes:
         """A parquet file; ``names`` of the sizes."""
@@ -214,7 +214,7 @@ class GridPart:
         columns = [(column.name, str(column.type)) for column in file.schema_arrow]
         if columns != list(zip((CANDIDATE, *names, VALUE), kinds, strict=True)):
             raise InputError("its columns are not the candidate, the family's sizes and the value")
-        if not 0 < file.metadata.num_rows <= max(MOST_ROWS, len(content)):
+        if not 0 < file.metadata.num_rows <= max(MAX_ROWS, len(content)):
             raise InputError(f"it declares {file.metadata.num_rows:,} rows")
         table = file.read(use_threads=False)
         # Arrow's own `to_numpy` imports pandas.
@@ -246,7 +246,7 @@ class Grid:
                 self._opened[gpu] = GridPart.from_bytes(self.packed[gpu], family.size_names)
         return self._opened[gpu]
 
-    def measured(self, family: Family, lent: Mapping[str, np.ndarray | None]) -> Measured:
+    def measured(self, family: Family, lent: Mapping[str, np.ndarray | None]) -> MeasuredRows:
         """What was measured on each of ``packed``'s GPUs with candidates of these codes (None: with all)."""
         parts = []
         for gpu, codes in lent.items():
@@ -266,4 +266,4 @@ def positions(keys: np.ndarray) -> np.ndarray:
 def _ticks(codes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """As ``sizes`` (rows, ticked): one number that is in the order of codes, then of columns, then of sizes."""
     group = codes[:, None] * sizes.shape[1] + np.arange(sizes.shape[1])
-    return (group << SIZE_BITS) | np.minimum(sizes, MOST_SIZE)
+    return (group << SIZE_BITS) | np.minimum(sizes, MAX_SIZE)

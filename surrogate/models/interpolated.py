@@ -22,9 +22,9 @@ from surrogate.dataset.problems import device_names, joined
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.threads import threads_for
 from surrogate.features.errors import InputError
-from surrogate.models.base import Span, TimeModel
+from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.grid import POSITION_BITS, Grid, GridPart, Label, Lines, Measured, positions
+from surrogate.models.grid import POSITION_BITS, Grid, GridPart, Label, Lines, MeasuredRows, positions
 from surrogate.models.neighbours import line_columns, log_corrections
 from surrogate.models.times import TERMS, BoostedTimes, Neighbours, neighbour_files, times_from_files
 from surrogate.models.trees import ReadyTrees, Trees
@@ -41,12 +41,12 @@ class InterpolatedTerms(TimeModel):
     help: ClassVar[str] = "measured times, interpolation between them, boosted-terms away from them"
     storable: ClassVar[bool] = True
 
-    rounds: Annotated[int, Span(100, 600, log=True)] = 300
-    learning_rate: Annotated[float, Span(0.04, 0.15, log=True)] = 0.08
-    max_leaves: Annotated[int, Span(64, 512, log=True)] = 256
+    rounds: Annotated[int, SearchRange(100, 600, log=True)] = 300
+    learning_rate: Annotated[float, SearchRange(0.04, 0.15, log=True)] = 0.08
+    max_leaves: Annotated[int, SearchRange(64, 512, log=True)] = 256
     min_child_weight: float = 3.0
     subsample: float = 0.7
-    colsample_bynode: Annotated[float, Span(0.2, 0.8)] = 0.4
+    colsample_bynode: Annotated[float, SearchRange(0.2, 0.8)] = 0.4
     most_rows: int = 200_000
     random_state: int = 0
     device: str = "cpu"
@@ -88,7 +88,7 @@ class InterpolatedTerms(TimeModel):
         params |= {"rounds": 0, "median_rounds": self.rounds}
         return BoostedTerms(**params, max_depth=0, max_bin=256, best_weight=0.0)
 
-    def _measured_rows(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, Measured]]:
+    def _measured_rows(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, MeasuredRows]]:
         """GPU by GPU the rows whose candidate was measured there: positions, codes, and what was measured."""
         device = device_names(rows.frame)
         labels, position = _labels(rows)
@@ -207,7 +207,7 @@ def without_spikes(part: GridPart, lines: Lines, setting: np.ndarray) -> GridPar
         # 2. How far each row rises: the second least of all lines with both neighbours (NaN, where one is missing,
         #    sorts last), and the least of all lines with any.
         second = np.sort(values - np.maximum(low, high), axis=1)[:, 1]
-        least = np.fmin.reduce(values - np.fmax(low, high), axis=1)
+        minimum = np.fmin.reduce(values - np.fmax(low, high), axis=1)
         # 3. Noise is the median distance from the lines, along the one where a candidate has the largest.
         noise = pd.DataFrame(np.abs(values - between)).groupby(part.codes).median().max(axis=1)
         limit = np.maximum(NOISE_MEDIANS * noise, MIN_RISE)[part.codes].to_numpy()
@@ -216,7 +216,7 @@ def without_spikes(part: GridPart, lines: Lines, setting: np.ndarray) -> GridPar
         judged = np.bincount(problem, np.isfinite(second))
         rising = np.bincount(problem, second > limit)
         alone = (judged > 1) & (rising == 1)
-        kept = ~((second > limit) & (least > second / 2) & alone[problem])
+        kept = ~((second > limit) & (minimum > second / 2) & alone[problem])
         part = GridPart(part.codes[kept], part.sizes[kept], part.values[kept])
     return part
 

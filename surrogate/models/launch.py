@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from surrogate.dataset.rows import Rows
 
-KERNEL_LEAST_US = 2.0
+MIN_KERNEL_US = 2.0
 """An empty kernel's duration on the device, which no kernel undercuts: what the shortest kernels of profiler traces
 take (1 % of them less than 1.4 to 3.5 µs in five traces of an H100, 2.6 on a B200, 0.7 and 4.7 on an MI300X)."""
-LEAST_ROWS = 30
+MIN_ROWS = 30
 CALL_QUANTILE = 0.02
 """This low quantile of a (GPU, library)'s times stands for the shortest call; the least one alone may be a fluke."""
 WINDOW = (0.5, 20.0)
@@ -33,7 +33,7 @@ streaming operator's is better told by a·roofline, which larger ones gave, sinc
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class CallCost:
     """``call_us`` the least time of a call, ``launch_us`` its constant part, ``slope`` a = kernel / roofline time."""
 
     call_us: Microseconds = 0.0
@@ -41,18 +41,18 @@ class Launch:
     slope: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
 
     def kernel_us(self, predicted_us: float, roofline_us: float, streaming: bool = False) -> float:
-        """The kernel's own share of a call's predicted time in µs, never below the roofline and `KERNEL_LEAST_US`.
+        """The kernel's own share of a call's predicted time in µs, never below the roofline and `MIN_KERNEL_US`.
 
         Where the host bounds the call its time says nothing of the kernel: a·roofline plus the least duration of a
         kernel stands in, if that is less or the operator is a ``streaming`` one.
         """
         time_us = predicted_us - self.launch_us
-        law = self.slope * roofline_us + KERNEL_LEAST_US
+        law = self.slope * roofline_us + MIN_KERNEL_US
         if streaming and predicted_us <= LAW_BOUND * self.call_us:
             time_us = law
         elif predicted_us <= HOST_BOUND * self.call_us:
             time_us = min(time_us, law)
-        return max(time_us, roofline_us, KERNEL_LEAST_US)
+        return max(time_us, roofline_us, MIN_KERNEL_US)
 
 
 class CallKey(NamedTuple):
@@ -79,12 +79,12 @@ def common_call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarr
     """Return the cost of a library's call in µs, the same on every GPU: the median of the GPUs' low quantiles.
 
     A slow GPU's smallest kernels take longer than its calls, so that its own quantile is no cost of a call; and a GPU
-    that was never measured has none. GPUs with fewer than `LEAST_ROWS` rows count if there are no others.
+    that was never measured has none. GPUs with fewer than `MIN_ROWS` rows count if there are no others.
     """
     table = _quantiles(gpus, libraries, time_us)
     costs = {}
     for library, part in table.groupby(level="library"):
-        enough = part[part["rows"] >= LEAST_ROWS]
+        enough = part[part["rows"] >= MIN_ROWS]
         costs[CallKey("", str(library))] = float((enough if len(enough) else part)["cost"].median())
     return costs
 
@@ -98,7 +98,7 @@ def _quantiles(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> 
     return pd.DataFrame({"cost": times.quantile(CALL_QUANTILE), "rows": times.size()})
 
 
-def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, Launch]:
+def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
     """The launch of each GPU and library with enough streaming operators, and the median one of each library."""
     import pandas as pd
 
@@ -116,23 +116,23 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, Launch]:
     if not any(map(len, parts)):
         return {}
     table = pd.concat(parts, ignore_index=True)
-    launches: dict[CallKey, Launch] = {}
+    launches: dict[CallKey, CallCost] = {}
     by_library: dict[CallKey, list[list[float]]] = {}
     costs = call_costs(*(table[name].to_numpy() for name in ("gpu", "library", "time_us")))
     for (gpu, library), part in table.groupby(["gpu", "library"]):
         call_us = costs[CallKey(str(gpu), str(library))]
         near = part[part["roofline_us"].between(WINDOW[0] * call_us, WINDOW[1] * call_us)]
-        if len(near) < LEAST_ROWS:
+        if len(near) < MIN_ROWS:
             continue
         # time = slope · roofline + constant, by least squares on the relative error.
         columns = np.column_stack([near["roofline_us"], np.ones(len(near))])
         slope, constant = relative_fit(columns, near["time_us"].to_numpy())
         values = [call_us, float(np.clip(constant, 0.0, call_us)), max(float(slope), 1.0)]
-        launches[CallKey(str(gpu), str(library))] = Launch(*values)
+        launches[CallKey(str(gpu), str(library))] = CallCost(*values)
         by_library.setdefault(CallKey("", str(library)), []).append(values)
-    return launches | {key: Launch(*np.median(values, axis=0).tolist()) for key, values in by_library.items()}
+    return launches | {key: CallCost(*np.median(values, axis=0).tolist()) for key, values in by_library.items()}
 
 
-def launch_of(launches: Mapping[CallKey, Launch], gpu: str, library: str) -> Launch:
+def launch_of(launches: Mapping[CallKey, CallCost], gpu: str, library: str) -> CallCost:
     """The launch of the GPU and library, else that of the library, else none."""
-    return launches.get(CallKey(gpu, library), launches.get(CallKey("", library), Launch()))
+    return launches.get(CallKey(gpu, library), launches.get(CallKey("", library), CallCost()))

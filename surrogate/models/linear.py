@@ -15,8 +15,8 @@ import numpy as np
 
 from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
-from surrogate.models.base import Span, TimeModel, dims, terms
-from surrogate.models.baselines import LEAST_US, peak_times
+from surrogate.models.base import SearchRange, TimeModel, dims, terms
+from surrogate.models.baselines import MIN_US, peak_times
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit
 from surrogate.models.plain import Number, from_plain, to_plain
 
@@ -58,7 +58,7 @@ class _Linear(TimeModel):
     columns = staticmethod(dims)
     """Family → the columns that the model sees."""
 
-    alpha: Annotated[float, Span(1e-3, 1e3, log=True)] = 1.0
+    alpha: Annotated[float, SearchRange(1e-3, 1e3, log=True)] = 1.0
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         x = self._design(rows)
@@ -143,7 +143,7 @@ class LiEtAl(TimeModel):
     name: ClassVar[str] = "li-et-al"
     help: ClassVar[str] = "linear in FLOPs and bytes per kernel (Li et al., MICRO 2023)"
 
-    least_rows: Annotated[int, Span(3, 60, log=True)] = 8
+    least_rows: Annotated[int, SearchRange(3, 60, log=True)] = 8
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """One fit per GPU and candidate, and the general ones that stand in (see `_levels`)."""
@@ -160,7 +160,7 @@ class LiEtAl(TimeModel):
             for key, index in level.groups(np.arange(len(rows))):
                 if key in self.coefficients_:
                     time_us[index] = columns[index] @ self.coefficients_[key]
-        return np.maximum(time_us, LEAST_US)
+        return np.maximum(time_us, MIN_US)
 
 
 def _levels(rows: Rows) -> list[GroupLevel]:

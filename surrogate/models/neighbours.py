@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from surrogate.features.families import Family
-from surrogate.models.grid import Measured
+from surrogate.models.grid import MeasuredRows
 
 SHARE = 0.7
 """Of the corrected interpolation in the mean, where neighbours are near."""
@@ -26,7 +26,7 @@ Residual = Callable[[np.ndarray], np.ndarray]
 """(rows, columns) the terms' input with `line_columns` → (rows,) what to add to the interpolation."""
 
 
-def line_columns(measured: Measured, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def line_columns(measured: MeasuredRows, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What the residual's trees see beside the terms (rows, 1 + 2 · lines), the interpolation (rows,), the nearest gap.
 
     The columns are the interpolation, and of every line its difference from that and its gap. The interpolation is the
@@ -43,7 +43,7 @@ def line_columns(measured: Measured, keys: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def log_corrections(
-    measured: Measured,
+    measured: MeasuredRows,
     family: Family,
     codes: np.ndarray,
     sizes: np.ndarray,
@@ -95,7 +95,7 @@ def log_corrections(
 
 
 def _corners(
-    measured: Measured, family: Family, codes: np.ndarray, sizes: np.ndarray, library: np.ndarray
+    measured: MeasuredRows, family: Family, codes: np.ndarray, sizes: np.ndarray, library: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The row (corners,), sizes (corners, sizes) and weight (corners,) of the measured sizes around every row.
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from surrogate.dataset.rows import Rows
-from surrogate.models.base import Span, TimeModel, configuration
+from surrogate.models.base import SearchRange, TimeModel, configuration
 
 LIMIT = 6.0
 """Standardised inputs are cut here: a size far outside training must not drive the network to absurd times."""
@@ -29,10 +29,10 @@ class Forest(TimeModel):
 
     name: ClassVar[str] = "forest"
     help: ClassVar[str] = "a random forest per candidate (nn-Meter, MobiSys 2021)"
-    trees: Annotated[int, Span(20, 120, log=True)] = 40
-    min_samples_leaf: Annotated[int, Span(1, 12, log=True)] = 2
-    max_features: Annotated[float, Span(0.15, 1.0)] = 0.4
-    max_depth: Annotated[int, Span(10, 30)] = 24
+    trees: Annotated[int, SearchRange(20, 120, log=True)] = 40
+    min_samples_leaf: Annotated[int, SearchRange(1, 12, log=True)] = 2
+    max_features: Annotated[float, SearchRange(0.15, 1.0)] = 0.4
+    max_depth: Annotated[int, SearchRange(10, 30)] = 24
     random_state: int = 0
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
@@ -75,12 +75,12 @@ class Mlp(TimeModel):
     name: ClassVar[str] = "mlp"
     help: ClassVar[str] = "one multilayer perceptron for all candidates (Habitat, ATC 2021)"
     width: Annotated[int, (64, 96, 128, 256)] = 96
-    depth: Annotated[int, Span(2, 5)] = 3
-    epochs: Annotated[int, Span(20, 80, log=True)] = 60
+    depth: Annotated[int, SearchRange(2, 5)] = 3
+    epochs: Annotated[int, SearchRange(20, 80, log=True)] = 60
     max_steps: int = 600
     batch: int = 1024
-    learning_rate: Annotated[float, Span(3e-4, 5e-3, log=True)] = 4e-3
-    weight_decay: Annotated[float, Span(1e-6, 1e-1, log=True)] = 1e-3
+    learning_rate: Annotated[float, SearchRange(3e-4, 5e-3, log=True)] = 4e-3
+    weight_decay: Annotated[float, SearchRange(1e-6, 1e-1, log=True)] = 1e-3
     random_state: int = 0
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Declaration:
+class ModelDeclaration:
     """What a model says of itself, as `TimeModel` describes it, and the ``home`` module of the class ``cls``."""
 
     home: str
@@ -37,10 +37,10 @@ class Declaration:
         return getattr(import_module(self.home), self.cls)
 
 
-def _declarations() -> Iterator[Declaration]:
+def _declarations() -> Iterator[ModelDeclaration]:
     """Those of all files of the package: the plain values that the body of a class, or of its base there, assigns."""
     folder = Path(__file__).parent
-    wanted = set(Declaration.__dataclass_fields__)
+    wanted = set(ModelDeclaration.__dataclass_fields__)
     for path in folder.rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         if 'name: ClassVar[str] = "' not in source:
@@ -56,12 +56,12 @@ def _declarations() -> Iterator[Declaration]:
                     values[ast.unparse(item.target)] = item.value.value
             stated[node.name] = {name: value for name, value in values.items() if name in wanted}
             if "name" in values:
-                yield Declaration(home, node.name, **stated[node.name])
+                yield ModelDeclaration(home, node.name, **stated[node.name])
 
 
-def _by_name() -> dict[str, Declaration]:
+def _by_name() -> dict[str, ModelDeclaration]:
     """Every declaration by its name. Raises `TypeError` where two models have one name."""
-    models: dict[str, Declaration] = {}
+    models: dict[str, ModelDeclaration] = {}
     for each in sorted(_declarations(), key=lambda each: each.name):
         if each.name in models:
             raise TypeError(f"{each.home} and {models[each.name].home} declare one model name, {each.name!r}")

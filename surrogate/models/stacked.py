@@ -21,11 +21,11 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.base import Span, TimeModel
+from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import CANDIDATE_WEIGHT, BoostedTerms
 from surrogate.models.plain import Share, from_plain, under
 from surrogate.models.registry import model_class
-from surrogate.models.seer.time_only import PreparedRows, SeerTimeOnly
+from surrogate.models.seer.time_only import FeatureRows, SeerTimeOnly
 from surrogate.models.times import BoostedTimes
 
 SEER, TREES = "seer.", "trees."
@@ -65,7 +65,7 @@ class BoostedSeer(BoostedTerms):
     storable: ClassVar[bool] = True
 
     cross_folds: int = 5
-    least_rows: Annotated[int, Span(6, 40, log=True)] = 8
+    least_rows: Annotated[int, SearchRange(6, 40, log=True)] = 8
 
     def base_us(self, rows: Rows) -> np.ndarray:
         """(rows,) SEER's time in µs, which the correction multiplies, or the roofline's if SEER has no time."""
@@ -88,7 +88,7 @@ class BoostedSeer(BoostedTerms):
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit SEER out of fold, then the trees on its residuals, then SEER on all rows."""
         label = fold_labels(shape_names(rows.frame, rows.family), self.cross_folds, self.random_state)
-        prepared = PreparedRows.of(rows)
+        prepared = FeatureRows.of(rows)
         seer_us = np.full(len(rows), np.nan)
         for fold in np.unique(label):
             inside, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
 
 _Shares = Mapping[str, Share]
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 """Share of ok rows from which on a candidate is expected to run."""
 
 
@@ -96,12 +96,12 @@ class Support:
         of this GPU alone comes before the statuses of others, which say nothing of it.
         """
         here, anywhere = self.exact.get((signature, release)), self.general.get(signature)
-        if here is not None and here >= LEAST_SHARE:
+        if here is not None and here >= MIN_SHARE:
             return None
         library, setting, algorithm, _ = signature
         known_gpu = release.gpu if any(gpu.name == release.gpu for gpu in gpus()) else ""
         rule = family.refusal(library, setting, algorithm, problem, known_gpu)
-        ran_elsewhere = anywhere is not None and anywhere >= LEAST_SHARE
+        ran_elsewhere = anywhere is not None and anywhere >= MIN_SHARE
         if here is None and rule and not family.refusal(library, setting, algorithm, problem, ""):
             return rule
         if here is None and (ran_elsewhere or anywhere is None):

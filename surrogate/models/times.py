@@ -25,7 +25,7 @@ QUANTILES = (0.25, 0.5, 0.75)
 """Of the first term: where its knots lie. The slope of the large problems is what goes on."""
 PENALTY = 1.0
 """Of squared slopes of columns scaled to unit spread."""
-LEAST_SPREAD = 0.1
+MIN_SPREAD = 0.1
 """A term that varies less is scaled by this, so that noise in it is not blown up."""
 
 
@@ -80,7 +80,7 @@ class Trend:
         #    how times grow with size, not how one candidate differs from another, and need no intercept.
         knots = np.unique(np.quantile(terms[:, 0], QUANTILES))
         columns = _columns(terms, knots)
-        spread = np.maximum(columns.std(axis=0), LEAST_SPREAD)
+        spread = np.maximum(columns.std(axis=0), MIN_SPREAD)
         scaled = _centred(columns / spread, group)
         # 2. Ridge regression in closed form: (XᵀX + penalty) slopes = Xᵀy.
         normal = scaled.T @ scaled

@@ -34,12 +34,12 @@ SETTINGS = {
     "colsample_bynode": 0.4,
     "verbosity": 0,
 }
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Measured rows that the trees are fitted on; more are sampled."""
-MOST_FOLDS = 5
-MOST_PARAMETERS = 16
+MAX_FOLDS = 5
+MAX_PARAMETERS = 16
 """Parameters of which products and ratios are formed: those with the most values."""
-MOST_TARGETS, MOST_PROBLEMS, MOST_CONFIGURATIONS = 100, 300, 1000
+MAX_TARGETS, MAX_PROBLEMS, MAX_CONFIGURATIONS = 100, 300, 1000
 """Of the tables from which similarity is learned; larger ones are sampled."""
 FLOOR = 0.05
 """Weight of a hopeless row beside 1 for the best one."""
@@ -49,7 +49,7 @@ HALVES = 10.0
 """Problems' worth of belief that mean and trees count the same."""
 WORST = 1 - 1e-6
 """Score of the slowest configuration that runs; a failed one has 1."""
-MOST_SIMILAR = 50
+MAX_SIMILAR = 50
 """Problems whose mean is taken."""
 TINY = 1e-9
 ARRAYS_FILE, FACTS_FILE = "transfer.npz", "transfer.json"
@@ -70,7 +70,7 @@ class Prior:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class TransferState:
     """What `fit` learned, as plain arrays.
 
     ``scores`` (problems, configurations) float32, NaN where not measured, 1 where failed; ``columns`` (problems, c)
@@ -96,7 +96,7 @@ class Transfer:
     @classmethod
     def fit(
         cls, time_us: np.ndarray, parameters: np.ndarray, terms: np.ndarray, columns: np.ndarray, *, seed: int = 0
-    ) -> "Transfer":
+    ) -> "TransferState":
         """Learn from measured problems.
 
         ``time_us`` (problems, configurations) is NaN where not measured, inf where failed; ``parameters``
@@ -112,12 +112,12 @@ class Transfer:
         # 1. Columns of mean 0 and spread 1, and the folds.
         centre, spread = _centre_and_spread(columns)
         standard = _standard(columns, centre, spread)
-        folds = min(len(time_us), MOST_FOLDS)
+        folds = min(len(time_us), MAX_FOLDS)
         fold_of = random.permutation(np.arange(len(time_us)) % folds)
         # 2. Trees on the measured rows: on all of them, and on those outside each fold.
         problem, configuration = np.nonzero(~np.isnan(log_relative))
-        if len(problem) > MOST_ROWS:
-            kept = np.sort(random.choice(len(problem), MOST_ROWS, replace=False))
+        if len(problem) > MAX_ROWS:
+            kept = np.sort(random.choice(len(problem), MAX_ROWS, replace=False))
             problem, configuration = problem[kept], configuration[kept]
         pairs = _pairs(parameters)
         design = _design(parameters[configuration], pairs, terms[problem, configuration], columns[problem])
@@ -182,7 +182,7 @@ class Transfer:
         share of the similar problems that did. ``log_relative`` is NaN where it ran nowhere."""
         distance = np.abs(self.columns - _standard(columns, self.centre, self.spread)) @ self.rates
         distance[list(exclude)] = np.inf
-        similar = np.argsort(distance, kind="stable")[:MOST_SIMILAR]
+        similar = np.argsort(distance, kind="stable")[:MAX_SIMILAR]
         weight = np.exp(distance[similar[0]] - distance[similar])
         weight = (weight / weight.sum()).astype(np.float32)
         unknown = np.full((len(similar), 1), np.nan, dtype=np.float32)
@@ -214,7 +214,7 @@ class Transfer:
         above, below = np.zeros(2), np.zeros(2)
         problems = np.arange(len(self.scores))
         random = np.random.default_rng(0)
-        for target in random.permutation(problems)[:MOST_TARGETS]:
+        for target in random.permutation(problems)[:MAX_TARGETS]:
             index = np.flatnonzero(~np.isnan(self.scores[target]))
             left_out = problems[self.fold_of == self.fold_of[target]].tolist()
             mean, coverage = self._mean(columns[target], index, left_out)
@@ -226,7 +226,7 @@ class Transfer:
             ):
                 above[part] += weight @ ((of_mean - of_trees) * (truth - of_trees))
                 below[part] += weight @ (of_mean - of_trees) ** 2
-        further = HALVES * below / min(len(problems), MOST_TARGETS) + TINY
+        further = HALVES * below / min(len(problems), MAX_TARGETS) + TINY
         return np.clip((above + 0.5 * further) / (below + further), 0.0, 1.0)
 
     @cached_property
@@ -250,7 +250,7 @@ class Transfer:
         return files
 
     @classmethod
-    def from_files(cls, files: Mapping[str, bytes]) -> "Transfer":
+    def from_files(cls, files: Mapping[str, bytes]) -> "TransferState":
         """What `to_files` wrote. Raises `InputError` where the parts are damaged or do not fit one another."""
         with reading("the arrays of measured problems"):
             facts = json.loads(files[FACTS_FILE])
@@ -305,7 +305,7 @@ def _pairs(parameters: np.ndarray) -> np.ndarray:
     """(k, 2) positions of the positive parameters with several values, each with each."""
     values = np.array([len(np.unique(column)) for column in parameters.T])
     usable = np.flatnonzero((values > 1) & (parameters > 0).all(axis=0))
-    chosen = np.sort(usable[np.argsort(-values[usable], kind="stable")][:MOST_PARAMETERS])
+    chosen = np.sort(usable[np.argsort(-values[usable], kind="stable")][:MAX_PARAMETERS])
     return np.array(list(combinations(chosen.tolist(), 2)), dtype=np.int64).reshape(-1, 2)
 
 
@@ -341,9 +341,9 @@ def _rates(columns: np.ndarray, scores: np.ndarray, fold_of: np.ndarray, random:
 
     # 1. A sample of targets, of other problems and of configurations.
     problems, configurations = scores.shape
-    sources = np.sort(random.permutation(problems)[:MOST_PROBLEMS])
-    targets = np.sort(random.permutation(problems)[:MOST_TARGETS])
-    sample = np.sort(random.permutation(configurations)[:MOST_CONFIGURATIONS])
+    sources = np.sort(random.permutation(problems)[:MAX_PROBLEMS])
+    targets = np.sort(random.permutation(problems)[:MAX_TARGETS])
+    sample = np.sort(random.permutation(configurations)[:MAX_CONFIGURATIONS])
     truth, known = scores[np.ix_(targets, sample)], scores[np.ix_(sources, sample)]
     has_score = ~np.isnan(known)
     known = np.where(has_score, known, 0.0).astype(np.float64)

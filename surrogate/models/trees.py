@@ -31,12 +31,12 @@ TABLE_ROWS = 512
 """Rows in one call that an XGBoost booster is made for, if XGBoost is loaded."""
 BOOSTER_ROWS = 8_192
 """Rows in all that it is made for, and XGBoost loaded."""
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 """Of an array of stored trees: four million nodes."""
-MOST_NODES = 1 << 14
+MAX_NODES = 1 << 14
 """Of one tree, which bounds its depth, too."""
-MOST_COLUMNS = 1 << 16
-MOST_SCORE = 100.0
+MAX_COLUMNS = 1 << 16
+MAX_SCORE = 100.0
 """Of one leaf, in log time."""
 
 
@@ -91,7 +91,7 @@ class Trees:
         """What `to_bytes` wrote. Raises `InputError` for arrays that are no such trees, or too large for any answer."""
         with reading("trees"), zipfile.ZipFile(io.BytesIO(content)) as archive:
             # A read of a number of bytes unpacks no more, whatever the archive declares.
-            files = (archive.open(f"{part.name}.npy").read(MOST_BYTES) for part in fields(cls))
+            files = (archive.open(f"{part.name}.npy").read(MAX_BYTES) for part in fields(cls))
             trees = cls(*(np.lib.format.read_array(io.BytesIO(file), allow_pickle=False) for file in files))
             if not trees._is_sound():
                 raise InputError("the nodes do not fit one another; the file is damaged")
@@ -106,7 +106,7 @@ class Trees:
             return False
         # 2. Trees lie one after another; a node's children lie behind it in its tree, and are no other node's.
         sizes = np.diff(self.roots, append=self.left.size)
-        if not len(sizes) or self.roots[0] or sizes.min() < 1 or sizes.max() > MOST_NODES:
+        if not len(sizes) or self.roots[0] or sizes.min() < 1 or sizes.max() > MAX_NODES:
             return False
         is_leaf = self.left < 0
         inner = np.flatnonzero(~is_leaf)
@@ -121,9 +121,9 @@ class Trees:
         shared = np.count_nonzero(is_left) < len(left) or (is_left[1:] & is_left[:-1]).any()
         lost = 2 * len(left) + len(sizes) != self.left.size
         # 3. Columns, thresholds and scores.
-        columns = self.feature.min() >= 0 and self.feature.max() < MOST_COLUMNS
+        columns = self.feature.min() >= 0 and self.feature.max() < MAX_COLUMNS
         score = max(np.abs(self.value[is_leaf]).max(), np.abs(self.base_score[0]))
-        return bool(not (shared or lost) and columns and np.isfinite(self.value).all() and score <= MOST_SCORE)
+        return bool(not (shared or lost) and columns and np.isfinite(self.value).all() and score <= MAX_SCORE)
 
     @cached_property
     def _walk(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

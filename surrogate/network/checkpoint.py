@@ -23,7 +23,7 @@ Json = Mapping[str, object]
 BESIDE = "hf_quant_config.json"
 """Where Model Optimizer writes what other tools write into the ``config.json`` beside it."""
 MAX_BYTES = 1 << 22
-MOST_REPEATS = 5
+MAX_REPEATS = 5
 """Repeats of a pattern: more of them could take minutes on a name of sixty letters."""
 GROUP = 128
 """Weights that share a scale in ``int4_wo`` (`surrogate.features.problem.QUANTISED`)."""
@@ -79,8 +79,8 @@ def _expression(text: str) -> str:
         re.compile(text)
     except (re.error, RecursionError, OverflowError):
         raise _UnreadError(f"the pattern {text[:40]!r} is no regular expression") from None
-    if repeats > MOST_REPEATS or re.search(r"\)[*+{]", text):
-        raise _UnreadError(f"the pattern {text[:40]!r} repeats more than {MOST_REPEATS} times, or a group")
+    if repeats > MAX_REPEATS or re.search(r"\)[*+{]", text):
+        raise _UnreadError(f"the pattern {text[:40]!r} repeats more than {MAX_REPEATS} times, or a group")
     return text
 
 

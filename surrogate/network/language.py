@@ -157,7 +157,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     sizes = _Sizes(path, {**family.defaults, **{name: value for name, value in config.items() if value is not None}})
     hidden = sizes.of("hidden_size")
     heads = sizes.of("num_attention_heads")
-    layers = sizes.of("num_hidden_layers", most=MAX_LAYERS)
+    layers = sizes.of("num_hidden_layers", maximum=MAX_LAYERS)
     for name, size in LATENT_SIZES.items() if family.latent else ():
         if sizes.of(name) != size:
             raise InputError(f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone")
@@ -239,12 +239,12 @@ class _Sizes:
     path: Path
     config: Mapping[str, object]
 
-    def of(self, *names: str, most: int = MAX_INT32) -> int:
+    def of(self, *names: str, maximum: int = MAX_INT32) -> int:
         """The first of these fields that is there, a whole number above 0."""
         name = next((name for name in names if self.config.get(name) is not None), None)
         if name is None:
             raise InputError(f"{self.path}: {' or '.join(names)} is missing; add it, a whole number above 0")
-        return whole(str(self.path), name, self.config[name], 1, most)
+        return whole(str(self.path), name, self.config[name], 1, maximum)
 
     def kinds_of(self, layers: int) -> list[object]:
         """The kind of every layer; empty where they are not listed."""

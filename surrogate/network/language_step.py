@@ -57,7 +57,7 @@ class Requests(NamedTuple):
     context: int
 
 
-class Kernel(NamedTuple):
+class StepKernel(NamedTuple):
     """Its word, what it computes, and the weights that it holds."""
 
     word: str
@@ -156,11 +156,11 @@ class Step:
         return self.how.tensor_parallel * self.how.data_parallel
 
     @cached_property
-    def by_kind(self) -> dict[LayerKind, list[Kernel]]:
+    def by_kind(self) -> dict[LayerKind, list[StepKernel]]:
         """The kernels of each kind of layer."""
         return {kind: list(self.layer(kind)) for kind in dict.fromkeys(self.layers)}
 
-    def kernels(self) -> Iterator[tuple[str, Kernel]]:
+    def kernels(self) -> Iterator[tuple[str, StepKernel]]:
         """The prefix of the layer's name and the kernel, for every kernel of the step in order."""
         yield from (("", kernel) for kernel in self.before())
         for number, kind in enumerate(self.layers):
@@ -182,7 +182,7 @@ class Step:
         inside = sum(count * self.stored(self.by_kind[kind]) for kind, count in layers.items())
         return inside + self.stored(chain(self.before(), self.behind()))
 
-    def stored(self, kernels: Iterable[Kernel]) -> float:
+    def stored(self, kernels: Iterable[StepKernel]) -> float:
         """Bytes of these kernels' weights, with the scales of 4-bit ones beyond those that their type has."""
         scales = {"int4_wo": self.arithmetic.read.scale_bytes}
         return sum(
@@ -212,24 +212,24 @@ class Step:
                 total += layers * count * kept * (a_token * itemsize + d.index_dim)  # an index is kept in fp8
         return round(total)
 
-    def before(self) -> Iterator[Kernel]:
+    def before(self) -> Iterator[StepKernel]:
         """The embedding."""
         d = self.decoder
         table = 0 if d.tied else ceil_div(d.vocabulary, self.how.tensor_parallel) * d.hidden
-        yield Kernel("embedding", self.moved("embedding", d.hidden, d.hidden), table)
+        yield StepKernel("embedding", self.moved("embedding", d.hidden, d.hidden), table)
 
-    def behind(self) -> Iterator[Kernel]:
+    def behind(self) -> Iterator[StepKernel]:
         """The head over each request's last token, and what passes from stage to stage of a pipeline."""
         d = self.decoder
         batch = sum(count for count, _, _ in self.groups)
         yield self.norm()
         own_vocabulary = ceil_div(d.vocabulary, self.how.tensor_parallel)
         yield from self.product("lm_head", d.hidden, own_vocabulary, layer=None, rows=batch)
-        yield Kernel("sampling", streamed("sampling", [(batch, d.vocabulary)], [(batch, 1)], "fp32"))
+        yield StepKernel("sampling", streamed("sampling", [(batch, d.vocabulary)], [(batch, 1)], "fp32"))
         send = AllToAll(elements=2 * self.tokens * d.hidden, ranks=2, dtype=self.dtype)  # half of it crosses the link
-        yield from [Kernel("send", send)] * (self.how.pipeline_parallel - 1)
+        yield from [StepKernel("send", send)] * (self.how.pipeline_parallel - 1)
 
-    def layer(self, kind: LayerKind) -> Iterator[Kernel]:
+    def layer(self, kind: LayerKind) -> Iterator[StepKernel]:
         """Attention or what stands for it, then products of the token alone, with the sums over GPUs behind either."""
         d = self.decoder
         mixing = self.recurrent(d.linear, kind) if kind.recurrent and d.linear else self.attention(kind)
@@ -240,27 +240,27 @@ class Step:
         else:
             yield from self.routed(kind)
 
-    def norm(self) -> Kernel:
+    def norm(self) -> StepKernel:
         """The sum with the residual, normed."""
         hidden = self.decoder.hidden
-        return Kernel("norm", self.moved("norm", 2 * hidden, 2 * hidden), hidden)
+        return StepKernel("norm", self.moved("norm", 2 * hidden, 2 * hidden), hidden)
 
     def product(
         self, word: str, inputs: int, outputs: int, *, layer: int | None, rows: int = 0, fused: bool = True
-    ) -> Iterator[Kernel]:
+    ) -> Iterator[StepKernel]:
         """rows × inputs · inputs × outputs, of a ``layer`` (None: outside all) whose arithmetic it has; quantised
         activations cost a pass of their own unless what writes them does it (``fused``)."""
         dtype = self.arithmetic.of(word, layer)
         rows = rows or self.tokens
         if dtype in QUANTISED and QUANTISED[dtype].activation_bytes < 2 and not fused:
-            yield Kernel(f"{word}.quantise", Quantise(n=rows, c=inputs, dtype=self.dtype))
-        yield Kernel(word, Gemm(m=rows, n=outputs, k=inputs, dtype=dtype, math="default"), inputs * outputs)
+            yield StepKernel(f"{word}.quantise", Quantise(n=rows, c=inputs, dtype=self.dtype))
+        yield StepKernel(word, Gemm(m=rows, n=outputs, k=inputs, dtype=dtype, math="default"), inputs * outputs)
 
     def moved(self, word: str, reads: int, writes: int) -> Operator:
         """A kernel that reads and writes so many values a token."""
         return streamed(word, [(self.tokens, reads)], [(self.tokens, writes)], self.dtype)
 
-    def attention(self, kind: LayerKind) -> Iterator[Kernel]:
+    def attention(self, kind: LayerKind) -> Iterator[StepKernel]:
         """Projections, and attention of each group of requests."""
         if self.decoder.family.latent:
             yield from self.latent(kind)
@@ -271,18 +271,18 @@ class Step:
         queries, keys = heads * d.head_dim, kv_heads * d.head_dim
         yield from self.product("qkv_proj", d.hidden, (1 + d.family.recurrent) * queries + 2 * keys, layer=kind.like)
         if d.family.query_norm:
-            yield Kernel("query_norm", self.moved("query_norm", queries + keys, queries + keys))
+            yield StepKernel("query_norm", self.moved("query_norm", queries + keys, queries + keys))
         if d.family.query_norm == "layer" and self.how.tensor_parallel > 1:  # the squares' sums of queries and of keys
             ranks = min(self.how.tensor_parallel, self.how.node)
-            yield Kernel("norm_sum", AllReduce(elements=2 * self.tokens, ranks=ranks, dtype=self.dtype))
-        yield Kernel("rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys))
+            yield StepKernel("norm_sum", AllReduce(elements=2 * self.tokens, ranks=ranks, dtype=self.dtype))
+        yield StepKernel("rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys))
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": d.head_dim, "window": kind.window}
         for group in self.groups:
             yield self.attending(Attention, group, sizes)
-        yield from [Kernel("gate", self.moved("gate", 2 * queries, queries))] * d.family.recurrent
+        yield from [StepKernel("gate", self.moved("gate", 2 * queries, queries))] * d.family.recurrent
         yield from self.product("o_proj", queries, d.hidden, layer=kind.like, fused=False)
 
-    def latent(self, kind: LayerKind) -> Iterator[Kernel]:
+    def latent(self, kind: LayerKind) -> Iterator[StepKernel]:
         """In decoding the key and value expansions are absorbed: products per head before and behind attention.
 
         Sparse attention reads the best ``index_topk`` positions; of a prompt all are counted.
@@ -297,7 +297,7 @@ class Step:
         else:
             yield from product("q_proj", d.hidden, queries)
             yield from product("kv_a_proj", d.hidden, LATENT + ROPE)
-        yield Kernel("rope", self.moved("rope", queries + LATENT + ROPE, queries + LATENT + ROPE))
+        yield StepKernel("rope", self.moved("rope", queries + LATENT + ROPE, queries + LATENT + ROPE))
         if d.index_topk:
             yield from self.indexed(kind)
         is_measured = (d.nope, d.value) == (NOPE, VALUE)  # DeepSeek's sizes; others go by plain attention
@@ -315,18 +315,18 @@ class Step:
             yield self.per_head("absorbed_values", heads, d.value, LATENT, count)
         yield from product("o_proj", heads * d.value, d.hidden, fused=False)
 
-    def attending(self, kind: type[Attending], group: Requests, sizes: Mapping[str, Any]) -> Kernel:
+    def attending(self, kind: type[Attending], group: Requests, sizes: Mapping[str, Any]) -> StepKernel:
         """Attention of a group of requests by a kernel of other ``sizes``."""
         count, new, context = group
         shared = {"batch": count, "query_length": new, "context_length": context}
-        return Kernel("attention", kind(**{**shared, "dtype": self.dtype, "kv_dtype": self.kv_dtype, **sizes}))
+        return StepKernel("attention", kind(**{**shared, "dtype": self.dtype, "kv_dtype": self.kv_dtype, **sizes}))
 
-    def per_head(self, word: str, heads: int, outputs: int, inputs: int, rows: int) -> Kernel:
+    def per_head(self, word: str, heads: int, outputs: int, inputs: int, rows: int) -> StepKernel:
         """A product for each head."""
         work = Bmm(batch=heads, m=rows, n=outputs, k=inputs, dtype=self.dtype, math="default")
-        return Kernel(word, work, heads * outputs * inputs if len(self.groups) == 1 else 0)
+        return StepKernel(word, work, heads * outputs * inputs if len(self.groups) == 1 else 0)
 
-    def indexed(self, kind: LayerKind) -> Iterator[Kernel]:
+    def indexed(self, kind: LayerKind) -> Iterator[StepKernel]:
         """The scores of all positions by a small attention with one key head, and the choice of the best.
 
         No table has them apart: scores go by what is moved, as an fp8 cache of keys.
@@ -337,10 +337,10 @@ class Step:
         yield from self.product("indexer.k_proj", d.hidden, d.index_dim + d.index_heads, layer=None)
         scored = sum(count * new * context for count, new, context in self.groups)
         read = sum(count * context * d.index_dim for count, _, context in self.groups)
-        yield Kernel("indexer.scores", streamed("scores", [(read // 4 + 1,)], [(scored,)], "fp32"))
-        yield Kernel("indexer.best", streamed("best", [(scored,)], [(self.tokens, d.index_topk)], "fp32"))
+        yield StepKernel("indexer.scores", streamed("scores", [(read // 4 + 1,)], [(scored,)], "fp32"))
+        yield StepKernel("indexer.best", streamed("best", [(scored,)], [(self.tokens, d.index_topk)], "fp32"))
 
-    def recurrent(self, linear: LinearHeads, kind: LayerKind) -> Iterator[Kernel]:
+    def recurrent(self, linear: LinearHeads, kind: LayerKind) -> Iterator[StepKernel]:
         """A gated delta net: a short convolution, then a state of a matrix per head.
 
         A decoded token reads and writes each request's state; a prompt does so once per `CHUNK` positions, beside 7
@@ -353,29 +353,29 @@ class Step:
         yield from self.product("in_proj", d.hidden, 2 * keys + 2 * values, layer=kind.like)
         yield from self.product("gates", d.hidden, 2 * value_heads, layer=None)
         mixed = 2 * keys + values
-        yield Kernel("convolution", self.moved("convolution", mixed * linear.taps // 2, mixed), mixed * linear.taps)
+        yield StepKernel("convolution", self.moved("convolution", mixed * linear.taps // 2, mixed), mixed * linear.taps)
         matrix = linear.key_dim * linear.value_dim * value_heads
         for count, new, _ in self.groups:
             states = count * ceil_div(new, CHUNK) * matrix
             rows = (count * new, mixed if new == 1 else 7 * values)
-            yield Kernel("delta", streamed("delta", [(states,), rows], [(states,), (count * new, values)], STATE))
-        yield Kernel("norm", self.moved("gated_norm", 2 * values, values))
+            yield StepKernel("delta", streamed("delta", [(states,), rows], [(states,), (count * new, values)], STATE))
+        yield StepKernel("norm", self.moved("gated_norm", 2 * values, values))
         yield from self.product("out_proj", values, d.hidden, layer=kind.like)
 
-    def dense(self, prefix: str, inter: int, kind: LayerKind) -> Iterator[Kernel]:
+    def dense(self, prefix: str, inter: int, kind: LayerKind) -> Iterator[StepKernel]:
         """Gate and up, activation, down."""
         width = ceil_div(inter, self.how.tensor_parallel)
         yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * width, layer=kind.like)
-        yield Kernel(f"{prefix}activation", self.moved("activation", 2 * width, width))
+        yield StepKernel(f"{prefix}activation", self.moved("activation", 2 * width, width))
         yield from self.product(f"{prefix}down_proj", width, self.decoder.hidden, layer=kind.like)
 
-    def routed(self, kind: LayerKind) -> Iterator[Kernel]:
+    def routed(self, kind: LayerKind) -> Iterator[StepKernel]:
         """The experts of all groups' tokens, which are gathered before and sent back behind where there are several."""
         d, how = self.decoder, self.how
         yield from self.product("router", d.hidden, d.experts, layer=None)
         elements = self.tokens * how.data_parallel * d.hidden
         if how.data_parallel > 1:
-            yield Kernel("gather", AllGather(elements=elements, ranks=min(self.ranks, how.node), dtype=self.dtype))
+            yield StepKernel("gather", AllGather(elements=elements, ranks=min(self.ranks, how.node), dtype=self.dtype))
         work = Moe(
             tokens=self.tokens * how.data_parallel,
             hidden=d.hidden,
@@ -388,25 +388,29 @@ class Step:
             routing=how.routing,
         )
         own = work.local_experts * work.matrices * d.hidden * work.width
-        yield Kernel("experts", work, own)
+        yield StepKernel("experts", work, own)
         if d.shared_inter:
             yield from self.dense("shared.", d.shared_inter, kind)
         if how.data_parallel > 1:
-            yield Kernel("scatter", ReduceScatter(elements=elements, ranks=min(self.ranks, how.node), dtype=self.dtype))
+            yield StepKernel(
+                "scatter", ReduceScatter(elements=elements, ranks=min(self.ranks, how.node), dtype=self.dtype)
+            )
             yield from self.beyond(self.ranks, elements)
         else:
             yield from self.summed(how.tensor_parallel)
 
-    def summed(self, ranks: int) -> Iterator[Kernel]:
+    def summed(self, ranks: int) -> Iterator[StepKernel]:
         """The sum over GPUs: within an NVLink domain, then of the domains' sums."""
         elements = self.tokens * self.decoder.hidden
         if ranks > 1:
-            yield Kernel("all_reduce", AllReduce(elements=elements, ranks=min(ranks, self.how.node), dtype=self.dtype))
+            yield StepKernel(
+                "all_reduce", AllReduce(elements=elements, ranks=min(ranks, self.how.node), dtype=self.dtype)
+            )
             yield from self.beyond(ranks, elements)
 
-    def beyond(self, ranks: int, elements: int) -> Iterator[Kernel]:
+    def beyond(self, ranks: int, elements: int) -> Iterator[StepKernel]:
         """What crosses a network between NVLink domains: each GPU's share of a ring's sum, at PCIe's rate."""
         nodes = ceil_div(ranks, self.how.node)
         if nodes > 1:
             crossing = ceil_div(2 * elements * (nodes - 1), nodes * self.how.node)
-            yield Kernel("network", Memcpy(elements=crossing, variant="device_to_host", dtype=self.dtype))
+            yield StepKernel("network", Memcpy(elements=crossing, variant="device_to_host", dtype=self.dtype))

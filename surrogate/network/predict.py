@@ -46,7 +46,7 @@ class Allowed(TypedDict, total=False):
     deterministic: bool
 
 
-class Answer(NamedTuple):
+class ProblemTime(NamedTuple):
     """What a problem takes on the GPU, in µs with its 90 % interval and that one's half width in log time.
 
     ``estimate`` is that of the chosen algorithm, None where there is nothing to choose.
@@ -83,7 +83,7 @@ class Predictors:
             return {}
         return dict(zip(several, self.algorithms.select_many(several, **allowed), strict=True))
 
-    def answers(self, problems: Iterable[Work], selections: Mapping[Work, Selection]) -> dict[Work, Answer]:
+    def answers(self, problems: Iterable[Work], selections: Mapping[Work, Selection]) -> dict[Work, ProblemTime]:
         """Problem → the best of its selection, or its own kernel's time; what nothing can run is left out."""
         alone = [problem for problem in problems if isinstance(problem, Operator) and not problem.HAS_ALGORITHMS]
         kernels = self.kernels.kernel_times(alone) if alone else []
@@ -92,14 +92,14 @@ class Predictors:
             **{problem: self._of_kernel(problem, kernel) for problem, kernel in zip(alone, kernels, strict=True)},
         }
 
-    def _of_kernel(self, problem: Operator, kernel: KernelTime) -> Answer:
+    def _of_kernel(self, problem: Operator, kernel: KernelTime) -> ProblemTime:
         """The kernel's time; by a specification no shorter than `SUSTAINED` of the peak and the board's power allow."""
         longer = 1.0
         if kernel.source in UNMEASURED and problem.uses_tensor_cores:
             peak = peak_tflops(self.gpu, problem.dtype, True) * sustained_share(self.gpu)
             longer = max(compute_us(problem.flops, peak) / kernel.time_us, 1.0)
         time_us, lower_us, upper_us = (longer * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))
-        return Answer(time_us, lower_us, upper_us, half_width=log(upper_us / time_us), source=kernel.source)
+        return ProblemTime(time_us, lower_us, upper_us, half_width=log(upper_us / time_us), source=kernel.source)
 
     def time(self, network: Network, **allowed: Unpack[Allowed]) -> NetworkTime:
         """Predicted times of the network's layers.
@@ -120,13 +120,11 @@ class Predictors:
             for problem, run in runs.items()
             if run in answers and run not in lacks
         }
-        least_us = {work: least_kernel_us(runs[work], self.gpu, time.algorithm) for work, time in of_problem.items()}
+        min_us = {work: min_kernel_us(runs[work], self.gpu, time.algorithm) for work, time in of_problem.items()}
         arithmetic = {(tf32_part(run, self.gpu), "TF32" if run.uses_tensor_cores else "fp32") for run in distinct}
         fp32 = ", ".join(" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0])
         by_layer = [(layer, of_problem.get(layer.work)) for layer in network.layers]
-        times = tuple(
-            _layer_time(layer, time, least_us[layer.work] + network.gap_us) for layer, time in by_layer if time
-        )
+        times = tuple(_layer_time(layer, time, min_us[layer.work] + network.gap_us) for layer, time in by_layer if time)
         kernels_us = [layer.times_longer * time.time_us if time else 0.0 for layer, time in by_layer]
         unsupported = Counter(network.unsupported)
         unsupported.update(
@@ -154,7 +152,7 @@ class Predictors:
             exchange=exchange(network, kernels_us, self._messages_us) if network.gpus > 1 else None,
         )
 
-    def _notes(self, selections: Iterable[Work], answers: Mapping[Work, Answer]) -> Iterator[str]:
+    def _notes(self, selections: Iterable[Work], answers: Mapping[Work, ProblemTime]) -> Iterator[str]:
         """Floors; and which convolutions were measured on this GPU, if some of the network's were on others alone."""
         if floors := [work for work, answer in answers.items() if answer.source == FLOOR]:
             yield f"{floor_note(floors)}; these times are too long, and `seer serving` takes other frameworks'"
@@ -184,7 +182,7 @@ class Predictors:
         return [(answers[run].time_us, answers[run].lower_us, answers[run].upper_us) for run in runs]
 
     def _missing_units(
-        self, network: Network, runs: Mapping[Work, Work], answers: Mapping[Work, Answer]
+        self, network: Network, runs: Mapping[Work, Work], answers: Mapping[Work, ProblemTime]
     ) -> dict[Work, str]:
         """Product that nobody measured → which units of its type the GPU lacks.
 
@@ -206,7 +204,9 @@ class Predictors:
             )
         return lacks
 
-    def _problem_time(self, problem: Work, run: Work, answer: Answer, known: str | None, gap_us: float) -> LayerTime:
+    def _problem_time(
+        self, problem: Work, run: Work, answer: ProblemTime, known: str | None, gap_us: float
+    ) -> LayerTime:
         """The time of a layer without its name: ``run`` is the problem as PyTorch runs it, ``known`` its class.
 
         A kernel's class is that of the arithmetic which the source states.
@@ -250,11 +250,11 @@ class Predictors:
         return {problem: BOUNDS[bound] if bound >= 0 else "" for problem, bound in zip(picks, classes, strict=True)}
 
 
-def _layer_time(layer: Layer, time: LayerTime, least_us: float) -> LayerTime:
-    """A layer's time from that of its problem; no lower end is before ``least_us``, unless the time itself is."""
+def _layer_time(layer: Layer, time: LayerTime, min_us: float) -> LayerTime:
+    """A layer's time from that of its problem; no lower end is before ``min_us``, unless the time itself is."""
     within = FOLDED_WITHIN if layer.operator.endswith(f".{FOLDED}") else 1.0
     time = time.longer(layer.times_longer, within)
-    lower_us = max(time.lower_us, least_us) if least_us < time.time_us else time.lower_us
+    lower_us = max(time.lower_us, min_us) if min_us < time.time_us else time.lower_us
     return replace(time, name=layer.name, operator=layer.operator, lower_us=lower_us)
 
 
@@ -263,14 +263,14 @@ def _setting(work: Work) -> tuple[str, ...]:
     return tuple(getattr(work, name) for name in family_of(work).setting_names)
 
 
-def _chosen(best: Estimate) -> Answer:
+def _chosen(best: Estimate) -> ProblemTime:
     """The time of the best algorithm."""
-    return Answer(
+    return ProblemTime(
         best.time_us, best.lower_us, best.upper_us, half_width=best.half_width, source=best.source, estimate=best
     )
 
 
-def least_kernel_us(work: Work, gpu: Gpu, algorithm: str | None = None) -> float:
+def min_kernel_us(work: Work, gpu: Gpu, algorithm: str | None = None) -> float:
     """What the GPU's peaks allow, in µs: all operations, save by an ``algorithm`` with fewer, and weights beyond L2.
 
     Other bytes set no bound: what a kernel wrote may lie in L2 for the next one, and a compiler leaves kernels out

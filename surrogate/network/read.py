@@ -87,7 +87,7 @@ def _checked(source: str, options: ReadOptions) -> ReadOptions:
     counts = {name: getattr(options, name) for name in ("prefill", "decode", *SPREAD[:3])}
     for name, size in {"batch": options.batch, **(options.dims or {}), **counts}.items():
         if size is not None:
-            whole(source, name, size, most=MAX_INT32)
+            whole(source, name, size, maximum=MAX_INT32)
     require_data_parallel(source, options.data_parallel, training=options.training)
     return replace(options, dtype=dtype, amp=amp)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
 from surrogate.network.network import HostTime
 from surrogate.network.training import Exchange
-from surrogate.report.tables import Shown, Table
+from surrogate.report.tables import Table, TableResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,7 @@ class LayerTime:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class NetworkTime(Shown):
+class NetworkTime(TableResult):
     """A network on a GPU. Sums hold the layers alone; ``unsupported`` operators are counted, never as zero.
 
     ``heuristic`` is what the library's own picks take where the source names them: ``convs`` convolutions (``unknown``

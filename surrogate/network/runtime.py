@@ -77,10 +77,10 @@ def compiled(network: Network) -> Network:
     chain: _Kernel | None = None
     chain_index = 0
     passes = [each for layer in network.layers for each in _passes(layer)]
-    most_later = _most_later([layer.work for layer in passes])
+    latest = _latest([layer.work for layer in passes])
     forward_passes = sum(len(list(_passes(layer))) for layer in network.layers[: network.forward_layers])
     forward_layers = 0
-    for index, (layer, later) in enumerate(zip(passes, most_later, strict=True)):
+    for index, (layer, later) in enumerate(zip(passes, latest, strict=True)):
         work = layer.work
         if index == forward_passes:  # two programs, so that no chain crosses
             forward_layers = len(layers)
@@ -128,7 +128,7 @@ def _passes(layer: Layer) -> Iterator[Layer]:
     yield replace(layer, work=work)
 
 
-def _most_later(works: Sequence[Work]) -> list[int]:
+def _latest(works: Sequence[Work]) -> list[int]:
     """Of each work, the most elements that one behind it moves."""
     moved = [int(work.dram_bytes / ELEMENTS[work.dtype].output_bytes) for work in works]
     return [*accumulate(reversed(moved[1:]), max, initial=0)][::-1]
@@ -167,7 +167,7 @@ class Launches(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchLaw:
+class LaunchCost:
     """Times in µs of `Launches` on a fast host; ``half_width`` holds 90 % of the programs left out, in log time."""
 
     library_us: float
@@ -184,18 +184,18 @@ class LaunchLaw:
 
 
 @dataclass(frozen=True, slots=True)
-class HostLaws:
+class HostCosts:
     """What ships: runtime → its law, and kind of host → how many times longer than a fast one it takes."""
 
     origin: str
     hosts: Mapping[str, float]
-    laws: Mapping[str, LaunchLaw]
+    laws: Mapping[str, LaunchCost]
 
 
 @cache
-def shipped_hosts() -> HostLaws:
+def shipped_hosts() -> HostCosts:
     """The constants that ship with the package."""
-    return from_plain(HostLaws, json.loads((bundled.FOLDER / FILE).read_bytes()))
+    return from_plain(HostCosts, json.loads((bundled.FOLDER / FILE).read_bytes()))
 
 
 def finished(network: Network, options: ReadOptions) -> Network:

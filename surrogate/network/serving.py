@@ -39,13 +39,13 @@ from surrogate.network.language_step import (
     EXPERTS,
     PARTS,
     PRODUCTS,
-    Kernel,
     Requests,
     Step,
+    StepKernel,
     part_of,
 )
 from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
-from surrogate.network.predict import Answer, Predictors, frameworks_on
+from surrogate.network.predict import Predictors, ProblemTime, frameworks_on
 from surrogate.network.result import UNMEASURED
 from surrogate.network.work import as_run
 from surrogate.prediction.results import FLOOR, ROOFLINE
@@ -65,7 +65,7 @@ PROMPTS = "prompts"
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLaw:
+class ServerModel:
     """Constants of a framework: ms before a prompt's first step, and the share of the other users that a prompt waits
     for; ``ttft`` and ``tpot`` are the ends of their 90 % intervals, in log time, on families left out of the fit."""
 
@@ -76,17 +76,17 @@ class ServerLaw:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLaws:
+class ServerModels:
     """What ships: framework → its law."""
 
     origin: str
-    laws: Mapping[str, ServerLaw]
+    laws: Mapping[str, ServerModel]
 
 
 @cache
-def shipped_laws() -> ServerLaws:
+def shipped_laws() -> ServerModels:
     """The constants that ship with the package."""
-    return from_plain(ServerLaws, json.loads((bundled.FOLDER / FILE).read_bytes()))
+    return from_plain(ServerModels, json.loads((bundled.FOLDER / FILE).read_bytes()))
 
 
 class Load(NamedTuple):
@@ -103,7 +103,7 @@ class Setup(NamedTuple):
     users: int
 
 
-class Interval(NamedTuple):
+class TimeInterval(NamedTuple):
     """A time with the ends of its 90 % interval."""
 
     time: float
@@ -119,8 +119,8 @@ class ServerSteps:
     cache holds at once. ``parts`` has the shares in a further token's time, `PROMPTS` among them without their sums
     over GPUs, which count as communication. ``half_width`` is what kernels that nobody measured on the GPU add to its
     interval, in log time; of ``floors`` the framework's own table has only the floor of its harness, so that another's
-    stand in; ``sums`` is the source of its sums over GPUs, "" without. No prompt is done before ``least_ttft_ms`` and
-    no further token comes before ``least_tpot_ms``: peak rates need as long for the arithmetic and the bytes.
+    stand in; ``sums`` is the source of its sums over GPUs, "" without. No prompt is done before ``min_ttft_ms`` and
+    no further token comes before ``min_tpot_ms``: peak rates need as long for the arithmetic and the bytes.
     """
 
     load: Load
@@ -135,8 +135,8 @@ class ServerSteps:
     half_width: float
     floors: tuple[Operator, ...]
     sums: str = ""
-    least_ttft_ms: float = 0.0
-    least_tpot_ms: float = 0.0
+    min_ttft_ms: float = 0.0
+    min_tpot_ms: float = 0.0
 
     @property
     def tpot_ms(self) -> float:
@@ -151,16 +151,16 @@ class ServerSteps:
     @property
     def prompts_beside(self) -> float:
         """Prompts that a stage takes between two tokens of a request."""
-        return min((self.running - 1) / max(self.load.output - 1, 1), self._most_beside) / self.stages
+        return min((self.running - 1) / max(self.load.output - 1, 1), self._max_beside) / self.stages
 
     @property
-    def _most_beside(self) -> float:
+    def _max_beside(self) -> float:
         return max(BATCHED_TOKENS / self.load.input, (self.running - 1) / (SHORT_ANSWER - 1))
 
     @property
     def queued(self) -> float:
         """Prompts that a request's own waits for, since the steps of an answer have no room for all others'."""
-        return max(self.running - 1 - (self.load.output - 1) * self._most_beside, 0.0) / self.stages
+        return max(self.running - 1 - (self.load.output - 1) * self._max_beside, 0.0) / self.stages
 
     def ttft_ms(self, start_ms: float, share: float) -> float:
         """Time to the first token."""
@@ -171,24 +171,24 @@ class ServerSteps:
         """Time to the first token of a request that has its place in the cache."""
         return start_ms + self.prompt_ms * (1 + max(share * (self.running - 1) / self.stages, self.queued))
 
-    def intervals(self, law: ServerLaw) -> tuple[Interval, Interval, Interval]:
+    def intervals(self, law: ServerModel) -> tuple[TimeInterval, TimeInterval, TimeInterval]:
         """Time to the first token, per further one, and that a request holds its place; no lower end is before what
         peak rates allow."""
-        least_ms = self.least_ttft_ms * (1 + self.queued)
-        first = self._interval(self.ttft_ms(law.start_ms, law.share), law.ttft, least_ms)
-        further = self._interval(self.tpot_ms, law.tpot, self.least_tpot_ms)
-        placed = self._interval(self.placed_ms(law.start_ms, law.share), law.ttft, least_ms)
+        min_ms = self.min_ttft_ms * (1 + self.queued)
+        first = self._interval(self.ttft_ms(law.start_ms, law.share), law.ttft, min_ms)
+        further = self._interval(self.tpot_ms, law.tpot, self.min_tpot_ms)
+        placed = self._interval(self.placed_ms(law.start_ms, law.share), law.ttft, min_ms)
         return first, further, self.request_ms(placed, further)
 
-    def request_ms(self, first: Interval, further: Interval) -> Interval:
+    def request_ms(self, first: TimeInterval, further: TimeInterval) -> TimeInterval:
         """Time of a whole answer."""
         beyond = self.load.output - 1
         times = (start + (beyond * token if beyond else 0) for start, token in zip(first, further, strict=True))
-        return Interval(*times)
+        return TimeInterval(*times)
 
-    def _interval(self, time: float, widths: tuple[float, float], least: float) -> Interval:
+    def _interval(self, time: float, widths: tuple[float, float], minimum: float) -> TimeInterval:
         low, high = (hypot(width, self.half_width) for width in widths)
-        return Interval(time, min(time, max(time * exp(-low), least)), time * exp(high))
+        return TimeInterval(time, min(time, max(time * exp(-low), minimum)), time * exp(high))
 
     @property
     def bound(self) -> str:
@@ -204,7 +204,7 @@ class ServerKernels:
         self.device = device
         self._predictors: dict[str, Predictors] = {}
 
-    def answers(self, library: str, works: Sequence[Operator]) -> tuple[dict[Operator, Answer], set[Operator]]:
+    def answers(self, library: str, works: Sequence[Operator]) -> tuple[dict[Operator, ProblemTime], set[Operator]]:
         """Kernel → its time by a framework's own table, or by the others' as the module says; and the kernels of which
         that table has only the floor of its harness."""
         answers = self._asked(library, works)
@@ -222,7 +222,7 @@ class ServerKernels:
                     unknown.discard(work)
         return answers, floors
 
-    def _asked(self, name: str, works: Sequence[Operator]) -> dict[Operator, Answer]:
+    def _asked(self, name: str, works: Sequence[Operator]) -> dict[Operator, ProblemTime]:
         from surrogate.prediction.shipped import load_operators
 
         if name not in self._predictors:
@@ -299,13 +299,13 @@ def _sized(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step
     return _Sized(prompt, decode, users, running, held + running * request_bytes, places >= 1)
 
 
-def _moved(kernel: Kernel) -> float:
+def _moved(kernel: StepKernel) -> float:
     """Bytes of a kernel's activations."""
     return kernel.work.dram_bytes - kernel.weights * ELEMENTS[kernel.work.dtype].weight_bytes
 
 
 def _time(
-    kernels: Mapping[Operator, int], answers: Mapping[Operator, Answer], floors: Container[Operator], device: Gpu
+    kernels: Mapping[Operator, int], answers: Mapping[Operator, ProblemTime], floors: Container[Operator], device: Gpu
 ) -> _Timed:
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     beyond_us = 0.0
@@ -345,7 +345,7 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
         half_width=log1p(decode.beyond_us / decode.time_us),
         floors=(*prompt.floors, *decode.floors),
         sums=decode.sums,
-        least_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,
+        min_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,
     )
     # A step that takes a prompt beside decoded tokens reads its weights once for both.
     arithmetic_us = decode.compute_us + steps.prompts_beside * prompt.compute_us
@@ -356,5 +356,5 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
     return replace(
         steps,
         parts=parts | {PROMPTS: steps.beside_ms / whole_ms - summed},
-        least_tpot_ms=max(arithmetic_us, decode.memory_us) / 1e3,
+        min_tpot_ms=max(arithmetic_us, decode.memory_us) / 1e3,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.network.language import NODE
 from surrogate.network.serving import Load, room_bytes
-from surrogate.report.tables import UNKNOWN, Format, Shown, Table, significant
+from surrogate.report.tables import UNKNOWN, Format, Table, TableResult, significant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ class Targets(NamedTuple):
     def shares(self, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
         """Of each target, its name and the time over it."""
         pairs = (("TTFT", ttft_ms, self.ttft_ms), ("TPOT", tpot_ms, self.tpot_ms))
-        return {name: time / most for name, time, most in pairs if most is not None}
+        return {name: time / maximum for name, time, maximum in pairs if maximum is not None}
 
     def met(self, ttft_ms: float, tpot_ms: float) -> bool:
         """Whether times keep them."""
@@ -64,7 +64,7 @@ ANY = Targets()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServerRow(Shown):
+class ServerRow(TableResult):
     """A configuration: GPUs in all, of which each replica takes a part, and what it does under the load.
 
     Times in ms and tokens of output per second with their 90 % intervals, NaN where it does not fit or there is none;
@@ -118,7 +118,7 @@ class ServerRow(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Serving(Shown):
+class Serving(TableResult):
     """Configurations, those that meet the targets first, each part by tokens a second and GPU, or by price."""
 
     model: str
@@ -150,7 +150,7 @@ class Serving(Shown):
             return NO_TARGETS
         near = self.rows[0]
         reached = zip(("TTFT", "TPOT"), (near.ttft_ms, near.tpot_ms), self.targets, strict=True)
-        said = " and ".join(f"{name} {significant(ms)} of {most:g} ms" for name, ms, most in reached if most)
+        said = " and ".join(f"{name} {significant(ms)} of {maximum:g} ms" for name, ms, maximum in reached if maximum)
         far = max(self.targets.shares(near.ttft_ms, near.tpot_ms).values()) > FAR
         which = "both" if all(self.targets) else "the"
         return (
@@ -179,18 +179,18 @@ class Serving(Shown):
             small = sorted((row for row in rows if not row.fits), key=lambda row: row.memory_gib)
             if not small:
                 continue
-            least = small[0]
+            minimum = small[0]
             room = room_bytes(gpu_named(name)) / 2**30
             gpus = min((row.gpus // row.replicas for row in rows if row.fits), default=0)
             remedy = f"from {gpus} GPUs on it fits"
             if not gpus:
-                gpus = 2 ** ceil(log2(least.memory_gib * least.gpus / room))
+                gpus = 2 ** ceil(log2(minimum.memory_gib * minimum.gpus / room))
                 option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
                 remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
             others = len({row.split for row in small}) - 1
             more = f", {others} other way{'s' * (others > 1)} as much or more" if others else ""
             yield (
-                f"{least.split} does not fit {name} in {dtype}, cache {kv_dtype}: it needs {least.memory_gib:.1f} of"
+                f"{minimum.split} does not fit {name} in {dtype}, cache {kv_dtype}: it needs {minimum.memory_gib:.1f} of"
                 f" {room:.1f} GiB on each{more}; {remedy}"
             )
 
@@ -199,26 +199,26 @@ class Serving(Shown):
         """Those that meet the targets and may be as good as the best: it lies within their 90 % intervals."""
         if self.best is None:
             return ()
-        least = self.best.cost(self.best.tokens_per_s_per_gpu)
+        minimum = self.best.cost(self.best.tokens_per_s_per_gpu)
         is_priced = self.best.usd_per_million_tokens is not None
         return tuple(
             row
             for row in self.rows[1:]
             if row.meets
-            and row.cost(row.tokens_per_s_per_gpu_high) <= least
+            and row.cost(row.tokens_per_s_per_gpu_high) <= minimum
             and (row.usd_per_million_tokens is not None) == is_priced
         )
 
-    def table(self, most: int = SHOWN) -> Table:
-        """The best configurations for people, ``most`` of them, before the others the best of each GPU."""
+    def table(self, maximum: int = SHOWN) -> Table:
+        """The best configurations for people, ``maximum`` of them, before the others the best of each GPU."""
         fitting = [row for row in self.rows if row.fits]
         first = {row.gpu: row for row in reversed(fitting)}
         rows = sorted(fitting, key=lambda row: row is not first[row.gpu]) or self.rows[:1]
         leading = [] if len(first) < 2 else [row for row in first.values() if row is not self.best]
-        shown = [_shown(row, self._mark(row, row in leading)) for row in rows[:most]]
-        more = [f"{len(rows) - most} further configurations: --csv or --json"] if len(rows) > most else []
+        shown = [_shown(row, self._mark(row, row in leading)) for row in rows[:maximum]]
+        more = [f"{len(rows) - maximum} further configurations: --csv or --json"] if len(rows) > maximum else []
         lacks = self._lacks() if fitting else ()
-        used = {name for row in rows[:most] for name in WAYS if name in row.split}
+        used = {name for row in rows[:maximum] for name in WAYS if name in row.split}
         legend = "; ".join(f"{name}: {said}" for name, (_, said) in WAYS.items() if name in used)
         title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
         return Table(shown, FORMATS, title, notes=[*filter(None, [self.verdict]), *more, legend, *lacks, *self.notes])

@@ -21,7 +21,7 @@ from surrogate.network.language_step import STEPS_DIFFER
 from surrogate.network.network import FRAMEWORKS, with_named
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.result import UNMEASURED
-from surrogate.network.serving import Interval, Load, ServerKernels, ServerSteps, Setup, server_steps, shipped_laws
+from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, TimeInterval, server_steps, shipped_laws
 from surrogate.network.serving_result import SHOWN, ServerRow, Serving, Targets, pareto
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -44,7 +44,7 @@ CONDITIONS = ("compare_gpus", "price", "ttft_ms", "tpot_ms", "choices")
 """Parameters of `serve` beside the fields of `Choices`."""
 
 
-class Plan(NamedTuple):
+class ReplicaPlan(NamedTuple):
     """A replica's setup, the number of replicas, and the users of all of them."""
 
     setup: Setup
@@ -84,12 +84,12 @@ class Choices:
         """Raise `InputError` for what is no count and no known type or framework."""
         for name in COUNTS:
             for number in self.several(name):
-                whole("seer serving", f"--{name.replace('_', '-')}", number, most=MAX_INT32)
+                whole("seer serving", f"--{name.replace('_', '-')}", number, maximum=MAX_INT32)
         for kind, several, known in (("library", "libraries", FRAMEWORKS), ("dtype", "dtypes", ELEMENTS)):
             for name in self.several(several):
                 require_known(kind, name, known)
 
-    def plans(self, decoder: Decoder, device: Gpu) -> Iterator[Plan]:
+    def plans(self, decoder: Decoder, device: Gpu) -> Iterator[ReplicaPlan]:
         """Every configuration of the search on a GPU."""
         node = DOMAINS.get(device.name, NODE)
         powers = [2**power for power in range(self.gpus.bit_length())]
@@ -113,13 +113,13 @@ class Choices:
                     routing=self.routing,
                     node=node,
                 )
-                most = self.gpus // deployment.gpus
+                maximum = self.gpus // deployment.gpus
                 for users in concurrency or USERS:
                     before = 0
-                    for replicas in range(1, min(most, users if concurrency else 1) + 1):
+                    for replicas in range(1, min(maximum, users if concurrency else 1) + 1):
                         each = ceil_div(users, replicas)
                         if each != before and each >= data:  # a further replica that relieves none is a waste
-                            yield Plan(Setup(deployment, each), replicas, users)
+                            yield ReplicaPlan(Setup(deployment, each), replicas, users)
                         before = each
 
     def _groups(self, decoder: Decoder, powers: Sequence[int]) -> list[tuple[int, int]]:
@@ -130,7 +130,7 @@ class Choices:
             return list(product(tensor, attention or (1,)))
         return [*((way, 1) for way in tensor), *((1, way) for way in powers[1:] if decoder.experts % way == 0)]
 
-    def left_out(self, plans: Sequence[Plan]) -> Iterator[str]:
+    def left_out(self, plans: Sequence[ReplicaPlan]) -> Iterator[str]:
         """A note for each number that was asked for and is in no plan."""
         for name in COUNTS[:-1]:
             of = name.replace("attention_", "data_")
@@ -144,9 +144,9 @@ class Choices:
         """Why there is no configuration."""
         stages = min(self.several("pipeline_parallel") or (1,))
         tensor, data = min(self._groups(decoder, [1]), key=lambda ways: ways[0] * ways[1])
-        least = tensor * data * stages
-        if least > self.gpus:
-            return f"the smallest configuration takes {least} GPUs; give --gpus {least}"
+        minimum = tensor * data * stages
+        if minimum > self.gpus:
+            return f"the smallest configuration takes {minimum} GPUs; give --gpus {minimum}"
         return f"each of {data} groups (--attention-parallel) needs a user; give --concurrency {data} or more"
 
     def unpacked(self, decoder: Decoder, device: Gpu, library: str) -> tuple["Choices", Decoder, str]:
@@ -214,7 +214,7 @@ def serve(
     choices = with_named(choices, asked, *CONDITIONS)
     choices.check()
     sizes = {"--input": input, "--output": output}
-    load = Load(*(whole("seer serving", name, size, most=MAX_INT32) for name, size in sizes.items()))
+    load = Load(*(whole("seer serving", name, size, maximum=MAX_INT32) for name, size in sizes.items()))
     targets = Targets(_positive("--ttft", ttft_ms), _positive("--tpot", tpot_ms))
     if output == 1 and tpot_ms is not None:
         raise InputError("--tpot: an answer of one token has no further one; leave it out, or give a longer --output")
@@ -274,9 +274,9 @@ class _Search:
             planned = [] if self.choices.concurrency else list(_between(tried))
         self.notes.update(dict.fromkeys((*filter(None, [unpacks]), *left_out)))
         for tries in tried.values():
-            most = _most(tries)
+            maximum = _most(tries)
             self.rows.extend(
-                row for row in tries if self.choices.concurrency or row.concurrency in USERS or row is most
+                row for row in tries if self.choices.concurrency or row.concurrency in USERS or row is maximum
             )
 
     def found(self) -> Serving:
@@ -313,16 +313,16 @@ def _prices(price: object, devices: Sequence[Gpu]) -> dict[str, float]:
     return {name: usd for name, usd in prices.items() if usd is not None}
 
 
-def _positive(name: str, value: object, most: float = inf) -> float | None:
+def _positive(name: str, value: object, maximum: float = inf) -> float | None:
     """A number above 0, or None; `InputError` for anything else."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= most:
-        raise InputError(f"seer serving: {name} is {repr(value)[:40]}; a number above 0, up to {most:g}, is needed")
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= maximum:
+        raise InputError(f"seer serving: {name} is {repr(value)[:40]}; a number above 0, up to {maximum:g}, is needed")
     return float(value)
 
 
-def _planned(choices: Choices, decoder: Decoder, device: Gpu, library: str) -> list[Plan]:
+def _planned(choices: Choices, decoder: Decoder, device: Gpu, library: str) -> list[ReplicaPlan]:
     if library not in frameworks_on(device):
         raise InputError(f"{library} does not run on {device.name}")
     planned = list(islice(choices.plans(decoder, device), MAX_PLANS + 1))
@@ -338,22 +338,28 @@ def _most(rows: Sequence[ServerRow]) -> ServerRow | None:
     return max((row for row in rows if row.meets), key=lambda row: row.concurrency, default=None)
 
 
-def _between(tried: Mapping[Deployment, Sequence[ServerRow]]) -> Iterator[Plan]:
+def _between(tried: Mapping[Deployment, Sequence[ServerRow]]) -> Iterator[ReplicaPlan]:
     """Plans half-way between the most users with whom a replica keeps the targets and the fewest with whom it does not,
     unless they lie within a sixteenth."""
     for how, rows in tried.items():
-        most = row.concurrency if (row := _most(rows)) else MAX_INT32
-        more = min((row.concurrency for row in rows if row.concurrency > most), default=0)
-        if more - most > max(most // 16, 1):
-            users = (most + more) // 2
-            yield Plan(Setup(how, users), 1, users)
+        maximum = row.concurrency if (row := _most(rows)) else MAX_INT32
+        more = min((row.concurrency for row in rows if row.concurrency > maximum), default=0)
+        if more - maximum > max(maximum // 16, 1):
+            users = (maximum + more) // 2
+            yield ReplicaPlan(Setup(how, users), 1, users)
 
 
 def _row(
-    decoder: Decoder, device: Gpu, library: str, plan: Plan, steps: ServerSteps, targets: Targets, price: float | None
+    decoder: Decoder,
+    device: Gpu,
+    library: str,
+    plan: ReplicaPlan,
+    steps: ServerSteps,
+    targets: Targets,
+    price: float | None,
 ) -> ServerRow:
     how = plan.setup.deployment
-    unknown = Interval(nan, nan, nan)
+    unknown = TimeInterval(nan, nan, nan)
     first, further, held = steps.intervals(shipped_laws().laws[library]) if steps.fits else (unknown,) * 3
     gpus = plan.replicas * how.gpus
     tokens_per_ms = plan.users * steps.load.output / gpus

@@ -200,7 +200,7 @@ def time_module(
     options = with_named(AS_IT_IS, named, known=OPTIONS)
     require_data_parallel(name, options.data_parallel, training=options.training)
     if options.batch is not None:
-        whole(name, "batch", options.batch, most=MAX_INT32)
+        whole(name, "batch", options.batch, maximum=MAX_INT32)
     predictors = load_predictors(gpu, bundle)
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 

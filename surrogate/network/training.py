@@ -162,14 +162,14 @@ def exchange(network: Network, times_us: Sequence[float], timed: Timing) -> Exch
     return Exchange(network.gpus, sum(messages_us[0]), expected, lower, upper)
 
 
-def buckets(gradients: Iterator[tuple[float, int]], most: float) -> Iterator[tuple[float, int]]:
+def buckets(gradients: Iterator[tuple[float, int]], maximum: float) -> Iterator[tuple[float, int]]:
     """(time at which they are ready, size) of gradients in their order → the same of the buckets that they fill."""
     held = 0
     ready = 0.0
     for time, size in gradients:
         held += size
         ready = max(ready, time)
-        if held >= most:
+        if held >= maximum:
             yield ready, held
             held = 0
     if held:

@@ -21,7 +21,7 @@ from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
 from surrogate.prediction.predictor import Predictor, limited
 from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Ranked, Selection, setting_line
-from surrogate.prediction.sources.source import Candidate
+from surrogate.prediction.sources.source import CandidateSetting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,7 +149,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class AutotuneResult:
     """The fastest algorithm measured; ``algorithm`` and ``time_us`` are None where none ran.
 
     ``source``: ``measured`` now, or ``cache`` where an earlier measurement won. ``cost_ms`` is the wall-clock time that
@@ -196,7 +196,7 @@ def autotune(
     workspace_limit: int | str | None = None,
     deterministic: bool = False,
     cache: TuningCache | str | Path | None = None,
-) -> Tuned:
+) -> AutotuneResult:
     """The fastest of the ``k`` best predictions, by measurement.
 
     ``device``: a name that `surrogate.collect.open_device` knows (opened for this call), or an open device.
@@ -230,7 +230,7 @@ def autotune(
             opened.close()
     ran = [attempt for attempt in tried if attempt.measured_us is not None]
     best = min(ran, key=lambda attempt: attempt.measured_us or 0.0, default=None)
-    return Tuned(
+    return AutotuneResult(
         problem=setting_line(problem),
         gpu=info.gpu,
         library=info.library,
@@ -319,7 +319,7 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     known = {estimate.candidate.algorithm for estimate in remaining}
     estimates = [_measured_estimate(estimate, ran) for estimate in remaining]
     joined = [
-        _measured_estimate(Estimate.around(Candidate("", selection.library, name), 0.0, 0.0, 0, MEASURED), ran)
+        _measured_estimate(Estimate.around(CandidateSetting("", selection.library, name), 0.0, 0.0, 0, MEASURED), ran)
         for name, attempt in ran.items()
         if name not in known and attempt.workspace_bytes is not None
     ]

@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 import numpy as np
 import pandas as pd
 
-from surrogate.bundle.bundle import Bundle, Part
-from surrogate.bundle.train import candidate_keys, least_times, train
+from surrogate.bundle.bundle import Bundle, FamilyModel
+from surrogate.bundle.train import candidate_keys, min_times, train
 from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import device_names, newest_version
@@ -30,7 +30,7 @@ from surrogate.uncertainty.domain import Domain, distances_to
 from surrogate.uncertainty.fit import conformal_quantile, dtypes_of, pooled_base
 from surrogate.uncertainty.intervals import ALL, WidthKey, Widths
 
-LEAST_PROBLEMS = 10
+MIN_PROBLEMS = 10
 """Measured problems that a device needs before it is corrected."""
 
 
@@ -42,7 +42,7 @@ def calibrate(bundle: object, data: Data, *, seed: int = 0, progress: Progress |
 
     Interval widths of those devices come from corrections that never saw the row's shape, and from rows that the model
     itself was not trained on: a device without two such shapes keeps the widths it has. Raises `InputError` where a
-    device has fewer than `LEAST_PROBLEMS` measured problems or one shape only, or where the bundle does not know the
+    device has fewer than `MIN_PROBLEMS` measured problems or one shape only, or where the bundle does not know the
     family or the library, or is none (`as_bundle`).
     """
     bundle = as_bundle(bundle)
@@ -110,7 +110,7 @@ def _keys(rows: Rows) -> np.ndarray:
 
 def _calibrate_part(
     bundle: Bundle, rows: Rows, *, name: str, seed: int, step: Progress
-) -> tuple[Part, dict[str, dict[str, object]]]:
+) -> tuple[FamilyModel, dict[str, dict[str, object]]]:
     """The part with corrections for the devices of ``rows``, and device → what was measured and what it changed."""
     # A device measured again is corrected anew, from the model beneath earlier calibrations.
     part = bundle.part(rows.family)
@@ -125,7 +125,7 @@ def _calibrate_part(
         # What was never seen before joins the general table, nothing known is changed.
         support=Support({**part.support.exact, **tried.exact}, {**tried.general, **part.support.general}),
         domain=_domain(part.domain, Domain.of(ok)),
-        least_us=_least(part.least_us, least_times(ok)),
+        min_us=_least(part.min_us, min_times(ok)),
     )
     settings = Resolver(replace(bundle, parts={**bundle.parts, rows.family.name: told}))
     base_us = predict_table(settings, rows.frame, Defaults()).predicted_us
@@ -190,7 +190,7 @@ def _record(
     }
 
 
-def check_libraries(part: Part, rows: Rows, name: str) -> None:
+def check_libraries(part: FamilyModel, rows: Rows, name: str) -> None:
     """Raises `InputError` where rows of the table ``name`` are of a library that the part was not fitted on."""
     known = part.domain.libraries
     unknown = sorted(set(rows.frame["library"]) - known.keys())
@@ -203,10 +203,10 @@ def check_libraries(part: Part, rows: Rows, name: str) -> None:
 
 def _check_measured(rows: Rows, device: str, name: str) -> None:
     problems, shapes = len(np.unique(rows.problem)), len(np.unique(rows.shape))
-    if problems < LEAST_PROBLEMS:
+    if problems < MIN_PROBLEMS:
         raise InputError(
             f"{name}: {device} has {problems} measured problem{'s' * (problems != 1)}, calibration needs at least"
-            f" {LEAST_PROBLEMS}; `seer collect --sample {LEAST_PROBLEMS}` measures random ones"
+            f" {MIN_PROBLEMS}; `seer collect --sample {MIN_PROBLEMS}` measures random ones"
         )
     if shapes < 2:
         raise InputError(
@@ -226,7 +226,9 @@ def _domain(base: Domain, new: Domain) -> Domain:
     for key, added in new.references.items():
         before = references[key]
         references[key] = replace(
-            before, least=np.minimum(before.least, added.least), greatest=np.maximum(before.greatest, added.greatest)
+            before,
+            minimum=np.minimum(before.minimum, added.minimum),
+            greatest=np.maximum(before.greatest, added.greatest),
         )
     return replace(
         base,
@@ -237,7 +239,7 @@ def _domain(base: Domain, new: Domain) -> Domain:
     )
 
 
-def _widths(part: Part, rows: Rows, held_us: np.ndarray) -> Widths:
+def _widths(part: FamilyModel, rows: Rows, held_us: np.ndarray) -> Widths:
     """Half widths of the calibrated devices: per candidate where enough shapes were held out, else over all of them.
 
     Errors are first divided by the bundle's own factors (distance, length). A candidate that was not measured on the

@@ -14,11 +14,11 @@ import numpy as np
 
 FAILURE = 1e6
 """What counts as the cost of a candidate that does not run: more than all other costs of a table in sum."""
-LEAST_GAIN = 1e-6
+MIN_GAIN = 1e-6
 """Of a split, in log time summed over problems: less is rounding."""
-MOST_PAIRS = 48
+MAX_PAIRS = 48
 """Splits after which a further one is looked for at once, evenly drawn; alone every split is tried."""
-MOST_DEPTH = 60
+MAX_DEPTH = 60
 """Branches on the way to a leaf: Python refuses more than 100 levels of indentation."""
 FOLDS = 5
 TIE = 1e-9
@@ -87,12 +87,12 @@ def learn(columns: np.ndarray, cost: np.ndarray, leaves: int) -> Node:
     while waiting:
         node = max(waiting, key=lambda node: waiting[node].gain)
         split = splits[node] = waiting.pop(node)
-        if split.gain <= LEAST_GAIN:
+        if split.gain <= MIN_GAIN:
             break
         is_low = columns[known[node].rows, split.column] <= split.lower
         for child, part in ((2 * node, is_low), (2 * node + 1, ~is_low)):
             known[child] = _leaf(finite, known[node].rows[part])
-            if child.bit_length() <= MOST_DEPTH:
+            if child.bit_length() <= MAX_DEPTH:
                 waiting[child] = _best_split(columns, finite, known[child].rows)
         grown = _merged(1, splits, known)
         if len(leaves_of(grown)) > leaves:
@@ -124,24 +124,24 @@ def _best_split(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> _S
     options = list(_splits(columns, finite, rows))
     # Of equal gains the first column's is taken, whatever rounding did.
     best = max(options, key=lambda option: round(option.gain, 6), default=_Split(0.0))
-    for option in options[:: -(-len(options) // MOST_PAIRS)] if options else ():
+    for option in options[:: -(-len(options) // MAX_PAIRS)] if options else ():
         is_low = columns[rows, option.column] <= option.lower
-        further = max(_most_gain(columns, finite, rows[part]) for part in (is_low, ~is_low))
-        if (option.gain + further) / 2 > best.gain + LEAST_GAIN:
+        further = max(_max_gain(columns, finite, rows[part]) for part in (is_low, ~is_low))
+        if (option.gain + further) / 2 > best.gain + MIN_GAIN:
             best = option._replace(gain=(option.gain + further) / 2)
-    if options and best.gain <= LEAST_GAIN:
-        best = options[len(options) // 2]._replace(gain=2 * LEAST_GAIN)
+    if options and best.gain <= MIN_GAIN:
+        best = options[len(options) // 2]._replace(gain=2 * MIN_GAIN)
     return best
 
 
-def _most_gain(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> float:
+def _max_gain(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> float:
     return max((split.gain for split in _splits(columns, finite, rows)), default=0.0)
 
 
 def _splits(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> Iterator[_Split]:
     """Every split of some rows; none of rows that one candidate serves best."""
     loss = finite[rows].sum(axis=0).min()
-    for column in range(columns.shape[1]) if loss > LEAST_GAIN else ():
+    for column in range(columns.shape[1]) if loss > MIN_GAIN else ():
         order = rows[columns[rows, column].argsort(kind="stable")]
         values = columns[order, column]
         ends = np.flatnonzero(values[1:] > values[:-1])
@@ -205,8 +205,8 @@ def complementing(cost: np.ndarray, first: int, count: int) -> list[int]:
     runs = np.isfinite(cost).any(axis=0)
     chosen = [first]
     for _ in range(min(count, int(runs.sum())) - 1):
-        least = finite[:, chosen].min(axis=1, keepdims=True)
-        loss = np.minimum(least, finite).sum(axis=0) + TIE * finite.sum(axis=0)
+        minimum = finite[:, chosen].min(axis=1, keepdims=True)
+        loss = np.minimum(minimum, finite).sum(axis=0) + TIE * finite.sum(axis=0)
         loss[chosen] = loss[~runs] = np.inf
         chosen.append(int(loss.argmin()))
     return chosen

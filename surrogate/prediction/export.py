@@ -35,7 +35,7 @@ FIELDS = (*SIZE_COLUMNS, *CHOICES)
 IN_FIND_DB = {"fwd": "Fwd", "bwd_data": "BwdData", "bwd_filter": "BwdWeights"}
 """Direction → as the names of algorithms in MIOpen's find-db have it."""
 EMPTY = "no problem has a pick within the limits; the table would be empty"
-MOST_CONFIGURATIONS = 10
+MAX_CONFIGURATIONS = 10
 """Of a described kernel's in JSON beside the pick: there may be thousands."""
 C_TYPES = {bool: "int64_t ", int: "int64_t ", float: "double ", str: "const char *"}
 """Type of a parameter's values → its type in C."""
@@ -43,7 +43,7 @@ C_WORDS = frozenset(tomllib.loads(Path(__file__).with_name("c_words.toml").read_
 """Words of C and C++, which no field may be called: a size of that name gets an underscore behind it."""
 
 
-class LeftOut(NamedTuple):
+class SkippedProblem(NamedTuple):
     """A listed problem without a pick: its text and place in the list, and why."""
 
     problem: str
@@ -192,14 +192,14 @@ def _selections(
         return tuple(selections), refused
 
 
-def of_one_family(listed: Sequence[Listed]) -> tuple[list[AnyProblem], list[LeftOut]]:
+def of_one_family(listed: Sequence[Listed]) -> tuple[list[AnyProblem], list[SkippedProblem]]:
     """Return the problems of the first family of a list, convolutions before all others, and those left out."""
     known = [each.problem for each in listed if each.problem is not None]
     names = [family_of(problem).name for problem in known]
     family = DEFAULT_FAMILY if DEFAULT_FAMILY in names else next(iter(names), DEFAULT_FAMILY)
     kept = [problem for problem, name in zip(known, names, strict=True) if name == family]
     left_out = [
-        LeftOut(
+        SkippedProblem(
             f"{each.where}: {each.operator if each.problem is None else each.problem}",
             "no operator of that name is known"
             if each.problem is None
@@ -245,7 +245,7 @@ def json_table(picks: Picks) -> str:
     source, in_domain, fallbacks: [{algorithm, enum, solver, time_us, workspace_bytes}]}], infeasible: [{problem,
     <settings>, excluded: [{algorithm, reason}]}]}``. ``enum`` is the library's own number, null where it has none;
     ``solver`` stands only where solvers are chosen, ``library`` in a candidate only where several compete; fallbacks
-    are in order of time. Of a described kernel a candidate has ``parameters``, at most `MOST_CONFIGURATIONS` are
+    are in order of time. Of a described kernel a candidate has ``parameters``, at most `MAX_CONFIGURATIONS` are
     fallbacks, and ``excluded`` is ``[{configurations, reason}]``, how many for each reason.
     """
     first = picks.selections[0]
@@ -265,7 +265,7 @@ def json_table(picks: Picks) -> str:
 
 def _pick(selection: Selection) -> dict[str, object]:
     problem = selection.problem
-    shown = 1 + MOST_CONFIGURATIONS if isinstance(problem, DescribedProblem) else None
+    shown = 1 + MAX_CONFIGURATIONS if isinstance(problem, DescribedProblem) else None
     best, *others = (Ranked.of(estimate, nan, problem) for estimate in selection.estimates[:shown])
     several = ", " in selection.library
     return {

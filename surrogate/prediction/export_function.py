@@ -28,9 +28,9 @@ from surrogate.report.tables import template
 LEAVES = 32
 TOP = 3
 """Configurations of a leaf for Triton to time."""
-MOST_BEST = 20
+MAX_BEST = 20
 """Of each problem so many of its fastest candidates are looked at,"""
-MOST_CANDIDATES = 400
+MAX_CANDIDATES = 400
 """and together, beside the fastest of every problem, those that are among the fastest most often."""
 TRITON_ARGUMENTS = {
     "num_warps": "num_warps",
@@ -48,7 +48,7 @@ Choice = tuple[str, str, str]
 """A candidate, whatever the setting of the problem: library, algorithm, and the solver, "" where none is chosen."""
 
 
-class Column(NamedTuple):
+class SizeColumn(NamedTuple):
     """What the tree asks for: the number of a size, or (``value`` given) 0 where a setting has the value, else 1."""
 
     name: str
@@ -75,7 +75,7 @@ class DecisionFunction:
 
     picks: Picks
     settings: Mapping[str, tuple[str, ...]]
-    columns: tuple[Column, ...]
+    columns: tuple[SizeColumn, ...]
     candidates: tuple[Choice, ...]
     cost: np.ndarray
     tree: Node
@@ -128,7 +128,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     answers = [f"CONFIGS[{number}]" for number in range(len(lists))] or map(function.candidate, every_leaf)
     returned = {leaf.rows[0]: answer for leaf, answer in zip(every_leaf, answers, strict=True)}
     # 2. Arguments: sizes that may be left out come behind the others, with what stands for them; then settings.
-    sizes = [size for size in family.sizes if Column(size.name) in function.columns]
+    sizes = [size for size in family.sizes if SizeColumn(size.name) in function.columns]
     sizes.sort(key=lambda size: size.default is not None)
     absent = {size.name: "" if size.default is None else f"={None if size.follows else size.default}" for size in sizes}
     settings = {argument(name): [literal(value) for value in values] for name, values in function.settings.items()}
@@ -184,8 +184,8 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
         name: tuple(value for value, _ in Counter(problem[name] for problem in problems).most_common())
         for name in family.setting_names
     }
-    asked = [Column(name, value) for name, values in settings.items() if len(values) > 1 for value in values]
-    columns = (*asked, *map(Column, sizes))
+    asked = [SizeColumn(name, value) for name, values in settings.items() if len(values) > 1 for value in values]
+    columns = (*asked, *map(SizeColumn, sizes))
     # 3. The tree, and trees that did not see a shape.
     table = np.array([[column.of(problem) for column in columns] for problem in problems], dtype=np.int64)
     candidates, cost = cost_table([*times.values()])
@@ -217,8 +217,8 @@ def cost_table(times_us: Sequence[Mapping[Choice, float]]) -> tuple[tuple[Choice
     not run. ``times_us`` of every problem has the fastest first.
     """
     fastest = [next(iter(times)) for times in times_us]
-    votes = Counter(choice for times in times_us for choice in islice(times, MOST_BEST))
-    known = tuple(dict.fromkeys((*fastest, *(choice for choice, _ in votes.most_common(MOST_CANDIDATES)))))
+    votes = Counter(choice for times in times_us for choice in islice(times, MAX_BEST))
+    known = tuple(dict.fromkeys((*fastest, *(choice for choice, _ in votes.most_common(MAX_CANDIDATES)))))
     rows = [
         [log(times[choice] / times[best]) if choice in times else inf for choice in known]
         for times, best in zip(times_us, fastest, strict=True)

@@ -13,7 +13,7 @@ from surrogate.features.families import AnyProblem, Family, Operator, family_of
 from surrogate.features.families.operator import MemoryBound
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
-from surrogate.models.launch import KERNEL_LEAST_US, launch_of
+from surrogate.models.launch import MIN_KERNEL_US, launch_of
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import DATASHEET, ROOFLINE, Estimate, KernelTime
@@ -21,7 +21,7 @@ from surrogate.prediction.sources.datasheet import specification_of
 
 WINDOW_RATE = 4.0
 """Elements of pooling windows that one SM takes in a clock cycle: 1.6 to 7 there."""
-MOST_WITHIN = 2.5
+MAX_WITHIN = 2.5
 """How far above that most the upper end of an interval may lie: its windows' rate varies so much."""
 CACHED = 4.0
 """How far below its traffic's time the lower end may lie, where the L2 cache holds it: its bandwidth over DRAM's."""
@@ -32,14 +32,14 @@ EARNEST_ROWS = 100
 REMEMBERED = 100_000
 
 
-class Choice(NamedTuple):
+class FallbackChoice(NamedTuple):
     """Which of `stand_ins` of a problem answers for it, by its position, and the setting that it is asked in."""
 
     position: int
     ranker: Ranker
 
 
-class Evidence(NamedTuple):
+class FallbackRank(NamedTuple):
     """How much is known of a stand-in with a library; the greatest is the best."""
 
     earnest_here: bool
@@ -55,7 +55,7 @@ class KernelTimes:
         self._resolver = resolver
         self._library = library
         self._answers: dict[AnyProblem, KernelTime] = {}
-        self._chosen: dict[tuple[Family, tuple[str, ...], bool], Choice | None] = {}
+        self._chosen: dict[tuple[Family, tuple[str, ...], bool], FallbackChoice | None] = {}
 
     def of(self, problems: Sequence[AnyProblem], target: Gpu) -> list[KernelTime]:
         """One answer for each problem, in order; equal ones are computed once, those of a setting together."""
@@ -95,14 +95,14 @@ class KernelTimes:
             own_us = launch.kernel_us(call_us, roofline_us, streaming)
             if isinstance(problem, MemoryBound) and (not best.in_domain or ranker.is_unmeasured):
                 device = ranker.source.context.device
-                least_us, most_us = _possible_us(problem, device)
-                own_us = max(min(own_us, most_us), least_us)
-                bounds = min(own_us, float(problem.traffic_us(device)) / CACHED), max(own_us, MOST_WITHIN * most_us)
+                min_us, max_us = _possible_us(problem, device)
+                own_us = max(min(own_us, max_us), min_us)
+                bounds = min(own_us, float(problem.traffic_us(device)) / CACHED), max(own_us, MAX_WITHIN * max_us)
         in_domain = like.kind == problem.kind and best.in_domain
         ends = (max(own_us / factor, bounds[0]), min(own_us * factor, bounds[1]))
         return _kernel_time(problem, gpu, own_us, ends, source=best.source, best=best, in_domain=in_domain)
 
-    def _by_law(self, problem: AnyProblem, chosen: Choice | None, target: Gpu) -> KernelTime | None:
+    def _by_law(self, problem: AnyProblem, chosen: FallbackChoice | None, target: Gpu) -> KernelTime | None:
         """What the law of half-precision kernels says where memory bounds and nobody measured the type on the GPU."""
         specification = specification_of(target, problem.dtype) if problem.dtype in HALF else None
         if chosen is None:
@@ -124,19 +124,19 @@ class KernelTimes:
         """What streaming operators make of a roofline, where no model knows the problem."""
         if isinstance(problem, Operator):
             usual_us = float(problem.roofline_us(target))
-            least_us = usual_us * problem.LEAST_SHARE
+            min_us = usual_us * problem.MIN_SHARE
         else:
             family = family_of(problem)
             formula = family.formula(family.setting_of(problem), target)
-            usual_us = least_us = float(formula.problem(problem).roofline_us)
+            usual_us = min_us = float(formula.problem(problem).roofline_us)
         launches = self._resolver.bundle.launches.items()
         own_slopes = [launch.slope for key, launch in launches if key.gpu == target.name]
         slope = min(own_slopes or [launch.slope for key, launch in launches if not key.gpu], default=1.0)
-        ends = (max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * usual_us + 2 * KERNEL_LEAST_US)
-        time_us = slope * usual_us + KERNEL_LEAST_US
+        ends = (max(min_us, MIN_KERNEL_US), ROOFLINE_UPPER * usual_us + 2 * MIN_KERNEL_US)
+        time_us = slope * usual_us + MIN_KERNEL_US
         return _kernel_time(problem, target.name, time_us, ends, source=ROOFLINE)
 
-    def _choice(self, problem: AnyProblem, target: Gpu) -> Choice | None:
+    def _choice(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
         """The stand-in that the bundle knows, and the setting of the library with the most evidence for it."""
         if not is_problem(problem):  # a layer of which only the traffic is known
             return None
@@ -144,12 +144,12 @@ class KernelTimes:
         # What decides which kinds stand in: the setting, and whether there is a batch.
         key = (family, family.setting_of(problem), getattr(problem, "batch", 1) > 1)
         if key not in self._chosen:
-            self._chosen[key] = self._most_evidence(problem, target)
+            self._chosen[key] = self._max_evidence(problem, target)
         return self._chosen[key]
 
-    def _most_evidence(self, problem: AnyProblem, target: Gpu) -> Choice | None:
+    def _max_evidence(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
         """The nearest with at least `EARNEST_ROWS` rows on this GPU, else on any, by the library of most rows."""
-        evidence: list[tuple[Evidence, Question]] = []
+        evidence: list[tuple[FallbackRank, Question]] = []
         for index, like in enumerate(problem.stand_ins()):
             family = family_of(like)
             if family.name not in self._resolver.bundle.parts:
@@ -162,23 +162,23 @@ class KernelTimes:
                 overall = part.row_counts.get(reference, 0)
                 here = part.row_counts.get(reference._replace(gpu=target.name), 0)
                 if overall:
-                    known = Evidence(here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -index, overall)
+                    known = FallbackRank(here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -index, overall)
                     evidence.append((known, measured._replace(library=library)))
         if not evidence:
             return None
-        most, question = max(evidence, key=lambda entry: entry[0])
-        return Choice(-most.nearness, self._resolver.ranker(question))
+        maximum, question = max(evidence, key=lambda entry: entry[0])
+        return FallbackChoice(-maximum.nearness, self._resolver.ranker(question))
 
 
 def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:
     """What single blocks take at least, and memory at most, in µs: larger windows cost what is read in them again."""
-    most_us = inf
-    if problem.MOST_TRAFFIC:
+    max_us = inf
+    if problem.MAX_TRAFFIC:
         extents = problem.extents
         read = float((extents.outputs or 0) * extents.window * extents.window_w)
-        traffic_us = float(problem.traffic_us(device)) + KERNEL_LEAST_US
-        most_us = problem.MOST_TRAFFIC * traffic_us + read / (WINDOW_RATE * device.sms * device.boost_mhz)
-    return float(problem.serial_us(device)), most_us
+        traffic_us = float(problem.traffic_us(device)) + MIN_KERNEL_US
+        max_us = problem.MAX_TRAFFIC * traffic_us + read / (WINDOW_RATE * device.sms * device.boost_mhz)
+    return float(problem.serial_us(device)), max_us
 
 
 def _kernel_time(

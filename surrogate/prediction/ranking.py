@@ -11,12 +11,12 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from surrogate.bundle.bundle import Part
+from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import AnyProblem
 from surrogate.features.roofline import compute_us, peak_tflops
 from surrogate.prediction.results import FLOOR, MEASURED, MEASURED_HALF_WIDTH, ROOFLINE, Estimate, Excluded
-from surrogate.prediction.sources.source import Candidate, Setting, Source, Times
+from surrogate.prediction.sources.source import CandidateSetting, Setting, Source, Times
 from surrogate.prediction.support_rules import Reasons, SupportRules
 from surrogate.uncertainty.domain import Domain, ReferenceKey, SettingKey, shape_hash
 from surrogate.uncertainty.intervals import Widths
@@ -30,7 +30,7 @@ MIN_ARRAY_PROBLEMS = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evidence:
+class CandidateEvidence:
     """What is known of each candidate of a setting; arrays (candidates,).
 
     Attributes
@@ -58,7 +58,7 @@ class Evidence:
         return replace(self, outside=outside, is_inside=np.array([reason is None for reason in outside]))
 
 
-class Rows(NamedTuple):
+class AnswerRows(NamedTuple):
     """Answers in columns (rows,): of candidate ``candidate[i]`` on problem ``problem[i]``.
 
     ``half_width`` is in log time. ``in_domain``: training saw anything like the row; ``fails``: the candidate is
@@ -105,12 +105,12 @@ class Ranker:
     """
 
     setting: Setting
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateSetting, ...]
     choosable: np.ndarray
     source: Source
     rules: SupportRules
-    part: Part
-    evidence: Evidence
+    part: FamilyModel
+    evidence: CandidateEvidence
     source_name: str
     is_unmeasured: bool
     widths: Widths
@@ -147,11 +147,11 @@ class Ranker:
         """Return the positions of the candidates that can be chosen and are not refused."""
         return np.array([i for i in self.choosable.tolist() if reasons[i] is None], dtype=np.int64)
 
-    def answers(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Rows:
+    def answers(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> AnswerRows:
         """Return the answers of candidate ``index[i]`` on problem ``problem[i]`` of ``sizes`` (problems, sizes)."""
         return self.rows(sizes, problem, index, self.source.times(sizes, problem, index))
 
-    def rows(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray, times: Times) -> Rows:
+    def rows(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray, times: Times) -> AnswerRows:
         """Return the answers that the source's ``times`` give: their intervals, floors and rooflines."""
         time_us, evidence = times.time_us, self.evidence
         source = evidence.source[index]
@@ -181,7 +181,7 @@ class Ranker:
         lower_us = np.minimum(time_us, np.maximum(time_us / spread, self._min_us(sizes)[problem]))
         in_domain = inside[library, problem] & evidence.is_inside[index]
         in_domain[at_floor] = False
-        return Rows(
+        return AnswerRows(
             problem=problem,
             candidate=index,
             time_us=time_us,
@@ -204,7 +204,7 @@ class Ranker:
         failure = self.source.failures(problem, [place])[0] if rows.fails[first[0]] else None
         return self._estimates(rows, first)[0], self.rules.of(problem)[place] or failure
 
-    def _ranking(self, problem: AnyProblem, reasons: Reasons, rows: Rows, ranked: np.ndarray) -> Ranking:
+    def _ranking(self, problem: AnyProblem, reasons: Reasons, rows: AnswerRows, ranked: np.ndarray) -> Ranking:
         """Return the ranking of a problem from its ``ranked`` rows."""
         failing = ranked[rows.fails[ranked]]
         estimates = self._estimates(rows, ranked[: len(ranked) - len(failing)])
@@ -225,8 +225,8 @@ class Ranker:
         excluded += [Excluded(each.candidate.name, AT_FLOOR.format(floors[each.candidate])) for each in at_floor]
         return Ranking(tuple(above or estimates), tuple(excluded))
 
-    def _estimates(self, rows: Rows, ranked: np.ndarray) -> list[Estimate]:
-        """Return the estimates of the ``ranked`` rows; the columns of `Rows` stand in the order of an estimate's."""
+    def _estimates(self, rows: AnswerRows, ranked: np.ndarray) -> list[Estimate]:
+        """Return the estimates of the ``ranked`` rows; the columns of `AnswerRows` stand in the order of an estimate's."""
         _, candidate, *columns, _ = (column[ranked].tolist() for column in rows)
         return list(map(Estimate, (self.candidates[i] for i in candidate), *columns))
 
@@ -288,7 +288,7 @@ class Ranker:
         where = " ".join(filter(None, (self.setting.versions[0][0], *self.setting.values[:1])))
         raise InputError(f"algorithm {name!r} is none of {where}; known: {', '.join(names)}{nearest(name, names)}")
 
-    def reason(self, problem: AnyProblem, candidate: Candidate, estimate: Estimate | None = None) -> str | None:
+    def reason(self, problem: AnyProblem, candidate: CandidateSetting, estimate: Estimate | None = None) -> str | None:
         """Return what of the question training did not see, or why the ``estimate`` is none of it; None if it did."""
         place = next(i for i, each in enumerate(self.candidates) if each is candidate)
         if reason := self.evidence.outside[place]:

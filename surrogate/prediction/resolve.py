@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
-from surrogate.bundle.bundle import Bundle, CandidateKey, Part
+from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel
 from surrogate.features.algorithms import newest, version_number
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.errors import nearest as nearest_names
@@ -21,19 +21,19 @@ from surrogate.features.problem import HALF
 from surrogate.models.grid import Label
 from surrogate.models.launch import call_cost_us
 from surrogate.models.plain import joined
-from surrogate.prediction.ranking import Evidence, Ranker
+from surrogate.prediction.ranking import CandidateEvidence, Ranker
 from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
 from surrogate.prediction.sources.datasheet import (
     AnalyticalSource,
+    DatasheetModels,
     Products,
-    Specification,
     Tf32Source,
     products_of,
     specification_of,
 )
 from surrogate.prediction.sources.model import TreeSource, model_source
 from surrogate.prediction.sources.similar_gpu import AverageRankSource, SimilarGpus
-from surrogate.prediction.sources.source import CalibratedSource, Candidate, Context, Mixed, Setting, Source
+from surrogate.prediction.sources.source import CalibratedSource, CandidateSetting, Context, Mixed, Setting, Source
 from surrogate.prediction.support_rules import SupportRules
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import SettingKey
@@ -71,7 +71,7 @@ class Question(NamedTuple):
     is_known_version: bool = True
 
 
-class Facts(NamedTuple):
+class SettingFacts(NamedTuple):
     """What decides the sources of a setting.
 
     ``choosable``: candidate → whether it can be chosen. ``is_measured``: a library was measured in the setting on the
@@ -81,14 +81,14 @@ class Facts(NamedTuple):
 
     setting: Setting
     device: Gpu
-    part: Part
+    part: FamilyModel
     similar: SimilarGpus
-    choosable: Mapping[Candidate, bool]
+    choosable: Mapping[CandidateSetting, bool]
     is_measured: bool
     is_trained: bool
     never: frozenset[str]
     is_known_version: bool = True
-    convolutions: Specification | None = None
+    convolutions: DatasheetModels | None = None
     products: Products | None = None
 
     @property
@@ -231,14 +231,14 @@ class Resolver:
         general = () if facts.is_measured else tuple(self._unmeasured_notes(facts, note))
         return _ranker(facts, context, source, donors, notes=_notes(facts, donors, general))
 
-    def _facts(self, question: Question) -> Facts:
+    def _facts(self, question: Question) -> SettingFacts:
         """Return what decides the sources of a question, with the part that holds it."""
         family, gpu_name, values, library, _, named, _ = question
         part = self.bundle.part(family, gpu_name, values)
         device = self.device(gpu_name)
         others = {name: self.device(name) for name in part.domain.gpus if name != gpu_name}
         similar = SimilarGpus.of(part, values, device, others)
-        choosable: dict[Candidate, bool] = {}
+        choosable: dict[CandidateSetting, bool] = {}
         versions: list[tuple[str, str]] = []
         failures: list[InputError] = []
         for name in _competing(part, values, similar, named) if library is None else [library]:
@@ -253,7 +253,7 @@ class Resolver:
         is_measured = any(gpu_name in part.domain.gpus_of(name, values) for name, _ in versions)
         settings = {(key.library, key.values) for key in part.domain.settings}
         return _with_datasheet(
-            Facts(
+            SettingFacts(
                 setting=Setting(family, gpu_name, tuple(versions), values),
                 device=device,
                 part=part,
@@ -266,7 +266,7 @@ class Resolver:
             )
         )
 
-    def _version(self, question: Question, part: Part, library: str) -> str:
+    def _version(self, question: Question, part: FamilyModel, library: str) -> str:
         """Return the version that the question names, else the newest that was measured on the GPU, else anywhere, else
         "". A GPU that is too new for it gets its own first release. Raises `InputError` if the question names one that
         does not run there.
@@ -283,7 +283,7 @@ class Resolver:
             raise InputError(f"{library} {version} does not run on {question.gpu}; it needs {first} or newer")
         return f"{first}+"
 
-    def _unmeasured_notes(self, facts: Facts, rank_note: str) -> Iterable[str]:
+    def _unmeasured_notes(self, facts: SettingFacts, rank_note: str) -> Iterable[str]:
         """Yield the caveats of a setting that was never measured on the GPU."""
         part, device = facts.part, facts.device
         if not device.vendor:
@@ -296,7 +296,7 @@ class Resolver:
             yield rank_note
 
 
-def _with_datasheet(facts: Facts) -> Facts:
+def _with_datasheet(facts: SettingFacts) -> SettingFacts:
     """Return the facts with the analytical models that cover the setting, if training did not see it on the GPU.
 
     In half precision the model of convolutions covers the whole setting: candidates with the kernels that it describes
@@ -329,19 +329,19 @@ def _with_datasheet(facts: Facts) -> Facts:
     return facts._replace(products=products, part=own, never=frozenset())
 
 
-def _context(facts: Facts) -> Context:
+def _context(facts: SettingFacts) -> Context:
     candidates = tuple(facts.choosable)
-    min_us = [call_cost_us(facts.part.least_us, facts.setting.gpu, candidate.library) for candidate in candidates]
+    min_us = [call_cost_us(facts.part.min_us, facts.setting.gpu, candidate.library) for candidate in candidates]
     formula = facts.setting.family.formula(facts.setting.values, facts.device)
     return Context(facts.setting, facts.device, candidates, formula, min_us=np.array(min_us))
 
 
-def _keys(setting: Setting, candidates: Iterable[Candidate]) -> list[SettingKey]:
+def _keys(setting: Setting, candidates: Iterable[CandidateSetting]) -> list[SettingKey]:
     """Return each candidate's key in what training saw."""
     return [SettingKey(setting.gpu, each.library, setting.values, each.algorithm) for each in candidates]
 
 
-def _source(facts: Facts, context: Context) -> tuple[Source, tuple[str, ...], str]:
+def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, ...], str]:
     """Return what answers; the GPU whose measurements each candidate uses, "" for none; and a note on their order."""
     part, setting = facts.part, facts.setting
     note = ""
@@ -367,7 +367,7 @@ def _source(facts: Facts, context: Context) -> tuple[Source, tuple[str, ...], st
     return source, donors, note
 
 
-def _with_tf32(facts: Facts, tensor: Source) -> Source:
+def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
     """Return the source for fp32 with TF32 allowed, for libraries that were never measured so."""
     setting, device, candidates, _, _ = tensor.context
     values = tuple({**setting.named, "math": "fma"}[name] for name in setting.family.setting_names)
@@ -379,7 +379,7 @@ def _with_tf32(facts: Facts, tensor: Source) -> Source:
     return Tf32Source(tensor.context, multiply_adds, tensor, able=able, never=never)
 
 
-def _by_average_rank(facts: Facts, model: Source) -> Source:
+def _by_average_rank(facts: SettingFacts, model: Source) -> Source:
     """Return the model's times in the order of the candidates' average rank on measured GPUs."""
     context = model.context
     habit = facts.part.unseen_gpu.habit
@@ -390,7 +390,7 @@ def _by_average_rank(facts: Facts, model: Source) -> Source:
 
 
 def _ranker(
-    facts: Facts, context: Context, source: Source, donors: tuple[str, ...], notes: Mapping[str, tuple[str, ...]]
+    facts: SettingFacts, context: Context, source: Source, donors: tuple[str, ...], notes: Mapping[str, tuple[str, ...]]
 ) -> Ranker:
     part, setting = facts.part, facts.setting
     libraries = [name for name, _ in setting.versions]
@@ -417,7 +417,9 @@ def _ranker(
     )
 
 
-def _evidence(facts: Facts, candidates: tuple[Candidate, ...], widths: Widths, donors: tuple[str, ...]) -> Evidence:
+def _evidence(
+    facts: SettingFacts, candidates: tuple[CandidateSetting, ...], widths: Widths, donors: tuple[str, ...]
+) -> CandidateEvidence:
     """Return what is known of each candidate: the kind of source, the base of its half width, its harness's floor."""
     part, setting = facts.part, facts.setting
     kinds = part.unseen_gpu.by_kind
@@ -436,7 +438,7 @@ def _evidence(facts: Facts, candidates: tuple[Candidate, ...], widths: Widths, d
     is_described = bool(part.family.parameter_names)
     fallbacks = [SIMILAR_GPU if is_described or donor not in ("", setting.gpu) else DATASHEET for donor in donors]
     source = [MODEL if own else fallback for own, fallback in zip(is_own, fallbacks, strict=True)]
-    return Evidence(
+    return CandidateEvidence(
         source=np.array(source, dtype=object),
         half_width=np.array(bases),
         is_fixed=np.array(is_fixed),
@@ -447,7 +449,7 @@ def _evidence(facts: Facts, candidates: tuple[Candidate, ...], widths: Widths, d
     ).outside_of(part.domain, keys, dict(setting.versions))
 
 
-def _unlisted(part: Part, candidates: Sequence[Candidate]) -> dict[int, str]:
+def _unlisted(part: FamilyModel, candidates: Sequence[CandidateSetting]) -> dict[int, str]:
     """Return the position of each configuration with a value that training never saw → what it is."""
     if not isinstance(part.family, DescribedFamily):
         return {}
@@ -460,7 +462,7 @@ def _unlisted(part: Part, candidates: Sequence[Candidate]) -> dict[int, str]:
     return out
 
 
-def _width_kind(facts: Facts) -> str:
+def _width_kind(facts: SettingFacts) -> str:
     """Return the key of the widths that GPUs left out of training gave: the widest that applies to the setting."""
     unseen = facts.part.unseen_gpu
     fitting = {unseen.kind(facts.device.line, facts.setting.named.get("dtype", ""))}
@@ -469,7 +471,7 @@ def _width_kind(facts: Facts) -> str:
     return max(sorted(fitting), key=lambda name: unseen.by_kind[name].half_width)
 
 
-def _floors(part: Part, setting: Setting, candidates: Iterable[Candidate]) -> np.ndarray:
+def _floors(part: FamilyModel, setting: Setting, candidates: Iterable[CandidateSetting]) -> np.ndarray:
     """Return (candidates,) up to which time in µs each was never timed, since its harness adds as much; 0: none."""
     limits = {
         (floor.library, floor.algorithm): floor.limit_us
@@ -479,7 +481,7 @@ def _floors(part: Part, setting: Setting, candidates: Iterable[Candidate]) -> np
     return np.array([limits.get((candidate.library, candidate.algorithm), 0.0) for candidate in candidates])
 
 
-def _notes(facts: Facts, donors: tuple[str, ...], general: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _notes(facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Return library → the caveats of all its answers; ``general`` ones hold for every library."""
     setting = facts.setting
     pairs = zip(facts.choosable, donors, strict=True)
@@ -495,7 +497,7 @@ def _notes(facts: Facts, donors: tuple[str, ...], general: tuple[str, ...]) -> d
     return notes
 
 
-def _competing(part: Part, values: tuple[str, ...], similar: SimilarGpus, named: tuple[str, ...]) -> list[str]:
+def _competing(part: FamilyModel, values: tuple[str, ...], similar: SimilarGpus, named: tuple[str, ...]) -> list[str]:
     """Return the libraries that were measured with the operator on the most similar GPUs, all if none was.
 
     The libraries of ``named`` candidates join them.
@@ -510,7 +512,9 @@ def _competing(part: Part, values: tuple[str, ...], similar: SimilarGpus, named:
     return [name for name in libraries if name in measured]
 
 
-def _candidates(question: Question, part: Part, library: str, similar: SimilarGpus) -> dict[Candidate, bool]:
+def _candidates(
+    question: Question, part: FamilyModel, library: str, similar: SimilarGpus
+) -> dict[CandidateSetting, bool]:
     """Return a library's candidates → whether they can be chosen.
 
     Those that can come in the registry's order, then the registry's that were never measured, and those that the
@@ -542,7 +546,7 @@ def _candidates(question: Question, part: Part, library: str, similar: SimilarGp
     measured_keys = {key.algorithm for key in keys} - by_name
     keys += [CandidateKey(library, key_values, name) for name in registry_of_library if name not in measured_keys]
     return {
-        Candidate(
+        CandidateSetting(
             key=key.name,
             library=library,
             algorithm=key.algorithm,

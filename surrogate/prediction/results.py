@@ -13,8 +13,8 @@ import numpy as np
 from surrogate.features.description import Configuration
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of
-from surrogate.prediction.sources.source import Candidate
-from surrogate.report.tables import Shown, Table, binary_size, interval_us
+from surrogate.prediction.sources.source import CandidateSetting
+from surrogate.report.tables import Table, TableResult, binary_size, interval_us
 from surrogate.uncertainty.intervals import probability_best
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Estimate(NamedTuple):
     ``half_width`` is that of the interval in log time, before its lower end was limited by the GPU's peak.
     """
 
-    candidate: Candidate
+    candidate: CandidateSetting
     time_us: float
     lower_us: float
     upper_us: float
@@ -67,7 +67,9 @@ class Estimate(NamedTuple):
     in_domain: bool = True
 
     @classmethod
-    def around(cls, candidate: Candidate, time_us: float, half_width: float, workspace_bytes: int, source: str) -> Self:
+    def around(
+        cls, candidate: CandidateSetting, time_us: float, half_width: float, workspace_bytes: int, source: str
+    ) -> Self:
         """Return an estimate whose interval is symmetric in log time."""
         spread = exp(half_width)
         return cls(candidate, time_us, time_us / spread, time_us * spread, half_width, workspace_bytes, source)
@@ -159,7 +161,7 @@ class Limits:
 
 
 @dataclass(frozen=True, repr=False)
-class Selection(Shown):
+class Selection(TableResult):
     """What to run on one problem. ``estimates`` are ranked; empty where nothing is feasible.
 
     ``library`` and ``library_version`` are those of all candidates, joined where there are several. ``in_domain`` says
@@ -285,7 +287,7 @@ def by_reason(excluded: Sequence[Excluded]) -> Counter[str]:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Prediction(Shown):
+class Prediction(TableResult):
     """The time of one algorithm on one problem, in µs, with its 90 % interval.
 
     ``source`` is one of `SOURCES`; ``supported`` says whether the library is expected to run it at all; ``reason`` says
@@ -334,7 +336,7 @@ class Prediction(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Predictions(Shown):
+class Predictions(TableResult):
     """Columns (rows,) in the order of the table that was asked about; NaN and "" where no candidate is feasible.
 
     ``source`` is one of `SOURCES`; ``workspace_bytes`` is NaN for a described kernel, since nothing states it.

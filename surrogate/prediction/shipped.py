@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from surrogate import bundled
-from surrogate.bundle.bundle import INDEX, Bundle, Part, stored_index
+from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, stored_index
 from surrogate.bundle.bundle import load as load_bundle
 from surrogate.features.algorithms import VENDOR_LIBRARIES
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, family_of
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
-from surrogate.models.launch import CallKey, Launch
+from surrogate.models.launch import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictions
 from surrogate.prediction.sources.datasheet import shipped_products
@@ -37,7 +37,7 @@ class Shipped:
     vendors: frozenset[str]
     libraries: frozenset[str]
     rows: int
-    launches: Mapping[CallKey, Launch]
+    launches: Mapping[CallKey, CallCost]
     held_out: Mapping[str, Any]
     unseen: Mapping[str, UnseenGpu]
 
@@ -205,24 +205,24 @@ def _serving(family: str, named: Mapping[str, str], gpu_name: str) -> Shipped:
     return next(some for some in (*like, measured if not dtype else [], bundles) if some)[-1]
 
 
-class ShippedParts(Mapping[str, Part]):
+class ShippedParts(Mapping[str, FamilyModel]):
     """Family → its part: those of the bundle that serves a GPU, and of other shipped bundles for the families it lacks.
 
     A bundle is read when its part is first asked for.
     """
 
-    def __init__(self, parts: Mapping[str, Part]) -> None:
+    def __init__(self, parts: Mapping[str, FamilyModel]) -> None:
         self._parts = parts
         others = (name for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY)
         self._names = dict.fromkeys([*parts, *others])  # convolutions are answered for the bundle's own GPUs alone
 
-    def part(self, family: str, named: Mapping[str, str], gpu_name: str) -> Part:
+    def part(self, family: str, named: Mapping[str, str], gpu_name: str) -> FamilyModel:
         """The part for problems of these settings on a GPU. Raises `KeyError` for a family that none has."""
         if family in self._parts or family not in self._names:
             return self._parts[family]
         return _load(_serving(family, named, gpu_name).path).parts[family]
 
-    def __getitem__(self, family: str) -> Part:
+    def __getitem__(self, family: str) -> FamilyModel:
         return self.part(family, {}, "")
 
     def __iter__(self) -> Iterator[str]:
@@ -238,7 +238,7 @@ class ShippedBundle(Bundle):
 
     parts: ShippedParts
 
-    def _part_for(self, name: str, named: Mapping[str, str], gpu: str) -> Part:
+    def _part_for(self, name: str, named: Mapping[str, str], gpu: str) -> FamilyModel:
         return self.parts.part(name, named, gpu)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem
 from surrogate.models.support import Release, Signature, Support
-from surrogate.prediction.sources.source import Candidate, Setting
+from surrogate.prediction.sources.source import CandidateSetting, Setting
 
 MAX_CODE = 2**30
 """Codes of combined columns are numbered afresh beyond this, so that they stay in the range of int64."""
@@ -20,7 +20,7 @@ class SupportRules:
     """`Support.refusal` of a setting's candidates, remembered by the family's traits of a problem, which decide it."""
 
     setting: Setting
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateSetting, ...]
     support: Support
     _reasons: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
 

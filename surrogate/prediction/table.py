@@ -314,7 +314,7 @@ def _sizes(columns: Mapping[str, Cells], family: Family, rows: int) -> np.ndarra
     filled: Columns = {}
     for size in family.sizes:
         if size.name in columns:
-            filled[size.name] = whole("the table", size.name, np.asarray(columns[size.name]), size.least)
+            filled[size.name] = whole("the table", size.name, np.asarray(columns[size.name]), size.minimum)
         elif isinstance(size.default, str):
             filled[size.name] = filled[size.default]
         else:

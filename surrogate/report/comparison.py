@@ -16,7 +16,7 @@ from surrogate.report import summary
 from surrogate.report.figures import draw
 from surrogate.report.page import Figure, Section, page
 from surrogate.report.summary import TEXTS, Results, by_family, csv_text, read_results, readable, reported_model
-from surrogate.report.tables import Facts, Table, template
+from surrogate.report.tables import FactTable, Table, template
 
 CAPTIONS: dict[str, str] = TEXTS["captions"]
 """Figure → caption; the names are also the files' names under figures/."""
@@ -47,8 +47,8 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
         Section("Times by algorithm, problem and GPU", summary.part_tables(results)),
         *(Section(title, summary.evidence_tables(results, kind)) for kind, title in TEXTS["sections"].items()),
         Section("What could not be judged", unjudged + missing),
-        Section("The data and the folds", [Facts(summary.provenance(results))]),
-        Section("The settings of the models", [Facts(chosen)] if chosen else []),
+        Section("The data and the folds", [FactTable(summary.provenance(results))]),
+        Section("The settings of the models", [FactTable(chosen)] if chosen else []),
         Section("What the figures mean", [Markup(template("definitions.html").render())]),
     ]
     name = str(results.get("dataset", {}).get("name") or "unnamed data")

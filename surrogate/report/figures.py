@@ -24,7 +24,7 @@ MAX_POINTS = 400
 OTHERS = "others"
 FLOOR = 1e-3
 """Smallest slowdown − 1 on a logarithmic axis: repeats of one measurement do not agree better."""
-LEAST_ROWS = 5
+MIN_ROWS = 5
 """A decade of times with fewer rows draws no point."""
 STEPS = 160
 """Points of an exceedance curve."""
@@ -141,8 +141,8 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
     frame = pd.DataFrame(rows, columns=["gpu", "model", "low", "middle", "high"])
     middles = frame["middle"].clip(lower=FLOOR)
     is_log = bool(middles.max() > 20 * middles.min())
-    least = FLOOR if is_log else None
-    ends = {name: 100 * frame[name].clip(lower=least) for name in ("low", "middle", "high")}
+    minimum = FLOOR if is_log else None
+    ends = {name: 100 * frame[name].clip(lower=minimum) for name in ("low", "middle", "high")}
     label = "slowdown over the best algorithm, %"
     return dots(frame.assign(**ends), "gpu", "model", "middle", label, arms=("low", "high"), log=is_log)
 
@@ -243,4 +243,4 @@ def bucket_errors(frame: pd.DataFrame) -> pd.DataFrame:
     error = 100 * (frame["predicted_us"] / frame["time_us"] - 1).abs()
     groups = error.groupby([frame["model"], decade])
     errors = pd.DataFrame({"median": groups.median(), "p90": groups.quantile(0.9)})
-    return errors.where(groups.size() >= LEAST_ROWS)
+    return errors.where(groups.size() >= MIN_ROWS)

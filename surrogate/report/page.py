@@ -8,7 +8,7 @@ from html import escape
 from markupsafe import Markup
 
 from surrogate.report.style import BAND, BLUE, INK, PAPER, RULE
-from surrogate.report.tables import Facts, Table, template
+from surrogate.report.tables import FactTable, Table, template
 
 Bar = tuple[float, float, int, str, str]
 """Start and length in µs, fill, text inside the bar, text on hover."""
@@ -42,7 +42,7 @@ class Section:
     """A part of a page: tables, facts, HTML and paragraphs, then figures side by side. An empty one is left out."""
 
     title: str
-    parts: Sequence[Table | Facts | Markup | str]
+    parts: Sequence[Table | FactTable | Markup | str]
     figures: Sequence[Figure] = ()
 
     @property

@@ -17,7 +17,7 @@ from surrogate.evaluation.scorecard import ORACLE, is_heuristic
 from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.report import tables
-from surrogate.report.tables import Cell, Facts, Table, change, percent, plain, to_csv, whole
+from surrogate.report.tables import Cell, FactTable, Table, change, percent, plain, to_csv, whole
 
 SCHEMA = 2
 """Newest version of `results.json` that is read. 1: paired differences are log ratios; 2: they are relative."""
@@ -231,7 +231,7 @@ def terminal_summary(results: Results) -> str:
     """
     answer = "\n\n".join("\n".join(sentences) for sentences in answers(results)).replace(" %", "\u00a0%")
     blocks = [tables.wrapped(answer, WIDTH).replace("\u00a0%", " %")]
-    blocks.append(Facts(provenance(results)).text(WIDTH))
+    blocks.append(FactTable(provenance(results)).text(WIDTH))
     for table in _main_tables(results):
         formats = {**table.formats, "model": lambda name: tables.shortened(name, NAME_WIDTH)}
         blocks.append(replace(table, formats=formats).text(WIDTH))

@@ -254,7 +254,7 @@ class Table:
         return "text" if max(map(len, texts)) > LONGEST_WORD else "left"
 
 
-class Shown(ABC):
+class TableResult(ABC):
     """A result that shows itself as a table, as text and in a notebook."""
 
     __slots__ = ()
@@ -271,7 +271,7 @@ class Shown(ABC):
 
 
 @dataclass(frozen=True)
-class Facts:
+class FactTable:
     """Names and what is said of each, as two columns."""
 
     pairs: Sequence[tuple[str, str]]
@@ -356,8 +356,8 @@ def _fitted(columns: list[list[str]], left: list[bool], width: int) -> tuple[lis
     """The columns with texts cut so that they fit ``width``, and the indices of the columns of each table."""
     widths = [max(map(len, column)) for column in columns]
     others = [i for i, is_text in enumerate(left) if is_text and i > 0]
-    for indices, least in ([0], SHORTENED_KEY), (others, NARROWEST), ([0], NARROWEST_KEY):
-        _shrink(widths, indices, least, width)
+    for indices, minimum in ([0], SHORTENED_KEY), (others, NARROWEST), ([0], NARROWEST_KEY):
+        _shrink(widths, indices, minimum, width)
     if _total(widths) > width:  # it takes several tables, so texts may be longer
         longest = max(width // 3, NARROWEST)
         widths = [max(map(len, column)) for column in columns]
@@ -366,10 +366,10 @@ def _fitted(columns: list[list[str]], left: list[bool], width: int) -> tuple[lis
     return cut, _split([max(map(len, column)) for column in cut], width)
 
 
-def _shrink(widths: list[int], indices: list[int], least: int, width: int) -> None:
-    """Take from the widest of ``indices`` until the line fits or all of them are down at ``least``."""
+def _shrink(widths: list[int], indices: list[int], minimum: int, width: int) -> None:
+    """Take from the widest of ``indices`` until the line fits or all of them are down at ``minimum``."""
     over = _total(widths) - width
-    while over > 0 and any(widths[i] > least for i in indices):
+    while over > 0 and any(widths[i] > minimum for i in indices):
         widths[max(indices, key=widths.__getitem__)] -= 1
         over -= 1
 

@@ -30,7 +30,7 @@ _TYPE = {"name": "name", "alike": "like"}
 _KERNEL = {"name": "name", "operator": "like", "family": "family"}
 LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "operator": _BY_SHAPE, "kernel": _KERNEL}
 """What rows are → the stages that match them: how a stage is called, and the columns that must agree."""
-LEAST_MATCHED_PCT = 5.0
+MIN_MATCHED_PCT = 5.0
 """With less of the device time in rows that match the programs are not the same."""
 _SURE = {"operator": ("name, shape", "shape", "order"), "kernel": ("name",)}
 """Levels and their stages that tell one program from another: every program has convolutions and additions."""
@@ -73,13 +73,13 @@ def trace_diff(
     indices of those that count in each trace, `steady_run`'s where there are none; nothing outside of them counts.
 
     Raises `InputError` for another level, an iteration that is not there, a trace without device activity, and where
-    less than `LEAST_MATCHED_PCT` of the time of one matches.
+    less than `MIN_MATCHED_PCT` of the time of one matches.
     """
     before, after = map(as_trace, (before, after))
     sides = [_side(trace, wanted) for trace, wanted in zip((before, after), iterations, strict=True)]
     answers = [_compared(sides, level) for level in ((by,) if by else ("operator", "type", "kernel"))]
     best = max(answers, key=lambda answer: round(min(answer.matched_pct), -1))
-    if min(best.matched_pct) < LEAST_MATCHED_PCT:
+    if min(best.matched_pct) < MIN_MATCHED_PCT:
         raise InputError(
             f"{before.source} and {after.source}: {best.notes[0]}; give two traces of one program, or match otherwise"
         )

@@ -1,7 +1,7 @@
 """What to change in the program that was traced: findings with their evidence, their gain, and a line of code.
 
 A finding is a function in `FINDERS`: it looks for one cause in the trace and gives a `Draft`, whose what-if is then
-simulated as any other. What gains less than `LEAST_GAIN` of a step is no finding. Its title and the change to the
+simulated as any other. What gains less than `MIN_GAIN` of a step is no finding. Its title and the change to the
 program are those of its name in `findings.toml`.
 """
 
@@ -28,14 +28,14 @@ from surrogate.trace.profiling import NO_DEVICE, Profile, Source, steady, unfit
 from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import Row, said_once, short_names
 from surrogate.trace.tables import sources_by_layer
-from surrogate.trace.whatif import MODELS, Setting, evaluate, scale, select, what_if
+from surrogate.trace.whatif import MODELS, WhatIfSetting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.answers import REPLAY
 from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
-LEAST_GAIN = 0.01
+MIN_GAIN = 0.01
 """Of a step's time: what a finding must gain."""
-LEAST_OF_HOST = 0.05
+MIN_HOST_GAIN = 0.05
 """That of the program's own code: each eager program has some between its operators."""
 PART = 0.5
 """The least of a cause's time that its remedy is taken to save; nobody has published times before and after."""
@@ -93,7 +93,7 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A cause, and the graph without it, ``changed``, or a what-if's name. ``tasks`` are those that suffer, ``what`` in
-    words, with ``more`` of the evidence; they tell where in the program that is. None, or less than ``least_gain`` of a
+    words, with ``more`` of the evidence; they tell where in the program that is. None, or less than ``min_gain`` of a
     step, is no finding. ``change`` names the text of the change, which ``words`` fill."""
 
     what: str
@@ -101,7 +101,7 @@ class Draft:
     changed: Graph | None = None
     what_if: str = ""
     more: str = ""
-    least_gain: float = LEAST_GAIN
+    min_gain: float = MIN_GAIN
     change: str = "change"
     words: Mapping[str, object] = field(default_factory=dict)
 
@@ -113,7 +113,7 @@ class Case:
         self.profile = profile = steady(profile)
         self.trace = profile.trace
         self.graph = graph_of(profile.trace, profile.layers)
-        self.setting = Setting(profile)
+        self.setting = WhatIfSetting(profile)
 
     @cached_property
     def baseline(self) -> Timeline:
@@ -149,8 +149,8 @@ class Case:
         for where, part in (("on the device", tasks & on_device), ("on the host", tasks & ~on_device)):
             if part.any():
                 named = np.bincount(graph.name[part], graph.duration_us[part], len(graph.names))
-                most = [graph.names[i] for i in named.argsort()[::-1][:3] if named[i]]
-                names = ", ".join(short for name, short in short_names(most).items() if name != OUTSIDE_RANGES)
+                maximum = [graph.names[i] for i in named.argsort()[::-1][:3] if named[i]]
+                names = ", ".join(short for name, short in short_names(maximum).items() if name != OUTSIDE_RANGES)
                 time = f"{self.time_us(part) / 1e3:,.4g} ms {where} (×{int(part.sum()) / self.steps:,.4g})"
                 texts.append(f"{time}{names and f': {names}'}")
         return f"{what}, per step {'; '.join(texts)}"
@@ -160,8 +160,8 @@ class Case:
         graph = self.graph
         inside = tasks & (graph.layer >= 0)
         times = np.bincount(graph.layer[inside], graph.duration_us[inside], len(graph.layers))
-        most: list[str] = [graph.layers[i] for i in times.argsort()[::-1] if times[i]]
-        return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in most))[:3])
+        maximum: list[str] = [graph.layers[i] for i in times.argsort()[::-1] if times[i]]
+        return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in maximum))[:3])
 
 
 def advice(given: Source) -> list[Finding]:
@@ -191,7 +191,7 @@ def looked(profile: Profile) -> tuple[list[Finding], str]:
 
 def straggler(compared: RanksSummary) -> Finding | None:
     """The rank that the others wait for, and whether it computes longer or idles longer; None where they wait less
-    than `LEAST_GAIN` of the time for that. What they wait beyond it comes of starts that lie apart in the traces."""
+    than `MIN_GAIN` of the time for that. What they wait beyond it comes of starts that lie apart in the traces."""
     rank = compared.straggler
     rows = {row["rank"]: row for row in compared.ranks}
     step_us = float(np.mean([row["time_us"] for row in compared.ranks]))
@@ -204,7 +204,7 @@ def straggler(compared: RanksSummary) -> Finding | None:
     computes = own[0] - others[0] >= own[1] - others[1]
     awaited_us = rows[rank]["awaited_us"]
     gain_us = min(awaited_us, 1e3 * float(own.sum() - others.sum()))
-    if gain_us < LEAST_GAIN * step_us:
+    if gain_us < MIN_GAIN * step_us:
         return None
     figures = ["{:,.4g} ms and idles {:,.4g}".format(*each) for each in (own, others)]
     text = TEXTS["straggler"]
@@ -226,7 +226,7 @@ def straggler(compared: RanksSummary) -> Finding | None:
 def told(findings: Sequence[Finding], why: str = "", step: str = "the mean iteration, from end to end") -> str:
     """The findings as people read them, a paragraph each, what a ``step`` is, and what was not looked for."""
     if not findings:
-        return f"Findings: none that the trace supports and that gains {LEAST_GAIN:.0%} of a step\n{why}".strip()
+        return f"Findings: none that the trace supports and that gains {MIN_GAIN:.0%} of a step\n{why}".strip()
     lines = [f"Findings, the largest gain first; gains do not add up; a step is {step}"]
     for number, finding in enumerate(findings, start=1):
         row = finding.row()
@@ -261,11 +261,11 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
         # Where only times change, no more is gained than they lose: most causes need no simulation.
         saved_us = float((case.graph.duration_us - changed.duration_us).sum()) / case.steps
         only_times = len(changed.src) == len(case.graph.src) and not changed.removed.any()
-        if only_times and saved_us < draft.least_gain * step_us:
+        if only_times and saved_us < draft.min_gain * step_us:
             return None
         after = simulate(changed)
     gain_us = step_us - after.per_iteration_us
-    if gain_us < draft.least_gain * step_us:
+    if gain_us < draft.min_gain * step_us:
         return None
     if not ends_us:
         left_us = np.where(changed.removed, 0.0, changed.duration_us)
@@ -396,7 +396,7 @@ def host_outside_layers(case: Case) -> Draft | None:
         "work outside of operators",
         tasks,
         scale(graph, tasks, 0.0),
-        least_gain=LEAST_OF_HOST,
+        min_gain=MIN_HOST_GAIN,
         more=f"; the longest, {longest_us / 1e3:,.4g} ms, is beside {beside_it}",
         change="once" if once else "often",
     )

@@ -233,10 +233,10 @@ def verdict(
         return {}
     compute = compute_us(flops, peak) / time_us
     memory = memory_us(dram_bytes, dram_gbs) / time_us
-    least_us = max(compute, memory) * time_us / launches
+    min_us = max(compute, memory) * time_us / launches
     limit = bound(flops, dram_bytes, peak, dram_gbs)
     if max(compute, memory) < WELL_USED:
-        if least_us < WELL_USED / (1 - WELL_USED) * DRAM_LATENCY_US:
+        if min_us < WELL_USED / (1 - WELL_USED) * DRAM_LATENCY_US:
             limit = f"{LATENCY_BOUND} ({'FLOPs' if compute > memory else 'bytes'})"
         else:
             limit = f"{LATENCY_BOUND} (blocks)" if waves is not None and waves < FULL_WAVE else BELOW_PEAKS

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from surrogate.features.roofline import ridge_flops_per_byte
 from surrogate.report.page import ZOOM, Figure, Section, lanes_chart, page
 from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
-from surrogate.report.tables import Facts, Table, interval_us, plain
+from surrogate.report.tables import FactTable, Table, interval_us, plain
 from surrogate.trace.events.parts import OUTSIDE, iteration_at
 from surrogate.trace.events.tables import linked
 from surrogate.trace.findings import looked, told
@@ -21,7 +21,7 @@ from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.profiling import NO_DEVICE, Profile, steady
 from surrogate.trace.result import ResultTable, Row, said_once, short_names
 from surrogate.trace.tables import STEP_PARTS, copy_table, headline, layer_table, step_table, summary, type_table
-from surrogate.trace.whatif import MODELS, Setting, evaluate, what_if
+from surrogate.trace.whatif import MODELS, WhatIfSetting, evaluate, what_if
 
 WHAT_IFS = (
     *("amp", "batch", "batch-norm", "cuda-graphs", "faster-host", "faster-kernels", "faster-network"),
@@ -60,7 +60,7 @@ def trace_page(profile: Profile) -> str:
         Section("What-ifs", _what_ifs(profile) if facts["bound"] else []),
         Section("Roofline", [], [Figure("roofline", roofline, caption)] if roofline else []),
         *(Section(title, [table.table(MAX_LINES)]) for title, table in tables.items()),
-        Section("Summary", [Facts([(key, plain(value)) for key, value in facts.items()])]),
+        Section("Summary", [FactTable([(key, plain(value)) for key, value in facts.items()])]),
     ]
     return page(str(facts["trace"]), sections, kicker="profile of a trace", answer=_answer(facts))
 
@@ -79,7 +79,7 @@ def _what_ifs(profile: Profile) -> list[Table]:
     """Those of `WHAT_IFS` that apply, with the time of an iteration and what is known of the answer's error."""
     refusals: dict[str, str] = {}
     chosen = [what_if(name) for name in WHAT_IFS]
-    answers = evaluate(graph_of(profile.trace, profile.layers), chosen, Setting(profile), refusals=refusals)
+    answers = evaluate(graph_of(profile.trace, profile.layers), chosen, WhatIfSetting(profile), refusals=refusals)
     rows = []
     for answer in answers:
         ends = [end / 1e3 for end in (answer.low_us, answer.high_us) if end is not None]

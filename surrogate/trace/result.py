@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from surrogate.collect.device import demangled
 from surrogate.features.kernels import word_rank
-from surrogate.report.tables import Shown, Table, plain, shortened
+from surrogate.report.tables import Table, TableResult, plain, shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ LONGEST = 60
 """Characters of a short name."""
 _HEAD = 40
 """Characters of a plain name that stay, whatever of its end must be told."""
-_MOST_WORDS = 300
+_MAX_WORDS = 300
 _CARRIER = re.compile(r"elementwise|^reduce_kernel|multi_tensor_apply")
 """Kernels that say nothing without the function they run."""
 _ANY_KERNEL = re.compile(r"(?:device_)?kernel\d?", re.I)
@@ -34,7 +34,7 @@ _PIECE = re.compile(r"_*[A-Z]*[a-z0-9]+|_*[A-Z]+|_+|[^\W_]")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ResultTable(Shown):
+class ResultTable(TableResult):
     """A table: ``rows`` share their keys, every key that is a quantity ends in its unit; None where unknown.
 
     ``short`` holds what people read in the place of a long text, such as the name of a kernel.
@@ -51,12 +51,12 @@ class ResultTable(Shown):
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
-    def table(self, most: int | None = None) -> Table:
-        """The table to print; for a page, of more than ``most`` rows the first ones, many of them folded away."""
-        more = f"first {most} of {len(self):,}" if most is not None and len(self) > most else ""
+    def table(self, maximum: int | None = None) -> Table:
+        """The table to print; for a page, of more than ``maximum`` rows the first ones, many of them folded away."""
+        more = f"first {maximum} of {len(self):,}" if maximum is not None and len(self) > maximum else ""
         formats = {key: self._shown for row in self.rows[:1] for key in row}
-        folds = {"note": more, "unfolded": most and UNFOLDED}
-        return Table(self.rows[:most], formats, self.title, notes=self.notes, empty="None in this trace.", **folds)
+        folds = {"note": more, "unfolded": maximum and UNFOLDED}
+        return Table(self.rows[:maximum], formats, self.title, notes=self.notes, empty="None in this trace.", **folds)
 
     def to_dict(self) -> dict[str, object]:
         """Title, rows and notes as plain JSON values."""
@@ -100,7 +100,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     groups: dict[tuple[str, str], list[str]] = {}
     for name in names:
         base, every = _split(_NOWHERE.sub("", demangled(name)))
-        words[name] = every[:_MOST_WORDS]
+        words[name] = every[:_MAX_WORDS]
         groups.setdefault(base, []).append(name)
     parting_words = {name: parted for group in groups.values() for name, parted in _parting(group, words).items()}
     short: dict[str, str] = {}

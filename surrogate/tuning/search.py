@@ -23,13 +23,13 @@ DRAWN = 5
 """Random configurations among which each of those is the farthest from all asked before."""
 FIRST_FIT, FIT_GROWTH = 5, 1.4
 """Measurements before the scales are first fitted, and by which factor there are more at the next time."""
-MOST_MEASURED = 300
+MAX_MEASURED = 300
 """Measurements that the process holds: the fastest, and as many failures."""
-MOST_CANDIDATES = 20_000
+MAX_CANDIDATES = 20_000
 """Configurations that the process looks at: of larger spaces the most promising half of them, others by chance."""
-MOST_DIRECTIONS = 8
+MAX_DIRECTIONS = 8
 """In which other problems' speeds deviate from the expected ones."""
-MOST_PARAMETERS = 16
+MAX_PARAMETERS = 16
 """Parameters of which products are formed: those with the most values."""
 WITH_PRIOR = np.log([0.2, 0.3, 0.1, 0.02])
 WITHOUT_PRIOR = np.log([0.3, 0.3, 0.6, 0.02])
@@ -37,9 +37,9 @@ WITHOUT_PRIOR = np.log([0.3, 0.3, 0.6, 0.02])
 UNKNOWN_SPEED = 0.5
 FAILURE_SPREAD, FAILURE_NOISE = 0.5, 0.1
 """Of the process that says how the share of failures differs from the prior's."""
-LEAST_CHANCE = 0.001
+MIN_CHANCE = 0.001
 """That a configuration runs, whatever failed beside it."""
-LEAST_RUNNING = 0.5
+MIN_RUNNING = 0.5
 TINY = 1e-10
 
 
@@ -84,7 +84,7 @@ class Search:
         self._failure = np.zeros(count) if failure is None else np.clip(failure, 0.0, 1.0).astype(np.float64)
         speed = np.full(count, UNKNOWN_SPEED) if prior is None else 1.0 - np.clip(prior, 0.0, 1.0)
         # A score counts failures as hopeless, the process is about what runs; where few do, that is not to be trusted.
-        self._expected = np.minimum(speed / np.maximum(1.0 - self._failure, LEAST_RUNNING), 1.0).astype(np.float64)
+        self._expected = np.minimum(speed / np.maximum(1.0 - self._failure, MIN_RUNNING), 1.0).astype(np.float64)
         self._groups = _coordinates(np.asarray(parameters, dtype=np.float64), terms)
         self._deviations = _deviations(others, self._expected)
         start = WITH_PRIOR if self._has_prior else WITHOUT_PRIOR
@@ -186,28 +186,28 @@ class Search:
         told = [index for index in process.order if index in self._time_us]
         failed = np.array([self._time_us[index] is None for index in told], dtype=bool)
         if not failed.any():
-            return np.minimum(prior, 1.0 - LEAST_CHANCE)
+            return np.minimum(prior, 1.0 - MIN_CHANCE)
         near = process.near if is_told.all() else process.near[is_told]
         covariance = FAILURE_SPREAD**2 * near[:, process.at[is_told]].astype(np.float64)
         covariance[np.diag_indices_from(covariance)] += FAILURE_NOISE**2
         weight = np.linalg.solve(covariance, failed - self._failure[told])
-        return np.clip(prior + FAILURE_SPREAD**2 * (weight @ near), 0.0, 1.0 - LEAST_CHANCE)
+        return np.clip(prior + FAILURE_SPREAD**2 * (weight @ near), 0.0, 1.0 - MIN_CHANCE)
 
     def _held(self) -> list[int]:
         """What the process is conditioned on: the fastest of those that ran, then those that failed or wait."""
         ran = sorted((time_us, index) for index, time_us in self._time_us.items() if time_us is not None)
         failed = [index for index, time_us in self._time_us.items() if time_us is None]
-        return [index for _, index in ran[:MOST_MEASURED]] + failed[-MOST_MEASURED:] + list(self._waiting)
+        return [index for _, index in ran[:MAX_MEASURED]] + failed[-MAX_MEASURED:] + list(self._waiting)
 
     def _new_process(self, logs: np.ndarray) -> "_Process":
         """The process of these scales on the most promising configurations, conditioned on what was asked."""
         held = self._held()
         count = len(self._asked)
         candidates = np.arange(count)
-        if count > MOST_CANDIDATES:
+        if count > MAX_CANDIDATES:
             promise = self._expected * (1.0 - self._failure) + self._random.uniform(0.0, 1e-6, count)
             order = np.argsort(-promise)
-            half = MOST_CANDIDATES // 2
+            half = MAX_CANDIDATES // 2
             by_chance = self._random.choice(order[half:], half, replace=False)
             candidates = np.union1d(np.concatenate([order[:half], by_chance]), np.array(held, dtype=np.int64))
         scales = Scales.of(logs)
@@ -335,7 +335,7 @@ def _coordinates(parameters: np.ndarray, terms: np.ndarray | None) -> list[np.nd
     logs = [np.log2(column) for column in varying if (column > 0).all()]
     logs.sort(key=lambda column: -len(np.unique(column)))
     others = [column for column in varying if not (column > 0).all()]
-    products = [first + second for first, second in combinations(logs[:MOST_PARAMETERS], 2)]
+    products = [first + second for first, second in combinations(logs[:MAX_PARAMETERS], 2)]
     physics = [] if terms is None else [_filled(column) for column in terms.T.astype(np.float64)]
     groups = [_scaled(np.column_stack(group)) for group in (logs + others, products, physics) if group]
     return groups or [np.zeros((len(parameters), 1))]
@@ -355,11 +355,11 @@ def _scaled(columns: np.ndarray) -> np.ndarray:
 
 
 def _deviations(others: np.ndarray | None, expected: np.ndarray) -> np.ndarray:
-    """(n, d) how other problems' speeds deviate from the expected ones, at most in `MOST_DIRECTIONS` directions."""
+    """(n, d) how other problems' speeds deviate from the expected ones, at most in `MAX_DIRECTIONS` directions."""
     if others is None:
         return np.zeros((len(expected), 0))
     deviations = np.nan_to_num(1.0 - others - expected).T.astype(np.float64)
-    if deviations.shape[1] <= MOST_DIRECTIONS:
+    if deviations.shape[1] <= MAX_DIRECTIONS:
         return deviations
     _, directions = np.linalg.eigh(deviations.T @ deviations)
-    return deviations @ directions[:, -MOST_DIRECTIONS:]
+    return deviations @ directions[:, -MAX_DIRECTIONS:]

@@ -29,7 +29,7 @@ def perf_model(source: Source, gpu: str | None = None) -> Callable[..., float]:
     """
     known = opened(source)
     description = described_of(known).description
-    spaces: dict[tuple[object, ...], Scores] = {}
+    spaces: dict[tuple[object, ...], ConfigurationScores] = {}
     device: list[str] = [] if gpu is None else [gpu]
 
     def expected(**arguments: Any) -> float:
@@ -40,7 +40,9 @@ def perf_model(source: Source, gpu: str | None = None) -> Callable[..., float]:
         if key not in spaces:
             if len(spaces) >= REMEMBERED:
                 spaces.clear()
-            spaces[key] = Scores(lambda configurations: space_of(known, device[0], problem, configurations))
+            spaces[key] = ConfigurationScores(
+                lambda configurations: space_of(known, device[0], problem, configurations)
+            )
         # Triton leaves a limit of registers that is not set out, tables hold 0 for it. They may call warps short.
         given = {}
         for name in description.parameters:
@@ -53,7 +55,7 @@ def perf_model(source: Source, gpu: str | None = None) -> Callable[..., float]:
     return expected
 
 
-class Scores:
+class ConfigurationScores:
     """log(time / the best one's) of configurations of one problem: of all that ``made`` knows at once, others alone."""
 
     def __init__(self, made: Callable[[list[Mapping[str, Value]] | None], Space]) -> None:

@@ -29,7 +29,7 @@ from surrogate.tuning.search import Search
 
 UNIT = 1000.0
 """A time so many times off the table's least and greatest is likely in another unit."""
-MOST_OTHERS = 64
+MAX_OTHERS = 64
 """Measured problems whose scores a search looks at: those that measured most of its configurations."""
 Source = Bundle | Description | str | Path
 """What a tuner knows: a bundle or its folder, or a description or its TOML file."""
@@ -56,7 +56,7 @@ class Space(NamedTuple):
         places = {name.rpartition("|")[2]: place for place, name in enumerate(model.configurations_)}
         known = np.array([places.get(text, -1) for text in self.texts], dtype=np.int64)
         scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, known]
-        measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MOST_OTHERS]
+        measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MAX_OTHERS]
         ran_us = model.times_us_[np.isfinite(model.times_us_)]
         return self._replace(
             prior=model.transfer_.prior(columns, self.parameters, terms, known),
@@ -233,9 +233,9 @@ def space_of(
     terms = np.column_stack([np.broadcast_to(column, len(texts)) for column in columns]).astype(np.float32)
     problem_columns = np.concatenate([np.array(of_problem.values), np.array(formula.constant)]).astype(np.float32)
     launched = device.vendor not in ("", "cpu")  # what nobody knows may be a CPU, which launches nothing
-    least_us = max(FASTEST_US, float(family.least_us(asked, device))) if launched else 0.0
+    min_us = max(FASTEST_US, float(family.min_us(asked, device))) if launched else 0.0
     known_terms = terms[:, np.isfinite(terms).all(axis=0)]
-    space = Space(family.description, texts, parameters, known_terms, None, None, plausible_us=(least_us, math.inf))
+    space = Space(family.description, texts, parameters, known_terms, None, None, plausible_us=(min_us, math.inf))
     return space if model is None else space.informed(model, model.inside(asked, device, problem_columns), terms)
 
 

@@ -92,12 +92,12 @@ class References:
     """What was measured with one library and kind of problem (direction, or operator and variant).
 
     ``shapes`` (m, sizes) int64, m ≤ `REFERENCES`, problems that distances are taken to, whose batch sizes do not
-    matter; ``least`` and ``greatest`` (sizes,) int64 of all problems; ``reach`` the greatest distance inside.
+    matter; ``minimum`` and ``greatest`` (sizes,) int64 of all problems; ``reach`` the greatest distance inside.
     """
 
     family: Family
     shapes: np.ndarray
-    least: np.ndarray
+    minimum: np.ndarray
     greatest: np.ndarray
     reach: float = inf
 
@@ -109,7 +109,7 @@ class References:
         shapes[:, _is_batch(family)] = 1
         shapes = np.unique(shapes, axis=0)
         references = farthest_points(_coordinates(family, shapes) * ~_is_batch(family), count)
-        return cls(family, shapes[references], least=sizes.min(axis=0), greatest=sizes.max(axis=0), reach=reach)
+        return cls(family, shapes[references], minimum=sizes.min(axis=0), greatest=sizes.max(axis=0), reach=reach)
 
     @cached_property
     def _scale(self) -> tuple[np.ndarray, np.ndarray]:
@@ -125,13 +125,13 @@ class References:
     @cached_property
     def _batches(self) -> tuple[tuple[int, float, float], ...]:
         """Of every batch size: its position, and the least and greatest coordinate."""
-        low, high = _coordinates(self.family, self.least), _coordinates(self.family, self.greatest)
+        low, high = _coordinates(self.family, self.minimum), _coordinates(self.family, self.greatest)
         return tuple((int(i), float(low[i]), float(high[i])) for i in np.flatnonzero(_is_batch(self.family)))
 
     @cached_property
     def bounds(self) -> tuple[tuple[str, int, int], ...]:
         """(name, least, greatest) of every size."""
-        return tuple(zip(self.family.size_names, self.least.tolist(), self.greatest.tolist(), strict=True))
+        return tuple(zip(self.family.size_names, self.minimum.tolist(), self.greatest.tolist(), strict=True))
 
     def distance(self, sizes: Sequence[int]) -> float:
         """Distance of one problem's sizes, in the order of `Family.size_names`."""
@@ -173,15 +173,15 @@ class References:
 
     def inside(self, sizes: np.ndarray) -> np.ndarray:
         """(rows,) True where all sizes (rows, sizes) lie in the measured ranges."""
-        return np.all((self.least <= sizes) & (sizes <= self.greatest), axis=1)
+        return np.all((self.minimum <= sizes) & (sizes <= self.greatest), axis=1)
 
     def beyond(self, sizes: np.ndarray) -> np.ndarray:
         """(rows,) doublings, or halvings, from the measured ranges to ``sizes`` (rows, sizes): of the sizes in sum, or
         of their product, whichever is more."""
-        logs, shapes, least, greatest = (
-            np.log2(np.maximum(each, 1)) for each in (sizes, self.shapes, self.least, self.greatest)
+        logs, shapes, minimum, greatest = (
+            np.log2(np.maximum(each, 1)) for each in (sizes, self.shapes, self.minimum, self.greatest)
         )
-        outside = np.maximum(least - logs, 0.0) + np.maximum(logs - greatest, 0.0)
+        outside = np.maximum(minimum - logs, 0.0) + np.maximum(logs - greatest, 0.0)
         shaped = ~_is_batch(self.family)
         product, measured = logs[:, shaped].sum(axis=1), shapes[:, shaped].sum(axis=1)
         past = np.maximum(product - measured.max(), measured.min() - product)
@@ -189,7 +189,7 @@ class References:
 
     def to_dict(self) -> dict[str, object]:
         """Plain numbers; no ``reach`` where there is no limit."""
-        arrays = {name: getattr(self, name).tolist() for name in ("shapes", "least", "greatest")}
+        arrays = {"shapes": self.shapes.tolist(), "least": self.minimum.tolist(), "greatest": self.greatest.tolist()}
         return arrays if self.reach == inf else {**arrays, "reach": self.reach}
 
     @classmethod
@@ -197,12 +197,12 @@ class References:
         """What `to_dict` gave. Raises `InputError` for sizes that the family has not, or none."""
         rows = [*stored["shapes"], stored["least"], stored["greatest"]]
         sizes = from_plain(np.ndarray, rows, "references").astype(np.int64)
-        least, greatest = sizes[-2], sizes[-1]
-        floors = [size.least for size in family.sizes]
-        if sizes.shape[1:] != (len(floors),) or (sizes < floors).any() or len(sizes) < 3 or (least > greatest).any():
+        minimum, greatest = sizes[-2], sizes[-1]
+        floors = [size.minimum for size in family.sizes]
+        if sizes.shape[1:] != (len(floors),) or (sizes < floors).any() or len(sizes) < 3 or (minimum > greatest).any():
             raise InputError(f"shapes, least and greatest are not sizes of {family.name}")
         reach = from_plain(Number, stored["reach"], "reach") if "reach" in stored else inf
-        return cls(family, sizes[:-2], least, greatest, reach=reach)
+        return cls(family, sizes[:-2], minimum, greatest, reach=reach)
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,9 +282,9 @@ class Domain:
         growth = float(self.growth(np.array([sizes]))[0])
         wider = f", so that intervals are wider, each end by a factor of {exp(growth):.3g}" if growth else ""
         outside = [
-            f"{name} {value} lies outside the measured {least} … {greatest}"
-            for value, (name, least, greatest) in zip(sizes, references.bounds, strict=True)
-            if not least <= value <= greatest
+            f"{name} {value} lies outside the measured {minimum} … {greatest}"
+            for value, (name, minimum, greatest) in zip(sizes, references.bounds, strict=True)
+            if not minimum <= value <= greatest
         ]
         if outside:
             return f"{', '.join(outside)}{wider}"
@@ -433,7 +433,7 @@ def farthest_points(points: np.ndarray, count: int) -> np.ndarray:
 
 
 def _shift(family: Family) -> np.ndarray:
-    return np.array([float(size.least == 0) for size in family.sizes])
+    return np.array([float(size.minimum == 0) for size in family.sizes])
 
 
 def _is_batch(family: Family) -> np.ndarray:

@@ -18,20 +18,20 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.features.errors import InputError
-from surrogate.models.base import TimeModel, Told, fitted, times_of
+from surrogate.models.base import ProgressCallback, TimeModel, fitted, times_of
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import distances_to, references_of
-from surrogate.uncertainty.intervals import ALL, COVERAGE, LeftOut, StepFunction, UnseenGpu, WidthKey, Widths
+from surrogate.uncertainty.intervals import ALL, COVERAGE, HeldOutGpuErrors, StepFunction, UnseenGpu, WidthKey, Widths
 
-LEAST_SHAPES = 10
+MIN_SHAPES = 10
 """Held-out shapes that a base needs to be narrower than its parent's."""
 POOLED_SHAPES = 20
 """With this many shapes a key's own quantile counts as much as its parent's (in logs); with more, more."""
 DISTANCE_BANDS = 6
 TIME_BANDS = 5
-LEAST_ERROR = 1e-9
+MIN_ERROR = 1e-9
 """In log time; what is below is rounding: a model that is exact must not divide by nothing."""
-LEAST_WIDTH = 1e-4
+MIN_WIDTH = 1e-4
 """No base is smaller: a model that errs nowhere on a few rows is not perfect."""
 PARTS = 5
 """Parts of the shapes: each is scored by widths of the others."""
@@ -39,14 +39,14 @@ SHARES = (0.02, 2.0)
 """Ends of the search for the own share of errors."""
 SHARE_PROBLEMS = 1000
 """Problems that its likelihood is taken over; more hardly change it."""
-LEAST_LIKELIHOOD = 1e-6
+MIN_LIKELIHOOD = 1e-6
 """Of a problem's best candidate: one hopeless problem shall not decide."""
-LEAST_GPUS = 3
+MIN_GPUS = 3
 """Fewer say nothing of how GPUs differ."""
 ONE_MORE = 0.5
 """Over the number of GPUs left out, what is added to the greatest half width of any for a GPU more: of 63 cells (GPU
 and type) that each other GPUs' widths are held against, it leaves 11 in the place of 15 that hold less than 85 %."""
-MOST_GPUS = 6
+MAX_GPUS = 6
 """GPUs that `fit_unseen_gpu` leaves out, those with most rows: each costs one fit."""
 LARGE_ROWS = 150_000
 """Of larger tables as many rows are drawn for each of these fits."""
@@ -57,7 +57,7 @@ GPU_FOLDS = 3
 
 
 @dataclass(frozen=True)
-class Scores:
+class HeldOutScores:
     """Held-out rows with both times; arrays (rows,).
 
     ``position`` in the rows they come from; ``error`` |log(predicted / measured)|; ``shape`` codes; ``described``: the
@@ -82,7 +82,7 @@ class Scores:
             raise InputError("no held-out row has a predicted and a measured time; intervals need some")
         return cls(
             position=position,
-            error=np.maximum(np.abs(np.log(predicted_us[position] / measured_us[position])), LEAST_ERROR),
+            error=np.maximum(np.abs(np.log(predicted_us[position] / measured_us[position])), MIN_ERROR),
             predicted_us=predicted_us[position],
             distance=distance[position],
             shape=np.unique(rows.shape[position], return_inverse=True)[1],
@@ -92,9 +92,9 @@ class Scores:
             described=bool(rows.family.parameter_names),
         )
 
-    def take(self, mask: np.ndarray) -> "Scores":
+    def take(self, mask: np.ndarray) -> "HeldOutScores":
         """The rows where the mask holds."""
-        return Scores(*(getattr(self, f.name)[mask] for f in fields(self)[:-1]), described=self.described)
+        return HeldOutScores(*(getattr(self, f.name)[mask] for f in fields(self)[:-1]), described=self.described)
 
     def half_widths(self, widths: Widths) -> np.ndarray:
         """(rows,) what ``widths`` say of these rows."""
@@ -119,7 +119,7 @@ def fit_widths(
     ``judged`` (rows,) True where the own share of errors may be learned: all rows of problems whose fastest candidate
     is known (None: everywhere). Raises `InputError` where no row has both times.
     """
-    scores = Scores.of(rows, predicted_us, measured_us, distance)
+    scores = HeldOutScores.of(rows, predicted_us, measured_us, distance)
     widths, half_width = _last_fitted(scores)
     counted = np.ones(len(scores.error), dtype=bool) if judged is None else judged[scores.position]
     part = scores.take(counted)
@@ -132,13 +132,13 @@ def held_out_half_widths(
     rows: Rows, predicted_us: np.ndarray, measured_us: np.ndarray, distance: np.ndarray
 ) -> np.ndarray:
     """(rows,) half widths, each by widths fitted on other shapes alone: what coverage may be judged by; else NaN."""
-    scores = Scores.of(rows, predicted_us, measured_us, distance)
+    scores = HeldOutScores.of(rows, predicted_us, measured_us, distance)
     out = np.full(len(rows), np.nan)
     out[scores.position] = _crossed(scores, lambda others: _last_fitted(others)[0], seed=1)
     return out
 
 
-def _crossed(scores: Scores, fit: Callable[[Scores], Widths], seed: int) -> np.ndarray:
+def _crossed(scores: HeldOutScores, fit: Callable[[HeldOutScores], Widths], seed: int) -> np.ndarray:
     """(rows,) half widths, each by what ``fit`` makes of other shapes; NaN where there is one shape alone."""
     label = fold_labels(scores.shape.astype(str), PARTS, seed)
     crossed = np.full(len(label), np.nan)
@@ -148,13 +148,13 @@ def _crossed(scores: Scores, fit: Callable[[Scores], Widths], seed: int) -> np.n
     return crossed
 
 
-def _last_fitted(scores: Scores) -> tuple[Widths, np.ndarray]:
+def _last_fitted(scores: HeldOutScores) -> tuple[Widths, np.ndarray]:
     """Widths whose last constant comes from cross-fitted scores, and those cross-fitted half widths (rows,).
 
     Configurations are too many, and a user's shapes too few, for widths of each: one width is all shapes'.
     """
     if scores.described:
-        widths = Widths({ALL: max(_few_shapes_quantile(scores.error, scores.shape), LEAST_WIDTH)})
+        widths = Widths({ALL: max(_few_shapes_quantile(scores.error, scores.shape), MIN_WIDTH)})
         return widths, scores.half_widths(widths)
     widths = _fitted(scores)
     crossed = _crossed(scores, _fitted, seed=0)
@@ -163,13 +163,13 @@ def _last_fitted(scores: Scores) -> tuple[Widths, np.ndarray]:
     # Keys of few shapes have a constant of their own: a new shape is often farther off than those few were.
     left = scores.error / crossed
     last = last_of_few = conformal_quantile(left, scores.shape)
-    few = {key: positions for key, positions in _cells(scores) if _shapes(scores, positions) < LEAST_SHAPES}
+    few = {key: positions for key, positions in _cells(scores) if _shapes(scores, positions) < MIN_SHAPES}
     is_few = np.zeros(len(left), dtype=bool)
     is_few[np.concatenate([np.empty(0, dtype=np.int64), *few.values()])] = True
     if few:
         last_of_few = max(last, _few_shapes_quantile(left[is_few], scores.shape[is_few]))
     factors = {key: last_of_few if key in few else last for key in widths.by_key}
-    bases = {key: max(base * factors[key], LEAST_WIDTH) for key, base in widths.by_key.items()}
+    bases = {key: max(base * factors[key], MIN_WIDTH) for key, base in widths.by_key.items()}
     return replace(widths, by_key=bases), crossed * np.where(is_few, last_of_few, last)
 
 
@@ -195,11 +195,11 @@ def _few_shapes_quantile(scores: np.ndarray, shape: np.ndarray) -> float:
 
 def pooled_base(base: float, parent: float, shapes: int) -> float:
     """A key's quantile, drawn (in logs) towards its parent's as far as its shapes are few."""
-    weight = shapes / (shapes + POOLED_SHAPES) if shapes >= LEAST_SHAPES else 0.0
+    weight = shapes / (shapes + POOLED_SHAPES) if shapes >= MIN_SHAPES else 0.0
     return base**weight * parent ** (1 - weight)
 
 
-def _fitted(scores: Scores) -> Widths:
+def _fitted(scores: HeldOutScores) -> Widths:
     """Both factors, then the bases of what they leave."""
     typical = pd.Series(scores.error).groupby(scores.candidate).transform("median").to_numpy()
     near = _steps(scores.distance, scores.error / typical, scores.shape, DISTANCE_BANDS, rising=True)
@@ -208,24 +208,24 @@ def _fitted(scores: Scores) -> Widths:
     return Widths(_bases(scores, left / time.at(scores.predicted_us)), near, time)
 
 
-def _bases(scores: Scores, left: np.ndarray) -> dict[WidthKey, float]:
+def _bases(scores: HeldOutScores, left: np.ndarray) -> dict[WidthKey, float]:
     """The base of all rows, of every candidate, of it on a GPU and in a type there.
 
     None is narrower than held its own errors: a few shapes do not tell that errors are small, and do tell that they are
-    large. Below `LEAST_SHAPES` the rank of a new shape would be the last, which one outlier decides.
+    large. Below `MIN_SHAPES` the rank of a new shape would be the last, which one outlier decides.
     """
-    bases = {ALL: max(conformal_quantile(left, scores.shape), LEAST_WIDTH)}
+    bases = {ALL: max(conformal_quantile(left, scores.shape), MIN_WIDTH)}
     for key, positions in _cells(scores):
         shapes = _shapes(scores, positions)
-        base = max(conformal_quantile(left[positions], scores.shape[positions]), LEAST_WIDTH)
+        base = max(conformal_quantile(left[positions], scores.shape[positions]), MIN_WIDTH)
         parents = (WidthKey(key.gpu if key.dtype else None, key.candidate), WidthKey(None, key.candidate), ALL)
         parent = next(bases[parent] for parent in parents if parent in bases and parent != key)
-        own = base if shapes >= LEAST_SHAPES else np.quantile(left[positions], COVERAGE)
+        own = base if shapes >= MIN_SHAPES else np.quantile(left[positions], COVERAGE)
         bases[key] = float(max(own, pooled_base(base, parent, shapes)))
     return bases
 
 
-def _cells(scores: Scores) -> Iterator[tuple[WidthKey, np.ndarray]]:
+def _cells(scores: HeldOutScores) -> Iterator[tuple[WidthKey, np.ndarray]]:
     """The positions of each candidate's rows, of it on a GPU, and in a type there; what draws on another behind it."""
     frame = pd.DataFrame({"candidate": scores.candidate, "gpu": scores.gpu, "dtype": scores.dtype})
     for columns in (("candidate",), ("candidate", "gpu"), ("candidate", "gpu", "dtype")):
@@ -233,7 +233,7 @@ def _cells(scores: Scores) -> Iterator[tuple[WidthKey, np.ndarray]]:
             yield WidthKey(**{"gpu": None, **dict(zip(columns, values, strict=True))}), positions
 
 
-def _shapes(scores: Scores, positions: np.ndarray) -> int:
+def _shapes(scores: HeldOutScores, positions: np.ndarray) -> int:
     """How many shapes the rows at ``positions`` are of."""
     return len(np.unique(scores.shape[positions]))
 
@@ -287,13 +287,13 @@ def fit_own_share(
 
     def loss(log_share: float) -> float:
         likely = [intervals.probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
-        return -float(weight @ np.log(np.maximum(likely, LEAST_LIKELIHOOD)))
+        return -float(weight @ np.log(np.maximum(likely, MIN_LIKELIHOOD)))
 
     fitted: OptimizeResult = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
     return float(np.exp(fitted.x))
 
 
-Begin = Callable[[str, int], Told]
+Begin = Callable[[str, int], ProgressCallback]
 """Called before a fit with its name and its rows; gives what the fit calls as it goes on."""
 Split = tuple[np.ndarray, np.ndarray]
 """Positions of the rows that a fit learns from, and of those that it answers."""
@@ -387,7 +387,7 @@ def known_settings(rows: Rows, splits: Sequence[Split]) -> np.ndarray:
     return known
 
 
-def left_out_gpus(rows: Rows, predicted: np.ndarray, known: np.ndarray) -> dict[str, LeftOut]:
+def left_out_gpus(rows: Rows, predicted: np.ndarray, known: np.ndarray) -> dict[str, HeldOutGpuErrors]:
     """`UnseenGpu.by_kind` of ok rows with times (rows,) by fits that did not see their GPU; ``known`` as above.
 
     Of a line of GPUs those count that had others of it in training; what they tell of a line with a single GPU, which
@@ -397,7 +397,7 @@ def left_out_gpus(rows: Rows, predicted: np.ndarray, known: np.ndarray) -> dict[
     device = device_names(rows.frame).astype(str)
     frame = pd.DataFrame(kinds_of(rows), columns=["line", "dtype"])
 
-    def of(positions: np.ndarray, counts: int | None = None) -> LeftOut:
+    def of(positions: np.ndarray, counts: int | None = None) -> HeldOutGpuErrors:
         """GPUs are too few for a quantile over them: the greatest of every GPU's own is taken, and the fewer they are,
         the more is added for one more. A single shape tells little of a GPU."""
         parts = [positions[device[positions] == name] for name in np.unique(device[positions])]
@@ -405,7 +405,7 @@ def left_out_gpus(rows: Rows, predicted: np.ndarray, known: np.ndarray) -> dict[
         median = np.median([np.median(np.abs(ratio[part] - 1)) for part in parts])
         greatest = max(np.quantile(np.abs(np.log(ratio[part])), COVERAGE) for part in parts)
         half_width = greatest * (1 + ONE_MORE / (counts or len(parts)))
-        return LeftOut(len(parts), *(float(f"{value:.4g}") for value in (median, half_width)))
+        return HeldOutGpuErrors(len(parts), *(float(f"{value:.4g}") for value in (median, half_width)))
 
     # 1. Of a GPU with known settings those alone count.
     has_known = np.isin(device, np.unique(device[known]))
@@ -421,8 +421,8 @@ def left_out_gpus(rows: Rows, predicted: np.ndarray, known: np.ndarray) -> dict[
     for (line, dtype), positions in groups(frame.iloc[counted], ("line", "dtype")):
         if line and dtype:
             kind = of(counted[positions])
-            least = left_out[line].half_width if kind.gpus < LEAST_GPUS else 0.0
-            left_out[f"{line}|{dtype}"] = replace(kind, half_width=max(kind.half_width, least))
+            minimum = left_out[line].half_width if kind.gpus < MIN_GPUS else 0.0
+            left_out[f"{line}|{dtype}"] = replace(kind, half_width=max(kind.half_width, minimum))
     for line in filter(None, gpus.index[gpus == 1] if len(counted) else ()):
         left_out[line] = of(counted, counts=1)
     return left_out
@@ -448,11 +448,11 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
     largest: dict[str, str] = {}  # of each architecture the GPU with most rows
     for name in gpus[np.argsort(-counts, kind="stable")].tolist():
         largest.setdefault(architecture[name], name)
-    if len(largest) < LEAST_GPUS or len(set(names)) < 2:
+    if len(largest) < MIN_GPUS or len(set(names)) < 2:
         return []
     fold = fold_labels(names, GPU_FOLDS, seed)
     splits = []
-    for number, left_out in enumerate(list(largest.values())[:MOST_GPUS]):
+    for number, left_out in enumerate(list(largest.values())[:MAX_GPUS]):
         on_gpu = device == left_out
         siblings = np.isin(device, [name for name in architecture if architecture[name] == architecture[left_out]])
         folds = np.unique(fold[on_gpu])  # those of which the GPU has rows, another one for each GPU

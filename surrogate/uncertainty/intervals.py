@@ -25,11 +25,11 @@ STUDENT_90 = 0.9 * sqrt(2.0 / (1.0 - 0.9**2))
 """A variable of Student's t distribution with 2 degrees of freedom lies within ± this in 90 of 100 cases."""
 COMPARED = 256
 """Candidates of a problem that are compared with one another: configurations by the thousand cost their square."""
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 """At which times the distributions are compared."""
 _STEPS = 100 * np.sinh(np.linspace(-6.0, 6.0, 49)) / sinh(6.0)  # in scales; dense in the middle, 5e-5 lies below
-_LEAST_WIDTH = 1e-9  # half width 0 stands for a very small one
-_LEAST_PROBABILITY = 1e-300
+_MIN_WIDTH = 1e-9  # half width 0 stands for a very small one
+_MIN_PROBABILITY = 1e-300
 
 
 HalfWidth = Annotated[float, Meta(ge=0, le=50)]
@@ -131,7 +131,7 @@ def _width_key(text: str, libraries: Collection[str]) -> WidthKey:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class HeldOutGpuErrors:
     """How far off times were on ``gpus`` GPUs, each left out of training: the median of |predicted / measured − 1|, and
     a half width in log time that holds nine in ten times of each, and more as they are few; of no GPUs None and an
     assumption."""
@@ -143,7 +143,7 @@ class LeftOut:
 
 NEVER = "never"
 """Key of the settings that no other GPU was measured in."""
-UNKNOWN = LeftOut(0, None, UNSEEN_HALF_WIDTH)
+UNKNOWN = HeldOutGpuErrors(0, None, UNSEEN_HALF_WIDTH)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class UnseenGpu:
     candidates' `AVERAGE_RANK`; ``habit``: setting and candidate → its mean log slowdown on the measured GPUs.
     """
 
-    by_kind: Mapping[str, LeftOut] = field(default_factory=lambda: {"": UNKNOWN})
+    by_kind: Mapping[str, HeldOutGpuErrors] = field(default_factory=lambda: {"": UNKNOWN})
     own_share: Factor = 1.0
     chooser: Chooser = MODEL
     habit: Mapping[str, Annotated[float, Meta(ge=0, le=100)]] = field(default_factory=dict)
@@ -221,17 +221,17 @@ def probability_best(
     if mean.size < 2:
         return np.ones(mean.shape)
     if mean.size > COMPARED:
-        probability = np.full(mean.size, _LEAST_PROBABILITY)
+        probability = np.full(mean.size, _MIN_PROBABILITY)
         near = np.argpartition(mean, COMPARED)[:COMPARED]
         probability[near] = probability_best(mean[near], np.asarray(half_width)[near], own_share)
         return probability
-    deviation = np.maximum(np.asarray(half_width, dtype=np.float64) * (own_share / STUDENT_90), _LEAST_WIDTH)
+    deviation = np.maximum(np.asarray(half_width, dtype=np.float64) * (own_share / STUDENT_90), _MIN_WIDTH)
     # 1. Points around every candidate; beyond the first that is certainly past, nothing is decided any more.
     points = (mean + _STEPS[:, None] * deviation).ravel()
     points = np.sort(points[points <= (mean + _STEPS[-1] * deviation).min()])
-    points = points[:: -(-len(points) // MOST_POINTS)]  # those of many candidates are far closer than needed
+    points = points[:: -(-len(points) // MAX_POINTS)]  # those of many candidates are far closer than needed
     # 2. P(time of j > t) at every point, and the product over all others.
-    later = np.maximum(student_cdf((mean - points[:, None]) / deviation), _LEAST_PROBABILITY)
+    later = np.maximum(student_cdf((mean - points[:, None]) / deviation), _MIN_PROBABILITY)
     others_later = later.prod(axis=1, keepdims=True) / later
     # 3. Trapezoids: the mass of i between two points, times the mean chance that the others come later.
     mass = (later[:-1] - later[1:]) * (others_later[:-1] + others_later[1:])

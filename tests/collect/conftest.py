@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from surrogate.collect.device import Choice, DeviceInfo, Kernel, Measurement, RepeatPolicy
+from surrogate.collect.device import DeviceInfo, HeuristicEntry, MeasuredKernel, Measurement, RepeatPolicy
 from surrogate.collect.log import RunLog
-from surrogate.collect.plan import Plan, PlannedProblem, build
+from surrogate.collect.plan import CollectionPlan, PlannedProblem, build
 from surrogate.collect.run import Outcome, header_for, run
 from surrogate.features.conv import Conv
 from tests.collect.fake import chain as fake_chain
@@ -36,11 +36,14 @@ class FakeDevice:
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         return ALGORITHMS
 
-    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
-        return (Choice("FFT", "not_supported"), Choice("GEMM", "ok"), Choice("WINOGRAD", "ok"))
+    def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
+        return (HeuristicEntry("FFT", "not_supported"), HeuristicEntry("GEMM", "ok"), HeuristicEntry("WINOGRAD", "ok"))
 
-    def find(self, conv: Conv) -> tuple[Choice, ...]:
-        return (Choice("WINOGRAD", "ok", 7.5, 128, True, "fma"), Choice("GEMM", "ok", 9.5, 64, True, "fma"))
+    def find(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
+        return (
+            HeuristicEntry("WINOGRAD", "ok", 7.5, 128, True, "fma"),
+            HeuristicEntry("GEMM", "ok", 9.5, 64, True, "fma"),
+        )
 
     def conditions(self) -> Mapping[str, float]:
         return {"sm_clock_mhz": 1980.0, "throttle_reasons": 0}
@@ -62,7 +65,7 @@ class FakeDevice:
         base = (10.0 + seed) * 1.01**visits
         times = (base, base + 1.0, base + 2.0, base + 1.0, base + 3.0)
         name = f"{algorithm.lower()}_kernel"
-        kernel = Kernel(f"_Z{len(name)}{name}v", 8, 2, 1, 128, 1, 1, 96, 1024, 0, base + 1.0)
+        kernel = MeasuredKernel(f"_Z{len(name)}{name}v", 8, 2, 1, 128, 1, 1, 96, 1024, 0, base + 1.0)
         spans = tuple(time + 0.5 for time in times)
         return Measurement("ok", "", times, spans, "cupti", 64, True, (kernel,))
 
@@ -73,10 +76,10 @@ def fake_device() -> type[FakeDevice]:
 
 
 @pytest.fixture
-def make_plan() -> Callable[..., Plan]:
+def make_plan() -> Callable[..., CollectionPlan]:
     """A plan of ``count`` problems, some 1×1, with anchors from 200 problems on."""
 
-    def make(count: int, **options: Any) -> Plan:
+    def make(count: int, **options: Any) -> CollectionPlan:
         problems = [
             PlannedProblem(Conv(n=1 + i % 8, c=16 + i, h=28, k=32, r=1 if i % 3 else 3, pad_h=0), "test", ("Net",))
             for i in range(count)
@@ -90,7 +93,7 @@ def make_plan() -> Callable[..., Plan]:
 def ran(tmp_path: Path) -> Callable[..., Outcome]:
     """Go on with ``plan`` on a device in the log of that name, and tell how it ended."""
 
-    def make(plan: Plan, device: Any, name: str = "run", **options: Any) -> Outcome:
+    def make(plan: CollectionPlan, device: Any, name: str = "run", **options: Any) -> Outcome:
         with RunLog(tmp_path / name, header_for(plan, device, RepeatPolicy())) as log:
             return run(plan, device, log, **options)
 
@@ -101,7 +104,7 @@ def ran(tmp_path: Path) -> Callable[..., Outcome]:
 def record(tmp_path: Path, ran: Callable[..., Outcome]) -> Callable[..., Path]:
     """Record ``plan`` on a device to a file and return its path."""
 
-    def make(plan: Plan, device: Any = None, name: str = "run.jsonl", **options: Any) -> Path:
+    def make(plan: CollectionPlan, device: Any = None, name: str = "run.jsonl", **options: Any) -> Path:
         ran(plan, device or FakeDevice(), name, **options)
         return tmp_path / name
 

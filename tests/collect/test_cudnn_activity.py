@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from surrogate.collect.cudnn.activity import NEEDED_KINDS, Span, span_of, traced
-from surrogate.collect.device import Kernel
+from surrogate.collect.cudnn.activity import NEEDED_KINDS, LaunchRecord, span_of, traced
+from surrogate.collect.device import MeasuredKernel
 
 FAKE = Path(__file__).parent / "fake"
 
@@ -33,7 +33,7 @@ def test_a_real_record_type_has_the_fields():
 
 
 def span(start, end, name="k"):
-    return Span(start, end, Kernel(name, 1, 1, 1, 32, 1, 1, 1, 0, 0, (end - start) / 1e3))
+    return LaunchRecord(start, end, MeasuredKernel(name, 1, 1, 1, 32, 1, 1, 1, 0, 0, (end - start) / 1e3))
 
 
 def test_sums_spans_and_medians_by_hand():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from surrogate.collect.cudnn import gpu as module
-from surrogate.collect.cudnn.gpu import ALIGNMENT, Gpu, GpuFaultError
+from surrogate.collect.cudnn.gpu import ALIGNMENT, CudaDevice, GpuFaultError
 from surrogate.collect.device import DeviceLostError
 
 
@@ -22,17 +22,17 @@ def values(gpu, pointer, count, dtype):
 
 
 def test_memory_is_shared_between_tensors_and_workspace(cupy):
-    small = Gpu(1 << 20, 1 << 20)
+    small = CudaDevice(1 << 20, 1 << 20)
     assert small.workspace_bytes == 1 << 20
     free, _ = cupy.cuda.runtime.memGetInfo()
-    large = Gpu(60 << 30, 1 << 40)
+    large = CudaDevice(60 << 30, 1 << 40)
     left, _ = cupy.cuda.runtime.memGetInfo()
     assert 0.05 * free < left < 0.15 * free  # cuDNN and the context need the rest
     assert large.workspace_bytes > 0.4 * 0.9 * free
 
 
 def test_operands_and_result_are_aligned_and_apart(cupy):
-    gpu = Gpu(1 << 20, 1 << 20)
+    gpu = CudaDevice(1 << 20, 1 << 20)
     sizes = (1000, 513, 70_001)
     first, second, result = gpu.place(sizes, "fp32")
     assert [(pointer - first) % ALIGNMENT for pointer in (second, result)] == [0, 0]
@@ -43,7 +43,7 @@ def test_operands_and_result_are_aligned_and_apart(cupy):
 
 @pytest.mark.parametrize(("dtype", "numpy_dtype"), [("fp32", np.float32), ("fp64", np.float64), ("fp16", np.float16)])
 def test_operands_are_random_normal(cupy, dtype, numpy_dtype):
-    gpu = Gpu(1 << 20, 1 << 20)
+    gpu = CudaDevice(1 << 20, 1 << 20)
     first, second, _ = gpu.place((400_000, 400_000, 16), dtype)
     for pointer in (first, second):
         found = values(gpu, pointer, 400_000 // np.dtype(numpy_dtype).itemsize, numpy_dtype)
@@ -53,7 +53,7 @@ def test_operands_are_random_normal(cupy, dtype, numpy_dtype):
 
 
 def test_operands_are_filled_again_where_a_result_lay(cupy):
-    gpu, size = Gpu(1 << 20, 1 << 20), 2 << 20
+    gpu, size = CudaDevice(1 << 20, 1 << 20), 2 << 20
     first, _, result = gpu.place((1000, 1000, size), "fp32")
     written = cupy.empty(size, cupy.uint8)
     cupy.cuda.runtime.memset(written.data.ptr, 0, size)
@@ -63,7 +63,7 @@ def test_operands_are_filled_again_where_a_result_lay(cupy):
 
 
 def test_faults_that_pass_and_faults_that_stay(cupy, chain):
-    gpu = Gpu(1 << 20, 1 << 20)
+    gpu = CudaDevice(1 << 20, 1 << 20)
     gpu.synchronize()
     chain.setenv("FAKE_FAULTS", "soft cudaStreamSynchronize -1 1")
     with pytest.raises(GpuFaultError, match="too many resources"):
@@ -78,7 +78,7 @@ def test_faults_that_pass_and_faults_that_stay(cupy, chain):
 
 def test_facts_for_the_header(cupy, chain):
     chain.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    gpu = Gpu(1 << 20, 1 << 20)
+    gpu = CudaDevice(1 << 20, 1 << 20)
     assert gpu.name == "NVIDIA H100 80GB HBM3"
     assert gpu.versions() == {"cuda_runtime": "12.9", "cuda_driver": "12.9", "cupy": "14.0.1"}
     known = {"compute_capability": "9.0", "sms": 132, "workspace_limit_bytes": 1 << 20, "tf32_override": "0"}
@@ -89,7 +89,7 @@ def test_what_is_missing_is_told(refused, cupy, chain):
     with chain.context() as patch:
         patch.setitem(sys.modules, "cupy", None)
         with refused("pip install 'seer-surrogate[gpu]'"):
-            Gpu(1, 1)
+            CudaDevice(1, 1)
     chain.setattr(module, "FLUSH_BYTES", 100 << 30)
     with refused("too few to measure with"):
-        Gpu(1, 1)
+        CudaDevice(1, 1)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from surrogate.collect.cudnn_heuristic import KEPT, OPERATIONS, Deviceless, properties_json
-from surrogate.collect.device import Choice, DeviceLostError
+from surrogate.collect.cudnn_heuristic import KEPT, OPERATIONS, HeuristicDevice, properties_json
+from surrogate.collect.device import DeviceLostError, HeuristicEntry
 from surrogate.collect.doctor import driver
 from surrogate.collect.open_device import open_ranking
 from surrogate.collect.run import collect_heuristic
@@ -23,7 +23,7 @@ CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 
 @pytest.fixture
 def device(chain):
-    with closing(Deviceless(gpu("h200"))) as device:
+    with closing(HeuristicDevice(gpu("h200"))) as device:
         yield device
 
 
@@ -50,10 +50,10 @@ def test_a_problem_that_no_engine_takes_has_an_empty_ranking(device, chain):
 
 def test_the_ranking_leaves_out_what_is_refused_after_all_and_tells_what_is_deterministic(device):
     assert device.heuristic(CONV)[1:5] == (
-        Choice("engine:1", "ok", workspace_bytes=1024, deterministic=True),
-        Choice("engine:0", "ok", workspace_bytes=0, deterministic=True),
-        Choice("engine:2", "ok", workspace_bytes=1024, deterministic=True),
-        Choice("engine:3", "ok", workspace_bytes=1024, deterministic=False),
+        HeuristicEntry("engine:1", "ok", workspace_bytes=1024, deterministic=True),
+        HeuristicEntry("engine:0", "ok", workspace_bytes=0, deterministic=True),
+        HeuristicEntry("engine:2", "ok", workspace_bytes=1024, deterministic=True),
+        HeuristicEntry("engine:3", "ok", workspace_bytes=1024, deterministic=False),
     )
 
 
@@ -69,25 +69,25 @@ def test_every_nvidia_gpu_of_the_registry_can_be_described():
 @pytest.mark.parametrize("name", ["mi100", "k80"])
 def test_a_gpu_that_cudnn_cannot_know_is_refused_before_the_library_is_looked_for(name):
     with pytest.raises(InputError, match=f"{name}.*cannot be described"):
-        Deviceless(gpu(name))
+        HeuristicDevice(gpu(name))
 
 
 def test_without_a_library_that_can_rank_the_remedy_is_one_line(refused, chain):
     chain.setenv("FAKE_FRONTEND", "device")
     with refused("cannot describe", "NOT_INITIALIZED", "pip install"):
-        Deviceless(gpu("h200"))
+        HeuristicDevice(gpu("h200"))
     chain.setenv("FAKE_CUDNN_VERSION", "90100")
     with refused("cannot rank"):
-        Deviceless(gpu("h200"))
+        HeuristicDevice(gpu("h200"))
     chain.setenv("SEER_CUDNN", "no-such-library.so")
     with refused("pip install 'seer-surrogate[heuristic]'"):
-        Deviceless(gpu("h200"))
+        HeuristicDevice(gpu("h200"))
 
 
 def test_without_the_frontend_the_remedy_is_one_line(refused, chain):
     chain.setitem(sys.modules, "cudnn", None)
     with refused("frontend", "pip install 'seer-surrogate[heuristic]'"):
-        Deviceless(gpu("h200"))
+        HeuristicDevice(gpu("h200"))
 
 
 def test_an_element_type_that_cudnn_is_not_asked_in_is_refused(refused, device):
@@ -117,7 +117,7 @@ def test_an_interrupted_log_goes_on_and_another_gpus_does_not(refused, chain, ma
             if done == stop_after:
                 raise KeyboardInterrupt
 
-        with closing(Deviceless(gpu(gpu_name))) as device:
+        with closing(HeuristicDevice(gpu(gpu_name))) as device:
             collect_heuristic(chosen, gpu_name, str(path), stop, device=device)
 
     with pytest.raises(KeyboardInterrupt):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from surrogate.collect.device import Choice, DeviceInfo
+from surrogate.collect.device import DeviceInfo, HeuristicEntry
 from surrogate.collect.log import Header, RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.dataset.columns import KERNEL_NUMBERS, ROW_KEY, names
@@ -136,7 +136,10 @@ def test_kernels_are_keyed_like_rows(make_plan, record):
 
 def test_finds_of_another_math_type_do_not_count(make_plan, record, fake_device):
     device = fake_device()
-    device.find = lambda _: (Choice("GEMM", "ok", 3.0, math="tensor_op"), Choice("GEMM", "ok", 4.0, math="fma"))
+    device.find = lambda _: (
+        HeuristicEntry("GEMM", "ok", 3.0, math="tensor_op"),
+        HeuristicEntry("GEMM", "ok", 4.0, math="fma"),
+    )
     rows = merge_runs([record(make_plan(1), device)]).frame
     assert list(rows.find_time_us.dropna()) == [4.0]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.collect.log import conv_of
-from surrogate.collect.plan import ANCHOR_VISITS, GPU_CAPS, PlannedProblem, Settings, build, problem_key, spread
+from surrogate.collect.plan import ANCHOR_VISITS, GPU_CAPS, PlannedProblem, PlanSettings, build, problem_key, spread
 from surrogate.features.conv import Conv
 
 
@@ -71,7 +71,7 @@ def test_the_same_problem_from_two_sources_counts_once_with_all_networks():
 def test_settings_multiply_and_default_to_the_problems_own():
     own = [PlannedProblem(Conv(n=1, c=64, h=28, k=32, r=3, dtype="fp16", direction="bwd_data"), "a")]
     assert [p.conv.dtype for p in build(own, description="t").problems] == ["fp16"]
-    settings = Settings(maths=("fma", "default"), layouts=("NCHW", "NHWC"))
+    settings = PlanSettings(maths=("fma", "default"), layouts=("NCHW", "NHWC"))
     convs = {p.conv for p in build(own, description="t", settings=[settings]).problems}
     assert {(c.math, c.layout, c.dtype, c.direction) for c in convs} == {
         (math, layout, "fp16", "bwd_data") for math in ("fma", "default") for layout in ("NCHW", "NHWC")

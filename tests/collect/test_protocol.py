@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from surrogate.collect.cudnn.instruments import Clocks
+from surrogate.collect.cudnn.instruments import GpuClocks
 from surrogate.collect.device import RepeatPolicy, summarise, throttled
 
 
@@ -36,7 +36,7 @@ def test_clocks_leave_out_what_the_gpu_does_not_tell(chain):
     changed = {"PowerUsage": untold, "EccMode": untold, "CurrentClocksEventReasons": None}
     for name, answer in {**changed, "CurrentClocksThrottleReasons": lambda handle: 4}.items():
         chain.setattr(pynvml, f"nvmlDeviceGet{name}", answer, raising=False)
-    clocks = Clocks.open("0000:01:00.0")
+    clocks = GpuClocks.open("0000:01:00.0")
     assert clocks.sample() == {
         "sm_clock_mhz": 1980,
         "memory_clock_mhz": 2619,

@@ -69,8 +69,8 @@ def test_workers_share_the_cpus_and_are_never_nested(workers: int, cores: int, r
     """Whatever runs at a time has together no more threads than there are CPUs; a worker starts no pool beyond that."""
 
     def work(item: int, stopped: threading.Event) -> int:
-        most = max(threads_for(rows), workers_for(100))
-        return max(most, *in_parallel(lambda inner, _: threads_for(rows), [0, 1], workers_for(2)))
+        maximum = max(threads_for(rows), workers_for(100))
+        return max(maximum, *in_parallel(lambda inner, _: threads_for(rows), [0, 1], workers_for(2)))
 
     with limited(cores):
         at_once = min(workers, workers_for(100))

@@ -17,7 +17,7 @@ from surrogate.dataset.store import Dataset, merge, write_dataset
 from surrogate.evaluation import compare as evaluation
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.registry import DECLARED, Declaration
+from surrogate.models.registry import DECLARED, ModelDeclaration
 from tests.known import known
 from tests.tables import every
 
@@ -74,7 +74,7 @@ class Memory(TimeModel):
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> type[Memory]:
-    monkeypatch.setitem(DECLARED, "memory", Declaration(Memory.__module__, Memory.__name__, "memory"))
+    monkeypatch.setitem(DECLARED, "memory", ModelDeclaration(Memory.__module__, Memory.__name__, "memory"))
     Memory.rounds.clear()
     return Memory
 

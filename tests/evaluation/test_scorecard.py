@@ -34,8 +34,8 @@ def frame() -> pd.DataFrame:
     return rows.assign(library="cudnn", library_version="7.6", heuristic_algorithm="GEMM", **setting)
 
 
-def _judged(frame: pd.DataFrame) -> scorecard.Judged:
-    return scorecard.Judged.of(checked(frame))
+def _judged(frame: pd.DataFrame) -> scorecard.EvaluationSet:
+    return scorecard.EvaluationSet.of(checked(frame))
 
 
 def _ok(frame: pd.DataFrame) -> Rows:
@@ -151,7 +151,7 @@ def test_near_picks_are_within_ten_percent_and_within_the_noise_as_good_as_the_b
     # Picks at 1.05, 1.2 and 1.0 times the best: two of three are within 10 %, one is the best.
     near = checked(frame.assign(status="ok", time_us=[10.5, 10, 99, 12, 10, 99, 10, 11, 99]))
     for noise, slowdowns in ((0.06, [1.0, 1.2, 1.0]), (0.0, [1.05, 1.2, 1.0])):
-        judged = scorecard.Judged.of(near, noise)
+        judged = scorecard.EvaluationSet.of(near, noise)
         gemm = scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
         assert gemm.slowdown == pytest.approx(slowdowns)
     rows = scorecard.choice_rows(judged, {"m": [gemm], HEURISTIC: [scorecard.pick_by_heuristic(judged)]}, {})

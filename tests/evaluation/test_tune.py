@@ -22,7 +22,7 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, fingerprint, rows_of
 from surrogate.dataset.store import Dataset, write_dataset
 from surrogate.evaluation import tune as tuning
-from surrogate.evaluation.study import Tuned, TuneOptions, open_storage, tune
+from surrogate.evaluation.study import TuneOptions, TuningOutcome, open_storage, tune
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.models.base import TimeModel
@@ -172,7 +172,7 @@ def test_any_family_can_be_tuned() -> None:
 # Studies on a storage
 
 
-def tuned(data: Dataset, **options: Any) -> Tuned:
+def tuned(data: Dataset, **options: Any) -> TuningOutcome:
     return tune(data, TuneOptions(**options))
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.features.elementwise import FUNCTIONS, Formula
+from surrogate.features.elementwise import FUNCTIONS, ElementwiseFormula
 from surrogate.features.errors import InputError
 from tests.known import cases
 
 
 def value(text: str, **values: float | np.ndarray) -> float | np.ndarray:
-    return Formula.parse(text, "here", values).value(values)
+    return ElementwiseFormula.parse(text, "here", values).value(values)
 
 
 @cases(__file__)
@@ -52,6 +52,6 @@ def test_what_has_no_value_is_infinite_or_nan(text: str) -> None:
 
 
 def test_it_knows_which_names_it_asks_for() -> None:
-    formula = Formula.parse("ceil(m / block_m) + max(n, 2)", "here", frozenset({"m", "n", "k", "block_m"}))
+    formula = ElementwiseFormula.parse("ceil(m / block_m) + max(n, 2)", "here", frozenset({"m", "n", "k", "block_m"}))
     assert formula.names == {"m", "n", "block_m"}
     assert not formula.names & FUNCTIONS.keys()

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from surrogate.features.analytical import TiledProductLaw
+from surrogate.features.analytical import TiledProductModel
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
 
-LAW = TiledProductLaw({"SB": 0.5, "HB": 0.8, "HHS": 0.4, "matrix": 0.8}, 0.0, bandwidth=0.5, split_us=1e9, start_us=5.0)
+LAW = TiledProductModel(
+    {"SB": 0.5, "HB": 0.8, "HHS": 0.4, "matrix": 0.8}, 0.0, bandwidth=0.5, split_us=1e9, start_us=5.0
+)
 MI60 = gpu("mi60")
 
 
@@ -22,7 +24,7 @@ def test_one_tile_on_each_unit() -> None:
 
 def test_a_wave_more_for_one_tile_more() -> None:
     """Sizes may be arrays; 65 tiles of the largest size need a second wave, and smaller tiles cost less than that."""
-    law = TiledProductLaw({"SB": 0.5}, 0.0, bandwidth=0.5, split_us=1e9, start_us=0.0)
+    law = TiledProductModel({"SB": 0.5}, 0.0, bandwidth=0.5, split_us=1e9, start_us=0.0)
     full, more = law.product_us(Gemm(m=np.array([8192, 8320]), n=np.array([256, 256]), k=np.array([4096, 4096])), MI60)
     assert 1.05 * full < more < 2 * full
 

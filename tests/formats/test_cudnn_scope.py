@@ -74,13 +74,13 @@ def test_wrong_files_are_refused(refused, tmp_path: Path, old: str, new: str, na
 
 
 @cases(__file__)
-def test_samples_agree_with_the_published_table(measurements, sample, origin, options, least, tolerance):
+def test_samples_agree_with_the_published_table(measurements, sample, origin, options, minimum, tolerance):
     """The published table rounds to six digits, and takes the median over more files than the 2018 sample."""
     rows = FORMATS["cudnn-scope"].read([measurements / "raw" / f"{sample}.json.gz"], **options).rows
     published = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
     published = published[published["origin"] == origin]
     both = rows.merge(published, on=list(KEY_COLUMNS), suffixes=("", "_published"))
-    assert len(both) >= least
+    assert len(both) >= minimum
     assert (both["status"] == both["status_published"]).all()
     ok = both[both["status"] == "ok"]
     assert len(ok) > 40

@@ -21,7 +21,7 @@ NOISE = Random(0).randbytes(3_000_000)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds of kilobytes in the place of megabytes."""
     monkeypatch.setattr(foreign_file, "FREE_BYTES", 100_000)
-    monkeypatch.setattr(foreign_file, "MOST_MEMBERS", 20)
+    monkeypatch.setattr(foreign_file, "MAX_MEMBERS", 20)
 
 
 def test_the_allowance_is_the_least_of_three_bounds(refused) -> None:

@@ -65,7 +65,7 @@ def test_built_in_kernels_are_refused(refused) -> None:
         "status": "ok",
         "time_us": 9.0,
     }
-    defaults = {size.name: 1 if size.least else 0 for size in CONV.sizes} | {"h": 8, "w": 8, "r": 3, "s": 3}
+    defaults = {size.name: 1 if size.minimum else 0 for size in CONV.sizes} | {"h": 8, "w": 8, "r": 3, "s": 3}
     frame = pd.DataFrame([{**defaults, **CONV.setting_defaults, **conv}])
     with refused("boosted-terms"):
         Configurations().fit(frame)

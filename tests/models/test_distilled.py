@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu, gpus
 from surrogate.models.base import TimeModel
 from surrogate.models.distilled import DistilledTerms, nearby_rows, on_other_gpus, scaled_sizes
-from surrogate.models.registry import DECLARED, Declaration
+from surrogate.models.registry import DECLARED, ModelDeclaration
 from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]
@@ -35,9 +35,9 @@ class Triple(TimeModel):
 
 @pytest.fixture
 def teacher(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setitem(DECLARED, Triple.name, Declaration(__name__, Triple.__name__, Triple.name))
-    load = Declaration.load
-    monkeypatch.setattr(Declaration, "load", lambda self: Triple if self.name == Triple.name else load(self))
+    monkeypatch.setitem(DECLARED, Triple.name, ModelDeclaration(__name__, Triple.__name__, Triple.name))
+    load = ModelDeclaration.load
+    monkeypatch.setattr(ModelDeclaration, "load", lambda self: Triple if self.name == Triple.name else load(self))
     return Triple.name
 
 

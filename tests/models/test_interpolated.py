@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.dataset.rows import Rows
-from surrogate.models.grid import GridPart, Lines, Measured
+from surrogate.models.grid import GridPart, Lines, MeasuredRows
 from surrogate.models.interpolated import InterpolatedTerms
 from tests.tables import checked
 
@@ -38,7 +38,7 @@ def fitted() -> InterpolatedTerms:
     return InterpolatedTerms(rounds=60, max_leaves=16).fit(products())
 
 
-def measured(values: np.ndarray) -> Measured:
+def measured(values: np.ndarray) -> MeasuredRows:
     """`products` with these values."""
     rows = products()
     part = GridPart.of(np.zeros(len(rows), dtype=int), sizes_of(rows), values)
@@ -49,7 +49,7 @@ def sizes_of(rows: Rows) -> np.ndarray:
     return rows.frame[list(rows.family.size_names)].to_numpy()
 
 
-def keys_of(grid: Measured, rows: Rows) -> np.ndarray:
+def keys_of(grid: MeasuredRows, rows: Rows) -> np.ndarray:
     return grid.lines.keys(np.zeros(len(rows), dtype=int), sizes_of(rows))
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.models import MODELS, TimeModel, model_class
-from surrogate.models.base import Span
-from surrogate.models.registry import DECLARED, DEFAULT_MODEL, Declaration
+from surrogate.models.base import SearchRange
+from surrogate.models.registry import DECLARED, DEFAULT_MODEL, ModelDeclaration
 
 ROOT = Path(__file__).resolve().parents[2]
 each_model = pytest.mark.parametrize("model", DECLARED.values(), ids=DECLARED)
 
 
-def _file(model: Declaration) -> str:
+def _file(model: ModelDeclaration) -> str:
     return f"{model.home.replace('.', '/')}.py"
 
 
@@ -34,12 +34,12 @@ def _names_in_tests() -> frozenset[str]:
 
 
 @each_model
-def test_it_says_what_it_is_in_one_line(model: Declaration) -> None:
+def test_it_says_what_it_is_in_one_line(model: ModelDeclaration) -> None:
     assert 0 < len(model.help) <= 100 and model.help.isprintable(), f"{_file(model)}: give {model.cls} a line of `help`"
 
 
 @each_model
-def test_what_is_read_from_the_source_is_what_the_class_says(model: Declaration) -> None:
+def test_what_is_read_from_the_source_is_what_the_class_says(model: ModelDeclaration) -> None:
     cls = model.load()
     assert issubclass(cls, TimeModel) and model_class(model.name) is cls
     for flag in ("name", "help", "predicts_time", "storable", "on_request"):
@@ -48,16 +48,16 @@ def test_what_is_read_from_the_source_is_what_the_class_says(model: Declaration)
 
 
 @each_model
-def test_a_test_exercises_it_by_name(model: Declaration) -> None:
+def test_a_test_exercises_it_by_name(model: ModelDeclaration) -> None:
     file = f"tests/models/test_{model.home.rpartition('.')[2]}.py"
     assert {model.cls, model.name} & _names_in_tests(), f"{file}: write a test of {model.cls} with a known answer"
 
 
 @each_model
-def test_it_says_what_a_search_may_set(model: Declaration) -> None:
+def test_it_says_what_a_search_may_set(model: ModelDeclaration) -> None:
     """A search tries its defaults first, so these lie inside the ranges."""
     cls = model.load()
-    words = f"{_file(model)}: annotate what a search may set (`Span`), or give {model.cls} `tunable = False`"
+    words = f"{_file(model)}: annotate what a search may set (`SearchRange`), or give {model.cls} `tunable = False`"
     drawn = cls.space(_Drawn()) if cls.tunable else {}
     assert bool(drawn) is cls.tunable, words
     if drawn:
@@ -84,5 +84,5 @@ def test_an_unknown_name_is_told_the_nearest() -> None:
 
 def test_a_range_of_whole_numbers_draws_whole_numbers() -> None:
     trial = optuna.trial.FixedTrial({"trees": 30, "share": 0.5})
-    assert Span(20, 120, log=True).suggested(trial, "trees") == 30
-    assert Span(0.0, 1.0).suggested(trial, "share") == 0.5
+    assert SearchRange(20, 120, log=True).suggested(trial, "trees") == 30
+    assert SearchRange(0.0, 1.0).suggested(trial, "share") == 0.5

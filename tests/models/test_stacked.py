@@ -13,8 +13,8 @@ from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
-from surrogate.models.registry import DECLARED, Declaration
-from surrogate.models.seer.time_only import PreparedRows, SeerTimeOnly
+from surrogate.models.registry import DECLARED, ModelDeclaration
+from surrogate.models.seer.time_only import FeatureRows, SeerTimeOnly
 from surrogate.models.stacked import UNSEEN_GPU_SHARE, BoostedSeer, StackedTerms, stacking_weight
 from tests.tables import checked, every
 
@@ -74,8 +74,8 @@ class Half(Factor):
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     for cls in (Factor, Half):
-        monkeypatch.setitem(DECLARED, cls.name, Declaration(__name__, cls.__name__, cls.name))
-        monkeypatch.setattr(Declaration, "load", lambda self: {"factor": Factor, "half": Half}[self.name])
+        monkeypatch.setitem(DECLARED, cls.name, ModelDeclaration(__name__, cls.__name__, cls.name))
+        monkeypatch.setattr(ModelDeclaration, "load", lambda self: {"factor": Factor, "half": Half}[self.name])
     Factor.fits.clear()
 
 
@@ -121,7 +121,7 @@ def test_prepared_rows_serve_every_part_of_a_table(table: Table) -> None:
     rows = checked(table(16, batches=(1, 8)))
     rows = rows.take(rows.ok)
     index = np.flatnonzero(np.random.default_rng(0).random(len(rows)) < 0.7)
-    prepared = PreparedRows.of(rows)
+    prepared = FeatureRows.of(rows)
     some = SeerTimeOnly().fit_prepared(prepared, index, rows.time_us)
     np.testing.assert_allclose(
         some.predict_prepared(prepared, index), SeerTimeOnly().fit(rows.take(index)).predict(rows.take(index))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from surrogate.models.transfer import Prior, Transfer
+from surrogate.models.transfer import Prior, TransferState
 
 GRID = np.array([(x, y, k) for x in (16, 32, 64, 128, 256) for y in (1, 2, 4, 8) for k in (0, 1, 2)], dtype=np.float64)
 """Configurations: two sizes of a tile and a code."""
@@ -16,42 +16,44 @@ def times(place: float, level: float = 100.0) -> np.ndarray:
     return level * np.exp(0.3 * (x - 1 - place) ** 2 + 0.2 * (y - 1 - 0.5 * place) ** 2 + 0.1 * code)
 
 
-def fitted(places: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0), time_us: np.ndarray | None = None) -> Transfer:
+def fitted(places: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0), time_us: np.ndarray | None = None) -> TransferState:
     table = np.array([times(place, 50 * (1 + place)) for place in places]) if time_us is None else time_us
     columns = np.array([[place, 7.0] for place in places], dtype=np.float32)
-    return Transfer.fit(table, GRID, np.broadcast_to(NO_TERMS, (len(places), *NO_TERMS.shape)), columns)
+    return TransferState.fit(table, GRID, np.broadcast_to(NO_TERMS, (len(places), *NO_TERMS.shape)), columns)
 
 
-def asked(transfer: Transfer, place: float, known: np.ndarray | None = None, exclude: tuple[int, ...] = ()) -> Prior:
+def asked(
+    transfer: TransferState, place: float, known: np.ndarray | None = None, exclude: tuple[int, ...] = ()
+) -> Prior:
     known = np.arange(len(GRID)) if known is None else known
     column = np.array([place, 7.0], dtype=np.float32)
     return transfer.prior(column, GRID, NO_TERMS, known, exclude)
 
 
 @pytest.fixture(scope="module")
-def transfer() -> Transfer:
+def transfer() -> TransferState:
     return fitted()
 
 
 @pytest.mark.parametrize("place", [0.2, 0.6, 1.4])
-def test_the_first_pick_of_an_unmeasured_problem_is_nearly_the_best(transfer: Transfer, place: float) -> None:
+def test_the_first_pick_of_an_unmeasured_problem_is_nearly_the_best(transfer: TransferState, place: float) -> None:
     prior = asked(transfer, place)
     assert times(place)[np.argmin(prior.score)] <= 1.1 * times(place).min()
     assert ((prior.score >= 0) & (prior.score <= 1) & (prior.failure == 0) & (prior.log_relative >= 0)).all()
 
 
-def test_similar_problems_count_more(transfer: Transfer) -> None:
+def test_similar_problems_count_more(transfer: TransferState) -> None:
     near = asked(transfer, 2.0, exclude=(3,)).score  # only 0, 0.5 and 1 are left
     truth = np.array([1 - times(place).min() / times(place) for place in (0.0, 1.0)])
     assert np.abs(near - truth[1]).mean() < np.abs(near - truth[0]).mean()
 
 
-def test_log_relative_turns_into_times(transfer: Transfer) -> None:
+def test_log_relative_turns_into_times(transfer: TransferState) -> None:
     truth = np.log(times(0.5) / times(0.5).min())
     assert np.corrcoef(asked(transfer, 0.5).log_relative, truth)[0, 1] > 0.9
 
 
-def test_new_configurations_are_answered_by_what_is_alike(transfer: Transfer) -> None:
+def test_new_configurations_are_answered_by_what_is_alike(transfer: TransferState) -> None:
     prior = asked(transfer, 0.6, known=np.full(len(GRID), -1))
     assert times(0.6)[np.argmin(prior.score)] <= 1.3 * times(0.6).min()
 
@@ -90,11 +92,11 @@ def test_a_problem_that_lacks_the_good_configurations_does_not_praise_its_own() 
     assert score[slow].min() > score[~slow].min() + 0.2
 
 
-def test_unknown_columns_are_answered(transfer: Transfer) -> None:
+def test_unknown_columns_are_answered(transfer: TransferState) -> None:
     assert np.isfinite(asked(transfer, np.nan).score).all()
     columns = np.array([[np.nan, 1.0], [np.nan, 2.0]], dtype=np.float32)
     terms = np.full((2, len(GRID), 1), np.nan, dtype=np.float32)
-    other = Transfer.fit(np.array([times(0.0), times(1.0)]), GRID, terms, columns)
+    other = TransferState.fit(np.array([times(0.0), times(1.0)]), GRID, terms, columns)
     assert np.isfinite(other.prior(columns[0], GRID, terms[0], np.arange(len(GRID))).score).all()
 
 
@@ -103,25 +105,25 @@ def test_terms_tell_what_parameters_do_not() -> None:
     random = np.random.default_rng(1)
     waves = random.integers(1, 9, size=(4, len(GRID))).astype(np.float32)
     columns = np.zeros((4, 1), dtype=np.float32)
-    transfer = Transfer.fit(100.0 * waves[:3], GRID, waves[:3, :, None], columns[:3])
+    transfer = TransferState.fit(100.0 * waves[:3], GRID, waves[:3, :, None], columns[:3])
     prior = transfer.prior(columns[3], GRID, waves[3][:, None], np.full(len(GRID), -1))
     assert waves[3][np.argmin(prior.score)] == waves[3].min()
 
 
-def test_files_hold_the_same_transfer(refused, transfer: Transfer) -> None:
+def test_files_hold_the_same_transfer(refused, transfer: TransferState) -> None:
     files = transfer.to_files()
     assert all(isinstance(content, bytes) for content in files.values())
-    again = asked(Transfer.from_files(files), 0.7)
+    again = asked(TransferState.from_files(files), 0.7)
     np.testing.assert_allclose(again.score, asked(transfer, 0.7).score, atol=1e-6)
     with refused():
-        Transfer.from_files({name: content[:40] for name, content in files.items()})
+        TransferState.from_files({name: content[:40] for name, content in files.items()})
 
 
 def test_the_seed_decides_everything() -> None:
     np.testing.assert_array_equal(asked(fitted(), 0.7).score, asked(fitted(), 0.7).score)
 
 
-def test_errors_are_said(refused, transfer: Transfer) -> None:
+def test_errors_are_said(refused, transfer: TransferState) -> None:
     with refused("ran"):
         fitted((0.0, 1.0), np.full((2, len(GRID)), np.inf))
     with refused("fold"):

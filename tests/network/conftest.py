@@ -17,7 +17,7 @@ from surrogate.features.families import Operator
 from surrogate.features.gpu import gpu
 from surrogate.network.predict import Predictors
 from surrogate.prediction.results import Estimate, Selection
-from surrogate.prediction.sources.source import Candidate
+from surrogate.prediction.sources.source import CandidateSetting
 
 WORKSPACE = {"GEMM": 1000, "FFT": 50_000, "WINOGRAD_NONFUSED": 9000}
 SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "WINOGRAD": 0.5, "ALGO_1": 0.9, "ALGO_3": 0.7}
@@ -28,7 +28,7 @@ class Formula:
     """Ranks algorithms by an invented formula; counts what it was asked."""
 
     asked: int = 0
-    least_workspace: int = 0
+    min_workspace: int = 0
     bundle = SimpleNamespace(parts={})
 
     def select_many(
@@ -41,12 +41,12 @@ class Formula:
     def _ranked(self, conv: Conv, limit: int | None, deterministic: bool) -> Selection:
         found = []
         for one in algorithms("cudnn", conv.direction):
-            workspace = max(WORKSPACE.get(one.name, 0) * conv.n, self.least_workspace)
+            workspace = max(WORKSPACE.get(one.name, 0) * conv.n, self.min_workspace)
             if unsupported_reason(one.name, conv, direction=conv.direction):
                 continue
             if (limit is not None and workspace > limit) or (deterministic and not one.deterministic):
                 continue
-            candidate = Candidate(one.name, "cudnn", one.name, mechanism=one.mechanism)
+            candidate = CandidateSetting(one.name, "cudnn", one.name, mechanism=one.mechanism)
             time_us = 5.0 + SPEED.get(one.name, 1.2) * conv.flops / 1e6
             found.append(Estimate.around(candidate, time_us, log(2), workspace, "model"))
         found.sort(key=lambda one: one.time_us)

@@ -17,10 +17,10 @@ def test_a_bucket_is_ready_with_its_last_gradient() -> None:
 
 
 @given(TIMES, st.integers(1, 10**8))
-def test_buckets_hold_every_gradient_once(gradients: list[tuple[float, int]], most: int) -> None:
-    filled = list(buckets(iter(gradients), most))
+def test_buckets_hold_every_gradient_once(gradients: list[tuple[float, int]], maximum: int) -> None:
+    filled = list(buckets(iter(gradients), maximum))
     assert sum(size for _, size in filled) == sum(size for _, size in gradients)
-    assert all(size >= most for _, size in filled[:-1])
+    assert all(size >= maximum for _, size in filled[:-1])
 
 
 def test_an_iteration_waits_for_what_the_backward_pass_does_not_hide() -> None:

@@ -148,8 +148,8 @@ def test_the_command_reads_a_configuration(seer: Any, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA), encoding="utf-8")
     run = seer("network", path, "--gpu", "h100-sxm", "--decode", 2048, "--library", "vllm", "--json").succeeded()
-    least_us = 2 * 1.236e9 / 3.35e6
-    assert least_us < run.json["total_us"] < 3 * least_us
+    min_us = 2 * 1.236e9 / 3.35e6
+    assert min_us < run.json["total_us"] < 3 * min_us
 
 
 def test_a_gpu_that_cannot_is_one_refused_row(seer: Any, tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_no_product_beats_its_gpu_s_own_peak_or_power(step: Step, name: str) -> 
     ceiling = SUSTAINED if name == "h20" else device.board_watts / (3.0 * device.bf16_tensor_tflops)
     for layer in load_predictors(name, library="sglang").time(network).layers:
         if layer.operator == "gate_up_proj":
-            least_us = layer.flops / (device.bf16_tensor_tflops * 1e6)
-            assert layer.time_us == pytest.approx(least_us / ceiling + GAP_US, rel=1e-6)
+            min_us = layer.flops / (device.bf16_tensor_tflops * 1e6)
+            assert layer.time_us == pytest.approx(min_us / ceiling + GAP_US, rel=1e-6)
 
 
 def test_the_framework_whose_kernels_are_known_is_chosen(step: Step) -> None:

@@ -154,7 +154,7 @@ def test_limits(predictors: Callable[..., Predictors]) -> None:
     fixed = predictors().time(network, deterministic=True).layers[0].algorithm
     assert algorithm(str(fixed), direction="bwd_filter").deterministic
     none = predictors()
-    none.algorithms.least_workspace = 1  # type: ignore[attr-defined]
+    none.algorithms.min_workspace = 1  # type: ignore[attr-defined]
     limited = none.time(network, workspace_limit=0)
     assert [layer.name for layer in limited.layers] == ["r"]
     assert limited.unsupported == {"Conv (no algorithm within the limits)": 1}

@@ -21,7 +21,7 @@ from surrogate.features.gpu import gpu
 from surrogate.network import Choices, Serving, serve
 from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import Requests, Step, language_network
-from surrogate.network.serving import Load, ServerKernels, ServerLaw, ServerSteps, Setup, server_steps, shipped_laws
+from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps, shipped_laws
 from surrogate.network.serving_result import SHOWN, Targets, pareto, pareto_figure, serving_page
 from surrogate.report.tables import to_json
 from tests.test_docs import blocks
@@ -41,7 +41,7 @@ STEPS = ServerSteps(
     half_width=0.0,
     floors=(),
 )
-LAW = ServerLaw(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
+LAW = ServerModel(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
 
 
 def test_a_further_token_takes_a_step_and_its_part_of_others_prompts() -> None:
@@ -60,11 +60,11 @@ def test_who_finds_no_place_in_the_cache_waits_for_others_to_end() -> None:
 def test_prompts_of_short_answers_queue_and_none_is_served_sooner_than_its_own_time() -> None:
     """A step takes 8,192 tokens of prompts at most; the cycle of a user stays that of all prompts and its own steps."""
     for output, users in ((1, 11), (2, 200), (1, 200)):
-        steps = replace(STEPS, load=Load(4096, output), users=users, running=min(users, 50), least_ttft_ms=20.0)
+        steps = replace(STEPS, load=Load(4096, output), users=users, running=min(users, 50), min_ttft_ms=20.0)
         first, further, held = steps.intervals(LAW)
         token_ms = further.time if output > 1 else 0.0
         assert first.time + (output - 1) * token_ms >= users * steps.prompt_ms
-        assert steps.running / held.low <= 1 / steps.least_ttft_ms and steps.bound == "products"
+        assert steps.running / held.low <= 1 / steps.min_ttft_ms and steps.bound == "products"
         assert output == 1 or token_ms == pytest.approx(10 + 2 * 40)  # of 49 others
     assert replace(STEPS, load=Load(8192, 33), running=201, users=201).tpot_ms == pytest.approx(10 + 200 / 32 * 40)
 
@@ -75,7 +75,7 @@ def test_intervals_are_the_law_s_and_wider_where_kernels_were_not_measured() -> 
     assert (further.low, further.high) == pytest.approx((14, 28))
     wider = replace(STEPS, half_width=0.5).intervals(LAW)[1]
     assert wider.low < 14 and wider.high > 28
-    bounded = replace(STEPS, least_ttft_ms=60.0, least_tpot_ms=99.0).intervals(LAW)
+    bounded = replace(STEPS, min_ttft_ms=60.0, min_tpot_ms=99.0).intervals(LAW)
     assert [each.low for each in bounded[:2]] == pytest.approx([60, bounded[1].time])  # of 85 and 14 ms
 
 
@@ -254,8 +254,8 @@ def test_no_interval_begins_before_the_weights_can_be_read() -> None:
     assert isinstance(steps, ServerSteps)
     read_ms = (80 * (8192 * (8192 + 2048) + 8192 * 8192 + 3 * 8192 * 28672) + 8192 * 128256) * 2 / 4 / 3.35e9
     computed_ms = 2 * 1000 * 80 * (8192 * (8192 + 2048) + 8192 * 8192 + 3 * 8192 * 28672) / 4 / 989e9
-    assert read_ms < steps.least_tpot_ms < 1.05 * read_ms
-    assert computed_ms < steps.least_ttft_ms < 1.1 * computed_ms
+    assert read_ms < steps.min_tpot_ms < 1.05 * read_ms
+    assert computed_ms < steps.min_ttft_ms < 1.1 * computed_ms
 
 
 @pytest.mark.parametrize(

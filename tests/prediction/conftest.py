@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from surrogate.bundle.bundle import Bundle, Part, save
+from surrogate.bundle.bundle import Bundle, FamilyModel, save
 from surrogate.bundle.train import candidate_keys, row_counts
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.described import Kernel
@@ -15,10 +15,10 @@ from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.models import Support
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.launch import CallKey, Launch
+from surrogate.models.launch import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.intervals import ALL, LeftOut, StepFunction, UnseenGpu, WidthKey, Widths
+from surrogate.uncertainty.intervals import ALL, HeldOutGpuErrors, StepFunction, UnseenGpu, WidthKey, Widths
 
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4")
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
@@ -41,13 +41,13 @@ def bundle_of(
     for kind, (_, rows) in rows_by_family(data.frame, own=data.own).items():
         fitted = (type(model)(**model.get_params()) if model else BoostedTerms(rounds=40)).fit(rows)
         ok = rows.take(rows.ok)
-        parts[kind.name] = Part(
+        parts[kind.name] = FamilyModel(
             kind,
             fitted,
             Support.fit(rows),
             WIDTHS,
             Domain.of(ok),
-            UnseenGpu({"": LeftOut(3, 0.2, 0.9)}),
+            UnseenGpu({"": HeldOutGpuErrors(3, 0.2, 0.9)}),
             candidate_keys(ok),
             row_counts(ok),
         )
@@ -114,7 +114,7 @@ def bundle(frame: pd.DataFrame) -> Bundle:
 @pytest.fixture(scope="session")
 def many_families(frame: pd.DataFrame, operators: pd.DataFrame) -> Bundle:
     """Convolutions, matrix products and pointwise operators."""
-    launches = {CallKey("", "torch"): Launch(12.0, 6.0, 1.0)}
+    launches = {CallKey("", "torch"): CallCost(12.0, 6.0, 1.0)}
     together = pd.concat([frame.assign(family="conv"), operators], ignore_index=True)
     numbers = together.select_dtypes("number").columns.difference(["time_us"])
     return bundle_of(together.fillna(dict.fromkeys(numbers, 0)), launches=launches)

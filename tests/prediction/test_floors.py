@@ -8,7 +8,7 @@ import pytest
 from surrogate.features.families import OPERATORS, Operator, operator
 from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.gpu import gpus
-from surrogate.models.launch import KERNEL_LEAST_US, CallKey
+from surrogate.models.launch import MIN_KERNEL_US, CallKey
 from surrogate.network.work import streamed
 from surrogate.prediction.shipped import bundle_for, load, load_operators, shipped
 
@@ -27,7 +27,7 @@ def test_the_same_bytes_and_flops_take_about_as_long(gpu: str) -> None:
     asked += [streamed("rsqrt", [(n,)], [(n,)], "fp32") for n in ELEMENTS]
     times = defaultdict(list)
     for answer in load_operators(gpu).kernel_times(asked):
-        assert answer.time_us >= KERNEL_LEAST_US
+        assert answer.time_us >= MIN_KERNEL_US
         times[answer.problem.flops, answer.problem.dram_bytes].append(answer.time_us)
     assert max(max(own) / min(own) for own in times.values()) < 2.0
 
@@ -37,11 +37,11 @@ def test_nothing_is_below_the_floor_of_a_kernel() -> None:
     smallest = [operator(kind, **dict.fromkeys(cls.size_names(), 1)) for kind, cls in OPERATORS.items()]
     for name in USUAL:
         served = load_operators(name)
-        assert min(answer.time_us for answer in served.kernel_times(smallest)) >= KERNEL_LEAST_US
-        least = [part.least_us for part in (served.bundle.parts[name] for name in ("pointwise", "gemm"))]
-        assert all(0 < value < 200 for floors in least for value in floors.values())
+        assert min(answer.time_us for answer in served.kernel_times(smallest)) >= MIN_KERNEL_US
+        minimum = [part.min_us for part in (served.bundle.parts[name] for name in ("pointwise", "gemm"))]
+        assert all(0 < value < 200 for floors in minimum for value in floors.values())
     for bundle in shipped():
         for name in sorted(bundle.gpus if "conv" in bundle.families else ()):
             if bundle_for(next(one for one in gpus() if one.name == name)) == bundle.path:
                 times = load(name).predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})
-                assert np.nanmin(times.time_us) >= load(name).bundle.parts["conv"].least_us[CallKey("", "")]
+                assert np.nanmin(times.time_us) >= load(name).bundle.parts["conv"].min_us[CallKey("", "")]

@@ -25,7 +25,7 @@ from surrogate.models.launch import CallKey
 from surrogate.models.plain import joined
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import parse_bytes
-from surrogate.uncertainty.intervals import LeftOut, UnseenGpu
+from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnseenGpu
 from tests.prediction.conftest import bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 
@@ -137,7 +137,11 @@ def test_an_unseen_version_is_accepted_out_of_domain(predictor: Predictor) -> No
 
 def test_an_unseen_gpu_is_answered_from_its_specification(bundle: Bundle) -> None:
     """Half widths are those of the maker's GPUs in the type; the answer says how far off such answers were."""
-    kinds = {"": LeftOut(4, 0.3, 3.0), "nvidia": LeftOut(3, 0.3, 2.0), "nvidia|fp32": LeftOut(3, 0.21, 0.7)}
+    kinds = {
+        "": HeldOutGpuErrors(4, 0.3, 3.0),
+        "nvidia": HeldOutGpuErrors(3, 0.3, 2.0),
+        "nvidia|fp32": HeldOutGpuErrors(3, 0.21, 0.7),
+    }
     unseen = _with(bundle, unseen_gpu=UnseenGpu(kinds, 0.5))
     found = Predictor(unseen, gpu="titan-xp").select(CONV)
     assert not found.in_domain and {one.source for one in found.candidates} == {"datasheet"} == {found.source}
@@ -187,10 +191,10 @@ def test_documented_rules_of_a_gpu_count_before_statuses_of_others(bundle: Bundl
 
 def test_no_time_is_below_the_least_that_was_measured(bundle: Bundle) -> None:
     floors = {CallKey("t4", "cudnn"): 500.0, CallKey("", "cudnn"): 300.0}
-    for gpu, least in (("t4", 500.0), ("titan-xp", 300.0)):
-        asked = Predictor(_with(bundle, least_us=floors), gpu=gpu)
+    for gpu, minimum in (("t4", 500.0), ("titan-xp", 300.0)):
+        asked = Predictor(_with(bundle, min_us=floors), gpu=gpu)
         table = asked.predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})
-        assert asked.predict("n1c1h1k1r1").time_us == table.time_us[0] == least
+        assert asked.predict("n1c1h1k1r1").time_us == table.time_us[0] == minimum
 
 
 def test_json_is_the_contract(predictor: Predictor) -> None:

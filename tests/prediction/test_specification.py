@@ -65,9 +65,9 @@ def test_one_by_one_and_together_alike() -> None:
 def test_a_pass_over_memory_takes_what_its_bytes_take(dtype: str) -> None:
     predictors = load_predictors("rtx-4090")
     norm = operator("batch_norm_inference", n=256, c=64, h=56, w=56, dtype=dtype)
-    least_us = 2 * 256 * 64 * 56 * 56 * DTYPES[dtype] / (predictors.gpu.dram_gbs * 1e3)
+    min_us = 2 * 256 * 64 * 56 * 56 * DTYPES[dtype] / (predictors.gpu.dram_gbs * 1e3)
     answer = predictors.answers([norm], {})[norm]
-    assert least_us < answer.time_us < 1.4 * least_us
+    assert min_us < answer.time_us < 1.4 * min_us
     assert answer.lower_us < answer.time_us < answer.upper_us
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.report import tables
-from surrogate.report.tables import Cell, Facts, Table, to_csv, to_json, wrapped
+from surrogate.report.tables import Cell, FactTable, Table, to_csv, to_json, wrapped
 
 NAME = "void cudnn::detail::implicit_convolve_sgemm<float, {}>"
 RECORDS = [
@@ -147,7 +147,7 @@ def test_long_sentences_are_wrapped_at_words() -> None:
 
 
 def test_what_would_steer_a_terminal_is_not_sent() -> None:
-    text = Table([{"a": "\x1b[31mred\r", "模": 1}], title="\x07").text() + Facts([("a", "\x1b")]).text(80)
+    text = Table([{"a": "\x1b[31mred\r", "模": 1}], title="\x07").text() + FactTable([("a", "\x1b")]).text(80)
     assert text.replace("\n", "").isprintable() and "?[31mred?" in text and "模" in text
 
 
@@ -166,7 +166,7 @@ def test_html_escapes_everything_and_cuts_very_long_names() -> None:
     assert page.count("float") == 2 and "…" in page  # cut, with the whole of it as the title
     assert '<td style="text-align:left">&lt;b&gt;</td>' in page and "<td>1.5</td>" in page
     assert '<td class="text" style="text-align:left">&amp;' in page
-    assert "<dt>&lt;</dt><dd>&amp;</dd>" in Facts([("<", "&")]).__html__()
+    assert "<dt>&lt;</dt><dd>&amp;</dd>" in FactTable([("<", "&")]).__html__()
 
 
 def test_the_writer_imports_nothing_heavy() -> None:

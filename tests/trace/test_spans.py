@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import surrogate.trace
-from surrogate.collect.cudnn.activity import Activity, Span
-from surrogate.collect.device import Kernel
+from surrogate.collect.cudnn.activity import Activity, LaunchRecord
+from surrogate.collect.device import MeasuredKernel
 from surrogate.trace.spans import LEVELS, Spans, in_time_order, parents_by_inclusion, trace_spans
 from surrogate.trace.tracer import Tracer, leveled, merge_levels, module_spans, operator_spans
 
@@ -276,7 +276,7 @@ class Recorder:
     broken = ""
 
     def __init__(self, lost: int = 0) -> None:
-        self.launched: list[tuple[int, Span]] = []
+        self.launched: list[tuple[int, LaunchRecord]] = []
         self.labels: list[int] = []
         self.lost = lost
 
@@ -288,10 +288,10 @@ class Recorder:
 
     def kernel(self, name: str = "_Z4reluPf") -> None:
         start = time.perf_counter_ns() - BEHIND_NS + 5000
-        kernel = Kernel(name, 4, 1, 1, 32, 1, 1, 1, 0, 0, 2.0)
-        self.launched += [(number, Span(start, start + 2000, kernel)) for number in self.labels[-1:]]
+        kernel = MeasuredKernel(name, 4, 1, 1, 32, 1, 1, 1, 0, 0, 2.0)
+        self.launched += [(number, LaunchRecord(start, start + 2000, kernel)) for number in self.labels[-1:]]
 
-    def under(self, numbers: Iterable[int]) -> list[list[Span]]:
+    def under(self, numbers: Iterable[int]) -> list[list[LaunchRecord]]:
         return [[span for label, span in self.launched if label == number] for number in numbers]
 
     def dropped(self) -> int:

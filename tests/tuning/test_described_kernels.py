@@ -233,9 +233,9 @@ def test_two_kernels_of_one_name_are_each_answered_by_their_own_description(bund
     other = load(tmp_path / "B", gpu="v100")
     first = Predictor(bundle, gpu="v100")
     problem = first.read("made_up:m64n512")
-    least_us = times(((64, 512),), ("v100-sxm2-16gb",))["time_us"].min()
+    min_us = times(((64, 512),), ("v100-sxm2-16gb",))["time_us"].min()
     for asked in ([problem], ["m64n512"], pd.DataFrame({"family": ["made_up"], "m": [64], "n": [512]})):
-        assert first.select(asked)[0].time_us == pytest.approx(least_us, rel=1e-5)
+        assert first.select(asked)[0].time_us == pytest.approx(min_us, rel=1e-5)
     assert other.predict("made_up:m64").time_us == pytest.approx(64)
     with refused("made_up:m64n512 is of a kernel of other sizes"):
         other.predict(problem)

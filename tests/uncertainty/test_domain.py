@@ -57,7 +57,7 @@ def test_against_a_loop_over_all_pairs(kind) -> None:
     batch = np.array([name in kind.batch for name in kind.size_names])
     sizes[:, batch] = 4
     train, asked = sizes[:40], sizes[40:]
-    shift = np.array([size.least == 0 for size in kind.sizes])
+    shift = np.array([size.minimum == 0 for size in kind.sizes])
     points = np.log2(sizes + shift) * domains.weights(kind)
     gaps = points[40:, None, :] - points[None, :40, :]
     pairs = np.sort((gaps**2).sum(axis=2), axis=1)[:, : domains.NEIGHBOURS]

@@ -16,7 +16,7 @@ from surrogate.features.families import FAMILIES
 from surrogate.models import TimeModel, model_class
 from surrogate.models.base import duplicate
 from surrogate.uncertainty import fit
-from surrogate.uncertainty.intervals import NEVER, LeftOut, StepFunction, UnseenGpu, WidthKey, Widths
+from surrogate.uncertainty.intervals import NEVER, HeldOutGpuErrors, StepFunction, UnseenGpu, WidthKey, Widths
 from tests.tables import checked, every
 
 GEMM = FAMILIES["gemm"]
@@ -121,10 +121,10 @@ def test_base_and_both_factors_multiply(widths: Widths) -> None:
 @pytest.mark.parametrize("scale", [0.01, 100.0])
 def test_few_shapes_only_widen(scale: float) -> None:
     """Of a GPU with few shapes small errors count like its candidate's or more, large ones by themselves; then all."""
-    rows, predicted, measured, distance = held_out(fit.LEAST_SHAPES + 5)
+    rows, predicted, measured, distance = held_out(fit.MIN_SHAPES + 5)
     frame = rows.frame
     on_xp = (frame["gpu"] == "TITAN Xp").to_numpy()
-    few = on_xp & (frame["c"] > fit.LEAST_SHAPES - 1).to_numpy()
+    few = on_xp & (frame["c"] > fit.MIN_SHAPES - 1).to_numpy()
     predicted = np.where(on_xp, measured * (predicted / measured) ** scale, predicted)
     found = fitted(*part(~few, (rows, predicted, measured, distance)))
     own, parent = found.by_key[WidthKey("titan-xp", FFT)], found.by_key[WidthKey(None, FFT)]
@@ -199,7 +199,7 @@ def test_an_exact_model_has_the_least_widths_and_no_warning() -> None:
     rows, _, measured_us, distance = held_out(12)
     predicted_us = measured_us * np.where(measured_us < np.median(measured_us), 1.0, 1.0 + 4e-16)
     widths = fit.fit_widths(rows, predicted_us, measured_us, distance)
-    assert set(widths.by_key.values()) == {fit.LEAST_WIDTH}
+    assert set(widths.by_key.values()) == {fit.MIN_WIDTH}
     assert all(0.5 < value < 2.0 for value in (*widths.distance.values, *widths.time_us.values))
 
 
@@ -227,7 +227,9 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     predicted, _ = predicted_without(model, rows, splits)
     known = fit.known_settings(rows, splits)
     found = fit.fit_unseen_gpu(rows, predicted, known, judged)
-    wanted = LeftOut(3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + fit.ONE_MORE / 3), rel=1e-3))
+    wanted = HeldOutGpuErrors(
+        3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + fit.ONE_MORE / 3), rel=1e-3)
+    )
     assert found.by_kind[found.kind("nvidia", "fp32")] == wanted and 0 < found.own_share <= 2
     assert found.kind("nvidia", "fp8") == "nvidia" and found.kind("amd", "fp32") == "" and found.by_kind[""] == wanted
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())

@@ -76,7 +76,7 @@ bundle_option = option("--bundle", "Fitted model of convolutions, a folder; else
 
 
 @dataclass(frozen=True)
-class Part:
+class TracePart:
     """The part of a trace that the options of `part_options` choose."""
 
     iteration: Sequence[int] = ()
@@ -152,7 +152,7 @@ def _gathered(kind: type, name: str, *options: Callable[[Function], Function]) -
 
 
 part_options = _gathered(
-    Part,
+    TracePart,
     "part",
     option("--iteration", "Only this one; repeatable.", INDEX, multiple=True),
     option("--from from_ms", "Only what starts at this time or later.", float, metavar="MS"),

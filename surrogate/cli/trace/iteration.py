@@ -66,7 +66,7 @@ def command(
     from surrogate.trace.iteration.overheads import load_overheads
     from surrogate.trace.iteration.predict import iteration_times
 
-    part = shared.Part()
+    part = shared.TracePart()
     traces = part.files(files)
     settings["overheads"] = load_overheads(overheads_file) if overheads_file else None
     if len(traces) > 1:

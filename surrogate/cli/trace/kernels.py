@@ -40,7 +40,7 @@ _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 @shared.gpu_option
 @shared.table_options
 def command(
-    file: Path, by: str, counters: tuple[Path, ...], gpu: str | None, out: shared.Output, part: shared.Part
+    file: Path, by: str, counters: tuple[Path, ...], gpu: str | None, out: shared.Output, part: shared.TracePart
 ) -> None:
     """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
 
@@ -61,7 +61,7 @@ def command(
     if is_summary(file):
         from surrogate.features.gpu import gpu as gpu_named
 
-        if by != "name" or out.html or part != shared.Part():
+        if by != "name" or out.html or part != shared.TracePart():
             raise InputError(
                 f"{file}: nvprof's summary knows kernels by name alone; leave out every option for a trace"
             )
@@ -85,7 +85,7 @@ def command(
 @shared.top_option
 @output_options
 def diff(
-    a: Path, b: Path, iteration_b: tuple[int, ...], by: str | None, top: int | None, form: Form, part: shared.Part
+    a: Path, b: Path, iteration_b: tuple[int, ...], by: str | None, top: int | None, form: Form, part: shared.TracePart
 ) -> None:
     """Device time per iteration in A and in B, the same program on another GPU, in another version or setting.
 

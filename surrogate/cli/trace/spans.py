@@ -18,7 +18,7 @@ COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
 @shared.counters_option
 @shared.table_options
 def command(
-    files: tuple[Path, ...], level: str, counters: tuple[Path, ...], out: shared.Output, part: shared.Part
+    files: tuple[Path, ...], level: str, counters: tuple[Path, ...], out: shared.Output, part: shared.TracePart
 ) -> None:
     """Spans of a trace from the iteration down to the kernel, each below its parent, in time order.
 

@@ -52,7 +52,12 @@ SWEEP = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "
 @shared.gpu_option
 @shared.table_options
 def command(
-    files: tuple[Path, ...], by: str, batch: tuple[int, ...], gpu: str | None, out: shared.Output, part: shared.Part
+    files: tuple[Path, ...],
+    by: str,
+    batch: tuple[int, ...],
+    gpu: str | None,
+    out: shared.Output,
+    part: shared.TracePart,
 ) -> None:
     """What bounds a step of a trace: the device, the host, communication or copies. Then iteration times, busy and
     idle time of the device, layers, layer types and copies; and findings: what to change in the program, by the gain

@@ -61,7 +61,7 @@ def command(
     functions: tuple[str, ...],
     timeline: Path | None,
     form: Form,
-    part: shared.Part,
+    part: shared.TracePart,
     **settings: Any,
 ) -> None:
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
@@ -84,7 +84,7 @@ def command(
     gpu, own_gpu, bundle, together = map(settings.pop, ("gpu", "own_gpu", "bundle", "together"))
     named, refusals = _asked(what_ifs, functions, gpu)
     profiled = part.steady(file, own_gpu)
-    setting = models.setting_of(profiled, target=gpu, network=models.Network(**settings), bundle=bundle)
+    setting = models.setting_of(profiled, target=gpu, network=models.Interconnect(**settings), bundle=bundle)
     graph = graph_of(profiled.trace, profiled.layers)
     chosen = [what_if for what_if in named.values() if what_if]
     answers = models.evaluate(graph, chosen, setting, together=together, refusals=refusals)
@@ -186,7 +186,7 @@ def _cells(row: Mapping[str, object]) -> dict[str, str]:
 @shared.file_argument
 @shared.part_options
 @output_options
-def simulate(file: Path, form: Form, part: shared.Part) -> None:
+def simulate(file: Path, form: Form, part: shared.TracePart) -> None:
     """Measured and simulated time of every iteration of FILE, unchanged.
 
     A task starts when everything it depends on has ended. --json also gives the coverage: what could not be attached,

@@ -16,24 +16,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from surrogate.collect.device import Kernel, one_line
+from surrogate.collect.device import MeasuredKernel, one_line
 
 BUFFER_BYTES = 8 << 20
 LAUNCH = (*(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"), "registers_per_thread")
 LAUNCH += ("static_shared_memory", "dynamic_shared_memory")
-"""Fields of CUPTI's record in the order of `Kernel`'s."""
+"""Fields of CUPTI's record in the order of `MeasuredKernel`'s."""
 FORCED = 1
 """CUPTI_ACTIVITY_FLAG_FLUSH_FORCED."""
 NEEDED_KINDS = ("CONCURRENT_KERNEL", "EXTERNAL_CORRELATION", "MEMSET", "MEMCPY", "DRIVER")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LaunchRecord:
     """One launch as CUPTI recorded it, times in ns of the GPU's clock. A memset or memcpy has no kernel."""
 
     start_ns: int
     end_ns: int
-    kernel: Kernel | None = None
+    kernel: MeasuredKernel | None = None
     correlation: int = 0
     """The number of the API's call that launched it."""
 
@@ -44,7 +44,7 @@ class Traced:
 
     times_us: tuple[float, ...]
     spans_us: tuple[float, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[MeasuredKernel, ...]
 
 
 class Activity:
@@ -59,7 +59,7 @@ class Activity:
         self._kinds = cupti.ActivityKind
         self._errors = (RuntimeError, getattr(cupti, "cuptiError", RuntimeError))
         self._flush_bytes = flush_bytes
-        self._spans: list[Span] = []
+        self._spans: list[LaunchRecord] = []
         self._labels: dict[int, int] = {}
         self._flushes_ns: list[int] = []
         self._enabled: list[Any] = []
@@ -106,7 +106,7 @@ class Activity:
         self._labels.clear()
         self._flushes_ns.clear()
 
-    def collect(self, labels: Sequence[int]) -> tuple[list[list[Span]], int]:
+    def collect(self, labels: Sequence[int]) -> tuple[list[list[LaunchRecord]], int]:
         """The launches after each flush of the cache, in order of start, and how many of them have the right label.
 
         One flush went before each of ``labels`` since `empty`; where CUPTI shows another number of flushes, or a launch
@@ -114,7 +114,7 @@ class Activity:
         """
         self._try(self._cupti.activity_flush_all, FORCED)
         flushes_ns = sorted(self._flushes_ns)
-        repeats: list[list[Span]] = [[] for _ in flushes_ns]
+        repeats: list[list[LaunchRecord]] = [[] for _ in flushes_ns]
         for span in sorted(self._spans, key=lambda span: span.start_ns):
             before = bisect_right(flushes_ns, span.start_ns)
             if before:
@@ -125,13 +125,13 @@ class Activity:
         labelled = sum(self._labels.get(span.correlation) == label for label, spans in of_label for span in spans)
         return repeats, labelled
 
-    def under(self, labels: Sequence[int]) -> list[list[Span]]:
+    def under(self, labels: Sequence[int]) -> list[list[LaunchRecord]]:
         """The launches that CUPTI names each label of, in order of start; empty where it names none.
 
         What was launched without a flush of the cache goes by labels alone.
         """
         self._try(self._cupti.activity_flush_all, FORCED)
-        by_label: dict[int, list[Span]] = {label: [] for label in labels}
+        by_label: dict[int, list[LaunchRecord]] = {label: [] for label in labels}
         for span in sorted(self._spans, key=lambda span: span.start_ns):
             label = self._labels.get(span.correlation)
             if label in by_label:
@@ -174,18 +174,18 @@ class Activity:
             elif kind == kinds.MEMSET and record.bytes == self._flush_bytes:
                 self._flushes_ns.append(int(record.start))
             elif kind in (kinds.MEMSET, kinds.MEMCPY):
-                self._spans.append(Span(int(record.start), int(record.end), correlation=record.correlation_id))
+                self._spans.append(LaunchRecord(int(record.start), int(record.end), correlation=record.correlation_id))
 
 
-def span_of(record: Any) -> Span:
+def span_of(record: Any) -> LaunchRecord:
     """A copy of one kernel record (CUpti_ActivityKernel…); the name is mangled."""
     launch = [int(getattr(record, name)) for name in LAUNCH]
     start_ns, end_ns = int(record.start), int(record.end)
-    kernel = Kernel(str(record.name), *launch, time_us=(end_ns - start_ns) / 1e3)
-    return Span(start_ns, end_ns, kernel, int(record.correlation_id))
+    kernel = MeasuredKernel(str(record.name), *launch, time_us=(end_ns - start_ns) / 1e3)
+    return LaunchRecord(start_ns, end_ns, kernel, int(record.correlation_id))
 
 
-def traced(repeats: Sequence[Sequence[Span]]) -> Traced | None:
+def traced(repeats: Sequence[Sequence[LaunchRecord]]) -> Traced | None:
     """What the repeats' launches say; None where a repeat shows none (records lost: the events must do)."""
     if not repeats or not all(repeats):
         return None
@@ -195,7 +195,7 @@ def traced(repeats: Sequence[Sequence[Span]]) -> Traced | None:
     return Traced(sums, spans_us, _kernels(kernels))
 
 
-def _kernels(repeats: Sequence[Sequence[Kernel]]) -> tuple[Kernel, ...]:
+def _kernels(repeats: Sequence[Sequence[MeasuredKernel]]) -> tuple[MeasuredKernel, ...]:
     """The launches of most repeats; times are medians over those repeats that launched the same kernels."""
     names = [tuple(kernel.kernel_name for kernel in kernels) for kernels in repeats]
     usual, _ = Counter(names).most_common(1)[0]

@@ -20,7 +20,7 @@ from surrogate.collect.cudnn.library import (
     math_name,
     status_of,
 )
-from surrogate.collect.device import Choice, DeviceInfo, Measurement, RepeatPolicy
+from surrogate.collect.device import DeviceInfo, HeuristicEntry, Measurement, RepeatPolicy
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.features.algorithms import algorithm as registered
 from surrogate.features.conv import Conv
@@ -68,7 +68,7 @@ class CudnnDevice(Instruments):
         """Every algorithm of the direction's enumeration."""
         return ALGORITHMS[conv.direction]
 
-    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+    def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """The order of ``cudnnGetConvolution…Algorithm_v7``; its times (−1) are left out."""
         try:
             self._set(conv)
@@ -77,7 +77,7 @@ class CudnnDevice(Instruments):
             return ()
         return tuple(_choice(conv, entry) for entry in ranking)
 
-    def find(self, conv: Conv) -> tuple[Choice, ...]:
+    def find(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """What ``cudnnFindConvolution…AlgorithmEx`` times, once each; every algorithm has been warmed before."""
         try:
             current = self._set(conv)
@@ -181,10 +181,10 @@ class CudnnDevice(Instruments):
         return self._current
 
 
-def _choice(conv: Conv, entry: AlgoPerf) -> Choice:
+def _choice(conv: Conv, entry: AlgoPerf) -> HeuristicEntry:
     """One entry of a ranking; cuDNN's time is in ms, negative where nothing was timed."""
     timed = entry.status == SUCCESS and entry.time >= 0
-    return Choice(
+    return HeuristicEntry(
         algorithm=algorithm_name(conv.direction, entry.algo),
         status=status_of(entry.status),
         time_us=1000.0 * entry.time if timed else None,

@@ -34,7 +34,7 @@ class GpuFaultError(RuntimeError):
     """A CUDA error from which the process can go on."""
 
 
-class Gpu:
+class CudaDevice:
     """The current CUDA device. Allocates everything at once; nothing is allocated per problem.
 
     ``queue`` is the stream of every call, as CuPy has it, ``stream`` the same as cudaStream_t; ``workspace`` points to
@@ -197,7 +197,7 @@ class Gpu:
         return self._pools[dtype]
 
 
-def settle(gpu: Gpu, code: int | None = None) -> None:
+def settle(gpu: CudaDevice, code: int | None = None) -> None:
     """Wait for ``gpu`` after a failed call, so that a sticky error shows now, as `DeviceLostError`.
 
     ``code`` is the cuDNN status that failed; one that launched nothing needs no waiting. What passes is swallowed: the

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Self
 
 from surrogate.collect.cudnn.activity import Activity, Traced, traced
-from surrogate.collect.cudnn.gpu import FLUSH_BYTES, Gpu
+from surrogate.collect.cudnn.gpu import FLUSH_BYTES, CudaDevice
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
 from surrogate.collect.device import SLOW_CLOCK, DeviceInfo, Measurement, RepeatPolicy, throttled
 from surrogate.features.errors import InputError
@@ -17,7 +17,7 @@ from surrogate.features.errors import InputError
 FIRST_WITHOUT_VOLTA = [9, 11]
 """From this cuDNN on, its kernels are for compute capability 7.5 and newer."""
 OLDER_CUDNN = "for this GPU: pip install 'nvidia-cudnn-cu12<9.11'"
-MOST_TRIES = 3
+MAX_TRIES = 3
 """Times that a call is measured while something holds the clock down, `PAUSE_S` apart …"""
 PAUSE_S = 0.1
 TRIES_AT_FIRST, TRIES_PER_ROW = 20.0, 0.05
@@ -34,7 +34,7 @@ class Instruments:
         max_workspace_bytes: int,
         max_tensor_bytes: int,
         *,
-        gpu: Gpu | None = None,
+        gpu: CudaDevice | None = None,
         activity: tuple[Activity | None, str] | None = None,
     ) -> None:
         """Raises `InputError` where libcudnn, CuPy or a GPU is missing, or cuDNN does not start.
@@ -44,8 +44,8 @@ class Instruments:
         self.library = Library.load()
         # CUPTI must be on before the CUDA context exists, or it misses what the context launches first
         self.activity, self._why_no_activity = activity or Activity.open(FLUSH_BYTES)
-        self.gpu = gpu or Gpu(max_tensor_bytes, max_workspace_bytes)
-        self._clocks = Clocks.open(self.gpu.pci_bus_id)
+        self.gpu = gpu or CudaDevice(max_tensor_bytes, max_workspace_bytes)
+        self._clocks = GpuClocks.open(self.gpu.pci_bus_id)
         self.handle = Handle()
         try:
             self.library.check("cudnnCreate", ctypes.byref(self.handle))
@@ -91,11 +91,11 @@ class Instruments:
 
 
 class Stopwatch:
-    """The instruments of one GPU: ``gpu`` (`surrogate.collect.cudnn.gpu.Gpu`), CUPTI's ``activity`` and NVML's
+    """The instruments of one GPU: ``gpu`` (`surrogate.collect.cudnn.gpu.CudaDevice`), CUPTI's ``activity`` and NVML's
     ``clocks``, if any.
     """
 
-    def __init__(self, gpu: Gpu, activity: Activity | None, clocks: "Clocks | None" = None) -> None:
+    def __init__(self, gpu: CudaDevice, activity: Activity | None, clocks: "GpuClocks | None" = None) -> None:
         self._gpu = gpu
         self._activity = activity
         self._clocks = clocks
@@ -114,7 +114,7 @@ class Stopwatch:
         repeats = policy.repeats_for(warm_us)
         taken = self._repeated(call, repeats)
         self._tries += TRIES_PER_ROW
-        for _ in range(MOST_TRIES - 1):
+        for _ in range(MAX_TRIES - 1):
             if not self._held_down(taken) or self._tries < 1.0:
                 break
             self._tries -= 1.0
@@ -206,7 +206,7 @@ def _traced(activity: Activity, labels: Sequence[int]) -> tuple[Traced | None, s
     return seen, f"CUPTI labels {labelled} of {launches} launches; the cache's flushes split them" if differ else ""
 
 
-class Clocks:
+class GpuClocks:
     """Clocks, temperature, power and throttle reasons by NVML. Read only: no clock is ever set.
 
     The GPU is named by its PCI bus id: ``CUDA_VISIBLE_DEVICES`` renumbers CUDA's devices, not NVML's.

@@ -14,7 +14,7 @@ from typing import Any
 
 from surrogate.collect.counting import MARKER, Pair, read_pairs
 from surrogate.collect.cudnn.device import CudnnDevice
-from surrogate.collect.cudnn.gpu import Gpu
+from surrogate.collect.cudnn.gpu import CudaDevice
 from surrogate.collect.cudnn.instruments import Stopwatch
 from surrogate.collect.device import Measurement, RepeatPolicy
 from surrogate.collect.plan import GPU_CAPS, tensor_sizes_bytes
@@ -52,7 +52,7 @@ class CupyProfiler:
 class ProfiledStopwatch(Stopwatch):
     """Times by one profiled call after the warm-up: the profiler counts, and the time is of no use."""
 
-    def __init__(self, gpu: Gpu, profiler: CupyProfiler) -> None:
+    def __init__(self, gpu: CudaDevice, profiler: CupyProfiler) -> None:
         super().__init__(gpu, None)
         self._profiler = profiler
         self.number = 0
@@ -88,7 +88,7 @@ def main(words: Sequence[str]) -> None:
     pairs = read_pairs(Path(path))
     tensors = (max(tensor_sizes_bytes(pair.conv).values()) for pair in pairs)
     largest = max([GPU_CAPS.max_tensor_bytes, *tensors])
-    gpu = Gpu(largest, GPU_CAPS.max_workspace_bytes)
+    gpu = CudaDevice(largest, GPU_CAPS.max_workspace_bytes)
     # the profiler is the process's one client of CUPTI, so the device's own instrument stays off
     device = CudnnDevice(gpu=gpu, activity=(None, "a profiler is attached"))
     stopwatch = ProfiledStopwatch(gpu, CupyProfiler(gpu.queue))

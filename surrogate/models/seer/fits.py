@@ -9,7 +9,7 @@ import numpy as np
 from surrogate.models.least_squares import relative_fit
 from surrogate.models.plain import Number
 from surrogate.models.seer import physics
-from surrogate.models.seer.kernels import GEMM_P, Chooser
+from surrogate.models.seer.kernels import GEMM_P, KernelChooser
 from surrogate.models.seer.physics import Sizes, Terms, launched_blocks, term_matrix
 from surrogate.models.seer.trees import Tree, tuned_tree
 
@@ -35,10 +35,10 @@ class FormFit:
         return np.where(value > 0, value, self.floor)
 
 
-LEAST_OUTPUTS = 32
+MIN_OUTPUTS = 32
 
 
-class Measured(NamedTuple):
+class MeasuredKernels(NamedTuple):
     """Main kernels that ran: counts *per block*, ``time_us`` of the kernel alone; arrays (rows,)."""
 
     sizes: Sizes
@@ -66,7 +66,7 @@ class VariantFit:
     times: Mapping[int, FormFit]
 
     @classmethod
-    def fit(cls, algorithm: str, tile: str, m: Measured, seed: int, evaluations: int) -> "VariantFit":
+    def fit(cls, algorithm: str, tile: str, m: MeasuredKernels, seed: int, evaluations: int) -> "VariantFit":
         """From measured rows of the variant (at least one)."""
         # The original clamps K in this one variant's trees when it fits, and in all of GEMM-P's when it predicts.
         clamp = algorithm == GEMM_P and tile == "128x32"
@@ -111,7 +111,7 @@ class VariantFit:
         reads = self.read_tree.predict(dram) * _depth(self.algorithm, sizes)
         writes = self.write_tree.predict(dram)
         time_us = np.empty(len(blocks))
-        m = Measured(
+        m = MeasuredKernels(
             sizes,
             blocks,
             b_max=np.full(len(blocks), self.b_max),
@@ -127,7 +127,7 @@ class VariantFit:
         return time_us
 
 
-def _time_terms(m: Measured, rows: np.ndarray, bound: int) -> physics.Terms:
+def _time_terms(m: MeasuredKernels, rows: np.ndarray, bound: int) -> physics.Terms:
     """The class's time form over the chosen rows."""
     b_max, instructions, reads, writes = (a[rows] for a in (m.b_max, m.instructions, m.reads, m.writes))
     w = physics.waves(m.blocks[rows], b_max)
@@ -151,7 +151,7 @@ def _instruction_terms(algorithm: str, s: Sizes) -> physics.Terms:
 
 def _columns(s: Sizes, clamp: bool) -> list[np.ndarray]:
     """C, W, K, O, k, stride."""
-    outputs = np.maximum(s.outputs, LEAST_OUTPUTS) if clamp else s.outputs
+    outputs = np.maximum(s.outputs, MIN_OUTPUTS) if clamp else s.outputs
     return [s.channels, s.width, outputs, s.out_width, s.filter_width, s.stride]
 
 
@@ -177,22 +177,22 @@ class AlgorithmFit:
     """``variants`` and ``extras`` (pre and post kernels) by variant key; GEMM has one im2col fit for all tiles."""
 
     algorithm: str
-    chooser: Chooser
+    chooser: KernelChooser
     variants: Mapping[str, VariantFit]
     extras: Mapping[str, FormFit]
 
     @classmethod
     def fit(
-        cls, algorithm: str, m: Measured, tiles: np.ndarray, extra_us: np.ndarray, seed: int, evaluations: int
+        cls, algorithm: str, m: MeasuredKernels, tiles: np.ndarray, extra_us: np.ndarray, seed: int, evaluations: int
     ) -> "AlgorithmFit":
         """From measured rows: ``tiles`` (rows,) names, ``extra_us`` (rows,) time of the other kernels, 0 where none."""
-        chooser = Chooser.fit(algorithm, m.sizes, tiles, seed=seed, evaluations=evaluations)
+        chooser = KernelChooser.fit(algorithm, m.sizes, tiles, seed=seed, evaluations=evaluations)
         widths = m.sizes.filter_width.tolist()
         keys = np.array([_key(algorithm, tile, k) for tile, k in zip(tiles, widths, strict=True)])
         variants = {}
         for key in np.unique(keys):
             members = np.flatnonzero(keys == key)
-            part = Measured(m.sizes.take(members), *(array[members] for array in m[1:]))
+            part = MeasuredKernels(m.sizes.take(members), *(array[members] for array in m[1:]))
             tile = str(tiles[members[0]])
             variants[str(key)] = VariantFit.fit(algorithm, tile, part, seed=seed, evaluations=evaluations)
         extras = {}

@@ -12,7 +12,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.plain import from_plain, to_plain
-from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, Measured
+from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, MeasuredKernels
 from surrogate.models.seer.kernels import COUNTERS
 from surrogate.models.seer.physics import feasible, in_domain, require_convolutions, sizes_of
 from surrogate.models.seer.trees import EVALUATIONS
@@ -137,12 +137,12 @@ def _counted(frame: pd.DataFrame) -> np.ndarray:
     return (full & launched & (frame["fp32_instructions"] > 0)).to_numpy()
 
 
-def _measured(frame: pd.DataFrame) -> Measured:
+def _measured(frame: pd.DataFrame) -> MeasuredKernels:
     """Counters per block. A main kernel without a time of its own takes what the others leave of the row's."""
     column = {name: frame[name].to_numpy(dtype=np.float64) for name in COUNTERS}
     left = frame["time_us"] - frame["other_kernels_us"].fillna(0.0)
     time_us = frame["main_kernel_us"].fillna(left.where(left > 0, frame["time_us"])).to_numpy(dtype=np.float64)
-    return Measured(
+    return MeasuredKernels(
         sizes_of(frame),
         column["blocks"],
         b_max=column["b_max"],

@@ -20,8 +20,8 @@ from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.roofline import b_max, compute_us, memory_us
 from surrogate.features.terms import MECHANISM_TERMS, TILES, KernelTerms, Sized, sized
-from surrogate.models.base import Span, TimeModel
-from surrogate.models.baselines import LEAST_US
+from surrogate.models.base import SearchRange, TimeModel
+from surrogate.models.baselines import MIN_US
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit, relative_loss
 from surrogate.models.plain import Number, from_plain, to_plain
 from surrogate.models.seer import physics
@@ -205,17 +205,17 @@ class SeerTimeOnly(TimeModel):
     help: ClassVar[str] = "SEER's physics where only times were measured, analytical terms for its counters"
     storable: ClassVar[bool] = True
 
-    least_rows: Annotated[int, Span(6, 40, log=True)] = 8
+    least_rows: Annotated[int, SearchRange(6, 40, log=True)] = 8
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit every level's groups."""
-        self.fit_prepared(PreparedRows.of(rows), np.arange(len(rows)), time_us)
+        self.fit_prepared(FeatureRows.of(rows), np.arange(len(rows)), time_us)
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """Positive times; NaN for an algorithm that training did not hold."""
-        return self.predict_prepared(PreparedRows.of(rows), np.arange(len(rows)))
+        return self.predict_prepared(FeatureRows.of(rows), np.arange(len(rows)))
 
-    def fit_prepared(self, prepared: "PreparedRows", index: np.ndarray, time_us: np.ndarray) -> Self:
+    def fit_prepared(self, prepared: "FeatureRows", index: np.ndarray, time_us: np.ndarray) -> Self:
         """Fit on the rows at ``index`` alone; ``time_us`` (rows,) in µs of all prepared rows."""
         chosen = np.zeros(prepared.size, dtype=bool)
         chosen[index] = True
@@ -232,7 +232,7 @@ class SeerTimeOnly(TimeModel):
                 self.fits_[key] = known[same]
         return self
 
-    def predict_prepared(self, prepared: "PreparedRows", index: np.ndarray) -> np.ndarray:
+    def predict_prepared(self, prepared: "FeatureRows", index: np.ndarray) -> np.ndarray:
         """(rows at ``index``,) times in µs; NaN for an algorithm that training did not hold."""
         time_us = np.full(prepared.size, np.nan)
         chosen = np.zeros(prepared.size, dtype=bool)
@@ -244,7 +244,7 @@ class SeerTimeOnly(TimeModel):
                 for key, group in level.groups(members[np.isnan(part_us[members])]):
                     if fit := self.fits_.get(key):
                         part_us[group] = fit.predict(part.terms, _form(key, part.terms), group)
-            time_us[part.rows] = np.maximum(part_us, LEAST_US)
+            time_us[part.rows] = np.maximum(part_us, MIN_US)
         return time_us[index]
 
     def to_files(self) -> dict[str, bytes]:
@@ -269,7 +269,7 @@ _LEVELS = (
 """What names a group, from the closest to the last resort; without ``bound`` the form is the under-utilised one."""
 
 
-class PreparedPart(NamedTuple):
+class FeaturePart(NamedTuple):
     """The rows of one mechanism: their positions, terms, and the groups of every level, closest first."""
 
     rows: np.ndarray
@@ -277,11 +277,11 @@ class PreparedPart(NamedTuple):
     levels: tuple[GroupLevel, ...]
 
 
-class PreparedRows(NamedTuple):
+class FeatureRows(NamedTuple):
     """What SEER's fits take of a table: it serves every fit to a part of the rows."""
 
     size: int
-    parts: tuple[PreparedPart, ...]
+    parts: tuple[FeaturePart, ...]
 
     @classmethod
     def of(cls, rows: Rows) -> Self:
@@ -295,7 +295,7 @@ class PreparedRows(NamedTuple):
             terms = analytical(part, number)
             columns = key_columns(part).assign(bound=[f"bound{bound}" for bound in terms.bound])
             levels = [GroupLevel.of(("|".join(level) + "|" + joined(columns, level)).to_numpy()) for level in _LEVELS]
-            parts.append(PreparedPart(members, terms, tuple(levels)))
+            parts.append(FeaturePart(members, terms, tuple(levels)))
         return cls(len(rows), tuple(parts))
 
 

@@ -73,7 +73,7 @@ class Tree:
 
 
 MAX_SPLITS = 64
-LEAST_PARENT = 10
+MIN_PARENT = 10
 """Rows that a node needs to be split: MinParentSize of MATLAB's `fitctree` and `fitrtree`, at its default."""
 EVALUATIONS = 30
 FOLDS = 5
@@ -96,17 +96,17 @@ def tuned_tree(x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, e
 
 def leaf_sizes(rows: int, evaluations: int, seed: int) -> list[int]:
     """Distinct minimum leaf sizes, ascending: log-uniform over 1 … rows/2, one in each of ``evaluations`` strata."""
-    most = max(rows / 2, 1.0)
+    maximum = max(rows / 2, 1.0)
     quantile = (np.arange(evaluations) + np.random.default_rng(seed).random(evaluations)) / evaluations
-    return sorted({int(size) for size in np.exp(quantile * np.log(most)).clip(1, most)})
+    return sorted({int(size) for size in np.exp(quantile * np.log(maximum)).clip(1, maximum)})
 
 
 def _grown(x: np.ndarray, y: np.ndarray, *, leaf: int, classify: bool, seed: int) -> Grown:
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
     grow = DecisionTreeClassifier if classify else DecisionTreeRegressor
-    least: dict[str, Any] = {"min_samples_split": LEAST_PARENT, "min_samples_leaf": leaf}
-    return grow(max_leaf_nodes=MAX_SPLITS + 1, random_state=seed, **least).fit(x, y)
+    minimum: dict[str, Any] = {"min_samples_split": MIN_PARENT, "min_samples_leaf": leaf}
+    return grow(max_leaf_nodes=MAX_SPLITS + 1, random_state=seed, **minimum).fit(x, y)
 
 
 def _loss(x: np.ndarray, y: np.ndarray, fold: np.ndarray, grow: Callable[..., Grown], classify: bool) -> float:

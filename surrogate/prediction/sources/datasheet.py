@@ -15,13 +15,13 @@ from typing import Any, Self
 import numpy as np
 
 from surrogate import bundled
-from surrogate.bundle.bundle import Part
-from surrogate.features.analytical import TensorCoreLaw, TiledProductLaw
+from surrogate.bundle.bundle import FamilyModel
+from surrogate.features.analytical import TensorCoreModel, TiledProductModel
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.models.plain import from_plain
 from surrogate.prediction.sources.source import Context, Setting, Source, Times
-from surrogate.uncertainty.intervals import LeftOut, UnseenGpu
+from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnseenGpu
 
 FILE = "tensor_cores.json"
 HALVES, TF32 = "half", "tf32"
@@ -30,47 +30,47 @@ PRODUCTS = "tiled_products.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class HeldOutErrors:
     """How far off a law was on the GPUs that it was judged on, as `UnseenGpu.by_kind`."""
 
-    by_kind: Mapping[str, LeftOut]
+    by_kind: Mapping[str, HeldOutGpuErrors]
 
-    def instead_of(self, part: Part) -> Part:
+    def instead_of(self, part: FamilyModel) -> FamilyModel:
         """The part without what its training data says of support and of GPUs never measured."""
         support = replace(part.support, exact={}, general={})
         return replace(part, support=support, unseen_gpu=UnseenGpu(self.by_kind))
 
 
 @dataclass(frozen=True, slots=True)
-class Specification(Evidence):
+class DatasheetModels(HeldOutErrors):
     """The law of an element type's kernels; it was judged on whole networks that it was not fitted to."""
 
-    law: TensorCoreLaw
+    law: TensorCoreModel
 
 
 @dataclass(frozen=True, slots=True)
-class Products(Evidence):
+class Products(HeldOutErrors):
     """``laws`` of AMD's matrix products: start of an architecture's name → its boards' without matrix cores for fp32,
     ``matrix_cores`` of those with them. ``fitted_on`` are the boards, by their registry names."""
 
     fitted_on: tuple[str, ...]
-    laws: Mapping[str, TiledProductLaw]
-    matrix_cores: TiledProductLaw
+    laws: Mapping[str, TiledProductModel]
+    matrix_cores: TiledProductModel
 
-    def law(self, gpu: Gpu) -> TiledProductLaw:
+    def law(self, gpu: Gpu) -> TiledProductModel:
         """That of the GPU's kind; of an architecture that none is of, the matrix cores'."""
         own = (law for start, law in self.laws.items() if gpu.architecture.startswith(start))
         return self.matrix_cores if gpu.fp32_matrix_tflops else next(own, self.matrix_cores)
 
 
 @cache
-def shipped_specifications() -> dict[str, Specification]:
+def shipped_specifications() -> dict[str, DatasheetModels]:
     """What ships with the package: `HALVES` and `TF32` → the law."""
     kinds = json.loads((bundled.FOLDER / FILE).read_bytes())
-    return {kind: from_plain(Specification, kinds[kind]) for kind in (HALVES, TF32)}
+    return {kind: from_plain(DatasheetModels, kinds[kind]) for kind in (HALVES, TF32)}
 
 
-def specification_of(gpu: Gpu, dtype: str, math: str = "default") -> Specification | None:
+def specification_of(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetModels | None:
     """The law for kernels of a type on one of NVIDIA's GPUs since Ampere; None for types without tensor cores there."""
     if gpu.vendor != "nvidia" or not gpu.bf16_tensor_tflops or math == "fma":
         return None
@@ -100,7 +100,7 @@ class AnalyticalSource(Source):
     model: Callable[[Any], np.ndarray]
 
     @classmethod
-    def of_convolutions(cls, context: Context, law: TensorCoreLaw) -> Self:
+    def of_convolutions(cls, context: Context, law: TensorCoreModel) -> Self:
         """Return the source of convolutions in the setting's element type."""
         dtype = context.setting.named["dtype"]
         return cls(

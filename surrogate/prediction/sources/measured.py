@@ -40,7 +40,7 @@ class ConfigurationSource(Source):
     def min_us(self, problem: AnyProblem) -> float:
         """As `Source.min_us`."""
         assert isinstance(problem, DescribedProblem)
-        return self.model.least_us(self._key(problem.values), problem, self.context.device)
+        return self.model.min_us(self._key(problem.values), problem, self.context.device)
 
     def failures(self, problem: AnyProblem, failing: Sequence[int]) -> list[str]:
         """As `Source.failures`."""

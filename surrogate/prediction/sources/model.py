@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from surrogate.bundle.bundle import Part
+from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.algorithms import version_column
 from surrogate.features.elementwise import Number
 from surrogate.features.errors import in_one_line
@@ -24,7 +24,7 @@ from surrogate.prediction.sources.source import Context, Setting, Source, Times
 
 if TYPE_CHECKING:
     from surrogate.models import TimeModel
-    from surrogate.models.grid import Grid, Measured
+    from surrogate.models.grid import Grid, MeasuredRows
 
 VERSION_COLUMN = "library_version"
 
@@ -63,7 +63,7 @@ class Neighbourhood(NamedTuple):
     is interpolated, None where no such trees were fitted.
     """
 
-    measured: "Measured"
+    measured: "MeasuredRows"
     codes: np.ndarray
     residual: ReadyTrees | None
 
@@ -273,7 +273,7 @@ class TableSource(Source):
             return Times(np.maximum(self.model.predict(rows), min_us[index]), rows.workspace_bytes)
 
 
-def model_source(context: Context, part: Part, donors: Sequence[str] = ()) -> Source:
+def model_source(context: Context, part: FamilyModel, donors: Sequence[str] = ()) -> Source:
     """Return the source of a part's model, which may use measurements of the similar GPUs ``donors``, nearest first."""
     if part.family.parameter_names:  # a described kernel, which needs pandas and scikit-learn
         from surrogate.prediction.sources.measured import ConfigurationSource

@@ -11,13 +11,13 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from surrogate.bundle.bundle import Part
+from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu
 from surrogate.prediction.sources.source import Source, Times
 from surrogate.prediction.support_rules import SupportRules
 
-MOST_RATIO = 1.6
+MAX_RATIO = 1.6
 """No GPU is a donor if its ratio of peak to bandwidth, for the setting's type, differs by more."""
 
 
@@ -37,7 +37,7 @@ class SimilarGpus(NamedTuple):
     is_calibrated: bool
 
     @classmethod
-    def of(cls, part: Part, values: tuple[str, ...], device: Gpu, others: Mapping[str, Gpu]) -> Self:
+    def of(cls, part: FamilyModel, values: tuple[str, ...], device: Gpu, others: Mapping[str, Gpu]) -> Self:
         """Return the groups of ``others``, the GPUs that a part was fitted on, for a setting on a device."""
         nearest_first, donors = siblings(part.family, values, device, others)
         vendor = frozenset(name for name, other in others.items() if other.vendor == device.vendor)
@@ -99,7 +99,7 @@ def siblings(
     ridge = _ridge(family, values, gpu)
     apart = {name: abs(_ridge(family, values, other) - ridge) for name, other in alike.items()}
     order = sorted(apart, key=lambda name: (alike[name].compute_capability != gpu.compute_capability, apart[name]))
-    return tuple(order), tuple(name for name in order if apart[name] <= log2(MOST_RATIO))
+    return tuple(order), tuple(name for name in order if apart[name] <= log2(MAX_RATIO))
 
 
 def _ridge(family: Family, values: tuple[str, ...], gpu: Gpu) -> float:

@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CandidateSetting:
     """An implementation: an algorithm of a library, and its solver if solvers are chosen ("" otherwise).
 
     ``key`` is its name in a model, ``mechanism`` what its columns depend on.
@@ -71,7 +71,7 @@ class Context(NamedTuple):
 
     setting: Setting
     device: Gpu
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateSetting, ...]
     formula: Formula
     min_us: np.ndarray
 

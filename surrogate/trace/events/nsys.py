@@ -12,7 +12,7 @@ from surrogate.features.errors import InputError
 from surrogate.formats.nvprof import own_database
 from surrogate.trace import events
 from surrogate.trace.events.raw import RawTrace, Row, build, clean_name
-from surrogate.trace.events.tables import Device, Trace
+from surrogate.trace.events.tables import Trace, TraceGpu
 
 # CUPTI's enumerations (cupti_activity.h): copy kind, kind of memory, kind of synchronisation.
 _COPIES = {
@@ -41,7 +41,7 @@ def read_nsys(path: Path) -> Trace:
         with closing(sqlite3.connect(address, uri=True)) as connection:
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             connection.execute("PRAGMA trusted_schema = OFF")
-            return build(_Export(connection, str(path)).raw_trace())
+            return build(_NsysExport(connection, str(path)).raw_trace())
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         # sqlite quotes a damaged name in an error that is no text itself.
         fault = "a name in it is no text" if isinstance(error, UnicodeDecodeError) else str(error)
@@ -50,7 +50,7 @@ def read_nsys(path: Path) -> Trace:
         ) from None
 
 
-class _Export:
+class _NsysExport:
     """The tables of an export as the rows of a `RawTrace`."""
 
     def __init__(self, connection: sqlite3.Connection, source: str) -> None:
@@ -154,7 +154,7 @@ class _Export:
             name = self.raw.names.index(f"synchronisation: {events.SYNC_KINDS[code]}")
             yield start, _length(start, end), name, code, device, stream, _process(pid), correlation
 
-    def devices(self) -> Iterator[Device]:
+    def devices(self) -> Iterator[TraceGpu]:
         cuda = dict(self.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId"))
         for gpu, name, major, minor, sms in self.rows(
             "TARGET_INFO_GPU", "id", "name", "computeMajor", "computeMinor", "smCount"
@@ -163,7 +163,7 @@ class _Export:
             index = cuda.get(gpu, gpu)
             count = max(sms, 0) if isinstance(sms, int) else 0
             if isinstance(index, int):
-                yield Device(index, clean_name(name or ""), round(capability, 1), count)
+                yield TraceGpu(index, clean_name(name or ""), round(capability, 1), count)
 
 
 def _activity(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from surrogate.trace import events
 from surrogate.trace.events import tables
-from surrogate.trace.events.tables import Device, Ints, Nesting, Ranges, Trace, linked, nest
+from surrogate.trace.events.tables import Ints, Nesting, Ranges, Trace, TraceGpu, linked, nest
 
 T = TypeVar("T")
 Row = tuple[object, ...]
@@ -157,7 +157,7 @@ class RawTrace:
     )
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     tables: dict[str, RawTable] = field(init=False)
-    devices: list[Device] = field(default_factory=list)
+    devices: list[TraceGpu] = field(default_factory=list)
     rank: int | None = None
     world_size: int | None = None
     notes: list[str] = field(default_factory=list)

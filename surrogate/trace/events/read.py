@@ -21,7 +21,7 @@ from surrogate.features.errors import InputError, require_regular
 from surrogate.trace import events
 from surrogate.trace.events.batches import EventFile
 from surrogate.trace.events.raw import PACKED_ROWS, RawTrace, Row, build, clean_name
-from surrogate.trace.events.tables import Device, Trace
+from surrogate.trace.events.tables import Trace, TraceGpu
 
 if TYPE_CHECKING:
     from surrogate.formats.foreign_file import Progress
@@ -330,11 +330,11 @@ class _EventReader:
         self.add["allocations"]((event.get("ts"), get("Bytes"), device, self.thread(event), total))
 
 
-def _devices(properties: Any) -> list[Device]:
+def _devices(properties: Any) -> list[TraceGpu]:
     """The GPUs that the header lists; none where the list is damaged."""
     try:
         return [
-            Device(
+            TraceGpu(
                 int(entry.get("id", position)),
                 clean_name(entry.get("name", "")),
                 sms=int(entry.get("numSms", 0)),

@@ -38,7 +38,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class TraceGpu:
     """A GPU as the trace describes it; 0 where it does not."""
 
     index: int
@@ -183,7 +183,7 @@ class Trace:
     inputs: tuple[tuple[str, ...], ...]
     threads: tuple[Thread, ...]
     streams: tuple[Stream, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[TraceGpu, ...]
     ranges: Ranges
     frames: Ranges
     calls: Calls

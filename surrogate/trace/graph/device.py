@@ -282,22 +282,22 @@ def delays_of(trace: Trace, lanes: Lanes, awaited_end_ns: Floats) -> Delays:
     gap, latency, event = ((start - other) / 1e3 for other in (before, launch, awaited_end_ns))
     typical_gap, typical_latency = _typical(trace, gap, latency)
     # Each cause with its typical delay, or with the measured one where that was shorter; shape (3, activities).
-    least = np.stack(
+    minimum = np.stack(
         [np.minimum(gap, typical_gap), np.minimum(latency, typical_latency), np.minimum(event, typical_gap)]
     )
-    ready = np.stack([before, launch, awaited_end_ns]) / 1e3 + least
+    ready = np.stack([before, launch, awaited_end_ns]) / 1e3 + minimum
     has_cause = ~np.isnan(ready).all(axis=0)
     # A task with nothing to wait for starts at an absolute time.
     ready[0, ~has_cause] = 0.0
-    least[0, ~has_cause] = 0.0
+    minimum[0, ~has_cause] = 0.0
     # The cause that was ready last takes the rest of the measured delay.
     filled = np.where(np.isnan(ready), -np.inf, ready)
     binding = filled.argmax(axis=0)
     residual = np.maximum(start / 1e3 - filled.max(axis=0), 0.0) if len(start) else start
-    least[binding, np.arange(len(start))] += residual
-    gap_us = np.where((lanes.previous >= 0) | ~has_cause, least[0], 0.0)
+    minimum[binding, np.arange(len(start))] += residual
+    gap_us = np.where((lanes.previous >= 0) | ~has_cause, minimum[0], 0.0)
     unexplained = np.where(has_cause & (residual > UNEXPLAINED_US), residual, 0.0)
-    return Delays(np.nan_to_num(gap_us), least[1], least[2], typical_latency, typical_gap, unexplained)
+    return Delays(np.nan_to_num(gap_us), minimum[1], minimum[2], typical_latency, typical_gap, unexplained)
 
 
 def _typical(trace: Trace, gap: Floats, latency: Floats) -> tuple[float, float]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError, require_regular
-from surrogate.features.families.transfer import Collective, CollectiveLaw
+from surrogate.features.families.transfer import Collective, CollectiveModel
 from surrogate.trace import events
 from surrogate.trace.events.parts import Iteration, iteration_of, iterations
 from surrogate.trace.events.tables import Ints, Trace, enclosing, holding
@@ -233,7 +233,7 @@ def _part(unit: Unit, start_ns: int, end_ns: int, more: int = 0) -> Part:
     return max(end_ns - start_ns - waiting, 0) / 1e3, unit.events_between(start_ns, end_ns) + more
 
 
-Laws = Mapping[str, CollectiveLaw]
+Laws = Mapping[str, CollectiveModel]
 """Kind of collective (``all_reduce``, ``all_to_all``, …) → its law."""
 CURVE_FROM = 8
 """Message sizes between latency and full bandwidth from which their curve of four parameters is fitted."""
@@ -416,7 +416,7 @@ def load_overheads(path: str | Path) -> Overheads:
         for kind, value in raw["overall"].items():
             tables.setdefault(kind, {})[""] = value
         means = {(kind, name): _mean(value) for kind in KINDS for name, value in tables.get(kind, {}).items()}
-        laws = {str(kind): CollectiveLaw(**law) for kind, law in raw.get("laws", {}).items()}
+        laws = {str(kind): CollectiveModel(**law) for kind, law in raw.get("laws", {}).items()}
         return Overheads(means, tuple(map(str, raw.get("sources", ()))), laws)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise InputError(f"{path}: holds no overheads; write them with --save-overheads") from None
@@ -435,7 +435,7 @@ def law_us(laws: Laws, problem: Collective) -> float | None:
     return None if law is None else float(law.time_us(problem.dram_bytes, problem.factor))
 
 
-def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> CollectiveLaw:
+def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> CollectiveModel:
     """The law of one kind from collectives of two sizes at least and their times in µs.
 
     Few sizes make overhead + bytes · factor / bandwidth, by least squares of relative errors; many make the three parts
@@ -452,7 +452,7 @@ def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> Collect
     rate = moved / times
     short = times <= RISING * times.min()
     full = rate >= SATURATED * rate.max()
-    straight = CollectiveLaw(
+    straight = CollectiveModel(
         overhead_us=float(overhead), max_gbs=1 / max(float(per_gbs), 1e-6), a=0.0, c=0.0, l=0.0, k=0.0, x0=0.0, b=0.0
     )
     a = float(x[short].max())
@@ -463,20 +463,20 @@ def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> Collect
     # Between both a logistic curve gives the logarithm of the rate over that of the size.
     log_rate = np.log10(rate[between])
     size = x[between]
-    least, most = float(log_rate.min()), float(log_rate.max())
+    minimum, maximum = float(log_rate.min()), float(log_rate.max())
 
     def errors(curve: np.ndarray) -> np.ndarray:
         l, k, x0, b = curve  # noqa: E741
         return l / (1 + np.exp(-k * (size - x0))) + b - log_rate
 
-    first = (most - least + 0.1, 0.5, float(np.median(size)), least - 0.05)
-    bounds = (0.0, 0.01, size.min() - 10, least - 3), (10.0, 10.0, size.max() + 10, most)
+    first = (maximum - minimum + 0.1, 0.5, float(np.median(size)), minimum - 0.05)
+    bounds = (0.0, 0.01, size.min() - 10, minimum - 3), (10.0, 10.0, size.max() + 10, maximum)
     fit = least_squares(errors, first, bounds=bounds)
     curve = dict(zip(("l", "k", "x0", "b"), fit.x.tolist(), strict=True))
     return replace(straight, overhead_us=float(times.min()), max_gbs=float(rate.max()), a=a, c=c, **curve)
 
 
-def fit_laws(problems: Sequence[Collective], time_us: Sequence[float]) -> dict[str, CollectiveLaw]:
+def fit_laws(problems: Sequence[Collective], time_us: Sequence[float]) -> dict[str, CollectiveModel]:
     """A law for every kind with two message sizes at least."""
     laws = {}
     for kind in dict.fromkeys(problem.kind for problem in problems):

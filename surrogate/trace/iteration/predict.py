@@ -15,7 +15,7 @@ from surrogate.features.gpu import Gpu, gpus
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.prediction.shipped import load_operators, shipped
-from surrogate.report.tables import Shown, Table
+from surrogate.report.tables import Table, TableResult
 from surrogate.trace import events
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.read import as_trace
@@ -46,7 +46,7 @@ QUEUE = 1024
 
 
 @dataclass(slots=True)
-class Clocks:
+class StreamClocks:
     """Clocks in µs since the start: ``host_us`` per thread, ``device_us`` per stream, ``collective_us`` of collectives.
 
     ``time_us`` are the activities' times, ``stream`` and ``collective`` their streams and whether they are collectives.
@@ -95,7 +95,7 @@ class Clocks:
 
     def alone_us(self, unit: Unit, overheads: Overheads) -> float:
         """The host's time of one unit from clocks at 0 on a device without gaps and tails."""
-        clocks = Clocks(overheads, self.time_us, self.stream, self.collective, gap_us=0.0, tail_us=0.0)
+        clocks = StreamClocks(overheads, self.time_us, self.stream, self.collective, gap_us=0.0, tail_us=0.0)
         clocks.step(unit)
         return clocks.host_now_us
 
@@ -189,11 +189,13 @@ class Clocks:
             self.device_us[stream] = max(clock, self.collective_us)
 
 
-def clocks_for(trace: Trace, overheads: Overheads, time_us: NDArray[np.float64], *, traced: bool = False) -> Clocks:
+def clocks_for(
+    trace: Trace, overheads: Overheads, time_us: NDArray[np.float64], *, traced: bool = False
+) -> StreamClocks:
     """Clocks at 0 for ``trace``'s activities with these times; ``traced``: the host pays for the profiler."""
     stream = trace.activities.stream.tolist()
     is_collective = collectives(trace).tolist()
-    return Clocks(overheads, time_us, stream, is_collective, EVENT_US if traced else 0.0)
+    return StreamClocks(overheads, time_us, stream, is_collective, EVENT_US if traced else 0.0)
 
 
 SOURCES = ("measured", "surrogate")
@@ -244,7 +246,7 @@ class OperatorRow:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class IterationTimes(Shown):
+class IterationTimes(TableResult):
     """Iterations of one trace; ``gpu`` and ``batch`` as predicted for (None where unknown), ``times`` their source."""
 
     trace: str
@@ -469,7 +471,7 @@ class Walk:
         traced, plain = self.in_sequence(traced=True)[0], self.in_sequence(traced=False)[0]
         return tuple(self._row(i, traced[i], plain[i]) for i in chosen)
 
-    def in_sequence(self, *, traced: bool) -> tuple[list[float], Clocks]:
+    def in_sequence(self, *, traced: bool) -> tuple[list[float], StreamClocks]:
         """Host time of every iteration; in a trace that is one iteration, until the device ends too. The clocks."""
         clocks = clocks_for(self.trace, self.overheads_of[0], self.times.time_us, traced=traced)
         clocks.latest_us = self.latest_us.get(traced, ())

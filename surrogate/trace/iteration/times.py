@@ -132,7 +132,7 @@ def predicted_times(
     runs_there = {problem: as_run(problem, by.gpu) for _, after, _ in groups for problem in after}
     there = answers_of(by, {shortest, *runs_there.values()})
     here = answers_of(base, set(runs_here.values())) if base else {}
-    least = there[shortest]
+    minimum = there[shortest]
     for problem in there:
         if isinstance(problem, Collective) and (by_law := law_us(laws or {}, problem)) is not None:
             there[problem] = PredictedWork(by_law, LAW, 0.0, problem.kind)
@@ -157,8 +157,8 @@ def predicted_times(
             aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else whole for answer in aligned)
             parts.append(_carried(min(whole, aligned_us or whole), kernels, (base.gpu, by.gpu), work, (here, there)))
             predicted_us, source[rows] = parts[-1].time_us, parts[-1].source
-        elif ROOFLINE in sources and not isinstance(least, str):
-            predicted_us = max(predicted_us, len(rows) * least.time_us)
+        elif ROOFLINE in sources and not isinstance(minimum, str):
+            predicted_us = max(predicted_us, len(rows) * minimum.time_us)
         time_us[rows] = predicted_us * (time_us[rows] / whole if whole else 1 / len(rows))
     if base and reasons:
         parts.append(_follow(trace, time_us, [row for row, _ in reasons], (base.gpu, by.gpu)))
@@ -203,20 +203,20 @@ def _carried(
         len(side) == len(work[0]) and all(answer.source in (MODEL, MEASURED) for answer in side) for side in known
     )
     # What a kernel takes at least on either GPU, as far as it took that at all.
-    least = [kernels * SHORTEST_US.get(gpu.vendor, SHORTEST_US["amd"]) for gpu in gpus]
-    share = min(measured_us / least[0], 1.0)
+    minimum = [kernels * SHORTEST_US.get(gpu.vendor, SHORTEST_US["amd"]) for gpu in gpus]
+    share = min(measured_us / minimum[0], 1.0)
     predicted = [sum(answer.time_us for answer in side) for side in known]
     uses_matrix_units = [getattr(side[0], "uses_tensor_cores", False) for side in work]
     alike = gpus[0].vendor == gpus[1].vendor and len(set(uses_matrix_units)) == 1
     rates_half_width = log(UNMEASURED_FACTOR[alike])
     same = gpus[0] == gpus[1]
     if own_measured and target_measured and all(is_sure):
-        time_us = max(measured_us * predicted[1] / predicted[0], share * least[1])
+        time_us = max(measured_us * predicted[1] / predicted[0], share * minimum[1])
         half_width = hypot(*half_widths)
         return PredictedWork(time_us, MODEL, min(half_width, rates_half_width) if same else half_width, kind)
     leaves_matrix_units = uses_matrix_units == [True, False] and len(known[1]) == len(work[1])
     if leaves_matrix_units or (target_measured and is_sure[1]):
-        return PredictedWork(max(predicted[1], share * least[1]), MODEL, half_widths[1], kind)
+        return PredictedWork(max(predicted[1], share * minimum[1]), MODEL, half_widths[1], kind)
     if same and len(known[0]) == len(work[0]):
         return PredictedWork(measured_us * predicted[1] / predicted[0], RATES, rates_half_width, kind)
     # A limit of power that is known of one board alone would make the other one faster than its peaks allow.
@@ -226,7 +226,7 @@ def _carried(
     ratio = rates[1] / rates[0]
     if own_measured and is_sure[1]:
         ratio = predicted[1] / predicted[0]
-    time_us = share * least[1] + ratio * max(measured_us - least[0], 0.0)
+    time_us = share * minimum[1] + ratio * max(measured_us - minimum[0], 0.0)
     if all(predicted):
         # Where the change by the predictions is another one, the interval holds that, too.
         rates_half_width = max(rates_half_width, abs(log(predicted[1] / predicted[0] / ratio)))

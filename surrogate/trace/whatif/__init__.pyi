@@ -1,8 +1,8 @@
 """Public names and where they are defined: each is imported when it is first asked for."""
 
 from .answers import MODELS as MODELS
-from .answers import Answer as Answer
 from .answers import WhatIf as WhatIf
+from .answers import WhatIfAnswer as WhatIfAnswer
 from .answers import described as described
 from .answers import evaluate as evaluate
 from .answers import user_function as user_function
@@ -17,6 +17,6 @@ from .primitives import scale as scale
 from .primitives import schedule as schedule
 from .primitives import select as select
 from .setting import Change as Change
-from .setting import Network as Network
-from .setting import Setting as Setting
+from .setting import Interconnect as Interconnect
+from .setting import WhatIfSetting as WhatIfSetting
 from .setting import setting_of as setting_of

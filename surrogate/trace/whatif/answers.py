@@ -27,7 +27,16 @@ from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, graph_of, 
 from surrogate.trace.graph.tasks import DEVICE_KINDS, EDGE_COLUMNS, MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.profiling import NO_DEVICE, Source, profile, steady, unfit
 from surrogate.trace.whatif.primitives import remove
-from surrogate.trace.whatif.setting import UNJUDGED, Change, Evidence, Model, Network, Rule, Setting, setting_of
+from surrogate.trace.whatif.setting import (
+    UNJUDGED,
+    Change,
+    ErrorEvidence,
+    Interconnect,
+    Model,
+    WhatIfRule,
+    WhatIfSetting,
+    setting_of,
+)
 
 _CATEGORIES = ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset", "kernel")
 """Chrome's categories of `TASK_KINDS`, in their order."""
@@ -45,7 +54,7 @@ class WhatIf:
     name: str
     model: Model
     value: float | None = None
-    evidence: Evidence = UNJUDGED
+    evidence: ErrorEvidence = UNJUDGED
     target: Gpu | None = None
 
     @property
@@ -54,12 +63,12 @@ class WhatIf:
         own = self.target.name if self.target else self.value
         return self.name if own is None else f"{self.name}={own if self.target else format(own, 'g')}"
 
-    def __call__(self, graph: Graph, setting: Setting) -> Change:
+    def __call__(self, graph: Graph, setting: WhatIfSetting) -> Change:
         return self.model(graph, replace(setting, target=self.target) if self.target else setting, self.value)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Answer:
+class WhatIfAnswer:
     """One what-if's answer, times in µs per iteration (`Timeline.per_iteration_us`).
 
     ``low_us`` and ``high_us`` bound the prediction where there is evidence of its error, else they are None;
@@ -129,11 +138,11 @@ class Answer:
 def evaluate(
     graph: Graph,
     what_ifs: Sequence[WhatIf],
-    setting: Setting,
+    setting: WhatIfSetting,
     *,
     together: bool = False,
     refusals: dict[str, str] | None = None,
-) -> list[Answer]:
+) -> list[WhatIfAnswer]:
     """One answer per what-if, and with ``together`` a last one for all of them that apply, in the given order.
 
     One that does not apply to this trace goes, by its label, to ``refusals`` with the reason; where there are none,
@@ -142,7 +151,7 @@ def evaluate(
     baseline = simulate(graph)
     why = unfit(setting.profile.trace)
     applied: list[WhatIf] = []
-    answers: list[Answer] = []
+    answers: list[WhatIfAnswer] = []
     for what_if in what_ifs:
         try:
             if why:
@@ -169,7 +178,9 @@ def evaluate(
     return answers
 
 
-def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: Setting, evidence: Evidence) -> Answer:
+def _answer(
+    graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: WhatIfSetting, evidence: ErrorEvidence
+) -> WhatIfAnswer:
     """The answer to all parts at once: each changes what the one before it left."""
     changes = [Change(graph)]
     for part in parts:
@@ -204,7 +215,7 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
     if is_bound_by_host and (last.other_host or bound(path_us(baseline)) != "host"):
         unknown = "; of the other machine's host nothing is known, so the step has no interval" * last.other_host
         notes.append(f"the host bounds the step: its time is the traced one, the profiler's cost included{unknown}")
-    return Answer(
+    return WhatIfAnswer(
         name=label,
         baseline=baseline,
         predicted=predicted,
@@ -320,10 +331,10 @@ def _complete(
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, **times, "args": arguments}
 
 
-def _declared() -> dict[str, Rule]:
-    """Every `Rule` in a module of this package, by its name."""
+def _declared() -> dict[str, WhatIfRule]:
+    """Every `WhatIfRule` in a module of this package, by its name."""
     modules = [import_module(module.name) for module in iter_modules(package.__path__, f"{package.__name__}.")]
-    rules = [each for module in modules for each in vars(module).values() if isinstance(each, Rule)]
+    rules = [each for module in modules for each in vars(module).values() if isinstance(each, WhatIfRule)]
     return {declared.name: declared for declared in sorted(rules, key=lambda declared: declared.name)}
 
 
@@ -351,9 +362,9 @@ def what_if(text: str) -> WhatIf:
         value = float(number)
     except ValueError:
         raise InputError(f"{number!r} in {text!r} is no number; write such as {name}=2") from None
-    least = declared.value.least
-    if not (0 < value < inf and value >= least):
-        raise InputError(f"{text}: give a number {f'of {least:g} or more' if least else 'above 0'}")
+    minimum = declared.value.minimum
+    if not (0 < value < inf and value >= minimum):
+        raise InputError(f"{text}: give a number {f'of {minimum:g} or more' if minimum else 'above 0'}")
     return WhatIf(name, declared, value, evidence)
 
 
@@ -363,8 +374,8 @@ def what_ifs(
     *,
     target: str | None = None,
     own_gpu: str | None = None,
-    network: Network | None = None,
-) -> list[Answer]:
+    network: Interconnect | None = None,
+) -> list[WhatIfAnswer]:
     """The answers to what-ifs by their names, such as ``amp`` or ``batch=64``, of a trace, its file or a shipped one.
 
     ``target`` is the GPU asked about, ``own_gpu`` that of the trace, where it does not tell. One that is unknown or
@@ -404,7 +415,7 @@ def user_function(text: str) -> WhatIf:
     """
     function = imported_callable(text, "it must take a graph and return one")
 
-    def model(graph: Graph, setting: Setting, value: float | None) -> Change:
+    def model(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
         with in_one_line(text):
             changed = function(graph)
         if not isinstance(changed, Graph):

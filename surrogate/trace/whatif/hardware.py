@@ -22,7 +22,18 @@ from surrogate.trace.events.tables import Floats, Ints, Trace, linked
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, DeviceTimes, predicted_times
 from surrogate.trace.whatif.primitives import OPTIMIZER, launches_of, remove, scale, select
-from surrogate.trace.whatif.setting import STEP, UNJUDGED, Change, Evidence, Known, Op, Setting, Value, published, rule
+from surrogate.trace.whatif.setting import (
+    STEP,
+    UNJUDGED,
+    Change,
+    ErrorEvidence,
+    KnownFacts,
+    Op,
+    Value,
+    WhatIfSetting,
+    published,
+    rule,
+)
 
 if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
@@ -30,7 +41,7 @@ if TYPE_CHECKING:
 MATRIX = 3.0
 OTHER = 2.0
 """How many times as fast a kernel of a matrix product, and any other, gets in half precision (Daydream, 5.1)."""
-MOST_BATCHES = 64.0
+MAX_BATCHES = 64.0
 """Times the recorded batch up to which `batch` answers: kernels then are others than those that the trace shows."""
 _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
 _OTHER_TYPE = re.compile(r"(?i)double|half|(?:b|fp?|float)(?:16|64)|[hdcz]gemm|[hd]884|<(?:long|int|bool)>")
@@ -39,7 +50,7 @@ _FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
 _AUXILIARY = {"offsets", "layout", "xmma_setup", "fft_filter", "winograd_filter", "winograd_transform", "im2col"}
 _SHORT = (Op("aten::relu", "relu_kernel", 2),) * 5
 """A step of 52 µs: the device waits for the host."""
-_WISHED = Evidence("an assumption of whoever asks, so no interval")
+_WISHED = ErrorEvidence("an assumption of whoever asks, so no interval")
 
 
 @rule(
@@ -47,9 +58,9 @@ _WISHED = Evidence("an assumption of whoever asks, so no interval")
     evidence=published(
         {"BERT-base": 5.5, "BERT-large": 3.9, "Seq2Seq": 15.3, "ResNet-50": 12.6}, " of networks in fp32 without TF32"
     ),
-    known=Known(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2),
+    known=KnownFacts(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2),
 )
-def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
+def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Mixed precision: kernels with sgemm or wgrad in their name ÷3, others of fp32, all TF32 too, ÷2 (Daydream, 5.1).
 
     Kernels in half or double precision stay. Autocast launches casts: at the upper end of the interval one for each
@@ -67,7 +78,7 @@ def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     return Change(faster, high=scale(faster, launches_of(graph, changed), 2.0), assumes=assumes)
 
 
-def _fp32_kernels(graph: Graph, setting: Setting) -> Mask:
+def _fp32_kernels(graph: Graph, setting: WhatIfSetting) -> Mask:
     """Kernels of fp32 data by their operator's or their name; where they are most, also those that tell no type.
 
     Raises `InputError` where no kernel is known to be fp32.
@@ -93,8 +104,8 @@ def matrix_kernels(graph: Graph) -> Mask:
 
 # The first launch returns after 4 µs; the others take no time, and a kernel starts 4 µs behind its launch. So does
 # the second one; three follow, each with a gap of 1 µs.
-@rule("cuda-graphs", evidence=UNJUDGED, known=Known(4 + 4 + 4 * 2 + 3 * 1, ops=_SHORT))
-def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
+@rule("cuda-graphs", evidence=UNJUDGED, known=KnownFacts(4 + 4 + 4 * 2 + 3 * 1, ops=_SHORT))
+def cuda_graphs(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """One graph launch per iteration: other launches, and the host's work inside layers, take no time.
 
     What the host does outside layers (data loading, the program's own code), copies and synchronisation stay.
@@ -121,15 +132,15 @@ TWICE = 2.0
 _TIMES_AS_FAST = Value("how many times as fast", TWICE)
 
 
-@rule("faster-kernels", value=_TIMES_AS_FAST, evidence=_WISHED, known=Known(10 + 200 + 1900 / 2, value=2))
-def faster_kernels(graph: Graph, setting: Setting, value: float | None) -> Change:
+@rule("faster-kernels", value=_TIMES_AS_FAST, evidence=_WISHED, known=KnownFacts(10 + 200 + 1900 / 2, value=2))
+def faster_kernels(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Kernels N times as fast."""
     return _faster(graph, value, "kernel")
 
 
 # The last of five operators begins its launch after 4 · 5 and 3 µs; 4 µs behind that its kernel starts.
-@rule("faster-host", value=_TIMES_AS_FAST, evidence=_WISHED, known=Known(4 * 5 + 3 + 4 + 2, ops=_SHORT, value=2))
-def faster_host(graph: Graph, setting: Setting, value: float | None) -> Change:
+@rule("faster-host", value=_TIMES_AS_FAST, evidence=_WISHED, known=KnownFacts(4 * 5 + 3 + 4 + 2, ops=_SHORT, value=2))
+def faster_host(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """What the host does N times as fast: its work and its calls."""
     return _faster(graph, value, "host work", "call")
 
@@ -142,9 +153,9 @@ def _faster(graph: Graph, value: float | None, *kinds: str) -> Change:
     "faster-network",
     value=_TIMES_AS_FAST,
     evidence=_WISHED,
-    known=Known(2110 + 300 / 2, (*STEP, Op("c10d::allreduce_", "ncclAllReduce_RING", 300)), value=2),
+    known=KnownFacts(2110 + 300 / 2, (*STEP, Op("c10d::allreduce_", "ncclAllReduce_RING", 300)), value=2),
 )
-def faster_network(graph: Graph, setting: Setting, value: float | None) -> Change:
+def faster_network(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Collectives of the trace N times as fast, the wait for other workers included.
 
     A collective's measured time includes its wait for other workers, which a faster network does not shorten: the
@@ -156,7 +167,7 @@ def faster_network(graph: Graph, setting: Setting, value: float | None) -> Chang
     return replace(_faster(graph, value, "collective"), notes=(note,))
 
 
-_OF_BOARDS = Evidence(
+_OF_BOARDS = ErrorEvidence(
     "interval of predictions, and of eager PyTorch on other pairs of GPUs (KernelBench)", "of the kernels' times"
 )
 
@@ -166,9 +177,9 @@ _OF_BOARDS = Evidence(
     "gpu",
     of_gpu=True,
     evidence=_OF_BOARDS,
-    known=Known(10 + 900 * (0.92 * 900) / (0.9 * 1555), ops=(Op("mine", "mine", 900),), target="a100-sxm4-40gb"),
+    known=KnownFacts(10 + 900 * (0.92 * 900) / (0.9 * 1555), ops=(Op("mine", "mine", 900),), target="a100-sxm4-40gb"),
 )
-def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
+def other_gpu(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """The device's tasks on another GPU, as in gpu=a100 or by --gpu, as `seer trace iteration --gpu`; the host stays.
 
     Collectives, which wait for other workers, stay, too. Raises `InputError` without a target.
@@ -210,13 +221,13 @@ HOST = "the host of the trace, as recorded (seer trace iteration models it by ov
 LOADING = "loading in proportion; one end of the interval has it as it was"
 UNTOLD = 0.1
 """Share of the device time from which on kernels whose batch is not told make `batch` no answer."""
-_OF_BATCHES = Evidence(
+_OF_BATCHES = ErrorEvidence(
     "interval of predictions; a kind of kernels that nobody measured is taken to err by 1.5 times",
     "of the kernels' times",
 )
 
 
-def _twice(setting: Setting) -> float | None:
+def _twice(setting: WhatIfSetting) -> float | None:
     traced = batch_size(setting.profile.trace)
     return traced and 2.0 * traced
 
@@ -227,7 +238,7 @@ def _twice(setting: Setting) -> float | None:
     "batch",
     value=Value("samples a step", _twice, "twice as many as traced"),
     evidence=_OF_BATCHES,
-    known=Known(
+    known=KnownFacts(
         20 + 600 * 2,
         value=20,
         ops=(
@@ -236,12 +247,12 @@ def _twice(setting: Setting) -> float | None:
         ),
     ),
 )
-def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
+def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """N samples a step: each operator's kernels as predictions of it change, and the loading of data in proportion.
 
     The optimizer and the accumulation of gradients work on weights and stay. What cannot be predicted follows kernels
     of its name. One end of the interval has the loading as it was. Raises `InputError` without a batch size in the
-    trace's shapes, for one that is no whole number or above `MOST_BATCHES` times the traced one, and where more than a
+    trace's shapes, for one that is no whole number or above `MAX_BATCHES` times the traced one, and where more than a
     tenth of the device time is of operators whose batch the trace does not tell.
     """
     trace = setting.profile.trace
@@ -256,10 +267,10 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     ratio = new / traced
     if ratio == 1:
         raise InputError(f"batch: the trace's is {traced}, so nothing changes; ask for another")
-    if ratio > MOST_BATCHES:
+    if ratio > MAX_BATCHES:
         raise InputError(
             f"batch: {new:g} is {ratio:,.0f} times the traced {traced}, whose kernels tell nothing of it; ask for"
-            f" {MOST_BATCHES * traced:g} at most, or trace a larger batch"
+            f" {MAX_BATCHES * traced:g} at most, or trace a larger batch"
         )
     predictors = setting.predictors(setting.own_gpu)
     times = predicted_times(trace, predictors, traced, int(new), base=predictors)
@@ -365,18 +376,18 @@ _CONVOLUTIONS = (
     Op("aten::cudnn_convolution", STEP[1].kernel, 600, 1, [*_IMAGES, [], [], []]),
     Op("aten::convolution_backward", "cudnn_wgrad_kernel", 600, 1, [[8, 16, 30, 30], *_IMAGES, [], []]),
 )
-_OF_SHAPES = Evidence("interval of the surrogate's predictions on shapes held out", "of its predictions")
+_OF_SHAPES = ErrorEvidence("interval of the surrogate's predictions on shapes held out", "of its predictions")
 
 
 # The first kernel's name says that it ran IMPLICIT_PRECOMP_GEMM; what the second one ran its name does not tell.
 @rule(
     "best-convolution",
     evidence=_OF_SHAPES,
-    known=Known(
+    known=KnownFacts(
         10 + 600 * 100 / 200 + 600, ops=_CONVOLUTIONS, algorithms_us={"WINOGRAD": 100, "IMPLICIT_PRECOMP_GEMM": 200}
     ),
 )
-def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Change:
+def best_convolutions(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Every convolution with the algorithm that the surrogate predicts to be the fastest.
 
     A convolution's kernels take predicted best / predicted own of their measured time, so that an error common to both

@@ -1,5 +1,5 @@
-"""What a what-if is: a rule that changes a graph, what it may ask (`Setting`), what it gives (`Change`), what is known
-of its error (`Evidence`), and an answer that is known by hand (`Known`).
+"""What a what-if is: a rule that changes a graph, what it may ask (`WhatIfSetting`), what it gives (`Change`), what is known
+of its error (`ErrorEvidence`), and an answer that is known by hand (`KnownFacts`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ ALGORITHMS = ("ring", "tree", "hierarchical")
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class Interconnect:
     """``workers`` GPUs on machines of ``gpus_per_machine`` each, or parameter servers.
 
     ``bandwidth_gbs`` (1e9 bytes per second) is a machine's network, ``latency_us`` a step over it; ``link_gbs`` and
@@ -89,7 +89,7 @@ class Network:
 
 
 @dataclass
-class Setting:
+class WhatIfSetting:
     """``profile`` of the same trace as the graph; ``target`` is the GPU asked about, where one is.
 
     ``bundle``: a folder with a fitted model of convolutions, else the shipped one predicts.
@@ -97,7 +97,7 @@ class Setting:
 
     profile: Profile
     target: Gpu | None = None
-    network: Network = field(default_factory=Network)
+    network: Interconnect = field(default_factory=Interconnect)
     bundle: str | Path | None = None
 
     @property
@@ -117,15 +117,19 @@ class Setting:
 
 
 def setting_of(
-    profile: Profile, *, target: str | None = None, network: Network | None = None, bundle: str | Path | None = None
-) -> Setting:
+    profile: Profile,
+    *,
+    target: str | None = None,
+    network: Interconnect | None = None,
+    bundle: str | Path | None = None,
+) -> WhatIfSetting:
     """A setting for a profile; ``target`` a GPU's name, ``bundle`` a fitted bundle's folder.
 
     Raises `InputError` for an unknown GPU, and for a network that is none.
     """
-    if not isinstance(network, Network | None):
-        raise InputError(f"network: {network!r} is none; give such as surrogate.trace.whatif.Network(workers=8)")
-    return Setting(profile, None if target is None else gpu(target), network or Network(), bundle)
+    if not isinstance(network, Interconnect | None):
+        raise InputError(f"network: {network!r} is none; give such as surrogate.trace.whatif.Interconnect(workers=8)")
+    return WhatIfSetting(profile, None if target is None else gpu(target), network or Interconnect(), bundle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +149,10 @@ class Change:
     gpus: int = 1
     assumes: str = ""
     other_host: bool = False
-    evidence: "Evidence | None" = None
+    evidence: "ErrorEvidence | None" = None
 
 
-Model = Callable[[Graph, Setting, float | None], Change]
+Model = Callable[[Graph, WhatIfSetting, float | None], Change]
 """Changes a graph; the number is the what-if's value, None where it has none or leaves it to the setting."""
 
 
@@ -156,24 +160,24 @@ Model = Callable[[Graph, Setting, float | None], Change]
 class Value:
     """What a what-if's number means, and what stands in for it: a number, or what the setting tells, ``words`` of it.
 
-    It is above 0, and ``least`` or more.
+    It is above 0, and ``minimum`` or more.
     """
 
     meaning: str
-    default: float | Callable[[Setting], float | None]
+    default: float | Callable[[WhatIfSetting], float | None]
     words: str = ""
-    least: float = 0.0
+    minimum: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.meaning} [{self.words or format(self.default, 'g')}]"
 
-    def of(self, setting: Setting) -> float | None:
+    def of(self, setting: WhatIfSetting) -> float | None:
         """The number that stands in; None where the setting does not tell it."""
         return self.default(setting) if callable(self.default) else self.default
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ErrorEvidence:
     """What is known of a rule's error, with its source; ``interval`` says in words of what an answer's interval is.
 
     ``error`` is the largest published one on whole iterations, from which `evaluate` makes an interval.
@@ -184,19 +188,19 @@ class Evidence:
     error: float | None = None
 
 
-def published(errors_pct: Mapping[str, float], of: str = "") -> Evidence:
+def published(errors_pct: Mapping[str, float], of: str = "") -> ErrorEvidence:
     """Daydream's errors of a rule by model, in percent of whole iterations, and ``of`` what networks they are."""
     listed = ", ".join(f"{model} {error:g}" for model, error in errors_pct.items())
     text = f"errors of this rule in Daydream (ATC 2020){of}: {listed} %"
-    return Evidence(text, error=max(errors_pct.values()) / 100)
+    return ErrorEvidence(text, error=max(errors_pct.values()) / 100)
 
 
-UNJUDGED = Evidence("no times before and after were found in public, so no interval")
+UNJUDGED = ErrorEvidence("no times before and after were found in public, so no interval")
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operator of a `Known` step: 10 µs on the host; it launches ``kernel``, if named, which takes ``us``.
+    """An operator of a `KnownFacts` step: 10 µs on the host; it launches ``kernel``, if named, which takes ``us``.
 
     The host calls one operator behind the other, then waits; kernels run in order, each once its launch has returned.
     A name with ``Memcpy`` is a copy's, one with ``nccl`` a collective's. A positive ``sequence`` is autograd's number,
@@ -227,7 +231,7 @@ the host waits. The convolution's input has 15.75 MB, the ReLU's 6 MB, the param
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFacts:
     """A what-if's answer by hand: µs per iteration after it, where two steps of ``ops`` were traced on a V100.
 
     ``target`` is the GPU asked about, ``algorithms_us`` what the model of convolutions predicts of any.
@@ -241,7 +245,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class WhatIfRule:
     """A what-if as `rule` declares it: how it changes a graph, what its number means, what is known of its answers.
 
     ``of_gpu``: a GPU's name may stand in the place of a number.
@@ -250,8 +254,8 @@ class Rule:
     name: str
     model: Model
     value: Value | None = None
-    evidence: Evidence | None = None
-    known: Known | None = None
+    evidence: ErrorEvidence | None = None
+    known: KnownFacts | None = None
     of_gpu: bool = False
 
     @property
@@ -259,7 +263,7 @@ class Rule:
         """The first sentence of the function's docstring, in one line; empty without one."""
         return " ".join(cleandoc(self.model.__doc__ or "").partition("\n\n")[0].split())
 
-    def __call__(self, graph: Graph, setting: Setting, value: float | None = None) -> Change:
+    def __call__(self, graph: Graph, setting: WhatIfSetting, value: float | None = None) -> Change:
         """The changed graph, and what it assumes; without a value the default one."""
         if value is None and self.value:
             value = self.value.of(setting)
@@ -272,12 +276,12 @@ def rule(
     name: str,
     *,
     value: Value | None = None,
-    evidence: Evidence | None = None,
-    known: Known | None = None,
+    evidence: ErrorEvidence | None = None,
+    known: KnownFacts | None = None,
     of_gpu: bool = False,
-) -> Callable[[Model], Rule]:
+) -> Callable[[Model], WhatIfRule]:
     """Declare a function of this package as the what-if ``name``; the first paragraph of its docstring is its help.
 
     That is all that it takes: the command line, README's table and the test of known answers find it.
     """
-    return lambda model: Rule(name, model, value, evidence, known, of_gpu)
+    return lambda model: WhatIfRule(name, model, value, evidence, known, of_gpu)

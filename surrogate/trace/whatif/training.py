@@ -26,7 +26,7 @@ from surrogate.trace.whatif.primitives import (
     schedule,
     select,
 )
-from surrogate.trace.whatif.setting import UNJUDGED, Change, Known, Setting, Value, published, rule
+from surrogate.trace.whatif.setting import UNJUDGED, Change, KnownFacts, Value, WhatIfSetting, published, rule
 
 FUSED_BYTES = {"Adam": 28.0, "AdamW": 28.0, "SGD": 20.0, "Adagrad": 20.0}
 """Optimizers that PyTorch has as one kernel → what that moves per parameter in fp32: weight, gradient and state (two
@@ -49,9 +49,9 @@ def update_tasks(graph: Graph) -> Mask:
 @rule(
     "fused-optimizer",
     evidence=published({"BERT-base": 1.9, "BERT-large": 12.5, "Seq2Seq": 4.5}, " for Adam"),
-    known=Known(2110 - 100 + 28e6 / 900e3),
+    known=KnownFacts(2110 - 100 + 28e6 / 900e3),
 )
-def fused_optimizer(graph: Graph, setting: Setting, value: float | None) -> Change:
+def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """The optimizer's kernels and launches become one of each per iteration: Adam's, AdamW's, SGD's or Adagrad's.
 
     The kernel passes once over weight, gradient and state (`FUSED_BYTES`) at the GPU's bandwidth, and takes never more
@@ -89,8 +89,8 @@ def fused_optimizer(graph: Graph, setting: Setting, value: float | None) -> Chan
     return Change(changed, assumes=f"{name}, {FUSED_BYTES[name]:g} bytes a parameter", evidence=evidence)
 
 
-@rule("batch-norm", evidence=published({"DenseNet-121": 6.1}), known=Known(2110 - (200 + 200) / 2 - (100 + 100)))
-def restructured_batch_norm(graph: Graph, setting: Setting, value: float | None) -> Change:
+@rule("batch-norm", evidence=published({"DenseNet-121": 6.1}), known=KnownFacts(2110 - (200 + 200) / 2 - (100 + 100)))
+def restructured_batch_norm(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Batch norm split and merged into the neighbouring layers: its kernels ÷2, those of the ReLU after it gone.
 
     The rule of Daydream, ATC 2020, section 5.2, for the restructuring of Jung et al., SysML 2019. Raises `InputError`
@@ -110,13 +110,13 @@ PULLS = "network back"
 """The channel of what servers send."""
 SLICE_BYTES = 200e3
 """P3's slices hold 50,000 parameters (Jayarajan et al., MLSys 2019)."""
-_WORKERS = Value("workers", lambda setting: setting.network.workers, "--workers", least=1)
+_WORKERS = Value("workers", lambda setting: setting.network.workers, "--workers", minimum=1)
 _SPEED = Value("GB/s", lambda setting: setting.network.bandwidth_gbs, "--bandwidth")
 
 
 # A ring of 8: 2·7/8 of 4 MB at 10 GB/s, and 14 steps of 10 µs, between the backward pass and the optimizer.
-@rule("data-parallel", value=_WORKERS, evidence=UNJUDGED, known=Known(2110 + 700 + 140, value=8))
-def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change:
+@rule("data-parallel", value=_WORKERS, evidence=UNJUDGED, known=KnownFacts(2110 + 700 + 140, value=8))
+def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """An all-reduce per bucket of gradients, beside the backward pass; the optimizer waits for all of them.
 
     Buckets fill in the order in which gradients are ready, as PyTorch's do (25 MB). Raises `InputError` where the trace
@@ -142,15 +142,15 @@ def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change
 
 # The gradient is ready after 2,010 µs, and 4 MB go to in 400 and fro in 410: the second step's convolution waits
 # 500 for them, and behind the second step, 100 after the gradient, they go on for 710.
-@rule("parameter-server", value=_SPEED, evidence=UNJUDGED, known=Known(2110 + (500 + 710) / 2, value=10))
-def parameter_server(graph: Graph, setting: Setting, value: float | None) -> Change:
+@rule("parameter-server", value=_SPEED, evidence=UNJUDGED, known=KnownFacts(2110 + (500 + 710) / 2, value=10))
+def parameter_server(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Each gradient is pushed when ready and its weight pulled back, before the next iteration first uses it."""
     return _served(graph, setting, value, prioritised=False)
 
 
 # 20 slices of 20 µs each way: the last is back 20 and 10 behind the last push, 380 earlier than all at once.
-@rule("p3", value=_SPEED, evidence=UNJUDGED, known=Known(2110 + (120 + 330) / 2, value=10))
-def priority_propagation(graph: Graph, setting: Setting, value: float | None) -> Change:
+@rule("p3", value=_SPEED, evidence=UNJUDGED, known=KnownFacts(2110 + (120 + 330) / 2, value=10))
+def priority_propagation(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """As parameter-server, in slices of 50,000 parameters, those that the forward pass needs first ahead (MLSys 2019).
 
     The source is Jayarajan et al.: priority-based parameter propagation.
@@ -158,7 +158,7 @@ def priority_propagation(graph: Graph, setting: Setting, value: float | None) ->
     return _served(graph, setting, value, prioritised=True)
 
 
-def _served(graph: Graph, setting: Setting, value: float | None, *, prioritised: bool) -> Change:
+def _served(graph: Graph, setting: WhatIfSetting, value: float | None, *, prioritised: bool) -> Change:
     """Every gradient pushed and its weight pulled, first come first served or the first that is needed first.
 
     A machine sends and receives at once. Slices are pulled back while others are still pushed.
@@ -195,7 +195,7 @@ def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (ready,) if ready >= 0 else (), (use,) if use > ready else ()
 
 
-def _iterations(graph: Graph, setting: Setting) -> Iterator[tuple[int, list[Parameter]]]:
+def _iterations(graph: Graph, setting: WhatIfSetting) -> Iterator[tuple[int, list[Parameter]]]:
     if not np.isin(graph.kind, DEVICE_KINDS).any():
         raise InputError(NO_DEVICE)
     every = known_parameters(setting.profile.trace, graph.iterations)
@@ -207,7 +207,7 @@ def _slices(size_bytes: float) -> list[float]:
     return [SLICE_BYTES] * int(whole) + ([rest] if rest else [])
 
 
-def _last_launched(graph: Graph, setting: Setting, time_ns: float) -> int:
+def _last_launched(graph: Graph, setting: WhatIfSetting, time_ns: float) -> int:
     """The last device task whose launch call started before that time, -1 for none."""
     trace = setting.profile.trace
     rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0))

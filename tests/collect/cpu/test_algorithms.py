@@ -54,19 +54,19 @@ def agrees(name: str, conv: Conv) -> bool:
 
 
 @st.composite
-def convs(draw, filters=((1, 8), (1, 8)), most_pad=9, strides=3, dilations=3, most_groups=4) -> Conv:
+def convs(draw, filters=((1, 8), (1, 8)), max_pad=9, strides=3, dilations=3, max_groups=4) -> Conv:
     """A small problem; the image is drawn large enough for the filter."""
     r, s = (draw(st.integers(*bounds)) for bounds in filters)
-    pad_h, pad_w = draw(st.integers(0, most_pad)), draw(st.integers(0, most_pad))
+    pad_h, pad_w = draw(st.integers(0, max_pad)), draw(st.integers(0, max_pad))
     dilation_h, dilation_w = draw(st.integers(1, dilations)), draw(st.integers(1, dilations))
-    least_h, least_w = dilation_h * (r - 1) + 1 - 2 * pad_h, dilation_w * (s - 1) + 1 - 2 * pad_w
-    groups = draw(st.integers(1, most_groups))
+    min_h, min_w = dilation_h * (r - 1) + 1 - 2 * pad_h, dilation_w * (s - 1) + 1 - 2 * pad_w
+    groups = draw(st.integers(1, max_groups))
     return Conv(
         n=draw(st.integers(1, 3)),
         c=groups * draw(st.integers(1, 5)),
         k=groups * draw(st.integers(1, 5)),
-        h=max(1, least_h) + draw(st.integers(0, 40)),
-        w=max(1, least_w) + draw(st.integers(0, 40)),
+        h=max(1, min_h) + draw(st.integers(0, 40)),
+        w=max(1, min_w) + draw(st.integers(0, 40)),
         r=r,
         s=s,
         pad_h=pad_h,
@@ -81,8 +81,8 @@ def convs(draw, filters=((1, 8), (1, 8)), most_pad=9, strides=3, dilations=3, mo
 
 UNIT = {"strides": 1, "dilations": 1}
 DRAWN = {
-    "FFT": convs(most_groups=1, **UNIT),
-    "FFT_TILING": convs(filters=((1, 32), (1, 32)), most_groups=1, **UNIT),
+    "FFT": convs(max_groups=1, **UNIT),
+    "FFT_TILING": convs(filters=((1, 32), (1, 32)), max_groups=1, **UNIT),
     **dict.fromkeys(("WINOGRAD", "WINOGRAD_NONFUSED"), convs(filters=((3, 3), (3, 3)), **UNIT)),
 }
 

@@ -15,7 +15,7 @@ from surrogate.features.gpu import gpu
 from tests.known import cases
 
 V100 = gpu("v100")
-LAW = transfer.CollectiveLaw(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)
+LAW = transfer.CollectiveModel(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)
 
 
 def sizes_of(kind: str, base: int) -> dict[str, int]:
@@ -69,7 +69,7 @@ def test_collective_law_has_three_parts(refused) -> None:
     together = LAW.time_us(2.0 ** np.array([10, 17, 26]), 1.5)
     assert together == pytest.approx([LAW.time_us(2**x, 1.5) for x in (10, 17, 26)])
     with refused("a ≤ c"):
-        transfer.CollectiveLaw(overhead_us=1, max_gbs=1, a=3, c=2, l=1, k=1, x0=1, b=1)
+        transfer.CollectiveModel(overhead_us=1, max_gbs=1, a=3, c=2, l=1, k=1, x0=1, b=1)
 
 
 def test_collective_factors() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from surrogate.trace import events
 from surrogate.trace.iteration.overheads import Action, Mean, Overheads, Unit
-from surrogate.trace.iteration.predict import Clocks
+from surrogate.trace.iteration.predict import StreamClocks
 
 
 def make_action(
@@ -54,16 +54,16 @@ def fixed(**us: float) -> Overheads:
 
 def make_clocks(
     times: Sequence[float], streams: Sequence[int] = (), collective: Sequence[int] = (), **more: Any
-) -> Clocks:
+) -> StreamClocks:
     """Clocks at 0 over activities with these times (µs), by default all on stream 0 with `fixed` overheads."""
     count = len(times)
     joined = [row in collective for row in range(count)]
     given = more.pop("overheads", fixed())
-    return Clocks(given, np.array(times, dtype=float), list(streams) or [0] * count, joined, **more)
+    return StreamClocks(given, np.array(times, dtype=float), list(streams) or [0] * count, joined, **more)
 
 
 @pytest.fixture(scope="session")
-def clocks() -> Callable[..., Clocks]:
+def clocks() -> Callable[..., StreamClocks]:
     return make_clocks
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from surrogate.features.families.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
-from surrogate.features.families.transfer import AllReduce, AllToAll, CollectiveLaw, Concat
+from surrogate.features.families.transfer import AllReduce, AllToAll, CollectiveModel, Concat
 from surrogate.network.call import UnsupportedError
 from surrogate.trace.calls import CallReader
 from surrogate.trace.events.read import read_trace, trace_files
@@ -32,7 +32,7 @@ def test_few_sizes_make_a_line():
 
 def test_many_sizes_make_the_published_curve():
     """Every second size of a curve gives it back at the others."""
-    true = CollectiveLaw(overhead_us=20.0, max_gbs=120.0, a=14.0, c=24.0, l=2.0, k=0.7, x0=18.0, b=0.02)
+    true = CollectiveModel(overhead_us=20.0, max_gbs=120.0, a=14.0, c=24.0, l=2.0, k=0.7, x0=18.0, b=0.02)
     sizes = (2 ** np.arange(8, 28, 0.25)).astype(int)
     problems = messages(*sizes.tolist())
     times = [float(true.time_us(one.dram_bytes, one.factor)) for one in problems]

@@ -4,7 +4,7 @@ import pytest
 
 from surrogate.trace.graph import Graph, graph_of
 from surrogate.trace.profiling import profile
-from surrogate.trace.whatif import Network, Setting, setting_of
+from surrogate.trace.whatif import Interconnect, WhatIfSetting, setting_of
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +18,8 @@ def made(made_profile) -> Graph:
 
 
 @pytest.fixture
-def setting(made_profile) -> Setting:
-    return setting_of(made_profile, target="h100-sxm", network=Network(4, 10.0, 5.0))
+def setting(made_profile) -> WhatIfSetting:
+    return setting_of(made_profile, target="h100-sxm", network=Interconnect(4, 10.0, 5.0))
 
 
 @pytest.fixture(scope="session")
@@ -33,5 +33,5 @@ def resnet_graph(resnet_profile) -> Graph:
 
 
 @pytest.fixture
-def resnet_setting(resnet_profile) -> Setting:
+def resnet_setting(resnet_profile) -> WhatIfSetting:
     return setting_of(resnet_profile, target="h100-sxm")

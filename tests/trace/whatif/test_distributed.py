@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from surrogate.trace.graph import graph_of
 from surrogate.trace.profiling import profile
-from surrogate.trace.whatif import Network, evaluate, setting_of, what_if
+from surrogate.trace.whatif import Interconnect, evaluate, setting_of, what_if
 from surrogate.trace.whatif.setting import Op
 from tests.trace.whatif.steps import trace_of
 
@@ -19,7 +19,7 @@ def test_all_reduces_of_nccl_by_hand(refused):
     and 6 steps between: all GPUs of a machine share its network."""
     wide = {"workers": 16, "gpus_per_machine": 4, "bandwidth_gbs": 10.0, "latency_us": 20.0, "link_gbs": 100.0}
     times = {
-        name: Network(**wide, link_latency_us=2.0, algorithm=name).all_reduce_us(80e6)
+        name: Interconnect(**wide, link_latency_us=2.0, algorithm=name).all_reduce_us(80e6)
         for name in ("ring", "tree", "hierarchical")
     }
     assert times == pytest.approx(
@@ -29,13 +29,13 @@ def test_all_reduces_of_nccl_by_hand(refused):
             "hierarchical": 1200 + 6 * 2 + 12_000 + 6 * 20,
         }
     )
-    alone = Network(8, gpus_per_machine=8, link_gbs=100.0, link_latency_us=2.0)
+    alone = Interconnect(8, gpus_per_machine=8, link_gbs=100.0, link_latency_us=2.0)
     assert alone.all_reduce_us(80e6) == pytest.approx(2 * 7 / 8 * 800 + 14 * 2)
     for algorithm in ("ring", "tree", "hierarchical"):
-        assert Network(1, algorithm=algorithm).all_reduce_us(80e6) == 0
+        assert Interconnect(1, algorithm=algorithm).all_reduce_us(80e6) == 0
     for wrong in ({"workers": 6, "gpus_per_machine": 4}, {"algorithm": "rings"}, {"link_gbs": 0.0}):
         with refused():
-            Network(**wrong)
+            Interconnect(**wrong)
 
 
 @given(
@@ -56,6 +56,6 @@ def test_priorities_never_slow_a_step(read, layers, bandwidth, latency):
         )
     ]
     profiled = profile(read(trace_of([*forward, *backward])))
-    graph, setting = graph_of(profiled.trace), setting_of(profiled, network=Network(8, bandwidth, latency))
+    graph, setting = graph_of(profiled.trace), setting_of(profiled, network=Interconnect(8, bandwidth, latency))
     plain, urgent = evaluate(graph, [what_if("parameter-server"), what_if("p3")], setting)
     assert urgent.predicted_us <= plain.predicted_us * (1 + 1e-9)

@@ -18,7 +18,7 @@ from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.times import predicted_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
-from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if, what_ifs
+from surrogate.trace.whatif import MODELS, Interconnect, evaluate, select, setting_of, user_function, what_if, what_ifs
 from surrogate.trace.whatif.hardware import HOST, LOADING, convolutions_of
 from surrogate.trace.whatif.setting import Op
 from surrogate.trace.whatif.training import NETWORK
@@ -168,10 +168,10 @@ def test_no_kernel_gains_more_than_peaks_and_bandwidths_allow(real):
     one = profile(real("vgg13_b128_training_h100.json.gz"))
     graph = graph_of(one.trace, one.layers)
     known = (select(graph, kind="kernel") & (graph.duration_us > 100)).nonzero()
-    for target, most, products in (("h200", 4800 / 3350, 1.02), ("b200", 8000 / 3350, 1125 / 494.7)):
+    for target, maximum, products in (("h200", 4800 / 3350, 1.02), ("b200", 8000 / 3350, 1125 / 494.7)):
         changed = what_if(f"gpu={target}")(graph, setting_of(one)).graph
         ratio = graph.duration_us / np.maximum(changed.duration_us, 1e-3)
-        assert ratio[known].max() == pytest.approx(most, rel=0.01)
+        assert ratio[known].max() == pytest.approx(maximum, rel=0.01)
         dense = select(graph, name="(?i)wgrad", layer="Conv2d.9")
         assert dense.any() and ratio[dense].max() == pytest.approx(products, rel=0.03)
     # MI300X's products in fp32 run on its matrix units for that type, 163.4 TFLOP/s, not as TF32.
@@ -288,7 +288,7 @@ def test_samples_per_second(resnet_graph, resnet_setting, text, batch):
 
 def test_what_bounds_a_step(resnet_graph, resnet_profile):
     """The host, which loads data; kernels ten times as slow; a network of 0.1 GB/s."""
-    setting = setting_of(resnet_profile, network=Network(8, 0.1))
+    setting = setting_of(resnet_profile, network=Interconnect(8, 0.1))
     answers = evaluate(resnet_graph, [what_if("faster-kernels=0.1"), what_if("data-parallel")], setting)
     bounds = [(answer.to_dict()["bound_before"], answer.to_dict()["bound_after"]) for answer in answers]
     assert bounds == [("host", "device"), ("host", "communication")]
@@ -302,20 +302,22 @@ def test_gradients_are_summed_in_one_way(refused, resnet_graph, resnet_setting):
 
 def test_ring_by_hand(refused):
     """4 workers, 40 MB, 10 GB/s, 5 µs: 1.5 · 4,000 µs + 6 · 5 µs."""
-    assert Network(4, 10.0, 5.0).all_reduce_us(40e6) == pytest.approx(6030)
-    assert Network(1, 10.0, 5.0).all_reduce_us(40e6) == 0
+    assert Interconnect(4, 10.0, 5.0).all_reduce_us(40e6) == pytest.approx(6030)
+    assert Interconnect(1, 10.0, 5.0).all_reduce_us(40e6) == 0
     with refused("no network"):
-        Network(0)
+        Interconnect(0)
 
 
 @given(st.integers(1, 64), st.floats(0.1, 1e3), st.floats(1.01, 100), st.floats(0, 1e10))
 def test_more_bandwidth_never_slows_a_ring(workers, bandwidth, factor, size):
-    assert Network(workers, bandwidth * factor).all_reduce_us(size) <= Network(workers, bandwidth).all_reduce_us(size)
+    assert Interconnect(workers, bandwidth * factor).all_reduce_us(size) <= Interconnect(
+        workers, bandwidth
+    ).all_reduce_us(size)
 
 
 def test_data_parallel_overlaps_and_delays_the_optimizer(resnet_graph, resnet_profile):
     def slow(bandwidth):
-        setting = setting_of(resnet_profile, network=Network(8, bandwidth, 10.0))
+        setting = setting_of(resnet_profile, network=Interconnect(8, bandwidth, 10.0))
         return evaluate(resnet_graph, [what_if("data-parallel")], setting)[0]
 
     found = {bandwidth: slow(bandwidth) for bandwidth in (1.0, 10.0, 1000.0)}
@@ -331,7 +333,7 @@ def test_data_parallel_overlaps_and_delays_the_optimizer(resnet_graph, resnet_pr
 
 @pytest.mark.slow
 def test_priorities_help_where_the_network_is_slow(resnet_graph, resnet_profile):
-    setting = setting_of(resnet_profile, network=Network(8, 1.5, 1.0))
+    setting = setting_of(resnet_profile, network=Interconnect(8, 1.5, 1.0))
     plain, urgent = evaluate(resnet_graph, [what_if("parameter-server"), what_if("p3")], setting)
     assert urgent.predicted_us <= plain.predicted_us
     assert plain.predicted_us > plain.baseline_us
@@ -419,7 +421,7 @@ def test_what_a_trace_without_device_tasks_or_without_change_answers(refused, ma
                 each.get("args", {}).pop(key, None)
         with refused(why):
             what_ifs(read(trace), name)
-    with refused("Network(workers=8)"):
+    with refused("Interconnect(workers=8)"):
         what_ifs(profiled, "data-parallel", network=network)
     for same, why in (("gpu=v100-sxm2-16gb", "nothing changes"), ("faster-kernels=1", "changes nothing")):
         with refused(why):

@@ -11,13 +11,13 @@ from surrogate.trace.events.tables import Trace
 from surrogate.trace.graph import graph_of, simulate
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, evaluate, setting_of, what_if
-from surrogate.trace.whatif.setting import Known, Op, Rule
+from surrogate.trace.whatif.setting import KnownFacts, Op, WhatIfRule
 from tests.trace.whatif.steps import trace_of
 
 every_what_if = pytest.mark.parametrize("name", MODELS)
 
 
-def file_of(rule: Rule) -> str:
+def file_of(rule: WhatIfRule) -> str:
     """The file that declares a what-if."""
     return rule.model.__module__.replace(".", "/") + ".py"
 
@@ -34,7 +34,7 @@ def test_what_a_what_if_declares(name: str) -> None:
 
 def test_every_name_is_of_one_what_if() -> None:
     modules = [module for name, module in sys.modules.items() if name.startswith(f"{whatif.__name__}.")]
-    rules = {id(each): each for module in modules for each in vars(module).values() if isinstance(each, Rule)}
+    rules = {id(each): each for module in modules for each in vars(module).values() if isinstance(each, WhatIfRule)}
     names = [rule.name for rule in rules.values()]
     twice = [f"{file_of(rule)}: {rule.name!r}" for rule in rules.values() if names.count(rule.name) > 1]
     assert not twice, f"one name, two what-ifs: {', '.join(twice)}"
@@ -51,7 +51,7 @@ class Ranks:
         return self.selection
 
 
-def answer_us(read: Callable[..., Trace], known: Known, name: str = "") -> float:
+def answer_us(read: Callable[..., Trace], known: KnownFacts, name: str = "") -> float:
     """µs per iteration of a known answer's steps as they are, or under the what-if."""
     profiled = profile(read(trace_of(known.ops)))
     setting = setting_of(profiled, target=known.target)
@@ -77,5 +77,5 @@ def test_the_known_answer(name: str, read: Callable[..., Trace]) -> None:
 
 
 def test_a_step_takes_what_its_kernels_take(read: Callable[..., Trace]) -> None:
-    assert answer_us(read, Known(0)) == pytest.approx(2110)
-    assert answer_us(read, Known(0, ops=[Op("aten::relu", "relu_kernel", 2)] * 5)) == pytest.approx(52)
+    assert answer_us(read, KnownFacts(0)) == pytest.approx(2110)
+    assert answer_us(read, KnownFacts(0, ops=[Op("aten::relu", "relu_kernel", 2)] * 5)) == pytest.approx(52)
